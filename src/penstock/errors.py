@@ -1,0 +1,117 @@
+"""Every error Penstock raises, as one tree.
+
+    PenstockError
+    ├── ConfigurationError        an address, a setting or a name that cannot work      (fix the program)
+    ├── BadCall                   arguments or a payload that do not fit                (fix the caller)
+    │   ├── PayloadTooLarge
+    │   └── UnknownTask
+    ├── ServerError               the server, or the way to it                          (look at the server)
+    │   ├── ServerUnavailable         nobody answers at the address
+    │   ├── ServerRefused             wrong password, or a user without the rights
+    │   ├── ServerTooOld
+    │   ├── ServerFull                maxmemory is reached: nothing was written
+    │   ├── FormatTooNew              the stored data is from a newer Penstock
+    │   ├── DurabilityUnavailable     nothing was enqueued: the server cannot promise the disk
+    │   └── NotDurable                enqueued, but the promise did not come in time
+    ├── LeaseLost                 the claim is somebody else's now: drop the work
+    └── JobError                  asking for a result
+        ├── JobFailed                 it is a dead letter; the reason is in the text
+        ├── JobCancelled
+        ├── JobExpired
+        ├── JobNotFound               never enqueued here, or its record is gone
+        ├── ResultNotKept             the job ran with result_ttl=0
+        └── ResultTimeout             (also a TimeoutError) it is not finished yet
+
+What a task raises to say how it ended (`Retry`, `Drop`, `RetryLater`) is in `tasks/retry.py`.
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Base of all of them; catch it at the edge of a program."""
+
+
+class ConfigurationError(PenstockError, ValueError):
+    """An address, a setting or a name that cannot work. The text names the fix."""
+
+
+class BadCall(PenstockError, TypeError):
+    """Arguments that do not fit the task's signature, or a value JSON cannot hold. Nothing was sent."""
+
+
+class PayloadTooLarge(BadCall):
+    """The encoded call is above `max_payload`. Nothing was sent: store the data, enqueue its address."""
+
+
+class UnknownTask(BadCall):
+    """No task of this name is registered in this app; the text lists those that are."""
+
+
+class ServerError(PenstockError):
+    """The server or the way to it failed; steps may be sent again."""
+
+
+class ServerUnavailable(ServerError, ConnectionError):
+    """Nobody answered at the address within the time allowed."""
+
+
+class ServerRefused(ServerError):
+    """The server answered, but not to us: wrong password, or a user without the rights."""
+
+
+class ServerTooOld(ServerError):
+    """The server lacks a command Penstock needs (Valkey 7.2 or Redis 7.0 and newer have them)."""
+
+
+class ServerFull(ServerError):
+    """The server is at `maxmemory` and refused new work before anything was written."""
+
+
+class FormatTooNew(ServerError):
+    """The stored data was written by a newer Penstock. Nothing was read or changed: update this process."""
+
+
+class DurabilityUnavailable(ServerError):
+    """`durable=True` on a server that cannot be trusted to say when a write is safe. Nothing was enqueued."""
+
+
+class NotDurable(ServerError):
+    """The job is accepted, but its safety was not confirmed in time; it may be lost with the server's memory."""
+
+
+class LeaseLost(PenstockError):
+    """The lease on a claim ran out or was taken back; nothing was written. Drop the work: another may have it."""
+
+
+class JobError(PenstockError):
+    """A job has no result to give."""
+
+
+class JobFailed(JobError):
+    """The job is a dead letter. `reason` is one line, `traceback` the worker's text or ''."""
+
+    def __init__(self, message: str, *, reason: str = "", traceback: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.traceback = traceback
+
+
+class JobCancelled(JobError):
+    """The job was cancelled or purged before it ran."""
+
+
+class JobExpired(JobError):
+    """The job's `expires` passed before a worker was free; it did not run."""
+
+
+class JobNotFound(JobError):
+    """No job of this id: never enqueued here, or finished longer ago than its `result_ttl`."""
+
+
+class ResultNotKept(JobError):
+    """The job was enqueued with `result_ttl=0`: its result is not kept anywhere."""
+
+
+class ResultTimeout(JobError, TimeoutError):
+    """The job is not finished yet. It goes on: ask again."""

@@ -1,0 +1,1 @@
+"""What can be called: pure values, no server."""

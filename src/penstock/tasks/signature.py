@@ -1,0 +1,150 @@
+"""A function's parameters as something that can be checked, sent and read back.
+
+A call travels as `["task", {"parameter": value, …}]`; `*args` and `**kwargs` travel under these very names. What was
+encoded is read back by the worker's own decoder before it is sent: what would fail in a worker at night fails
+where it was written.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from penstock import codec
+from penstock.errors import BadCall, ConfigurationError
+
+_WHERE = re.compile(r" - at `\$\.?(.*)`$")
+_Kind = inspect.Parameter
+
+
+class Signature:
+    """The parameters of one task."""
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self._name = name
+        self._function = function
+        self._parameters = list(inspect.signature(function).parameters.values())
+        placed = (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD)
+        named = (_Kind.POSITIONAL_OR_KEYWORD, _Kind.KEYWORD_ONLY)
+        self._positional = [p.name for p in self._parameters if p.kind in placed]
+        self._named = {p.name for p in self._parameters if p.kind in named}
+        self._rest = next((p.name for p in self._parameters if p.kind is _Kind.VAR_POSITIONAL), None)
+        self._others = next((p.name for p in self._parameters if p.kind is _Kind.VAR_KEYWORD), None)
+        self._head = b"[" + msgspec.json.encode(name) + b","
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        try:
+            return typing.get_type_hints(self._function, include_extras=True)
+        except Exception as error:
+            raise ConfigurationError(f"task {self._name}: an annotation cannot be resolved: {error}") from error
+
+    @cached_property
+    def _arguments(self) -> type[msgspec.Struct]:
+        fields: list[Any] = []
+        for p in self._parameters:
+            kind = self._hints.get(p.name, Any)
+            if p.kind is _Kind.VAR_POSITIONAL:
+                rest = msgspec.field(name="*args", default_factory=list)
+                fields.append((p.name, list.__class_getitem__(kind), rest))
+            elif p.kind is _Kind.VAR_KEYWORD:
+                others = msgspec.field(name="**kwargs", default_factory=dict)
+                fields.append((p.name, dict.__class_getitem__((str, kind)), others))
+            elif p.default is _Kind.empty:
+                fields.append((p.name, kind))
+            else:
+                fields.append((p.name, kind | msgspec.UnsetType if kind is not Any else Any, msgspec.UNSET))
+        return msgspec.defstruct(f"{self._name}_arguments", fields, forbid_unknown_fields=True, kw_only=True)
+
+    @cached_property
+    def _decoder(self) -> msgspec.json.Decoder[Any]:
+        return self._decoder_of(lambda: self._arguments, "a parameter's annotation")
+
+    @cached_property
+    def returns(self) -> msgspec.json.Decoder[Any]:
+        """Reads a result as the return annotation says."""
+        return self._decoder_of(lambda: self._hints.get("return", Any), "the return annotation")
+
+    def _decoder_of(self, kind: Callable[[], Any], what: str) -> msgspec.json.Decoder[Any]:
+        try:
+            return codec.decoder(kind())
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"task {self._name}: {what} cannot be read from JSON: {error}") from error
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bytes:
+        """The payload of a call. Raises BadCall where the arguments do not fit."""
+        what = f"{self._name}()"
+        arguments = dict(zip(self._positional, args, strict=False))
+        if len(args) > len(self._positional):
+            if self._rest is None:
+                raise BadCall(f"{what} takes {len(self._positional)} positional arguments, {len(args)} were given")
+            arguments["*args"] = args[len(self._positional) :]
+        if kwargs:
+            twice = arguments.keys() & kwargs.keys() & self._named
+            if twice:
+                raise BadCall(f"{what} got {', '.join(sorted(twice))} twice: by place and by name")
+            others = {name: value for name, value in kwargs.items() if name not in self._named}
+            if others and self._others is None:
+                raise BadCall(f"{what} has no parameter {', '.join(sorted(others))}; it has {', '.join(self._named)}")
+            arguments.update((name, value) for name, value in kwargs.items() if name in self._named)
+            if others:
+                arguments["**kwargs"] = others
+        encoded = codec.encode(arguments, limit=limit, what=what)
+        self.decode(encoded)
+        return self._head + encoded + b"]"
+
+    def decode(self, arguments: bytes | msgspec.Raw) -> msgspec.Struct:
+        """The typed arguments of a payload. Raises BadCall where they do not fit the function as it is now."""
+        try:
+            decoded: msgspec.Struct = self._decoder.decode(arguments)
+        except msgspec.ValidationError as error:
+            text = _WHERE.sub(lambda m: f" for {m[1] or 'the call'}", str(error))
+            raise BadCall(f"{self._name}(): {text}") from error
+        except (msgspec.DecodeError, UnicodeDecodeError, NotImplementedError) as error:
+            raise BadCall(f"{self._name}(): {error}") from error
+        except (TypeError, ValueError) as error:
+            raise BadCall(f"{self._name}(): {error}") from error
+        return decoded
+
+    @cached_property
+    def _simple(self) -> bool:
+        return all(p.kind is _Kind.POSITIONAL_OR_KEYWORD for p in self._parameters)
+
+    def call(self, arguments: msgspec.Struct) -> Any:
+        """Call the function with decoded arguments; defaults are those of the function as it is now."""
+        if self._simple:
+            values = msgspec.structs.astuple(arguments)
+            if msgspec.UNSET not in values:
+                return self._function(*values)
+        placed: list[Any] = []
+        named: dict[str, Any] = {}
+        for p in self._parameters:
+            value = getattr(arguments, p.name)
+            if value is msgspec.UNSET:
+                continue
+            if p.kind is _Kind.VAR_POSITIONAL:
+                placed.extend(value)
+            elif p.kind is _Kind.VAR_KEYWORD:
+                named.update(value)
+            elif p.kind is _Kind.KEYWORD_ONLY or len(placed) < self._positional.index(p.name):
+                named[p.name] = value
+            else:
+                placed.append(value)
+        return self._function(*placed, **named)
+
+
+_call = msgspec.json.Decoder(tuple[str, msgspec.Raw])
+
+
+def split(payload: bytes) -> tuple[str, msgspec.Raw]:
+    """Task name and undecoded arguments of a payload. Raises BadCall for damaged bytes."""
+    try:
+        return _call.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadCall(f"the payload is damaged: {error}") from error
