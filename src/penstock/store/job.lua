@@ -1,0 +1,213 @@
+-- The transitions of a job, as functions: each moves a job from one state to another with the nouns of record, tally,
+-- lane, lease and wake. `queue.lua` has the drawing of the states, the key map, and the scripts that call these.
+--
+-- `s` is what one script collects: the time, counts, lanes to push to, and jobs whose waiters are to be told;
+-- `job.commit` writes it.
+
+--- function job.begin(given: int) -> table
+return { now = clock.now(given), tally = tally.new(), lanes = {}, told = {} }
+
+--- function job.commit(s: table)
+-- Write what the steps of this script collected.
+lane.push_all(s.lanes)
+tally.write(s.tally)
+if #s.told > 0 and redis.call("EXISTS", base .. "waiters") == 1 then
+  local found = redis.call("HMGET", base .. "waiters", unpack(s.told))
+  for i = 1, #s.told do
+    if found[i] then
+      for address in string.gmatch(found[i], "%S+") do wake.send(address, "done") end
+      redis.call("HDEL", base .. "waiters", s.told[i])
+    end
+  end
+end
+
+--- function job.done(s: table, id: str, letter: str, text: str, ttl: int)
+if ttl > 0 then redis.call("SET", base .. "done:" .. id, letter .. text, "PX", ttl) end
+s.told[#s.told + 1] = id
+
+--- function job.remove(s: table, id: str, body: str, letter: str, text: str)
+-- Take a job that is not running out of the queue; its entry in a lane stays behind and is passed over.
+local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(body)
+redis.call("HDEL", base .. "jobs", id)
+if bit.band(flags, 32) > 0 then redis.call("HDEL", base .. "reasons", id) end
+if state == "r" then
+  tally.move(s.tally, tenant, 1, 0)
+  tally.age(s.tally, since, -1)
+elseif state == "s" then
+  redis.call("ZREM", base .. "schedule", record.entry(generation, #body, id))
+  tally.move(s.tally, tenant, 2, 0)
+else
+  redis.call("ZREM", base .. "dead", id)
+  tally.move(s.tally, tenant, 4, 0)
+end
+job.done(s, id, letter, text, ttl)
+
+--- function job.complete(s: table, me: str, tokens: table, results: table, stale: table, offset: int)
+-- All of them in three commands, however many, beside a SET for each result that is kept.
+if #tokens == 0 then return end
+local headers = lease.holds(me, tokens)
+local ids = {}
+for i = 1, #tokens do
+  local header = headers[i]
+  if not header then
+    stale[#stale + 1] = offset + i - 1
+  else
+    local id = string.sub(tokens[i], 13)
+    local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(header)
+    tally.move(s.tally, tenant, 3, 0)
+    if bit.band(flags, 32) > 0 then redis.call("HDEL", base .. "reasons", id) end
+    job.done(s, id, "c", results[i] or "null", ttl)
+    ids[#ids + 1] = id
+  end
+end
+if #ids == 0 then return end
+redis.call("HDEL", base .. "held:" .. me, unpack(ids))
+redis.call("HDEL", base .. "jobs", unpack(ids))
+redis.call("HINCRBY", meta, "completed", #ids)
+
+--- function job.settle(s: table, me: str, verb: str, token: str, delay: int, text: str) -> bool
+-- Every end of a run but completion: retry (charged), later (a retry that is not), release, bury, drop.
+local header = lease.holds(me, { token })[1]
+if not header then return false end
+local id = string.sub(token, 13)
+local body = redis.call("HGET", base .. "jobs", id)
+local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(body)
+redis.call("HDEL", base .. "held:" .. me, id)
+if verb == "drop" then
+  redis.call("HDEL", base .. "jobs", id)
+  if bit.band(flags, 32) > 0 then redis.call("HDEL", base .. "reasons", id) end
+  redis.call("HINCRBY", meta, "dropped", 1)
+  tally.move(s.tally, tenant, 3, 0)
+  job.done(s, id, "d", text, ttl)
+  return true
+end
+if text ~= "" then
+  redis.call("HSET", base .. "reasons", id, text)
+  flags = bit.bor(flags, 32)
+end
+if verb == "retry" or verb == "bury" then attempts = math.min(attempts + 1, 65535) end
+if verb == "bury" then
+  redis.call("ZADD", base .. "dead", s.now, id)
+  redis.call("HINCRBY", meta, "buried", 1)
+  tally.move(s.tally, tenant, 3, 4)
+  s.told[#s.told + 1] = id
+  body = record.with(body, "d", flags, generation, s.now, attempts, deliveries)
+elseif delay > 0 then
+  redis.call("HINCRBY", meta, "retried", 1)
+  tally.move(s.tally, tenant, 3, 2)
+  job.plan(s, { s.now + delay, record.entry(generation, #body, id) })
+  body = record.with(body, "s", flags, generation, s.now + delay, attempts, deliveries)
+else
+  if verb == "release" then deliveries = math.max(0, deliveries - 1) else redis.call("HINCRBY", meta, "retried", 1) end
+  job.ready(s, verb == "release" and "front:" or "lane:", id, #body, priority, tenant, generation, s.now, 3)
+  body = record.with(body, "r", flags, generation, s.now, attempts, deliveries)
+end
+redis.call("HSET", base .. "jobs", id, body)
+return true
+
+--- function job.plan(s: table, pairs_: table)
+-- Put entries into the schedule: { due, entry, due, entry, … }.
+local first = redis.call("ZRANGE", base .. "schedule", 0, 0, "WITHSCORES")
+local earliest = math.huge
+for i = 1, #pairs_, 2 do earliest = math.min(earliest, pairs_[i]) end
+for i = 1, #pairs_, 2 do pairs_[i] = string.format("%d", pairs_[i]) end
+redis.call("ZADD", base .. "schedule", unpack(pairs_))
+if earliest < (tonumber(first[2]) or math.huge) then wake.arm(s.now, earliest) end
+
+--- function job.ready(s: table, list: str, id: str, size: int, priority: int, tenant: str, generation: int, since: int, from: int)
+lane.sort(s.lanes, list, priority, tenant, record.entry(generation, size, id))
+tally.move(s.tally, tenant, from, 1)
+tally.age(s.tally, since, 1)
+
+--- function job.promote(s: table, limit: int) -> int, int
+-- Due jobs become ready, at most `limit`: a claim after a long outage must not hold the server.
+-- Returns how many entries were looked at, and how late the first was.
+local due = redis.call("ZRANGE", base .. "schedule", "-inf", s.now, "BYSCORE", "LIMIT", 0, limit)
+if #due == 0 then return 0, 0 end
+local list = redis.call("HGET", meta, "due_first") and "front:" or "lane:"
+local ids = {}
+for i = 1, #due do ids[i] = string.sub(due[i], 12) end
+local bodies = redis.call("HMGET", base .. "jobs", unpack(ids))
+local set, late = {}, 0
+for i = 1, #due do
+  if bodies[i] then
+    local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(bodies[i])
+    late = math.max(late, s.now - since)
+    job.ready(s, list, ids[i], #bodies[i], priority, tenant, generation, since, 2)
+    set[#set + 1] = ids[i]
+    set[#set + 1] = record.with(bodies[i], "r", flags, generation, since, attempts, deliveries)
+  end
+end
+redis.call("ZREM", base .. "schedule", unpack(due))
+if #set > 0 then redis.call("HSET", base .. "jobs", unpack(set)) end
+return #due, late
+
+--- function job.take_back(s: table, limit: int) -> int
+-- Jobs of incarnations whose lease ran out become ready again, before the others of their tenant.
+local claims = lease.overdue(s.now, limit)
+if #claims == 0 then return 0 end
+local ids, set = {}, {}
+for i = 1, #claims do ids[i] = claims[i][2] end
+local bodies = redis.call("HMGET", base .. "jobs", unpack(ids))
+for i = 1, #ids do
+  if bodies[i] then
+    local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(bodies[i])
+    job.ready(s, "front:", ids[i], #bodies[i], priority, tenant, generation, s.now, 3)
+    set[#set + 1] = ids[i]
+    set[#set + 1] = record.with(bodies[i], "r", flags, generation, s.now, attempts, deliveries)
+  end
+end
+redis.call("HSET", base .. "jobs", unpack(set))
+redis.call("HINCRBY", meta, "lost", #ids)
+return #claims
+
+--- function job.claim(s: table, me: str, want: int, fronts: bool) -> table
+-- Serve turns from the most urgent level down, and write the jobs taken as running and held.
+local room = { want = want, look = 4 * want, bytes = 1048576, picked = {}, expired = {}, full = false }
+for level = 0, 9 do
+  if room.want == 0 or room.full then break end
+  lane.take(level, room, fronts, s.now)
+end
+for i = 1, #room.expired do
+  job.remove(s, room.expired[i][1], room.expired[i][2], "e", "")
+  redis.call("HINCRBY", meta, "expired", 1)
+end
+room.tokens, room.reply = {}, {}
+if #room.picked == 0 then return room end
+local number = record.mint(#room.picked)
+local jobs, held = {}, {}
+for i = 1, #room.picked do
+  local id, body = room.picked[i][1], room.picked[i][2]
+  local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(body)
+  body = record.with(body, "x", flags, generation, since, attempts, math.min(deliveries + 1, 65535))
+  tally.move(s.tally, tenant, 1, 3)
+  tally.age(s.tally, since, -1)
+  local claim = string.format("%012x", number + i)
+  jobs[2 * i - 1], jobs[2 * i] = id, body
+  held[2 * i - 1], held[2 * i] = id, claim .. string.sub(body, 1, 40 + #tenant)
+  room.tokens[i] = claim .. id
+  room.reply[2 * i - 1], room.reply[2 * i] = claim .. id, body
+end
+redis.call("HSET", base .. "jobs", unpack(jobs))
+redis.call("HSET", base .. "held:" .. me, unpack(held))
+return room
+
+--- function job.drain(s: table, level: int, tenant: str, limit: int) -> int
+-- Cancel what stands first in a tenant's two lists; returns how many entries were taken out.
+local taken = 0
+for _, list in ipairs({ "front:", "lane:" }) do
+  local key = base .. list .. level .. ":" .. tenant
+  local entries = taken < limit and redis.call("LPOP", key, limit - taken) or {}
+  for i = 1, #entries do
+    local id = string.sub(entries[i], 12)
+    local body = redis.call("HGET", base .. "jobs", id)
+    if record.is_ready(body, entries[i]) then job.remove(s, id, body, "x", "") end
+  end
+  if list == "front:" and #entries > 0 then redis.call("HINCRBY", meta, "front", -#entries) end
+  taken = taken + #entries
+end
+local place = level .. ":" .. tenant
+if redis.call("EXISTS", base .. "lane:" .. place, base .. "front:" .. place) == 0 then
+  redis.call("ZREM", base .. "turns:" .. level, tenant)
+end
+return taken

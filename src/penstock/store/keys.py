@@ -1,0 +1,77 @@
+"""Every key of the house, once: its name, its type, what it holds, and who deletes it.
+
+All keys of one component instance share a hash tag, `{prefix:name}`, and so live in one slot. Scripts declare
+`base` (the tag and a colon; never a key itself) and make the others from it; the leak check in
+`penstock.testing` and a test read the tables below, so a key that is not here fails a test.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from penstock.errors import ConfigurationError
+
+OWNED = "the queue"
+"""Not deleted while the queue has settings, counts or jobs."""
+
+QUEUE = {
+    "meta": ("HASH", "counters and switches", OWNED),
+    "weights": ("HASH", "tenant -> weight", OWNED),
+    "jobs": ("HASH", "id -> record", "the job"),
+    "tenants": ("HASH", "tenant -> counts", "the job"),
+    "age": ("HASH", "second -> jobs ready since then", "the job"),
+    "ages": ("ZSET", "the seconds of `age`", "the job"),
+    "schedule": ("ZSET", "entry -> due ms", "the job"),
+    "reasons": ("HASH", "id -> why it failed last", "the job"),
+    "waiters": ("HASH", "id -> addresses to tell", "the job"),
+    "dead": ("ZSET", "id -> died at ms", "the operator"),
+    "turns:": ("ZSET", "tenant -> virtual time; one key a level", "the job"),
+    "lane:": ("LIST", "entries; one key a level and tenant", "the job"),
+    "front:": ("LIST", "entries that go before the lane", "the job"),
+    "leases": ("ZSET", "incarnation -> alive until ms", "the incarnation"),
+    "held:": ("HASH", "id -> claim; one key an incarnation", "the incarnation"),
+    "turn:": ("STRING", "last turn of an incarnation", "TTL"),
+    "settled:": ("SET", "tokens of one incarnation settled one by one", "TTL"),
+    "sleepers": ("ZSET", "address -> asleep until ms", "the sleeper, or the next wake-up"),
+    "inbox:": ("LIST", "messages for one process", "TTL"),
+    "done:": ("STRING", "how a job ended", "TTL"),
+    "producer:": ("STRING", "number of its last enqueue", "TTL"),
+    "user:": ("any", "keys of the user's own in the queue's slot", "the user"),
+}
+"""suffix -> (type, what it holds, what deletes it). A suffix that ends in a colon begins many keys."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
+
+
+def check_name(kind: str, name: str) -> str:
+    """A name that can stand in a key and in a job id, or ConfigurationError with the fix."""
+    if not _NAME.match(name):
+        raise ConfigurationError(f"{kind} name {name!r}: use 1 to 100 letters, digits, '_', '-' or '.'")
+    return name
+
+
+@dataclass(frozen=True)
+class QueueKeys:
+    """The names of one queue's keys."""
+
+    prefix: str
+    queue: str
+
+    @cached_property
+    def base(self) -> str:
+        return f"{{{self.prefix}:{self.queue}}}:"
+
+    @cached_property
+    def declared(self) -> tuple[str, str]:
+        """What every script of the queue declares: `base` and `meta`."""
+        return (self.base, self.base + "meta")
+
+    @cached_property
+    def inbox(self) -> str:
+        return self.base + "inbox:"
+
+    def user(self, name: str) -> str:
+        """A key of the user's own in the queue's slot, for transactions with the queue."""
+        return f"{self.base}user:{name}"

@@ -1,0 +1,179 @@
+-- Order and fairness: who is next.
+--
+--   turns:<level>            ZSET  tenant -> virtual time of its next turn; a tenant is in it exactly while it
+--                                  has entries in one of its two lists of that level
+--   lane:<level>:<tenant>    LIST  entries in order of arrival
+--   front:<level>:<tenant>   LIST  entries that go before the lane: taken back, handed back, and due ones
+--                                  where the queue says so. Never LPUSH: it would turn their order round.
+--   weights                  HASH  tenant -> weight, where it is not 1
+--   meta                     HASH  v<level> -> virtual time last served; front -> entries in all front lists
+--
+-- Start-time fair queueing with a cost of 1/weight a turn. A tenant that comes (back) starts one turn after
+-- the time last served, less a hair: had it the same time as a tenant whose next turn is its second, the
+-- order of names would decide and it could wait for two jobs of the other. The hair (2^-16 turn) is too small to
+-- earn a share by coming back again and again. Starting at the time last served, or at zero, would.
+
+--- function lane.push(list: str, level: int, tenant: str, entries: table)
+local length = redis.call("RPUSH", base .. list .. level .. ":" .. tenant, unpack(entries))
+if list == "front:" then redis.call("HINCRBY", meta, "front", #entries) end
+if length == #entries then
+  local last = tonumber(redis.call("HGET", meta, "v" .. level)) or 0
+  local weight = tonumber(redis.call("HGET", base .. "weights", tenant)) or 1
+  redis.call("ZADD", base .. "turns:" .. level, "NX", string.format("%.17g", last + 1 / weight - 1 / 65536), tenant)
+end
+
+--- function lane.sort(lanes: table, list: str, level: int, tenant: str, entry: str)
+-- Collect entries by lane, so that a batch costs one push a lane.
+local name = list .. level .. ":" .. tenant
+local lot = lanes[name]
+if not lot then
+  lot = { list = list, level = level, tenant = tenant, entries = {} }
+  lanes[name] = lot
+  lanes[#lanes + 1] = lot
+end
+lot.entries[#lot.entries + 1] = entry
+
+--- function lane.push_all(lanes: table)
+for i = 1, #lanes do
+  local lot = lanes[i]
+  lane.push(lot.list, lot.level, lot.tenant, lot.entries)
+end
+
+--- function lane.open(level: int, n: int, fronts: bool) -> table
+-- The `n` tenants whose turns come first: no other can be served by the next `n` turns.
+local found = redis.call("ZRANGE", base .. "turns:" .. level, 0, n - 1, "WITHSCORES")
+if #found == 0 then return {} end
+local names = {}
+for i = 1, #found, 2 do names[#names + 1] = found[i] end
+local weights = redis.call("HMGET", base .. "weights", unpack(names))
+local queues = {}
+for i = 1, #names do
+  local place = level .. ":" .. names[i]
+  queues[i] = {
+    tenant = names[i], time = tonumber(found[2 * i]), cost = weights[i] and 1 / tonumber(weights[i]) or 1,
+    lane = base .. "lane:" .. place, front = fronts and base .. "front:" .. place,
+    taken = 0, fetched = 0, read_front = 0, read_lane = 0,
+  }
+end
+return queues
+
+--- function lane.read(queue: table, n: int)
+-- Read the next `n` entries of a tenant, the front list's before the lane's; nothing is removed yet.
+if queue.front then
+  local got = redis.call("LRANGE", queue.front, queue.read_front, queue.read_front + n - 1)
+  queue.read_front = queue.read_front + #got
+  for i = 1, #got do queue[#queue + 1] = got[i] end
+  n = n - #got
+end
+if n > 0 then
+  local got = redis.call("LRANGE", queue.lane, queue.read_lane, queue.read_lane + n - 1)
+  queue.read_lane = queue.read_lane + #got
+  for i = 1, #got do queue[#queue + 1] = got[i] end
+end
+
+--- function lane.size(entry: str) -> int
+-- Upper bound of the record's bytes, told by the entry's letter.
+return 1024 * 2 ^ (string.byte(entry, 11) - 97)
+
+--- function lane.fetch(queues: table, bodies: table, budget: int)
+-- Read the records of entries not fetched yet, of all these tenants in one command, within `budget` bytes.
+local ids, entries = {}, {}
+for i = 1, #queues do
+  local queue = queues[i]
+  while queue.fetched < #queue do
+    local entry = queue[queue.fetched + 1]
+    budget = budget - lane.size(entry)
+    if budget < 0 and #ids > 0 then break end
+    ids[#ids + 1] = string.sub(entry, 12)
+    entries[#entries + 1] = entry
+    queue.fetched = queue.fetched + 1
+  end
+end
+if #ids > 0 then
+  local found = redis.call("HMGET", base .. "jobs", unpack(ids))
+  for i = 1, #ids do bodies[entries[i]] = found[i] end
+end
+
+--- function lane.next(queue: table, bodies: table, room: table) -> str | nil, str | nil
+-- The tenant's next entry that still stands for a ready job, and its record. Entries whose job was cancelled
+-- or purged are passed over, and count against what this turn may look at. `room.full` ends the turn.
+while room.look > 0 do
+  if queue.taken == #queue then lane.read(queue, math.min(room.want, 32)) end
+  local entry = queue[queue.taken + 1]
+  if not entry then return nil end
+  if lane.size(entry) > room.bytes and #room.picked > 0 then
+    room.full = true
+    return nil
+  end
+  if queue.fetched == queue.taken then lane.fetch({ queue }, bodies, room.bytes) end
+  queue.taken = queue.taken + 1
+  room.look = room.look - 1
+  local body = bodies[entry]
+  if record.is_ready(body, entry) then return entry, body end
+end
+room.full = true
+
+--- function lane.take(level: int, room: table, fronts: bool, now: int)
+-- Serve turns at this level until `room` is used up: `want` jobs, `look` entries, `bytes` of records.
+-- Done in memory on the tenants that can come into question, then written once.
+local queues = lane.open(level, room.want, fronts)
+if #queues == 0 then return end
+local share, bodies = math.ceil(room.want / #queues), {}
+for i = 1, #queues do lane.read(queues[i], share) end
+lane.fetch(queues, bodies, room.bytes)
+local again, first, back, served = {}, 1, 1, nil
+while room.want > 0 and not room.full do
+  local queue, returned = queues[first], again[back]
+  if queue and not (returned and returned.time < queue.time) then
+    first = first + 1
+  elseif returned then
+    queue, back = returned, back + 1
+  else
+    break
+  end
+  local entry, body = lane.next(queue, bodies, room)
+  if entry then
+    local expires = struct.unpack(">I6", body, 23)
+    if expires > 0 and expires <= now then
+      room.expired[#room.expired + 1] = { string.sub(entry, 12), body }
+    else
+      room.picked[#room.picked + 1] = { string.sub(entry, 12), body }
+      room.want = room.want - 1
+      room.bytes = room.bytes - #body
+      served = queue.time
+      queue.time = queue.time + queue.cost
+    end
+    local at = #again + 1
+    while at > back and again[at - 1].time > queue.time do at = at - 1 end
+    table.insert(again, at, queue)
+  end
+end
+lane.close(level, queues, served, fronts)
+
+--- function lane.close(level: int, queues: table, served: number | nil, fronts: bool)
+-- Remove what was taken from the lists, and give each tenant its next turn or take it out.
+local turns = base .. "turns:" .. level
+local again, gone, from_fronts = {}, {}, 0
+for i = 1, #queues do
+  local queue = queues[i]
+  if queue.taken > 0 or #queue == 0 then
+    local from_front = math.min(queue.taken, queue.read_front)
+    if from_front > 0 then redis.call("LPOP", queue.front, from_front) end
+    if queue.taken > from_front then redis.call("LPOP", queue.lane, queue.taken - from_front) end
+    from_fronts = from_fronts + from_front
+    if #queue > queue.taken or redis.call("EXISTS", queue.lane) == 1 then
+      again[#again + 1] = string.format("%.17g", queue.time)
+      again[#again + 1] = queue.tenant
+    else
+      gone[#gone + 1] = queue.tenant
+    end
+  end
+end
+if #again > 0 then redis.call("ZADD", turns, unpack(again)) end
+if #gone > 0 then redis.call("ZREM", turns, unpack(gone)) end
+if from_fronts > 0 then redis.call("HINCRBY", meta, "front", -from_fronts) end
+if #gone > 0 and redis.call("EXISTS", turns) == 0 then
+  redis.call("HDEL", meta, "v" .. level)
+elseif served then
+  redis.call("HSET", meta, "v" .. level, string.format("%.17g", served))
+end

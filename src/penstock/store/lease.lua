@@ -1,0 +1,60 @@
+-- Ownership: who holds a job, and until when.
+--
+--   leases        ZSET    incarnation -> server ms until which it is believed alive
+--   held:<inc>    HASH    id -> claim number (12 hex digits) and the header of the job's record
+--   turn:<inc>    STRING  number of its last turn, which settlements were stale, which claims it was given; PX
+--
+-- A worker, or one claim of a program without a worker, is an incarnation. A *token* names one claim: its
+-- number and the job's id. To settle, the incarnation must be alive and the token must be the one it holds.
+-- A lease that ran out ends the incarnation for ever: who comes back gets STALE and begins a new one.
+
+--- function lease.alive(me: str, now: int) -> bool
+local till = redis.call("ZSCORE", base .. "leases", me)
+return till and tonumber(till) > now
+
+--- function lease.replay(me: str, number: int) -> table | nil, bool
+-- The answer of this very turn, if it was given before; and whether the turn may be taken now.
+local last = redis.call("GET", base .. "turn:" .. me)
+if not last then return nil, number == 1 end
+local past = cmsgpack.unpack(last)
+if past[1] ~= number then return nil, past[1] + 1 == number end
+return past, false
+
+--- function lease.remember(me: str, number: int, stale: table, tokens: table, ms: int)
+redis.call("SET", base .. "turn:" .. me, cmsgpack.pack({ number, stale, tokens }), "PX", ms)
+
+--- function lease.holds(me: str, tokens: table) -> table
+-- For each token the header of the job it claims, or false where another holds it now, or nobody.
+local ids = {}
+for i = 1, #tokens do ids[i] = string.sub(tokens[i], 13) end
+local found = redis.call("HMGET", base .. "held:" .. me, unpack(ids))
+for i = 1, #tokens do
+  local claim = found[i]
+  found[i] = claim and string.sub(claim, 1, 12) == string.sub(tokens[i], 1, 12) and string.sub(claim, 13)
+end
+return found
+
+--- function lease.leave(me: str)
+redis.call("ZREM", base .. "leases", me)
+redis.call("DEL", base .. "held:" .. me, base .. "turn:" .. me)
+
+--- function lease.overdue(now: int, limit: int) -> table
+-- Take at most `limit` claims from incarnations whose lease ran out, in the order they were given.
+local claims = {}
+local ended = redis.call("ZRANGE", base .. "leases", "-inf", now, "BYSCORE", "LIMIT", 0, 8)
+for i = 1, #ended do
+  local held = base .. "held:" .. ended[i]
+  local found = #claims < limit and redis.call("HRANDFIELD", held, limit - #claims, "WITHVALUES") or {}
+  local ids = {}
+  for j = 1, #found, 2 do
+    ids[#ids + 1] = found[j]
+    claims[#claims + 1] = { string.sub(found[j + 1], 1, 12), found[j] }
+  end
+  if #ids > 0 then redis.call("HDEL", held, unpack(ids)) end
+  if redis.call("EXISTS", held) == 0 then
+    redis.call("ZREM", base .. "leases", ended[i])
+    redis.call("DEL", base .. "turn:" .. ended[i])
+  end
+end
+table.sort(claims, function(a, b) return a[1] < b[1] end)
+return claims

@@ -1,0 +1,400 @@
+-- The scripts of a queue: every change of its state is one of these.
+--
+--            enqueue(delay)          promote                 claim                complete, drop
+--   (none) ───────────────▶ scheduled ───────▶ ready ─────────────────▶ running ───────────────▶ (done)
+--      │                      ▲   │              ▲ │ ▲                   │ │ │ │                    ▲
+--      └──────────────────────┼───┼──────────────┘ │ │    retry(0)       │ │ │ │                    │
+--                enqueue      │   │                │ ├───────────────────┘ │ │ │                    │
+--                             │   │                │ ├── release ──────────┘ │ │                    │
+--                             │   │                │ └── take back ──────────┘ │ lease ran out      │
+--                             └───┼── retry(delay) ┼───────────────────────────┤                    │
+--                                 │                │  expires                  │ bury               │
+--                                 └─ cancel, purge ┴───────────────────────────┼───────────────────▶│
+--                                                            requeue           ▼                    │
+--                                                    ready ◀──────────────── dead ── remove ───────▶┘
+--
+-- Keys, all in one slot, made from the declared prefix `base` (`{penstock:mail}:`); the other declared key is
+-- `meta`. `base` itself never exists: while the slot moves to another node, a declared key that is missing
+-- makes the server refuse the whole script before its first line, so nothing is ever half-written.
+--
+--   meta         HASH    format, seq, counts, switches (paused, due_first), see tally, lane and wake
+--   jobs         HASH    id -> record                              owner: the job, until it is done or removed
+--   schedule     ZSET    entry -> due, server ms
+--   dead         ZSET    id -> died at, server ms                  owner: the operator
+--   reasons      HASH    id -> why it failed last                  owner: the job
+--   done:<id>    STRING  one letter and a text; PX ttl             c result, x cancelled, e expired, d dropped
+--   waiters      HASH    id -> addresses to tell when it is done   owner: the job
+--   producer:<p> STRING  number of its last enqueue; PX 60 s       a call that is sent again is recognised
+--   settled:<inc> SET    tokens settled one by one; PX 60 s
+--   turns, lane, front, weights (lane) · leases, held, turn (lease) · sleepers, inbox (wake) · tenants, age, ages (tally)
+
+--- script enqueue
+--- keys: base meta
+--- args: producer: str, number: str, given: int, jobs: *
+-- jobs: id, record (as a client fills it, see record.lua), … At most some hundreds.
+-- Returns the places (from 0) of ids that are in the queue already; those records are left as they are.
+local newer = record.check()
+if newer then return newer end
+local known = {}
+if producer ~= "" and redis.call("GET", base .. "producer:" .. producer) == number then return known end
+local s = job.begin(given)
+local ids, seen = {}, {}
+for i = jobs, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
+local old = redis.call("HMGET", base .. "jobs", unpack(ids))
+local generation = record.mint(#ids)
+local set, plan, ready = {}, {}, false
+for i = 1, #ids do
+  local id, body = ids[i], ARGV[jobs + 2 * i - 1]
+  if old[i] or seen[id] then
+    known[#known + 1] = i - 1
+  else
+    seen[id] = true
+    local state, priority, flags, _, _, due, expires, _, _, _, tenant = record.parse(body)
+    if bit.band(flags, 2) == 0 then due = s.now + due end
+    if expires > 0 and bit.band(flags, 4) == 0 then expires = s.now + expires end
+    if bit.band(flags, 8) > 0 then redis.call("DEL", base .. "done:" .. id) end
+    state = due > s.now and "s" or "r"
+    local since = due > s.now and due or s.now
+    body = string.sub(body, 1, 1) .. state .. string.sub(body, 3, 3)
+      .. struct.pack(">BI6I6I6I6", bit.band(flags, 249), generation + i, s.now, since, expires) .. string.sub(body, 29)
+    set[#set + 1], set[#set + 2] = id, body
+    if state == "s" then
+      tally.move(s.tally, tenant, 0, 2)
+      plan[#plan + 1], plan[#plan + 2] = due, record.entry(generation + i, #body, id)
+    else
+      ready = true
+      job.ready(s, "lane:", id, #body, priority, tenant, generation + i, s.now, 0)
+    end
+  end
+end
+if #set > 0 then redis.call("HSET", base .. "jobs", unpack(set)) end
+if generation == 0 then redis.call("HSET", meta, "format", 1) end
+if #plan > 0 then job.plan(s, plan) end
+job.commit(s)
+if producer ~= "" then redis.call("SET", base .. "producer:" .. producer, number, "PX", 60000) end
+if ready and not redis.call("HGET", meta, "paused") then wake.ring(s.now) end
+return known
+
+--- script turn
+--- keys: base meta
+--- args: given: int, me: str, number: int, lease_ms: int, want: int, address: str, sleep_ms: int, once: int, plain: int, kept: int, settled: *
+--- flags: allow-oom
+-- One round trip of a worker: finished jobs go out, due ones are promoted, overdue leases taken back, and the
+-- next batch comes in. `settled`: `plain` tokens completed with null; `kept` pairs of token, result; then
+-- fours of verb, token, delay ms, text. `number` counts the turns of the incarnation `me` from 1; the same number again
+-- gets the same answer and settles nothing twice. `sleep_ms` > 0: if it finds less than `want`, `address` is recorded as asleep.
+-- `once` (a claim without a worker): it sleeps only when it got nothing, and ends when it holds nothing.
+-- Returns { "OK", places of stale settlements, ms until a turn is due or -1, 1 if more can be had at once, token, record, … }
+-- or { "STALE" }: the incarnation has ended, nothing was written.
+local newer = record.check()
+if newer then return newer end
+local s = job.begin(given)
+local now = s.now
+local past, next_in_line = lease.replay(me, number)
+if past then
+  local reply = { "OK", past[2], -1, 1 }
+  if #past[3] > 0 then
+    if not lease.alive(me, now) then return { "STALE" } end
+    local headers = lease.holds(me, past[3])
+    for i, token in ipairs(past[3]) do
+      if headers[i] then
+        reply[#reply + 1] = token
+        reply[#reply + 1] = redis.call("HGET", base .. "jobs", string.sub(token, 13))
+      end
+    end
+  end
+  return reply
+end
+if not next_in_line or (number > 1 and not lease.alive(me, now)) then return { "STALE" } end
+
+local stale, tokens, results = {}, {}, {}
+local at = settled
+for i = 1, plain do
+  tokens[i] = ARGV[at]
+  at = at + 1
+end
+for i = plain + 1, plain + kept do
+  tokens[i], results[i] = ARGV[at], ARGV[at + 1]
+  at = at + 2
+end
+job.complete(s, me, tokens, results, stale, 0)
+for i = at, #ARGV, 4 do
+  if not job.settle(s, me, ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]) then
+    stale[#stale + 1] = plain + kept + (i - at) / 4
+  end
+end
+local promoted, late = job.promote(s, 100)
+local taken = job.take_back(s, 100)
+lane.push_all(s.lanes)
+s.lanes = {}
+
+local switches = redis.call("HMGET", meta, "paused", "front")
+local room = { want = want, tokens = {}, reply = {} }
+if want > 0 and not switches[1] then room = job.claim(s, me, want, (tonumber(switches[2]) or 0) > 0) end
+job.commit(s)
+
+local more = room.want > 0 and (room.full or promoted == 100 or taken == 100)
+local asleep = sleep_ms > 0 and room.want > 0 and not more and (once == 0 or #room.tokens == 0)
+local idle = redis.call("EXISTS", base .. "held:" .. me) == 0
+if once == 1 and idle and not asleep then
+  lease.leave(me)
+else
+  redis.call("ZADD", base .. "leases", now + (asleep and idle and math.max(sleep_ms, lease_ms) or lease_ms), me)
+  lease.remember(me, number, stale, room.tokens, lease_ms + sleep_ms + 60000)
+end
+if address ~= "" or once == 1 then wake.answered() end
+local due_in = -1
+if asleep then
+  due_in = wake.sleep(address, now, now + sleep_ms, late > 250)
+elseif address ~= "" then
+  wake.rise(address, now)
+end
+if not asleep and not switches[1] and (tonumber(redis.call("HGET", meta, "ready")) or 0) > 0 then wake.ring(now) end
+return { "OK", stale, due_in, more and 1 or 0, unpack(room.reply) }
+
+--- script settle
+--- keys: base meta
+--- args: given: int, me: str, verb: str, token: str, delay: int, text: str
+--- flags: allow-oom
+-- One claim without a worker ends: complete, retry, later, release, bury, drop. Returns 1, or 0 when the claim
+-- is not ours any more. What was settled is remembered for a minute, so that the call may be sent twice.
+local newer = record.check()
+if newer then return newer end
+local s = job.begin(given)
+local memory = base .. "settled:" .. me
+if not lease.alive(me, s.now) or not lease.holds(me, { token })[1] then
+  return redis.call("SISMEMBER", memory, token)
+end
+if verb == "complete" then
+  job.complete(s, me, { token }, { text }, {}, 0)
+else
+  job.settle(s, me, verb, token, delay, text)
+end
+redis.call("SADD", memory, token)
+redis.call("PEXPIRE", memory, 60000)
+job.commit(s)
+if redis.call("EXISTS", base .. "held:" .. me) == 0 then lease.leave(me) end
+if (verb == "release" or verb == "retry") and not redis.call("HGET", meta, "paused") then wake.ring(s.now) end
+return 1
+
+--- script beat
+--- keys: base meta
+--- args: given: int, me: str, lease_ms: int
+--- flags: allow-oom
+-- One command keeps all claims of an incarnation, however many. Returns 1, or 0 when it has ended.
+local now = clock.now(given)
+if not lease.alive(me, now) then return 0 end
+redis.call("ZADD", base .. "leases", now + lease_ms, me)
+return 1
+
+--- script abandon
+--- keys: base meta
+--- args: given: int, me: str
+--- flags: allow-oom
+-- The incarnation is dead (its supervisor saw it): its lease runs out now, and a sleeper is woken to take its jobs.
+if redis.call("ZADD", base .. "leases", "XX", "CH", 0, me) == 1 then
+  wake.ring(clock.now(given))
+end
+return redis.call("HLEN", base .. "held:" .. me)
+
+--- script cancel
+--- keys: base meta
+--- args: given: int, ids: *
+--- flags: allow-oom
+-- Returns for each id: cancelled, running (it goes on), dead, done, or none.
+local newer = record.check()
+if newer then return newer end
+local s = job.begin(given)
+local words = {}
+for i = ids, #ARGV do
+  local id = ARGV[i]
+  local body = redis.call("HGET", base .. "jobs", id)
+  local state = body and string.sub(body, 2, 2)
+  if not body then
+    local done = redis.call("GETRANGE", base .. "done:" .. id, 0, 0)
+    words[#words + 1] = done == "x" and "cancelled" or done ~= "" and "done" or "none"
+  elseif state == "r" or state == "s" then
+    job.remove(s, id, body, "x", "")
+    redis.call("HINCRBY", meta, "cancelled", 1)
+    words[#words + 1] = "cancelled"
+  else
+    words[#words + 1] = state == "x" and "running" or "dead"
+  end
+end
+job.commit(s)
+return words
+
+--- script purge
+--- keys: base meta
+--- args: given: int, tenant: str, all: int, offset: int, slice: int
+--- flags: allow-oom
+-- Cancel a slice of the waiting jobs of one tenant (or of `all`), ready ones first. `offset` goes through the
+-- schedule from its end, where no promotion moves the places. Returns { cancelled, next offset, 1 when done }.
+local newer = record.check()
+if newer then return newer end
+local s = job.begin(given)
+local left = slice
+for level = 0, 9 do
+  local turns = base .. "turns:" .. level
+  while left > 0 do
+    local who = tenant
+    if all == 1 then who = redis.call("ZRANGE", turns, 0, 0)[1] end
+    if not who or not redis.call("ZSCORE", turns, who) then break end
+    left = left - job.drain(s, level, who, left)
+  end
+end
+local entries = left > 0 and redis.call("ZRANGE", base .. "schedule", offset, offset + left - 1, "REV") or {}
+for i = 1, #entries do
+  local id = string.sub(entries[i], 12)
+  local body = redis.call("HGET", base .. "jobs", id)
+  if all == 1 or select(11, record.parse(body)) == tenant then
+    job.remove(s, id, body, "x", "")
+  else
+    offset = offset + 1
+  end
+end
+job.commit(s)
+if #s.told > 0 then redis.call("HINCRBY", meta, "cancelled", #s.told) end
+return { #s.told, offset, #entries < left and 1 or 0 }
+
+--- script show
+--- keys: base meta
+--- args: id: str
+--- flags: no-writes
+-- Returns { record or false, reason or false, done or false }.
+return {
+  redis.call("HGET", base .. "jobs", id),
+  redis.call("HGET", base .. "reasons", id),
+  redis.call("GET", base .. "done:" .. id),
+}
+
+--- script result
+--- keys: base meta
+--- args: id: str, address: str
+--- flags: allow-oom
+-- What `show` returns; where the job is not finished, `address` is told when it is.
+local body = redis.call("HGET", base .. "jobs", id)
+local state = body and string.sub(body, 2, 2)
+if state and state ~= "d" and address ~= "" then
+  local old = redis.call("HGET", base .. "waiters", id) or ""
+  if not string.find(" " .. old .. " ", " " .. address .. " ", 1, true) then
+    redis.call("HSET", base .. "waiters", id, old == "" and address or old .. " " .. address)
+  end
+end
+return { body, redis.call("HGET", base .. "reasons", id), redis.call("GET", base .. "done:" .. id) }
+
+--- script forget
+--- keys: base meta
+--- args: id: str, address: str
+--- flags: allow-oom
+-- A waiter gave up.
+local old = redis.call("HGET", base .. "waiters", id)
+if not old then return 0 end
+local left = {}
+for other in string.gmatch(old, "%S+") do
+  if other ~= address then left[#left + 1] = other end
+end
+if #left == 0 then return redis.call("HDEL", base .. "waiters", id) end
+return redis.call("HSET", base .. "waiters", id, table.concat(left, " "))
+
+--- script graves
+--- keys: base meta
+--- args: offset: int, limit: int
+--- flags: no-writes
+-- A page of the dead letters, latest first: { id, died at, record, reason, … }.
+local page = {}
+local found = redis.call("ZRANGE", base .. "dead", offset, offset + limit - 1, "REV", "WITHSCORES")
+for i = 1, #found, 2 do
+  page[#page + 1] = found[i]
+  page[#page + 1] = found[i + 1]
+  page[#page + 1] = redis.call("HGET", base .. "jobs", found[i])
+  page[#page + 1] = redis.call("HGET", base .. "reasons", found[i])
+end
+return page
+
+--- script requeue
+--- keys: base meta
+--- args: given: int, ids: *
+-- Dead letters become ready again with their counts at zero. Returns how many of the ids were dead.
+local newer = record.check()
+if newer then return newer end
+local s = job.begin(given)
+local n = 0
+for i = ids, #ARGV do
+  local id = ARGV[i]
+  local body = redis.call("ZREM", base .. "dead", id) == 1 and redis.call("HGET", base .. "jobs", id)
+  if body then
+    local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(body)
+    redis.call("HDEL", base .. "reasons", id)
+    redis.call("HSET", base .. "jobs", id, record.with(body, "r", bit.band(flags, 223), generation, s.now, 0, 0))
+    job.ready(s, "lane:", id, #body, priority, tenant, generation, s.now, 4)
+    n = n + 1
+  end
+end
+job.commit(s)
+if n > 0 and not redis.call("HGET", meta, "paused") then wake.ring(s.now) end
+return n
+
+--- script exhume
+--- keys: base meta
+--- args: given: int, ids: *
+--- flags: allow-oom
+-- Remove dead letters. Returns how many of the ids were dead.
+local s = job.begin(given)
+for i = ids, #ARGV do
+  local body = redis.call("ZSCORE", base .. "dead", ARGV[i]) and redis.call("HGET", base .. "jobs", ARGV[i])
+  if body then job.remove(s, ARGV[i], body, "x", "removed from the dead letters") end
+end
+job.commit(s)
+return #s.told
+
+--- script switch
+--- keys: base meta
+--- args: given: int, name: str, on: int
+--- flags: allow-oom
+-- `paused`: no claims, running work goes on. `due_first`: due jobs go before the lane of their tenant and level.
+if on == 1 then return redis.call("HSET", meta, name, 1) end
+redis.call("HDEL", meta, name)
+if (tonumber(redis.call("HGET", meta, "ready")) or 0) > 0 then wake.ring(clock.now(given)) end
+return 0
+
+--- script weigh
+--- keys: base meta
+--- args: tenant: str, weight: str
+--- flags: allow-oom
+-- A tenant of weight 3 has three turns where others have one; counts from its next turn.
+if tonumber(weight) == 1 then return redis.call("HDEL", base .. "weights", tenant) end
+return redis.call("HSET", base .. "weights", tenant, weight)
+
+--- script counts
+--- keys: base meta
+--- args: given: int
+--- flags: no-writes
+-- { now, oldest ready second or false, ready, scheduled, running, dead, completed, retried, buried, lost, … }
+local oldest = redis.call("ZRANGE", base .. "ages", 0, 0)[1] or false
+return { clock.now(given), oldest, unpack(redis.call("HMGET", meta, "ready", "scheduled", "running", "dead",
+  "completed", "retried", "buried", "dropped", "cancelled", "expired", "lost", "paused", "due_first")) }
+
+--- script tenant_counts
+--- keys: base meta
+--- args: given: int, tenant: str
+--- flags: no-writes
+-- { now, ready since of the oldest or false, ready, scheduled, running, dead, weight or false }. The oldest is looked for at the
+-- head of the tenant's lists, past at most eight entries of cancelled jobs in each.
+local oldest = math.huge
+for level = 0, 9 do
+  for _, list in ipairs({ "front:", "lane:" }) do
+    local entries = redis.call("LRANGE", base .. list .. level .. ":" .. tenant, 0, 7)
+    for i = 1, #entries do
+      local body = redis.call("HGET", base .. "jobs", string.sub(entries[i], 12))
+      if record.is_ready(body, entries[i]) then
+        oldest = math.min(oldest, (struct.unpack(">I6", body, 17)))
+        break
+      end
+    end
+  end
+end
+local packed = redis.call("HGET", base .. "tenants", tenant)
+local a, b, c, d = 0, 0, 0, 0
+if packed then a, b, c, d = struct.unpack(">I4I4I4I4", packed) end
+return { clock.now(given), oldest < math.huge and oldest or false, a, b, c, d, redis.call("HGET", base .. "weights", tenant) }

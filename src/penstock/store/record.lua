@@ -1,0 +1,52 @@
+-- A job's record: a header that scripts read and rewrite, and a payload that they never look into.
+--
+--   offset  bytes  field        meaning
+--   0       1      format       of this header: 1
+--   1       1      state        s scheduled, r ready, x running, d dead
+--   2       1      priority     0 most urgent … 9
+--   3       1      flags        1 a task call (else a bare value)   2 due is a date   4 expires is a date
+--                               8 the id is the user's own         16 suspect        32 a reason is kept
+--   4       6      generation   of its entry in a lane or in the schedule; unique in the queue
+--   10      6      enqueued     server ms
+--   16      6      since        server ms: ready since, due at, or died at  (from a client: the delay)
+--   22      6      expires      server ms, 0 never                          (from a client: the time left)
+--   28      2      attempts     that failed
+--   30      2      deliveries   to a worker
+--   32      6      ttl          of its result, ms
+--   38      1+1    lengths of tenant and trace, which follow; then the payload
+--
+-- Numbers are big-endian. An *entry* (what lanes and the schedule hold) is generation (10 hex digits, so that
+-- equal due times keep the order of enqueueing), a letter for the size of the record, and the id.
+
+--- function record.parse(body: str) -> int…
+local format, state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenants, traces =
+  struct.unpack(">Bc1BBI6I6I6I6HHI6BB", body)
+return state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl,
+  string.sub(body, 41, 40 + tenants), 41 + tenants + traces
+
+--- function record.with(body: str, state: str, flags: int, generation: int, since: int, attempts: int, deliveries: int) -> str
+return string.sub(body, 1, 1) .. state .. string.sub(body, 3, 3) .. struct.pack(">BI6", flags, generation)
+  .. string.sub(body, 11, 16) .. struct.pack(">I6", since) .. string.sub(body, 23, 28)
+  .. struct.pack(">HH", attempts, deliveries) .. string.sub(body, 33)
+
+--- function record.entry(generation: int, size: int, id: str) -> str
+local class = 97
+while size > 1024 do
+  size = size / 2
+  class = class + 1
+end
+return string.format("%010x%s", generation, string.char(class)) .. id
+
+--- function record.is_ready(body: str | false, entry: str) -> bool
+-- Does this entry still stand for this job? Not after the job was cancelled, even if its id was enqueued anew.
+return body and string.sub(body, 2, 2) == "r" and struct.unpack(">I6", body, 5) == tonumber(string.sub(entry, 1, 10), 16)
+
+--- function record.mint(n: int) -> int
+-- One counter numbers generations and claims, so none of them ever comes twice.
+return redis.call("HINCRBY", meta, "seq", n) - n
+
+--- function record.check() -> error | nil
+local format = redis.call("HGET", meta, "format")
+if format and tonumber(format) > 1 then
+  return redis.error_reply("PENSTOCKFORMAT " .. format)
+end

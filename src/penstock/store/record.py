@@ -1,0 +1,131 @@
+"""A job's record on the Python side: the same header as in `record.lua`, and the minting of ids.
+
+A client drafts a record with its delay and its time to live; the server fills in what only it may say
+(state, generation, times by its own clock).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+from typing import Final
+
+FORMAT: Final = 1
+_HEADER: Final = struct.Struct(">BcBB HI HI HI HI HH HI BB")
+HEADER_SIZE: Final = _HEADER.size
+
+CALL, DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID, SUSPECT, REASON = 1, 2, 4, 8, 16, 32
+
+
+def _split(number: int) -> tuple[int, int]:
+    return number >> 32, number & 0xFFFFFFFF
+
+
+def draft(
+    *, flags: int, priority: int, tenant: bytes, delay_ms: int, expires_ms: int, ttl_ms: int, trace: bytes = b""
+) -> bytes:
+    """Everything of a record but its payload; the same for all calls with the same options."""
+    header = _HEADER.pack(
+        FORMAT, b"r", priority, flags, 0, 0, 0, 0, *_split(delay_ms), *_split(expires_ms), 0, 0, *_split(ttl_ms),
+        len(tenant), len(trace),
+    )  # fmt: skip
+    return header + tenant + trace
+
+
+class Record:
+    """A record as read from the server. Times are server milliseconds."""
+
+    __slots__ = ("_fields", "body")
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self._fields = _HEADER.unpack_from(body)
+
+    @property
+    def state(self) -> bytes:
+        state: bytes = self._fields[1]
+        return state
+
+    @property
+    def priority(self) -> int:
+        return int(self._fields[2])
+
+    @property
+    def is_call(self) -> bool:
+        return bool(self._fields[3] & CALL)
+
+    @property
+    def enqueued(self) -> int:
+        return int(self._fields[6] << 32 | self._fields[7])
+
+    @property
+    def since(self) -> int:
+        return int(self._fields[8] << 32 | self._fields[9])
+
+    @property
+    def expires(self) -> int:
+        return int(self._fields[10] << 32 | self._fields[11])
+
+    @property
+    def attempts(self) -> int:
+        return int(self._fields[12])
+
+    @property
+    def deliveries(self) -> int:
+        return int(self._fields[13])
+
+    @property
+    def ttl(self) -> int:
+        return int(self._fields[14] << 32 | self._fields[15])
+
+    @property
+    def tenant(self) -> str:
+        return self.body[HEADER_SIZE : HEADER_SIZE + self._fields[16]].decode()
+
+    @property
+    def payload(self) -> bytes:
+        return self.body[HEADER_SIZE + self._fields[16] + self._fields[17] :]
+
+
+_ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS: Final = [a + b for a in _ALPHABET for b in _ALPHABET]
+
+
+class _Minter:
+    """ULIDs (github.com/ulid/spec): 48 bits of time, 80 bits of chance; within a millisecond the next number.
+
+    The server never reads the time in it; it makes ids sort and tells people when.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stamp = -1
+        self._low = 0
+        self._head = ""
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._stamp = -1
+
+    def __call__(self) -> str:
+        with self._lock:
+            stamp = time.time_ns() // 1_000_000
+            if stamp > self._stamp or self._low >= (1 << 40) - 1:
+                self._stamp = max(stamp, self._stamp + 1) if self._low >= (1 << 40) - 1 else stamp
+                chance = int.from_bytes(os.urandom(10))
+                self._low = chance & ((1 << 39) - 1)
+                high = (self._stamp << 40) | (chance >> 40)
+                self._head = "".join(_PAIRS[high >> shift & 1023] for shift in range(80, -1, -10))
+            else:
+                self._low += 1
+            low = self._low
+            head = self._head
+        return head + _PAIRS[low >> 30] + _PAIRS[low >> 20 & 1023] + _PAIRS[low >> 10 & 1023] + _PAIRS[low & 1023]
+
+
+mint_id = _Minter()

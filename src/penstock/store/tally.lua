@@ -1,0 +1,64 @@
+-- Counts and ages, kept as jobs move instead of derived from lists that may hold stale entries.
+--
+--   meta     HASH   ready scheduled running dead        in the queue
+--   tenants  HASH   tenant -> the same four, packed     a tenant without jobs has no field
+--   age      HASH   second -> jobs ready since then     ages ZSET: those seconds, in order
+--
+-- A script collects what changes and writes it once: a batch of one tenant costs the same as one job.
+
+--- function tally.new() -> table
+return { tenants = {}, order = {}, seconds = {} }
+
+--- function tally.move(t: table, tenant: str, from: int, to: int)
+-- The four places: 1 ready, 2 scheduled, 3 running, 4 dead; 0 is outside.
+local row = t.tenants[tenant]
+if not row then
+  row = { 0, 0, 0, 0 }
+  t.tenants[tenant] = row
+  t.order[#t.order + 1] = tenant
+end
+if from > 0 then row[from] = row[from] - 1 end
+if to > 0 then row[to] = row[to] + 1 end
+
+--- function tally.age(t: table, since: int, n: int)
+local second = math.floor(since / 1000)
+t.seconds[second] = (t.seconds[second] or 0) + n
+
+--- function tally.write(t: table)
+local total = { 0, 0, 0, 0 }
+local order = t.order
+if #order > 0 then
+  local key = base .. "tenants"
+  local old = redis.call("HMGET", key, unpack(order))
+  local set, del = {}, {}
+  for i = 1, #order do
+    local row = t.tenants[order[i]]
+    local a, b, c, d = 0, 0, 0, 0
+    if old[i] then a, b, c, d = struct.unpack(">I4I4I4I4", old[i]) end
+    for s = 1, 4 do total[s] = total[s] + row[s] end
+    a, b, c, d = a + row[1], b + row[2], c + row[3], d + row[4]
+    if a + b + c + d == 0 then
+      if old[i] then del[#del + 1] = order[i] end
+    else
+      set[#set + 1] = order[i]
+      set[#set + 1] = struct.pack(">I4I4I4I4", a, b, c, d)
+    end
+  end
+  if #set > 0 then redis.call("HSET", key, unpack(set)) end
+  if #del > 0 then redis.call("HDEL", key, unpack(del)) end
+end
+local names = { "ready", "scheduled", "running", "dead" }
+for s = 1, 4 do
+  if total[s] ~= 0 then redis.call("HINCRBY", meta, names[s], total[s]) end
+end
+for second, n in pairs(t.seconds) do
+  if n ~= 0 then
+    local left = redis.call("HINCRBY", base .. "age", second, n)
+    if left == 0 then
+      redis.call("HDEL", base .. "age", second)
+      redis.call("ZREM", base .. "ages", second)
+    elseif left == n then
+      redis.call("ZADD", base .. "ages", second, second)
+    end
+  end
+end
