@@ -1,0 +1,156 @@
+"""What the components hand to the drivers: plain descriptions of work, no I/O here.
+
+`Step`     one script call, one round trip: the blocking driver runs it, the asyncio driver awaits it.
+`Listen`   asks for a `Waiter` in a slot; its address is what a script is told, so that it can be woken.
+`Wait`     sleeps until the waiter is woken or the time is over; answers with the messages that came.
+`Steps`    a generator of these: an operation of several steps or with a wait, written once for both faces.
+
+`@verb` turns a method that returns a Step or Steps into a verb with two faces: `queue.put(1)` blocks,
+`await queue.put.aio(1)` does not. A cancelled or interrupted wait is thrown into the generator, which may
+yield further Steps to hand back its place in line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+
+from penstock.store.scripts import Script
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
+S = TypeVar("S", bound="Driven")
+
+Arg: TypeAlias = str | bytes | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[R]):
+    """One call of a script. `read` turns the server's raw reply into the answer, or raises.
+
+    A script whose first two arguments are `producer` and `number` is numbered by the driver: what stands
+    there in `args` is replaced, so that a call whose reply was lost is recognised when it is sent again.
+    `durable`: answer only when the write is on disk or on a replica.
+    """
+
+    script: Script
+    keys: tuple[str, ...]
+    args: tuple[Arg, ...]
+    read: Callable[[Any], R]
+    durable: bool = False
+
+    def then(self, follow: Callable[[R], T]) -> Step[T]:
+        """The same call, its answer handed on."""
+        read = self.read
+        return Step(self.script, self.keys, self.args, lambda reply: follow(read(reply)), self.durable)
+
+
+class Waiter(Protocol):
+    """A place where messages for one waiting operation arrive."""
+
+    @property
+    def address(self) -> str:
+        """What to tell a script: `process/number`. A message sent there ends the wait."""
+        ...
+
+    def close(self) -> None:
+        """Give the place up; no I/O."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Open a waiter on the inbox whose key begins with `inbox` (see `store/keys.py`)."""
+
+    inbox: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Sleep until a message arrives or `timeout` seconds passed (None: for ever); answers list[str]."""
+
+    waiter: Waiter
+    timeout: float | None
+
+
+Effect: TypeAlias = Step[Any] | Listen | Wait
+Steps: TypeAlias = Generator[Effect, Any, R]
+
+
+class BlockingDriver(Protocol):
+    def run(self, work: Step[R] | Steps[R]) -> R: ...
+
+
+class AwaitedWaiter(Waiter, Protocol):
+    """A waiter for asyncio code that waits by itself."""
+
+    async def wait(self, timeout: float | None) -> list[str]:
+        """The messages that came, [] when the time is over."""
+        ...
+
+
+class AioDriver(Protocol):
+    async def run(self, work: Step[R] | Steps[R]) -> R: ...
+    def listen(self, inbox: str) -> AwaitedWaiter: ...
+
+
+class Drivers(Protocol):
+    """Both ways to the server; every component holds one as `_drivers`."""
+
+    @property
+    def blocking(self) -> BlockingDriver: ...
+    @property
+    def aio(self) -> AioDriver: ...
+    def in_pipeline(self, pipeline: Any, step: Step[Any]) -> None: ...
+
+
+class Driven(Protocol):
+    @property
+    def _drivers(self) -> Drivers: ...
+
+
+class BoundVerb(Generic[P, R_co]):
+    """A verb of one object: call it to block, `.aio(...)` to await."""
+
+    __slots__ = ("_make", "_owner", "__wrapped__")
+
+    def __init__(self, owner: Driven, make: Callable[..., Any]) -> None:
+        self._owner = owner
+        self._make = make
+        self.__wrapped__ = make
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        if asyncio._get_running_loop() is not None:
+            name = self._make.__name__
+            raise RuntimeError(f"{name}() would block the running event loop: write `await ….{name}.aio(…)` here")
+        answer: R_co = self._owner._drivers.blocking.run(self._make(self._owner, *args, **kwargs))
+        return answer
+
+    async def aio(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        answer: R_co = await self._owner._drivers.aio.run(self._make(self._owner, *args, **kwargs))
+        return answer
+
+
+class verb(Generic[S, P, R]):  # noqa: N801 - a decorator reads as a word
+    """Give a method that returns `Step[R]` or `Steps[R]` its two faces."""
+
+    def __init__(self, make: Callable[Concatenate[S, P], Step[R] | Steps[R]]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+        self.__name__ = make.__name__
+
+    @overload
+    def __get__(self, owner: None, kind: type[S]) -> verb[S, P, R]: ...
+    @overload
+    def __get__(self, owner: S, kind: type[S]) -> BoundVerb[P, R]: ...
+    def __get__(self, owner: S | None, kind: type[S]) -> verb[S, P, R] | BoundVerb[P, R]:
+        if owner is None:
+            return self
+        return BoundVerb(owner, self._make)
+
+    def steps(self, owner: S, *args: P.args, **kwargs: P.kwargs) -> Step[R] | Steps[R]:
+        """The bare description, for another generator to build on."""
+        return self._make(owner, *args, **kwargs)

@@ -1,0 +1,309 @@
+"""Where the server is, how it is greeted, and what is said when that fails."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+import redis
+import redis.asyncio
+import redis.sentinel
+import valkey
+import valkey.asyncio
+import valkey.sentinel
+
+from penstock.driver.address import Origin, parse, read_client
+from penstock.driver.connect import Driver
+from penstock.driver.connector import MINIMUM, Connector
+from penstock.driver.route import Route, slot
+from penstock.driver.steps import Step
+from penstock.errors import ConfigurationError, ServerRefused, ServerTooOld, ServerUnavailable
+from penstock.settings import Settings
+from penstock.store.scripts import Script
+from tests.servers import Server, free_port
+
+ECHO = Script("echo", ("key",), ("text",), (), "#!lua flags=no-writes\nreturn ARGV[1]")
+IMPATIENT = Settings(give_up_after=0.3)
+
+
+def echo(text: str = "hello") -> Step[bytes]:
+    return Step(ECHO, ("{t}:echo",), (text,), bytes)
+
+
+async def run(driver: Driver, face: str, step: Step[Any]) -> Any:
+    if face == "aio":
+        return await driver.aio.run(step)
+    return await anyio.to_thread.run_sync(driver.blocking.run, step)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server(port=free_port()) as started:
+        yield started
+
+
+@pytest.fixture(params=["blocking", "aio"])
+def face(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+# --- addresses ---
+
+
+@pytest.mark.parametrize(
+    ("address", "shape", "nodes", "options"),
+    [
+        ("redis://", "server", (("localhost", 6379),), {}),
+        ("valkey://h", "server", (("h", 6379),), {}),
+        ("redis://h:7/3", "server", (("h", 7),), {"db": 3}),
+        ("valkey://:p%40ss@h:7/?db=2", "server", (("h", 7),), {"password": "p@ss", "db": 2}),
+        ("valkey://me:secret@[::1]:7", "server", (("::1", 7),), {"username": "me", "password": "secret"}),
+        ("unix:///run/v.sock?db=1&password=x", "server", (("/run/v.sock", 0),), {"db": 1, "password": "x"}),
+        ("unix://me:x@/run/a%20b", "server", (("/run/a b", 0),), {"username": "me", "password": "x"}),
+        ("valkey+cluster://a:1,b", "cluster", (("a", 1), ("b", 6379)), {}),
+        ("redis+cluster://:x@a:1,b:2", "cluster", (("a", 1), ("b", 2)), {"password": "x"}),
+        ("valkey+sentinel://a,b:2/main/4", "sentinel", (("a", 26379), ("b", 2)), {"db": 4}),
+        ("redis+sentinel://:x@a/main?sentinel_password=y", "sentinel", (("a", 26379),), {"password": "x"}),
+        ("redis://h?socket_timeout=5&decode_responses=true&protocol=3", "server", (("h", 6379),), {}),
+    ],
+)
+def test_an_address_is_read(address: str, shape: str, nodes: Any, options: dict[str, Any]):
+    origin = parse(address)
+    assert (origin.shape, origin.nodes, origin.options) == (shape, nodes, options)
+    assert not origin.tls
+
+
+def test_a_sentinel_address_names_the_service_and_the_sentinels_own_password():
+    origin = parse("redis+sentinel://:x@a/main?sentinel_password=y")
+    assert (origin.service, origin.sentinel_options) == ("main", {"password": "y"})
+
+
+@pytest.mark.parametrize("scheme", ["rediss", "valkeys", "rediss+cluster", "valkeys+cluster"])
+def test_tls_checks_the_name_in_the_certificate_unless_told_not_to(scheme: str):
+    assert parse(f"{scheme}://h").options["ssl_check_hostname"] is True
+    assert parse(f"{scheme}://h?ssl_check_hostname=no").options["ssl_check_hostname"] is False
+    assert parse(f"{scheme}://h?ssl_cert_reqs=none").options["ssl_check_hostname"] is False
+    assert parse(f"{scheme}://h").tls
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "localhost:6379",
+        "http://h",
+        "valkey+ring://h",
+        "valkey://h:port",
+        "valkey://h/zero",
+        "valkey://h/0/1",
+        "valkey://a,b",
+        "valkey://h?colour=red",
+        "valkey+sentinel://h",
+        "unix://",
+        "",
+    ],
+)
+def test_an_address_that_cannot_work_is_refused_with_the_fix(address: str):
+    with pytest.raises(ConfigurationError, match=r"rite |known are"):
+        Driver(address)
+
+
+def test_no_password_is_shown():
+    for address in (
+        "valkey://me:secret@h:1/2",
+        "unix://:secret@/s",
+        "unix:///s?password=secret",
+        "valkey+cluster://:secret@a,b",
+        "valkey+sentinel://:secret@a/main?sentinel_password=secret",
+    ):
+        connector = Connector(address, Settings())
+        assert "secret" not in connector.address + repr(parse(address))
+    assert Connector("valkey://me:secret@h:1/2", Settings()).address == "valkey://h:1/2"
+
+
+def test_without_an_address_the_environment_decides(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PENSTOCK_URL", "valkey://:x@elsewhere:7")
+    assert Connector(None, Settings()).find().nodes == (("elsewhere", 7),)
+    monkeypatch.delenv("PENSTOCK_URL")
+    monkeypatch.setenv("PENSTOCK_EMBEDDED", "0")
+    driver = Driver()
+    with pytest.raises(ConfigurationError, match="PENSTOCK_URL="):
+        driver.blocking.run(echo())
+
+
+def test_an_app_is_built_without_a_client_library():
+    code = (
+        "import sys; from penstock.driver.connect import Driver; Driver('valkey://h'); Driver();"
+        "print(sorted({'valkey', 'redis', 'libvalkey', 'hiredis'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+# --- the embedded server ---
+
+
+async def test_without_any_address_a_server_is_started(face: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from penstock.driver import embedded
+
+    monkeypatch.delenv("PENSTOCK_URL", raising=False)
+    monkeypatch.delenv("PENSTOCK_EMBEDDED", raising=False)
+    monkeypatch.chdir(tmp_path)
+    driver = Driver()
+    assert driver.connector.address == "embedded"
+    assert await run(driver, face, echo()) == b"hello"
+    assert driver.connector.address.startswith("unix://")
+    await driver.aclose()
+    assert await run(driver, face, echo("again")) == b"again"
+    await driver.aclose()
+    embedded.stop(tmp_path / ".penstock")
+
+
+async def test_an_embedded_server_whose_keeper_died_is_started_again(
+    face: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from penstock.driver import embedded
+
+    monkeypatch.delenv("PENSTOCK_URL", raising=False)
+    monkeypatch.delenv("PENSTOCK_EMBEDDED", raising=False)
+    monkeypatch.chdir(tmp_path)
+    driver = Driver()
+    assert await run(driver, face, echo()) == b"hello"
+    embedded.stop(tmp_path / ".penstock")
+    assert await run(driver, face, echo("again")) == b"again"
+    await driver.aclose()
+    embedded.stop(tmp_path / ".penstock")
+
+
+# --- clients that are handed in ---
+
+
+@pytest.mark.parametrize("library", [valkey, redis, valkey.asyncio, redis.asyncio])
+@pytest.mark.parametrize("tuned", [{}, {"decode_responses": True, "protocol": 3}])
+async def test_a_client_serves_both_faces(library: Any, tuned: dict[str, Any], face: str, server: Server):
+    client = library.from_url(f"{library.__name__.partition('.')[0]}://127.0.0.1:{server.port}/2", **tuned)
+    driver = Driver(client)
+    name = Script("name", ("key",), (), (), "#!lua\nreturn server.call('SET', KEYS[1], 'é')")
+    await run(driver, face, Step(name, ("{t}:name",), (), str))
+    assert server.client.execute_command("SELECT", 2)
+    assert driver.connector.address.endswith(f"127.0.0.1:{server.port}/2")
+    assert driver.connector.find().library == library.__name__.partition(".")[0]
+    assert driver.connector.blocking_client().get("{t}:name") == "é".encode()
+    assert await driver.connector.aio_client().get("{t}:name") == "é".encode()
+    await driver.aclose()
+
+
+@pytest.mark.parametrize("library", [valkey, redis])
+async def test_a_client_on_a_unix_socket_or_its_pool_will_do(library: Any, face: str, server: Server):
+    client = getattr(library, library.__name__.title())(unix_socket_path=str(server.socket))
+    for handed_in in (client, client.connection_pool):
+        driver = Driver(handed_in)
+        assert await run(driver, face, echo()) == b"hello"
+        assert driver.connector.address == server.address
+        await driver.aclose()
+    assert client.ping()
+    client.close()
+
+
+def test_the_tls_of_a_client_is_kept():
+    for origin in (
+        read_client(redis.Redis.from_url("rediss://me:x@h:1/2", ssl_ca_certs="ca.pem")),
+        read_client(valkey.Valkey.from_url("valkeys://me:x@h:1/2", ssl_ca_certs="ca.pem")),
+    ):
+        assert (origin.nodes, origin.tls) == ((("h", 1),), True)
+        wanted = {"username": "me", "password": "x", "db": 2, "ssl_ca_certs": "ca.pem"}
+        assert {name: origin.options.get(name) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("library", [valkey, redis])
+def test_a_client_behind_sentinel_is_read(library: Any):
+    sentinel = library.sentinel.Sentinel([("a", 1), ("b", 2)], sentinel_kwargs={"password": "y"})
+    origin = read_client(sentinel.master_for("main", password="x", db=3))
+    assert (origin.shape, origin.nodes, origin.service) == ("sentinel", (("a", 1), ("b", 2)), "main")
+    assert (origin.options, origin.sentinel_options) == ({"password": "x", "db": 3}, {"password": "y"})
+
+
+@pytest.mark.parametrize("thing", [object(), 7, b"valkey://h"])
+def test_what_is_neither_address_nor_client_is_refused(thing: Any):
+    with pytest.raises(ConfigurationError, match="hand in one of those, or write"):
+        Driver(thing)
+
+
+# --- what can go wrong at the door ---
+
+
+async def test_nobody_there_is_told_with_the_address(face: str, tmp_path: Path):
+    for address in (f"unix://{tmp_path}/none", f"valkey://127.0.0.1:{free_port()}"):
+        driver = Driver(address, IMPATIENT)
+        began = time.monotonic()
+        with pytest.raises(ServerUnavailable, match=r"nobody answers at .*Is the server running") as caught:
+            await run(driver, face, echo())
+        assert address in str(caught.value)
+        assert caught.value.__cause__
+        assert time.monotonic() - began < 2
+        await driver.aclose()
+
+
+async def test_a_wrong_password_is_told_at_once(face: str):
+    with Server("--requirepass", "right") as guarded:
+        for login in ("", ":wrong@"):
+            driver = Driver(f"unix://{login}{guarded.socket}")
+            with pytest.raises(ServerRefused, match="password"):
+                await run(driver, face, echo())
+            await driver.aclose()
+        driver = Driver(f"unix://:right@{guarded.socket}")
+        assert await run(driver, face, echo()) == b"hello"
+        await driver.aclose()
+
+
+async def test_a_user_without_the_right_is_told_at_once(face: str, server: Server):
+    server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "+@all", "-evalsha", "-info")
+    driver = Driver(f"unix://few:x@{server.socket}")
+    with pytest.raises(ServerRefused, match="lacks a right"):
+        await run(driver, face, echo())
+    await driver.aclose()
+
+
+async def test_an_old_server_is_refused(face: str, server: Server, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(MINIMUM, "valkey", (99, 1))
+    driver = Driver(server.address)
+    with pytest.raises(ServerTooOld, match=r"needs Valkey 99\.1 or Redis 7\.0, or newer"):
+        await run(driver, face, echo())
+    await driver.aclose()
+
+
+async def test_the_server_is_looked_at_once(face: str, server: Server):
+    driver = Driver(server.address)
+    before = server.client.info("commandstats").get("cmdstat_info", {"calls": 0})["calls"]
+    for _ in range(3):
+        await run(driver, face, echo())
+    assert server.client.info("commandstats")["cmdstat_info"]["calls"] == before + 2
+    await driver.aclose()
+
+
+# --- the way ---
+
+
+def test_a_slot_is_that_of_the_hash_tag():
+    assert slot("foo") == 12182
+    assert slot("{foo}:x") == slot("x{foo}y{bar}") == 12182
+    assert slot("{}foo") != slot("{}bar")
+    assert slot("名前") == slot("x{名前}")
+
+
+def test_a_cluster_is_asked_for_and_forgotten():
+    route = Route(Origin("cluster", (("seed", 1),), "", remap=lambda node: (f"{node[0]}.out", node[1])))
+    assert route.node("foo") is None
+    route.learn([[0, 9999, [b"a", 1, b"id"]], [10000, 16383, [b"", 2, b"id"], [b"replica", 3, b"id"]]], ("seed", 1))
+    assert route.node("foo") == ("seed.out", 2)
+    assert route.redirected("12182 b:5", ("seed", 1), for_good=False) == ("b.out", 5)
+    assert route.node("foo") == ("seed.out", 2)
+    route.redirected("MOVED 12182 b:5", ("seed", 1), for_good=True)
+    assert route.node("foo") == ("b.out", 5)
+    route.forget()
+    assert route.node("foo") is None
+    assert set(route.whom()) == {("seed", 1), ("a.out", 1), ("seed.out", 2)}
