@@ -51,10 +51,10 @@ class Signature:
         for p in self._parameters:
             kind = self._hints.get(p.name, Any)
             if p.kind is _Kind.VAR_POSITIONAL:
-                rest = msgspec.field(name="*args", default_factory=list)
+                rest: Any = msgspec.field(name="*args", default_factory=list)
                 fields.append((p.name, list.__class_getitem__(kind), rest))
             elif p.kind is _Kind.VAR_KEYWORD:
-                others = msgspec.field(name="**kwargs", default_factory=dict)
+                others: Any = msgspec.field(name="**kwargs", default_factory=dict)
                 fields.append((p.name, dict.__class_getitem__((str, kind)), others))
             elif p.default is _Kind.empty:
                 fields.append((p.name, kind))
@@ -70,6 +70,10 @@ class Signature:
     def returns(self) -> msgspec.json.Decoder[Any]:
         """Reads a result as the return annotation says."""
         return self._decoder_of(lambda: self._hints.get("return", Any), "the return annotation")
+
+    def check(self) -> None:
+        """Raises ConfigurationError where an annotation cannot be resolved or read from JSON."""
+        _ = self._decoder, self.returns
 
     def _decoder_of(self, kind: Callable[[], Any], what: str) -> msgspec.json.Decoder[Any]:
         try:

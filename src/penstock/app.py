@@ -1,0 +1,182 @@
+"""Penstock: one address, one registry, a factory for every component."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from penstock.components.job import Job
+from penstock.components.queue import Item, Queue
+from penstock.components.task import Call, Task, enqueue_all
+from penstock.components.transitions import Clock
+from penstock.driver.connect import Driver
+from penstock.driver.steps import Drivers, Steps, verb
+from penstock.errors import ConfigurationError
+from penstock.settings import Settings
+from penstock.tasks.definition import Definition
+from penstock.tasks.registry import Registry
+from penstock.tasks.retry import Retry
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Decorator(Protocol):
+    """Typed so that an `async def` task's jobs give what awaiting it gives."""
+
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+
+
+class AsyncTask(Task[P, R], Generic[P, R]):
+    """A task from an `async def` function."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+        awaitable: Awaitable[R] = super().__call__(*args, **kwargs)
+        return awaitable
+
+
+class PlainTask(Task[P, R], Generic[P, R]):
+    """A task from a `def` function."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        value: R = super().__call__(*args, **kwargs)
+        return value
+
+
+class Penstock:
+    """An application's components on one Valkey or Redis.
+
+    address  a URL (`valkey://`, `redis://`, TLS, `unix://`, Sentinel, cluster) or a client of valkey-py or redis-py;
+             None: $PENSTOCK_URL, else an embedded server with its data in `.penstock`
+    prefix   first part of every key; two apps on one server differ in it
+    settings every other knob
+
+    Nothing is sent before the first verb.
+    """
+
+    def __init__(self, address: Any = None, *, prefix: str | None = None, settings: Settings | None = None) -> None:
+        chosen = settings or Settings()
+        self.settings = replace(chosen, prefix=prefix) if prefix is not None else chosen
+        if not self.settings.prefix or any(c in self.settings.prefix for c in "{}: \n"):
+            raise ConfigurationError(f"prefix {self.settings.prefix!r}: a word without braces, colons and spaces")
+        self.registry = Registry()
+        self.clock = Clock()
+        self._driver = Driver(address, self.settings)
+        self._queues: dict[str, Queue] = {}
+
+    @property
+    def _drivers(self) -> Drivers:
+        return self._driver
+
+    def __repr__(self) -> str:
+        return f"<Penstock {self.settings.prefix}>"
+
+    # --- tasks ---
+
+    @overload
+    def task(self, function: Callable[P, Awaitable[R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def task(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        queue: str = "default",
+        name: str | None = None,
+        retry: Retry | int | None = None,
+        timeout: float | None = None,
+        result_ttl: float | None = None,
+    ) -> _Decorator: ...
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        queue: str = "default",
+        name: str | None = None,
+        retry: Retry | int | None = None,
+        timeout: float | None = None,
+        result_ttl: float | None = None,
+    ) -> Any:
+        """Register a function as a task; it stays an ordinary function.
+
+        queue       where its jobs wait
+        name        what it is called in the server; None: the function's own name
+        retry       a policy, or a number of retries; None: the first failure makes a dead letter
+        timeout     seconds one run may take (`async def` only)
+        result_ttl  seconds its result is kept; None: the app's setting, 0: not at all
+        """
+        policy = retry if isinstance(retry, Retry) else Retry(retry or 0)
+
+        def register(chosen: Callable[..., Any]) -> Task[..., Any]:
+            label = name or str(getattr(chosen, "__name__", chosen))
+            definition = Definition(label, chosen, queue, policy, timeout, result_ttl)
+            self.registry.add(definition)
+            kind = AsyncTask if definition.is_async else PlainTask
+            return kind(chosen, definition, self.queue(queue))
+
+        return register if function is None else register(function)
+
+    @verb
+    def enqueue_many(self, calls: Iterable[Call[R]]) -> Steps[list[Job[R]]]:
+        """Enqueue many calls (`task.call(…)`), of one task or several, 500 a round trip.
+
+        The iterable is read as it goes: an error in it leaves what was sent before it enqueued.
+        """
+        return enqueue_all(calls)
+
+    # --- components ---
+
+    def queue(self, name: str) -> Queue:
+        """The queue of this name; the same object each time."""
+        if name not in self._queues:
+            self._queues[name] = Queue(name, self._driver, self.settings, self.clock)
+        return self._queues[name]
+
+    def job(self, job_id: str) -> Job[Any]:
+        """A handle on a job by its id (`queue:…`). No round trip."""
+        queue, colon, key = job_id.partition(":")
+        if not colon or not key:
+            raise ConfigurationError(f"job id {job_id!r}: it has the form queue:key")
+        return Job(self.queue(queue), key)
+
+    @verb
+    def claim(self, queues: Sequence[str], n: int = 1, *, lease: float | None = None) -> Steps[list[Item]]:
+        """Up to `n` jobs from the first of these queues that has any, then from the next; never waits.
+
+        For a program that wants the most urgent of several queues. One round trip a queue asked.
+        """
+        items: list[Item] = []
+        for name in queues:
+            found = yield from self.queue(name).claim_now(n - len(items), lease)
+            items += found
+            if len(items) >= n:
+                break
+        return items
+
+    # --- life ---
+
+    def close(self) -> None:
+        """Close connections and, if this was its last user, the embedded server."""
+        self._driver.close()
+
+    async def aclose(self) -> None:
+        """`close()` for asyncio code."""
+        await self._driver.aclose()
+
+    def __enter__(self) -> Penstock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Penstock:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()

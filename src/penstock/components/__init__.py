@@ -1,0 +1,1 @@
+"""What an application uses; each part written once for both faces."""

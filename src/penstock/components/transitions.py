@@ -1,0 +1,245 @@
+"""The scripts of `queue.lua` as Steps: argument order and reply shapes stand here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal, TypeAlias
+
+from penstock.driver.steps import Arg, Step
+from penstock.store.keys import QueueKeys
+from penstock.store.record import Record
+from penstock.store.scripts import Library
+
+Ending: TypeAlias = Literal["retry", "later", "release", "bury", "drop"]
+"""How a run ends other than complete: charged retry, uncharged retry, handed back, dead letter, dropped."""
+
+
+@cache
+def scripts() -> Library:
+    return Library("record.lua", "tally.lua", "lane.lua", "lease.lua", "wake.lua", "job.lua", "queue.lua")
+
+
+def milliseconds(seconds: float) -> int:
+    """Whole milliseconds, rounded up: a wait is never shorter than was asked for."""
+    return -int(-seconds * 1000 // 1)
+
+
+@dataclass(slots=True)
+class Clock:
+    """0: the server's own time. A test may set server milliseconds and move them."""
+
+    now_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One job in hand: the token settles it."""
+
+    token: bytes
+    record: Record
+
+    @property
+    def id(self) -> str:
+        return self.token[12:].decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What becomes of a claim. `ending` None is complete, with `data` its result as JSON."""
+
+    token: bytes
+    data: bytes = b"null"
+    ending: Ending | None = None
+    delay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The answer to a turn. `alive` False: the incarnation has ended, nothing was written."""
+
+    alive: bool
+    stale: tuple[Settlement, ...] = ()
+    due_in: float | None = None
+    more: bool = False
+    claims: list[Claim] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the server knows of a job: its record while it is not done, why it failed last, how it ended."""
+
+    record: Record | None
+    reason: bytes | None
+    done: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Jobs of a queue by state, what happened so far, and the age of the oldest ready job in seconds."""
+
+    ready: int = 0
+    scheduled: int = 0
+    running: int = 0
+    dead: int = 0
+    completed: int = 0
+    retried: int = 0
+    buried: int = 0
+    dropped: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    lost: int = 0
+    oldest: float = field(default=0.0, kw_only=True)
+    paused: bool = field(default=False, kw_only=True)
+    due_first: bool = field(default=False, kw_only=True)
+
+    @property
+    def waiting(self) -> int:
+        return self.ready + self.scheduled
+
+
+@dataclass(frozen=True, slots=True)
+class TenantCounts:
+    """Jobs of one tenant by state, the age of its oldest ready job in seconds, and its weight."""
+
+    ready: int = 0
+    scheduled: int = 0
+    running: int = 0
+    dead: int = 0
+    oldest: float = 0.0
+    weight: float = 1.0
+
+    @property
+    def waiting(self) -> int:
+        return self.ready + self.scheduled
+
+
+def _nothing(_: Any) -> None:
+    return None
+
+
+def _found(reply: Sequence[Any]) -> Found:
+    return Found(Record(reply[0]) if reply[0] else None, reply[1], reply[2])
+
+
+def _counts(reply: Sequence[Any]) -> Counts:
+    now, oldest, *rest = reply
+    *numbers, paused, due_first = (int(n or 0) for n in rest)
+    age = max(0.0, now / 1000 - int(oldest)) if oldest is not None else 0.0
+    return Counts(*numbers, oldest=age, paused=bool(paused), due_first=bool(due_first))
+
+
+def _tenant_counts(reply: Sequence[Any]) -> TenantCounts:
+    now, oldest, ready, scheduled, running, dead, weight = reply
+    age = max(0, now - oldest) / 1000 if oldest is not None else 0.0
+    return TenantCounts(ready, scheduled, running, dead, age, float(weight or 1))
+
+
+class Transitions:
+    """Builds the steps of one queue. Pure: sends nothing."""
+
+    def __init__(self, keys: QueueKeys, clock: Clock) -> None:
+        self.keys = keys
+        self.clock = clock
+        self._declared = keys.declared
+        self._scripts = scripts().scripts
+        self._enqueue = self._scripts["enqueue"]
+        self._turn = self._scripts["turn"]
+
+    def _step(self, name: str, args: tuple[Arg, ...], read: Any) -> Step[Any]:
+        return Step(self._scripts[name], self._declared, args, read)
+
+    def enqueue(self, jobs: Iterable[Arg], *, durable: bool = False) -> Step[list[int]]:
+        """id, record, id, record, …; answers with the places of ids that are in the queue already."""
+        return Step(self._enqueue, self._declared, ("", "", self.clock.now_ms, *jobs), list, durable)
+
+    def turn(
+        self,
+        me: str,
+        number: int,
+        *,
+        lease: float,
+        want: int,
+        settlements: Sequence[Settlement] = (),
+        address: str = "",
+        sleep: float = 0.0,
+        once: bool = False,
+    ) -> Step[Turn]:
+        """One round trip of a worker; see `queue.lua`. `sleep` 0: do not lie down."""
+        plain = [s for s in settlements if s.ending is None and s.data == b"null"]
+        kept = [s for s in settlements if s.ending is None and s.data != b"null"]
+        ended = [s for s in settlements if s.ending is not None]
+        order = (*plain, *kept, *ended)
+        args: list[Arg] = [
+            self.clock.now_ms, me, number, milliseconds(lease), want, address, milliseconds(sleep), int(once),
+            len(plain), len(kept),
+        ]  # fmt: skip
+        args += [s.token for s in plain]
+        for s in kept:
+            args += (s.token, s.data)
+        for s in ended:
+            args += (s.ending or "", s.token, milliseconds(s.delay), s.data)
+
+        def read(reply: Sequence[Any]) -> Turn:
+            if reply[0] == b"STALE":
+                return Turn(False)
+            _, stale, due_in, more = reply[:4]
+            claims = [Claim(token, Record(body)) for token, body in zip(reply[4::2], reply[5::2], strict=True)]
+            due = None if due_in < 0 else due_in / 1000
+            return Turn(True, tuple(order[place] for place in stale), due, bool(more), claims)
+
+        return Step(self._turn, self._declared, tuple(args), read)
+
+    def settle(self, me: str, settlement: Settlement) -> Step[bool]:
+        """End one claim on its own; False: it is not ours any more, and nothing was written."""
+        verb = settlement.ending or "complete"
+        delay = milliseconds(settlement.delay)
+        return self._step("settle", (self.clock.now_ms, me, verb, settlement.token, delay, settlement.data), bool)
+
+    def beat(self, me: str, lease: float) -> Step[bool]:
+        return self._step("beat", (self.clock.now_ms, me, milliseconds(lease)), bool)
+
+    def abandon(self, me: str) -> Step[int]:
+        return self._step("abandon", (self.clock.now_ms, me), int)
+
+    def cancel(self, ids: Iterable[str]) -> Step[list[str]]:
+        return self._step("cancel", (self.clock.now_ms, *ids), lambda reply: [word.decode() for word in reply])
+
+    def purge(self, tenant: str | None, offset: int, slice_: int) -> Step[tuple[int, int, bool]]:
+        args = (self.clock.now_ms, tenant or "", int(tenant is None), offset, slice_)
+        return self._step("purge", args, lambda reply: (reply[0], reply[1], bool(reply[2])))
+
+    def show(self, job_id: str) -> Step[Found]:
+        return self._step("show", (job_id,), _found)
+
+    def result(self, job_id: str, address: str) -> Step[Found]:
+        return self._step("result", (job_id, address), _found)
+
+    def forget(self, job_id: str, address: str) -> Step[int]:
+        return self._step("forget", (job_id, address), int)
+
+    def graves(self, offset: int, limit: int) -> Step[list[tuple[str, float, Record, bytes]]]:
+        def read(reply: Sequence[Any]) -> list[tuple[str, float, Record, bytes]]:
+            rows = zip(reply[0::4], reply[1::4], reply[2::4], reply[3::4], strict=True)
+            return [(i.decode(), float(at) / 1000, Record(body), reason or b"") for i, at, body, reason in rows]
+
+        return self._step("graves", (offset, limit), read)
+
+    def requeue(self, ids: Iterable[str]) -> Step[int]:
+        return self._step("requeue", (self.clock.now_ms, *ids), int)
+
+    def exhume(self, ids: Iterable[str]) -> Step[int]:
+        return self._step("exhume", (self.clock.now_ms, *ids), int)
+
+    def switch(self, name: Literal["paused", "due_first"], on: bool) -> Step[None]:
+        return self._step("switch", (self.clock.now_ms, name, int(on)), _nothing)
+
+    def weigh(self, tenant: str, weight: float) -> Step[None]:
+        return self._step("weigh", (tenant, f"{weight:.9g}"), _nothing)
+
+    def counts(self) -> Step[Counts]:
+        return self._step("counts", (self.clock.now_ms,), _counts)
+
+    def tenant_counts(self, tenant: str) -> Step[TenantCounts]:
+        return self._step("tenant_counts", (self.clock.now_ms, tenant), _tenant_counts)
