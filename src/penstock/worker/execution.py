@@ -1,0 +1,157 @@
+"""One run of a job: from the claimed record to the settlement that says how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from penstock import codec
+from penstock.components.job import Reason
+from penstock.components.transitions import Claim, Settlement
+from penstock.errors import BadCall
+from penstock.settings import WorkerSettings
+from penstock.tasks.definition import Definition
+from penstock.tasks.registry import Registry
+from penstock.tasks.retry import Drop, Retry, RetryLater
+from penstock.tasks.signature import split
+
+log = logging.getLogger("penstock.worker")
+
+_TRACEBACK = 16_000
+"""Characters of a traceback that are kept, from its end: the place of the error, not the way there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A claim that can be run here: its task and its decoded arguments."""
+
+    claim: Claim
+    definition: Definition
+    arguments: msgspec.Struct
+
+
+class Execution:
+    """Prepares and runs jobs; every error becomes a settlement, none gets out."""
+
+    def __init__(self, registry: Registry, settings: WorkerSettings, max_payload: int, worker: str) -> None:
+        self._registry = registry
+        self._settings = settings
+        self._max_payload = max_payload
+        self._worker = worker
+
+    def prepare(self, claim: Claim) -> Run | Settlement:
+        """Decode the call. A settlement: it cannot be run (here)."""
+        if not claim.record.is_call:
+            return self._unknown(claim, "a bare value, not a call of a task")
+        try:
+            name, arguments = split(claim.record.payload)
+            definition = self._registry.get(name)
+            if definition is None:
+                return self._unknown(claim, f"no task {name!r} in this worker")
+            return Run(claim, definition, definition.signature.decode(arguments))
+        except BadCall as error:
+            log.error("job %s cannot be read: %s", claim.id, error)
+            return self._bury(claim, str(error))
+
+    def _unknown(self, claim: Claim, reason: str) -> Settlement:
+        """Hand it back for a worker that knows it (a rolling deploy), later each time; give up after an hour."""
+        waited = delay = 0.0
+        for delivery in range(claim.record.deliveries):
+            delay = min(60.0, self._settings.unknown_backoff * 2**delivery)
+            waited += delay
+        if waited - delay >= self._settings.unknown_limit:
+            log.error("job %s is a dead letter: %s, and nobody knew it for long", claim.id, reason)
+            return self._bury(claim, reason)
+        log.warning("job %s handed back for %.0f s: %s", claim.id, delay, reason)
+        return Settlement(claim.token, self._reason(reason), "later", delay)
+
+    async def run(self, run: Run) -> Settlement:
+        """Run an `async def` task on this loop."""
+        timeout = run.definition.timeout
+        limit = asyncio.timeout(timeout) if timeout is not None else None
+        try:
+            if limit is None:
+                result = await run.definition.signature.call(run.arguments)
+            else:
+                async with limit:
+                    result = await run.definition.signature.call(run.arguments)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return self._failed(run, error)
+        except TimeoutError as error:
+            if limit is not None and limit.expired():
+                return self._failed(run, TimeoutError(f"ran longer than its timeout of {timeout:g} s"))
+            return self._failed(run, error)
+        except BaseException as error:
+            return self._failed(run, error)
+        return self._completed(run, result)
+
+    def run_blocking(self, run: Run) -> Settlement:
+        """Run a `def` task in this thread."""
+        try:
+            result = run.definition.signature.call(run.arguments)
+            if inspect.isawaitable(result):
+                raise TypeError(f"task {run.definition.name} returned an awaitable: make it an `async def`")
+        except BaseException as error:
+            return self._failed(run, error)
+        return self._completed(run, result)
+
+    def _completed(self, run: Run, result: Any) -> Settlement:
+        if run.claim.record.ttl == 0 or result is None:
+            return Settlement(run.claim.token)
+        try:
+            what = f"the result of {run.definition.name}"
+            return Settlement(run.claim.token, codec.encode(result, limit=self._max_payload, what=what))
+        except BadCall as error:
+            log.error("job %s ran, but is a dead letter: %s", run.claim.id, error)
+            return self._bury(run.claim, str(error))
+
+    def _failed(self, run: Run, error: BaseException) -> Settlement:
+        claim, name = run.claim, run.definition.name
+        if isinstance(error, Drop):
+            log.info("job %s (%s) dropped: %s", claim.id, name, error)
+            return Settlement(claim.token, str(error).encode(), "drop")
+        if isinstance(error, RetryLater):
+            log.info("job %s (%s) runs again in %g s: %s", claim.id, name, error.seconds, error)
+            return Settlement(claim.token, self._reason(str(error)), "later", error.seconds)
+        policy = run.definition.retry
+        attempt = claim.record.attempts + 1
+        if isinstance(error, Retry):
+            policy = error if error.times is not None else policy if policy.times else Retry()
+            wanted = True
+        else:
+            wanted = policy.applies(error)
+        reason = _sentence(error)
+        text = "" if isinstance(error, Retry) else "".join(traceback.format_exception(error))[-_TRACEBACK:]
+        if wanted and policy.left(attempt):
+            delay = policy.delay(attempt)
+            log.warning("job %s (%s) failed, attempt %d, again in %.1f s: %s", claim.id, name, attempt, delay, reason)
+            return Settlement(claim.token, self._reason(reason, text), "retry", delay)
+        log.error("job %s (%s) is a dead letter after attempt %d: %s", claim.id, name, attempt, reason)
+        return self._bury(claim, reason, text)
+
+    def _bury(self, claim: Claim, reason: str, text: str = "") -> Settlement:
+        return Settlement(claim.token, self._reason(reason, text), "bury")
+
+    def _reason(self, reason: str, text: str = "") -> bytes:
+        clean = (part.encode("utf-8", "backslashreplace").decode() for part in (reason, text, self._worker))
+        return msgspec.json.encode(Reason(*clean))
+
+
+def _sentence(error: BaseException) -> str:
+    """One line that says what happened."""
+    if isinstance(error, SystemExit):
+        return f"the task called sys.exit({error.code!r}); raise an exception instead"
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its text cannot be read)"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,92 @@
+"""One queue as a worker sees it: its incarnation there, its turns, and what it holds."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from penstock.components.queue import Queue
+from penstock.components.transitions import Claim, Settlement, Turn
+from penstock.driver.steps import Step
+from penstock.store.record import mint_id
+
+log = logging.getLogger("penstock.worker")
+
+
+class Feed:
+    """Numbers the turns of one incarnation and begins the next one when it has ended.
+
+    A turn whose reply was lost is sent again as it was, so that it gives the same batch and settles nothing twice.
+    """
+
+    def __init__(self, queue: Queue, lease: float, sleep: float) -> None:
+        self.queue = queue
+        self.lease = lease
+        self.sleep = sleep
+        self.address = ""
+        self.held: set[bytes] = set()
+        self.settled: list[Settlement] = []
+        self.awake = True
+        self.wake_at = 0.0
+        self.renewed = 0.0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.me = mint_id()
+        self._number = 0
+        self._unanswered: Step[Turn] | None = None
+        self._want = 0
+        self._sent: list[Settlement] = []
+        self.held.clear()
+        self.settled.clear()
+        self.awake = True
+
+    def turn(self, want: int, *, leave: bool = False) -> Step[Turn]:
+        """The next turn; or, while one is unanswered, that one again."""
+        if self._unanswered is None:
+            self._number += 1
+            self._sent, self.settled = self.settled, []
+            self._want = want
+            self._unanswered = self.queue.transitions.turn(
+                self.me,
+                self._number,
+                lease=self.lease,
+                want=want,
+                settlements=self._sent,
+                address=self.address,
+                sleep=self.sleep * 2.5 if want else 0.0,
+                once=leave,
+            )
+        return self._unanswered
+
+    def answered(self, turn: Turn, asked_at: float) -> list[Claim]:
+        """Take the answer in. Returns the new claims; an ended incarnation drops all it held and begins anew."""
+        self._unanswered = None
+        if not turn.alive:
+            if self.held:
+                log.warning("lease lost on queue %s: %d jobs are dropped here", self.queue.name, len(self.held))
+            self._begin()
+            return []
+        self.renewed = asked_at
+        for settlement in self._sent:
+            self.held.discard(settlement.token)
+        for settlement in turn.stale:
+            log.warning("settlement of job %s refused: it was taken back", settlement.token[12:].decode())
+        self._sent = []
+        self.held.update(claim.token for claim in turn.claims)
+        # Without a want it is not known whether there is more; and it did not lie down.
+        self.awake = len(turn.claims) == self._want or turn.more
+        due = self.sleep if turn.due_in is None else min(self.sleep, turn.due_in)
+        self.wake_at = time.monotonic() + due
+        return turn.claims
+
+    @property
+    def busy(self) -> bool:
+        """Is there something that must reach the server?"""
+        return bool(self.settled) or self._unanswered is not None
+
+    def woken(self, messages: list[str]) -> None:
+        """Messages came for this sleeper: "0" now, "<n>" in n ms, anything else: look."""
+        for message in messages:
+            delay = int(message) / 1000 if message.isdigit() else 0.0
+            self.wake_at = min(self.wake_at, time.monotonic() + delay)

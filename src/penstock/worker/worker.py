@@ -1,0 +1,272 @@
+"""One worker process: claims jobs, runs them, settles them, sleeps when there are none.
+
+                     ┌───────────────── round ─────────────────┐
+    woken, due,      │ for each queue in order: one turn        │   jobs start, finish;
+    settled, free ──▶│ (settlements out, claims in)             │──▶ the next round is due 5 ms after the first
+    runners          └──────────────────────────────────────────┘    settlement, or at once for free runners
+
+A turn that fails is sent again as it was until the server answers. The heartbeat thread keeps the leases meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from penstock.components.queue import Queue
+from penstock.components.transitions import Claim, Settlement
+from penstock.driver.steps import AwaitedWaiter, Drivers
+from penstock.errors import ConfigurationError, FormatTooNew, ServerError
+from penstock.settings import Settings, WorkerSettings
+from penstock.tasks.registry import Registry
+from penstock.worker.execution import Execution, Run
+from penstock.worker.feed import Feed
+from penstock.worker.heartbeat import Heartbeat
+from penstock.worker.inflight import STALLED, Inflight
+from penstock.worker.pool import Threads
+
+log = logging.getLogger("penstock.worker")
+
+
+_LONGEST_NAP = 3600.0
+
+
+class App(Protocol):
+    """What a worker needs of `penstock.app.Penstock`."""
+
+    settings: Settings
+    registry: Registry
+
+    @property
+    def _drivers(self) -> Drivers: ...
+    def queue(self, name: str) -> Queue: ...
+
+
+class Worker:
+    """Runs the jobs of an app's queues on the running event loop.
+
+    `run()` returns after `stop()`: once lets running jobs finish, twice hands them back at once.
+    """
+
+    def __init__(self, app: App, settings: WorkerSettings | None = None) -> None:
+        """Raises ConfigurationError for settings or tasks that cannot work. Nothing is sent."""
+        self.settings = settings or WorkerSettings()
+        names = self.settings.queues or app.registry.queues()
+        if not names:
+            raise ConfigurationError("nothing to do: no task is registered, and no queue was named")
+        if self.settings.concurrency < 1:
+            raise ConfigurationError(f"concurrency={self.settings.concurrency}: 1 or more")
+        for definition in app.registry:
+            definition.signature.check()
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self._drivers = app._drivers
+        # Each queue's sleep is said again to the server now and then; with many queues more rarely, so that an idle
+        # process sends the same few commands.
+        sleep = app.settings.sleep * len(names)
+        self.feeds = [Feed(app.queue(name), app.settings.lease, sleep) for name in dict.fromkeys(names)]
+        self._execution = Execution(app.registry, self.settings, app.settings.max_payload, self.name)
+        self._hand = Inflight(self.settings.concurrency, self.settings.prefetch, self.settings.max_batch)
+        self._tasks: dict[asyncio.Task[Any], Claim] = {}
+        self._pulse = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._stops = 0
+        self._stop_at = float("inf")
+
+    # --- life ---
+
+    async def run(self) -> None:
+        """Work until stopped; with `burst` until nothing is ready any more.
+
+        Raises ServerError when the server does not answer at the start, or at the end of a stop; between them the
+        worker tries again for ever. Raises FormatTooNew.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._threads: Threads[Settlement] = Threads(self.settings.concurrency, self._loop, self._finished)
+        await self._drivers.aio.run(self.feeds[0].queue.transitions.counts())
+        waiters = [self._drivers.aio.listen(feed.queue.transitions.keys.inbox) for feed in self.feeds]
+        for feed, waiter in zip(self.feeds, waiters, strict=True):
+            feed.address = waiter.address
+        ears = [asyncio.create_task(self._listen(f, w)) for f, w in zip(self.feeds, waiters, strict=True)]
+        heartbeat = Heartbeat(
+            self._drivers.blocking, self.feeds, self._loop,
+            patience=self.settings.blocked_warning, name_of=self._name_of, lost=self._lost,
+        )  # fmt: skip
+        heartbeat.start()
+        try:
+            await self._serve()
+        finally:
+            heartbeat.stop()
+            self._threads.close()
+            for ear in ears:
+                ear.cancel()
+            for waiter in waiters:
+                waiter.close()
+
+    def stop(self) -> None:
+        """Once: claim no more, let running jobs finish. Again: hand them back now."""
+        self._stops += 1
+        if self._stops == 1:
+            self._stop_at = time.monotonic() + self.settings.stop_timeout
+            if self._hand.running:
+                log.info(
+                    "stopping: %d jobs still run, for at most %.0f s; stop again to hand them back now",
+                    len(self._hand.running), self.settings.stop_timeout,
+                )  # fmt: skip
+            self._hand_back(self._hand.give_up())
+        elif self._stops == 2:
+            self._stop_at = 0.0
+        self._pulse.set()
+
+    async def _listen(self, feed: Feed, waiter: AwaitedWaiter) -> None:
+        while True:
+            feed.woken(await waiter.wait(None))
+            self._pulse.set()
+
+    # --- rounds ---
+
+    async def _serve(self) -> None:
+        while True:
+            await self._round()
+            if self._stops and time.monotonic() >= self._stop_at:
+                self._abort()
+            if self._stops and self._hand.empty and not any(feed.busy for feed in self.feeds):
+                break
+            if self.settings.burst and not self._stops and self._idle():
+                self.stop()
+                continue
+            if not self._due():
+                await self._nap()
+        for feed in self.feeds:
+            await self._turn(feed, 0, leave=True)
+
+    async def _round(self) -> None:
+        self._pulse.clear()
+        self._hand_back(self._hand.stalled())
+        for feed in self.feeds:
+            room = 0 if self._stops else self._hand.room
+            asks = feed.awake or feed.wake_at <= time.monotonic()
+            if feed.busy or (asks and (self._hand.hungry or feed.wake_at <= time.monotonic()) and not self._stops):
+                await self._turn(feed, room)
+
+    async def _turn(self, feed: Feed, want: int, *, leave: bool = False) -> None:
+        pause = 0.0
+        while True:
+            asked_at = time.monotonic()
+            try:
+                turn = await self._drivers.aio.run(feed.turn(want, leave=leave))
+                break
+            except FormatTooNew:
+                raise
+            except ServerError as error:
+                if time.monotonic() >= self._stop_at:
+                    raise
+                pause = min(5.0, pause * 2 or 0.5)
+                log.warning("the server does not answer, trying again in %.1f s: %s", pause, error)
+                await asyncio.sleep(pause)
+        if pause:
+            log.info("the server answers again")
+        if not turn.alive:
+            self._drop(feed)
+        self._hand.waiting.extend((feed, claim) for claim in feed.answered(turn, asked_at))
+        self._fill()
+
+    def _due(self) -> bool:
+        """Is the next round due now?"""
+        hungry = self._hand.hungry and not self._stops
+        return hungry and any(feed.awake for feed in self.feeds)
+
+    async def _nap(self) -> None:
+        """Until the pulse, a time some feed named, or the look after a stall or the end of a graceful stop."""
+        until = min((feed.wake_at for feed in self.feeds if not feed.awake), default=float("inf"))
+        if self._hand.waiting:
+            until = min(until, time.monotonic() + STALLED)
+        pause = min(until, self._stop_at) - time.monotonic()
+        timer = self._loop.call_later(max(0.0, min(pause, _LONGEST_NAP)), self._pulse.set)
+        await self._pulse.wait()
+        timer.cancel()
+
+    def _idle(self) -> bool:
+        return self._hand.empty and not any(feed.awake or feed.busy for feed in self.feeds)
+
+    # --- jobs ---
+
+    def _fill(self) -> None:
+        """Start what can be started."""
+        while (next_ := self._hand.take()) is not None:
+            feed, claim = next_
+            run = self._execution.prepare(claim)
+            if isinstance(run, Settlement):
+                feed.settled.append(run)
+                self._settle_soon()
+            else:
+                self._hand.start(feed, claim, run.definition.name)
+                if run.definition.is_async:
+                    task = self._loop.create_task(self._run(run))
+                    self._tasks[task] = claim
+                    task.add_done_callback(self._tasks.pop)
+                else:
+                    self._threads.submit(lambda run=run: self._execution.run_blocking(run))  # type: ignore[misc]
+
+    async def _run(self, run: Run) -> None:
+        try:
+            settlement = await self._execution.run(run)
+        except asyncio.CancelledError:
+            return  # handed back, or dropped with its lease
+        self._finished(settlement)
+
+    def _finished(self, settlement: Settlement) -> None:
+        feed = self._hand.finish(settlement.token)
+        if feed is None:
+            return
+        feed.settled.append(settlement)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("job %s %s", settlement.token[12:].decode(), settlement.ending or "complete")
+        self._fill()
+        self._settle_soon()
+
+    def _settle_soon(self) -> None:
+        if self._due():
+            self._pulse.set()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(self.settings.settle_within, self._settle_now)
+
+    def _settle_now(self) -> None:
+        self._timer = None
+        self._pulse.set()
+
+    def _hand_back(self, claims: Sequence[tuple[Feed, Claim]]) -> None:
+        for feed, claim in claims:
+            feed.settled.append(Settlement(claim.token, b"", "release"))
+
+    def _abort(self) -> None:
+        """The second stop, or the end of the first one's patience: what runs is handed back."""
+        running = list(self._hand.running.values())
+        if running:
+            log.warning("handing back %d jobs that still run", len(running))
+        for job in running:
+            self._hand.finish(job.claim.token)
+            self._hand_back([(job.feed, job.claim)])
+        for task in list(self._tasks):
+            task.cancel("the worker stops")
+
+    def _lost(self, feed: Feed, me: str) -> None:
+        """The heartbeat was refused: take a turn, which will be refused too and begin a new incarnation."""
+        if feed.me == me:
+            feed.wake_at = 0.0
+            self._pulse.set()
+
+    def _drop(self, feed: Feed) -> None:
+        lost = {job.claim.token for job in self._hand.drop(feed)}
+        for task, claim in list(self._tasks.items()):
+            if claim.token in lost:
+                task.cancel("the lease was lost")
+
+    def _name_of(self, task: asyncio.Task[object]) -> str:
+        claim = self._tasks.get(task)
+        running = self._hand.running.get(claim.token) if claim else None
+        return f"job {claim.id} ({running.name})" if claim and running else "a callback"
