@@ -1,0 +1,1 @@
+"""Who looks in: the command line, and what stands behind it."""

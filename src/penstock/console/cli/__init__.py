@@ -1,0 +1,106 @@
+"""The command line, `penstock noun verb`: a table of commands, each loaded when it runs.
+
+The overview is printed from that table without cyclopts and rich, whose import alone takes 250 ms of CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.console.exits import Exit, exit_for
+from penstock.errors import PenstockError
+
+
+class Command(NamedTuple):
+    name: str
+    target: str
+    summary: str
+
+
+COMMANDS = (
+    Command("demo", "penstock.console.cli.demo:demo", "see it work: a web access log through the queue, with a flood"),
+    Command("worker", "penstock.console.cli.worker:worker", "run the jobs of an app's queues"),
+)
+
+HELP = ("help", "--help", "-h")
+VERSION = ("version", "--version", "-V")
+DEBUG = "PENSTOCK_DEBUG"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code (see `exits.py`)."""
+    words = list(sys.argv[1:] if words is None else words)
+    if "--debug" in words:
+        words.remove("--debug")
+        os.environ[DEBUG] = "1"
+    if not words or words[0] in HELP:
+        print(overview())
+        return Exit.OK
+    if words[0] in VERSION:
+        print(f"penstock {version()}")
+        return Exit.OK
+    try:
+        return _run(words)
+    except PenstockError as error:
+        return _failed(error)
+    except KeyboardInterrupt:
+        print("penstock: interrupted", file=sys.stderr)
+        return Exit.INTERRUPTED
+
+
+def _run(words: list[str]) -> int:
+    try:
+        from cyclopts import App, CycloptsError
+    except ModuleNotFoundError as error:
+        print(f"penstock: the command line needs more packages ({error}): install penstock[cli]", file=sys.stderr)
+        return Exit.USAGE
+    # What goes wrong comes here, to be told in one line like all else.
+    app = App(
+        name="penstock", help_flags=HELP[1:], version_flags=(), result_action="return_value",
+        print_error=False, exit_on_error=False, suppress_keyboard_interrupt=False,
+    )  # fmt: skip
+    for command in COMMANDS:
+        app.command(command.target, name=command.name)
+    try:
+        return int(app(words) or Exit.OK)
+    except CycloptsError as error:
+        known = words[0] in {command.name for command in COMMANDS}
+        print(f"penstock: {error} See penstock {words[0] + ' ' if known else ''}--help", file=sys.stderr)
+        return Exit.USAGE
+
+
+def _failed(error: PenstockError) -> int:
+    if os.environ.get(DEBUG):
+        import traceback
+
+        traceback.print_exception(error)
+    print(f"penstock: {error}", file=sys.stderr)
+    return exit_for(error)
+
+
+def overview() -> str:
+    """What `penstock --help` prints."""
+    width = max(len(command.name) for command in COMMANDS)
+    commands = "\n".join(f"  {command.name:{width}}  {command.summary}" for command in COMMANDS)
+    return f"""\
+Usage: penstock COMMAND
+
+Reliable, fair jobs and more on one Valkey or Redis server.
+
+Commands:
+{commands}
+
+  penstock COMMAND --help   its arguments
+  --version                 which Penstock this is
+  --debug                   with any command: show the traceback of an error (also PENSTOCK_DEBUG=1)
+
+Settings: command line > PENSTOCK_* > [tool.penstock] in pyproject.toml > default. Server: PENSTOCK_URL.
+Exit codes: 0 done, 1 the work failed, 2 wrong usage or settings, 3 no server, 130 interrupted."""
+
+
+def version() -> str:
+    """The façade stands above this floor and so is not imported here; but it is loaded, being our own package."""
+    return str(sys.modules["penstock"].__version__)

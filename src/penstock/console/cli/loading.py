@@ -1,0 +1,88 @@
+"""From what the command line calls an app, `module:name` or `path/to/file.py:name`, to the app."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from penstock.app import Penstock
+from penstock.errors import ConfigurationError
+
+
+def load_app(spec: str) -> Penstock:
+    """Import the module and take the app out of it. The name is `app` unless given.
+
+    Modules are looked for in the working directory first. ConfigurationError says what is wrong and the fix.
+    """
+    target, _, name = spec.rpartition(":")
+    if not target or not all(part.isidentifier() for part in name.split(".")):
+        target, name = spec.removesuffix(":"), "app"
+    _look_in(Path.cwd())
+    module = _load_file(Path(target)) if target.endswith(".py") or os.sep in target else _load_module(target)
+    return _take(module, target, name)
+
+
+def _take(module: ModuleType, target: str, name: str) -> Penstock:
+    found = [label for label, value in vars(module).items() if isinstance(value, Penstock)]
+    fix = f"write {target}:{found[0]}" if found else "make one there: app = Penstock()"
+    offer = f"its Penstock apps are: {', '.join(found) or 'none'}; {fix}"
+    try:
+        app = reduce(getattr, name.split("."), module)
+    except AttributeError:
+        raise ConfigurationError(f"{target} has no {name!r}; {offer}") from None
+    if not isinstance(app, Penstock):
+        raise ConfigurationError(f"{target}:{name} is no Penstock app but of type {type(app).__name__}; {offer}")
+    return app
+
+
+def _load_module(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise _broken(name, error) from error
+        raise ConfigurationError(
+            f"no module {name!r} in {Path.cwd()} or among the installed ones; "
+            "start in the folder that holds it, or name the file: path/to/tasks.py:app"
+        ) from None
+    except (Exception, SystemExit) as error:
+        raise _broken(name, error) from error
+
+
+def _load_file(path: Path) -> ModuleType:
+    """A file in a package is imported as a part of it, so that its relative imports work."""
+    path = path.absolute()
+    if not path.is_file():
+        raise ConfigurationError(f"no file {path}")
+    parts, folder = [path.stem], path.parent
+    while (folder / "__init__.py").is_file():
+        parts, folder = [folder.name, *parts], folder.parent
+    name = ".".join(parts).removesuffix(".__init__")
+    _look_in(folder)
+    try:
+        module = import_module(name)
+    except (Exception, SystemExit) as error:
+        raise _broken(str(path), error) from error
+    if not os.path.samefile(module.__file__ or os.devnull, path):
+        raise ConfigurationError(f"{path} is hidden by another module {name!r} ({module.__file__}): rename the file")
+    return module
+
+
+def _look_in(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _broken(target: str, error: BaseException) -> ConfigurationError:
+    """The place in the user's code is what helps: the last line that is not the import machinery's."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename}:{error.lineno}"
+    else:
+        place = f"{frames[-1].filename}:{frames[-1].lineno}" if len(frames) > 1 else target
+    return ConfigurationError(f"{target} cannot be imported: {type(error).__name__}: {error} ({place})")

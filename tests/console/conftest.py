@@ -1,0 +1,55 @@
+"""The command line as a user has it: a process of its own, in a folder of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+
+Start = Callable[..., subprocess.Popen[str]]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+HERE = Path(penstock.__file__).parents[1]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `penstock …` in the test's folder; what still runs at the test's end is killed."""
+    begun: list[subprocess.Popen[str]] = []
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    ours = {"PYTHONPATH": str(HERE), "NO_COLOR": "1"}
+
+    def begin(*words: str | Path, **environment: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock", *map(str, words)],
+            cwd=tmp_path, env={**inherited, **ours, **environment}, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        begun.append(process)
+        return process
+
+    # A shell that runs the tests in the background has them ignore Ctrl-C, and so whatever they start.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield begin
+    signal.signal(signal.SIGINT, before)
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def run(start: Start) -> Run:
+    """Runs `penstock …` to its end."""
+
+    def to_the_end(*words: str | Path, **environment: str) -> Any:
+        process = start(*words, **environment)
+        out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    return to_the_end
