@@ -13,6 +13,7 @@ from penstock.components.transitions import Clock
 from penstock.driver.connect import Driver
 from penstock.driver.steps import Drivers, Steps, verb
 from penstock.errors import ConfigurationError
+from penstock.outside import Outside
 from penstock.settings import Settings
 from penstock.tasks.definition import Definition
 from penstock.tasks.registry import Registry
@@ -34,7 +35,7 @@ class _Decorator(Protocol):
 class AsyncTask(Task[P, R], Generic[P, R]):
     """A task from an `async def` function."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
         awaitable: Awaitable[R] = super().__call__(*args, **kwargs)
         return awaitable
 
@@ -42,7 +43,7 @@ class AsyncTask(Task[P, R], Generic[P, R]):
 class PlainTask(Task[P, R], Generic[P, R]):
     """A task from a `def` function."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         value: R = super().__call__(*args, **kwargs)
         return value
 
@@ -51,14 +52,18 @@ class Penstock:
     """An application's components on one Valkey or Redis.
 
     address  a URL (`valkey://`, `redis://`, TLS, `unix://`, Sentinel, cluster) or a client of valkey-py or redis-py;
-             None: $PENSTOCK_URL, else an embedded server with its data in `.penstock`
-    prefix   first part of every key; two apps on one server differ in it
+             None: $PENSTOCK_URL, else `url` in [tool.penstock] of pyproject.toml, else an embedded server with its data
+             in `.penstock`
+    prefix   first part of every key; two apps on one server differ in it. None: as in `settings` if given, else
+             $PENSTOCK_PREFIX, else `prefix` in [tool.penstock], else "penstock"
     settings every other knob
 
     Nothing is sent before the first verb.
     """
 
     def __init__(self, address: Any = None, *, prefix: str | None = None, settings: Settings | None = None) -> None:
+        if prefix is None and settings is None:
+            prefix = Outside().text("prefix")
         chosen = settings or Settings()
         self.settings = replace(chosen, prefix=prefix) if prefix is not None else chosen
         if not self.settings.prefix or any(c in self.settings.prefix for c in "{}: \n"):

@@ -173,7 +173,7 @@ class Job(Generic[R]):
             case Status.COMPLETED:
                 try:
                     answer: R = self._returns.decode(text) if self._returns else codec.decode(text, what="the result")
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
                     raise PenstockError(f"the result of job {self.id} does not fit its annotation: {error}") from error
                 return answer
             case Status.DEAD:

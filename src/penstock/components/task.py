@@ -47,7 +47,7 @@ class Task(Generic[P, R]):
         self.home = home
         self.options = options or Options()
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self._function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ class Task(Generic[P, R]):
         options = Options(delay, at, priority, tenant, expires, result_ttl, id, durable)
         return Task(self._function, self.definition, self.home, options)
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Check and encode the arguments; for `app.enqueue_many`. Raises BadCall where they do not fit."""
         return Call(self, self.definition.signature.encode(args, kwargs, self.home.settings.max_payload))
 
@@ -92,7 +92,7 @@ class Task(Generic[P, R]):
         key, record = call.draft()
         return self.home.transitions.enqueue((key, record), durable=self.options.durable).then(lambda _: call.job(key))
 
-    def enqueue_in(self, pipeline: Any, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    def enqueue_in(self, pipeline: Any, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue inside a pipeline or transaction of your own; see `Queue.put_in`."""
         call = self.call(*args, **kwargs)
         key, record = call.draft()

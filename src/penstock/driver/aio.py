@@ -52,12 +52,14 @@ class AioLine:
     async def exchange(self, *commands: Command) -> list[Any]:
         if self.closed:
             raise ConnectionError("the connection was closed")
+        # First, for it may raise: each future in the line must stand for a command that is sent.
+        packed = [self._pack(command) for command in commands]
         until = self._loop.time() + self._timeout
         replies = [self._loop.create_future() for _ in commands]
         self._awaited.extend((reply, until) for reply in replies)
         if self._alarm is None:
             self._alarm = self._loop.call_at(until, self._look_at_the_clock)
-        self._unsent.extend(map(self._pack, commands))
+        self._unsent += packed
         if not self._sending:
             await self._send()
         return [_told(await reply) for reply in replies]

@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping, MutableMapping
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
@@ -19,6 +20,7 @@ from weakref import WeakKeyDictionary
 from penstock.driver.address import Node, Origin, parse, read_client
 from penstock.driver.route import Route
 from penstock.errors import ConfigurationError, ServerTooOld
+from penstock.outside import Outside
 from penstock.settings import Settings
 
 Face: TypeAlias = Literal["blocking", "aio"]
@@ -59,6 +61,7 @@ class Connector:
         """`valkey` or `redis` and its number; None until a server was admitted."""
         self._origin: Origin | None = None
         self._attachment: Attachment | None = None
+        self._home: Path | None = None
         self._lock = threading.RLock()
         self._pid = 0
         self._blocking: Any = None
@@ -73,7 +76,7 @@ class Connector:
         with self._lock:
             if self._origin is not None:
                 return self._origin
-            if address := os.environ.get("PENSTOCK_URL"):
+            if address := Outside().text("url"):
                 return self._follow(parse(address))
             if os.environ.get("PENSTOCK_EMBEDDED") == "0":
                 raise ConfigurationError(
@@ -91,7 +94,9 @@ class Connector:
     def _attach(self) -> Origin:
         from penstock.driver import embedded
 
-        old, self._attachment = self._attachment, embedded.attach(embedded.find_home())
+        # The folder is looked for once: the working directory may be another by the time the server is revived.
+        self._home = self._home or embedded.find_home()
+        old, self._attachment = self._attachment, embedded.attach(self._home)
         if old is not None:
             old.close()
         return self._follow(parse(self._attachment.address))
@@ -105,7 +110,7 @@ class Connector:
         """For people: without the password, and without starting a server only to name it."""
         if self._origin is not None:
             return self._origin.shown
-        address = os.environ.get("PENSTOCK_URL")
+        address = Outside().text("url")
         return parse(address).shown if address else "embedded"
 
     @property

@@ -122,14 +122,14 @@ class BoundVerb(Generic[P, R_co]):
         self._make = make
         self.__wrapped__ = make
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         if asyncio._get_running_loop() is not None:
             name = self._make.__name__
             raise RuntimeError(f"{name}() would block the running event loop: write `await ….{name}.aio(…)` here")
         answer: R_co = self._owner._drivers.blocking.run(self._make(self._owner, *args, **kwargs))
         return answer
 
-    async def aio(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+    async def aio(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         answer: R_co = await self._owner._drivers.aio.run(self._make(self._owner, *args, **kwargs))
         return answer
 

@@ -10,10 +10,8 @@ from functools import cached_property
 from typing import Any
 
 from penstock.errors import ConfigurationError
-from penstock.tasks.retry import Retry
+from penstock.tasks.retry import LONGEST, Retry
 from penstock.tasks.signature import Signature
-
-_LONGEST = 100 * 365 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Definition:
             raise ConfigurationError(f"task {self.name}: a task is a function")
         if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
             raise ConfigurationError(f"task {self.name}: a generator cannot be a task; return a list")
-        if self.timeout is not None and not 0 < self.timeout <= _LONGEST:
+        if self.timeout is not None and not 0 < self.timeout <= LONGEST:
             raise ConfigurationError(f"task {self.name}: timeout={self.timeout}: seconds above 0, or None")
         if self.timeout is not None and not self.is_async:
             raise ConfigurationError(
@@ -75,19 +73,19 @@ class Options:
     durable: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.delay <= _LONGEST:
-            raise ValueError(f"delay={self.delay}: seconds from 0 to {_LONGEST:.0f}")
+        if not 0 <= self.delay <= LONGEST:
+            raise ValueError(f"delay={self.delay}: seconds from 0 to {LONGEST:.0f}")
         if self.at is not None and self.delay:
             raise ValueError("delay and at: give one of them")
         for name, date in (("at", self.at), ("expires", self.expires)):
             if isinstance(date, datetime) and (date.tzinfo is None or not 0 <= date.timestamp() < 1e11):
                 raise ValueError(f"{name}={date!r}: a date with a time zone, e.g. datetime.now(UTC), after 1970")
-        if isinstance(self.expires, int | float) and not 0 < self.expires <= _LONGEST:
+        if isinstance(self.expires, int | float) and not 0 < self.expires <= LONGEST:
             raise ValueError(f"expires={self.expires}: seconds above 0, or a date")
         if self.priority not in range(10):
             raise ValueError(f"priority={self.priority!r}: 0 (most urgent) to 9 (least)")
-        if self.result_ttl is not None and not 0 <= self.result_ttl <= _LONGEST:
-            raise ValueError(f"result_ttl={self.result_ttl}: seconds from 0 to {_LONGEST:.0f}")
+        if self.result_ttl is not None and not 0 <= self.result_ttl <= LONGEST:
+            raise ValueError(f"result_ttl={self.result_ttl}: seconds from 0 to {LONGEST:.0f}")
         if len(self.tenant.encode("utf-8", "strict")) > 255:
             raise ValueError("tenant: at most 255 bytes of UTF-8")
         if self.id is not None and not 1 <= len(self.id.encode()) <= 200:

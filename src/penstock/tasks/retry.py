@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
-from typing import ClassVar
+from typing import ClassVar, Final
+
+LONGEST: Final = 100 * 365 * 86400.0
+"""Seconds that any delay may have; more is a mistake, and would not fit a record."""
 
 
 class Retry(Exception):
@@ -34,8 +37,8 @@ class Retry(Exception):
         super().__init__("run again")
         if times is not None and times < 0:
             raise ValueError(f"Retry({times}): the number of retries is 0 or more")
-        if base < 0 or factor < 1 or cap < 0 or not 0 <= jitter <= 1:
-            raise ValueError("Retry: base and cap are 0 or more seconds, factor 1 or more, jitter 0 to 1")
+        if not (0 <= base <= LONGEST and 0 <= cap <= LONGEST and 1 <= factor <= 1e6 and 0 <= jitter <= 1):
+            raise ValueError("Retry: base and cap are seconds up to a century, factor 1 or more, jitter 0 to 1")
         self.times = times
         self.base = base
         self.factor = factor
@@ -68,8 +71,8 @@ class RetryLater(Exception):
 
     def __init__(self, seconds: float, reason: str = "") -> None:
         super().__init__(reason or f"run again in {seconds} s")
-        if seconds < 0:
-            raise ValueError(f"RetryLater({seconds}): seconds are 0 or more")
+        if not 0 <= seconds <= LONGEST:
+            raise ValueError(f"RetryLater({seconds}): seconds from 0 to a century")
         self.seconds = seconds
 
 

@@ -76,8 +76,9 @@ class Signature:
         _ = self._decoder, self.returns
 
     def _decoder_of(self, kind: Callable[[], Any], what: str) -> msgspec.json.Decoder[Any]:
+        annotation = kind()
         try:
-            return codec.decoder(kind())
+            return codec.decoder(annotation)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"task {self._name}: {what} cannot be read from JSON: {error}") from error
 
@@ -105,14 +106,13 @@ class Signature:
 
     def decode(self, arguments: bytes | msgspec.Raw) -> msgspec.Struct:
         """The typed arguments of a payload. Raises BadCall where they do not fit the function as it is now."""
+        decoder = self._decoder
         try:
-            decoded: msgspec.Struct = self._decoder.decode(arguments)
+            decoded: msgspec.Struct = decoder.decode(arguments)
         except msgspec.ValidationError as error:
             text = _WHERE.sub(lambda m: f" for {m[1] or 'the call'}", str(error))
             raise BadCall(f"{self._name}(): {text}") from error
-        except (msgspec.DecodeError, UnicodeDecodeError, NotImplementedError) as error:
-            raise BadCall(f"{self._name}(): {error}") from error
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
             raise BadCall(f"{self._name}(): {error}") from error
         return decoded
 
@@ -150,5 +150,5 @@ def split(payload: bytes) -> tuple[str, msgspec.Raw]:
     """Task name and undecoded arguments of a payload. Raises BadCall for damaged bytes."""
     try:
         return _call.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadCall(f"the payload is damaged: {error}") from error

@@ -55,9 +55,10 @@ class Execution:
             if definition is None:
                 return self._unknown(claim, f"no task {name!r} in this worker")
             return Run(claim, definition, definition.signature.decode(arguments))
-        except BadCall as error:
-            log.error("job %s cannot be read: %s", claim.id, error)
-            return self._bury(claim, str(error))
+        except Exception as error:
+            reason = str(error) if isinstance(error, BadCall) else _sentence(error)
+            log.error("job %s cannot be read: %s", claim.id, reason)
+            return self._bury(claim, reason)
 
     def _unknown(self, claim: Claim, reason: str) -> Settlement:
         """Hand it back for a worker that knows it (a rolling deploy), later each time; give up after an hour."""
@@ -115,10 +116,18 @@ class Execution:
             return self._bury(run.claim, str(error))
 
     def _failed(self, run: Run, error: BaseException) -> Settlement:
+        """What becomes of a job that ended with `error`; an error that cannot be handled buries it."""
+        try:
+            return self._judge(run, error)
+        except Exception as own:
+            log.error("job %s is a dead letter: its %s cannot be handled: %s", run.claim.id, type(error).__name__, own)
+            return self._bury(run.claim, f"{type(error).__name__}, which cannot be handled: {_sentence(own)}")
+
+    def _judge(self, run: Run, error: BaseException) -> Settlement:
         claim, name = run.claim, run.definition.name
         if isinstance(error, Drop):
             log.info("job %s (%s) dropped: %s", claim.id, name, error)
-            return Settlement(claim.token, str(error).encode(), "drop")
+            return Settlement(claim.token, _clean(str(error)).encode(), "drop")
         if isinstance(error, RetryLater):
             log.info("job %s (%s) runs again in %g s: %s", claim.id, name, error.seconds, error)
             return Settlement(claim.token, self._reason(str(error)), "later", error.seconds)
@@ -142,8 +151,12 @@ class Execution:
         return Settlement(claim.token, self._reason(reason, text), "bury")
 
     def _reason(self, reason: str, text: str = "") -> bytes:
-        clean = (part.encode("utf-8", "backslashreplace").decode() for part in (reason, text, self._worker))
-        return msgspec.json.encode(Reason(*clean))
+        return msgspec.json.encode(Reason(_clean(reason), _clean(text), self._worker))
+
+
+def _clean(text: str) -> str:
+    """Without lone surrogates, which no server text may hold."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _sentence(error: BaseException) -> str:

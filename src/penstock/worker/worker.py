@@ -11,6 +11,7 @@ A turn that fails is sent again as it was until the server answers. The heartbea
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import os
 import socket
@@ -86,6 +87,7 @@ class Worker:
         worker tries again for ever. Raises FormatTooNew.
         """
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
         self._threads: Threads[Settlement] = Threads(self.settings.concurrency, self._loop, self._finished)
         await self._drivers.aio.run(self.feeds[0].queue.transitions.counts())
         waiters = [self._drivers.aio.listen(feed.queue.transitions.keys.inbox) for feed in self.feeds]
@@ -206,7 +208,8 @@ class Worker:
             else:
                 self._hand.start(feed, claim, run.definition.name)
                 if run.definition.is_async:
-                    task = self._loop.create_task(self._run(run))
+                    # Not in the context of the job that ended just now, from whose task this may be called.
+                    task = self._loop.create_task(self._run(run), context=self._context.copy())
                     self._tasks[task] = claim
                     task.add_done_callback(self._tasks.pop)
                 else:
