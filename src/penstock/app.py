@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
@@ -27,7 +27,7 @@ class _Decorator(Protocol):
     """Typed so that an `async def` task's jobs give what awaiting it gives."""
 
     @overload
-    def __call__(self, function: Callable[P, Awaitable[R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
 
@@ -35,9 +35,9 @@ class _Decorator(Protocol):
 class AsyncTask(Task[P, R], Generic[P, R]):
     """A task from an `async def` function."""
 
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
-        awaitable: Awaitable[R] = super().__call__(*args, **kwargs)
-        return awaitable
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        coroutine: Coroutine[Any, Any, R] = super().__call__(*args, **kwargs)
+        return coroutine
 
 
 class PlainTask(Task[P, R], Generic[P, R]):
@@ -83,7 +83,7 @@ class Penstock:
     # --- tasks ---
 
     @overload
-    def task(self, function: Callable[P, Awaitable[R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def task(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
     @overload

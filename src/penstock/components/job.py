@@ -66,7 +66,7 @@ class Reason(msgspec.Struct, omit_defaults=True):
         """Never raises: what is kept may have been written by hand."""
         try:
             return msgspec.json.decode(data or b"", type=cls)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (ValueError, RecursionError):
             return cls((data or b"").decode(errors="replace"))
 
 
@@ -91,8 +91,8 @@ class JobInfo:
 
 def status_of(found: Found) -> Status:
     if found.record is not None:
-        return _STATES[found.record.state]
-    return _ENDS[found.done[:1]] if found.done else Status.UNKNOWN
+        return _STATES.get(found.record.state, Status.UNKNOWN)
+    return _ENDS.get(found.done[:1], Status.UNKNOWN) if found.done else Status.UNKNOWN
 
 
 class Job(Generic[R]):
@@ -229,5 +229,5 @@ def _readable(data: bytes) -> Any:
     """For people to look at: damaged bytes are shown, not raised."""
     try:
         return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         return data.decode(errors="backslashreplace")

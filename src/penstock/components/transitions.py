@@ -120,7 +120,7 @@ def _nothing(_: Any) -> None:
 
 
 def _found(reply: Sequence[Any]) -> Found:
-    return Found(Record(reply[0]) if reply[0] else None, reply[1], reply[2])
+    return Found(Record.read(reply[0]), reply[1], reply[2])
 
 
 def _counts(reply: Sequence[Any]) -> Counts:
@@ -221,8 +221,8 @@ class Transitions:
 
     def graves(self, offset: int, limit: int) -> Step[list[tuple[str, float, Record, bytes]]]:
         def read(reply: Sequence[Any]) -> list[tuple[str, float, Record, bytes]]:
-            rows = zip(reply[0::4], reply[1::4], reply[2::4], reply[3::4], strict=True)
-            return [(i.decode(), float(at) / 1000, Record(body), reason or b"") for i, at, body, reason in rows]
+            rows = zip(reply[0::4], reply[1::4], map(Record.read, reply[2::4]), reply[3::4], strict=True)
+            return [(i.decode(), float(at) / 1000, record, why or b"") for i, at, record, why in rows if record]
 
         return self._step("graves", (offset, limit), read)
 

@@ -43,6 +43,11 @@ class Record:
         self.body = body
         self._fields = _HEADER.unpack_from(body)
 
+    @classmethod
+    def read(cls, body: bytes | None) -> Record | None:
+        """None where there is no record, or where somebody cut it by hand."""
+        return cls(body) if body is not None and len(body) >= HEADER_SIZE else None
+
     @property
     def state(self) -> bytes:
         state: bytes = self._fields[1]
@@ -82,7 +87,7 @@ class Record:
 
     @property
     def tenant(self) -> str:
-        return self.body[HEADER_SIZE : HEADER_SIZE + self._fields[16]].decode()
+        return self.body[HEADER_SIZE : HEADER_SIZE + self._fields[16]].decode(errors="replace")
 
     @property
     def payload(self) -> bytes:

@@ -93,19 +93,24 @@ class Worker:
         waiters = [self._drivers.aio.listen(feed.queue.transitions.keys.inbox) for feed in self.feeds]
         for feed, waiter in zip(self.feeds, waiters, strict=True):
             feed.address = waiter.address
-        ears = [asyncio.create_task(self._listen(f, w)) for f, w in zip(self.feeds, waiters, strict=True)]
+        parts = [asyncio.create_task(self._listen(f, w)) for f, w in zip(self.feeds, waiters, strict=True)]
+        parts.append(asyncio.create_task(self._serve()))
         heartbeat = Heartbeat(
             self._drivers.blocking, self.feeds, self._loop,
             patience=self.settings.blocked_warning, name_of=self._name_of, lost=self._lost,
         )  # fmt: skip
         heartbeat.start()
         try:
-            await self._serve()
+            # Listening ends only with an error that no repetition mends, such as a right that is missing.
+            ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            for part in ended:
+                part.result()
         finally:
             heartbeat.stop()
             self._threads.close()
-            for ear in ears:
-                ear.cancel()
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
             for waiter in waiters:
                 waiter.close()
 

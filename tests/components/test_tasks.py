@@ -1,0 +1,196 @@
+"""Tasks: registered, called here and now, enqueued with options, alone and in bulk."""
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from penstock import BadCall, Call, ConfigurationError, Options, Penstock, Retry, Task, UnknownTask
+from tests.conftest import Do, Time, commands
+
+NOWHERE = "unix:///nowhere"
+
+
+async def bodies(do: Do, app: Penstock, *queues: str) -> list[Any]:
+    found = []
+    while items := await do(app.claim, queues, 100):
+        found += [item.body for item in items]
+        for item in items:
+            await do(item.complete)
+    return found
+
+
+# --- registration ---
+
+
+async def test_a_task_stays_an_ordinary_function():
+    app = Penstock(NOWHERE)
+
+    @app.task
+    def double(n: int) -> int:
+        """Twice."""
+        return 2 * n
+
+    @app.task(queue="mail")
+    async def wait(n: int) -> int:
+        return n
+
+    assert double(4) == 8
+    assert await wait(4) == 4
+    assert (double.name, double.__doc__) == ("double", "Twice.")
+    assert (repr(double), repr(wait)) == ("<Task double on default>", "<Task wait on mail>")
+
+
+def test_a_tasks_name_can_be_given():
+    app = Penstock(NOWHERE)
+
+    @app.task(name="mail.send")
+    def send() -> None: ...
+
+    assert app.registry.find("mail.send") is send.definition
+    with pytest.raises(UnknownTask, match=r"did you mean 'mail\.send'"):
+        app.registry.find("mail.sent")
+    with pytest.raises(UnknownTask, match=r"known are: mail\.send"):
+        app.registry.find("zzz")
+
+
+def test_two_tasks_of_one_name_are_refused():
+    app = Penstock(NOWHERE)
+
+    @app.task(name="a")
+    def one() -> None: ...
+
+    app.task(name="a")(one)  # the same function again is fine
+    with pytest.raises(ConfigurationError, match=r"two tasks are named 'a'.*give one a name="):
+
+        @app.task(name="a")
+        def other() -> None: ...
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+class Kind:
+    def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "said"),
+    [
+        (generator, {}, "a generator cannot be a task"),
+        (Kind, {}, "a task is a function"),
+        (print, {"timeout": 5}, "timeout= needs an `async def`"),
+        (asyncio.sleep, {"timeout": 0}, "seconds above 0"),
+        (print, {"queue": "a b"}, "use 1 to 100 letters"),
+    ],
+    ids=str,
+)
+def test_a_task_that_cannot_work_is_refused_where_it_is_defined(function: Any, options: Any, said: str):
+    with pytest.raises(ConfigurationError, match=said):
+        Penstock(NOWHERE).task(**options)(function)
+
+
+@pytest.mark.parametrize("options", [{"times": -1}, {"base": -1}, {"factor": 0.5}, {"jitter": 2}, {"cap": -1}])
+def test_a_retry_policy_that_cannot_work_is_refused(options: Any):
+    with pytest.raises(ValueError, match="Retry"):
+        Retry(**options)
+
+
+def test_a_retry_policy_waits_longer_each_time_up_to_its_cap():
+    policy = Retry(10, base=1, factor=2, cap=60, jitter=0.5)
+    assert [policy.delay(n, chance=0) for n in (1, 2, 3, 7, 5000)] == [1, 2, 4, 60, 60]
+    assert [policy.delay(n, chance=1) for n in (1, 2, 3, 7, 5000)] == [0.5, 1, 2, 30, 30]
+    assert len({policy.delay(3) for _ in range(20)}) > 10
+    assert [policy.left(n) for n in (1, 10, 11)] == [True, True, False]
+
+
+# --- enqueue ---
+
+
+async def test_an_enqueued_task_travels_as_a_call(app: Penstock, do: Do):
+    @app.task(queue="mail")
+    def send(to: str, subject: str = "Hi", *more: int) -> None: ...
+
+    job = await do(send.enqueue, "ada", "Yo", 1, 2)
+    assert job.id.startswith("mail:")
+    await do(send.enqueue, to="bo")
+    assert await bodies(do, app, "mail") == [
+        ["send", {"to": "ada", "subject": "Yo", "*args": [1, 2]}],
+        ["send", {"to": "bo"}],
+    ]
+
+
+async def test_options_of_a_call_reach_the_job(app: Penstock, do: Do, clock: Time):
+    @app.task(queue="mail")
+    def send(to: str) -> None: ...
+
+    at = datetime.fromtimestamp(int(clock.now) + 100, UTC)
+    special = send.using(at=at, priority=1, tenant="t", expires=500, id="mine")
+    info = await do((await do(special.enqueue, "ada")).info)
+    assert (info.id, info.priority, info.tenant, info.since) == ("mail:mine", 1, "t", at.timestamp())
+    assert info.expires == pytest.approx(clock.now + 500, abs=0.01)
+    plain = await do((await do(send.enqueue, "bo")).info)
+    assert (plain.priority, plain.tenant, plain.expires) == (5, "", None)
+
+
+async def test_many_calls_of_several_tasks_go_to_their_queues(app: Penstock, do: Do):
+    @app.task(queue="a")
+    def one(n: int) -> None: ...
+
+    @app.task(queue="b")
+    def two(n: int) -> None: ...
+
+    def calls() -> Iterator[Call[None]]:
+        for n in range(700):
+            yield one.call(n)
+            yield two.using(priority=1).call(n)
+
+    jobs = await do(app.enqueue_many, calls())
+    assert [job.id[:2] for job in jobs] == ["a:", "b:"] * 700
+    assert len(set(jobs)) == 1400
+    assert await bodies(do, app, "a", "b") == [["one", {"n": n}] for n in range(700)] + [
+        ["two", {"n": n}] for n in range(700)
+    ]
+
+
+async def test_an_error_in_the_calls_leaves_whole_lots_enqueued(app: Penstock, do: Do):
+    @app.task(queue="a")
+    def one(n: int) -> None: ...
+
+    with pytest.raises(BadCall, match=r"one\(\)"):
+        await do(app.enqueue_many, (one.call(n if n < 600 else "x") for n in range(700)))  # type: ignore[arg-type]
+    assert (await do(app.queue("a").count)).ready == 500
+
+
+async def test_equal_calls_are_separate_jobs(app: Penstock, do: Do):
+    @app.task(queue="a")
+    def one(n: int) -> None: ...
+
+    assert (await do(one.enqueue, 1)).id != (await do(one.enqueue, 1)).id
+    assert (await do(app.queue("a").count)).ready == 2
+
+
+async def test_a_call_that_does_not_fit_sends_nothing(app: Penstock, do: Do, nodes: list[Any]):
+    @app.task(queue="a")
+    def one(n: int) -> None: ...
+
+    @app.task(queue="a", name="lost")
+    def lost(n: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    before = sum(map(commands, nodes))
+    for arguments in (("x",), (), (1, 2)):
+        with pytest.raises(BadCall):
+            await do(one.enqueue, *arguments)
+    with pytest.raises(ConfigurationError, match="task lost: an annotation cannot be resolved"):
+        await do(lost.enqueue, 1)
+    assert sum(map(commands, nodes)) == before
+
+
+def test_options_have_the_same_defaults_everywhere():
+    defaults = {name: p.default for name, p in inspect.signature(Options).parameters.items()}
+    using = {name: p.default for name, p in inspect.signature(Task.using).parameters.items() if name != "self"}
+    assert using == defaults

@@ -1,0 +1,193 @@
+"""Real servers, an app of its own for each test, and a look for leaks when the test is over."""
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any
+
+import anyio.to_thread
+import pytest
+import redis
+import valkey
+
+from penstock import Penstock, Settings
+from tests.leaks import faults
+from tests.servers import Cluster, Server
+
+_numbers = itertools.count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "damages: a test that spoils what is stored, so that the books cannot balance")
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+# --- servers ---
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    with Server() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as started:
+        yield started
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Server]]:
+    """Starts a server for one test: one that is to restart, to fill up, or to have options of its own."""
+    with contextlib.ExitStack() as started:
+
+        def begin(*options: str) -> Server:
+            return started.enter_context(Server(*options))
+
+        yield begin
+
+
+# --- the app under test ---
+
+
+@pytest.fixture
+def face() -> str:
+    """`blocking` or `aio`."""
+    return "aio"
+
+
+@pytest.fixture
+def place() -> str:
+    """`valkey` (an address), `redis` (a client of redis-py) or `cluster`."""
+    return "valkey"
+
+
+@pytest.fixture
+def house(place: str, request: pytest.FixtureRequest) -> Any:
+    """The server, or the cluster."""
+    return request.getfixturevalue("cluster" if place == "cluster" else "server")
+
+
+@pytest.fixture
+def nodes(house: Any) -> list[Any]:
+    """A client for each primary."""
+    return [node.client for node in getattr(house, "nodes", [house])]
+
+
+@pytest.fixture
+def raw(house: Any, nodes: list[Any]) -> Iterator[Any]:
+    """A client that sees the keys behind the app's back."""
+    if len(nodes) == 1:
+        yield nodes[0]
+    else:
+        client = valkey.ValkeyCluster(host="127.0.0.1", port=house.nodes[0].port)
+        yield client
+        client.close()
+
+
+class Apps:
+    """Makes apps with a prefix of their own."""
+
+    def __init__(self, house: Any, place: str) -> None:
+        self._house = house
+        self._place = place
+        self.made: list[Penstock] = []
+        self._clients: list[Any] = []
+
+    def make(self, prefix: str = "", **settings: Any) -> Penstock:
+        server: Any = self._house.address
+        if self._place == "redis":
+            server = redis.Redis(unix_socket_path=str(self._house.socket))
+            self._clients.append(server)
+        self.made.append(Penstock(server, prefix=prefix or f"t{next(_numbers)}", settings=Settings(**settings)))
+        return self.made[-1]
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
+@pytest.fixture
+def apps(house: Any, place: str, nodes: list[Any], request: pytest.FixtureRequest) -> Iterator[Apps]:
+    """Fails the test for what its apps left in the server. For a test without a loop, which closes them itself."""
+    made = Apps(house, place)
+    yield made
+    made.close()
+    damaged = request.node.get_closest_marker("damages") is not None
+    assert not faults(nodes, {app.settings.prefix for app in made.made}, damaged=damaged)
+
+
+MakeApp = Callable[..., Penstock]
+
+
+@pytest.fixture
+async def make_app(apps: Apps) -> AsyncIterator[MakeApp]:
+    yield apps.make
+    for app in apps.made:
+        await app.aclose()
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Penstock:
+    return make_app()
+
+
+class Time:
+    """The server's clock as the app's scripts see it: stands still, and moves when told."""
+
+    def __init__(self, app: Penstock) -> None:
+        self._clock = app.clock
+        self._clock.now_ms = int(time.time() * 1000)
+
+    @property
+    def now(self) -> float:
+        return self._clock.now_ms / 1000
+
+    def advance(self, seconds: float) -> None:
+        self._clock.now_ms += round(seconds * 1000)
+
+
+@pytest.fixture
+def clock(app: Penstock) -> Time:
+    return Time(app)
+
+
+Do = Callable[..., Coroutine[Any, Any, Any]]
+
+
+@pytest.fixture
+def do(face: str) -> Do:
+    """`await do(queue.put, 1)` is a verb of either face."""
+
+    async def aio(verb: Any, *args: Any, **kwargs: Any) -> Any:
+        return await verb.aio(*args, **kwargs)
+
+    async def blocking(verb: Any, *args: Any, **kwargs: Any) -> Any:
+        return await anyio.to_thread.run_sync(partial(verb, *args, **kwargs))
+
+    return aio if face == "aio" else blocking
+
+
+async def until(true: Callable[[], Any], within: float = 5.0) -> None:
+    """Wait for a state; for those that no wake-up tells."""
+    deadline = time.monotonic() + within
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.005)
+
+
+_OURS = {"evalsha", "eval", "blmpop", "script|load"}
+
+
+def commands(client: Any) -> int:
+    """How many commands a server was sent so far by Penstock."""
+    stats = client.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in _OURS)

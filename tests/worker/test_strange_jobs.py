@@ -1,0 +1,183 @@
+"""Jobs a worker cannot run: damaged in the server, of tasks it does not know, or that fit no more."""
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import FormatTooNew, JobFailed, Penstock, PenstockError, Status, Task
+from penstock.store.record import HEADER_SIZE
+from tests.conftest import MakeApp, Time
+from tests.worker.work import burst
+
+
+@pytest.fixture
+def add(app: Penstock) -> Task[Any, int]:
+    @app.task(queue="q", retry=5)
+    async def add(a: int, b: int = 1) -> int:
+        return a + b
+
+    return add
+
+
+Damage = Callable[[str, Callable[[bytes], bytes]], None]
+
+
+@pytest.fixture
+def damage(app: Penstock, raw: Any) -> Damage:
+    """Changes a job's record by hand."""
+
+    def change(key: str, how: Callable[[bytes], bytes]) -> None:
+        jobs = f"{app.queue('q').transitions.keys.base}jobs"
+        raw.hset(jobs, key, how(raw.hget(jobs, key)))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        (b"", "the payload is damaged"),
+        (b"\x00\xff\xfe garbage", "the payload is damaged"),
+        (b'["add",{"a":1', "the payload is damaged"),
+        (b"7", "the payload is damaged"),
+        (b'["add"]', "the payload is damaged"),
+        (b'["add",7]', "add(): Expected `object`, got `int`"),
+        (b'["add",{"a":"one"}]', "add(): Expected `int`, got `str` for a"),
+        (b'["add",{}]', "add(): Object missing required field `a`"),
+        (b'["add",{"a":1,"c":2}]', "add(): Object contains unknown field `c`"),
+        (b'["add",{"a":' + b"[" * 5000 + b"]" * 5000 + b"}]", "recursion"),
+        (b'["add",{"a":1e999}]', "add()"),
+    ],
+    ids=range(11),
+)
+async def test_a_payload_changed_by_hand_is_a_dead_letter_with_a_reason(
+    app: Penstock, add: Task[Any, int], damage: Damage, payload: bytes, said: str
+):
+    bad, good = await add.enqueue.aio(1), await add.enqueue.aio(2)
+    damage(bad.key, lambda body: body[:HEADER_SIZE] + payload)
+    await burst(app)
+    (letter,) = await app.queue("q").dead.list.aio()
+    assert letter.id == bad.id
+    assert said in letter.reason
+    assert await good.result.aio(0) == 3
+    with pytest.raises(JobFailed, match="failed: "):
+        await bad.result.aio(0)
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda body: b"",
+    "short": lambda body: body[:5],
+    "a header cut off": lambda body: body[: HEADER_SIZE - 3],
+    "another state": lambda body: body[:1] + b"?" + body[2:],
+    "another format": lambda body: b"\xff" + body[1:],
+    "a tenant beyond the end": lambda body: body[: HEADER_SIZE - 2] + b"\xff\x00" + body[HEADER_SIZE:],
+    "a tenant that is no text": lambda body: body[: HEADER_SIZE - 2] + b"\x02\x00\xff\xfe" + body[HEADER_SIZE:],
+    "noise": lambda body: bytes((n * 37 + 11) % 256 for n in range(len(body))),
+    "text": lambda body: json.dumps({"id": "x" * 100}).encode(),
+}
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("how", DAMAGE)
+async def test_a_damaged_record_stops_no_other_job(app: Penstock, add: Task[Any, int], damage: Damage, how: str):
+    jobs = await app.enqueue_many.aio(add.call(n) for n in range(5))
+    damage(jobs[1].key, DAMAGE[how])
+    await burst(app, wait=3, concurrency=1)
+    assert [await jobs[n].result.aio(0) for n in (0, 2, 3, 4)] == [1, 3, 4, 5]
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("ending", ["complete", "retry", "fail", "release"])
+@pytest.mark.parametrize("how", ["empty", "short", "noise"])
+async def test_a_record_damaged_while_it_runs_is_settled_or_told(
+    app: Penstock, add: Task[Any, int], damage: Damage, how: str, ending: str
+):
+    bad, good = await add.enqueue.aio(1), await add.enqueue.aio(2)
+    (item,) = await app.queue("q").claim.aio()
+    damage(bad.key, DAMAGE[how])
+    with contextlib.suppress(PenstockError):
+        await getattr(item, ending).aio(*(["no"] if ending == "fail" else []))
+    await burst(app, wait=3)
+    assert await good.result.aio(0) == 3
+
+
+@pytest.mark.damages
+async def test_a_record_that_was_deleted_by_hand_stops_nothing(app: Penstock, add: Task[Any, int], raw: Any):
+    jobs = await app.enqueue_many.aio(add.call(n) for n in range(3))
+    delayed = await add.using(delay=0.05).enqueue.aio(1)
+    base = app.queue("q").transitions.keys.base
+    (running,) = await app.queue("q").claim.aio(lease=0.1)
+    for job in (running.id.partition(":")[2], jobs[1].key, delayed.key):
+        raw.hdel(f"{base}jobs", job)
+    await burst(app, wait=3)
+    assert await jobs[2].result.aio(0) == 3
+
+
+# --- unknown ---
+
+
+async def test_an_unknown_task_is_handed_back_and_the_others_go_on(
+    make_app: MakeApp, clock: Time, app: Penstock, add: Task[Any, int], caplog: pytest.LogCaptureFixture
+):
+    newer = make_app(prefix=app.settings.prefix)
+    newer.clock.now_ms = app.clock.now_ms
+
+    @newer.task(queue="q")
+    def multiply(a: int, b: int) -> int:
+        return a * b
+
+    unknown = await multiply.enqueue.aio(6, 7)
+    known = await add.enqueue.aio(1)
+    for n in range(4):
+        await burst(app)
+        info = await unknown.info.aio()
+        assert (info.status, info.attempts, info.deliveries) == (Status.SCHEDULED, 0, n + 1)
+        assert info.reason == "no task 'multiply' in this worker"
+        assert (info.since or 0) - clock.now == pytest.approx(5 * 2**n, abs=0.01)
+        clock.advance(5 * 2**n)
+    assert await known.result.aio(0) == 2
+    assert "handed back for 5 s: no task 'multiply' in this worker" in caplog.text
+    newer.clock.now_ms = app.clock.now_ms
+    await burst(newer)
+    assert await unknown.result.aio(0) == 42
+
+
+async def test_a_task_nobody_knew_for_an_hour_is_a_dead_letter(
+    make_app: MakeApp, clock: Time, app: Penstock, add: Task[Any, int]
+):
+    newer = make_app(prefix=app.settings.prefix)
+
+    @newer.task(queue="q", name="lost")
+    def lost() -> None: ...
+
+    job = await lost.enqueue.aio()
+    began, hand_backs = clock.now, 0
+    await burst(app)
+    while await job.status.aio() is Status.SCHEDULED:
+        hand_backs += 1
+        assert hand_backs < 100
+        clock.advance(61)
+        await burst(app)
+    assert 3600 <= clock.now - began < 3900
+    (letter,) = await app.queue("q").dead.list.aio()
+    assert letter.reason == "no task 'lost' in this worker"
+
+
+async def test_a_bare_value_in_a_workers_queue_is_handed_back(app: Penstock, add: Task[Any, int]):
+    value, known = await app.queue("q").put.aio({"a": 1}), await add.enqueue.aio(1)
+    await burst(app)
+    info = await value.info.aio()
+    assert (info.status, info.reason) == (Status.SCHEDULED, "a bare value, not a call of a task")
+    assert await known.result.aio(0) == 2
+
+
+async def test_a_newer_format_ends_the_worker_with_one_error(app: Penstock, add: Task[Any, int], raw: Any):
+    meta = f"{app.queue('q').transitions.keys.base}meta"
+    await add.enqueue.aio(1)
+    raw.hset(meta, "format", 2)
+    with pytest.raises(FormatTooNew, match="2"):
+        await burst(app, wait=3)
+    raw.hset(meta, "format", 1)
