@@ -8,6 +8,8 @@
     async def send_email(to: str, subject: str) -> None: ...
 
     send_email.enqueue("ada@example.com", "Hi")
+
+The reading order of the source is in docs/tour.md.
 """
 
 from penstock.app import Penstock
