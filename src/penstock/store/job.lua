@@ -46,17 +46,16 @@ job.done(s, id, letter, text, ttl)
 -- All of them in three commands, however many, beside a SET for each result that is kept.
 if #tokens == 0 then return end
 local headers = lease.holds(me, tokens)
-local ids = {}
+local ids, seen = {}, {}
 for i = 1, #tokens do
-  local header = headers[i]
-  if not header then
+  local header, id = headers[i], string.sub(tokens[i], 13)
+  if not header or seen[id] then
     stale[#stale + 1] = offset + i - 1
   else
-    local id = string.sub(tokens[i], 13)
-    local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(header)
-    tally.move(s.tally, tenant, 3, 0)
-    if bit.band(flags, 32) > 0 then redis.call("HDEL", base .. "reasons", id) end
-    job.done(s, id, "c", results[i] or "null", ttl)
+    seen[id] = true
+    tally.move(s.tally, record.tenant(header), 3, 0)
+    if bit.band(string.byte(header, 4), 32) > 0 then redis.call("HDEL", base .. "reasons", id) end
+    job.done(s, id, "c", results[i] or "null", record.ttl(header))
     ids[#ids + 1] = id
   end
 end
@@ -70,8 +69,9 @@ redis.call("HINCRBY", meta, "completed", #ids)
 local header = lease.holds(me, { token })[1]
 if not header then return false end
 local id = string.sub(token, 13)
-local body = redis.call("HGET", base .. "jobs", id)
-local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(body)
+local body = record.get(id)
+if not body then verb, text = "drop", "its record was damaged" end
+local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(header)
 redis.call("HDEL", base .. "held:" .. me, id)
 if verb == "drop" then
   redis.call("HDEL", base .. "jobs", id)
@@ -107,12 +107,11 @@ return true
 
 --- function job.plan(s: table, pairs_: table)
 -- Put entries into the schedule: { due, entry, due, entry, … }.
-local first = redis.call("ZRANGE", base .. "schedule", 0, 0, "WITHSCORES")
 local earliest = math.huge
 for i = 1, #pairs_, 2 do earliest = math.min(earliest, pairs_[i]) end
 for i = 1, #pairs_, 2 do pairs_[i] = string.format("%d", pairs_[i]) end
 redis.call("ZADD", base .. "schedule", unpack(pairs_))
-if earliest < (tonumber(first[2]) or math.huge) then wake.arm(s.now, earliest) end
+wake.arm(s.now, earliest)
 
 --- function job.ready(s: table, list: str, id: str, size: int, priority: int, tenant: str, generation: int, since: int, from: int)
 lane.sort(s.lanes, list, priority, tenant, record.entry(generation, size, id))
@@ -130,7 +129,7 @@ for i = 1, #due do ids[i] = string.sub(due[i], 12) end
 local bodies = redis.call("HMGET", base .. "jobs", unpack(ids))
 local set, late = {}, 0
 for i = 1, #due do
-  if bodies[i] then
+  if record.sound(bodies[i]) then
     local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(bodies[i])
     late = math.max(late, s.now - since)
     job.ready(s, list, ids[i], #bodies[i], priority, tenant, generation, since, 2)
@@ -142,31 +141,35 @@ redis.call("ZREM", base .. "schedule", unpack(due))
 if #set > 0 then redis.call("HSET", base .. "jobs", unpack(set)) end
 return #due, late
 
---- function job.take_back(s: table, limit: int) -> int
--- Jobs of incarnations whose lease ran out become ready again, before the others of their tenant.
-local claims = lease.overdue(s.now, limit)
-if #claims == 0 then return 0 end
+--- function job.take_back(s: table, limit: int) -> bool
+-- Jobs of incarnations whose lease ran out become ready again, before the others of their tenant. Returns whether
+-- there may be more of them.
+local claims, more = lease.overdue(s.now, limit)
+if #claims == 0 then return more end
 local ids, set = {}, {}
 for i = 1, #claims do ids[i] = claims[i][2] end
 local bodies = redis.call("HMGET", base .. "jobs", unpack(ids))
 for i = 1, #ids do
-  if bodies[i] then
+  if record.sound(bodies[i]) then
     local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(bodies[i])
     job.ready(s, "front:", ids[i], #bodies[i], priority, tenant, generation, s.now, 3)
     set[#set + 1] = ids[i]
     set[#set + 1] = record.with(bodies[i], "r", flags, generation, s.now, attempts, deliveries)
   end
 end
-redis.call("HSET", base .. "jobs", unpack(set))
+if #set > 0 then redis.call("HSET", base .. "jobs", unpack(set)) end
 redis.call("HINCRBY", meta, "lost", #ids)
-return #claims
+return more
 
 --- function job.claim(s: table, me: str, want: int, fronts: bool) -> table
 -- Serve turns from the most urgent level down, and write the jobs taken as running and held.
-local room = { want = want, look = 4 * want, bytes = 1048576, picked = {}, expired = {}, full = false }
+local room = { want = want, look = 4 * want, bytes = 1048576, most = 1048576, picked = {}, expired = {}, full = false }
 for level = 0, 9 do
-  if room.want == 0 or room.full then break end
-  lane.take(level, room, fronts, s.now)
+  local n, others = room.want, true
+  while others and room.want > 0 and not room.full do
+    others = lane.take(level, n, room, fronts, s.now)
+    n = want
+  end
 end
 for i = 1, #room.expired do
   job.remove(s, room.expired[i][1], room.expired[i][2], "e", "")
@@ -178,13 +181,12 @@ local number = record.mint(#room.picked)
 local jobs, held = {}, {}
 for i = 1, #room.picked do
   local id, body = room.picked[i][1], room.picked[i][2]
-  local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(body)
-  body = record.with(body, "x", flags, generation, since, attempts, math.min(deliveries + 1, 65535))
-  tally.move(s.tally, tenant, 1, 3)
-  tally.age(s.tally, since, -1)
+  tally.move(s.tally, record.tenant(body), 1, 3)
+  tally.age(s.tally, record.since(body), -1)
+  body = record.claimed(body)
   local claim = string.format("%012x", number + i)
   jobs[2 * i - 1], jobs[2 * i] = id, body
-  held[2 * i - 1], held[2 * i] = id, claim .. string.sub(body, 1, 40 + #tenant)
+  held[2 * i - 1], held[2 * i] = id, claim .. string.sub(body, 1, 40 + string.byte(body, 39))
   room.tokens[i] = claim .. id
   room.reply[2 * i - 1], room.reply[2 * i] = claim .. id, body
 end
@@ -200,7 +202,7 @@ for _, list in ipairs({ "front:", "lane:" }) do
   local entries = taken < limit and redis.call("LPOP", key, limit - taken) or {}
   for i = 1, #entries do
     local id = string.sub(entries[i], 12)
-    local body = redis.call("HGET", base .. "jobs", id)
+    local body = record.get(id)
     if record.is_ready(body, entries[i]) then job.remove(s, id, body, "x", "") end
   end
   if list == "front:" and #entries > 0 then redis.call("HINCRBY", meta, "front", -#entries) end

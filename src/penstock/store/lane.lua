@@ -19,7 +19,7 @@ if list == "front:" then redis.call("HINCRBY", meta, "front", #entries) end
 if length == #entries then
   local last = tonumber(redis.call("HGET", meta, "v" .. level)) or 0
   local weight = tonumber(redis.call("HGET", base .. "weights", tenant)) or 1
-  redis.call("ZADD", base .. "turns:" .. level, "NX", string.format("%.17g", last + 1 / weight - 1 / 65536), tenant)
+  redis.call("ZADD", base .. "turns:" .. level, "NX", last + 1 / weight - 1 / 65536, tenant)
 end
 
 --- function lane.sort(lanes: table, list: str, level: int, tenant: str, entry: str)
@@ -58,7 +58,8 @@ end
 return queues
 
 --- function lane.read(queue: table, n: int)
--- Read the next `n` entries of a tenant, the front list's before the lane's; nothing is removed yet.
+-- Read the next `n` entries of a tenant, the front list's before the lane's; nothing is removed yet. `ended`: there
+-- are no more.
 if queue.front then
   local got = redis.call("LRANGE", queue.front, queue.read_front, queue.read_front + n - 1)
   queue.read_front = queue.read_front + #got
@@ -68,19 +69,22 @@ end
 if n > 0 then
   local got = redis.call("LRANGE", queue.lane, queue.read_lane, queue.read_lane + n - 1)
   queue.read_lane = queue.read_lane + #got
+  queue.ended = #got < n
   for i = 1, #got do queue[#queue + 1] = got[i] end
 end
 
 --- function lane.size(entry: str) -> int
 -- Upper bound of the record's bytes, told by the entry's letter.
-return 1024 * 2 ^ (string.byte(entry, 11) - 97)
+local letter = string.byte(entry, 11)
+return letter == 97 and 1024 or 1024 * 2 ^ (letter - 97)
 
---- function lane.fetch(queues: table, bodies: table, budget: int)
--- Read the records of entries not fetched yet, of all these tenants in one command, within `budget` bytes.
+--- function lane.fetch(queues: table, bodies: table, share: int, budget: int)
+-- Read the records of the next `share` entries of all these tenants in one command, within `budget` bytes.
 local ids, entries = {}, {}
 for i = 1, #queues do
   local queue = queues[i]
-  while queue.fetched < #queue do
+  local last = math.min(#queue, queue.taken + share)
+  while queue.fetched < last do
     local entry = queue[queue.fetched + 1]
     budget = budget - lane.size(entry)
     if budget < 0 and #ids > 0 then break end
@@ -98,35 +102,41 @@ end
 -- The tenant's next entry that still stands for a ready job, and its record. Entries whose job was cancelled
 -- or purged are passed over, and count against what this turn may look at. `room.full` ends the turn.
 while room.look > 0 do
-  if queue.taken == #queue then lane.read(queue, math.min(room.want, 32)) end
+  local share = math.min(room.want, 32)
+  if queue.taken == #queue and not queue.ended then lane.read(queue, share + 1) end
   local entry = queue[queue.taken + 1]
   if not entry then return nil end
-  if lane.size(entry) > room.bytes and #room.picked > 0 then
+  if lane.size(entry) > room.bytes and room.bytes < room.most then
     room.full = true
     return nil
   end
-  if queue.fetched == queue.taken then lane.fetch({ queue }, bodies, room.bytes) end
+  if queue.fetched == queue.taken then lane.fetch({ queue }, bodies, share, room.bytes) end
   queue.taken = queue.taken + 1
   room.look = room.look - 1
   local body = bodies[entry]
+  if body then room.bytes = room.bytes - #body end
   if record.is_ready(body, entry) then return entry, body end
 end
 room.full = true
 
---- function lane.take(level: int, room: table, fronts: bool, now: int)
--- Serve turns at this level until `room` is used up: `want` jobs, `look` entries, `bytes` of records.
--- Done in memory on the tenants that can come into question, then written once.
-local queues = lane.open(level, room.want, fronts)
-if #queues == 0 then return end
+--- function lane.take(level: int, n: int, room: table, fronts: bool, now: int) -> bool
+-- Serve turns of the first `n` tenants of this level until `room` is used up: `want` jobs, `look` entries, `bytes`
+-- of records. Done in memory, then written once. Returns whether others may come next: that is so where some of
+-- the `n` had nothing but entries of cancelled or expired jobs.
+local queues = lane.open(level, n, fronts)
+if #queues == 0 then return false end
+local others = #queues == n
+local horizon = others and queues[n].time or math.huge
 local share, bodies = math.ceil(room.want / #queues), {}
-for i = 1, #queues do lane.read(queues[i], share) end
-lane.fetch(queues, bodies, room.bytes)
+-- One more than the share: so the end of a list is known without asking.
+for i = 1, #queues do lane.read(queues[i], share + 1) end
+lane.fetch(queues, bodies, share, room.bytes)
 local again, first, back, served = {}, 1, 1, nil
 while room.want > 0 and not room.full do
   local queue, returned = queues[first], again[back]
   if queue and not (returned and returned.time < queue.time) then
     first = first + 1
-  elseif returned then
+  elseif returned and returned.time < horizon then
     queue, back = returned, back + 1
   else
     break
@@ -139,7 +149,6 @@ while room.want > 0 and not room.full do
     else
       room.picked[#room.picked + 1] = { string.sub(entry, 12), body }
       room.want = room.want - 1
-      room.bytes = room.bytes - #body
       served = queue.time
       queue.time = queue.time + queue.cost
     end
@@ -149,6 +158,7 @@ while room.want > 0 and not room.full do
   end
 end
 lane.close(level, queues, served, fronts)
+return others
 
 --- function lane.close(level: int, queues: table, served: number | nil, fronts: bool)
 -- Remove what was taken from the lists, and give each tenant its next turn or take it out.
@@ -161,8 +171,9 @@ for i = 1, #queues do
     if from_front > 0 then redis.call("LPOP", queue.front, from_front) end
     if queue.taken > from_front then redis.call("LPOP", queue.lane, queue.taken - from_front) end
     from_fronts = from_fronts + from_front
-    if #queue > queue.taken or redis.call("EXISTS", queue.lane) == 1 then
-      again[#again + 1] = string.format("%.17g", queue.time)
+    local more = not queue.ended and redis.call("EXISTS", queue.lane, queue.front or queue.lane) > 0
+    if more or #queue > queue.taken then
+      again[#again + 1] = queue.time
       again[#again + 1] = queue.tenant
     else
       gone[#gone + 1] = queue.tenant
@@ -175,5 +186,8 @@ if from_fronts > 0 then redis.call("HINCRBY", meta, "front", -from_fronts) end
 if #gone > 0 and redis.call("EXISTS", turns) == 0 then
   redis.call("HDEL", meta, "v" .. level)
 elseif served then
-  redis.call("HSET", meta, "v" .. level, string.format("%.17g", served))
+  -- Later than before, even among tenants of one time: who comes back now comes behind those who came before.
+  local last = tonumber(redis.call("HGET", meta, "v" .. level)) or 0
+  served = math.max(served, last + math.max(last, 1) / 2 ^ 50)
+  redis.call("HSET", meta, "v" .. level, served)
 end

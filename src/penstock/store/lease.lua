@@ -38,8 +38,9 @@ return found
 redis.call("ZREM", base .. "leases", me)
 redis.call("DEL", base .. "held:" .. me, base .. "turn:" .. me)
 
---- function lease.overdue(now: int, limit: int) -> table
--- Take at most `limit` claims from incarnations whose lease ran out, in the order they were given.
+--- function lease.overdue(now: int, limit: int) -> table, bool
+-- Take at most `limit` claims from incarnations whose lease ran out, in the order they were given; and whether
+-- there may be more.
 local claims = {}
 local ended = redis.call("ZRANGE", base .. "leases", "-inf", now, "BYSCORE", "LIMIT", 0, 8)
 for i = 1, #ended do
@@ -57,4 +58,4 @@ for i = 1, #ended do
   end
 end
 table.sort(claims, function(a, b) return a[1] < b[1] end)
-return claims
+return claims, #ended == 8 or #claims == limit

@@ -97,9 +97,10 @@ if past then
     if not lease.alive(me, now) then return { "STALE" } end
     local headers = lease.holds(me, past[3])
     for i, token in ipairs(past[3]) do
-      if headers[i] then
+      local body = headers[i] and record.get(string.sub(token, 13))
+      if body then
         reply[#reply + 1] = token
-        reply[#reply + 1] = redis.call("HGET", base .. "jobs", string.sub(token, 13))
+        reply[#reply + 1] = body
       end
     end
   end
@@ -124,7 +125,7 @@ for i = at, #ARGV, 4 do
   end
 end
 local promoted, late = job.promote(s, 100)
-local taken = job.take_back(s, 100)
+local more_lost = job.take_back(s, 100)
 lane.push_all(s.lanes)
 s.lanes = {}
 
@@ -133,7 +134,7 @@ local room = { want = want, tokens = {}, reply = {} }
 if want > 0 and not switches[1] then room = job.claim(s, me, want, (tonumber(switches[2]) or 0) > 0) end
 job.commit(s)
 
-local more = room.want > 0 and (room.full or promoted == 100 or taken == 100)
+local more = room.want > 0 and (room.full or promoted == 100 or more_lost)
 local asleep = sleep_ms > 0 and room.want > 0 and not more and (once == 0 or #room.tokens == 0)
 local idle = redis.call("EXISTS", base .. "held:" .. me) == 0
 if once == 1 and idle and not asleep then
@@ -144,11 +145,13 @@ else
 end
 if address ~= "" or once == 1 then wake.answered() end
 local due_in = -1
+if late > 250 and address ~= "" then wake.depose(address) end
 if asleep then
-  due_in = wake.sleep(address, now, now + sleep_ms, late > 250)
+  due_in = wake.sleep(address, now, now + sleep_ms)
 elseif address ~= "" then
   wake.rise(address, now)
 end
+if not idle then wake.arm(now, now + lease_ms) end
 if not asleep and not switches[1] and (tonumber(redis.call("HGET", meta, "ready")) or 0) > 0 then wake.ring(now) end
 return { "OK", stale, due_in, more and 1 or 0, unpack(room.reply) }
 
@@ -174,7 +177,7 @@ redis.call("SADD", memory, token)
 redis.call("PEXPIRE", memory, 60000)
 job.commit(s)
 if redis.call("EXISTS", base .. "held:" .. me) == 0 then lease.leave(me) end
-if (verb == "release" or verb == "retry") and not redis.call("HGET", meta, "paused") then wake.ring(s.now) end
+if #s.lanes > 0 and not redis.call("HGET", meta, "paused") then wake.ring(s.now) end
 return 1
 
 --- script beat
@@ -182,9 +185,12 @@ return 1
 --- args: given: int, me: str, lease_ms: int
 --- flags: allow-oom
 -- One command keeps all claims of an incarnation, however many. Returns 1, or 0 when it has ended.
+local newer = record.check()
+if newer then return newer end
 local now = clock.now(given)
 if not lease.alive(me, now) then return 0 end
 redis.call("ZADD", base .. "leases", now + lease_ms, me)
+redis.call("PEXPIRE", base .. "turn:" .. me, lease_ms + 60000)
 return 1
 
 --- script abandon
@@ -192,6 +198,8 @@ return 1
 --- args: given: int, me: str
 --- flags: allow-oom
 -- The incarnation is dead (its supervisor saw it): its lease runs out now, and a sleeper is woken to take its jobs.
+local newer = record.check()
+if newer then return newer end
 if redis.call("ZADD", base .. "leases", "XX", "CH", 0, me) == 1 then
   wake.ring(clock.now(given))
 end
@@ -208,7 +216,7 @@ local s = job.begin(given)
 local words = {}
 for i = ids, #ARGV do
   local id = ARGV[i]
-  local body = redis.call("HGET", base .. "jobs", id)
+  local body = record.get(id)
   local state = body and string.sub(body, 2, 2)
   if not body then
     local done = redis.call("GETRANGE", base .. "done:" .. id, 0, 0)
@@ -246,8 +254,10 @@ end
 local entries = left > 0 and redis.call("ZRANGE", base .. "schedule", offset, offset + left - 1, "REV") or {}
 for i = 1, #entries do
   local id = string.sub(entries[i], 12)
-  local body = redis.call("HGET", base .. "jobs", id)
-  if all == 1 or select(11, record.parse(body)) == tenant then
+  local body = record.get(id)
+  if not body then
+    redis.call("ZREM", base .. "schedule", entries[i])
+  elseif all == 1 or record.tenant(body) == tenant then
     job.remove(s, id, body, "x", "")
   else
     offset = offset + 1
@@ -262,6 +272,8 @@ return { #s.told, offset, #entries < left and 1 or 0 }
 --- args: id: str
 --- flags: no-writes
 -- Returns { record or false, reason or false, done or false }.
+local newer = record.check()
+if newer then return newer end
 return {
   redis.call("HGET", base .. "jobs", id),
   redis.call("HGET", base .. "reasons", id),
@@ -273,6 +285,8 @@ return {
 --- args: id: str, address: str
 --- flags: allow-oom
 -- What `show` returns; where the job is not finished, `address` is told when it is.
+local newer = record.check()
+if newer then return newer end
 local body = redis.call("HGET", base .. "jobs", id)
 local state = body and string.sub(body, 2, 2)
 if state and state ~= "d" and address ~= "" then
@@ -288,6 +302,8 @@ return { body, redis.call("HGET", base .. "reasons", id), redis.call("GET", base
 --- args: id: str, address: str
 --- flags: allow-oom
 -- A waiter gave up.
+local newer = record.check()
+if newer then return newer end
 local old = redis.call("HGET", base .. "waiters", id)
 if not old then return 0 end
 local left = {}
@@ -302,6 +318,8 @@ return redis.call("HSET", base .. "waiters", id, table.concat(left, " "))
 --- args: offset: int, limit: int
 --- flags: no-writes
 -- A page of the dead letters, latest first: { id, died at, record, reason, … }.
+local newer = record.check()
+if newer then return newer end
 local page = {}
 local found = redis.call("ZRANGE", base .. "dead", offset, offset + limit - 1, "REV", "WITHSCORES")
 for i = 1, #found, 2 do
@@ -322,7 +340,7 @@ local s = job.begin(given)
 local n = 0
 for i = ids, #ARGV do
   local id = ARGV[i]
-  local body = redis.call("ZREM", base .. "dead", id) == 1 and redis.call("HGET", base .. "jobs", id)
+  local body = redis.call("ZREM", base .. "dead", id) == 1 and record.get(id)
   if body then
     local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(body)
     redis.call("HDEL", base .. "reasons", id)
@@ -340,9 +358,11 @@ return n
 --- args: given: int, ids: *
 --- flags: allow-oom
 -- Remove dead letters. Returns how many of the ids were dead.
+local newer = record.check()
+if newer then return newer end
 local s = job.begin(given)
 for i = ids, #ARGV do
-  local body = redis.call("ZSCORE", base .. "dead", ARGV[i]) and redis.call("HGET", base .. "jobs", ARGV[i])
+  local body = redis.call("ZSCORE", base .. "dead", ARGV[i]) and record.get(ARGV[i])
   if body then job.remove(s, ARGV[i], body, "x", "removed from the dead letters") end
 end
 job.commit(s)
@@ -353,6 +373,8 @@ return #s.told
 --- args: given: int, name: str, on: int
 --- flags: allow-oom
 -- `paused`: no claims, running work goes on. `due_first`: due jobs go before the lane of their tenant and level.
+local newer = record.check()
+if newer then return newer end
 if on == 1 then return redis.call("HSET", meta, name, 1) end
 redis.call("HDEL", meta, name)
 if (tonumber(redis.call("HGET", meta, "ready")) or 0) > 0 then wake.ring(clock.now(given)) end
@@ -363,6 +385,8 @@ return 0
 --- args: tenant: str, weight: str
 --- flags: allow-oom
 -- A tenant of weight 3 has three turns where others have one; counts from its next turn.
+local newer = record.check()
+if newer then return newer end
 if tonumber(weight) == 1 then return redis.call("HDEL", base .. "weights", tenant) end
 return redis.call("HSET", base .. "weights", tenant, weight)
 
@@ -371,6 +395,8 @@ return redis.call("HSET", base .. "weights", tenant, weight)
 --- args: given: int
 --- flags: no-writes
 -- { now, oldest ready second or false, ready, scheduled, running, dead, completed, retried, buried, lost, … }
+local newer = record.check()
+if newer then return newer end
 local oldest = redis.call("ZRANGE", base .. "ages", 0, 0)[1] or false
 return { clock.now(given), oldest, unpack(redis.call("HMGET", meta, "ready", "scheduled", "running", "dead",
   "completed", "retried", "buried", "dropped", "cancelled", "expired", "lost", "paused", "due_first")) }
@@ -381,12 +407,14 @@ return { clock.now(given), oldest, unpack(redis.call("HMGET", meta, "ready", "sc
 --- flags: no-writes
 -- { now, ready since of the oldest or false, ready, scheduled, running, dead, weight or false }. The oldest is looked for at the
 -- head of the tenant's lists, past at most eight entries of cancelled jobs in each.
+local newer = record.check()
+if newer then return newer end
 local oldest = math.huge
 for level = 0, 9 do
   for _, list in ipairs({ "front:", "lane:" }) do
     local entries = redis.call("LRANGE", base .. list .. level .. ":" .. tenant, 0, 7)
     for i = 1, #entries do
-      local body = redis.call("HGET", base .. "jobs", string.sub(entries[i], 12))
+      local body = record.get(string.sub(entries[i], 12))
       if record.is_ready(body, entries[i]) then
         oldest = math.min(oldest, (struct.unpack(">I6", body, 17)))
         break

@@ -37,9 +37,30 @@ while size > 1024 do
 end
 return string.format("%010x%s", generation, string.char(class)) .. id
 
+--- function record.ttl(header: str) -> int
+return (struct.unpack(">I6", header, 33))
+
+--- function record.tenant(header: str) -> str
+return string.sub(header, 41, 40 + string.byte(header, 39))
+
+--- function record.since(header: str) -> int
+return (struct.unpack(">I6", header, 17))
+
+--- function record.claimed(body: str) -> str
+-- The record as it is once handed out: running, and one delivery more.
+local deliveries = math.min(struct.unpack(">H", body, 31) + 1, 65535)
+return string.sub(body, 1, 1) .. "x" .. string.sub(body, 3, 30) .. struct.pack(">H", deliveries) .. string.sub(body, 33)
+
+--- function record.sound(body: str | false) -> str | false
+-- The record, or false where there is none, or where somebody cut it: what is too short to read is as good as gone.
+return body and #body >= 40 and #body >= 40 + string.byte(body, 39) + string.byte(body, 40) and body
+
+--- function record.get(id: str) -> str | false
+return record.sound(redis.call("HGET", base .. "jobs", id))
+
 --- function record.is_ready(body: str | false, entry: str) -> bool
 -- Does this entry still stand for this job? Not after the job was cancelled, even if its id was enqueued anew.
-return body and string.sub(body, 2, 2) == "r" and struct.unpack(">I6", body, 5) == tonumber(string.sub(entry, 1, 10), 16)
+return record.sound(body) and string.byte(body, 2) == 114 and struct.unpack(">I6", body, 5) == tonumber(string.sub(entry, 1, 10), 16)
 
 --- function record.mint(n: int) -> int
 -- One counter numbers generations and claims, so none of them ever comes twice.

@@ -7,7 +7,7 @@
 -- A script collects what changes and writes it once: a batch of one tenant costs the same as one job.
 
 --- function tally.new() -> table
-return { tenants = {}, order = {}, seconds = {} }
+return { tenants = {}, order = {}, seconds = {}, total = { 0, 0, 0, 0 } }
 
 --- function tally.move(t: table, tenant: str, from: int, to: int)
 -- The four places: 1 ready, 2 scheduled, 3 running, 4 dead; 0 is outside.
@@ -17,16 +17,20 @@ if not row then
   t.tenants[tenant] = row
   t.order[#t.order + 1] = tenant
 end
-if from > 0 then row[from] = row[from] - 1 end
-if to > 0 then row[to] = row[to] + 1 end
+local total = t.total
+if from > 0 then
+  row[from], total[from] = row[from] - 1, total[from] - 1
+end
+if to > 0 then
+  row[to], total[to] = row[to] + 1, total[to] + 1
+end
 
 --- function tally.age(t: table, since: int, n: int)
 local second = math.floor(since / 1000)
 t.seconds[second] = (t.seconds[second] or 0) + n
 
 --- function tally.write(t: table)
-local total = { 0, 0, 0, 0 }
-local order = t.order
+local order, total = t.order, t.total
 if #order > 0 then
   local key = base .. "tenants"
   local old = redis.call("HMGET", key, unpack(order))
@@ -35,7 +39,6 @@ if #order > 0 then
     local row = t.tenants[order[i]]
     local a, b, c, d = 0, 0, 0, 0
     if old[i] then a, b, c, d = struct.unpack(">I4I4I4I4", old[i]) end
-    for s = 1, 4 do total[s] = total[s] + row[s] end
     a, b, c, d = a + row[1], b + row[2], c + row[3], d + row[4]
     if a + b + c + d == 0 then
       if old[i] then del[#del + 1] = order[i] end

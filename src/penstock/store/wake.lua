@@ -2,15 +2,17 @@
 --
 --   sleepers         ZSET  address -> server ms until which it says it sleeps
 --   inbox:<process>  LIST  "<number> <message>" for the waiters of one process, which blocks on it; PX
---   meta             HASH  rung: ms of a wake-up no turn followed yet; look: ms at which a witness looks
+--   meta             HASH  rung: ms of a wake-up no turn followed yet; look, witness: ms at which who looks
 --                          keeper, keeper_till, deputy, deputy_till: who watches the clock
+--                          watch: ms at which the keeper looks next
 --
 -- An address is `process/number`. Messages to a sleeper: "0" take a turn now, "<n>" take one in n ms.
 --
 -- Going to sleep is recorded in the step that found nothing. A job that becomes ready wakes the sleeper that
 -- lay down last, and tells a second one, the witness, to look 50 ms later: the first may be frozen. Of the
 -- sleepers one, the keeper, is told when the next job is due (or a lease runs out); the deputy is told the same
--- and 300 ms more, and takes the office over when it finds that the keeper did not act.
+-- and 300 ms more, and takes the office over when it finds that the keeper did not act. Witness and deputy are of
+-- another process than the one they stand in for.
 
 --- function clock.now(given: int) -> int
 -- The server's clock, read once a script; a test may pass a time of its own.
@@ -24,32 +26,49 @@ local inbox = base .. "inbox:" .. process
 redis.call("RPUSH", inbox, number .. " " .. message)
 redis.call("PEXPIRE", inbox, 60000)
 
+--- function wake.process(address: str) -> str
+return (string.match(address, "^(.*)/"))
+
+--- function wake.latest(now: int, than: str | nil) -> str | nil, str
+-- The sleeper that lay down last, and until when; not of the process of `than`, for what froze that one froze its
+-- neighbours. Looks at eight; when even the last is overdue, all are gone.
+local found = redis.call("ZRANGE", base .. "sleepers", 0, 7, "REV", "WITHSCORES")
+local process = than and wake.process(than)
+for i = 1, #found, 2 do
+  if tonumber(found[i + 1]) <= now then
+    if i == 1 then redis.call("DEL", base .. "sleepers") end
+    return
+  end
+  if wake.process(found[i]) ~= process then return found[i], found[i + 1] end
+end
+
 --- function wake.ring(now: int)
 -- Wake one sleeper, unless one was woken within 50 ms and has not come yet.
-local latest = redis.call("ZRANGE", base .. "sleepers", 0, 1, "REV", "WITHSCORES")
-if #latest == 0 then return end
-local marks = redis.call("HMGET", meta, "rung", "look")
+local sleeper = wake.latest(now)
+if not sleeper then return end
+local marks = redis.call("HMGET", meta, "rung", "look", "witness")
 if marks[1] and now - tonumber(marks[1]) < 50 then return end
-redis.call("ZREM", base .. "sleepers", latest[1])
-if tonumber(latest[2]) <= now then
-  redis.call("DEL", base .. "sleepers")
-  return
-end
-wake.send(latest[1], "0")
+redis.call("ZREM", base .. "sleepers", sleeper)
+wake.send(sleeper, "0")
 redis.call("HSET", meta, "rung", now)
-if latest[3] and not (marks[2] and tonumber(marks[2]) > now) then
-  wake.send(latest[3], "50")
-  redis.call("HSET", meta, "look", now + 50)
+local looked = marks[2] and tonumber(marks[2]) > now and redis.call("ZSCORE", base .. "sleepers", marks[3])
+local witness = not looked and wake.latest(now, sleeper)
+if witness then
+  wake.send(witness, "50")
+  redis.call("HSET", meta, "look", now + 50, "witness", witness)
 end
 
 --- function wake.answered()
 redis.call("HDEL", meta, "rung")
 
 --- function wake.arm(now: int, due: int)
--- A time earlier than all others was set: tell those who watch the clock.
-local office = redis.call("HMGET", meta, "keeper", "deputy")
-if office[1] then wake.send(office[1], string.format("%d", math.max(0, due - now))) end
+-- A job will be due, or a lease run out: tell those who watch the clock, unless the keeper looks before then.
+local office = redis.call("HMGET", meta, "keeper", "deputy", "watch")
+local watch = office[3] and tonumber(office[3]) or 0
+if not office[1] or (watch > now and watch <= due) then return end
+wake.send(office[1], string.format("%d", math.max(0, due - now)))
 if office[2] then wake.send(office[2], string.format("%d", math.max(0, due - now) + 300)) end
+redis.call("HSET", meta, "watch", due)
 
 --- function wake.next_event(now: int) -> int
 -- Milliseconds until a job is due or a lease runs out; -1 when nothing is planned.
@@ -58,43 +77,67 @@ local lease = redis.call("ZRANGE", base .. "leases", 0, 0, "WITHSCORES")
 local at = math.min(tonumber(due[2]) or math.huge, tonumber(lease[2]) or math.huge)
 return at < math.huge and math.max(0, at - now) or -1
 
+--- function wake.watch(now: int) -> int
+-- The next event, which the keeper is told now.
+local event = wake.next_event(now)
+if event < 0 then redis.call("HDEL", meta, "watch") else redis.call("HSET", meta, "watch", now + event) end
+return event
+
+--- function wake.deputy_event(now: int) -> int
+-- The same for the deputy: 300 ms after the keeper should have looked.
+local event = wake.next_event(now)
+local watch = redis.call("HGET", meta, "watch")
+if watch and tonumber(watch) > now then event = event < 0 and watch - now or math.min(event, watch - now) end
+return event < 0 and event or event + 300
+
 --- function wake.appoint(now: int)
 -- Fill the vacant offices from those who lay down last, and tell them when to act.
 local office = redis.call("HMGET", meta, "keeper", "deputy")
-if office[1] and office[2] then return end
-local latest = redis.call("ZRANGE", base .. "sleepers", 0, 2, "REV", "WITHSCORES")
-local event = wake.next_event(now)
-for place, role in ipairs({ "keeper", "deputy" }) do
-  for i = 1, #latest, 2 do
-    local address = latest[i]
-    if not office[place] and address ~= office[1] and address ~= office[2] and tonumber(latest[i + 1]) > now then
-      office[place] = address
-      redis.call("HSET", meta, role, address, role .. "_till", latest[i + 1])
-      if event >= 0 then wake.send(address, string.format("%d", event + (place - 1) * 300)) end
-    end
-  end
+local keeper, till = office[1], nil
+if not keeper then
+  keeper, till = wake.latest(now)
+  if not keeper then return end
+  redis.call("HSET", meta, "keeper", keeper, "keeper_till", till)
+  local event = wake.watch(now)
+  if event >= 0 then wake.send(keeper, string.format("%d", event)) end
+end
+local deputy = office[2]
+if not deputy then
+  deputy, till = wake.latest(now, keeper)
+  if not deputy then return end
+  redis.call("HSET", meta, "deputy", deputy, "deputy_till", till)
+  local event = wake.deputy_event(now)
+  if event >= 0 then wake.send(deputy, string.format("%d", event)) end
 end
 
---- function wake.sleep(address: str, now: int, till: int, late: bool) -> int
--- Lie down; returns after how many ms to take a turn unasked, -1 for none. `late`: this turn found work
--- that the keeper should have found before, so this sleeper takes the office over.
+--- function wake.depose(address: str)
+-- `address` found work that the keeper should have found before. The office is vacant; who held it is told to come,
+-- and lies down again if it can.
+local keeper = redis.call("HGET", meta, "keeper")
+if not keeper or keeper == address then return end
+redis.call("ZREM", base .. "sleepers", keeper)
+redis.call("HDEL", meta, "keeper", "keeper_till")
+wake.send(keeper, "0")
+
+--- function wake.sleep(address: str, now: int, till: int) -> int
+-- Lie down; returns after how many ms to take a turn unasked, -1 for none.
 redis.call("ZADD", base .. "sleepers", till, address)
 local office = redis.call("HMGET", meta, "keeper", "keeper_till", "deputy", "deputy_till")
 local keeper = office[1] and tonumber(office[2]) > now and office[1]
 local deputy = office[3] and tonumber(office[4]) > now and office[3]
-if keeper == address or not keeper or late then
+if keeper == address or not keeper then
   redis.call("HSET", meta, "keeper", address, "keeper_till", till)
-  if office[3] == address then redis.call("HDEL", meta, "deputy", "deputy_till") end
-  if keeper and keeper ~= address then
-    redis.call("ZREM", base .. "sleepers", keeper)
+  if not keeper then
+    if not deputy or wake.process(deputy) == wake.process(address) then
+      redis.call("HDEL", meta, "deputy", "deputy_till")
+    end
     wake.appoint(now)
   end
-  return wake.next_event(now)
+  return wake.watch(now)
 end
-if deputy == address or not deputy then
+if deputy == address or (not deputy and wake.process(keeper) ~= wake.process(address)) then
   redis.call("HSET", meta, "deputy", address, "deputy_till", till)
-  local event = wake.next_event(now)
-  return event < 0 and event or event + 300
+  return wake.deputy_event(now)
 end
 return -1
 
@@ -104,14 +147,14 @@ redis.call("ZREM", base .. "sleepers", address)
 local office = redis.call("HMGET", meta, "keeper", "deputy", "deputy_till")
 if office[1] == address then
   redis.call("HDEL", meta, "keeper", "keeper_till", "deputy", "deputy_till")
-  if office[2] and office[2] ~= address then
+  if office[2] and tonumber(office[3]) > now then
     redis.call("HSET", meta, "keeper", office[2], "keeper_till", office[3])
-    local event = wake.next_event(now)
+    local event = wake.watch(now)
     if event >= 0 then wake.send(office[2], string.format("%d", event)) end
   end
 elseif office[2] == address then
   redis.call("HDEL", meta, "deputy", "deputy_till")
-else
+elseif office[1] then
   return
 end
 wake.appoint(now)
