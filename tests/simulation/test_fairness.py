@@ -1,0 +1,99 @@
+"""Shares over long runs: flooders, tenants that come back, weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import Server
+from tests.store.stand import Hand, Stand, record, settlement
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as started:
+        yield started
+
+
+@pytest.fixture
+def stand(server: Server) -> Stand:
+    server.client.flushall()
+    return Stand(server.client)
+
+
+def fill(stand: Stand, tenant: str, n: int) -> None:
+    drafted = record(tenant, ttl=0)
+    for start in range(0, n, 2000):
+        stand.put_drafts([(f"{tenant}.{i}", drafted) for i in range(start, min(n, start + 2000))])
+
+
+def serve(stand: Stand, n: int, batch: int) -> Iterator[str]:
+    """The tenants served by the next `n` jobs, each completed by the turn after its own."""
+    hand, settled = Hand(stand, "w"), []
+    for _ in range(0, n, batch):
+        claims = hand.turn(batch, *settled).claims
+        settled = [settlement(claim) for claim in claims]
+        yield from (claim.record.tenant for claim in claims)
+
+
+def serve_those_who_come_back(stand: Stand, n: int, tenants: set[str]) -> Iterator[str]:
+    """The tenants served by the next `n` jobs, one a turn; those named enqueue one job after each claim of theirs."""
+    for tenant in tenants:
+        stand.put(f"{tenant}-first", tenant=tenant)
+    hand = Hand(stand, "w")
+    for i in range(n):
+        (claim,) = hand.claim(1)
+        tenant = claim.record.tenant
+        yield tenant
+        if tenant in tenants:
+            stand.put(f"{tenant}-{i}", tenant=tenant)
+
+
+@pytest.mark.parametrize("batch", [64, 1])
+def test_a_hundred_small_tenants_are_done_within_two_rounds_of_a_flooder(stand: Stand, batch: int):
+    fill(stand, "m-flood", 100_000)
+    small = {f"{'az'[i % 2]}{i}" for i in range(100)}
+    for tenant in small:
+        fill(stand, tenant, 10)
+    served = Counter(serve(stand, 2 * 1000 + batch, batch))
+    assert {tenant for tenant in served if served[tenant] == 10} == small
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_one_that_comes_back_after_every_claim_gets_its_share_of_a_backlog_and_not_more(stand: Stand, names: str):
+    backlog, back = names
+    fill(stand, backlog, 1000)
+    served = Counter(serve_those_who_come_back(stand, 1000, {back}))
+    assert abs(served[back] - served[backlog]) <= 10
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+@pytest.mark.parametrize("weight", [5, 0.2])
+def test_weights_share_as_they_say(stand: Stand, names: str, weight: float):
+    heavy, light = names
+    fill(stand, heavy, 3000)
+    fill(stand, light, 3000)
+    stand.run(stand.transitions.weigh(heavy if weight > 1 else light, weight))
+    served = Counter(serve(stand, 3000, 8))
+    assert served[heavy] / served[light] == pytest.approx(5, rel=0.03)
+
+
+def test_three_who_come_back_and_three_with_backlogs_share_alike(stand: Stand):
+    names = ["a", "d", "f"], ["b", "c", "e"]
+    for tenant in names[1]:
+        fill(stand, tenant, 1000)
+    served = Counter(serve_those_who_come_back(stand, 3000, set(names[0])))
+    assert all(abs(n - 500) <= 5 for n in served.values()), served
+
+
+def test_a_thousand_million_turns_keep_the_times_exact(stand: Stand):
+    """Virtual time grows only while a level never empties; a hair must still tell who comes first."""
+    stand.put("x", tenant="m")
+    stand.client.hset(stand.base + "meta", "v5", str(2.0**30))
+    stand.client.zadd(stand.base + "turns:5", {"m": 2.0**30 + 0.5})
+    fill(stand, "m", 20)
+    for tenant in "az":
+        stand.put(tenant, tenant=tenant)
+    assert list(serve(stand, 4, 1)) == ["m", "a", "z", "m"]

@@ -1,0 +1,197 @@
+"""Processes that sleep, work, freeze and die, in simulated time on a real server: does every job start in time?
+
+Each process has one worker that does as it is told: it takes a turn when a message says so, when the time that the
+server named is over, and to say again that it sleeps. Nothing else wakes it. A seed makes the whole history.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from penstock.components.transitions import Claim
+from tests.servers import Server
+from tests.store.stand import START, Hand, Stand, settlement
+
+LEASE = 10.0
+BEAT = 3.0
+SLEEP = 50.0
+REFRESH = 20.0
+
+PROMPT = 0.51
+"""A job starts within this time of when it could: 0.5 s, and some for the 50 ms a lost wake-up may cost on the way."""
+
+CALM = 55.0
+"""From one trouble to the next: until then the server may take a dead keeper for asleep."""
+
+
+@dataclass
+class Process:
+    """One process with one runner. It is idle while `idle_since` is a time, and not frozen."""
+
+    name: str
+    hand: Hand
+    serial: int = 0
+    claim: Claim | None = None
+    wake_at: float = 0.0
+    done_at: float = 0.0
+    beat_at: float = 0.0
+    frozen_until: float = 0.0
+    idle_since: float | None = None
+    turns: list[float] = field(default_factory=list)
+
+    @property
+    def acts_at(self) -> float:
+        due = min(self.done_at, self.beat_at) if self.claim else self.wake_at
+        return max(due, self.frozen_until)
+
+
+class World:
+    """`possible`: for each job that is not finished, when it could be started (again)."""
+
+    def __init__(self, stand: Stand, seed: int, size: int) -> None:
+        self.stand = stand
+        self.chance = random.Random(seed)
+        self.now = 0.0
+        self.born = 0
+        self.jobs = 0
+        self.possible: dict[str, float] = {}
+        self.processes: list[Process] = []
+        self.trouble_at = 5.0
+        for _ in range(size):
+            self.begin()
+
+    def begin(self) -> None:
+        self.born += 1
+        self.processes.append(Process(f"p{self.born}", Hand(self.stand, f"p{self.born}.0", LEASE), wake_at=self.now))
+
+    # --- time ---
+
+    def run(self, until: float, jobs_a_second: float) -> None:
+        """Until then jobs come, if any, and troubles with them."""
+        while True:
+            one = min(self.processes, key=lambda process: process.acts_at)
+            comes = self.now + self.chance.expovariate(jobs_a_second) if jobs_a_second else until
+            self.now = max(self.now, min(one.acts_at, comes, until))
+            self.stand.clock.now_ms = START + round(self.now * 1000)
+            if self.now >= until:
+                return
+            if comes < one.acts_at:
+                self.happen()
+            else:
+                self.act(one)
+            self.deliver()
+
+    def deliver(self) -> None:
+        for one in self.processes:
+            if one.frozen_until <= self.now:
+                for message in self.stand.messages(one.name):
+                    one.wake_at = min(one.wake_at, self.now + int(message.split()[1]) / 1000)
+
+    # --- what processes do ---
+
+    def act(self, one: Process) -> None:
+        if one.claim and one.beat_at < one.done_at:
+            if one.hand.beat():
+                self.hold(one, one.claim)
+            else:
+                one.claim = None
+                one.wake_at = self.now
+        else:
+            self.turn(one)
+
+    def hold(self, one: Process, claim: Claim) -> None:
+        one.beat_at = self.now + BEAT
+        self.possible[claim.id] = self.now + LEASE
+
+    def turn(self, one: Process) -> None:
+        """Settle what is done, ask for one job, lie down if there is none."""
+        one.turns.append(self.now)
+        delay = self.chance.choice([0, 0, 0, 0.7, 4])
+        ends = [settlement(one.claim, "retry" if delay else None, delay)] if one.claim else []
+        turn = one.hand.turn(1, *ends, address=f"{one.name}/1", sleep=SLEEP)
+        if not turn.alive:
+            one.serial += 1
+            one.hand, one.claim, one.wake_at = Hand(self.stand, f"{one.name}.{one.serial}", LEASE), None, self.now
+            return
+        if one.claim and not turn.stale:
+            if delay:
+                self.possible[one.claim.id] = self.now + delay
+            else:
+                del self.possible[one.claim.id]
+        one.claim = None
+        for claim in turn.claims:
+            self.judge(claim)
+            one.claim, one.idle_since = claim, None
+            one.done_at = self.now + self.chance.choice([0.01] * 20 + [0.1] * 10 + [1] * 5 + [25])
+            self.hold(one, claim)
+        if not one.claim:
+            one.idle_since = self.now if one.idle_since is None else one.idle_since
+            one.wake_at = self.now + (0 if turn.more else REFRESH if turn.due_in is None else min(REFRESH, turn.due_in))
+
+    def judge(self, claim: Claim) -> None:
+        """Who was idle all the time should have had it in time."""
+        possible = self.possible[claim.id]
+        if self.now - possible > PROMPT:
+            idle = [
+                one.name
+                for one in self.processes
+                if one.idle_since is not None and max(one.idle_since, one.frozen_until) <= possible
+            ]
+            assert not idle, f"{claim.id} could start at {possible:.3f}, started at {self.now:.3f}, idle were {idle}"
+
+    # --- what befalls them ---
+
+    def happen(self) -> None:
+        if self.now >= self.trouble_at:
+            self.trouble_at = self.now + CALM
+            self.chance.choice([self.freeze, self.kill, self.kill_and_tell])(self.chance.choice(self.processes))
+        for _ in range(self.chance.choice([1, 1, 1, 4])):
+            self.jobs += 1
+            delay = self.chance.choice([0, 0, 0, 0.4, 3, 12])
+            self.possible[f"j{self.jobs}"] = self.now + delay
+            self.stand.put(f"j{self.jobs}", tenant=self.chance.choice("abc"), delay=delay, ttl=0)
+
+    def freeze(self, one: Process) -> None:
+        one.frozen_until = self.now + self.chance.choice([0.5, 5, 14])
+
+    def kill(self, one: Process) -> None:
+        self.processes.remove(one)
+        self.begin()
+
+    def kill_and_tell(self, one: Process) -> None:
+        """Its supervisor saw it die."""
+        self.kill(one)
+        self.stand.run(self.stand.transitions.abandon(one.hand.me))
+        if one.claim:
+            self.possible[one.claim.id] = self.now
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as started:
+        yield started
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_job_starts_in_time_while_somebody_is_idle(server: Server, seed: int):
+    server.client.flushall()
+    world = World(Stand(server.client), seed, size=3 + seed % 3)
+    world.run(until=240, jobs_a_second=[0.1, 0.4, 1][seed % 3])
+    world.run(until=600, jobs_a_second=0)
+    assert world.possible == {}
+
+
+def test_idle_processes_take_few_turns(server: Server):
+    """One more than the refresh of its sleep in 20 s, at most; the reader of its inbox sends one command in 10 s."""
+    server.client.flushall()
+    world = World(Stand(server.client), 0, size=5)
+    world.run(until=20, jobs_a_second=1)
+    world.run(until=300, jobs_a_second=0)
+    for one in world.processes:
+        one.turns.clear()
+    world.run(until=500, jobs_a_second=0)
+    assert all(len(one.turns) <= 20 for one in world.processes)
