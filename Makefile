@@ -6,7 +6,7 @@ BIN := .venv/bin
 # uv takes an interpreter that is on the machine, and says so if none fits.
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help setup check test demo bench clean
+.PHONY: help setup check test demo clean
 
 help:  ## this list
 	@awk -F ':.*##  *' '/^[a-z]+:.*##/ { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -38,9 +38,6 @@ test: check  ## check, then every test
 
 demo: setup  ## the main job on the embedded server; LOG=FILE reads a web access log of yours
 	$(BIN)/penstock demo $(if $(LOG),'$(LOG)')
-
-bench: setup  ## every benchmark, one after the other
-	@for file in benchmarks/bench_*.py; do [ -e "$$file" ] || continue; echo "$$file"; $(BIN)/python "$$file" || exit; done
 
 clean:  ## remove what make and the tools wrote; a .penstock folder holds data and stays
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
