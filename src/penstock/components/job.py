@@ -35,6 +35,20 @@ class Home(Protocol):
     def _drivers(self) -> Drivers: ...
 
 
+H = TypeVar("H", bound=Home)
+
+
+class OfQueue(Generic[H]):
+    """Something that belongs to a queue, and reaches the server the way the queue does."""
+
+    __slots__ = ("_queue",)
+    _queue: H
+
+    @property
+    def _drivers(self) -> Drivers:
+        return self._queue._drivers
+
+
 class Status(StrEnum):
     """The states of a job; the last five are ends."""
 
@@ -95,10 +109,10 @@ def status_of(found: Found) -> Status:
     return _ENDS.get(found.done[:1], Status.UNKNOWN) if found.done else Status.UNKNOWN
 
 
-class Job(Generic[R]):
+class Job(OfQueue[Home], Generic[R]):
     """A job that was enqueued: `id` is all one needs to find it again (`app.job(id)`)."""
 
-    __slots__ = ("_queue", "_returns", "_ttl", "key")
+    __slots__ = ("_returns", "_ttl", "key")
 
     def __init__(
         self,
@@ -117,10 +131,6 @@ class Job(Generic[R]):
     def id(self) -> str:
         """`queue:key`, unique in the app."""
         return f"{self._queue.name}:{self.key}"
-
-    @property
-    def _drivers(self) -> Drivers:
-        return self._queue._drivers
 
     def __repr__(self) -> str:
         return f"<Job {self.id}>"

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from penstock import codec
-from penstock.components.job import Job, Reason, info_of
+from penstock.components.job import Job, OfQueue, Reason, info_of
 from penstock.components.transitions import (
     Claim,
     Clock,
@@ -57,19 +57,15 @@ def header_of(options: Options, ttl: float, flags: int) -> bytes:
     )  # fmt: skip
 
 
-class Item:
+class Item(OfQueue["Queue"]):
     """A job in the hands of a program: settle it before its lease runs out, or another gets it."""
 
-    __slots__ = ("_claim", "_me", "_queue")
+    __slots__ = ("_claim", "_me")
 
     def __init__(self, queue: Queue, me: str, claim: Claim) -> None:
         self._queue = queue
         self._me = me
         self._claim = claim
-
-    @property
-    def _drivers(self) -> Drivers:
-        return self._queue._drivers
 
     @property
     def id(self) -> str:
@@ -160,15 +156,11 @@ class DeadLetter:
     body: Any
 
 
-class DeadLetters:
+class DeadLetters(OfQueue["Queue"]):
     """The dead letters of one queue: kept until someone requeues or removes them."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-
-    @property
-    def _drivers(self) -> Drivers:
-        return self._queue._drivers
 
     @verb
     def list(self, limit: int = 50, offset: int = 0) -> Step[list[DeadLetter]]:
@@ -195,17 +187,13 @@ class DeadLetters:
         return self._queue.transitions.exhume([self._queue.key_of(job_id) for job_id in ids])
 
 
-class Tenant:
+class Tenant(OfQueue["Queue"]):
     """One tenant of one queue: the party that fairness is between."""
 
     def __init__(self, queue: Queue, name: str) -> None:
         Options(tenant=name)
         self._queue = queue
         self.name = name
-
-    @property
-    def _drivers(self) -> Drivers:
-        return self._queue._drivers
 
     @verb
     def count(self) -> Step[TenantCounts]:

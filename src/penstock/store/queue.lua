@@ -145,11 +145,12 @@ else
 end
 if address ~= "" or once == 1 then wake.answered() end
 local due_in = -1
-if late > 250 and address ~= "" then wake.depose(address) end
+local vacant = late > 250 and address ~= "" and wake.depose(address)
 if asleep then
   due_in = wake.sleep(address, now, now + sleep_ms)
 elseif address ~= "" then
   wake.rise(address, now)
+  if vacant then wake.appoint(now) end
 end
 if not idle then wake.arm(now, now + lease_ms) end
 if not asleep and not switches[1] and (tonumber(redis.call("HGET", meta, "ready")) or 0) > 0 then wake.ring(now) end

@@ -110,14 +110,15 @@ if not deputy then
   if event >= 0 then wake.send(deputy, string.format("%d", event)) end
 end
 
---- function wake.depose(address: str)
--- `address` found work that the keeper should have found before. The office is vacant; who held it is told to come,
--- and lies down again if it can.
+--- function wake.depose(address: str) -> bool
+-- `address` found work that the keeper should have found before. Returns whether the office is vacant now; who held
+-- it is told to come, and lies down again if it can.
 local keeper = redis.call("HGET", meta, "keeper")
-if not keeper or keeper == address then return end
+if not keeper or keeper == address then return false end
 redis.call("ZREM", base .. "sleepers", keeper)
 redis.call("HDEL", meta, "keeper", "keeper_till")
 wake.send(keeper, "0")
+return true
 
 --- function wake.sleep(address: str, now: int, till: int) -> int
 -- Lie down; returns after how many ms to take a turn unasked, -1 for none.
@@ -154,7 +155,7 @@ if office[1] == address then
   end
 elseif office[2] == address then
   redis.call("HDEL", meta, "deputy", "deputy_till")
-elseif office[1] then
+else
   return
 end
 wake.appoint(now)

@@ -17,10 +17,10 @@ from cyclopts import Parameter
 from penstock.app import Penstock
 from penstock.console.cli import DEBUG, version
 from penstock.console.cli.loading import load_app
-from penstock.outside import Outside
 from penstock.console.exits import Exit, exit_for
 from penstock.console.logs import LogFormat, LogLevel, start_logging
 from penstock.errors import PenstockError
+from penstock.outside import Outside
 from penstock.settings import WorkerSettings
 from penstock.worker.worker import Worker
 
