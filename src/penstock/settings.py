@@ -31,9 +31,10 @@ class Settings:
     connect_timeout: float = 3.0
     """One attempt to reach the server."""
 
-    reply_timeout: float = 10.0
+    reply_timeout: float = 5.0
     """How long one command may take before the connection is given up. No script of ours holds the server
-    longer than milliseconds; what takes this long is a lost connection."""
+    longer than milliseconds; what takes this long is a lost connection. Half a lease, so that a heartbeat that went
+    into one is sent again in time."""
 
     give_up_after: float = 15.0
     """How long a call goes on trying a server that does not answer before it raises `ServerUnavailable`.
@@ -79,7 +80,7 @@ class WorkerSettings:
     """A task that holds the event loop longer than this is named in a warning."""
 
     unknown_backoff: float = 5.0
-    """First delay of a job whose task this worker does not know (a rolling deploy); doubles up to a minute."""
+    """First delay of a job whose task no worker knows yet (a rolling deploy); doubles up to a minute."""
 
     unknown_limit: float = 3600.0
     """A job no worker knew for this long becomes a dead letter."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.components.transitions import Settlement
 from tests.servers import Server
 from tests.store.stand import Hand, Stand, record, settlement
 
@@ -31,7 +32,8 @@ def fill(stand: Stand, tenant: str, n: int) -> None:
 
 def serve(stand: Stand, n: int, batch: int) -> Iterator[str]:
     """The tenants served by the next `n` jobs, each completed by the turn after its own."""
-    hand, settled = Hand(stand, "w"), []
+    hand = Hand(stand, "w")
+    settled: list[Settlement] = []
     for _ in range(0, n, batch):
         claims = hand.turn(batch, *settled).claims
         settled = [settlement(claim) for claim in claims]
@@ -63,7 +65,7 @@ def test_a_hundred_small_tenants_are_done_within_two_rounds_of_a_flooder(stand: 
 
 @pytest.mark.parametrize("names", ["ab", "ba"])
 def test_one_that_comes_back_after_every_claim_gets_its_share_of_a_backlog_and_not_more(stand: Stand, names: str):
-    backlog, back = names
+    backlog, back = names[0], names[1]
     fill(stand, backlog, 1000)
     served = Counter(serve_those_who_come_back(stand, 1000, {back}))
     assert abs(served[back] - served[backlog]) <= 10
@@ -72,7 +74,7 @@ def test_one_that_comes_back_after_every_claim_gets_its_share_of_a_backlog_and_n
 @pytest.mark.parametrize("names", ["ab", "ba"])
 @pytest.mark.parametrize("weight", [5, 0.2])
 def test_weights_share_as_they_say(stand: Stand, names: str, weight: float):
-    heavy, light = names
+    heavy, light = names[0], names[1]
     fill(stand, heavy, 3000)
     fill(stand, light, 3000)
     stand.run(stand.transitions.weigh(heavy if weight > 1 else light, weight))

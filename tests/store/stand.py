@@ -110,12 +110,12 @@ class Stand:
         counts = self.run(self.transitions.counts())
         return f"{counts.ready} {counts.scheduled} {counts.running} {counts.dead}"
 
-    def keys(self) -> list[str]:
+    def names(self) -> list[str]:
         return sorted(key.decode() for key in self.client.keys("*"))
 
     def dump(self) -> Dump:
         """All keys with all they hold. A key that `store/keys.py` does not name, or of another type, fails."""
-        names = self.keys()
+        names = self.names()
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
             match kind_of(name.removeprefix(self.base)):
@@ -133,7 +133,7 @@ class Stand:
 
     def eternal(self) -> list[str]:
         """The keys without a TTL, less `base`."""
-        return [name.removeprefix(self.base) for name in self.keys() if self.client.pttl(name) < 0]
+        return [name.removeprefix(self.base) for name in self.names() if self.client.pttl(name) < 0]
 
 
 def kind_of(suffix: str) -> str:

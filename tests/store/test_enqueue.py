@@ -9,10 +9,10 @@ from tests.store.stand import START, Hand, Stand, difference, ids, record
 
 def test_a_job_becomes_ready_in_the_lane_of_its_tenant(stand: Stand):
     assert stand.put("j", tenant="ada", priority=3) == []
-    dump = stand.dump()
     body = stand.job("j").body
-    assert body == record("ada", 3)[:4] + b"".join((n).to_bytes(6) for n in (1, START, START, 0)) + record("ada", 3)[28:]
-    assert dump == {
+    drafted = record("ada", 3)
+    assert body == drafted[:4] + b"".join(n.to_bytes(6) for n in (1, START, START, 0)) + drafted[28:]
+    assert stand.dump() == {
         "meta": {b"seq": b"1", b"format": b"1", b"ready": b"1"},
         "jobs": {b"j": body},
         "lane:3:ada": [b"0000000001aj"],

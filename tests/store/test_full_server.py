@@ -52,8 +52,10 @@ def test_running_work_is_claimed_renewed_and_finished(full: Stand):
     claims = hand.claim(9)
     assert sorted(ids(claims)) == ["a", "b", "j", "lost", "s"]
     assert hand.beat()
-    ends = [settlement(claims[0], text="1"), settlement(claims[1], "retry", 3, "boom"), settlement(claims[2], "release")]
-    assert not hand.turn(0, *ends).stale
+    done, failed, unused = claims[:3]
+    assert not hand.turn(
+        0, settlement(done), settlement(failed, "retry", 3, "boom"), settlement(unused, "release")
+    ).stale
     assert hand.settle_alone(claims[3], "bury", text="boom")
     assert full.counts() == "1 1 1 2"
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
+
 import pytest
 
 from tests.store.stand import Hand, Stand, ids
@@ -15,15 +18,15 @@ def test_a_turn_stops_at_one_mebibyte_and_says_that_there_is_more(stand: Stand, 
     for tenant in "abcd":
         for n in range(16):
             stand.put(f"{tenant}{n:02}", tenant=tenant, payload=bytes(size))
-    hand, batches = Hand(stand, "w"), []
-    while sum(map(len, batches)) < 64:
+    hand = Hand(stand, "w")
+    served: list[str] = []
+    while len(served) < 64:
         turn = hand.turn(64)
-        batches.append(ids(turn.claims))
-        assert turn.more or len(turn.claims) == 64 or sum(map(len, batches)) == 64
+        served += ids(turn.claims)
+        assert turn.more or len(turn.claims) == 64 or len(served) == 64
+        assert most * 3 // 4 <= len(turn.claims) <= most or len(served) == 64
         assert sum(len(claim.record.body) for claim in turn.claims) <= max(MiB, size + 100)
-    assert all(len(batch) <= most for batch in batches)
-    assert all(len(batch) >= most * 3 // 4 for batch in batches[:-1])
-    assert [key for batch in batches for key in batch] == [f"{tenant}{n:02}" for n in range(16) for tenant in "abcd"]
+    assert served == [f"{tenant}{n:02}" for n in range(16) for tenant in "abcd"]
 
 
 def test_a_large_job_behind_small_ones_waits_for_the_next_turn(stand: Stand):
@@ -51,7 +54,8 @@ def test_large_records_that_are_passed_over_count_as_well(stand: Stand):
         stand.put("x", own=True, payload=bytes(MiB // 4))
         stand.run(stand.transitions.cancel(["x"]))
     stand.put("x", own=True, payload=bytes(MiB // 4))
-    hand, left, served = Hand(stand, "w"), 21, []
+    hand, left = Hand(stand, "w"), 21
+    served: list[str] = []
     while left:
         turn = hand.turn(9)
         served += ids(turn.claims)
@@ -59,6 +63,33 @@ def test_large_records_that_are_passed_over_count_as_well(stand: Stand):
         assert before - left <= 4
         assert turn.more == (left > 0)
     assert served == ["x"]
+
+
+@pytest.mark.parametrize(("size", "most"), [(MiB, 1), (300 * KiB, 3), (1 * KiB, 100)])
+def test_every_slice_stops_at_one_mebibyte_and_at_a_hundred(stand: Stand, size: int, most: int):
+    n = 2 * most + 1
+    for i in range(n):
+        stand.put(f"j{i}", delay=1, payload=bytes(size - 100))
+    stand.advance(1)
+    hand = Hand(stand, "w", lease=1)
+    moved = slices(stand, lambda: Hand(stand, f"promote{stand.counts()}").turn(0))
+    assert (max(moved) <= most, sum(moved)) == (True, n)
+    while stand.run(stand.transitions.counts()).ready:
+        hand.turn(n)
+    stand.advance(1)
+    moved = slices(stand, lambda: Hand(stand, f"take back{stand.counts()}").turn(0))
+    assert (max(moved) <= most, sum(moved)) == (True, n)
+    moved = slices(stand, lambda: stand.run(stand.transitions.purge(None, 0, 100)))
+    assert (-min(moved) <= most, -sum(moved)) == (True, n)
+
+
+def slices(stand: Stand, act: Callable[[], object]) -> list[int]:
+    """By how many jobs each call changes the number of the ready ones, until it changes nothing."""
+    counts = [stand.run(stand.transitions.counts()).ready]
+    while len(counts) < 2 or counts[-1] != counts[-2]:
+        act()
+        counts.append(stand.run(stand.transitions.counts()).ready)
+    return [after - before for before, after in pairwise(counts)]
 
 
 def test_a_repeated_turn_gives_large_jobs_again(stand: Stand):

@@ -61,7 +61,7 @@ class Move:
         self.source.ask("MIGRATE", "127.0.0.1", self.target.port, "", 0, 5000, "KEYS", *keys)
 
     def end(self) -> None:
-        if rest := self.here.keys():
+        if rest := self.here.names():
             self.carry(*rest)
         new = self.target.ask("CLUSTER", "MYID")
         for node in (self.target, self.source):
@@ -110,8 +110,8 @@ class Move:
     def held(self) -> list[dict[str, object]]:
         """What both nodes hold, byte by byte."""
         return [
-            {key: self.source.client.dump(key) for key in self.here.keys()},
-            {key: self._asking("DUMP", key) for key in self.there.keys()},
+            {key: self.source.client.dump(key) for key in self.here.names()},
+            {key: self._asking("DUMP", key) for key in self.there.names()},
         ]
 
 
@@ -129,7 +129,7 @@ SOME = ["jobs", "lane:5:ada", "front:5:ada", "turns:5", "schedule", "held:v", "l
 @pytest.mark.parametrize("carried", [[], ["meta"], ["jobs"], SOME, [*SOME, "meta"], ["meta", "turns:1", "age"], None])
 def test_no_script_is_half_done_while_the_slot_moves(move: Move, carried: list[str] | None):
     """None: all keys have gone over, but the nodes have not been told that the move is over."""
-    everything = [key.removeprefix(move.here.base) for key in move.here.keys()]
+    everything = [key.removeprefix(move.here.base) for key in move.here.names()]
     carried = everything if carried is None else carried
     move.begin()
     if keys := [move.here.base + name for name in everything if name in carried]:
@@ -145,13 +145,13 @@ def test_a_queue_that_has_no_key_yet_waits_as_well(move: Move):
     move.begin()
     for name in ANY:
         assert move.attempt(name) == ["ASK", "TRYAGAIN"], name
-    assert (move.here.keys(), move.there.keys()) == ([], [])
+    assert (move.here.names(), move.there.names()) == ([], [])
 
 
 def test_everything_is_there_when_the_slot_has_moved(move: Move):
     before = move.here.dump()
     move.begin()
-    move.carry(*move.here.keys()[::2])
+    move.carry(*move.here.names()[::2])
     move.end()
     eventually(lambda: move._served_by(move.target))
     assert move.there.dump() == before

@@ -47,7 +47,7 @@ def test_without_the_load_half_of_it_would_be_written(stand: Stand):
     with stand.client.pipeline(transaction=True) as pipeline:
         pipeline.set(stand.transitions.keys.user("mine"), 1)
         queue_up(pipeline, stand, load=False)
-        with pytest.raises(ResponseError, match="NOSCRIPT|No matching script"):
+        with pytest.raises(ResponseError, match=r"NOSCRIPT|No matching script"):
             pipeline.execute()
     assert stand.dump() == {"user:mine": b"1"}
 
@@ -57,7 +57,7 @@ def test_a_full_server_refuses_the_whole_transaction(stand: Stand):
     try:
         with stand.client.pipeline(transaction=True) as pipeline:
             queue_up(pipeline, stand, load=True)
-            with pytest.raises(ResponseError, match="OOM|maxmemory"):
+            with pytest.raises(ResponseError, match=r"OOM|maxmemory"):
                 pipeline.execute()
     finally:
         stand.client.config_set("maxmemory", 0)

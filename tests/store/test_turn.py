@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-
 from valkey.exceptions import ResponseError
 
-from penstock.components.transitions import Ending, Settlement, scripts
+from penstock.components.transitions import Ending, Settlement, Turn, scripts
 from tests.store.stand import START, Hand, Stand, difference, every_step, ids, record, settlement
 
 OTHERS: list[Ending] = ["retry", "later", "release", "bury", "drop"]
@@ -22,6 +22,14 @@ def fill(stand: Stand, **jobs: str) -> None:
 
 def cancel(stand: Stand, *ids: str) -> None:
     stand.run(stand.transitions.cancel(ids))
+
+
+def take_all(hand: Hand, want: int) -> list[Turn]:
+    """Turns until one says that there is no more."""
+    turns = [hand.turn(want)]
+    while turns[-1].more:
+        turns.append(hand.turn(want))
+    return turns
 
 
 # --- claims ---
@@ -132,6 +140,19 @@ def test_one_who_comes_goes_before_the_next_job_of_a_backlog(stand: Stand):
     assert ids(hand.claim(3)) == ["z1", "a3", "a4"]
 
 
+def test_one_who_waits_keeps_its_turn_when_another_of_its_jobs_comes(stand: Stand):
+    """Also when what waits was handed back, and the lane is empty."""
+    fill(stand, t="t1", u="u1 u2 u3")
+    hand = Hand(stand, "w")
+    (claim,) = hand.claim()
+    hand.settle(claim, ending="release")
+    before = dict(stand.dump()["turns:5"])
+    assert ids(hand.claim()) == ["u1"]
+    fill(stand, t="t2")
+    assert dict(stand.dump()["turns:5"])[b"t"] == before[b"t"]
+    assert ids(hand.claim(2)) == ["t1", "u2"]
+
+
 def test_a_tenant_of_weight_three_has_three_turns_to_one(stand: Stand):
     fill(stand, a=" ".join(f"a{i}" for i in range(9)), b=" ".join(f"b{i}" for i in range(9)))
     stand.run(stand.transitions.weigh("b", 3))
@@ -153,13 +174,16 @@ def test_jobs_handed_back_go_before_the_others_of_their_tenant(stand: Stand):
     assert ids(hand.claim(9)) == ["a", "b", "c", "d"]
 
 
-def test_all_jobs_handed_back_are_served_however_small_the_turns(stand: Stand):
+@pytest.mark.parametrize("want", [1, 2, 3, 64])
+def test_all_jobs_handed_back_are_served_whatever_the_size_of_turns(stand: Stand, want: int):
     """The rest of a front list keeps its tenant's turn, also when the lane is empty."""
-    stand.put("a", "b", "c")
-    Hand(stand, "w").claim(3)
+    many, few = [f"a{i}" for i in range(67)], [f"b{i}" for i in range(31)]
+    fill(stand, a=" ".join(many), b=" ".join(few))
+    Hand(stand, "w").claim(98)
     stand.advance(10)
     hand = Hand(stand, "v")
-    assert [ids(hand.claim(1)) for _ in range(4)] == [["a"], ["b"], ["c"], []]
+    served = [key for _ in range(98) for key in ids(hand.claim(want))]
+    assert [[key for key in served if key[0] == tenant] for tenant in "ab"] == [many, few]
 
 
 def test_a_retry_without_delay_goes_to_the_end(stand: Stand):
@@ -187,9 +211,7 @@ def test_jobs_come_due_in_the_order_of_their_times_a_hundred_a_turn(stand: Stand
     jobs = [(f"j{(i * 77) % 250}", record(delay=1 + (i * 77) % 250 / 1000)) for i in range(250)]
     stand.put_drafts(jobs)
     stand.advance(2)
-    hand, turns = Hand(stand, "w"), []
-    while not turns or turns[-1].more:
-        turns.append(hand.turn(200))
+    turns = take_all(Hand(stand, "w"), 200)
     assert [len(turn.claims) for turn in turns] == [100, 100, 50]
     assert [key for turn in turns for key in ids(turn.claims)] == [f"j{i}" for i in range(250)]
 
@@ -212,6 +234,14 @@ def test_an_expired_job_ends_and_takes_no_turn(stand: Stand):
     assert ids(Hand(stand, "w").claim(1)) == ["a"]
     assert stand.done("old") == b"e"
     assert (stand.counts(), stand.dump()["meta"][b"expired"]) == ("1 0 1 0", b"1")
+
+
+def test_a_job_that_was_started_in_time_expires_no_more(stand: Stand):
+    stand.put("j", expires=1)
+    hand = Hand(stand, "w")
+    hand.settle(*hand.claim(), ending="retry", delay=5)
+    stand.advance(5)
+    assert ids(hand.claim()) == ["j"]
 
 
 def test_a_job_runs_until_the_millisecond_it_expires(stand: Stand):
@@ -402,9 +432,7 @@ def test_lost_jobs_are_taken_back_a_hundred_a_turn(stand: Stand):
     stand.put_drafts([(f"j{i}", record()) for i in range(250)])
     Hand(stand, "w").claim(250)
     stand.advance(10)
-    hand, turns = Hand(stand, "v"), []
-    while not turns or turns[-1].more:
-        turns.append(hand.turn(1000))
+    turns = take_all(Hand(stand, "v"), 1000)
     assert [len(turn.claims) for turn in turns] == [100, 100, 50]
     assert {key for turn in turns for key in ids(turn.claims)} == {f"j{i}" for i in range(250)}
 
@@ -414,9 +442,7 @@ def test_a_turn_that_could_not_look_at_all_ended_incarnations_says_that_there_is
     for i in range(20):
         Hand(stand, f"w{i}").claim(1)
     stand.advance(10)
-    hand, turns = Hand(stand, "v"), []
-    while not turns or turns[-1].more:
-        turns.append(hand.turn(100))
+    turns = take_all(Hand(stand, "v"), 100)
     assert sum(len(turn.claims) for turn in turns) == 20
 
 
@@ -439,12 +465,41 @@ def test_an_idle_worker_that_ended_is_forgotten_by_the_next_turn(stand: Stand):
     assert stand.dump()["leases"] == [(b"v", START + 20_000.0)]
 
 
-def test_a_record_that_was_deleted_by_hand_holds_nobody_up(stand: Stand):
-    stand.put("a", "b", "c")
-    Hand(stand, "w").claim(1)
-    stand.client.hdel(stand.base + "jobs", "a", "b")
-    stand.advance(10)
-    assert ids(Hand(stand, "v").claim(9)) == ["c"]
+@pytest.mark.parametrize("state", "srxd")
+@pytest.mark.parametrize("damaged", [None, b"", b"\x01r", bytes(39), b"\x01x" + bytes(36) + b"\xff\xff"])
+def test_a_record_that_was_damaged_by_hand_holds_nobody_up(stand: Stand, state: str, damaged: bytes | None):
+    """None: it was deleted. Every script that may come across it does its work, and the other job is served."""
+    move, jobs = stand.transitions, stand.base + "jobs"
+    acts: list[Callable[[], object]] = [
+        lambda: stand.run(move.cancel(["bad"])),
+        lambda: stand.run(move.purge("", 0, 10)),
+        lambda: stand.run(move.purge(None, 0, 10)),
+        lambda: stand.run(move.requeue(["bad"])),
+        lambda: stand.run(move.exhume(["bad"])),
+        lambda: stand.run(move.tenant_counts("")),
+        lambda: [hand.settle(claim) for claim in held],
+        lambda: [hand.settle(claim, ending="retry", delay=1) for claim in held],
+        lambda: [hand.settle(claim, ending="bury", text="why") for claim in held],
+        lambda: [hand.settle_alone(claim, "release") for claim in held],
+        lambda: hand.last and hand.again(),
+        lambda: stand.advance(10),
+    ]
+    for act in acts:
+        stand.client.flushall()
+        stand.put("bad", delay=state == "s")
+        hand = Hand(stand, "w")
+        held = hand.claim() if state in "xd" else []
+        if state == "d":
+            hand.settle(held.pop(), ending="bury")
+        assert stand.state("bad") == state
+        if damaged is None:
+            stand.client.hdel(jobs, "bad")
+        else:
+            stand.client.hset(jobs, "bad", damaged)
+        act()
+        stand.put("good", tenant="good")
+        stand.advance(1)
+        assert "good" in [key for n in range(2) for key in ids(Hand(stand, f"v{n}").claim(9))]
 
 
 # --- claims without a worker ---

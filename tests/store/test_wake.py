@@ -86,6 +86,16 @@ def test_after_an_answer_the_next_job_wakes_at_once(stand: Stand):
     assert stand.messages("p") == ["1 0"]
 
 
+def test_a_clock_that_goes_back_keeps_nobody_asleep(stand: Stand):
+    """As after a failover to a host whose clock is behind; the sleeper that was woken last is gone."""
+    lie_down(stand, "p", "q", "gone")
+    stand.put("a")
+    assert rung(stand, "p", "q") == [[], ["1 50"]]
+    stand.advance(-3600)
+    stand.put("b")
+    assert rung(stand, "p", "q") == [["1 50"], ["1 0"]]
+
+
 def test_the_witness_takes_the_job_of_a_frozen_sleeper(stand: Stand):
     lie_down(stand, "p", "frozen")
     stand.put("j")
@@ -226,9 +236,29 @@ def test_a_deputy_that_finds_work_left_lying_takes_the_office(stand: Stand):
     stand.put("j", delay=1)
     stand.advance(1.3)
     assert ids(come(stand, "q", want=2).claims) == ["j"]
-    keeper, deputy = office(stand)
-    assert (keeper, deputy) == ("q/1", "r/1")
+    assert office(stand) == ("q/1", "r/1")
     assert b"frozen/1" not in dict(stand.dump()["sleepers"])
+    assert stand.messages("frozen") == ["1 1000", "1 0"]
+
+
+def test_a_deputy_that_has_its_hands_full_then_passes_the_office_on(stand: Stand):
+    lie_down(stand, "frozen", "q", "r", "s")
+    stand.put("j", delay=1)
+    stand.advance(1.3)
+    assert len(come(stand, "q").claims) == 1
+    assert office(stand) == ("s/1", "r/1")
+
+
+def test_a_deputy_looks_after_the_time_at_which_the_keeper_should_have_looked(stand: Stand):
+    """A dead keeper was told of a lease that has been given back since: what is due later is told to nobody else."""
+    lie_down(stand, "dead", "q", "r")
+    stand.put("j")
+    come(stand, "r", sleep=0)
+    come(stand, "r", want=0, number=3)
+    come(stand, "q", want=0)
+    (turn,) = lie_down(stand, "s")
+    assert office(stand) == ("dead/1", "s/1")
+    assert turn.due_in == 10.299
 
 
 def test_a_keeper_in_time_stays_the_keeper(stand: Stand):

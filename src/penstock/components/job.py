@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from enum import StrEnum
@@ -74,6 +75,7 @@ class Reason(msgspec.Struct, omit_defaults=True):
     reason: str
     traceback: str = ""
     worker: str = ""
+    unknown_limit: int = 0
 
     @classmethod
     def read(cls, data: bytes | None) -> Reason:
@@ -154,7 +156,7 @@ class Job(OfQueue[Home], Generic[R]):
         move = self._queue.transitions
         if timeout is not None and timeout <= 0:
             return self._answer((yield move.result(self.key, "")), waited=False)
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None or timeout == math.inf else time.monotonic() + timeout
         waiter = yield Listen(move.keys.inbox)
         seen = False
         try:
@@ -164,7 +166,7 @@ class Job(OfQueue[Home], Generic[R]):
                 if found.done or found.record is None or found.record.state == b"d" or (left is not None and left <= 0):
                     break
                 if found.record.ttl == 0:
-                    raise ResultNotKept(f"job {self.id} was enqueued with result_ttl=0: its result is not kept")
+                    break
                 seen = True
                 yield Wait(waiter, left)
             if found.done is None and found.record is not None and found.record.state != b"d":
@@ -198,6 +200,8 @@ class Job(OfQueue[Home], Generic[R]):
             case Status.UNKNOWN:
                 gone = "it finished and its result is gone" if waited else "never enqueued here, or its result is gone"
                 raise JobNotFound(f"no job {self.id}: {gone}")
+            case _ if found.record is not None and found.record.ttl == 0:
+                raise ResultNotKept(f"job {self.id} was enqueued with result_ttl=0: its result is not kept")
             case _:
                 raise ResultTimeout(f"job {self.id} is {status}, not finished yet; ask again later")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -177,14 +177,23 @@ class DeadLetters(OfQueue["Queue"]):
         )  # fmt: skip
 
     @verb
-    def requeue(self, *ids: str) -> Step[int]:
-        """Run these again, attempts at zero. Returns how many of the ids were dead letters. One round trip."""
-        return self._queue.transitions.requeue([self._queue.key_of(job_id) for job_id in ids])
+    def requeue(self, *ids: str) -> Steps[int]:
+        """Run these again, attempts at zero. Returns how many of the ids were dead letters.
+
+        A round trip for each 500.
+        """
+        return self._in_chunks(self._queue.transitions.requeue, ids)
 
     @verb
-    def remove(self, *ids: str) -> Step[int]:
-        """Delete these for good. Returns how many of the ids were dead letters. One round trip."""
-        return self._queue.transitions.exhume([self._queue.key_of(job_id) for job_id in ids])
+    def remove(self, *ids: str) -> Steps[int]:
+        """Delete these for good. Returns how many of the ids were dead letters. A round trip for each 500."""
+        return self._in_chunks(self._queue.transitions.exhume, ids)
+
+    def _in_chunks(self, act: Callable[[Sequence[str]], Step[int]], ids: Iterable[str]) -> Steps[int]:
+        total, rest = 0, map(self._queue.key_of, ids)
+        while chunk := list(islice(rest, CHUNK)):
+            total += yield act(chunk)
+        return total
 
 
 class Tenant(OfQueue["Queue"]):
@@ -334,13 +343,15 @@ class Queue:
         return chosen
 
     def claim_now(self, n: int, lease: float | None) -> Steps[list[Item]]:
-        me = mint_id()
-        try:
-            turn = yield self.transitions.turn(me, 1, lease=self._lease(lease), want=n, once=True)
-        except BaseException:
-            yield self.transitions.abandon(me)
-            raise
-        return [Item(self, me, claim) for claim in turn.claims]
+        while True:
+            me = mint_id()
+            try:
+                turn = yield self.transitions.turn(me, 1, lease=self._lease(lease), want=n, once=True)
+            except BaseException:
+                yield self.transitions.abandon(me)
+                raise
+            if turn.claims or not turn.more:
+                return [Item(self, me, claim) for claim in turn.claims]
 
     def _claim_waiting(self, n: int, wait: float | None, lease: float) -> Steps[list[Item]]:
         me = mint_id()
@@ -356,11 +367,11 @@ class Queue:
                 turn = yield self.transitions.turn(
                     me, number, lease=lease, want=n, address=waiter.address, sleep=sleep, once=True
                 )
-                if turn.claims or (last and turn.alive):
+                if turn.claims or (last and turn.alive and not turn.more):
                     return [Item(self, me, claim) for claim in turn.claims]
-                if not turn.alive:
-                    me, number = mint_id(), 0
-                elif not turn.more:
+                if not turn.alive or turn.more:
+                    me, number = mint_id(), 0  # with empty hands and awake it has left
+                else:
                     yield from self._doze(waiter, turn.due_in, deadline)
         except BaseException:
             yield self.transitions.abandon(me)

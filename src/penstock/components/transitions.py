@@ -12,13 +12,14 @@ from penstock.store.keys import QueueKeys
 from penstock.store.record import Record
 from penstock.store.scripts import Library
 
-Ending: TypeAlias = Literal["retry", "later", "release", "bury", "drop"]
-"""How a run ends other than complete: charged retry, uncharged retry, handed back, dead letter, dropped."""
+Ending: TypeAlias = Literal["retry", "later", "unknown", "release", "bury", "drop"]
+"""How a run ends other than complete: charged retry, uncharged retry, handed back by a worker that does not know the
+task, handed back, dead letter, dropped."""
 
 
 @cache
 def scripts() -> Library:
-    return Library("record.lua", "tally.lua", "lane.lua", "lease.lua", "wake.lua", "job.lua", "queue.lua")
+    return Library("batch.lua", "record.lua", "tally.lua", "lane.lua", "lease.lua", "wake.lua", "job.lua", "queue.lua")
 
 
 def milliseconds(seconds: float) -> int:
@@ -42,7 +43,7 @@ class Claim:
 
     @property
     def id(self) -> str:
-        return self.token[12:].decode()
+        return self.token[12:].decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)

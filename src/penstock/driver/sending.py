@@ -264,12 +264,16 @@ class Sender(Generic[L, W]):
                 try:
                     answer = await self._do(effect, opened, patience)
                 except Exception as error:
+                    patience = min(patience, _FAREWELL)
                     effect = steps.throw(error)
                 except GeneratorExit:
                     raise
                 except BaseException as stop:
                     # Cancelled, or ^C: the steps that clean up still run, undisturbed by a second one.
-                    return await self.to_the_end(self._walk(steps, opened, min(patience, _FAREWELL), stop))
+                    try:
+                        return await self.to_the_end(self._walk(steps, opened, min(patience, _FAREWELL), stop))
+                    except Exception as farewell:  # its place could not be handed back: its lease will do that
+                        raise stop from farewell
                 else:
                     effect = steps.send(answer)
         except StopIteration as done:

@@ -12,7 +12,7 @@ return { now = clock.now(given), tally = tally.new(), lanes = {}, told = {} }
 lane.push_all(s.lanes)
 tally.write(s.tally)
 if #s.told > 0 and redis.call("EXISTS", base .. "waiters") == 1 then
-  local found = redis.call("HMGET", base .. "waiters", unpack(s.told))
+  local found = batch.read(base .. "waiters", s.told)
   for i = 1, #s.told do
     if found[i] then
       for address in string.gmatch(found[i], "%S+") do wake.send(address, "done") end
@@ -42,7 +42,7 @@ else
 end
 job.done(s, id, letter, text, ttl)
 
---- function job.complete(s: table, me: str, tokens: table, results: table, stale: table, offset: int)
+--- function job.complete(s: table, me: str, tokens: table, results: table, stale: table)
 -- All of them in three commands, however many, beside a SET for each result that is kept.
 if #tokens == 0 then return end
 local headers = lease.holds(me, tokens)
@@ -50,7 +50,7 @@ local ids, seen = {}, {}
 for i = 1, #tokens do
   local header, id = headers[i], string.sub(tokens[i], 13)
   if not header or seen[id] then
-    stale[#stale + 1] = offset + i - 1
+    stale[#stale + 1] = i - 1
   else
     seen[id] = true
     tally.move(s.tally, record.tenant(header), 3, 0)
@@ -60,17 +60,29 @@ for i = 1, #tokens do
   end
 end
 if #ids == 0 then return end
-redis.call("HDEL", base .. "held:" .. me, unpack(ids))
-redis.call("HDEL", base .. "jobs", unpack(ids))
+batch.write("HDEL", base .. "held:" .. me, ids)
+batch.write("HDEL", base .. "jobs", ids)
 redis.call("HINCRBY", meta, "completed", #ids)
 
+--- function job.stranger(s: table, id: str, delay: int, text: str) -> str, int, str
+-- A worker that does not know the task hands the job back: how it ends, after how many ms, and the reason with the
+-- time since when nobody knew it, which doubles the delay each time. `text`, a JSON object, says when to give up.
+local old = redis.call("HGET", base .. "reasons", id)
+local since = tonumber(old and string.match(old, '"unknown_since":(%d+)')) or s.now
+local limit = tonumber(string.match(text, '"unknown_limit":(%d+)')) or 0
+local waited = s.now - since
+text = string.sub(text, 1, -2) .. string.format(',"unknown_since":%d}', since)
+return waited >= limit and "bury" or "later", math.min(60000, waited + delay), text
+
 --- function job.settle(s: table, me: str, verb: str, token: str, delay: int, text: str) -> bool
--- Every end of a run but completion: retry (charged), later (a retry that is not), release, bury, drop.
+-- Every end of a run but completion: retry (charged), later (a retry that is not), unknown (later, and in the end
+-- bury), release, bury, drop.
 local header = lease.holds(me, { token })[1]
 if not header then return false end
 local id = string.sub(token, 13)
 local body = record.get(id)
 if not body then verb, text = "drop", "its record was damaged" end
+if verb == "unknown" then verb, delay, text = job.stranger(s, id, delay, text) end
 local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(header)
 redis.call("HDEL", base .. "held:" .. me, id)
 if verb == "drop" then
@@ -118,11 +130,12 @@ lane.sort(s.lanes, list, priority, tenant, record.entry(generation, size, id))
 tally.move(s.tally, tenant, from, 1)
 tally.age(s.tally, since, 1)
 
---- function job.promote(s: table, limit: int) -> int, int
+--- function job.promote(s: table, limit: int) -> bool, int
 -- Due jobs become ready, at most `limit`: a claim after a long outage must not hold the server.
--- Returns how many entries were looked at, and how late the first was.
-local due = redis.call("ZRANGE", base .. "schedule", "-inf", s.now, "BYSCORE", "LIMIT", 0, limit)
-if #due == 0 then return 0, 0 end
+-- Returns whether there may be more, and how late the first was.
+local slice = lane.slice(limit)
+local due = lane.fitting(slice, redis.call("ZRANGE", base .. "schedule", "-inf", s.now, "BYSCORE", "LIMIT", 0, limit))
+if #due == 0 then return false, 0 end
 local list = redis.call("HGET", meta, "due_first") and "front:" or "lane:"
 local ids = {}
 for i = 1, #due do ids[i] = string.sub(due[i], 12) end
@@ -139,7 +152,7 @@ for i = 1, #due do
 end
 redis.call("ZREM", base .. "schedule", unpack(due))
 if #set > 0 then redis.call("HSET", base .. "jobs", unpack(set)) end
-return #due, late
+return slice.left == 0, late
 
 --- function job.take_back(s: table, limit: int) -> bool
 -- Jobs of incarnations whose lease ran out become ready again, before the others of their tenant. Returns whether
@@ -163,7 +176,7 @@ return more
 
 --- function job.claim(s: table, me: str, want: int, fronts: bool) -> table
 -- Serve turns from the most urgent level down, and write the jobs taken as running and held.
-local room = { want = want, look = 4 * want, bytes = 1048576, most = 1048576, picked = {}, expired = {}, full = false }
+local room = { want = want, look = math.max(4 * want, 64), bytes = 1048576, most = 1048576, picked = {}, expired = {}, full = false }
 for level = 0, 9 do
   local n, others = room.want, true
   while others and room.want > 0 and not room.full do
@@ -194,22 +207,22 @@ redis.call("HSET", base .. "jobs", unpack(jobs))
 redis.call("HSET", base .. "held:" .. me, unpack(held))
 return room
 
---- function job.drain(s: table, level: int, tenant: str, limit: int) -> int
--- Cancel what stands first in a tenant's two lists; returns how many entries were taken out.
-local taken = 0
+--- function job.drain(s: table, level: int, tenant: str, slice: table)
+-- Cancel what stands first in a tenant's two lists, as far as the slice goes.
 for _, list in ipairs({ "front:", "lane:" }) do
   local key = base .. list .. level .. ":" .. tenant
-  local entries = taken < limit and redis.call("LPOP", key, limit - taken) or {}
+  local entries = slice.left > 0 and lane.fitting(slice, redis.call("LRANGE", key, 0, slice.left - 1)) or {}
   for i = 1, #entries do
     local id = string.sub(entries[i], 12)
     local body = record.get(id)
     if record.is_ready(body, entries[i]) then job.remove(s, id, body, "x", "") end
   end
-  if list == "front:" and #entries > 0 then redis.call("HINCRBY", meta, "front", -#entries) end
-  taken = taken + #entries
+  if #entries > 0 then
+    redis.call("LPOP", key, #entries)
+    if list == "front:" then redis.call("HINCRBY", meta, "front", -#entries) end
+  end
 end
 local place = level .. ":" .. tenant
 if redis.call("EXISTS", base .. "lane:" .. place, base .. "front:" .. place) == 0 then
   redis.call("ZREM", base .. "turns:" .. level, tenant)
 end
-return taken

@@ -14,7 +14,7 @@
 -- earn a share by coming back again and again. Starting at the time last served, or at zero, would.
 
 --- function lane.push(list: str, level: int, tenant: str, entries: table)
-local length = redis.call("RPUSH", base .. list .. level .. ":" .. tenant, unpack(entries))
+local length = batch.write("RPUSH", base .. list .. level .. ":" .. tenant, entries)
 if list == "front:" then redis.call("HINCRBY", meta, "front", #entries) end
 if length == #entries then
   local last = tonumber(redis.call("HGET", meta, "v" .. level)) or 0
@@ -77,6 +77,25 @@ end
 -- Upper bound of the record's bytes, told by the entry's letter.
 local letter = string.byte(entry, 11)
 return letter == 97 and 1024 or 1024 * 2 ^ (letter - 97)
+
+--- function lane.slice(n: int) -> table
+-- What a step that goes in slices may touch: `left` entries, `bytes` of records, but at least one of any size.
+return { left = n, bytes = 1048576, fresh = true }
+
+--- function lane.fitting(slice: table, entries: table) -> table
+-- The first of the entries that fit into what is left of `slice`; the slice ends where they were cut.
+local fit = {}
+for i = 1, #entries do
+  local size = lane.size(entries[i])
+  if slice.left > 0 and (size <= slice.bytes or slice.fresh) then
+    fit[i] = entries[i]
+    slice.left, slice.bytes, slice.fresh = slice.left - 1, slice.bytes - size, false
+  else
+    slice.left = 0
+    break
+  end
+end
+return fit
 
 --- function lane.fetch(queues: table, bodies: table, share: int, budget: int)
 -- Read the records of the next `share` entries of all these tenants in one command, within `budget` bytes.

@@ -27,7 +27,7 @@ redis.call("SET", base .. "turn:" .. me, cmsgpack.pack({ number, stale, tokens }
 -- For each token the header of the job it claims, or false where another holds it now, or nobody.
 local ids = {}
 for i = 1, #tokens do ids[i] = string.sub(tokens[i], 13) end
-local found = redis.call("HMGET", base .. "held:" .. me, unpack(ids))
+local found = batch.read(base .. "held:" .. me, ids)
 for i = 1, #tokens do
   local claim = found[i]
   found[i] = claim and string.sub(claim, 1, 12) == string.sub(tokens[i], 1, 12) and string.sub(claim, 13)
@@ -39,15 +39,20 @@ redis.call("ZREM", base .. "leases", me)
 redis.call("DEL", base .. "held:" .. me, base .. "turn:" .. me)
 
 --- function lease.overdue(now: int, limit: int) -> table, bool
--- Take at most `limit` claims from incarnations whose lease ran out, in the order they were given; and whether
--- there may be more.
-local claims = {}
+-- Take at most `limit` claims, and 1 MiB of records, from incarnations whose lease ran out, in the order they were
+-- given; and whether there may be more.
+local claims, bytes = {}, 1048576
 local ended = redis.call("ZRANGE", base .. "leases", "-inf", now, "BYSCORE", "LIMIT", 0, 8)
 for i = 1, #ended do
   local held = base .. "held:" .. ended[i]
   local found = #claims < limit and redis.call("HRANDFIELD", held, limit - #claims, "WITHVALUES") or {}
   local ids = {}
   for j = 1, #found, 2 do
+    bytes = bytes - redis.call("HSTRLEN", base .. "jobs", found[j])
+    if bytes < 0 and #claims > 0 then
+      limit = #claims
+      break
+    end
     ids[#ids + 1] = found[j]
     claims[#claims + 1] = { string.sub(found[j + 1], 1, 12), found[j] }
   end

@@ -118,23 +118,23 @@ for i = plain + 1, plain + kept do
   tokens[i], results[i] = ARGV[at], ARGV[at + 1]
   at = at + 2
 end
-job.complete(s, me, tokens, results, stale, 0)
+job.complete(s, me, tokens, results, stale)
 for i = at, #ARGV, 4 do
   if not job.settle(s, me, ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]) then
     stale[#stale + 1] = plain + kept + (i - at) / 4
   end
 end
-local promoted, late = job.promote(s, 100)
+local more_due, late = job.promote(s, 100)
 local more_lost = job.take_back(s, 100)
 lane.push_all(s.lanes)
 s.lanes = {}
 
-local switches = redis.call("HMGET", meta, "paused", "front")
+local switches = redis.call("HMGET", meta, "paused", "front", "keeper")
 local room = { want = want, tokens = {}, reply = {} }
 if want > 0 and not switches[1] then room = job.claim(s, me, want, (tonumber(switches[2]) or 0) > 0) end
 job.commit(s)
 
-local more = room.want > 0 and (room.full or promoted == 100 or more_lost)
+local more = room.want > 0 and (room.full or more_due or more_lost)
 local asleep = sleep_ms > 0 and room.want > 0 and not more and (once == 0 or #room.tokens == 0)
 local idle = redis.call("EXISTS", base .. "held:" .. me) == 0
 if once == 1 and idle and not asleep then
@@ -152,7 +152,7 @@ elseif address ~= "" then
   wake.rise(address, now)
   if vacant then wake.appoint(now) end
 end
-if not idle then wake.arm(now, now + lease_ms) end
+if not idle and switches[3] then wake.arm(now, now + lease_ms) end
 if not asleep and not switches[1] and (tonumber(redis.call("HGET", meta, "ready")) or 0) > 0 then wake.ring(now) end
 return { "OK", stale, due_in, more and 1 or 0, unpack(room.reply) }
 
@@ -170,7 +170,7 @@ if not lease.alive(me, s.now) or not lease.holds(me, { token })[1] then
   return redis.call("SISMEMBER", memory, token)
 end
 if verb == "complete" then
-  job.complete(s, me, { token }, { text }, {}, 0)
+  job.complete(s, me, { token }, { text }, {})
 else
   job.settle(s, me, verb, token, delay, text)
 end
@@ -192,6 +192,7 @@ local now = clock.now(given)
 if not lease.alive(me, now) then return 0 end
 redis.call("ZADD", base .. "leases", now + lease_ms, me)
 redis.call("PEXPIRE", base .. "turn:" .. me, lease_ms + 60000)
+wake.arm(now, now + lease_ms)
 return 1
 
 --- script abandon
@@ -235,29 +236,30 @@ return words
 
 --- script purge
 --- keys: base meta
---- args: given: int, tenant: str, all: int, offset: int, slice: int
+--- args: given: int, tenant: str, all: int, offset: int, limit: int
 --- flags: allow-oom
 -- Cancel a slice of the waiting jobs of one tenant (or of `all`), ready ones first. `offset` goes through the
 -- schedule from its end, where no promotion moves the places. Returns { cancelled, next offset, 1 when done }.
 local newer = record.check()
 if newer then return newer end
 local s = job.begin(given)
-local left = slice
+local slice = lane.slice(limit)
 for level = 0, 9 do
   local turns = base .. "turns:" .. level
-  while left > 0 do
+  while slice.left > 0 do
     local who = tenant
     if all == 1 then who = redis.call("ZRANGE", turns, 0, 0)[1] end
     if not who or not redis.call("ZSCORE", turns, who) then break end
-    left = left - job.drain(s, level, who, left)
+    job.drain(s, level, who, slice)
   end
 end
-local entries = left > 0 and redis.call("ZRANGE", base .. "schedule", offset, offset + left - 1, "REV") or {}
-for i = 1, #entries do
-  local id = string.sub(entries[i], 12)
+local entries = slice.left > 0 and redis.call("ZRANGE", base .. "schedule", offset, offset + slice.left - 1, "REV") or {}
+local fit = lane.fitting(slice, entries)
+for i = 1, #fit do
+  local id = string.sub(fit[i], 12)
   local body = record.get(id)
   if not body then
-    redis.call("ZREM", base .. "schedule", entries[i])
+    redis.call("ZREM", base .. "schedule", fit[i])
   elseif all == 1 or record.tenant(body) == tenant then
     job.remove(s, id, body, "x", "")
   else
@@ -266,7 +268,7 @@ for i = 1, #entries do
 end
 job.commit(s)
 if #s.told > 0 then redis.call("HINCRBY", meta, "cancelled", #s.told) end
-return { #s.told, offset, #entries < left and 1 or 0 }
+return { #s.told, offset, slice.left > 0 and 1 or 0 }
 
 --- script show
 --- keys: base meta

@@ -9,7 +9,7 @@
 --   4       6      generation   of its entry in a lane or in the schedule; unique in the queue
 --   10      6      enqueued     server ms
 --   16      6      since        server ms: ready since, due at, or died at  (from a client: the delay)
---   22      6      expires      server ms, 0 never                          (from a client: the time left)
+--   22      6      expires      server ms, 0 never or once handed out       (from a client: the time left)
 --   28      2      attempts     that failed
 --   30      2      deliveries   to a worker
 --   32      6      ttl          of its result, ms
@@ -47,9 +47,10 @@ return string.sub(header, 41, 40 + string.byte(header, 39))
 return (struct.unpack(">I6", header, 17))
 
 --- function record.claimed(body: str) -> str
--- The record as it is once handed out: running, and one delivery more.
+-- The record as it is once handed out: running, one delivery more, and it was started in time, so it expires no more.
 local deliveries = math.min(struct.unpack(">H", body, 31) + 1, 65535)
-return string.sub(body, 1, 1) .. "x" .. string.sub(body, 3, 30) .. struct.pack(">H", deliveries) .. string.sub(body, 33)
+return string.sub(body, 1, 1) .. "x" .. string.sub(body, 3, 22) .. "\0\0\0\0\0\0" .. string.sub(body, 29, 30)
+  .. struct.pack(">H", deliveries) .. string.sub(body, 33)
 
 --- function record.sound(body: str | false) -> str | false
 -- The record, or false where there is none, or where somebody cut it: what is too short to read is as good as gone.

@@ -33,7 +33,7 @@ t.seconds[second] = (t.seconds[second] or 0) + n
 local order, total = t.order, t.total
 if #order > 0 then
   local key = base .. "tenants"
-  local old = redis.call("HMGET", key, unpack(order))
+  local old = batch.read(key, order)
   local set, del = {}, {}
   for i = 1, #order do
     local row = t.tenants[order[i]]
@@ -47,8 +47,8 @@ if #order > 0 then
       set[#set + 1] = struct.pack(">I4I4I4I4", a, b, c, d)
     end
   end
-  if #set > 0 then redis.call("HSET", key, unpack(set)) end
-  if #del > 0 then redis.call("HDEL", key, unpack(del)) end
+  batch.write("HSET", key, set)
+  batch.write("HDEL", key, del)
 end
 local names = { "ready", "scheduled", "running", "dead" }
 for s = 1, 4 do

@@ -31,15 +31,19 @@ return (string.match(address, "^(.*)/"))
 
 --- function wake.latest(now: int, than: str | nil) -> str | nil, str
 -- The sleeper that lay down last, and until when; not of the process of `than`, for what froze that one froze its
--- neighbours. Looks at eight; when even the last is overdue, all are gone.
-local found = redis.call("ZRANGE", base .. "sleepers", 0, 7, "REV", "WITHSCORES")
+-- neighbours. Looks at a few, then at a hundred; when even the last is overdue, all are gone.
 local process = than and wake.process(than)
-for i = 1, #found, 2 do
-  if tonumber(found[i + 1]) <= now then
-    if i == 1 then redis.call("DEL", base .. "sleepers") end
-    return
+local from = 0
+for _, till in ipairs({ 3, 100 }) do
+  local found = redis.call("ZRANGE", base .. "sleepers", from, till, "REV", "WITHSCORES")
+  for i = 1, #found, 2 do
+    if tonumber(found[i + 1]) <= now then
+      if from == 0 and i == 1 then redis.call("DEL", base .. "sleepers") end
+      return
+    end
+    if wake.process(found[i]) ~= process then return found[i], found[i + 1] end
   end
-  if wake.process(found[i]) ~= process then return found[i], found[i + 1] end
+  from = till + 1
 end
 
 --- function wake.ring(now: int)
@@ -47,12 +51,12 @@ end
 local sleeper = wake.latest(now)
 if not sleeper then return end
 local marks = redis.call("HMGET", meta, "rung", "look", "witness")
-if marks[1] and now - tonumber(marks[1]) < 50 then return end
+if marks[1] and math.abs(now - marks[1]) < 50 then return end
 redis.call("ZREM", base .. "sleepers", sleeper)
 wake.send(sleeper, "0")
 redis.call("HSET", meta, "rung", now)
-local looked = marks[2] and tonumber(marks[2]) > now and redis.call("ZSCORE", base .. "sleepers", marks[3])
-local witness = not looked and wake.latest(now, sleeper)
+local looks = marks[2] and math.abs(marks[2] - now - 25) <= 25 and redis.call("ZSCORE", base .. "sleepers", marks[3])
+local witness = not looks and wake.latest(now, sleeper)
 if witness then
   wake.send(witness, "50")
   redis.call("HSET", meta, "look", now + 50, "witness", witness)

@@ -13,7 +13,7 @@ import msgspec
 
 from penstock import codec
 from penstock.components.job import Reason
-from penstock.components.transitions import Claim, Settlement
+from penstock.components.transitions import Claim, Settlement, milliseconds
 from penstock.errors import BadCall
 from penstock.settings import WorkerSettings
 from penstock.tasks.definition import Definition
@@ -25,6 +25,9 @@ log = logging.getLogger("penstock.worker")
 
 _TRACEBACK = 16_000
 """Characters of a traceback that are kept, from its end: the place of the error, not the way there."""
+
+_REASON = 4_000
+"""Characters of a reason that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +50,9 @@ class Execution:
 
     def prepare(self, claim: Claim) -> Run | Settlement:
         """Decode the call. A settlement: it cannot be run (here)."""
-        if not claim.record.is_call:
-            return self._unknown(claim, "a bare value, not a call of a task")
         try:
+            if not claim.record.is_call:
+                return self._unknown(claim, "a bare value, not a call of a task")
             name, arguments = split(claim.record.payload)
             definition = self._registry.get(name)
             if definition is None:
@@ -61,16 +64,14 @@ class Execution:
             return self._bury(claim, reason)
 
     def _unknown(self, claim: Claim, reason: str) -> Settlement:
-        """Hand it back for a worker that knows it (a rolling deploy), later each time; give up after an hour."""
-        waited = delay = 0.0
-        for delivery in range(claim.record.deliveries):
-            delay = min(60.0, self._settings.unknown_backoff * 2**delivery)
-            waited += delay
-        if waited - delay >= self._settings.unknown_limit:
-            log.error("job %s is a dead letter: %s, and nobody knew it for long", claim.id, reason)
-            return self._bury(claim, reason)
-        log.warning("job %s handed back for %.0f s: %s", claim.id, delay, reason)
-        return Settlement(claim.token, self._reason(reason), "later", delay)
+        """Hand it back for a worker that knows it (a rolling deploy); the server says for how long, and when to end."""
+        log.warning("job %s handed back: %s", claim.id, reason)
+        why = Reason(_clean(reason), "", self._worker, milliseconds(self._settings.unknown_limit))
+        return Settlement(claim.token, msgspec.json.encode(why), "unknown", self._settings.unknown_backoff)
+
+    def cancelled(self, run: Run) -> Settlement:
+        """The task cancelled itself, and nobody here did."""
+        return self._failed(run, asyncio.CancelledError("the task cancelled itself"))
 
     async def run(self, run: Run) -> Settlement:
         """Run an `async def` task on this loop."""
@@ -111,9 +112,10 @@ class Execution:
         try:
             what = f"the result of {run.definition.name}"
             return Settlement(run.claim.token, codec.encode(result, limit=self._max_payload, what=what))
-        except BadCall as error:
-            log.error("job %s ran, but is a dead letter: %s", run.claim.id, error)
-            return self._bury(run.claim, str(error))
+        except Exception as error:
+            reason = str(error) if isinstance(error, BadCall) else f"its result cannot be encoded: {_sentence(error)}"
+            log.error("job %s ran, but is a dead letter: %s", run.claim.id, reason)
+            return self._bury(run.claim, reason)
 
     def _failed(self, run: Run, error: BaseException) -> Settlement:
         """What becomes of a job that ended with `error`; an error that cannot be handled buries it."""
@@ -127,7 +129,7 @@ class Execution:
         claim, name = run.claim, run.definition.name
         if isinstance(error, Drop):
             log.info("job %s (%s) dropped: %s", claim.id, name, error)
-            return Settlement(claim.token, _clean(str(error)).encode(), "drop")
+            return Settlement(claim.token, _clean(str(error))[:_REASON].encode(), "drop")
         if isinstance(error, RetryLater):
             log.info("job %s (%s) runs again in %g s: %s", claim.id, name, error.seconds, error)
             return Settlement(claim.token, self._reason(str(error)), "later", error.seconds)
@@ -151,7 +153,7 @@ class Execution:
         return Settlement(claim.token, self._reason(reason, text), "bury")
 
     def _reason(self, reason: str, text: str = "") -> bytes:
-        return msgspec.json.encode(Reason(_clean(reason), _clean(text), self._worker))
+        return msgspec.json.encode(Reason(_clean(reason)[:_REASON], _clean(text), self._worker))
 
 
 def _clean(text: str) -> str:

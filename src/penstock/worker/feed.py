@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 
 from penstock.components.queue import Queue
@@ -11,6 +12,9 @@ from penstock.driver.steps import Step
 from penstock.store.record import mint_id
 
 log = logging.getLogger("penstock.worker")
+
+MOST_SETTLED = 500
+"""Settlements one turn carries; keeps a turn below a few milliseconds of server time."""
 
 
 class Feed:
@@ -40,12 +44,15 @@ class Feed:
         self.held.clear()
         self.settled.clear()
         self.awake = True
+        self.wake_at = 0.0
 
     def turn(self, want: int, *, leave: bool = False) -> Step[Turn]:
         """The next turn; or, while one is unanswered, that one again."""
         if self._unanswered is None:
             self._number += 1
-            self._sent, self.settled = self.settled, []
+            self._sent, self.settled = self.settled[:MOST_SETTLED], self.settled[MOST_SETTLED:]
+            # A message that comes from here on may overtake the answer, and must outlive it.
+            self.wake_at = math.inf
             self._want = want
             self._unanswered = self.queue.transitions.turn(
                 self.me,
@@ -77,7 +84,7 @@ class Feed:
         # Without a want it is not known whether there is more; and it did not lie down.
         self.awake = len(turn.claims) == self._want or turn.more
         due = self.sleep if turn.due_in is None else min(self.sleep, turn.due_in)
-        self.wake_at = time.monotonic() + due
+        self.wake_at = min(self.wake_at, time.monotonic() + due)
         return turn.claims
 
     @property

@@ -53,8 +53,10 @@ class Heartbeat(threading.Thread):
                 for feed in self._feeds:
                     if feed.held and time.monotonic() - feed.renewed >= feed.lease / 3:
                         self._beat(feed)
-            except RuntimeError:  # the loop is closed
-                return
+            except Exception:
+                if self._loop.is_closed():
+                    return
+                log.exception("the heartbeat stumbled, and goes on")
 
     def _beat(self, feed: Feed) -> None:
         me, asked = feed.me, time.monotonic()

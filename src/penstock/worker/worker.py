@@ -11,6 +11,7 @@ A turn that fails is sent again as it was until the server answers. The heartbea
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import os
@@ -62,6 +63,8 @@ class Worker:
             raise ConfigurationError("nothing to do: no task is registered, and no queue was named")
         if self.settings.concurrency < 1:
             raise ConfigurationError(f"concurrency={self.settings.concurrency}: 1 or more")
+        if not 1 <= self.settings.max_batch <= 1000:
+            raise ConfigurationError(f"max_batch={self.settings.max_batch}: 1 to 1000")
         for definition in app.registry:
             definition.signature.check()
         self.name = f"{socket.gethostname()}:{os.getpid()}"
@@ -107,12 +110,24 @@ class Worker:
                 part.result()
         finally:
             heartbeat.stop()
+            self._hand.give_up()
+            self._hand.running.clear()
+            running = [*parts, *self._tasks]
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
             self._threads.close()
-            for part in parts:
-                part.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)
             for waiter in waiters:
                 waiter.close()
+            await self._let_go()
+
+    async def _let_go(self) -> None:
+        """After an end without a stop: what is held still goes to others at once."""
+        for feed in self.feeds:
+            if feed.held:
+                with contextlib.suppress(Exception):
+                    step = feed.queue.transitions.abandon(feed.me)
+                    await asyncio.wait_for(self._drivers.aio.run(step), 1.0)
 
     def stop(self) -> None:
         """Once: claim no more, let running jobs finish. Again: hand them back now."""
@@ -156,8 +171,10 @@ class Worker:
         self._hand_back(self._hand.stalled())
         for feed in self.feeds:
             room = 0 if self._stops else self._hand.room
-            asks = feed.awake or feed.wake_at <= time.monotonic()
-            if feed.busy or (asks and (self._hand.hungry or feed.wake_at <= time.monotonic()) and not self._stops):
+            called = feed.wake_at <= time.monotonic()
+            # Who stops rises, so that no wake-up goes to one who takes no job any more.
+            asks = not feed.awake if self._stops else called or (feed.awake and self._hand.hungry)
+            if feed.busy or asks:
                 await self._turn(feed, room)
 
     async def _turn(self, feed: Feed, want: int, *, leave: bool = False) -> None:
@@ -181,6 +198,8 @@ class Worker:
             self._drop(feed)
         self._hand.waiting.extend((feed, claim) for claim in feed.answered(turn, asked_at))
         self._fill()
+        if feed.settled:
+            self._settle_soon()
 
     def _due(self) -> bool:
         """Is the next round due now?"""
@@ -224,7 +243,9 @@ class Worker:
         try:
             settlement = await self._execution.run(run)
         except asyncio.CancelledError:
-            return  # handed back, or dropped with its lease
+            if run.claim.token not in self._hand.running:
+                return  # handed back, or dropped with its lease
+            settlement = self._execution.cancelled(run)
         self._finished(settlement)
 
     def _finished(self, settlement: Settlement) -> None:
