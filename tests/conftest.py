@@ -118,6 +118,7 @@ class Apps:
 @pytest.fixture
 def apps(house: Any, place: str, nodes: list[Any], request: pytest.FixtureRequest) -> Iterator[Apps]:
     """Fails the test for what its apps left in the server. For a test without a loop, which closes them itself."""
+    faults(nodes, (), damaged=True)  # deletes what tests without an app left behind
     made = Apps(house, place)
     yield made
     made.close()

@@ -85,7 +85,7 @@ async def test_waiting_for_a_result_does_not_poll(make_app: MakeApp, do: Do, raw
 async def test_a_result_that_does_not_come_in_time(queue: Queue, do: Do, raw: Any, timeout: float):
     job = await do(queue.put, "x")
     began = time.monotonic()
-    with pytest.raises(ResultTimeout, match="is ready, not finished yet"):
+    with pytest.raises(ResultTimeout, match="is ready, nobody has started it yet"):
         await do(job.result, timeout)
     assert max(0, timeout) <= time.monotonic() - began < 1
     assert waiters(raw, queue) == 0

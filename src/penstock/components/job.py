@@ -202,6 +202,11 @@ class Job(OfQueue[Home], Generic[R]):
                 raise JobNotFound(f"no job {self.id}: {gone}")
             case _ if found.record is not None and found.record.ttl == 0:
                 raise ResultNotKept(f"job {self.id} was enqueued with result_ttl=0: its result is not kept")
+            case Status.READY:
+                raise ResultTimeout(
+                    f"job {self.id} is ready, nobody has started it yet: does a worker serve queue {self._queue.name} "
+                    "on this server (the same address, or the same folder's .penstock)?"
+                )
             case _:
                 raise ResultTimeout(f"job {self.id} is {status}, not finished yet; ask again later")
 

@@ -11,6 +11,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from penstock.components.job import Job
 from penstock.components.queue import CHUNK, Queue
 from penstock.driver.steps import Drivers, Step, Steps, verb
+from penstock.errors import BadCall
 from penstock.store.record import CALL
 from penstock.tasks.definition import Definition, Options
 
@@ -105,6 +106,8 @@ def enqueue_all(calls: Iterable[Call[R]]) -> Steps[list[Job[R]]]:
     jobs: list[Job[R]] = []
     waiting: dict[tuple[Queue, bool], list[tuple[str, bytes]]] = {}
     for call in calls:
+        if not isinstance(call, Call):
+            raise BadCall(f"enqueue_many takes calls, as in task.call(…), not {type(call).__name__}")
         key, record = call.draft()
         jobs.append(call.job(key))
         lot = waiting.setdefault((call.task.home, call.task.options.durable), [])

@@ -110,8 +110,11 @@ class Connector:
         """For people: without the password, and without starting a server only to name it."""
         if self._origin is not None:
             return self._origin.shown
-        address = Outside().text("url")
-        return parse(address).shown if address else "embedded"
+        try:
+            address = Outside().text("url")
+            return parse(address).shown if address else "embedded"
+        except ConfigurationError:  # told by who asked for a connection
+            return "an address that cannot be read"
 
     @property
     def is_cluster(self) -> bool:

@@ -119,6 +119,8 @@ class Attempts:
             self._since = now
         passed = now - self._since
         if passed >= self._give_up_after:
+            # Without the chain of the library's own attempts, which says the same in forty lines.
+            error.__context__ = error.__cause__ = None
             raise ServerUnavailable(_unavailable(error, word, address, passed)) from error
         pause = min(_SLOWEST, _FASTEST * 2.0 ** min(self.tries, 10)) * random.uniform(0.5, 1.0)
         if passed < _SLOWEST <= passed + pause:
@@ -144,7 +146,7 @@ def translated(error: Exception, word: str) -> ServerError:
 def _unavailable(error: Exception, word: str, address: str, passed: float) -> str:
     if word == LOST:
         return (
-            f"nobody answers at {address}, tried for {passed:.1f} s: {str(error) or type(error).__name__}. "
+            f"nobody answers at {address}, tried for {passed:.1f} s: {str(error).rstrip('.') or type(error).__name__}. "
             "Is the server running, and is this the address meant (the argument, or $PENSTOCK_URL)?"
         )
     return f"the server at {address} is not ready, tried for {passed:.1f} s: {word} {error}"

@@ -46,8 +46,12 @@ class Definition:
         return inspect.iscoroutinefunction(self.function)
 
     @property
-    def origin(self) -> str:
-        return f"{self.function.__module__}.{self.function.__qualname__}"
+    def place(self) -> str:
+        """Where it is defined. The same function of a module that was loaded again has the same."""
+        function = inspect.unwrap(getattr(self.function, "func", self.function))
+        code = getattr(function, "__code__", None)
+        line = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+        return f"{function.__module__}.{getattr(function, '__qualname__', function)}{line}"
 
 
 @dataclass(frozen=True, slots=True)

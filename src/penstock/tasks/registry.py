@@ -17,9 +17,9 @@ class Registry:
 
     def add(self, definition: Definition) -> None:
         known = self._tasks.get(definition.name)
-        if known is not None and known.origin != definition.origin:
+        if known is not None and known.place != definition.place:
             raise ConfigurationError(
-                f"two tasks are named {definition.name!r} ({known.origin} and {definition.origin}): give one a name=…"
+                f"two tasks are named {definition.name!r} ({known.place} and {definition.place}): give one a name=…"
             )
         self._tasks[definition.name] = definition
 

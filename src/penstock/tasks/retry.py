@@ -47,6 +47,10 @@ class Retry(Exception):
         self.on = on
         self.never = never
 
+    def __repr__(self) -> str:
+        rest = f"base={self.base:g}, factor={self.factor:g}, cap={self.cap:g}, jitter={self.jitter:g}"
+        return f"Retry({self.times}, {rest})"
+
     def applies(self, error: BaseException) -> bool:
         """Is this an error the policy retries?"""
         return isinstance(error, self.on) and not isinstance(error, self.never)

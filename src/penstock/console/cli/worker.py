@@ -119,7 +119,8 @@ def _introduce(app: Penstock, queues: Sequence[str], concurrency: int, style: Lo
     else:
         print(_screen(server, concurrency, tasks), file=sys.stderr, flush=True)
     for queue in (name for name, known in tasks.items() if not known):
-        log.warning("queue %s has no task in this app: jobs found there are handed back", queue)
+        others = ", ".join(app.registry.queues()) or "none"
+        log.warning("queue %s has no task in this app, jobs found there are handed back; it has: %s", queue, others)
 
 
 def describe_server(app: Penstock) -> str:

@@ -228,6 +228,8 @@ class _Run:
             number = books.request(request.client, request.day, due, fails=fails, delayed=delay > 0)
             task = tasks.count_request.using(tenant=request.client, delay=delay)
             yield task.call(number, line, due, fails)
+        if not books.requests:
+            raise ConfigurationError(f"no line of {self._order.log} is in the Common or Combined Log Format")
 
     # --- the worker ---
 
