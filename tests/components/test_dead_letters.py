@@ -1,8 +1,11 @@
 """Dead letters: listed with their reasons, run again, removed."""
 
+import asyncio
+
 import pytest
 
 from penstock import JobFailed, Penstock, Queue, Status
+from penstock.components.transitions import Settlement
 from tests.conftest import Do, Time
 
 
@@ -105,3 +108,33 @@ async def test_a_dead_letter_is_not_cancelled(queue: Queue, do: Do):
     assert await do(queue.job(dead).cancel) is False
     assert await do(queue.purge) == 0
     assert len(await do(queue.dead.list)) == 1
+
+
+async def test_more_than_a_command_can_name_are_requeued_and_removed(queue: Queue, do: Do):
+    await do(queue.put_many, range(9000), tenant="t")
+    while items := await do(queue.claim, 1000, lease=60):
+        step = [queue.transitions.settle(item._me, Settlement(item._claim.token, b"", "bury")) for item in items]
+        await asyncio.gather(*(queue._drivers.aio.run(one) for one in step))
+    ids = [f"raw:{key.decode()}" for key in await everything(queue)]
+    assert len(ids) == 9000
+    assert await do(queue.dead.requeue, *ids[:8500]) == 8500
+    assert await do(queue.dead.remove, *ids[8500:]) == 500
+    counts = await do(queue.count)
+    assert (counts.ready, counts.dead) == (8500, 0)
+    assert await do(queue.purge) == 8500
+
+
+async def everything(queue: Queue) -> list[bytes]:
+    pages = [await queue._drivers.aio.run(queue.transitions.graves(offset, 1000)) for offset in range(0, 9000, 1000)]
+    return [key.encode() for page in pages for key, *_ in page]
+
+
+async def test_a_dead_letter_that_is_requeued_late_does_not_expire(queue: Queue, do: Do, clock: Time):
+    await do(queue.put, "a", expires=10)
+    (item,) = await do(queue.claim)
+    await do(item.fail, "no")
+    clock.advance(60)
+    assert await do(queue.dead.requeue, item.id) == 1
+    (again,) = await do(queue.claim)
+    assert again.id == item.id
+    await do(again.complete)

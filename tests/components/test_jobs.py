@@ -171,3 +171,13 @@ async def test_an_id_twice_in_one_batch_is_queued_once(app: Penstock, queue: Que
     (item,) = await do(queue.claim, 10)
     assert item.body == ["task", {"n": 0}]
     await do(item.complete)
+
+
+async def test_a_claim_that_does_not_wait_looks_past_any_number_of_cancelled_jobs(app: Penstock, do: Do):
+    queue = app.queue("raw")
+    for job in await do(queue.put_many, range(300)):
+        await do(job.cancel)
+    wanted = await do(queue.put, "wanted")
+    (item,) = await do(queue.claim)
+    assert item.id == wanted.id
+    await do(item.complete)

@@ -312,6 +312,31 @@ async def test_an_ending_that_cannot_be_meant_does_not_stop_the_worker(
     assert await job.status.aio() in {Status.DEAD, Status.SCHEDULED, Status.DROPPED}
 
 
+@KINDS
+async def test_a_result_whose_encoding_raises_anything_makes_a_dead_letter(app: Penstock, kind: str):
+    class Lazy:
+        def model_dump(self, mode: str) -> Any:
+            raise KeyError(mode)
+
+    job = await task_of(app, kind, Lazy).enqueue.aio()
+    await burst(app, wait=5)
+    assert (await the_letter(app)).id == job.id
+    assert "its result cannot be encoded: KeyError" in (await the_letter(app)).reason
+
+
+async def test_a_task_that_cancels_itself_is_a_dead_letter(app: Penstock):
+    @app.task(queue="q")
+    async def give_up() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(1)
+
+    await give_up.enqueue.aio()
+    await burst(app, wait=5)
+    assert (await the_letter(app)).reason == "CancelledError: the task cancelled itself"
+
+
 # --- timeouts ---
 
 

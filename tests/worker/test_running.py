@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from penstock import ConfigurationError, Penstock, Status, WorkerSettings
+from penstock.components.transitions import Turn
+from penstock.worker.feed import Feed
 from penstock.worker.worker import Worker
 from tests.conftest import Time, until
 from tests.worker.work import at_work, burst
@@ -262,3 +264,44 @@ async def test_an_expired_job_is_not_run(app: Penstock, clock: Time):
     await burst(app)
     assert not runs
     assert await job.status.aio() is Status.EXPIRED
+
+
+async def test_thousands_of_tenants_that_end_together_are_all_settled(app: Penstock):
+    @app.task(queue="q", result_ttl=0)
+    async def pause(n: int) -> None:
+        await asyncio.sleep(0.05)
+
+    await app.enqueue_many.aio(pause.using(tenant=f"t{n}").call(n) for n in range(9000))
+    await burst(app, concurrency=9000, wait=60)
+    counts = await app.queue("q").count.aio()
+    assert (counts.completed, counts.ready, counts.running, counts.lost) == (9000, 0, 0, 0)
+
+
+async def test_a_wake_up_that_overtakes_the_answer_is_not_forgotten(app: Penstock):
+    feed = Feed(app.queue("q"), lease=10, sleep=20)
+    feed.turn(1)
+    feed.woken(["0"])
+    feed.answered(Turn(True), time.monotonic())
+    assert feed.wake_at <= time.monotonic()
+    feed.turn(1)
+    feed.answered(Turn(True), time.monotonic())
+    assert feed.wake_at > time.monotonic() + 10
+
+
+async def test_a_worker_that_is_cancelled_lets_others_have_its_jobs_at_once(app: Penstock):
+    begun = asyncio.Event()
+
+    @app.task(queue="q")
+    async def hold(n: int) -> None:
+        begun.set()
+        await asyncio.sleep(60 * (n == 1))
+
+    job = await hold.enqueue.aio(1)
+    run = asyncio.create_task(Worker(app).run())
+    await asyncio.wait_for(begun.wait(), 5)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    (item,) = await app.queue("q").claim.aio(wait=5)
+    assert item.id == job.id
+    await item.complete.aio()

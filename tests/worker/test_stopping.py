@@ -169,3 +169,24 @@ async def test_a_stopped_worker_leaves_the_waking_to_the_others(app: Penstock, s
     assert time.monotonic() - began < 0.2
     other.stop()
     await asyncio.wait_for(run, 5)
+
+
+async def test_a_worker_that_waits_for_its_last_job_rests_meanwhile(app: Penstock):
+    worker = Worker(app, WorkerSettings(queues=("q",)))
+    release = asyncio.Event()
+
+    @app.task(queue="q")
+    async def hold() -> None:
+        await release.wait()
+
+    await hold.enqueue.aio()
+    run = asyncio.create_task(worker.run())
+    await until(lambda: worker._hand.running)
+    worker.stop()
+    rest = [await hold.enqueue.aio() for _ in range(3)]
+    used = time.process_time()
+    await asyncio.sleep(0.5)
+    assert time.process_time() - used < 0.25
+    release.set()
+    await asyncio.wait_for(run, 5)
+    assert [await job.status.aio() for job in rest] == [Status.READY] * 3
