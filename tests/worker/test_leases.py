@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 import time
 from typing import Any
 
@@ -185,3 +186,24 @@ async def test_no_beat_is_sent_for_a_worker_that_holds_nothing(make_app: MakeApp
 @pytest.fixture(autouse=True)
 def log_everything(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
+
+
+async def test_a_lost_job_does_not_come_back_behind_its_own_thread(app: Penstock):
+    begun, release = threading.Event(), threading.Event()
+
+    @app.task(queue="q")
+    def hold() -> None:
+        begun.set()
+        release.wait(10)
+
+    job = await hold.enqueue.aio()
+    async with at_work(app, concurrency=1) as worker:
+        await until(begun.is_set)
+        await app._drivers.aio.run(app.queue("q").transitions.abandon(worker.feeds[0].me))
+        await app.queue("q").put.aio("wakes the worker up", priority=9)
+        (item,) = await app.queue("q").claim.aio(wait=5)
+        assert item.id == job.id
+        await item.complete.aio()
+        release.set()
+        await until(lambda: not worker._hand.adrift)
+    await app.queue("q").purge.aio()

@@ -37,6 +37,8 @@ class Inflight:
         self._last_start = 0.0
         self.waiting: deque[tuple[Feed, Claim]] = deque()
         self.running: dict[bytes, Running] = {}
+        self.adrift: set[bytes] = set()
+        """Claims that were lost while their thread runs on: it cannot be stopped, so its runner is not free."""
 
     @property
     def ahead(self) -> int:
@@ -48,8 +50,11 @@ class Inflight:
     @property
     def room(self) -> int:
         """How many more to claim."""
-        free = self._concurrency - len(self.running)
-        return max(0, min(self._max_batch, free + self.ahead) - len(self.waiting))
+        return max(0, min(self._max_batch, self._free + self.ahead) - len(self.waiting))
+
+    @property
+    def _free(self) -> int:
+        return self._concurrency - len(self.running) - len(self.adrift)
 
     @property
     def hungry(self) -> bool:
@@ -62,9 +67,7 @@ class Inflight:
 
     def take(self) -> tuple[Feed, Claim] | None:
         """The next claim to start, if a runner is free."""
-        if not self.waiting or len(self.running) >= self._concurrency:
-            return None
-        return self.waiting.popleft()
+        return self.waiting.popleft() if self.waiting and self._free > 0 else None
 
     def start(self, feed: Feed, claim: Claim, name: str) -> None:
         self._last_start = now = time.monotonic()
@@ -74,6 +77,7 @@ class Inflight:
         """Its feed; None when the job was dropped meanwhile."""
         job = self.running.pop(token, None)
         if job is None:
+            self.adrift.discard(token)
             return None
         took = max(1e-6, time.monotonic() - job.started)
         self._mean = took if self._mean is None else self._mean + _SMOOTHING * (took - self._mean)
@@ -82,9 +86,9 @@ class Inflight:
     def stalled(self) -> list[tuple[Feed, Claim]]:
         """Claims to hand back because the runners are blocked; the mean learns from it."""
         now = time.monotonic()
-        if not self.waiting or len(self.running) < self._concurrency or now - self._last_start < STALLED:
+        if not self.waiting or self._free > 0 or now - self._last_start < STALLED:
             return []
-        self._mean = max(now - job.started for job in self.running.values())
+        self._mean = max((now - job.started for job in self.running.values()), default=self._mean)
         return self.give_up()
 
     def give_up(self) -> list[tuple[Feed, Claim]]:

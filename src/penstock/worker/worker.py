@@ -251,6 +251,7 @@ class Worker:
     def _finished(self, settlement: Settlement) -> None:
         feed = self._hand.finish(settlement.token)
         if feed is None:
+            self._pulse.set()  # dropped with its lease; but its runner is free now
             return
         feed.settled.append(settlement)
         if log.isEnabledFor(logging.DEBUG):
@@ -291,9 +292,10 @@ class Worker:
 
     def _drop(self, feed: Feed) -> None:
         lost = {job.claim.token for job in self._hand.drop(feed)}
-        for task, claim in list(self._tasks.items()):
-            if claim.token in lost:
-                task.cancel("the lease was lost")
+        on_the_loop = {task: claim.token for task, claim in self._tasks.items() if claim.token in lost}
+        self._hand.adrift |= lost - set(on_the_loop.values())
+        for task in on_the_loop:
+            task.cancel("the lease was lost")
 
     def _name_of(self, task: asyncio.Task[object]) -> str:
         claim = self._tasks.get(task)
