@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
@@ -392,6 +393,8 @@ class Histories(RuleBasedStateMachine):
         self.model.judge(self.dump)
 
     def teardown(self) -> None:
+        if sys.exception():
+            return  # a step has failed; that is what is to be told
         self.drain()
         self.exhume_all()
         for tenant in list(self.model.weights):
@@ -405,6 +408,7 @@ class Histories(RuleBasedStateMachine):
         self.wait(3600)
         self.workers = [last] = [Worker("last")]
         while self.model.in_state("r", "s", "x"):
+            assert last.number < 200, "the queue does not run empty"
             self.wait(0 if self.model.in_state("r") else 5)
             last.number += 1
             self.take_turn(last, 64, [settlement(claim, None, 0) for claim in last.hand], 0.0)
@@ -427,7 +431,7 @@ class Histories(RuleBasedStateMachine):
 
 META = {
     *(b"format seq ready scheduled running dead completed retried buried dropped cancelled expired lost front".split()),
-    *(b"rung look witness keeper keeper_till deputy deputy_till watch due_first".split()),
+    *(b"rung look witness timekeeper timekeeper_till deputy deputy_till watch due_first".split()),
     *(b"v%d" % level for level in range(10)),
 }
 

@@ -123,6 +123,7 @@ class World:
     def turn(self, one: Process) -> None:
         """Settle what is done, ask for as many jobs as runners are free, lie down if there are less."""
         one.turns.append(self.now)
+        assert len(one.turns) < 20_000, "turns lead to turns"
         done = [key for key, run in one.running.items() if run.done_at <= self.now]
         delay = self.chance.choice([0, 0, 0, 0.7, 4])
         ends = [settlement(one.running[key].claim, "retry" if delay else None, delay) for key in done]

@@ -87,7 +87,7 @@ def test_a_call_that_is_sent_again_changes_nothing_even_when_its_jobs_are_done(s
 
 def test_what_a_producer_sent_last_is_forgotten_after_a_minute(stand: Stand):
     stand.put_as("p", 1, "j")
-    assert 59_000 < stand.client.pttl(stand.base + "producer:p") <= 60_000
+    assert 50_000 < stand.client.pttl(stand.base + "producer:p") <= 60_000
 
 
 def test_an_own_id_that_comes_again_forgets_how_it_ended_before(stand: Stand):
@@ -153,8 +153,9 @@ def test_a_cancelled_id_that_is_enqueued_again_runs_once(stand: Stand):
 
 def purge(stand: Stand, tenant: str | None, slice_: int = 100) -> list[int]:
     """How many each slice cancelled."""
-    offset, finished, counts = 0, False, []
-    while not finished:
+    offset, finished = 0, False
+    counts: list[int] = []
+    while not finished and len(counts) < 50:
         n, offset, finished = stand.run(stand.transitions.purge(tenant, offset, slice_))
         counts.append(n)
     return counts

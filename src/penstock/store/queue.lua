@@ -129,7 +129,7 @@ local more_lost = job.take_back(s, 100)
 lane.push_all(s.lanes)
 s.lanes = {}
 
-local switches = redis.call("HMGET", meta, "paused", "front", "keeper")
+local switches = redis.call("HMGET", meta, "paused", "front", "timekeeper")
 local room = { want = want, tokens = {}, reply = {} }
 if want > 0 and not switches[1] then room = job.claim(s, me, want, (tonumber(switches[2]) or 0) > 0) end
 job.commit(s)

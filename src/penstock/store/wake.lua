@@ -3,15 +3,15 @@
 --   sleepers         ZSET  address -> server ms until which it says it sleeps
 --   inbox:<process>  LIST  "<number> <message>" for the waiters of one process, which blocks on it; PX
 --   meta             HASH  rung: ms of a wake-up no turn followed yet; look, witness: ms at which who looks
---                          keeper, keeper_till, deputy, deputy_till: who watches the clock
---                          watch: ms at which the keeper looks next
+--                          timekeeper, timekeeper_till, deputy, deputy_till: who watches the clock
+--                          watch: ms at which the timekeeper looks next
 --
 -- An address is `process/number`. Messages to a sleeper: "0" take a turn now, "<n>" take one in n ms.
 --
 -- Going to sleep is recorded in the step that found nothing. A job that becomes ready wakes the sleeper that
 -- lay down last, and tells a second one, the witness, to look 50 ms later: the first may be frozen. Of the
--- sleepers one, the keeper, is told when the next job is due (or a lease runs out); the deputy is told the same
--- and 300 ms more, and takes the office over when it finds that the keeper did not act. Witness and deputy are of
+-- sleepers one, the timekeeper, is told when the next job is due (or a lease runs out); the deputy is told the same
+-- and 300 ms more, and takes the office over when it finds that the timekeeper did not act. Witness and deputy are of
 -- another process than the one they stand in for.
 
 --- function clock.now(given: int) -> int
@@ -66,8 +66,8 @@ end
 redis.call("HDEL", meta, "rung")
 
 --- function wake.arm(now: int, due: int)
--- A job will be due, or a lease run out: tell those who watch the clock, unless the keeper looks before then.
-local office = redis.call("HMGET", meta, "keeper", "deputy", "watch")
+-- A job will be due, or a lease run out: tell those who watch the clock, unless the timekeeper looks before then.
+local office = redis.call("HMGET", meta, "timekeeper", "deputy", "watch")
 local watch = office[3] and tonumber(office[3]) or 0
 if not office[1] or (watch > now and watch <= due) then return end
 wake.send(office[1], string.format("%d", math.max(0, due - now)))
@@ -82,13 +82,13 @@ local at = math.min(tonumber(due[2]) or math.huge, tonumber(lease[2]) or math.hu
 return at < math.huge and math.max(0, at - now) or -1
 
 --- function wake.watch(now: int) -> int
--- The next event, which the keeper is told now.
+-- The next event, which the timekeeper is told now.
 local event = wake.next_event(now)
 if event < 0 then redis.call("HDEL", meta, "watch") else redis.call("HSET", meta, "watch", now + event) end
 return event
 
 --- function wake.deputy_event(now: int) -> int
--- The same for the deputy: 300 ms after the keeper should have looked.
+-- The same for the deputy: 300 ms after the timekeeper should have looked.
 local event = wake.next_event(now)
 local watch = redis.call("HGET", meta, "watch")
 if watch and tonumber(watch) > now then event = event < 0 and watch - now or math.min(event, watch - now) end
@@ -96,18 +96,18 @@ return event < 0 and event or event + 300
 
 --- function wake.appoint(now: int)
 -- Fill the vacant offices from those who lay down last, and tell them when to act.
-local office = redis.call("HMGET", meta, "keeper", "deputy")
-local keeper, till = office[1], nil
-if not keeper then
-  keeper, till = wake.latest(now)
-  if not keeper then return end
-  redis.call("HSET", meta, "keeper", keeper, "keeper_till", till)
+local office = redis.call("HMGET", meta, "timekeeper", "deputy")
+local timekeeper, till = office[1], nil
+if not timekeeper then
+  timekeeper, till = wake.latest(now)
+  if not timekeeper then return end
+  redis.call("HSET", meta, "timekeeper", timekeeper, "timekeeper_till", till)
   local event = wake.watch(now)
-  if event >= 0 then wake.send(keeper, string.format("%d", event)) end
+  if event >= 0 then wake.send(timekeeper, string.format("%d", event)) end
 end
 local deputy = office[2]
 if not deputy then
-  deputy, till = wake.latest(now, keeper)
+  deputy, till = wake.latest(now, timekeeper)
   if not deputy then return end
   redis.call("HSET", meta, "deputy", deputy, "deputy_till", till)
   local event = wake.deputy_event(now)
@@ -115,24 +115,24 @@ if not deputy then
 end
 
 --- function wake.depose(address: str) -> bool
--- `address` found work that the keeper should have found before. Returns whether the office is vacant now; who held
+-- `address` found work that the timekeeper should have found before. Returns whether the office is vacant now; who held
 -- it is told to come, and lies down again if it can.
-local keeper = redis.call("HGET", meta, "keeper")
-if not keeper or keeper == address then return false end
-redis.call("ZREM", base .. "sleepers", keeper)
-redis.call("HDEL", meta, "keeper", "keeper_till")
-wake.send(keeper, "0")
+local timekeeper = redis.call("HGET", meta, "timekeeper")
+if not timekeeper or timekeeper == address then return false end
+redis.call("ZREM", base .. "sleepers", timekeeper)
+redis.call("HDEL", meta, "timekeeper", "timekeeper_till")
+wake.send(timekeeper, "0")
 return true
 
 --- function wake.sleep(address: str, now: int, till: int) -> int
 -- Lie down; returns after how many ms to take a turn unasked, -1 for none.
 redis.call("ZADD", base .. "sleepers", till, address)
-local office = redis.call("HMGET", meta, "keeper", "keeper_till", "deputy", "deputy_till")
-local keeper = office[1] and tonumber(office[2]) > now and office[1]
+local office = redis.call("HMGET", meta, "timekeeper", "timekeeper_till", "deputy", "deputy_till")
+local timekeeper = office[1] and tonumber(office[2]) > now and office[1]
 local deputy = office[3] and tonumber(office[4]) > now and office[3]
-if keeper == address or not keeper then
-  redis.call("HSET", meta, "keeper", address, "keeper_till", till)
-  if not keeper then
+if timekeeper == address or not timekeeper then
+  redis.call("HSET", meta, "timekeeper", address, "timekeeper_till", till)
+  if not timekeeper then
     if not deputy or wake.process(deputy) == wake.process(address) then
       redis.call("HDEL", meta, "deputy", "deputy_till")
     end
@@ -140,7 +140,7 @@ if keeper == address or not keeper then
   end
   return wake.watch(now)
 end
-if deputy == address or (not deputy and wake.process(keeper) ~= wake.process(address)) then
+if deputy == address or (not deputy and wake.process(timekeeper) ~= wake.process(address)) then
   redis.call("HSET", meta, "deputy", address, "deputy_till", till)
   return wake.deputy_event(now)
 end
@@ -149,11 +149,11 @@ return -1
 --- function wake.rise(address: str, now: int)
 -- No longer asleep: hand an office on to those who sleep.
 redis.call("ZREM", base .. "sleepers", address)
-local office = redis.call("HMGET", meta, "keeper", "deputy", "deputy_till")
+local office = redis.call("HMGET", meta, "timekeeper", "deputy", "deputy_till")
 if office[1] == address then
-  redis.call("HDEL", meta, "keeper", "keeper_till", "deputy", "deputy_till")
+  redis.call("HDEL", meta, "timekeeper", "timekeeper_till", "deputy", "deputy_till")
   if office[2] and tonumber(office[3]) > now then
-    redis.call("HSET", meta, "keeper", office[2], "keeper_till", office[3])
+    redis.call("HSET", meta, "timekeeper", office[2], "timekeeper_till", office[3])
     local event = wake.watch(now)
     if event >= 0 then wake.send(office[2], string.format("%d", event)) end
   end
