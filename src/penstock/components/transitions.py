@@ -34,6 +34,11 @@ class Clock:
     now_ms: int = 0
 
 
+def _id(token: bytes) -> str:
+    """The job a token is for; it comes after twelve digits of the claim's number."""
+    return token[12:].decode(errors="replace")
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """One job in hand: the token settles it."""
@@ -43,7 +48,7 @@ class Claim:
 
     @property
     def id(self) -> str:
-        return self.token[12:].decode(errors="replace")
+        return _id(self.token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,10 @@ class Settlement:
     data: bytes = b"null"
     ending: Ending | None = None
     delay: float = 0.0
+
+    @property
+    def id(self) -> str:
+        return _id(self.token)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class Feed:
         for settlement in self._sent:
             self.held.discard(settlement.token)
         for settlement in turn.stale:
-            log.warning("settlement of job %s refused: it was taken back", settlement.token[12:].decode())
+            log.warning("settlement of job %s refused: it was taken back", settlement.id)
         self._sent = []
         self.held.update(claim.token for claim in turn.claims)
         # Without a want it is not known whether there is more; and it did not lie down.

@@ -196,8 +196,12 @@ class Worker:
             log.info("the server answers again")
         if not turn.alive:
             self._drop(feed)
-        self._hand.waiting.extend((feed, claim) for claim in feed.answered(turn, asked_at))
-        self._fill()
+        claims = [(feed, claim) for claim in feed.answered(turn, asked_at)]
+        if self._stops:  # the stop came while they were on their way
+            self._hand_back(claims)
+        else:
+            self._hand.waiting.extend(claims)
+            self._fill()
         if feed.settled:
             self._settle_soon()
 
@@ -255,7 +259,7 @@ class Worker:
             return
         feed.settled.append(settlement)
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("job %s %s", settlement.token[12:].decode(), settlement.ending or "complete")
+            log.debug("job %s %s", settlement.id, settlement.ending or "complete")
         self._fill()
         self._settle_soon()
 
