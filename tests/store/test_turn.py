@@ -341,7 +341,7 @@ def test_a_repeated_turn_gives_only_what_is_still_held(stand: Stand):
     stand.put("a", "b")
     hand = Hand(stand, "w")
     a, b = hand.claim(2)
-    assert hand.settle_alone(a)
+    assert hand.settle_alone(a, "retry")
     assert [claim.token for claim in hand.again().claims] == [b.token]
 
 

@@ -253,9 +253,9 @@ def test_a_deputy_looks_after_the_time_at_which_the_timekeeper_should_have_looke
     """A dead timekeeper was told of a lease that has been given back since: what is due later is told to no one."""
     lie_down(stand, "dead", "q", "r")
     stand.put("j")
-    come(stand, "r", sleep=0)
-    come(stand, "r", want=0, number=3)
-    come(stand, "q", want=0)
+    (claim,) = come(stand, "r", sleep=0).claims
+    Hand(stand, "r.worker", lease=1000, number=2).settle(claim)
+    Hand(stand, "q.worker", lease=1000, number=1).turn(0, address="q/1", sleep=50)
     (turn,) = lie_down(stand, "s")
     assert office(stand) == ("dead/1", "s/1")
     assert turn.due_in == 10.299
