@@ -89,6 +89,7 @@ class Books:
     def faults(self) -> Iterator[str]:
         yield from self._counts()
         yield from self._lanes()
+        yield from self._turns()
         yield from self._schedule()
         yield from self._claims()
         yield from self._rest()
@@ -118,19 +119,31 @@ class Books:
                 if tenant.encode() not in self.keys.get(f"turns:{level}", {}):
                     yield f"{suffix}{place}: entries, but no turn"
                 for entry in entries:
-                    record = self.jobs.get(entry[11:])
-                    if record is not None and record.state == b"r" and _generation(record) == int(entry[:10], 16):
+                    record = self._ready(entry)
+                    if record is not None:
                         found[entry[11:]] += 1
                         if (level, tenant) != (str(record.priority), record.tenant):
                             yield f"{suffix}{place}: {entry!r} is in another's lane"
+        suspects = [entry[11:] for entry in self.keys.get("suspects", {}) if self._ready(entry)]
+        if set(suspects) != {key for key in self.of_state(b"r") if self.jobs[key].is_suspect}:
+            yield f"suspects: {self.keys.get('suspects')}"
+        found.update(suspects)
         if found != Counter(self.of_state(b"r")):
             yield f"ready are {self.of_state(b'r')}, in lanes are {found}"
+
+    def _turns(self) -> Iterator[str]:
         for level, tenants in self.many("turns:").items():
             for tenant in tenants:
                 if not {f"{suffix}{level}:{tenant.decode()}" for suffix in ("lane:", "front:")} & set(self.keys):
                     yield f"turns:{level}: {tenant!r} has a turn, but no entries"
         if int(self.meta.get(b"front", 0)) != sum(map(len, self.many("front:").values())):
             yield f"meta front: {self.meta.get(b'front')}"
+
+    def _ready(self, entry: bytes) -> Record | None:
+        """The ready job that an entry stands for; None for one that was cancelled."""
+        record = self.jobs.get(entry[11:])
+        stands = record is not None and record.state == b"r" and _generation(record) == int(entry[:10], 16)
+        return record if stands else None
 
     def _schedule(self) -> Iterator[str]:
         found = {entry[11:]: (int(entry[:10], 16), due) for entry, due in self.keys.get("schedule", {}).items()}
@@ -146,6 +159,8 @@ class Books:
         held = self.many("held:")
         if set(held) != {me.decode() for me in self.keys.get("leases", {})}:
             yield f"leases: {self.keys.get('leases')}, but {sorted(held)} hold jobs"
+        if not set(self.keys.get("workers", {})) <= set(self.keys.get("leases", {})):
+            yield f"workers: {self.keys['workers']}, but alive are {self.keys.get('leases')}"
         if Counter(key for claims in held.values() for key in claims) != Counter(self.of_state(b"x")):
             yield f"running are {self.of_state(b'x')}, held are {held}"
 

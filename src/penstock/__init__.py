@@ -16,7 +16,7 @@ from penstock.app import Penstock
 from penstock.components.job import Job, JobInfo, Status
 from penstock.components.queue import DeadLetter, Item, Queue, Tenant
 from penstock.components.task import Call, Task
-from penstock.components.transitions import Counts, TenantCounts
+from penstock.components.transitions import Counts, TenantCounts, WorkerInfo
 from penstock.errors import (
     BadCall,
     ConfigurationError,
@@ -85,5 +85,6 @@ __all__ = [
     "Tenant",
     "TenantCounts",
     "UnknownTask",
+    "WorkerInfo",
     "WorkerSettings",
 ]

@@ -13,17 +13,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from penstock.components.transitions import Settlement, Turn
+from penstock.components.transitions import Claim, Ending, Settlement, Trial, Turn
 from tests.store.stand import Dump
 
-OWN_ID, KEEPS_REASON = 8, 32
+OWN_ID, SUSPECT, KEEPS_REASON = 8, 16, 32
+DEADLY = 3
+GONE = b'{"reason":"its worker was gone when the lease ran out"}'
 SLICE = 100
 LOOK = 64
 SLICE_OF_INCARNATIONS = 8
 LEVELS = range(10)
 PLACES = {"r": "ready", "s": "scheduled", "x": "running", "d": "dead"}
 
-_HEADER = struct.Struct(">BcBB 6s6s6s6s HH 6s BB")
+_HEADER = struct.Struct(">BcBB 6s6s6s6s HHB 5s BB")
 
 
 @dataclass
@@ -43,15 +45,17 @@ class Job:
     since: int = 0
     attempts: int = 0
     deliveries: int = 0
+    crashes: int = 0
+    suspect: bool = False
     reason: bytes | None = None
 
     def header(self) -> bytes:
         """The record up to its payload, by the table in `record.lua`."""
-        flags = OWN_ID * self.own | KEEPS_REASON * (self.reason is not None)
+        flags = OWN_ID * self.own | SUSPECT * self.suspect | KEEPS_REASON * (self.reason is not None)
         name = self.tenant.encode()
         times = [number.to_bytes(6) for number in (self.generation, self.enqueued, self.since, self.expires)]
-        fields = (1, self.state.encode(), self.level, flags, *times, self.attempts, self.deliveries)
-        return _HEADER.pack(*fields, self.ttl.to_bytes(6), len(name), 0) + name
+        fields = (1, self.state.encode(), self.level, flags, *times, self.attempts, self.deliveries, self.crashes)
+        return _HEADER.pack(*fields, self.ttl.to_bytes(5), len(name), 0) + name
 
     def entry(self) -> bytes:
         """For records up to 1 KiB, whose letter is `a`."""
@@ -162,16 +166,22 @@ class QueueModel:
         return [job for job in self.jobs.values() if job.state in states]
 
     def claimable(self, job: Job) -> bool:
-        return job.state == "r" and not 0 < job.expires <= self.now
+        """In its turn."""
+        return job.state == "r" and not job.suspect and not 0 < job.expires <= self.now
+
+    def suspects(self) -> list[Job]:
+        return sorted((job for job in self.in_state("r") if job.suspect), key=lambda job: (job.since, job.generation))
 
     def _become_ready(self, job: Job, since: int, *, first: bool = False) -> None:
         job.state, job.since = "r", since
+        if job.suspect:
+            return
         line = self.lines[job.level, job.tenant]
         (line.front if first else line.lane).append(job.id)
         self._pushes += 1
 
     def _finish(self, job: Job, end: bytes) -> None:
-        if job.state == "r":
+        if job.state == "r" and not job.suspect:
             self.lines[job.level, job.tenant].remove(job.id)
         del self.jobs[job.id]
         if job.ttl:
@@ -210,11 +220,16 @@ class QueueModel:
             self.incarnations[me].till = self.now + lease
         return self.alive(me)
 
-    def abandon(self, me: str) -> int:
+    def abandon(self, me: str, ending: Ending, cause: bytes, started: Sequence[bytes]) -> int:
         if me not in self.incarnations:
             return 0
-        self.incarnations[me].till = 0
-        return len(self.incarnations[me].held)
+        mine = self.incarnations[me]
+        for token in started:
+            self._settle(mine, Settlement(token, cause, ending))
+        for key, claim in list(mine.held.items()):
+            self._settle(mine, Settlement(claim + key.encode(), b"", "release"))
+        del self.incarnations[me]
+        return 0
 
     def settle(self, me: str, settlement: Settlement) -> bool:
         """One claim on its own. What was settled so may be said again."""
@@ -239,22 +254,26 @@ class QueueModel:
         self.totals["cancelled"] += 1
         return "cancelled"
 
-    def purge(self, tenant: str | None, slice_: int, cancelled: int, finished: bool, after: Dump) -> None:
+    def purge(
+        self, tenant: str | None, slice_: int, cancelled: int, finished: bool, after: Dump, *, suspects: bool = False
+    ) -> None:
         """Waiting jobs of the tenant (None: of all) have been cancelled, ready ones first."""
         left = after.get("jobs", {})
         gone = [job for job in self.in_state("r", "s") if job.id.encode() not in left]
         assert len(gone) == cancelled <= slice_
         assert all(tenant in (None, job.tenant) for job in gone)
-        reached_the_schedule = finished or any(job.state == "s" for job in gone)
+        others = self.suspects if suspects else lambda: self.in_state("s")
+        reached_the_others = finished or any(job in others() for job in gone)
         self.cancel([job.id for job in gone])
-        assert not (reached_the_schedule and any(tenant in (None, job.tenant) for job in self.in_state("r")))
-        assert not (finished and tenant is None and self.in_state("s"))
+        in_lanes = [job for job in self.in_state("r") if not job.suspect]
+        assert not (reached_the_others and any(tenant in (None, job.tenant) for job in in_lanes))
+        assert not (finished and tenant is None and others())
 
     def requeue(self, ids: Sequence[str]) -> int:
         dead = self._dead(ids)
         for job in dead:
-            job.attempts = job.deliveries = 0
-            job.reason = None
+            job.attempts = job.deliveries = job.crashes = 0
+            job.reason, job.suspect = None, False
             self._become_ready(job, self.now)
         return len(dead)
 
@@ -291,6 +310,7 @@ class QueueModel:
         want: int,
         settlements: Sequence[Settlement],
         *,
+        trial: Trial,
         lease: int,
         sleep: int,
         once: bool,
@@ -319,16 +339,18 @@ class QueueModel:
         looked = _entries(before) + self._pushes - _entries(after)
         most = max(4 * want, LOOK) if want else 0
         assert looked <= most, f"a turn for {want} looked at {looked} entries"
-        self._judge_claims(mine, reply, after)
+        tried = self._judge_trial(mine, reply, trial) if want and not self.paused else 0
+        self._judge_claims(mine, reply.claims[tried:], after)
 
-        left = want - len(reply.claims)
+        left = 0 if tried and trial == "alone" else want - len(reply.claims)
         assert left >= 0
+        assert left or not (tried and trial == "alone") or len(reply.claims) == 1
         if promoted == SLICE or more_lost or not left:
             assert reply.more == bool(left)
         elif reply.more:
             assert looked == most, f"cut short after {looked} entries"
         else:
-            assert self.paused or not self.in_state("r"), "there was more"
+            assert self.paused or all(job.suspect for job in self.in_state("r")), "there was more"
         asleep = bool(sleep and left and not reply.more and not (once and reply.claims))
         assert asleep or reply.due_in is None
         mine.number, mine.given = number, tuple(claim.token for claim in reply.claims)
@@ -355,7 +377,13 @@ class QueueModel:
             return True
         job.reason = settlement.data or job.reason
         job.attempts += settlement.ending in ("retry", "bury")
-        if settlement.ending == "bury":
+        if settlement.ending in ("crash", "suspect"):
+            self.totals["lost"] += 1
+            job.suspect = True
+            job.crashes += settlement.ending == "crash"
+        elif settlement.ending != "release":
+            job.suspect, job.crashes = False, 0
+        if settlement.ending == "bury" or job.crashes == DEADLY:
             self.totals["buried"] += 1
             self.waiters.pop(key, None)
             job.state, job.since = "d", self.now
@@ -363,7 +391,7 @@ class QueueModel:
             job.deliveries -= 1
             self._become_ready(job, self.now, first=True)
         else:
-            self.totals["retried"] += 1
+            self.totals["retried"] += settlement.ending in ("retry", "later")
             if delay:
                 job.state, job.since = "s", self.now + delay
             else:
@@ -387,35 +415,47 @@ class QueueModel:
             held, kept = self.incarnations[me].held, after.get(f"held:{me}", {})
             taken = [key for key in held if key.encode() not in kept]
             assert len(taken) == min(len(held), SLICE - len(lost))
-            lost += [(held.pop(key), key) for key in taken]
+            lost += [(held[key], key) for key in taken]
+            for key in taken:
+                ending: Ending = "crash" if self.jobs[key].suspect else "suspect"
+                self._settle(self.incarnations[me], Settlement(held[key] + key.encode(), GONE, ending))
             if not held:
                 del self.incarnations[me]
-        for _, key in sorted(lost):
-            self._become_ready(self.jobs[key], self.now, first=True)
-        self.totals["lost"] += len(lost)
         return len(ended) >= SLICE_OF_INCARNATIONS or len(lost) == SLICE
 
-    def _judge_claims(self, mine: Incarnation, reply: Turn, after: Dump) -> None:
-        assert not (self.paused and reply.claims)
+    def _judge_trial(self, mine: Incarnation, reply: Turn, trial: Trial) -> int:
+        """The suspect that waits longest comes first, and no second one; returns how many came."""
+        suspects = self.suspects()
+        if not suspects or not trial:
+            return 0
+        assert reply.claims[0].id == suspects[0].id
+        self._hand_out(suspects[0], reply.claims[0], mine)
+        return 1
+
+    def _hand_out(self, job: Job, claim: Claim, mine: Incarnation) -> None:
+        self.seq += 1
+        assert claim.token == b"%012x" % self.seq + job.id.encode()
+        job.state, job.expires = "x", 0
+        job.deliveries += 1
+        assert claim.record.body == job.header() + job.payload
+        mine.held[job.id] = claim.token[:12]
+
+    def _judge_claims(self, mine: Incarnation, claims: Sequence[Claim], after: Dump) -> None:
+        assert not (self.paused and claims)
         waiting: dict[int, Counter[str]] = {level: Counter() for level in LEVELS}
         for job in filter(self.claimable, self.jobs.values()):
             waiting[job.level][job.tenant] += 1
         level = 0
-        for claim in reply.claims:
-            self.seq += 1
+        for claim in claims:
             job = self.jobs[claim.id]
             line = self.lines[job.level, job.tenant]
             assert job.id == next((key for key in line if self.claimable(self.jobs[key])), None), "out of order"
             assert job.level >= level, "a more urgent job came after a less urgent one"
-            assert claim.token == b"%012x" % self.seq + job.id.encode()
             self.fairness.served(job.level, job.tenant, set(+waiting[job.level]), self.weights)
             waiting[job.level][job.tenant] -= 1
             level = job.level
             line.remove(job.id)
-            job.state, job.expires = "x", 0
-            job.deliveries += 1
-            assert claim.record.body == job.header() + job.payload
-            mine.held[job.id] = claim.token[:12]
+            self._hand_out(job, claim, mine)
         assert not any(+waiting[urgent] for urgent in range(level)), "a more urgent job was passed over"
         for job in self.in_state("r"):
             if job.id.encode() not in after.get("jobs", {}):
@@ -454,7 +494,8 @@ class QueueModel:
 
     def _judge_order(self, dump: Dump) -> None:
         """Each ready job has one entry, in its place; what else stands in the lists is of jobs that are gone."""
-        ready = {job.entry() for job in self.in_state("r")}
+        assert dump.get("suspects", []) == [(job.entry(), float(job.since)) for job in self.suspects()]
+        ready = {job.entry() for job in self.in_state("r") if not job.suspect}
         found: dict[tuple[int, str], Line] = defaultdict(Line)
         for name in dump:
             kind, _, place = name.partition(":")
@@ -491,7 +532,11 @@ class QueueModel:
 
     def _judge_wake(self, dump: Dump) -> None:
         """While a job is ready and someone sleeps, a wake-up is on its way."""
-        if self.in_state("r") and not self.paused and any(till > self.now for _, till in dump.get("sleepers", [])):
+        if (
+            any(not job.suspect for job in self.in_state("r"))
+            and not self.paused
+            and any(till > self.now for _, till in dump.get("sleepers", []))
+        ):
             assert b"rung" in dump["meta"]
 
 

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.components.transitions import Claim, Ending, Settlement, Turn
+from penstock.components.transitions import Claim, Ending, Settlement, Trial, Turn
 from penstock.driver.steps import Step
 from tests.servers import Server
 from tests.simulation.queue_model import Job, QueueModel
@@ -40,7 +40,8 @@ QUICK = settings(
 LONG = settings(QUICK, max_examples=EXAMPLES or 1, derandomize=False, phases=[Phase.generate, Phase.shrink])
 
 LEASE = 10.0
-ENDINGS: list[Ending | None] = [None, None, None, "retry", "later", "release", "bury", "drop"]
+ENDINGS: list[Ending | None] = [None, None, None, "retry", "later", "release", "bury", "drop", "crash"]
+TRIALS: list[Trial] = ["", "beside", "beside"]
 
 tenants = st.sampled_from(["", "a", "ab", "a:b", "名", "\x00"])
 rivals = st.sampled_from(["a", "ab", "名"])
@@ -76,6 +77,7 @@ class Worker:
     hand: list[Claim] = field(default_factory=list)
     past: list[Claim] = field(default_factory=list)
     unanswered: tuple[Any, ...] | None = None
+    trial: Trial = "beside"
 
     @property
     def me(self) -> str:
@@ -122,22 +124,32 @@ class Histories(RuleBasedStateMachine):
         assert self.send(step) == expected
 
     def send_turn(
-        self, me: str, number: int, want: int, settlements: Sequence[Settlement], sleep: float = 0.0, once: bool = False
+        self,
+        me: str,
+        number: int,
+        want: int,
+        settlements: Sequence[Settlement],
+        sleep: float = 0.0,
+        trial: Trial = "alone",
+        *,
+        once: bool = False,
     ) -> Turn:
         address = f"{me.partition('.')[0]}/1" if sleep else ""
         step = self.move.turn(
-            me, number, lease=LEASE, want=want, settlements=settlements, address=address, sleep=sleep, once=once
-        )
+            me, number, lease=LEASE, want=want, settlements=settlements, trial=trial, address=address, sleep=sleep,
+            once=once,
+        )  # fmt: skip
         reply: Turn = self.send(step)
         times = {"lease": round(LEASE * 1000), "sleep": round(sleep * 1000)}
         self.model.turn(
-            me, number, want, settlements, **times, once=once, reply=reply, before=self.before, after=self.dump
-        )
+            me, number, want, settlements, trial=trial, **times, once=once, reply=reply, before=self.before,
+            after=self.dump,
+        )  # fmt: skip
         return reply
 
     def take_turn(self, worker: Worker, want: int, settlements: Sequence[Settlement], sleep: float) -> None:
         """A turn of a worker; one that has ended begins anew."""
-        reply = self.send_turn(worker.me, worker.number, want, settlements, sleep)
+        reply = self.send_turn(worker.me, worker.number, want, settlements, sleep, worker.trial)
         if reply.alive:
             settled = {settlement.token for settlement in settlements}
             worker.past += [claim for claim in worker.hand if claim.token in settled]
@@ -198,6 +210,7 @@ class Histories(RuleBasedStateMachine):
         repeat=st.booleans(),
         sleep=st.sampled_from([0.0, 50.0]),
         lose=st.booleans(),
+        trial=st.sampled_from(TRIALS),
     )
     def turn(
         self,
@@ -207,6 +220,7 @@ class Histories(RuleBasedStateMachine):
         repeat: bool,
         sleep: float,
         lose: bool,
+        trial: Trial,
     ) -> None:
         """Settle as planned what is in hand, then claim. `lose`: the reply is lost, and the turn sent again later."""
         one = self.workers[worker % 3]
@@ -218,9 +232,10 @@ class Histories(RuleBasedStateMachine):
         if repeat and settlements:
             settlements.append(settlements[0])
         one.number += 1
+        one.trial = trial
         if lose:
             one.unanswered = (want, settlements, sleep)
-            self.send_turn(one.me, one.number, *one.unanswered)
+            self.send_turn(one.me, one.number, *one.unanswered, trial)
         else:
             self.take_turn(one, want, settlements, sleep)
 
@@ -256,11 +271,15 @@ class Histories(RuleBasedStateMachine):
         self.take_turn(worker, *worker.unanswered)
         worker.unanswered = None
 
-    @rule(worker=some)
-    def crash(self, worker: int) -> None:
-        """The process is gone; its supervisor says so, and starts it again."""
+    @rule(worker=some, ran=st.integers(0, 3))
+    def crash(self, worker: int, ran: int) -> None:
+        """The process is gone while some of its jobs ran; its supervisor says so, and starts it again."""
         one = self.workers[worker % 3]
-        self.say(self.move.abandon(one.me), self.model.abandon(one.me))
+        tokens = [claim.token for claim in one.hand[:ran]]
+        ending: Ending = "crash" if len(tokens) == 1 else "suspect"
+        cause = b'{"reason":"killed"}'
+        expected = self.model.abandon(one.me, ending, cause, tokens)
+        self.say(self.move.abandon(one.me, ending, cause, tokens), expected)
         self.ghosts.append(Ghost(one.me, one.number, tuple(one.hand)))
         one.incarnation, one.number, one.hand, one.unanswered = one.incarnation + 1, 0, [], None
 
@@ -344,10 +363,11 @@ class Histories(RuleBasedStateMachine):
 
     @rule(tenant=st.none() | tenants)
     def purge_whole(self, tenant: str | None) -> None:
-        offset, finished = 0, False
-        while not finished:
-            cancelled, offset, finished = self.send(self.move.purge(tenant, offset, 50))
-            self.model.purge(tenant, 50, cancelled, finished, self.dump)
+        for list_ in ("schedule", "suspects"):
+            offset, finished = 0, False
+            while not finished:
+                cancelled, offset, finished = self.send(self.move.purge(tenant, offset, 50, list_))
+                self.model.purge(tenant, 50, cancelled, finished, self.dump, suspects=list_ == "suspects")
         assert not [job for job in self.model.in_state("r", "s") if tenant in (None, job.tenant)]
 
     @precondition(lambda self: self.model.in_state("d"))

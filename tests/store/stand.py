@@ -166,6 +166,7 @@ class Hand:
     def turn(self, want: int = 0, *settlements: Settlement, **options: Any) -> Turn:
         self.number += 1
         options.setdefault("lease", self.lease)
+        options.setdefault("trial", "beside")
         self.last = self.stand.transitions.turn(self.me, self.number, want=want, settlements=settlements, **options)
         return self.stand.run(self.last)
 
@@ -211,6 +212,7 @@ def every_step(move: Transitions) -> dict[str, Step[Any]]:
         "exhume": move.exhume(["dead"]),
         "switch": move.switch("paused", True),
         "weigh": move.weigh("ada", 3),
+        "workers": move.workers(10),
         "counts": move.counts(),
         "tenant_counts": move.tenant_counts("ada"),
     }

@@ -185,9 +185,8 @@ def test_a_purge_of_one_tenant_leaves_the_others_alone(stand: Stand):
 
 def test_a_purge_takes_jobs_that_were_handed_back(stand: Stand):
     stand.put("a", "b", "c")
-    Hand(stand, "w").claim(3)
-    stand.advance(11)
-    Hand(stand, "v").turn(0)
+    hand = Hand(stand, "w")
+    hand.settle(*hand.claim(3), ending="release")
     assert stand.dump()["meta"][b"front"] == b"3"
     assert purge(stand, None, 2) == [2, 1]
     assert stand.dump()["meta"][b"front"] == b"0"

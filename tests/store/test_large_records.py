@@ -79,7 +79,7 @@ def test_every_slice_stops_at_one_mebibyte_and_at_a_hundred(stand: Stand, size: 
     stand.advance(1)
     moved = slices(stand, lambda: Hand(stand, f"take back{stand.counts()}").turn(0))
     assert (max(moved) <= most, sum(moved)) == (True, n)
-    moved = slices(stand, lambda: stand.run(stand.transitions.purge(None, 0, 100)))
+    moved = slices(stand, lambda: stand.run(stand.transitions.purge(None, 0, 100, "suspects")))
     assert (-min(moved) <= most, -sum(moved)) == (True, n)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import ConfigurationError, Penstock, Status, WorkerSettings
-from penstock.components.transitions import Turn
+from penstock.components.transitions import Introduction, Turn
 from penstock.worker.feed import Feed
 from penstock.worker.worker import Worker
 from tests.conftest import Time, until
@@ -278,7 +278,7 @@ async def test_thousands_of_tenants_that_end_together_are_all_settled(app: Penst
 
 
 async def test_a_wake_up_that_overtakes_the_answer_is_not_forgotten(app: Penstock):
-    feed = Feed(app.queue("q"), lease=10, sleep=20)
+    feed = Feed(app.queue("q"), lease=10, sleep=20, who=Introduction("host:1", 1))
     feed.turn(1)
     feed.woken(["0"])
     feed.answered(Turn(True), time.monotonic())

@@ -99,6 +99,7 @@ class JobInfo:
     expires: float | None = None
     attempts: int = 0
     deliveries: int = 0
+    crashes: int = 0
     body: Any = None
     reason: str = ""
     traceback: str = ""
@@ -239,7 +240,7 @@ def info_of(job_id: str, found: Found) -> JobInfo:
         return JobInfo(job_id, status, reason=reason, result=result)
     return JobInfo(
         job_id, status, record.tenant, record.priority, record.enqueued / 1000, record.since / 1000,
-        record.expires / 1000 or None, record.attempts, record.deliveries, _readable(record.payload),
+        record.expires / 1000 or None, record.attempts, record.deliveries, record.crashes, _readable(record.payload),
         why.reason, why.traceback,
     )  # fmt: skip
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from penstock import codec
 from penstock.components.job import Job, OfQueue, Reason, info_of
 from penstock.components.transitions import (
+    SLICE,
     Claim,
     Clock,
     Counts,
@@ -23,6 +24,7 @@ from penstock.components.transitions import (
     Settlement,
     TenantCounts,
     Transitions,
+    WorkerInfo,
     milliseconds,
 )
 from penstock.driver.steps import Drivers, Listen, Step, Steps, Wait, verb
@@ -34,9 +36,6 @@ from penstock.tasks.definition import Options
 
 CHUNK = 500
 """Jobs in one round trip of a bulk enqueue: one millisecond or two of server time."""
-
-SLICE = 250
-"""Jobs one round trip of a purge cancels."""
 
 
 def _date_or_delay(date: datetime | float | None, default: float = 0.0) -> tuple[int, bool]:
@@ -152,6 +151,7 @@ class DeadLetter:
     worker: str
     attempts: int
     deliveries: int
+    crashes: int
     tenant: str
     body: Any
 
@@ -173,7 +173,7 @@ class DeadLetters(OfQueue["Queue"]):
         info = info_of(f"{self._queue.name}:{key}", Found(record, reason, None))
         return DeadLetter(
             info.id, died, info.reason, info.traceback, Reason.read(reason).worker, info.attempts, info.deliveries,
-            info.tenant, info.body,
+            info.crashes, info.tenant, info.body,
         )  # fmt: skip
 
     @verb
@@ -346,9 +346,9 @@ class Queue:
         while True:
             me = mint_id()
             try:
-                turn = yield self.transitions.turn(me, 1, lease=self._lease(lease), want=n, once=True)
+                turn = yield self.transitions.turn(me, 1, lease=self._lease(lease), want=n, trial="alone", once=True)
             except BaseException:
-                yield self.transitions.abandon(me)
+                yield from self.abandon(me)
                 raise
             if turn.claims or not turn.more:
                 return [Item(self, me, claim) for claim in turn.claims]
@@ -365,7 +365,7 @@ class Queue:
                 last = left is not None and left <= 0
                 sleep = 0.0 if last else self.settings.sleep * 2.5
                 turn = yield self.transitions.turn(
-                    me, number, lease=lease, want=n, address=waiter.address, sleep=sleep, once=True
+                    me, number, lease=lease, want=n, trial="alone", address=waiter.address, sleep=sleep, once=True
                 )
                 if turn.claims or (last and turn.alive and not turn.more):
                     return [Item(self, me, claim) for claim in turn.claims]
@@ -374,11 +374,21 @@ class Queue:
                 else:
                     yield from self._doze(waiter, turn.due_in, deadline)
         except BaseException:
-            yield self.transitions.abandon(me)
+            yield from self.abandon(me)
             yield self.transitions.turn(mint_id(), 1, lease=lease, want=0, address=waiter.address, once=True)
             raise
         finally:
             waiter.close()
+
+    def abandon(self, me: str, started: Sequence[bytes] = (), cause: Reason | None = None) -> Steps[None]:
+        """End a dead incarnation. The claim that was `started` is charged with the crash; of several none is, but they
+        become suspects; the others are handed back."""
+        ending: Ending = "crash" if len(started) == 1 else "suspect"
+        text = msgspec.json.encode(cause) if cause else b""
+        left, at = 1, 0
+        while left:
+            some, at = started[at : at + SLICE], at + SLICE
+            left = yield self.transitions.abandon(me, ending, text, some, more=at < len(started))
 
     def _doze(self, waiter: Any, due_in: float | None, deadline: float | None) -> Steps[None]:
         """Sleep until woken, until the time the server named, or until it is time to say that we still sleep."""
@@ -406,14 +416,20 @@ class Queue:
         return self._purge(None)
 
     def _purge(self, tenant: str | None) -> Steps[int]:
-        total = offset = 0
+        total = 0
         counts = yield self.transitions.counts()
-        while total < counts.waiting:
-            cancelled, offset, finished = yield self.transitions.purge(tenant, offset, SLICE)
-            total += cancelled
-            if finished:
-                break
+        lists: tuple[Literal["schedule", "suspects"], ...] = ("schedule", "suspects")
+        for list_ in lists:
+            offset, finished = 0, False
+            while total < counts.waiting and not finished:
+                cancelled, offset, finished = yield self.transitions.purge(tenant, offset, list_=list_)
+                total += cancelled
         return total
+
+    @verb
+    def workers(self, limit: int = 1000) -> Step[list[WorkerInfo]]:
+        """Who works here, the one with the longest lease first. One round trip."""
+        return self.transitions.workers(limit)
 
     @verb
     def pause(self) -> Step[None]:

@@ -7,14 +7,23 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
+import msgspec
+
 from penstock.driver.steps import Arg, Step
 from penstock.store.keys import QueueKeys
 from penstock.store.record import Record
 from penstock.store.scripts import Library
 
-Ending: TypeAlias = Literal["retry", "later", "unknown", "release", "bury", "drop"]
+Ending: TypeAlias = Literal["retry", "later", "unknown", "release", "bury", "drop", "crash", "suspect"]
 """How a run ends other than complete: charged retry, uncharged retry, handed back by a worker that does not know the
-task, handed back, dead letter, dropped."""
+task, handed back, dead letter, dropped, died with its process where it ran alone, or as one of several."""
+
+Trial: TypeAlias = Literal["", "alone", "beside"]
+"""Whether a turn may bring a suspect (see `job.lua`): no, in place of other jobs, or beside them."""
+
+
+SLICE = 250
+"""Jobs that one round trip cancels or takes from the dead."""
 
 
 @cache
@@ -125,6 +134,29 @@ class TenantCounts:
         return self.ready + self.scheduled
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A worker, or a program without one, that has claims in a queue or waits for some."""
+
+    queue: str
+    name: str
+    """`host:pid`; "" for a program without a worker."""
+    concurrency: int
+    since: float | None
+    """Seconds since 1970 by the server's clock of its first turn; None for a program."""
+    held: int
+    """Jobs in hand."""
+    lease: float
+    """Seconds for which it is believed alive without a further sign; below 0 it is not."""
+
+
+class Introduction(msgspec.Struct):
+    """What a worker says of itself in its first turn."""
+
+    name: str
+    concurrency: int
+
+
 def _nothing(_: Any) -> None:
     return None
 
@@ -172,9 +204,11 @@ class Transitions:
         lease: float,
         want: int,
         settlements: Sequence[Settlement] = (),
+        trial: Trial = "",
         address: str = "",
         sleep: float = 0.0,
         once: bool = False,
+        who: Introduction | None = None,
     ) -> Step[Turn]:
         """One round trip of a worker; see `queue.lua`. `sleep` 0: do not lie down."""
         plain = [s for s in settlements if s.ending is None and s.data == b"null"]
@@ -182,8 +216,8 @@ class Transitions:
         ended = [s for s in settlements if s.ending is not None]
         order = (*plain, *kept, *ended)
         args: list[Arg] = [
-            self.clock.now_ms, me, number, milliseconds(lease), want, address, milliseconds(sleep), int(once),
-            len(plain), len(kept),
+            self.clock.now_ms, me, number, milliseconds(lease), want, trial, address, milliseconds(sleep), int(once),
+            msgspec.json.encode(who) if who else "", len(plain), len(kept),
         ]  # fmt: skip
         args += [s.token for s in plain]
         for s in kept:
@@ -210,14 +244,20 @@ class Transitions:
     def beat(self, me: str, lease: float) -> Step[bool]:
         return self._step("beat", (self.clock.now_ms, me, milliseconds(lease)), bool)
 
-    def abandon(self, me: str) -> Step[int]:
-        return self._step("abandon", (self.clock.now_ms, me), int)
+    def abandon(
+        self, me: str, ending: Ending = "suspect", cause: bytes = b"",
+        started: Sequence[bytes] = (), *, more: bool = False,
+    ) -> Step[int]:  # fmt: skip
+        args = (self.clock.now_ms, me, ending, cause, int(more), *started)
+        return self._step("abandon", args, int)
 
     def cancel(self, ids: Iterable[str]) -> Step[list[str]]:
         return self._step("cancel", (self.clock.now_ms, *ids), lambda reply: [word.decode() for word in reply])
 
-    def purge(self, tenant: str | None, offset: int, slice_: int) -> Step[tuple[int, int, bool]]:
-        args = (self.clock.now_ms, tenant or "", int(tenant is None), offset, slice_)
+    def purge(
+        self, tenant: str | None, offset: int, slice_: int = SLICE, list_: Literal["schedule", "suspects"] = "schedule"
+    ) -> Step[tuple[int, int, bool]]:
+        args = (self.clock.now_ms, tenant or "", int(tenant is None), list_, offset, slice_)
         return self._step("purge", args, lambda reply: (reply[0], reply[1], bool(reply[2])))
 
     def show(self, job_id: str) -> Step[Found]:
@@ -247,6 +287,19 @@ class Transitions:
 
     def weigh(self, tenant: str, weight: float) -> Step[None]:
         return self._step("weigh", (tenant, f"{weight:.9g}"), _nothing)
+
+    def workers(self, limit: int) -> Step[list[WorkerInfo]]:
+        def read(reply: Sequence[Any]) -> list[WorkerInfo]:
+            now, *rows = reply
+            return [self._worker(now, *rows[at + 1 : at + 4]) for at in range(0, len(rows), 4)]
+
+        return self._step("workers", (self.clock.now_ms, limit), read)
+
+    def _worker(self, now: int, till: bytes, held: int, said: bytes | None) -> WorkerInfo:
+        since, _, text = (said or b"").partition(b" ")
+        who = msgspec.json.decode(text, type=Introduction) if said else Introduction("", 0)
+        lease = (float(till) - now) / 1000
+        return WorkerInfo(self.keys.queue, who.name, who.concurrency, int(since) / 1000 if said else None, held, lease)
 
     def counts(self) -> Step[Counts]:
         return self._step("counts", (self.clock.now_ms,), _counts)

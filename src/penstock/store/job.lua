@@ -1,15 +1,29 @@
 -- The transitions of a job, as functions: each moves a job from one state to another with the nouns of record, tally,
 -- lane, lease and wake. `queue.lua` has the drawing of the states, the key map, and the scripts that call these.
 --
--- `s` is what one script collects: the time, counts, lanes to push to, and jobs whose waiters are to be told;
+-- `s` is what one script collects: the time, counts, lanes to push to, suspects, and jobs whose waiters are to be told;
 -- `job.commit` writes it.
+--
+-- A job whose worker died is charged with the crash only if it ran alone in its process. If it was one of several, or
+-- nobody knows, it becomes a *suspect*: it stands not in a lane but in
+--
+--   suspects     ZSET    entry -> ready since, server ms
+--
+-- and is handed out one at a time to each worker, which runs it in a process of its own. The third crash makes it a
+-- dead letter; a run that ends in any other way clears it.
 
 --- function job.begin(given: int) -> table
-return { now = clock.now(given), tally = tally.new(), lanes = {}, told = {} }
+return { now = clock.now(given), tally = tally.new(), lanes = {}, suspects = {}, ready = false, told = {} }
+
+--- function job.place(s: table)
+-- Put the jobs that became ready where claims find them.
+lane.push_all(s.lanes)
+batch.write("ZADD", base .. "suspects", s.suspects)
+s.lanes, s.suspects = {}, {}
 
 --- function job.commit(s: table)
 -- Write what the steps of this script collected.
-lane.push_all(s.lanes)
+job.place(s)
 tally.write(s.tally)
 if #s.told > 0 and redis.call("EXISTS", base .. "waiters") == 1 then
   local found = batch.read(base .. "waiters", s.told)
@@ -27,12 +41,13 @@ s.told[#s.told + 1] = id
 
 --- function job.remove(s: table, id: str, body: str, letter: str, text: str)
 -- Take a job that is not running out of the queue; its entry in a lane stays behind and is passed over.
-local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(body)
+local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, crashes, ttl, tenant = record.parse(body)
 redis.call("HDEL", base .. "jobs", id)
 if bit.band(flags, 32) > 0 then redis.call("HDEL", base .. "reasons", id) end
 if state == "r" then
   tally.move(s.tally, tenant, 1, 0)
   tally.age(s.tally, since, -1)
+  if bit.band(flags, 16) > 0 then redis.call("ZREM", base .. "suspects", record.entry(generation, #body, id)) end
 elseif state == "s" then
   redis.call("ZREM", base .. "schedule", record.entry(generation, #body, id))
   tally.move(s.tally, tenant, 2, 0)
@@ -76,14 +91,14 @@ return waited >= limit and "bury" or "later", math.min(60000, waited + delay), t
 
 --- function job.settle(s: table, me: str, verb: str, token: str, delay: int, text: str) -> bool
 -- Every end of a run but completion: retry (charged), later (a retry that is not), unknown (later, and in the end
--- bury), release, bury, drop.
+-- bury), release, bury, drop; crash (its process died while it ran alone there) and suspect (or it was one of several).
 local header = lease.holds(me, { token })[1]
 if not header then return false end
 local id = string.sub(token, 13)
 local body = record.get(id)
 if not body then verb, text = "drop", "its record was damaged" end
 if verb == "unknown" then verb, delay, text = job.stranger(s, id, delay, text) end
-local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(header)
+local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, crashes, ttl, tenant = record.parse(header)
 redis.call("HDEL", base .. "held:" .. me, id)
 if verb == "drop" then
   redis.call("HDEL", base .. "jobs", id)
@@ -97,8 +112,15 @@ if text ~= "" then
   redis.call("HSET", base .. "reasons", id, text)
   flags = bit.bor(flags, 32)
 end
+if verb == "crash" or verb == "suspect" then
+  redis.call("HINCRBY", meta, "lost", 1)
+  flags = bit.bor(flags, 16)
+  if verb == "crash" then crashes = crashes + 1 end
+elseif verb ~= "release" then
+  flags, crashes = bit.band(flags, 239), 0
+end
 if verb == "retry" or verb == "bury" then attempts = math.min(attempts + 1, 65535) end
-if verb == "bury" then
+if verb == "bury" or crashes >= 3 then
   redis.call("ZADD", base .. "dead", s.now, id)
   redis.call("HINCRBY", meta, "buried", 1)
   tally.move(s.tally, tenant, 3, 4)
@@ -110,11 +132,15 @@ elseif delay > 0 then
   job.plan(s, { s.now + delay, record.entry(generation, #body, id) })
   body = record.with(body, "s", flags, generation, s.now + delay, attempts, deliveries)
 else
-  if verb == "release" then deliveries = math.max(0, deliveries - 1) else redis.call("HINCRBY", meta, "retried", 1) end
-  job.ready(s, verb == "release" and "front:" or "lane:", id, #body, priority, tenant, generation, s.now, 3)
+  if verb == "release" then
+    deliveries = math.max(0, deliveries - 1)
+  elseif verb == "retry" or verb == "later" then
+    redis.call("HINCRBY", meta, "retried", 1)
+  end
+  job.ready(s, verb == "release" and "front:" or "lane:", id, #body, flags, priority, tenant, generation, s.now, 3)
   body = record.with(body, "r", flags, generation, s.now, attempts, deliveries)
 end
-redis.call("HSET", base .. "jobs", id, body)
+redis.call("HSET", base .. "jobs", id, record.crashed(body, crashes))
 return true
 
 --- function job.plan(s: table, pairs_: table)
@@ -125,8 +151,14 @@ for i = 1, #pairs_, 2 do pairs_[i] = string.format("%d", pairs_[i]) end
 redis.call("ZADD", base .. "schedule", unpack(pairs_))
 wake.arm(s.now, earliest)
 
---- function job.ready(s: table, list: str, id: str, size: int, priority: int, tenant: str, generation: int, since: int, from: int)
-lane.sort(s.lanes, list, priority, tenant, record.entry(generation, size, id))
+--- function job.ready(s: table, list: str, id: str, size: int, flags: int, priority: int, tenant: str, generation: int, since: int, from: int)
+local entry = record.entry(generation, size, id)
+if bit.band(flags, 16) > 0 then
+  s.suspects[#s.suspects + 1], s.suspects[#s.suspects + 2] = since, entry
+else
+  lane.sort(s.lanes, list, priority, tenant, entry)
+end
+s.ready = true
 tally.move(s.tally, tenant, from, 1)
 tally.age(s.tally, since, 1)
 
@@ -143,9 +175,9 @@ local bodies = redis.call("HMGET", base .. "jobs", unpack(ids))
 local set, late = {}, 0
 for i = 1, #due do
   if record.sound(bodies[i]) then
-    local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(bodies[i])
+    local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, crashes, ttl, tenant = record.parse(bodies[i])
     late = math.max(late, s.now - since)
-    job.ready(s, list, ids[i], #bodies[i], priority, tenant, generation, since, 2)
+    job.ready(s, list, ids[i], #bodies[i], flags, priority, tenant, generation, since, 2)
     set[#set + 1] = ids[i]
     set[#set + 1] = record.with(bodies[i], "r", flags, generation, since, attempts, deliveries)
   end
@@ -155,28 +187,39 @@ if #set > 0 then redis.call("HSET", base .. "jobs", unpack(set)) end
 return slice.left == 0, late
 
 --- function job.take_back(s: table, limit: int) -> bool
--- Jobs of incarnations whose lease ran out become ready again, before the others of their tenant. Returns whether
+-- Jobs of incarnations whose lease ran out become suspects; those that were suspects already ran alone. Returns whether
 -- there may be more of them.
-local claims, more = lease.overdue(s.now, limit)
-if #claims == 0 then return more end
-local ids, set = {}, {}
-for i = 1, #claims do ids[i] = claims[i][2] end
-local bodies = redis.call("HMGET", base .. "jobs", unpack(ids))
-for i = 1, #ids do
-  if record.sound(bodies[i]) then
-    local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(bodies[i])
-    job.ready(s, "front:", ids[i], #bodies[i], priority, tenant, generation, s.now, 3)
-    set[#set + 1] = ids[i]
-    set[#set + 1] = record.with(bodies[i], "r", flags, generation, s.now, attempts, deliveries)
-  end
+local ended, claims, more = lease.overdue(s.now, limit)
+for i = 1, #claims do
+  local me, token, header = unpack(claims[i])
+  local verb = bit.band(string.byte(header, 4), 16) > 0 and "crash" or "suspect"
+  job.settle(s, me, verb, token, 0, '{"reason":"its worker was gone when the lease ran out"}')
 end
-if #set > 0 then redis.call("HSET", base .. "jobs", unpack(set)) end
-redis.call("HINCRBY", meta, "lost", #ids)
+lease.bury(ended)
 return more
 
---- function job.claim(s: table, me: str, want: int, fronts: bool) -> table
--- Serve turns from the most urgent level down, and write the jobs taken as running and held.
+--- function job.try(room: table)
+-- One suspect, the one that waits longest, comes along with a claim.
+local entries = redis.call("ZRANGE", base .. "suspects", 0, 7)
+for i = 1, #entries do
+  redis.call("ZREM", base .. "suspects", entries[i])
+  local id = string.sub(entries[i], 12)
+  local body = record.get(id)
+  if record.is_ready(body, entries[i]) then
+    room.picked[1] = { id, body }
+    room.want, room.bytes, room.tried = room.want - 1, room.bytes - #body, true
+    return
+  end
+end
+
+--- function job.claim(s: table, me: str, want: int, fronts: bool, trial: str) -> table
+-- Serve turns from the most urgent level down, and write the jobs taken as running and held. `trial`: "beside" others
+-- a suspect may be taken, or only "alone", or (empty) none.
 local room = { want = want, look = math.max(4 * want, 64), bytes = 1048576, most = 1048576, picked = {}, expired = {}, full = false }
+if trial ~= "" and redis.call("EXISTS", base .. "suspects") == 1 then
+  job.try(room)
+  if trial == "alone" and room.tried then room.want = 0 end
+end
 for level = 0, 9 do
   local n, others = room.want, true
   while others and room.want > 0 and not room.full do

@@ -30,6 +30,8 @@ QUEUE = {
     "turns:": ("ZSET", "tenant -> virtual time; one key a level", "the job"),
     "lane:": ("LIST", "entries; one key a level and tenant", "the job"),
     "front:": ("LIST", "entries that go before the lane", "the job"),
+    "suspects": ("ZSET", "entry -> ready since ms", "the job"),
+    "workers": ("HASH", "incarnation -> since and what it says of itself", "the incarnation"),
     "leases": ("ZSET", "incarnation -> alive until ms", "the incarnation"),
     "held:": ("HASH", "id -> claim; one key an incarnation", "the incarnation"),
     "turn:": ("STRING", "last turn of an incarnation", "TTL"),

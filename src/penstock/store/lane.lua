@@ -3,8 +3,8 @@
 --   turns:<level>            ZSET  tenant -> virtual time of its next turn; a tenant is in it exactly while it
 --                                  has entries in one of its two lists of that level
 --   lane:<level>:<tenant>    LIST  entries in order of arrival
---   front:<level>:<tenant>   LIST  entries that go before the lane: taken back, handed back, and due ones
---                                  where the queue says so. Never LPUSH: it would turn their order round.
+--   front:<level>:<tenant>   LIST  entries that go before the lane: handed back, and due ones where the
+--                                  queue says so. Never LPUSH: it would turn their order round.
 --   weights                  HASH  tenant -> weight, where it is not 1
 --   meta                     HASH  v<level> -> virtual time last served; front -> entries in all front lists
 --

@@ -3,6 +3,8 @@
 --   leases        ZSET    incarnation -> server ms until which it is believed alive
 --   held:<inc>    HASH    id -> claim number (12 hex digits) and the header of the job's record
 --   turn:<inc>    STRING  number of its last turn, which settlements were stale, which claims it was given; PX
+--   workers       HASH    incarnation -> server ms of its first turn and what it says of itself; not for claims
+--                         without a worker
 --
 -- A worker, or one claim of a program without a worker, is an incarnation. A *token* names one claim: its
 -- number and the job's id. To settle, the incarnation must be alive and the token must be the one it holds.
@@ -36,31 +38,31 @@ return found
 
 --- function lease.leave(me: str)
 redis.call("ZREM", base .. "leases", me)
+redis.call("HDEL", base .. "workers", me)
 redis.call("DEL", base .. "held:" .. me, base .. "turn:" .. me)
 
---- function lease.overdue(now: int, limit: int) -> table, bool
--- Take at most `limit` claims, and 1 MiB of records, from incarnations whose lease ran out, in the order they were
--- given; and whether there may be more.
+--- function lease.overdue(now: int, limit: int) -> table, table, bool
+-- Incarnations whose lease ran out; of them at most `limit` claims, and 1 MiB of records: { incarnation, token, header },
+-- in the order they were given; and whether there may be more.
 local claims, bytes = {}, 1048576
 local ended = redis.call("ZRANGE", base .. "leases", "-inf", now, "BYSCORE", "LIMIT", 0, 8)
 for i = 1, #ended do
-  local held = base .. "held:" .. ended[i]
-  local found = #claims < limit and redis.call("HRANDFIELD", held, limit - #claims, "WITHVALUES") or {}
-  local ids = {}
+  local found = #claims < limit and redis.call("HRANDFIELD", base .. "held:" .. ended[i], limit - #claims, "WITHVALUES") or {}
   for j = 1, #found, 2 do
     bytes = bytes - redis.call("HSTRLEN", base .. "jobs", found[j])
     if bytes < 0 and #claims > 0 then
       limit = #claims
       break
     end
-    ids[#ids + 1] = found[j]
-    claims[#claims + 1] = { string.sub(found[j + 1], 1, 12), found[j] }
-  end
-  if #ids > 0 then redis.call("HDEL", held, unpack(ids)) end
-  if redis.call("EXISTS", held) == 0 then
-    redis.call("ZREM", base .. "leases", ended[i])
-    redis.call("DEL", base .. "turn:" .. ended[i])
+    local claim = string.sub(found[j + 1], 1, 12)
+    claims[#claims + 1] = { ended[i], claim .. found[j], string.sub(found[j + 1], 13) }
   end
 end
-table.sort(claims, function(a, b) return a[1] < b[1] end)
-return claims, #ended == 8 or #claims == limit
+table.sort(claims, function(a, b) return a[2] < b[2] end)
+return ended, claims, #ended == 8 or #claims == limit
+
+--- function lease.bury(incarnations: table)
+-- Those of them that hold nothing any more are gone.
+for i = 1, #incarnations do
+  if redis.call("EXISTS", base .. "held:" .. incarnations[i]) == 0 then lease.leave(incarnations[i]) end
+end

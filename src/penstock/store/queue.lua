@@ -26,7 +26,8 @@
 --   waiters      HASH    id -> addresses to tell when it is done   owner: the job
 --   producer:<p> STRING  number of its last enqueue; PX 60 s       a call that is sent again is recognised
 --   settled:<inc> SET    tokens settled one by one; PX 60 s
---   turns, lane, front, weights (lane) · leases, held, turn (lease) · sleepers, inbox (wake) · tenants, age, ages (tally)
+--   turns, lane, front, weights (lane) · leases, held, turn, workers (lease) · sleepers, inbox (wake) · suspects (job)
+--   tenants, age, ages (tally)
 
 --- script enqueue
 --- keys: base meta
@@ -42,14 +43,14 @@ local ids, seen = {}, {}
 for i = jobs, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
 local old = redis.call("HMGET", base .. "jobs", unpack(ids))
 local generation = record.mint(#ids)
-local set, plan, ready = {}, {}, false
+local set, plan = {}, {}
 for i = 1, #ids do
   local id, body = ids[i], ARGV[jobs + 2 * i - 1]
   if old[i] or seen[id] then
     known[#known + 1] = i - 1
   else
     seen[id] = true
-    local state, priority, flags, _, _, due, expires, _, _, _, tenant = record.parse(body)
+    local state, priority, flags, _, _, due, expires, _, _, _, _, tenant = record.parse(body)
     if bit.band(flags, 2) == 0 then due = s.now + due end
     if expires > 0 and bit.band(flags, 4) == 0 then expires = s.now + expires end
     if bit.band(flags, 8) > 0 then redis.call("DEL", base .. "done:" .. id) end
@@ -62,8 +63,7 @@ for i = 1, #ids do
       tally.move(s.tally, tenant, 0, 2)
       plan[#plan + 1], plan[#plan + 2] = due, record.entry(generation + i, #body, id)
     else
-      ready = true
-      job.ready(s, "lane:", id, #body, priority, tenant, generation + i, s.now, 0)
+      job.ready(s, "lane:", id, #body, 0, priority, tenant, generation + i, s.now, 0)
     end
   end
 end
@@ -72,18 +72,19 @@ if generation == 0 then redis.call("HSET", meta, "format", 1) end
 if #plan > 0 then job.plan(s, plan) end
 job.commit(s)
 if producer ~= "" then redis.call("SET", base .. "producer:" .. producer, number, "PX", 60000) end
-if ready and not redis.call("HGET", meta, "paused") then wake.ring(s.now) end
+if s.ready and not redis.call("HGET", meta, "paused") then wake.ring(s.now) end
 return known
 
 --- script turn
 --- keys: base meta
---- args: given: int, me: str, number: int, lease_ms: int, want: int, address: str, sleep_ms: int, once: int, plain: int, kept: int, settled: *
+--- args: given: int, me: str, number: int, lease_ms: int, want: int, trial: str, address: str, sleep_ms: int, once: int, who: str, plain: int, kept: int, settled: *
 --- flags: allow-oom
 -- One round trip of a worker: finished jobs go out, due ones are promoted, overdue leases taken back, and the
 -- next batch comes in. `settled`: `plain` tokens completed with null; `kept` pairs of token, result; then
 -- fours of verb, token, delay ms, text. `number` counts the turns of the incarnation `me` from 1; the same number again
 -- gets the same answer and settles nothing twice. `sleep_ms` > 0: if it finds less than `want`, `address` is recorded as asleep.
--- `once` (a claim without a worker): it sleeps only when it got nothing, and ends when it holds nothing.
+-- `once` (a claim without a worker): it sleeps only when it got nothing, and ends when it holds nothing. `trial`: whether a
+-- suspect may come along (see job.claim). `who`: what a worker says of itself, in the first turn.
 -- Returns { "OK", places of stale settlements, ms until a turn is due or -1, 1 if more can be had at once, token, record, … }
 -- or { "STALE" }: the incarnation has ended, nothing was written.
 local newer = record.check()
@@ -126,12 +127,12 @@ for i = at, #ARGV, 4 do
 end
 local more_due, late = job.promote(s, 100)
 local more_lost = job.take_back(s, 100)
-lane.push_all(s.lanes)
-s.lanes = {}
+if #s.suspects > 0 then wake.everyone(now) end
+job.place(s)
 
 local switches = redis.call("HMGET", meta, "paused", "front", "timekeeper")
 local room = { want = want, tokens = {}, reply = {} }
-if want > 0 and not switches[1] then room = job.claim(s, me, want, (tonumber(switches[2]) or 0) > 0) end
+if want > 0 and not switches[1] then room = job.claim(s, me, want, (tonumber(switches[2]) or 0) > 0, trial) end
 job.commit(s)
 
 local more = room.want > 0 and (room.full or more_due or more_lost)
@@ -142,6 +143,7 @@ if once == 1 and idle and not asleep then
 else
   redis.call("ZADD", base .. "leases", now + (asleep and idle and math.max(sleep_ms, lease_ms) or lease_ms), me)
   lease.remember(me, number, stale, room.tokens, lease_ms + sleep_ms + 60000)
+  if who ~= "" then redis.call("HSET", base .. "workers", me, string.format("%d %s", now, who)) end
 end
 if address ~= "" or once == 1 then wake.answered() end
 local due_in = -1
@@ -178,7 +180,7 @@ redis.call("SADD", memory, token)
 redis.call("PEXPIRE", memory, 60000)
 job.commit(s)
 if redis.call("EXISTS", base .. "held:" .. me) == 0 then lease.leave(me) end
-if #s.lanes > 0 and not redis.call("HGET", meta, "paused") then wake.ring(s.now) end
+if s.ready and not redis.call("HGET", meta, "paused") then wake.ring(s.now) end
 return 1
 
 --- script beat
@@ -197,15 +199,26 @@ return 1
 
 --- script abandon
 --- keys: base meta
---- args: given: int, me: str
+--- args: given: int, me: str, verb: str, text: str, more: int, started: *
 --- flags: allow-oom
--- The incarnation is dead (its supervisor saw it): its lease runs out now, and a sleeper is woken to take its jobs.
+-- The incarnation is dead. `started`: tokens of what ran, which ends as `verb` says, crash or suspect, for the reason
+-- `text`; where `more` is 1 others follow. What was not started is handed back, some hundreds a call. Returns how many
+-- claims are left: call again.
 local newer = record.check()
 if newer then return newer end
-if redis.call("ZADD", base .. "leases", "XX", "CH", 0, me) == 1 then
-  wake.ring(clock.now(given))
+if not redis.call("ZSCORE", base .. "leases", me) then return 0 end
+local s = job.begin(given)
+for i = started, #ARGV do job.settle(s, me, verb, ARGV[i], 0, text) end
+if more == 0 then
+  local rest = redis.call("HRANDFIELD", base .. "held:" .. me, 250, "WITHVALUES")
+  for i = 1, #rest, 2 do job.settle(s, me, "release", string.sub(rest[i + 1], 1, 12) .. rest[i], 0, "") end
 end
-return redis.call("HLEN", base .. "held:" .. me)
+if #s.suspects > 0 then wake.everyone(s.now) end
+job.commit(s)
+local left = redis.call("HLEN", base .. "held:" .. me)
+if left == 0 then lease.leave(me) end
+if s.ready and not redis.call("HGET", meta, "paused") then wake.ring(s.now) end
+return left
 
 --- script cancel
 --- keys: base meta
@@ -236,10 +249,11 @@ return words
 
 --- script purge
 --- keys: base meta
---- args: given: int, tenant: str, all: int, offset: int, limit: int
+--- args: given: int, tenant: str, all: int, list: str, offset: int, limit: int
 --- flags: allow-oom
--- Cancel a slice of the waiting jobs of one tenant (or of `all`), ready ones first. `offset` goes through the
--- schedule from its end, where no promotion moves the places. Returns { cancelled, next offset, 1 when done }.
+-- Cancel a slice of the waiting jobs of one tenant (or of `all`): what is in lanes first, then what is in `list`, which is
+-- `schedule` or `suspects`. `offset` goes through it from its end, where no promotion moves the places. Returns { cancelled,
+-- next offset, 1 when done }.
 local newer = record.check()
 if newer then return newer end
 local s = job.begin(given)
@@ -253,13 +267,13 @@ for level = 0, 9 do
     job.drain(s, level, who, slice)
   end
 end
-local entries = slice.left > 0 and redis.call("ZRANGE", base .. "schedule", offset, offset + slice.left - 1, "REV") or {}
+local entries = slice.left > 0 and redis.call("ZRANGE", base .. list, offset, offset + slice.left - 1, "REV") or {}
 local fit = lane.fitting(slice, entries)
 for i = 1, #fit do
   local id = string.sub(fit[i], 12)
   local body = record.get(id)
   if not body then
-    redis.call("ZREM", base .. "schedule", fit[i])
+    redis.call("ZREM", base .. list, fit[i])
   elseif all == 1 or record.tenant(body) == tenant then
     job.remove(s, id, body, "x", "")
   else
@@ -345,10 +359,11 @@ for i = ids, #ARGV do
   local id = ARGV[i]
   local body = redis.call("ZREM", base .. "dead", id) == 1 and record.get(id)
   if body then
-    local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenant = record.parse(body)
+    local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, crashes, ttl, tenant = record.parse(body)
     redis.call("HDEL", base .. "reasons", id)
-    redis.call("HSET", base .. "jobs", id, record.with(body, "r", bit.band(flags, 223), generation, s.now, 0, 0))
-    job.ready(s, "lane:", id, #body, priority, tenant, generation, s.now, 4)
+    body = record.crashed(record.with(body, "r", bit.band(flags, 207), generation, s.now, 0, 0), 0)
+    redis.call("HSET", base .. "jobs", id, body)
+    job.ready(s, "lane:", id, #body, 0, priority, tenant, generation, s.now, 4)
     n = n + 1
   end
 end
@@ -392,6 +407,24 @@ local newer = record.check()
 if newer then return newer end
 if tonumber(weight) == 1 then return redis.call("HDEL", base .. "weights", tenant) end
 return redis.call("HSET", base .. "weights", tenant, weight)
+
+--- script workers
+--- keys: base meta
+--- args: given: int, limit: int
+--- flags: no-writes
+-- Incarnations by the end of their lease, latest first: { now, incarnation, alive until, claims held, since and text or
+-- false, … }.
+local newer = record.check()
+if newer then return newer end
+local found = redis.call("ZRANGE", base .. "leases", 0, limit - 1, "REV", "WITHSCORES")
+local list = { clock.now(given) }
+for i = 1, #found, 2 do
+  list[#list + 1] = found[i]
+  list[#list + 1] = found[i + 1]
+  list[#list + 1] = redis.call("HLEN", base .. "held:" .. found[i])
+  list[#list + 1] = redis.call("HGET", base .. "workers", found[i])
+end
+return list
 
 --- script counts
 --- keys: base meta

@@ -5,29 +5,36 @@
 --   1       1      state        s scheduled, r ready, x running, d dead
 --   2       1      priority     0 most urgent … 9
 --   3       1      flags        1 a task call (else a bare value)   2 due is a date   4 expires is a date
---                               8 the id is the user's own         16 suspect        32 a reason is kept
+--                               8 the id is the user's own         16 suspect, see job   32 a reason is kept
 --   4       6      generation   of its entry in a lane or in the schedule; unique in the queue
 --   10      6      enqueued     server ms
 --   16      6      since        server ms: ready since, due at, or died at  (from a client: the delay)
 --   22      6      expires      server ms, 0 never or once handed out       (from a client: the time left)
 --   28      2      attempts     that failed
 --   30      2      deliveries   to a worker
---   32      6      ttl          of its result, ms
+--   32      1      crashes      of its process while it ran alone there
+--   33      5      ttl          of its result, ms
 --   38      1+1    lengths of tenant and trace, which follow; then the payload
 --
 -- Numbers are big-endian. An *entry* (what lanes and the schedule hold) is generation (10 hex digits, so that
 -- equal due times keep the order of enqueueing), a letter for the size of the record, and the id.
 
 --- function record.parse(body: str) -> int…
-local format, state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl, tenants, traces =
-  struct.unpack(">Bc1BBI6I6I6I6HHI6BB", body)
-return state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, ttl,
+local format, state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, crashes, ttl, tenants, traces =
+  struct.unpack(">Bc1BBI6I6I6I6HHBI5BB", body)
+return state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, crashes, ttl,
   string.sub(body, 41, 40 + tenants), 41 + tenants + traces
 
 --- function record.with(body: str, state: str, flags: int, generation: int, since: int, attempts: int, deliveries: int) -> str
 return string.sub(body, 1, 1) .. state .. string.sub(body, 3, 3) .. struct.pack(">BI6", flags, generation)
   .. string.sub(body, 11, 16) .. struct.pack(">I6", since) .. string.sub(body, 23, 28)
   .. struct.pack(">HH", attempts, deliveries) .. string.sub(body, 33)
+
+--- function record.crashed(body: str, crashes: int) -> str
+return string.sub(body, 1, 32) .. string.char(crashes) .. string.sub(body, 34)
+
+--- function record.crashes(body: str) -> int
+return string.byte(body, 33)
 
 --- function record.entry(generation: int, size: int, id: str) -> str
 local class = 97
@@ -38,7 +45,7 @@ end
 return string.format("%010x%s", generation, string.char(class)) .. id
 
 --- function record.ttl(header: str) -> int
-return (struct.unpack(">I6", header, 33))
+return (struct.unpack(">I5", header, 34))
 
 --- function record.tenant(header: str) -> str
 return string.sub(header, 41, 40 + string.byte(header, 39))

@@ -13,7 +13,7 @@ import time
 from typing import Final
 
 FORMAT: Final = 1
-_HEADER: Final = struct.Struct(">BcBB HI HI HI HI HH HI BB")
+_HEADER: Final = struct.Struct(">BcBB HI HI HI HI HH BBI BB")
 HEADER_SIZE: Final = _HEADER.size
 
 CALL, DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID, SUSPECT, REASON = 1, 2, 4, 8, 16, 32
@@ -28,7 +28,7 @@ def draft(
 ) -> bytes:
     """Everything of a record but its payload; the same for all calls with the same options."""
     header = _HEADER.pack(
-        FORMAT, b"r", priority, flags, 0, 0, 0, 0, *_split(delay_ms), *_split(expires_ms), 0, 0, *_split(ttl_ms),
+        FORMAT, b"r", priority, flags, 0, 0, 0, 0, *_split(delay_ms), *_split(expires_ms), 0, 0, 0, *_split(ttl_ms),
         len(tenant), len(trace),
     )  # fmt: skip
     return header + tenant + trace
@@ -62,6 +62,10 @@ class Record:
         return bool(self._fields[3] & CALL)
 
     @property
+    def is_suspect(self) -> bool:
+        return bool(self._fields[3] & SUSPECT)
+
+    @property
     def enqueued(self) -> int:
         return int(self._fields[6] << 32 | self._fields[7])
 
@@ -82,16 +86,20 @@ class Record:
         return int(self._fields[13])
 
     @property
+    def crashes(self) -> int:
+        return int(self._fields[14])
+
+    @property
     def ttl(self) -> int:
-        return int(self._fields[14] << 32 | self._fields[15])
+        return int(self._fields[15] << 32 | self._fields[16])
 
     @property
     def tenant(self) -> str:
-        return self.body[HEADER_SIZE : HEADER_SIZE + self._fields[16]].decode(errors="replace")
+        return self.body[HEADER_SIZE : HEADER_SIZE + self._fields[17]].decode(errors="replace")
 
     @property
     def payload(self) -> bytes:
-        return self.body[HEADER_SIZE + self._fields[16] + self._fields[17] :]
+        return self.body[HEADER_SIZE + self._fields[17] + self._fields[18] :]
 
 
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"

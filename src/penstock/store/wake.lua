@@ -62,6 +62,13 @@ if witness then
   redis.call("HSET", meta, "look", now + 50, "witness", witness)
 end
 
+--- function wake.everyone(now: int)
+-- A suspect came up. Each sleeper may take one, but not those who try one already, and who that is they know alone; so a
+-- hundred are woken. It happens when a worker died.
+local found = redis.call("ZRANGE", base .. "sleepers", now, "+inf", "BYSCORE", "LIMIT", 0, 100)
+for i = 1, #found do wake.send(found[i], "0") end
+if #found > 0 then redis.call("ZREM", base .. "sleepers", unpack(found)) end
+
 --- function wake.answered()
 redis.call("HDEL", meta, "rung")
 

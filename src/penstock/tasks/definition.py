@@ -7,11 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from penstock.errors import ConfigurationError
 from penstock.tasks.retry import LONGEST, Retry
 from penstock.tasks.signature import Signature
+
+LONGEST_KEPT: Final = 10 * 365 * 86400.0
+"""Seconds a result may be kept; a record has five bytes for it."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Definition:
             raise ConfigurationError(f"task {self.name}: a task is a function")
         if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
             raise ConfigurationError(f"task {self.name}: a generator cannot be a task; return a list")
+        if self.result_ttl is not None and not 0 <= self.result_ttl <= LONGEST_KEPT:
+            raise ConfigurationError(f"task {self.name}: result_ttl={self.result_ttl}: seconds from 0 to ten years")
         if self.timeout is not None and not 0 < self.timeout <= LONGEST:
             raise ConfigurationError(f"task {self.name}: timeout={self.timeout}: seconds above 0, or None")
         if self.timeout is not None and not self.is_async:
@@ -88,8 +93,8 @@ class Options:
             raise ValueError(f"expires={self.expires}: seconds above 0, or a date")
         if self.priority not in range(10):
             raise ValueError(f"priority={self.priority!r}: 0 (most urgent) to 9 (least)")
-        if self.result_ttl is not None and not 0 <= self.result_ttl <= LONGEST:
-            raise ValueError(f"result_ttl={self.result_ttl}: seconds from 0 to {LONGEST:.0f}")
+        if self.result_ttl is not None and not 0 <= self.result_ttl <= LONGEST_KEPT:
+            raise ValueError(f"result_ttl={self.result_ttl}: seconds from 0 to ten years")
         if len(self.tenant.encode("utf-8", "strict")) > 255:
             raise ValueError("tenant: at most 255 bytes of UTF-8")
         if self.id is not None and not 1 <= len(self.id.encode()) <= 200:

@@ -7,7 +7,7 @@ import math
 import time
 
 from penstock.components.queue import Queue
-from penstock.components.transitions import Claim, Settlement, Turn
+from penstock.components.transitions import Claim, Introduction, Settlement, Turn
 from penstock.driver.steps import Step
 from penstock.store.record import mint_id
 
@@ -23,12 +23,15 @@ class Feed:
     A turn whose reply was lost is sent again as it was, so that it gives the same batch and settles nothing twice.
     """
 
-    def __init__(self, queue: Queue, lease: float, sleep: float) -> None:
+    def __init__(self, queue: Queue, lease: float, sleep: float, who: Introduction) -> None:
         self.queue = queue
+        self._who = who
         self.lease = lease
         self.sleep = sleep
         self.address = ""
         self.held: set[bytes] = set()
+        self.suspect: bytes | None = None
+        """The one on trial here: no second one is asked for."""
         self.settled: list[Settlement] = []
         self.awake = True
         self.wake_at = 0.0
@@ -42,6 +45,7 @@ class Feed:
         self._want = 0
         self._sent: list[Settlement] = []
         self.held.clear()
+        self.suspect = None
         self.settled.clear()
         self.awake = True
         self.wake_at = 0.0
@@ -60,11 +64,16 @@ class Feed:
                 lease=self.lease,
                 want=want,
                 settlements=self._sent,
+                trial="beside" if want and self._free_for_trial() else "",
                 address=self.address,
                 sleep=self.sleep * 2.5 if want else 0.0,
                 once=leave,
+                who=self._who if self._number == 1 else None,
             )
         return self._unanswered
+
+    def _free_for_trial(self) -> bool:
+        return self.suspect is None or any(settlement.token == self.suspect for settlement in self._sent)
 
     def answered(self, turn: Turn, asked_at: float) -> list[Claim]:
         """Take the answer in. Returns the new claims; an ended incarnation drops all it held and begins anew."""
@@ -77,10 +86,15 @@ class Feed:
         self.renewed = asked_at
         for settlement in self._sent:
             self.held.discard(settlement.token)
+            if settlement.token == self.suspect:
+                self.suspect = None
         for settlement in turn.stale:
             log.warning("settlement of job %s refused: it was taken back", settlement.id)
         self._sent = []
-        self.held.update(claim.token for claim in turn.claims)
+        for claim in turn.claims:
+            self.held.add(claim.token)
+            if claim.record.is_suspect:
+                self.suspect = claim.token
         # Without a want it is not known whether there is more; and it did not lie down.
         self.awake = len(turn.claims) == self._want or turn.more
         due = self.sleep if turn.due_in is None else min(self.sleep, turn.due_in)

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from penstock.components.queue import Queue
-from penstock.components.transitions import Claim, Settlement
+from penstock.components.transitions import Claim, Introduction, Settlement
 from penstock.driver.steps import AwaitedWaiter, Drivers
 from penstock.errors import ConfigurationError, FormatTooNew, ServerError
 from penstock.settings import Settings, WorkerSettings
@@ -72,7 +72,8 @@ class Worker:
         # Each queue's sleep is said again to the server now and then; with many queues more rarely, so that an idle
         # process sends the same few commands.
         sleep = app.settings.sleep * len(names)
-        self.feeds = [Feed(app.queue(name), app.settings.lease, sleep) for name in dict.fromkeys(names)]
+        who = Introduction(self.name, self.settings.concurrency)
+        self.feeds = [Feed(app.queue(name), app.settings.lease, sleep, who) for name in dict.fromkeys(names)]
         self._execution = Execution(app.registry, self.settings, app.settings.max_payload, self.name)
         self._hand = Inflight(self.settings.concurrency, self.settings.prefetch, self.settings.max_batch)
         self._tasks: dict[asyncio.Task[Any], Claim] = {}
@@ -126,8 +127,7 @@ class Worker:
         for feed in self.feeds:
             if feed.held:
                 with contextlib.suppress(Exception):
-                    step = feed.queue.transitions.abandon(feed.me)
-                    await asyncio.wait_for(self._drivers.aio.run(step), 1.0)
+                    await asyncio.wait_for(self._drivers.aio.run(feed.queue.abandon(feed.me)), 1.0)
 
     def stop(self) -> None:
         """Once: claim no more, let running jobs finish. Again: hand them back now."""
