@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.errors import ConfigurationError
 
-KNOWN = ("url", "prefix", "concurrency", "queues", "log_format")
+KNOWN = ("url", "prefix", "concurrency", "processes", "queues", "log_format")
 
 
 def project_file(start: Path) -> Path | None:

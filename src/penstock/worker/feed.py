@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable
 
 from penstock.components.queue import Queue
 from penstock.components.transitions import Claim, Introduction, Settlement, Turn
 from penstock.driver.steps import Step
 from penstock.store.record import mint_id
+from penstock.worker.board import Shown
 
 log = logging.getLogger("penstock.worker")
 
@@ -23,9 +25,12 @@ class Feed:
     A turn whose reply was lost is sent again as it was, so that it gives the same batch and settles nothing twice.
     """
 
-    def __init__(self, queue: Queue, lease: float, sleep: float, who: Introduction) -> None:
+    def __init__(
+        self, queue: Queue, lease: float, sleep: float, who: Introduction, show: Callable[[Shown], None] | None = None
+    ) -> None:
         self.queue = queue
         self._who = who
+        self._show = show or (lambda _: None)
         self.lease = lease
         self.sleep = sleep
         self.address = ""
@@ -49,6 +54,7 @@ class Feed:
         self.settled.clear()
         self.awake = True
         self.wake_at = 0.0
+        self._show(Shown(self.me, self.renewed, False))
 
     def turn(self, want: int, *, leave: bool = False) -> Step[Turn]:
         """The next turn; or, while one is unanswered, that one again."""
@@ -83,7 +89,6 @@ class Feed:
                 log.warning("lease lost on queue %s: %d jobs are dropped here", self.queue.name, len(self.held))
             self._begin()
             return []
-        self.renewed = asked_at
         for settlement in self._sent:
             self.held.discard(settlement.token)
             if settlement.token == self.suspect:
@@ -95,11 +100,17 @@ class Feed:
             self.held.add(claim.token)
             if claim.record.is_suspect:
                 self.suspect = claim.token
+        self.keep(asked_at)
         # Without a want it is not known whether there is more; and it did not lie down.
         self.awake = len(turn.claims) == self._want or turn.more
         due = self.sleep if turn.due_in is None else min(self.sleep, turn.due_in)
         self.wake_at = min(self.wake_at, time.monotonic() + due)
         return turn.claims
+
+    def keep(self, asked_at: float) -> None:
+        """What was asked at this time renewed the lease."""
+        self.renewed = max(self.renewed, asked_at)
+        self._show(Shown(self.me, self.renewed, bool(self.held)))
 
     @property
     def busy(self) -> bool:

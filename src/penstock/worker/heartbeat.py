@@ -66,7 +66,7 @@ class Heartbeat(threading.Thread):
             log.warning("no heartbeat on queue %s: %s", feed.queue.name, error)
             return
         if alive:
-            feed.renewed = max(feed.renewed, asked)
+            feed.keep(asked)
         else:
             self._loop.call_soon_threadsafe(self._lost, feed, me)
 

@@ -18,6 +18,7 @@ import os
 import socket
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from penstock.components.queue import Queue
@@ -26,6 +27,7 @@ from penstock.driver.steps import AwaitedWaiter, Drivers
 from penstock.errors import ConfigurationError, FormatTooNew, ServerError
 from penstock.settings import Settings, WorkerSettings
 from penstock.tasks.registry import Registry
+from penstock.worker.board import Board
 from penstock.worker.execution import Execution, Run
 from penstock.worker.feed import Feed
 from penstock.worker.heartbeat import Heartbeat
@@ -49,18 +51,25 @@ class App(Protocol):
     def queue(self, name: str) -> Queue: ...
 
 
+def queues_of(app: App, settings: WorkerSettings) -> tuple[str, ...]:
+    """The queues a worker serves, in order."""
+    names = settings.queues or app.registry.queues()
+    if not names:
+        raise ConfigurationError("nothing to do: no task is registered, and no queue was named")
+    return tuple(dict.fromkeys(names))
+
+
 class Worker:
     """Runs the jobs of an app's queues on the running event loop.
 
     `run()` returns after `stop()`: once lets running jobs finish, twice hands them back at once.
     """
 
-    def __init__(self, app: App, settings: WorkerSettings | None = None) -> None:
-        """Raises ConfigurationError for settings or tasks that cannot work. Nothing is sent."""
+    def __init__(self, app: App, settings: WorkerSettings | None = None, *, board: Board | None = None) -> None:
+        """`board`: where a supervisor looks. Raises ConfigurationError for settings or tasks that cannot work. Nothing
+        is sent."""
         self.settings = settings or WorkerSettings()
-        names = self.settings.queues or app.registry.queues()
-        if not names:
-            raise ConfigurationError("nothing to do: no task is registered, and no queue was named")
+        names = queues_of(app, self.settings)
         if self.settings.concurrency < 1:
             raise ConfigurationError(f"concurrency={self.settings.concurrency}: 1 or more")
         if not 1 <= self.settings.max_batch <= 1000:
@@ -73,7 +82,11 @@ class Worker:
         # process sends the same few commands.
         sleep = app.settings.sleep * len(names)
         who = Introduction(self.name, self.settings.concurrency)
-        self.feeds = [Feed(app.queue(name), app.settings.lease, sleep, who) for name in dict.fromkeys(names)]
+        self._board = board
+        self.feeds = [
+            Feed(app.queue(name), app.settings.lease, sleep, who, partial(board.show, place) if board else None)
+            for place, name in enumerate(names)
+        ]
         self._execution = Execution(app.registry, self.settings, app.settings.max_payload, self.name)
         self._hand = Inflight(self.settings.concurrency, self.settings.prefetch, self.settings.max_batch)
         self._tasks: dict[asyncio.Task[Any], Claim] = {}
@@ -235,6 +248,8 @@ class Worker:
                 self._settle_soon()
             else:
                 self._hand.start(feed, claim, run.definition.name)
+                if self._board:
+                    self._board.start(self.feeds.index(feed), claim.token)
                 if run.definition.is_async:
                     # Not in the context of the job that ended just now, from whose task this may be called.
                     task = self._loop.create_task(self._run(run), context=self._context.copy())
@@ -247,12 +262,16 @@ class Worker:
         try:
             settlement = await self._execution.run(run)
         except asyncio.CancelledError:
-            if run.claim.token not in self._hand.running:
-                return  # handed back, or dropped with its lease
+            if run.claim.token not in self._hand.running:  # handed back, or dropped with its lease
+                if self._board:
+                    self._board.end(run.claim.token)
+                return
             settlement = self._execution.cancelled(run)
         self._finished(settlement)
 
     def _finished(self, settlement: Settlement) -> None:
+        if self._board:
+            self._board.end(settlement.token)
         feed = self._hand.finish(settlement.token)
         if feed is None:
             self._pulse.set()  # dropped with its lease; but its runner is free now

@@ -7,22 +7,26 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Annotated, Any, cast
 
 from cyclopts import Parameter
 
 from penstock.app import Penstock
+from penstock.console import health, reload
 from penstock.console.cli import DEBUG, version
 from penstock.console.cli.loading import load_app
 from penstock.console.exits import Exit, exit_for
 from penstock.console.logs import LogFormat, LogLevel, start_logging
-from penstock.errors import PenstockError
+from penstock.errors import ConfigurationError, PenstockError
 from penstock.outside import Outside
 from penstock.settings import WorkerSettings
-from penstock.worker.worker import Worker
+from penstock.worker.board import Board
+from penstock.worker.lifeline import watch_parent
+from penstock.worker.supervisor import BOARD, Supervisor
+from penstock.worker.worker import Worker, queues_of
 
 log = logging.getLogger("penstock.worker")
 
@@ -32,8 +36,11 @@ def worker(
     /,
     *,
     concurrency: Annotated[int | None, Parameter(name=["--concurrency", "-c"])] = None,
+    processes: int | None = None,
     queues: str | None = None,
     burst: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    reload_: Annotated[bool, Parameter(name="--reload", negative=(), show_default=False)] = False,
+    check: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     url: str | None = None,
     log_format: LogFormat | None = None,
     log_level: LogLevel = "info",
@@ -48,12 +55,19 @@ def worker(
     app
         Where the Penstock app is: `module:name` or `path/to/file.py:name`; the name is `app` unless given.
     concurrency
-        Jobs that run at once; 10 unless given.
+        Jobs that run at once in one process; 10 unless given.
+    processes
+        Run so many processes under a supervisor, which starts a new one for each that dies and gives back its jobs at
+        once. Without it, this process is the worker.
     queues
         Names as in `mail,raw`, in strict order: the second is asked when the first has nothing. Without it, every
         queue that has a task.
     burst
         Stop when nothing is ready any more.
+    reload
+        For development: start anew when a Python file below the working directory changes.
+    check
+        Run nothing: exit code 0 if a worker of this machine is alive on each of the queues, else 1. For containers.
     url
         The server, as in valkey://host:6379/0, for an app that names none.
     log_format
@@ -75,14 +89,22 @@ def worker(
         }
         settings = WorkerSettings(burst=burst, queues=outside.names("queues", queues))
         settings = replace(settings, **{name: value for name, value in said.items() if value is not None})
+        if reload_:
+            return reload.run([*_THIS, *(word for word in sys.argv[1:] if word != "--reload")])
+        command = _Command(load_app(app), settings, style)
+        if check:
+            return health.check(command.app, queues_of(command.app, settings))
+        count = outside.number("processes", processes)
         with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
-            runner.run(_work(load_app(app), settings, style))
+            return runner.run(command.run(count))
     except PenstockError as error:
         if style == "plain":
             raise
         log.critical("%s", error, exc_info=bool(os.environ.get(DEBUG)))
         return exit_for(error)
-    return Exit.OK
+
+
+_THIS = (sys.executable, "-m", "penstock")
 
 
 def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -93,34 +115,76 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _work(app: Penstock, settings: WorkerSettings, style: LogFormat) -> None:
-    worker = Worker(app, settings)
-    try:
-        queues = settings.queues or app.registry.queues()
-        # Before the signals are ours: until a server answers, Ctrl-C just ends the program.
-        await app.queue(queues[0]).count.aio()
-        _introduce(app, queues, settings.concurrency, style)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, worker.stop)
+@dataclass(frozen=True)
+class _Command:
+    """What was asked for, in one of its three parts: a worker alone, a supervisor, or a supervisor's child."""
+
+    app: Penstock
+    settings: WorkerSettings
+    style: LogFormat
+
+    async def run(self, processes: int | None) -> int:
+        board = os.environ.pop(BOARD, None)
+        try:
+            if board is not None:
+                return await self._be_child(int(board))
+            if processes is None:
+                worker = Worker(self.app, self.settings)
+                return await self._run_until_stopped(worker.run(), worker.stop, "")
+            if processes < 1:
+                raise ConfigurationError(f"--processes {processes}: 1 or more")
+            supervisor = Supervisor(self.app, (*_THIS, *sys.argv[1:]), processes, self.settings)
+            where = f" in each of {processes} processes"
+            return await self._run_until_stopped(supervisor.run(), supervisor.stop, where)
+        finally:
+            await self.app.aclose()
+
+    async def _be_child(self, board: int) -> int:
+        worker = Worker(self.app, self.settings, board=Board(board))
+        _listen(worker.stop, signal.SIGTERM)
         await worker.run()
+        return Exit.OK
+
+    async def _run_until_stopped(
+        self, work: Coroutine[Any, Any, int | None], stop: Callable[[], None], where: str
+    ) -> int:
+        # Before the signals are ours: until a server answers, Ctrl-C just ends the program.
+        try:
+            await self.app.queue(queues_of(self.app, self.settings)[0]).count.aio()
+        except BaseException:
+            work.close()
+            raise
+        self._introduce(where)
+        _listen(stop, signal.SIGINT, signal.SIGTERM)
+        code = await work
         log.info("stopped")
-    finally:
-        await app.aclose()
+        return code or Exit.OK
+
+    def _introduce(self, where: str) -> None:
+        """Who works, where, at what, and how to stop it."""
+        queues = queues_of(self.app, self.settings)
+        tasks = {queue: [task.name for task in self.app.registry if task.queue == queue] for queue in queues}
+        server, concurrency = describe_server(self.app), self.settings.concurrency
+        if self.style == "json":
+            facts = {"version": version(), "server": server, "pid": os.getpid(), "concurrency": concurrency}
+            log.info("started", extra={**facts, "queues": list(tasks), "tasks": tasks})
+        else:
+            print(_screen(server, f"{concurrency} jobs{where}", tasks), file=sys.stderr, flush=True)
+        for queue in (name for name, known in tasks.items() if not known):
+            others = ", ".join(self.app.registry.queues()) or "none"
+            log.warning("queue %s has no task in this app, jobs found there are handed back; it has: %s", queue, others)
 
 
-def _introduce(app: Penstock, queues: Sequence[str], concurrency: int, style: LogFormat) -> None:
-    """Who works, where, at what, and how to stop it."""
-    tasks = {queue: [task.name for task in app.registry if task.queue == queue] for queue in queues}
-    server = describe_server(app)
-    if style == "json":
-        facts = {"version": version(), "server": server, "pid": os.getpid(), "concurrency": concurrency}
-        log.info("started", extra={**facts, "queues": list(tasks), "tasks": tasks})
-    else:
-        print(_screen(server, concurrency, tasks), file=sys.stderr, flush=True)
-    for queue in (name for name, known in tasks.items() if not known):
-        others = ", ".join(app.registry.queues()) or "none"
-        log.warning("queue %s has no task in this app, jobs found there are handed back; it has: %s", queue, others)
+def _listen(stop: Callable[[], None], *signals: signal.Signals) -> None:
+    """To these signals, and for the end of the process that started this one and watches over it."""
+
+    def orphaned() -> None:
+        log.warning("the parent process is gone: stopping")
+        stop()
+
+    for number in signals:
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    watch_parent(orphaned)
 
 
 def describe_server(app: Penstock) -> str:
@@ -131,14 +195,14 @@ def describe_server(app: Penstock) -> str:
     return f"{kind}{name} {'.'.join(map(str, number))} at {connector.address}"
 
 
-def _screen(server: str, concurrency: int, tasks: dict[str, list[str]]) -> str:
+def _screen(server: str, at_once: str, tasks: dict[str, list[str]]) -> str:
     width = max(map(len, tasks))
     rows = [f"{place}. {name:{width}}  {', '.join(tasks[name]) or '-'}" for place, name in enumerate(tasks, 1)]
     queues = "\n           ".join(rows)
     return f"""\
 penstock {version()}, worker {os.getpid()}
   server   {server}
-  at once  {concurrency} jobs
+  at once  {at_once}
   queues   {queues}
   stop     Ctrl-C lets running jobs finish, a second one hands them back
 """

@@ -1,0 +1,207 @@
+"""`penstock worker --processes N`: what becomes of jobs when processes die, freeze, or lose their supervisor."""
+
+import contextlib
+import os
+import signal
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from penstock import JobFailed, Penstock, Settings, Status
+from penstock.console.exits import Exit
+from tests.servers import Server, eventually
+
+TASKS = """
+import asyncio, os, signal, time
+from penstock import ConfigurationError, Penstock, Settings
+
+if os.environ.get("BROKEN", "") in os.environ:
+    raise ConfigurationError("this process cannot work")
+
+app = Penstock(prefix=os.environ["SHOP"], settings=Settings(lease=float(os.environ["LEASE"])))
+
+@app.task(queue="q")
+async def nap(seconds: float) -> int:
+    await asyncio.sleep(seconds)
+    return os.getpid()
+
+@app.task(queue="q")
+async def die(name: str) -> None:
+    os.kill(os.getpid(), getattr(signal, name))
+
+@app.task(queue="q")
+def hold_the_lock(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(30_000_000))
+"""
+
+
+class Shop:
+    """The app on the producer's side."""
+
+    def __init__(self, server: Server, lease: float) -> None:
+        self.app = Penstock(server.address, prefix=f"shop-{uuid.uuid4().hex[:8]}", settings=Settings(lease=lease))
+        self.queue = self.app.queue("q")
+        self.where = {"PENSTOCK_URL": server.address, "SHOP": self.app.settings.prefix, "LEASE": str(lease)}
+        declare = self.app.task(queue="q")
+        self.nap, self.die, self.hold_the_lock = declare(nap), declare(die), declare(hold_the_lock)
+
+    def pids(self, *, busy: bool = False) -> list[int]:
+        found = [who for who in self.queue.workers() if who.name and (who.held or not busy)]
+        return [int(who.name.rpartition(":")[2]) for who in found]
+
+
+async def nap(seconds: float) -> int:
+    return 0
+
+
+async def die(name: str) -> None: ...
+
+
+def hold_the_lock(seconds: float) -> None: ...
+
+
+@pytest.fixture
+def lease() -> float:
+    return 10.0
+
+
+@pytest.fixture
+def shop(server: Server, tmp_path: Path, lease: float):
+    (tmp_path / "tasks.py").write_text(TASKS)
+    shop = Shop(server, lease)
+    with shop.app:
+        yield shop
+
+
+def gone(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] in "ZX"
+    return True
+
+
+def test_jobs_of_a_killed_process_run_again_at_once(start, shop):
+    start("worker", "tasks:app", "--processes", "2", "-c", "1", **shop.where)
+    eventually(lambda: len(shop.pids()) == 2)
+    job = shop.nap.enqueue(1.0)
+    eventually(lambda: shop.pids(busy=True))
+    (pid,) = shop.pids(busy=True)
+    began = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    assert job.result(timeout=9) != pid
+    assert time.monotonic() - began < 8
+    assert job.info().deliveries == 0  # its record is gone with its end
+    assert (shop.queue.count().lost, shop.queue.count().completed) == (1, 1)
+
+
+def test_a_killer_in_a_batch_dies_alone(start, shop):
+    before = shop.app.enqueue_many(shop.nap.call(0.01) for _ in range(32))
+    killer = shop.die.enqueue("SIGKILL")
+    after = shop.app.enqueue_many(shop.nap.call(0.01) for _ in range(31))
+    start("worker", "tasks:app", "--processes", "1", "-c", "16", **shop.where)
+    for job in (*before, *after):
+        job.result(timeout=30)
+    with pytest.raises(JobFailed, match="killed by SIGKILL"):
+        killer.result(timeout=30)
+    info = killer.info()
+    assert (info.status, info.crashes, info.attempts) == (Status.DEAD, 3, 0)
+    counts = shop.queue.count()
+    assert (counts.completed, counts.dead, counts.buried, counts.retried) == (63, 1, 1, 0)
+
+
+def test_without_their_supervisor_children_stop_and_hand_back(start, shop):
+    supervisor = start("worker", "tasks:app", "--processes", "2", "--stop-timeout", "0.2", **shop.where)
+    eventually(lambda: len(shop.pids()) == 2)
+    job = shop.nap.enqueue(30)
+    eventually(lambda: shop.pids(busy=True))
+    pids = shop.pids()
+    supervisor.kill()
+    eventually(lambda: all(map(gone, pids)))
+    assert job.status() is Status.READY
+    assert shop.queue.count().lost == 0
+
+
+def test_a_first_stop_lets_jobs_finish_and_a_second_hands_them_back(start, shop):
+    supervisor = start("worker", "tasks:app", "--processes", "2", "-c", "2", **shop.where)
+    short, long = shop.nap.enqueue(1.0), shop.nap.enqueue(30)
+    eventually(lambda: shop.queue.count().running == 2)
+    supervisor.send_signal(signal.SIGINT)
+    assert short.result(timeout=5)
+    assert supervisor.poll() is None
+    supervisor.send_signal(signal.SIGINT)
+    assert supervisor.wait(10) == Exit.OK
+    assert long.status() is Status.READY
+    counts = shop.queue.count()
+    assert (counts.completed, counts.lost, counts.running) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("lease", [1.5])
+def test_a_frozen_process_is_not_kept_alive(start, shop):
+    start("worker", "tasks:app", "--processes", "2", "-c", "1", **shop.where)
+    eventually(lambda: len(shop.pids()) == 2)
+    job = shop.nap.enqueue(1.0)
+    eventually(lambda: shop.pids(busy=True))
+    (pid,) = shop.pids(busy=True)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert job.result(timeout=10) != pid
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    eventually(lambda: pid in shop.pids())  # a new incarnation
+    assert (shop.queue.count().completed, shop.queue.count().lost) == (1, 1)
+
+
+@pytest.mark.parametrize("lease", [1.5])
+def test_a_task_that_holds_the_interpreters_lock_keeps_its_lease(start, shop):
+    start("worker", "tasks:app", "--processes", "1", "-c", "1", **shop.where)
+    eventually(shop.pids)
+    shop.hold_the_lock.enqueue(4).result(timeout=20)
+    assert (shop.queue.count().completed, shop.queue.count().lost) == (1, 0)
+
+
+def test_a_burst_of_several_processes_ends(run, shop):
+    jobs = shop.app.enqueue_many(shop.nap.call(0.01) for _ in range(50))
+    done = run("worker", "tasks:app", "--processes", "2", "--burst", **shop.where)
+    assert done.returncode == Exit.OK
+    assert all(job.result(timeout=0) for job in jobs)
+
+
+def test_children_that_cannot_work_end_the_supervisor(run, shop):
+    done = run("worker", "tasks:app", "--processes", "2", BROKEN="PENSTOCK_BOARD", **shop.where)
+    assert done.returncode == Exit.USAGE
+    assert "this process cannot work" in done.stderr
+
+
+def test_no_processes_are_wrong_usage(run, shop):
+    done = run("worker", "tasks:app", "--processes", "0", **shop.where)
+    assert (done.returncode, done.stderr.strip()) == (Exit.USAGE, "penstock: --processes 0: 1 or more")
+
+
+# --- for containers, and for development ---
+
+
+def test_a_check_says_whether_a_worker_of_this_machine_is_alive(start, run, shop):
+    dead = run("worker", "tasks:app", "--check", **shop.where)
+    assert (dead.returncode, "queue q: no worker" in dead.stderr) == (Exit.FAILED, True)
+    worker = start("worker", "tasks:app", **shop.where)
+    eventually(shop.pids)
+    alive = run("worker", "tasks:app", "--check", **shop.where)
+    assert (alive.returncode, f":{worker.pid}" in alive.stderr) == (Exit.OK, True)
+    worker.kill()
+    worker.wait()
+    assert run("worker", "tasks:app", "--check", **shop.where).returncode == Exit.FAILED
+
+
+def test_a_changed_file_starts_the_worker_anew(start, shop, tmp_path: Path):
+    reloader = start("worker", "tasks:app", "--reload", **shop.where)
+    first = shop.nap.enqueue(0).result(timeout=10)
+    (tmp_path / "tasks.py").write_text("this is no Python")
+    eventually(lambda: gone(first))
+    (tmp_path / "tasks.py").write_text(TASKS.replace("return os.getpid()", "return -os.getpid()"))
+    second = shop.nap.enqueue(0).result(timeout=10)
+    assert second < 0
+    reloader.kill()
+    eventually(lambda: gone(-second))
