@@ -9,40 +9,71 @@
 
     send_email.enqueue("ada@example.com", "Hi")
 
-The reading order of the source is in docs/tour.md.
+A name is imported when it is first used (PEP 562), so that `penstock --help` starts at once. The reading order of the
+source is in docs/tour.md.
 """
 
-from penstock.app import Penstock
-from penstock.components.job import Job, JobInfo, Status
-from penstock.components.queue import DeadLetter, Item, Queue, Tenant
-from penstock.components.task import Call, Task
-from penstock.components.transitions import Counts, TenantCounts, WorkerInfo
-from penstock.errors import (
-    BadCall,
-    ConfigurationError,
-    DurabilityUnavailable,
-    FormatTooNew,
-    JobCancelled,
-    JobError,
-    JobExpired,
-    JobFailed,
-    JobNotFound,
-    LeaseLost,
-    NotDurable,
-    PayloadTooLarge,
-    PenstockError,
-    ResultNotKept,
-    ResultTimeout,
-    ServerError,
-    ServerFull,
-    ServerRefused,
-    ServerTooOld,
-    ServerUnavailable,
-    UnknownTask,
-)
-from penstock.settings import Settings, WorkerSettings
-from penstock.tasks.definition import Options
-from penstock.tasks.retry import Drop, Retry, RetryLater
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.app import Penstock
+    from penstock.components.job import Job, JobInfo, Status
+    from penstock.components.queue import DeadLetter, Item, Queue, Tenant
+    from penstock.components.task import Call, Task
+    from penstock.components.transitions import Counts, TenantCounts, WorkerInfo
+    from penstock.errors import (
+        BadCall,
+        ConfigurationError,
+        DurabilityUnavailable,
+        FormatTooNew,
+        JobCancelled,
+        JobError,
+        JobExpired,
+        JobFailed,
+        JobNotFound,
+        LeaseLost,
+        NotDurable,
+        PayloadTooLarge,
+        PenstockError,
+        ResultNotKept,
+        ResultTimeout,
+        ServerError,
+        ServerFull,
+        ServerRefused,
+        ServerTooOld,
+        ServerUnavailable,
+        UnknownTask,
+    )
+    from penstock.settings import Settings, WorkerSettings
+    from penstock.tasks.definition import Options
+    from penstock.tasks.retry import Drop, Retry, RetryLater
+else:
+    from importlib import import_module
+
+    _NAMES = {
+        "app": "Penstock",
+        "components.job": "Job JobInfo Status",
+        "components.queue": "DeadLetter Item Queue Tenant",
+        "components.task": "Call Task",
+        "components.transitions": "Counts TenantCounts WorkerInfo",
+        "errors": "BadCall ConfigurationError DurabilityUnavailable FormatTooNew JobCancelled JobError JobExpired "
+        "JobFailed JobNotFound LeaseLost NotDurable PayloadTooLarge PenstockError ResultNotKept ResultTimeout "
+        "ServerError ServerFull ServerRefused ServerTooOld ServerUnavailable UnknownTask",
+        "settings": "Settings WorkerSettings",
+        "tasks.definition": "Options",
+        "tasks.retry": "Drop Retry RetryLater",
+    }
+    _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+
+    def __getattr__(name):
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return value
+
+    def __dir__():
+        return [*__all__, *(name for name in globals() if name.startswith("__"))]
+
 
 __version__ = "0.1.0"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 
 from penstock.errors import ConfigurationError, UnknownTask
@@ -30,6 +29,8 @@ class Registry:
         """The definition, or UnknownTask with what it may have meant."""
         found = self._tasks.get(name)
         if found is None:
+            import difflib  # here, because most programs never get this far
+
             near = difflib.get_close_matches(name, self._tasks, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(sorted(self._tasks)) or 'none'}"
             raise UnknownTask(f"no task is named {name!r}; {hint}")
