@@ -1,176 +1,28 @@
-"""Reads back everything an app left in the server and compares it with itself and with the tables in `store/keys.py`.
+"""What the apps of a test left in a server that only tests use: nothing but what `console/audit.py` finds in order."""
 
-A key must be in the tables and of the type they say. What a job owns must be of a job that is still there, the
-counts must be those one gets by counting, and an incarnation or a sleeper that has gone must have left nothing.
-"""
-
-import re
-import struct
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
-from penstock.store.keys import OWNED, QUEUE
-from penstock.store.record import REASON, Record
-
-_KEY = re.compile(r"\{([^:}]+):([^}]+)\}:(.+)", re.DOTALL)
-_READ = {
-    "hash": lambda client, key: client.hgetall(key),
-    "zset": lambda client, key: dict(client.zrange(key, 0, -1, withscores=True)),
-    "list": lambda client, key: client.lrange(key, 0, -1),
-    "set": lambda client, key: client.smembers(key),
-    "string": lambda client, key: client.get(key),
-}
-_PLACES = {b"r": 0, b"s": 1, b"x": 2, b"d": 3}
+from penstock.console.audit import Entry, books, entries
 
 
 def faults(nodes: Iterable[Any], prefixes: Iterable[str], *, damaged: bool) -> list[str]:
     """One sentence for each thing that should not be there. `nodes`: a client for each primary. Deletes what it saw.
     `damaged`: the test spoilt what is stored, so the books cannot balance; only the keys are looked at.
     """
-    told: list[str] = []
-    queues: dict[tuple[str, str], dict[str, Any]] = {}
-    known = set(prefixes)
+    found: list[Entry] = []
     for client in nodes:
-        found = list(client.scan_iter(count=1000))
-        for key, kind, ttl in zip(found, _each(client, "type", found), _each(client, "pttl", found), strict=True):
-            name = key.decode(errors="backslashreplace")
-            match = _KEY.fullmatch(name)
-            if match is None or match[1] not in known:
-                told.append(f"{name}: a key of no app of this test")
-            elif kind != b"none":  # it has just expired
-                prefix, queue, rest = match.groups()
-                told += _by_the_table(name, rest, kind.decode(), ttl)
-                if ttl < 0:
-                    queues.setdefault((prefix, queue), {})[rest] = _READ[kind.decode()](client, key)
-        _each(client, "delete", found)
-    for keys in () if damaged else queues.values():
-        told += Books(keys).faults()
+        found += entries(client)
+        pipe = client.pipeline(transaction=False)
+        for key in client.scan_iter(count=1000):
+            pipe.delete(key)
+        pipe.execute()
+    known = set(prefixes)
+    ours = [entry for entry in found if entry.home and entry.home[0] in known]
+    told = [f"{entry.key}: a key of no app of this test" for entry in found if entry not in ours]
+    told += chain.from_iterable(entry.faults() for entry in ours)
+    told += [f"{entry.key}: the test left its own key" for entry in ours if entry.suffix.startswith("user:")]
+    for book in () if damaged else books(ours).values():
+        told += [*book.faults(), *book.waits()]
     return told
-
-
-def _each(client: Any, command: str, keys: Iterable[bytes]) -> list[Any]:
-    pipe = client.pipeline(transaction=False)
-    for key in keys:
-        getattr(pipe, command)(key)
-    answers: list[Any] = pipe.execute()
-    return answers
-
-
-def _by_the_table(key: str, rest: str, kind: str, ttl: int) -> Iterator[str]:
-    suffix = rest if rest in QUEUE else rest.partition(":")[0] + ":"
-    if suffix not in QUEUE:
-        yield f"{key}: not in store/keys.py"
-        return
-    wanted, _, owner = QUEUE[suffix]
-    if wanted not in {kind.upper(), "any"}:
-        yield f"{key}: a {kind}, not a {wanted}"
-    if owner == "TTL" and ttl < 0:
-        yield f"{key}: has no TTL"
-    if owner == "the user":
-        yield f"{key}: the test left its own key"
-    assert owner != OWNED or ttl == -1, f"{key}: the queue's own, but it expires"
-
-
-class Books:
-    """The keys of one queue, by suffix."""
-
-    def __init__(self, keys: dict[str, Any]) -> None:
-        self.keys = keys
-        self.jobs = {key: Record(body) for key, body in keys.get("jobs", {}).items()}
-        self.meta = keys.get("meta", {})
-
-    def many(self, suffix: str) -> dict[str, Any]:
-        return {name.removeprefix(suffix): held for name, held in self.keys.items() if name.startswith(suffix)}
-
-    def of_state(self, state: bytes) -> set[bytes]:
-        return {key for key, record in self.jobs.items() if record.state == state}
-
-    def faults(self) -> Iterator[str]:
-        yield from self._counts()
-        yield from self._lanes()
-        yield from self._turns()
-        yield from self._schedule()
-        yield from self._claims()
-        yield from self._rest()
-
-    def _counts(self) -> Iterator[str]:
-        rows: dict[bytes, list[int]] = {}
-        for record in self.jobs.values():
-            rows.setdefault(record.tenant.encode(), [0, 0, 0, 0])[_PLACES[record.state]] += 1
-        packed = {tenant: struct.pack(">4I", *row) for tenant, row in rows.items()}
-        if packed != self.keys.get("tenants", {}):
-            yield f"tenants: {self.keys.get('tenants')}, counted {rows}"
-        for place, name in enumerate((b"ready", b"scheduled", b"running", b"dead")):
-            total = sum(row[place] for row in rows.values())
-            if int(self.meta.get(name, 0)) != total:
-                yield f"meta {name.decode()}: {self.meta.get(name)}, counted {total}"
-        ages = Counter(record.since // 1000 for record in self.jobs.values() if record.state == b"r")
-        if {int(second): int(n) for second, n in self.keys.get("age", {}).items()} != ages:
-            yield f"age: {self.keys.get('age')}, counted {ages}"
-        if {int(second) for second in self.keys.get("ages", {})} != set(ages):
-            yield f"ages: {self.keys.get('ages')}, counted {sorted(ages)}"
-
-    def _lanes(self) -> Iterator[str]:
-        found: Counter[bytes] = Counter()
-        for suffix in ("lane:", "front:"):
-            for place, entries in self.many(suffix).items():
-                level, _, tenant = place.partition(":")
-                if tenant.encode() not in self.keys.get(f"turns:{level}", {}):
-                    yield f"{suffix}{place}: entries, but no turn"
-                for entry in entries:
-                    record = self._ready(entry)
-                    if record is not None:
-                        found[entry[11:]] += 1
-                        if (level, tenant) != (str(record.priority), record.tenant):
-                            yield f"{suffix}{place}: {entry!r} is in another's lane"
-        suspects = [entry[11:] for entry in self.keys.get("suspects", {}) if self._ready(entry)]
-        if set(suspects) != {key for key in self.of_state(b"r") if self.jobs[key].is_suspect}:
-            yield f"suspects: {self.keys.get('suspects')}"
-        found.update(suspects)
-        if found != Counter(self.of_state(b"r")):
-            yield f"ready are {self.of_state(b'r')}, in lanes are {found}"
-
-    def _turns(self) -> Iterator[str]:
-        for level, tenants in self.many("turns:").items():
-            for tenant in tenants:
-                if not {f"{suffix}{level}:{tenant.decode()}" for suffix in ("lane:", "front:")} & set(self.keys):
-                    yield f"turns:{level}: {tenant!r} has a turn, but no entries"
-        if int(self.meta.get(b"front", 0)) != sum(map(len, self.many("front:").values())):
-            yield f"meta front: {self.meta.get(b'front')}"
-
-    def _ready(self, entry: bytes) -> Record | None:
-        """The ready job that an entry stands for; None for one that was cancelled."""
-        record = self.jobs.get(entry[11:])
-        stands = record is not None and record.state == b"r" and _generation(record) == int(entry[:10], 16)
-        return record if stands else None
-
-    def _schedule(self) -> Iterator[str]:
-        found = {entry[11:]: (int(entry[:10], 16), due) for entry, due in self.keys.get("schedule", {}).items()}
-        wanted = {key: (_generation(self.jobs[key]), self.jobs[key].since) for key in self.of_state(b"s")}
-        if found != wanted:
-            yield f"schedule: {found}, wanted {wanted}"
-        if {key: int(at) for key, at in self.keys.get("dead", {}).items()} != {
-            key: self.jobs[key].since for key in self.of_state(b"d")
-        }:
-            yield f"dead: {self.keys.get('dead')}, wanted {self.of_state(b'd')}"
-
-    def _claims(self) -> Iterator[str]:
-        held = self.many("held:")
-        if set(held) != {me.decode() for me in self.keys.get("leases", {})}:
-            yield f"leases: {self.keys.get('leases')}, but {sorted(held)} hold jobs"
-        if not set(self.keys.get("workers", {})) <= set(self.keys.get("leases", {})):
-            yield f"workers: {self.keys['workers']}, but alive are {self.keys.get('leases')}"
-        if Counter(key for claims in held.values() for key in claims) != Counter(self.of_state(b"x")):
-            yield f"running are {self.of_state(b'x')}, held are {held}"
-
-    def _rest(self) -> Iterator[str]:
-        if set(self.keys.get("reasons", {})) != {key for key, record in self.jobs.items() if record.body[3] & REASON}:
-            yield f"reasons: {self.keys.get('reasons')}"
-        for name in ("waiters", "sleepers"):
-            if name in self.keys:
-                yield f"{name}: {self.keys[name]}, but nobody waits any more"
-
-
-def _generation(record: Record) -> int:
-    return int.from_bytes(record.body[4:10])

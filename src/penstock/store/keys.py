@@ -45,6 +45,7 @@ QUEUE = {
 """suffix -> (type, what it holds, what deletes it). A suffix that ends in a colon begins many keys."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
+_KEY = re.compile(r"\{([^:}]+):([^}]+)\}:(.+)", re.DOTALL)
 
 
 def check_name(kind: str, name: str) -> str:
@@ -52,6 +53,17 @@ def check_name(kind: str, name: str) -> str:
     if not _NAME.match(name):
         raise ConfigurationError(f"{kind} name {name!r}: use 1 to 100 letters, digits, '_', '-' or '.'")
     return name
+
+
+def parts(key: str) -> tuple[str, str, str] | None:
+    """Prefix, name and the rest of a key of ours; None for another's."""
+    found = _KEY.fullmatch(key)
+    return (found[1], found[2], found[3]) if found else None
+
+
+def pattern(prefix: str) -> str:
+    """What all keys of an app match, for SCAN: in tests and diagnosis only, never where work is served."""
+    return "{" + re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + ":*"
 
 
 @dataclass(frozen=True)
