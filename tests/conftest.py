@@ -14,6 +14,7 @@ import redis
 import valkey
 
 from penstock import Penstock, Settings
+from penstock.testing import MovableClock
 from tests.leaks import faults
 from tests.servers import Cluster, Server
 
@@ -141,19 +142,7 @@ def app(make_app: MakeApp) -> Penstock:
     return make_app()
 
 
-class Time:
-    """The server's clock as the app's scripts see it: stands still, and moves when told."""
-
-    def __init__(self, app: Penstock) -> None:
-        self._clock = app.clock
-        self._clock.now_ms = int(time.time() * 1000)
-
-    @property
-    def now(self) -> float:
-        return self._clock.now_ms / 1000
-
-    def advance(self, seconds: float) -> None:
-        self._clock.now_ms += round(seconds * 1000)
+Time = MovableClock
 
 
 @pytest.fixture

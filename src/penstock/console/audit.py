@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.store.keys import OWNED, QUEUE, parts
 from penstock.store.record import REASON, Record
 
-_READ = {
+_READ: dict[str, Callable[[Any, bytes], Any]] = {
     "hash": lambda client, key: client.hgetall(key),
     "zset": lambda client, key: dict(client.zrange(key, 0, -1, withscores=True)),
     "list": lambda client, key: client.lrange(key, 0, -1),
@@ -29,7 +29,7 @@ _PLACES = {b"r": 0, b"s": 1, b"x": 2, b"d": 3}
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One key as it was found. `home`: its prefix and queue, None for a key that is not ours; `held`: what is in it,
-    None where it goes by itself (`ttl` in ms, -1 for ever)."""
+    None where it goes by itself (`ttl` in ms, -1 for ever) or is not of the type it should be."""
 
     key: str
     home: tuple[str, str] | None
@@ -40,11 +40,10 @@ class Entry:
 
     def faults(self) -> Iterator[str]:
         """Against the tables of keys."""
-        name = self.suffix if self.suffix in QUEUE else self.suffix.partition(":")[0] + ":"
-        if name not in QUEUE:
+        if (row := _row(self.suffix)) is None:
             yield f"{self.key}: not in store/keys.py"
             return
-        wanted, _, owner = QUEUE[name]
+        wanted, _, owner = row
         if wanted not in {self.kind.upper(), "any"}:
             yield f"{self.key}: a {self.kind}, not a {wanted}"
         if owner == "TTL" and self.ttl < 0:
@@ -61,8 +60,14 @@ def entries(client: Any, match: str = "*") -> Iterator[Entry]:
             continue
         name, kind = key.decode(errors="backslashreplace"), kind.decode()
         prefix, queue, suffix = parts(name) or ("", "", "")
-        held = _READ[kind](client, key) if suffix and ttl < 0 and kind in _READ else None
+        row = _row(suffix) if ttl < 0 else None
+        held = _READ[kind](client, key) if row is not None and row[0] == kind.upper() else None
         yield Entry(name, (prefix, queue) if suffix else None, suffix, kind, ttl, held)
+
+
+def _row(suffix: str) -> tuple[str, str, str] | None:
+    """What the tables say of a key."""
+    return QUEUE.get(suffix) or QUEUE.get(suffix.partition(":")[0] + ":")
 
 
 def _each(client: Any, command: str, keys: Iterable[bytes]) -> list[Any]:
@@ -87,7 +92,8 @@ class Books:
 
     def __init__(self, keys: dict[str, Any]) -> None:
         self.keys = keys
-        self.jobs = {key: Record(body) for key, body in keys.get("jobs", {}).items()}
+        found = {key: Record.read(body) for key, body in keys.get("jobs", {}).items()}
+        self.jobs = {key: record for key, record in found.items() if record is not None and record.state in _PLACES}
         self.meta = keys.get("meta", {})
 
     def many(self, suffix: str) -> dict[str, Any]:
@@ -98,6 +104,8 @@ class Books:
 
     def faults(self) -> Iterator[str]:
         """One sentence for each thing that does not fit the rest."""
+        if damaged := set(self.keys.get("jobs", {})) - set(self.jobs):
+            yield f"jobs: the records of {damaged} are damaged"
         yield from self._counts()
         yield from self._lanes()
         yield from self._turns()

@@ -61,10 +61,14 @@ class Driver:
             self._blocking.close()
         self.connector.close()
 
-    async def aclose(self) -> None:
-        """Close the running loop's face, then everything that `close` does."""
+    async def leave(self) -> None:
+        """Close the running loop's face; a loop that ends must do so, and the others go on."""
         runner = self._aio.pop(asyncio.get_running_loop(), None)
         if runner is not None:
             await runner.aclose()
         await self.connector.aclose()
+
+    async def aclose(self) -> None:
+        """Close the running loop's face, then everything that `close` does."""
+        await self.leave()
         self.close()

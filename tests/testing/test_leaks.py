@@ -1,0 +1,62 @@
+"""An app that was used as it should be leaves nothing behind; what was left is told."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import Penstock
+from penstock.testing import assert_no_leaks, leaks
+from tests.conftest import MakeApp
+
+
+async def test_a_used_app_leaks_nothing(app: Penstock):
+    queue = app.queue("q")
+    await queue.put_many.aio(range(5), tenant="acme")
+    await queue.put.aio(5, delay=60)
+    items = await queue.claim.aio(3)
+    await items[0].complete.aio("result")
+    await items[1].fail.aio("why not")
+    assert leaks(app) == []
+    assert_no_leaks(app)
+
+
+DAMAGES: list[tuple[str, Callable[[Any, str], Any]]] = [
+    ("attic: not in store/keys.py", lambda raw, base: raw.set(base + "attic", 1)),
+    ("done:x: has no TTL", lambda raw, base: raw.set(base + "done:x", "cnull")),
+    ("dead: a list, not a ZSET", lambda raw, base: raw.rpush(base + "dead", 1)),
+    ("meta: the queue's own, but it expires", lambda raw, base: raw.expire(base + "meta", 60)),
+    ("queue q: jobs: the records of {b'ghost'} are", lambda raw, base: raw.hset(base + "jobs", "ghost", "short")),
+    ("queue q: meta ready: b'3', counted 2", lambda raw, base: raw.hincrby(base + "meta", "ready", 1)),
+    ("queue q: tenants: ", lambda raw, base: raw.delete(base + "tenants")),
+    ("queue q: age: ", lambda raw, base: raw.delete(base + "age")),
+    ("queue q: ages: ", lambda raw, base: raw.zadd(base + "ages", {"7": 7})),
+    ("queue q: ready are ", lambda raw, base: raw.lpop(base + "lane:5:acme")),
+    ("queue q: lane:5:acme: entries, but no turn", lambda raw, base: raw.zrem(base + "turns:5", "acme")),
+    ("queue q: turns:5: b'bolt' has a turn", lambda raw, base: raw.zadd(base + "turns:5", {"bolt": 1})),
+    ("queue q: meta front: ", lambda raw, base: raw.hset(base + "meta", "front", 1)),
+    ("queue q: schedule: ", lambda raw, base: raw.zadd(base + "schedule", {"0000000001aghost": 1})),
+    ("queue q: leases: ", lambda raw, base: raw.zadd(base + "leases", {"somebody": 1})),
+    ("queue q: running are ", lambda raw, base: raw.hset(base + "held:somebody", "ghost", "0" * 12)),
+    ("queue q: reasons: ", lambda raw, base: raw.hset(base + "reasons", "ghost", "{}")),
+    ("queue q: waiters: ", lambda raw, base: raw.hset(base + "waiters", "ghost", "me/1")),
+    ("queue q: sleepers: ", lambda raw, base: raw.zadd(base + "sleepers", {"me/1": 1})),
+]
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize(("told", "damage"), DAMAGES, ids=lambda value: value if isinstance(value, str) else "")
+async def test_what_should_not_be_there_is_told(
+    make_app: MakeApp, raw: Any, told: str, damage: Callable[[Any, str], Any]
+):
+    app, neighbour = make_app(), make_app()
+    await app.queue("q").put_many.aio(range(2), tenant="acme")
+    await neighbour.queue("q").put.aio(1)
+    base = app.queue("q").transitions.keys.base
+    damage(raw, base)
+    found = leaks(app)
+    assert any(told in fault for fault in found), found
+    with pytest.raises(AssertionError, match="left in the server:"):
+        assert_no_leaks(app)
+    assert leaks(neighbour) == []
+    raw.delete(*raw.keys())

@@ -1,0 +1,144 @@
+"""Jobs run in the test's own process, and the clock is the test's."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import anyio.to_thread
+import pytest
+
+from penstock import Penstock, Retry, RetryLater, Status, WorkerSettings
+from penstock.testing import MovableClock, run_jobs
+from penstock.testing.running import Ran
+from tests.conftest import MakeApp
+
+
+async def test_all_that_is_ready_runs_and_what_it_enqueues_too(app: Penstock):
+    ran: list[int] = []
+
+    @app.task(queue="a")
+    async def count_down(n: int) -> int:
+        ran.append(n)
+        if n:
+            await count_down_in_a_thread.enqueue.aio(n - 1)
+        return n
+
+    @app.task(queue="b")
+    def count_down_in_a_thread(n: int) -> int:
+        ran.append(n)
+        if n:
+            count_down.enqueue(n - 1)
+        return n
+
+    job = await count_down.enqueue.aio(4)
+    await count_down.using(delay=60).enqueue.aio(9)
+    assert await run_jobs.aio(app) == Ran(completed=5)
+    assert ran == [4, 3, 2, 1, 0]
+    assert await job.result.aio(0) == 4
+    assert await run_jobs.aio(app) == Ran()
+    assert (await app.queue("a").count.aio()).scheduled == 1
+
+
+async def test_blocking_code_runs_jobs_too_and_goes_on_with_its_app(app: Penstock):
+    @app.task
+    async def double(n: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * n
+
+    def a_blocking_test() -> None:
+        for n in range(3):
+            job = double.enqueue(n)
+            assert run_jobs(app) == Ran(completed=1)
+            assert job.result(timeout=0) == 2 * n
+
+    await anyio.to_thread.run_sync(a_blocking_test)
+    assert await (await double.enqueue.aio(1)).status.aio() is Status.READY
+
+
+async def test_in_asyncio_code_the_blocking_form_says_what_to_write(app: Penstock):
+    with pytest.raises(RuntimeError, match=r"await run_jobs\.aio"):
+        run_jobs(app)
+
+
+async def test_with_a_clock_what_is_due_later_runs_now(app: Penstock, clock: MovableClock):
+    began = clock.now
+    at: list[float] = []
+
+    @app.task(retry=Retry(3, base=100, jitter=0))
+    async def fails_twice() -> str:
+        at.append(clock.now - began)
+        if len(at) < 3:
+            raise OSError("not yet")
+        return "done"
+
+    job = await fails_twice.using(delay=3600).enqueue.aio()
+    assert await run_jobs.aio(app) == Ran()
+    assert await run_jobs.aio(app, clock=clock) == Ran(completed=1, retried=2)
+    assert await job.result.aio(0) == "done"
+    assert [round(seconds) for seconds in at] == [3600, 3700, 3900]
+
+
+async def test_a_dead_letter_fails_the_test_with_its_traceback(app: Penstock):
+    @app.task
+    async def divide(by: int) -> float:
+        return 1 / by
+
+    await divide.enqueue.aio(0)
+    with pytest.raises(AssertionError) as raised:
+        await run_jobs.aio(app)
+    said = str(raised.value)
+    assert "1 jobs ended as dead letters (dead=True allows it):" in said
+    assert "['divide', {'by': 0}]: ZeroDivisionError" in said
+    assert "return 1 / by" in said
+    await divide.enqueue.aio(0)
+    assert await run_jobs.aio(app, dead=True) == Ran(buried=1)
+
+
+async def test_only_the_queues_that_are_named_are_served(app: Penstock):
+    @app.task(queue="a")
+    async def one() -> None: ...
+
+    @app.task(queue="b")
+    async def other() -> None: ...
+
+    await one.enqueue.aio()
+    await other.enqueue.aio()
+    assert await run_jobs.aio(app, settings=WorkerSettings(queues=("b",))) == Ran(completed=1)
+    assert (await app.queue("a").count.aio()).ready == 1
+
+
+async def test_jobs_that_never_end_end_with_the_timeout(app: Penstock, clock: MovableClock):
+    @app.task
+    async def again() -> None:
+        raise RetryLater(60)
+
+    @app.task
+    async def never() -> None:
+        await asyncio.sleep(60)
+
+    await again.enqueue.aio()
+    with pytest.raises(TimeoutError, match=r"after 0\.5 s there was still work"):
+        await run_jobs.aio(app, clock=clock, timeout=0.5)
+    await app.queue("default").purge.aio()
+    job = await never.enqueue.aio()
+    with pytest.raises(TimeoutError):
+        await run_jobs.aio(app, timeout=0.2)
+    assert await job.status.aio() is Status.READY
+
+
+async def test_a_clock_moves_forward_for_its_app_alone(make_app: MakeApp):
+    app, other = make_app("clocked"), make_app("real")
+    start = datetime(2100, 1, 1, tzinfo=UTC)
+    with MovableClock(app) as clock:
+        assert abs(clock.now - datetime.now(UTC).timestamp()) < 60
+        clock.advance_to(start)
+        clock.advance(1.5)
+        clock.advance_to(0)
+        assert clock.now == start.timestamp() + 1.5
+        assert "2100-01-01T00:00:01.5" in repr(clock)
+        with pytest.raises(ValueError, match="a clock goes forward"):
+            clock.advance(-1)
+        for one in (app, other):
+            await one.queue("q").put.aio(1, at=start)
+        assert len(await app.queue("q").claim.aio()) == 1
+        assert await other.queue("q").claim.aio() == []
+    assert app.clock.now_ms == 0
