@@ -4,21 +4,25 @@ run_jobs          run what waits, here and now, on any face
 MovableClock      the server's clock as the app sees it: stands still until it is moved
 enqueued          the calls that wait; assert_enqueued: this call waits
 leaks             what an app left in the server that should not be there; assert_no_leaks
-history           what several processes saw of their jobs, and whether it can be true (`penstock.testing.history`)
+History           what several processes saw of their jobs (its events: `penstock.testing.history`); check: can it be?
 
 The embedded server in a temporary folder, or any server under a prefix of its own, will do: docs/howto/test.md.
 """
 
+from penstock.testing.checker import check
 from penstock.testing.clock import MovableClock
+from penstock.testing.history import History
 from penstock.testing.leaks import assert_no_leaks, leaks
 from penstock.testing.running import run_jobs
 from penstock.testing.waiting import WaitingCall, assert_enqueued, enqueued
 
 __all__ = [
+    "History",
     "MovableClock",
     "WaitingCall",
     "assert_enqueued",
     "assert_no_leaks",
+    "check",
     "enqueued",
     "leaks",
     "run_jobs",
