@@ -86,6 +86,11 @@ class QueueKeys:
     def inbox(self) -> str:
         return self.base + "inbox:"
 
+    @property
+    def every(self) -> str:
+        """Matches all keys of the queue, for a SCAN that clears them away."""
+        return self.base + "*"
+
     def user(self, name: str) -> str:
         """A key of the user's own in the queue's slot, for transactions with the queue."""
         return f"{self.base}user:{name}"

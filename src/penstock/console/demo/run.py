@@ -23,8 +23,8 @@ from penstock.components.transitions import Counts
 from penstock.console.access_log import generate, lines, parse
 from penstock.console.demo.books import Account, Books
 from penstock.console.demo.tasks import PREFIX, QUEUE, Entry, Tasks, make_tasks
-from penstock.driver import embedded
-from penstock.errors import ConfigurationError, PenstockError, ResultTimeout, ServerUnavailable
+from penstock.console.temporary import clear, library_client, temporary_server
+from penstock.errors import ConfigurationError, PenstockError, ResultTimeout
 from penstock.settings import Settings
 from penstock.store.record import mint_id
 
@@ -131,28 +131,11 @@ def run_demo(order: Order, watch: Callable[[Progress], None]) -> Report:
 
     Leaves no process, no file and no key behind, also when a signal interrupts it. Raises PenstockError.
     """
-    with _server(order.url) as address:
+    with temporary_server(order.url, "demo") as server:
         try:
-            return asyncio.run(_Run(order, address, watch).run())
+            return asyncio.run(_Run(order, server.address, watch).run())
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None  # SIGTERM, or the terminal was closed
-
-
-@contextlib.contextmanager
-def _server(url: str | None) -> Iterator[str]:
-    """The address given, or that of a server in a temporary folder that ends with this."""
-    if url:
-        yield url
-        return
-    if os.environ.get("PENSTOCK_EMBEDDED") == "0":
-        raise ConfigurationError("PENSTOCK_EMBEDDED=0 forbids a server of our own: name one with --url")
-    with tempfile.TemporaryDirectory(prefix="penstock-demo-", ignore_cleanup_errors=True) as folder:
-        home = Path(folder, embedded.HOME)
-        with embedded.attach(home) as attachment:
-            try:
-                yield attachment.address
-            finally:
-                embedded.stop(home)
 
 
 class _Run:
@@ -183,7 +166,7 @@ class _Run:
                 counts = await self._look(app, tasks)
             finally:
                 if self._order.url:
-                    await asyncio.to_thread(_clear, app, tasks)
+                    await asyncio.to_thread(clear, app, tasks.queue.transitions.keys.every)
             name, version = app._driver.connector.version or ("unknown", ())
         return Report(
             self._order, self._books, counts, f"{name} {'.'.join(map(str, version))}", time.monotonic() - began,
@@ -343,24 +326,7 @@ class _Worker:
         raise PenstockError(f"the worker did not end as it should, it said: {self.said()}")
 
 
-@contextlib.contextmanager
-def _client(app: Penstock) -> Iterator[Any]:
-    """The library's own client, for what is no verb of ours, with our error for any of its own."""
-    try:
-        yield app._driver.connector.blocking_client()
-    except Exception as error:
-        raise ServerUnavailable(f"lost the server at {app._driver.connector.address}: {error}") from error
-
-
 def _read(app: Penstock, tasks: Tasks) -> list[bytes]:
     """Take a page out of the journal; [] when it is read."""
-    with _client(app) as client:
+    with library_client(app) as client:
         return client.lpop(tasks.journal, PAGE) or []
-
-
-def _clear(app: Penstock, tasks: Tasks) -> None:
-    """Delete every key of the run. A scan, because an interrupted run leaves keys that nobody else could name."""
-    with _client(app) as client:
-        keys = client.scan_iter(match=tasks.queue.transitions.keys.base + "*", count=1000)
-        while lot := list(islice(keys, PAGE)):
-            client.unlink(*lot)

@@ -1,0 +1,73 @@
+"""What a command sets up for itself and takes away again: a server, keys on a server of others, worker processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from penstock.app import Penstock
+from penstock.driver import embedded
+from penstock.errors import ConfigurationError, PenstockError, ServerUnavailable
+
+LOT = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server is. `pid` is its process if it is ours, else None."""
+
+    address: str
+    pid: int | None = None
+
+
+@contextlib.contextmanager
+def temporary_server(url: str | None, purpose: str) -> Iterator[Place]:
+    """The server at this address, or one in a temporary folder that ends with this."""
+    if url:
+        yield Place(url)
+        return
+    if os.environ.get("PENSTOCK_EMBEDDED") == "0":
+        raise ConfigurationError("PENSTOCK_EMBEDDED=0 forbids a server of our own: name one with --url")
+    with tempfile.TemporaryDirectory(prefix=f"penstock-{purpose}-", ignore_cleanup_errors=True) as folder:
+        home = Path(folder, embedded.HOME)
+        with embedded.attach(home) as attachment:
+            try:
+                yield Place(attachment.address, attachment.pid)
+            finally:
+                embedded.stop(home)
+
+
+@contextlib.contextmanager
+def library_client(app: Penstock) -> Iterator[Any]:
+    """The library's own client, for what is no verb of ours, with our error for any of its own."""
+    try:
+        yield app._driver.connector.blocking_client()
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise ServerUnavailable(f"lost the server at {app._driver.connector.address}: {error}") from error
+
+
+def clear(app: Penstock, pattern: str) -> None:
+    """Delete every key that matches. A scan, because an interrupted run leaves keys that nobody else could name."""
+    with library_client(app) as client:
+        keys = client.scan_iter(match=pattern, count=1000)
+        while lot := list(islice(keys, LOT)):
+            client.unlink(*lot)
+
+
+def end_with_parent() -> None:
+    """In a child: end when stdin, whose other end its parent holds, is closed; nobody wants the work any more."""
+
+    def wait() -> None:
+        os.read(0, 1)
+        os._exit(1)
+
+    threading.Thread(target=wait, name="penstock-parent", daemon=True).start()
