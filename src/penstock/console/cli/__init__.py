@@ -22,6 +22,7 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("demo", "penstock.console.cli.demo:demo", "see it work: a web access log through the queue, with a flood"),
+    Command("bench", "penstock.console.cli.bench:bench", "measure what each verb costs, beside bare round trips"),
     Command("worker", "penstock.console.cli.worker:worker", "run the jobs of an app's queues"),
 )
 

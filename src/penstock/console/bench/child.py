@@ -1,0 +1,11 @@
+"""What a worker process of the bench loads: `penstock worker penstock.console.bench.child`."""
+
+from __future__ import annotations
+
+from penstock.app import Penstock
+from penstock.console.bench.tasks import make_tasks
+from penstock.console.temporary import end_with_parent
+
+app = Penstock()
+make_tasks(app)
+end_with_parent()

@@ -1,0 +1,98 @@
+"""What was measured: figures with their ratios and targets, and the little statistics behind them. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+Bound: TypeAlias = Literal["at most", "at least"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a figure should be. `of` its value, or its ratio, which survives another machine."""
+
+    bound: Bound
+    limit: float
+    of: Literal["value", "ratio"] = "value"
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """So many times `to`, which was measured in the same run: `1.3` times `a trivial EVALSHA`."""
+
+    value: float
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number, the middle one where it was measured several times; `lowest` and `highest` are the others' ends."""
+
+    name: str
+    value: float
+    unit: str
+    ratio: Ratio | None = None
+    target: Target | None = None
+    lowest: float | None = None
+    highest: float | None = None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the target is reached; None without one."""
+        if self.target is None:
+            return None
+        found = self.value if self.target.of == "value" else self.ratio.value if self.ratio else None
+        if found is None:
+            return None
+        return found <= self.target.limit if self.target.bound == "at most" else found >= self.target.limit
+
+    def as_json(self) -> dict[str, Any]:
+        target = self.target
+        return {
+            "name": self.name,
+            "value": _short(self.value),
+            "unit": self.unit,
+            "lowest": _short(self.lowest),
+            "highest": _short(self.highest),
+            "ratio": _short(self.ratio.value) if self.ratio else None,
+            "ratio_to": self.ratio.to if self.ratio else None,
+            "target": {"of": target.of, "bound": target.bound, "limit": target.limit} if target else None,
+            "met": self.met,
+        }
+
+
+def figure(
+    name: str,
+    samples: float | Sequence[float],
+    unit: str,
+    *,
+    ratio: Ratio | None = None,
+    target: Target | None = None,
+) -> Figure:
+    """A figure from one measurement, or from the middle of several."""
+    if isinstance(samples, int | float):
+        return Figure(name, float(samples), unit, ratio, target)
+    return Figure(name, statistics.median(samples), unit, ratio, target, min(samples), max(samples))
+
+
+def at_most(limit: float | None, of: Literal["value", "ratio"] = "value") -> Target | None:
+    """None: there is no target, in this placement."""
+    return None if limit is None else Target("at most", limit, of)
+
+
+def at_least(limit: float | None, of: Literal["value", "ratio"] = "value") -> Target | None:
+    return None if limit is None else Target("at least", limit, of)
+
+
+def percentile(samples: Iterable[float], share: float) -> float:
+    """The smallest sample that `share` (0 to 1) of all do not exceed."""
+    ordered = sorted(samples)
+    return ordered[max(0, -int(-share * len(ordered) // 1) - 1)]
+
+
+def _short(number: float | None) -> float | None:
+    """Four digits: the fifth is noise."""
+    return None if number is None else float(f"{number:.4g}")

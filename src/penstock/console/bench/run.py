@@ -1,0 +1,159 @@
+"""One run of the bench: a server, a placement, and the scenarios one after the other, each on a clean stand."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from types import FrameType
+from typing import Any
+
+from penstock.app import Penstock
+from penstock.console.bench.figures import Figure
+from penstock.console.bench.placement import Pin, placed
+from penstock.console.bench.stand import Pace, Stand
+from penstock.console.bench.topic import Scenario, load_topic
+from penstock.console.temporary import library_client, temporary_server
+from penstock.errors import ConfigurationError
+from penstock.settings import Settings
+from penstock.store.record import mint_id
+
+PREFIX = "penstock-bench"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the bench is asked to measure."""
+
+    topic: str = "jobs"
+    only: tuple[str, ...] = ()
+    """Names of scenarios; none: all."""
+    pace: Pace = "normal"
+    pin: Pin = "free"
+    url: str | None = None
+    """None: an embedded server in a temporary folder."""
+    aof: bool = False
+    """Whether that server writes its append-only file, as one for use does."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Without these a figure says nothing."""
+
+    topic: str
+    pace: str
+    pin: str
+    server: str
+    at: str
+    appendonly: str
+    python: str
+    client: str
+    parser: str
+    worker_loop: str
+    cpus: int
+    load: float
+    """The machine's load average of the last minute, when the run began."""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Iterate over it to measure."""
+
+    conditions: Conditions
+    scenarios: list[Scenario]
+    _stand: Stand
+
+    def __iter__(self) -> Iterator[tuple[Scenario, Iterator[Figure]]]:
+        """Each scenario with its figures, which come as they are measured; take them before the next one."""
+        for scenario in self.scenarios:
+            yield scenario, scenario.measure(self._stand)
+            self._stand.clear()
+
+
+@contextlib.contextmanager
+def bench(order: Order) -> Iterator[Run]:
+    """Set everything up; afterwards no process, no file and no key is left, also when a signal interrupts it.
+
+    Raises PenstockError; nothing is measured then.
+    """
+    scenarios = load_topic(order.topic).chosen(order.only)
+    if order.url and order.aof:
+        raise ConfigurationError("--aof is for the bench's own server; the one at that address stays as it is set up")
+    with (
+        _interrupted_by(signal.SIGTERM, signal.SIGHUP),
+        temporary_server(order.url, "bench") as place,
+        placed(order.pin, place),
+        Penstock(place.address, prefix=f"{PREFIX}-{mint_id()}", settings=Settings(give_up_after=5)) as app,
+    ):
+        if app._driver.connector.is_cluster:
+            raise ConfigurationError("a cluster cannot be measured yet: name one server with --url")
+        stand = Stand(app, place.address, order.pace, order.pin)
+        stand.tasks.queue.count()
+        if place.pid is not None and not order.aof:
+            with library_client(app) as client:
+                client.config_set("appendonly", "no")
+        try:
+            yield Run(_conditions(order, app), scenarios, stand)
+        finally:
+            with _undisturbed():
+                stand.clear()
+
+
+def _conditions(order: Order, app: Penstock) -> Conditions:
+    connector = app._driver.connector
+    name, number = connector.version or ("unknown", ())
+    with library_client(app) as client:
+        writes = client.info("persistence").get("aof_enabled")
+        library = type(client).__module__.partition(".")[0]
+    return Conditions(
+        order.topic, order.pace, order.pin, f"{name} {'.'.join(map(str, number))}", connector.address,
+        "yes" if writes else "no", f"{platform.python_implementation()} {platform.python_version()}",
+        _installed(library), _installed("libvalkey" if library == "valkey" else "hiredis"),
+        _installed("uvloop", or_else="asyncio"), os.cpu_count() or 1, round(os.getloadavg()[0], 2),
+    )  # fmt: skip
+
+
+def _installed(package: str, or_else: str = "none") -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return or_else
+
+
+@contextlib.contextmanager
+def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
+    """These signals end it as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    with _handled(interrupt, *numbers):
+        yield
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C does not keep us from clearing away; that ends by itself when the server does not answer."""
+    with _handled(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        yield
+
+
+@contextlib.contextmanager
+def _handled(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [(number, signal.signal(number, handler)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, old in before:
+            signal.signal(number, old)

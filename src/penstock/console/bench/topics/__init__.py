@@ -1,0 +1,1 @@
+"""What can be measured: one module a topic, each with its `TOPIC`."""
