@@ -58,6 +58,7 @@ def library_client(app: Penstock) -> Iterator[Any]:
 def clear(app: Penstock, pattern: str) -> None:
     """Delete every key that matches. A scan, because an interrupted run leaves keys that nobody else could name."""
     with library_client(app) as client:
+        client.ping()  # after the answer, the server has also done what a killed worker had sent
         keys = client.scan_iter(match=pattern, count=1000)
         while lot := list(islice(keys, LOT)):
             client.unlink(*lot)

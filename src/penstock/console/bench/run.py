@@ -70,11 +70,13 @@ class Run:
     conditions: Conditions
     scenarios: list[Scenario]
     _stand: Stand
+    _ends: contextlib.ExitStack
 
     def __iter__(self) -> Iterator[tuple[Scenario, Iterator[Figure]]]:
         """Each scenario with its figures, which come as they are measured; take them before the next one."""
         for scenario in self.scenarios:
-            yield scenario, scenario.measure(self._stand)
+            # Closed before the keys are cleared away, even if nobody takes the rest of the figures.
+            yield scenario, self._ends.enter_context(contextlib.closing(scenario.measure(self._stand)))
             self._stand.clear()
 
 
@@ -101,7 +103,8 @@ def bench(order: Order) -> Iterator[Run]:
             with library_client(app) as client:
                 client.config_set("appendonly", "no")
         try:
-            yield Run(_conditions(order, app), scenarios, stand)
+            with contextlib.ExitStack() as ends:
+                yield Run(_conditions(order, app), scenarios, stand, ends)
         finally:
             with _undisturbed():
                 stand.clear()

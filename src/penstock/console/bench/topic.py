@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TypeAlias
@@ -12,7 +12,8 @@ from penstock.console.bench.figures import Figure
 from penstock.console.bench.stand import Stand
 from penstock.errors import ConfigurationError
 
-Measure: TypeAlias = Callable[[Stand], Iterator[Figure]]
+Figures: TypeAlias = Generator[Figure, None, None]
+Measure: TypeAlias = Callable[[Stand], Figures]
 
 TOPICS = ("jobs",)
 """Modules of `topics/`."""

@@ -17,6 +17,8 @@ PLACES = {
     "free": "not pinned: the kernel moves processes about, and figures with them; see --pin",
 }
 
+NOTE = "\n± half the distance between the ends of the repetitions; ≤ ≥ targets, and nothing fails by missing one"
+
 
 def show(run: Run) -> None:
     """Measure, and print as it goes."""
@@ -24,12 +26,7 @@ def show(run: Run) -> None:
     _show_conditions(console, run.conditions)
     for scenario, figures in run:
         _show_scenario(console, scenario, figures)
-    console.print(
-        Text(
-            "\n± is half the distance between the ends of the repetitions; ≤ and ≥ are targets: nothing fails by missing one.",
-            "dim",
-        )
-    )
+    console.print(Text(NOTE, "dim"), soft_wrap=True)
 
 
 def _show_conditions(console: Console, found: Conditions) -> None:

@@ -18,7 +18,7 @@ from penstock.components.task import Call, Task
 from penstock.console.bench.figures import Figure, Ratio, at_least, at_most, figure, percentile
 from penstock.console.bench.stand import Stand, timed
 from penstock.console.bench.tasks import BUSY, TEXT
-from penstock.console.bench.topic import Topic
+from penstock.console.bench.topic import Figures, Topic
 from penstock.console.bench.usage import Usage, cpu_of_command
 from penstock.console.bench.workers import Workers
 from penstock.console.temporary import library_client
@@ -34,7 +34,7 @@ Noop: TypeAlias = Task[[int, int, str], int]
 
 
 @TOPIC.scenario
-def round_trips(stand: Stand) -> Iterator[Figure]:
+def round_trips(stand: Stand) -> Figures:
     """What all else is made of: a command and its answer, one after the other"""
     times, trivial = stand.at_pace(300, 2000, 5000), stand.trivial_usage
     yield figure("trivial EVALSHA", trivial.seconds * 100, "µs")
@@ -53,7 +53,7 @@ def round_trips(stand: Stand) -> Iterator[Figure]:
 
 
 @TOPIC.scenario
-def enqueue(stand: Stand) -> Iterator[Figure]:
+def enqueue(stand: Stand) -> Figures:
     """One job after the other put in, blocking"""
     rounds, times, noop = stand.at_pace(3, 7, 15), stand.at_pace(200, 1000, 2000), stand.tasks.noop
     noop.enqueue(1, 2, TEXT)
@@ -70,7 +70,7 @@ def enqueue(stand: Stand) -> Iterator[Figure]:
 
 
 @TOPIC.scenario
-def enqueue_many(stand: Stand) -> Iterator[Figure]:
+def enqueue_many(stand: Stand) -> Figures:
     """Jobs put in 500 a round trip"""
     rounds, jobs, noop = stand.at_pace(1, 5, 7), stand.at_pace(5_000, 20_000, 50_000), stand.tasks.noop
     takes = [stand.used(lambda: stand.app.enqueue_many(some_calls(noop, jobs))) for _ in range(rounds)]
@@ -82,7 +82,7 @@ def enqueue_many(stand: Stand) -> Iterator[Figure]:
 
 
 @TOPIC.scenario
-def enqueue_aio(stand: Stand) -> Iterator[Figure]:
+def enqueue_aio(stand: Stand) -> Figures:
     """Jobs put in from asyncio: one after the other, and by 100 tasks at once"""
     rounds, times, noop = stand.at_pace(1, 7, 15), stand.at_pace(500, 1000, 2000), stand.tasks.noop
 
@@ -98,7 +98,7 @@ def enqueue_aio(stand: Stand) -> Iterator[Figure]:
 
 
 @TOPIC.scenario
-def drain(stand: Stand) -> Iterator[Figure]:
+def drain(stand: Stand) -> Figures:
     """Jobs done by one and by two processes, async and sync tasks, results dropped and kept"""
     jobs, rounds = stand.at_pace((5_000, 1), (20_000, 3), (50_000, 5))
     kinds = {
@@ -117,7 +117,7 @@ def drain(stand: Stand) -> Iterator[Figure]:
 
 
 @TOPIC.scenario
-def backlog(stand: Stand) -> Iterator[Figure]:
+def backlog(stand: Stand) -> Figures:
     """The same work with more of it waiting: should cost the same"""
     deep, least = stand.at_pace((10_000, 3_000), (100_000, 20_000), (100_000, 100_000))
     depths = [1_000, deep, *stand.at_pace([], [], [1_000_000])]
@@ -135,17 +135,17 @@ def backlog(stand: Stand) -> Iterator[Figure]:
 
 
 @TOPIC.scenario
-def latency(stand: Stand) -> Iterator[Figure]:
+def latency(stand: Stand) -> Figures:
     """An idle worker: from before enqueue to the start of the job"""
     times, started = stand.at_pace(50, 500, 1000), stand.tasks.started
     waits, trips = [], []
-    with stand.workers(1, 10):
-        started.enqueue().result(timeout=10)
+    with stand.workers(1, 10) as workers:
+        patiently(started.enqueue().result, workers)
         for _ in range(times):
             time.sleep(random.uniform(0.008, 0.012))  # until it has settled the last job and lain down
             trips.append(timed(stand.send_trivial, 5))
             began = time.monotonic()
-            waits.append(started.enqueue().result(timeout=10) - began)
+            waits.append(patiently(started.enqueue().result, workers) - began)
     middle, trivial = median(waits), median(trips)
     yield figure(
         "p50", middle * 1e3, "ms", ratio=Ratio(middle / trivial, "trivial EVALSHAs"), target=at_most(4, "ratio"),
@@ -155,43 +155,43 @@ def latency(stand: Stand) -> Iterator[Figure]:
 
 
 @TOPIC.scenario
-def due(stand: Stand) -> Iterator[Figure]:
+def due(stand: Stand) -> Figures:
     """200 jobs become due in 4 s while 20 workers sleep (--quick: 40 jobs, 1 s, 5 workers)"""
     processes, jobs, span = stand.at_pace((5, 40, 1.0), (20, 200, 4.0), (20, 200, 4.0))
     started = stand.tasks.started
     delays = [1 + span * (n + 1) / jobs for n in range(jobs)]
-    with stand.workers(processes, 10):
+    with stand.workers(processes, 10) as workers:
         time.sleep(1)
         put_at = time.monotonic()
         enqueued = stand.app.enqueue_many([started.using(delay=delay).call() for delay in delays])
         before = stand.commands()
         time.sleep(max(0, put_at + delays[-1] + 0.3 - time.monotonic()))
         commands = stand.commands() - before
-        late = [job.result(timeout=10) - put_at - delay for job, delay in zip(enqueued, delays, strict=True)]
+        late = [patiently(job.result, workers) - put_at - delay for job, delay in zip(enqueued, delays, strict=True)]
     yield figure("commands per job", commands / jobs, "", target=at_most(3))
     yield figure("late, p50", median(late) * 1e3, "ms")
     yield figure("late, longest", max(late) * 1e3, "ms")
 
 
 @TOPIC.scenario
-def urgent(stand: Stand) -> Iterator[Figure]:
+def urgent(stand: Stand) -> Figures:
     """One runner, always busy with jobs of 50 ms: from enqueue of an urgent job to its start"""
     times, busy = stand.at_pace(10, 40, 100), stand.tasks.busy
     probe = stand.tasks.started.using(priority=0)
     waits = []
-    with stand.workers(1, 1):
+    with stand.workers(1, 1) as workers:
         stand.fill(busy.call() for _ in range(times * 5))
         for _ in range(times):
             time.sleep(random.uniform(1, 2) * BUSY)
             began = time.monotonic()
-            waits.append(probe.enqueue().result(timeout=10) - began)
+            waits.append(patiently(probe.enqueue().result, workers) - began)
         stand.tasks.queue.purge()
     yield figure("mean", sum(waits) / len(waits) * 1e3, "ms", ratio=Ratio(sum(waits) / len(waits) / BUSY, "a job"))
     yield figure("longest", max(waits) * 1e3, "ms", target=at_most(BUSY * 1e3 + 20))
 
 
 @TOPIC.scenario
-def memory(stand: Stand) -> Iterator[Figure]:
+def memory(stand: Stand) -> Figures:
     """What the server holds for a waiting job beside its payload"""
     jobs, noop = stand.at_pace(20_000, 100_000, 1_000_000), stand.tasks.noop
     for tenants in (1, jobs // 10):
@@ -206,7 +206,7 @@ def memory(stand: Stand) -> Iterator[Figure]:
 
 
 @TOPIC.scenario
-def startup(stand: Stand) -> Iterator[Figure]:
+def startup(stand: Stand) -> Figures:
     """What a program pays before it does anything, in CPU"""
     times = stand.at_pace(2, 5, 11)
 
@@ -281,7 +281,7 @@ def patiently(result: Callable[..., R], workers: Workers) -> R:
         with contextlib.suppress(ResultTimeout):
             return result(timeout=1)
         workers.check()
-    raise PenstockError("the workers did not get to the end of the jobs within ten minutes")
+    raise PenstockError("a worker did not do a job of the bench within ten minutes")
 
 
 def drain_figures(stand: Stand, name: str, runs: Sequence[Drained], goals: Goals) -> Iterator[Figure]:
