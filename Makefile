@@ -6,7 +6,7 @@ BIN := .venv/bin
 # uv takes an interpreter that is on the machine, and says so if none fits.
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help setup check test demo clean
+.PHONY: help setup check test demo bench clean
 
 help:  ## this list
 	@awk -F ':.*##  *' '/^[a-z]+:.*##/ { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -38,6 +38,9 @@ test: check  ## check, then every test
 
 demo: setup  ## the main job on the embedded server; LOG=FILE reads a web access log of yours
 	$(BIN)/penstock demo $(if $(LOG),'$(LOG)')
+
+bench: setup  ## what each verb costs, on the embedded server; ARGS='--pin same --full' says more
+	$(BIN)/penstock bench $(ARGS)
 
 clean:  ## remove what make and the tools wrote; a .penstock folder holds data and stays
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

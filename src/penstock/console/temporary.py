@@ -14,7 +14,8 @@ from typing import Any
 
 from penstock.app import Penstock
 from penstock.driver import embedded
-from penstock.errors import ConfigurationError, PenstockError, ServerUnavailable
+from penstock.driver.retrying import code
+from penstock.errors import ConfigurationError, ServerUnavailable
 
 LOT = 5000
 
@@ -49,9 +50,9 @@ def library_client(app: Penstock) -> Iterator[Any]:
     """The library's own client, for what is no verb of ours, with our error for any of its own."""
     try:
         yield app._driver.connector.blocking_client()
-    except PenstockError:
-        raise
     except Exception as error:
+        if not code(error):  # neither the server's nor of the way to it
+            raise
         raise ServerUnavailable(f"lost the server at {app._driver.connector.address}: {error}") from error
 
 

@@ -1,0 +1,173 @@
+"""This library and its peers on the same work, one after the other, on one server in one run.
+
+    pip install 'dramatiq[redis]' huey saq typing_extensions arq rq     # those that are not there are left out
+    python benchmarks/peers.py --pin same [--jobs 20000] [--rounds 3] [penstock dramatiq …]
+
+Each library in its turn, on an empty server: one process puts in no-op jobs, one after the other; then one worker
+process is started and drains them. Seconds and CPU of the drain are those from the first job to the last, as the
+worker process itself sees them; those of the server include the worker's start. Medians of the rounds.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+
+from penstock import Penstock, PenstockError, __version__
+from penstock.console.bench.placement import placed
+from penstock.console.temporary import library_client, temporary_server
+
+HERE = Path(__file__).parent
+PEERS = ("penstock", "dramatiq", "huey", "saq", "arq", "rq")
+PATIENCE = 300.0
+COLUMNS = {
+    "enqueue_per_s": "enqueue/s",
+    "drain_per_s": "drain/s",
+    "producer_cpu": "producer",
+    "worker_cpu": "worker",
+    "server_cpu_enqueue": "server, enqueue",
+    "server_cpu_drain": "server, drain",
+    "bytes_per_job": "B/job",
+}
+
+
+def main():
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("peers", nargs="*", metavar="peer", help=", ".join(PEERS))
+    words.add_argument("--pin", choices=("same", "split", "free"), default="free")
+    words.add_argument("--jobs", type=int, default=20_000)
+    words.add_argument("--rounds", type=int, default=3)
+    words.add_argument("--json", action="store_true")
+    words.add_argument("--produce", help=argparse.SUPPRESS)
+    asked = words.parse_args()
+    if asked.produce:
+        produce(asked.produce, asked.jobs)
+        return
+    if unknown := set(asked.peers) - set(PEERS):
+        words.error(f"no peer {', '.join(unknown)}: there are {', '.join(PEERS)}")
+    chosen = [name for name in asked.peers or PEERS if find_spec(name)]
+    rows = {name: [] for name in chosen}
+    with (
+        temporary_server(None, "peers") as place,
+        placed(asked.pin, place),
+        Penstock(place.address) as app,
+        library_client(app) as server,
+    ):
+        url = open_a_port(server)
+        for _ in range(asked.rounds):  # round by round, so that a busy minute of the machine hits all of them
+            for name in chosen:
+                server.flushall()
+                rows[name].append(measure(name, asked.jobs, url, server))
+    middle = {name: {key: median(run[key] for run in runs) for key in COLUMNS} for name, runs in rows.items()}
+    if asked.json:
+        print(json.dumps({"pin": asked.pin, "jobs": asked.jobs, "rounds": asked.rounds, "peers": middle}, indent=2))
+    else:
+        show(middle, asked)
+
+
+def open_a_port(server):
+    """All of them over the loopback: not all can use a unix socket. No append-only file: it is the same for all."""
+    server.config_set("appendonly", "no")
+    server.config_set("bind", "127.0.0.1")
+    port = free_port()
+    server.config_set("port", port)
+    return f"redis://127.0.0.1:{port}/0"
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def measure(name, jobs, url, server):
+    """One round of one library."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = Path(folder, "done")
+        environment = {**os.environ, "PEERS_URL": url, "PEERS_DONE": str(done), "PYTHONPATH": path()}
+        os.environ["PEERS_URL"] = url
+        work = import_module(f"work.on_{name}")
+        jobs = round(jobs * getattr(work, "SHARE", 1))
+        environment["PEERS_JOBS"] = str(jobs)
+        memory, spent = server.info("memory")["used_memory"], server_cpu(server)
+        put = json.loads(subprocess.check_output(
+            [sys.executable, __file__, "--produce", name, "--jobs", str(jobs)], env=environment, cwd=HERE,
+        ))  # fmt: skip
+        put_spent = server_cpu(server) - spent
+        held = server.info("memory")["used_memory"] - memory
+        spent = server_cpu(server)
+        drained = drain(name, work.COMMAND, done, environment)
+        return {
+            "enqueue_per_s": jobs / put["seconds"],
+            "drain_per_s": jobs / drained["seconds"],
+            "producer_cpu": put["cpu"] / jobs * 1e4,
+            "worker_cpu": drained["cpu"] / jobs * 1e4,
+            "server_cpu_enqueue": put_spent / jobs * 1e4,
+            "server_cpu_drain": (server_cpu(server) - spent) / jobs * 1e4,
+            "bytes_per_job": held / jobs,
+        }
+
+
+def drain(name, command, done, environment):
+    """Start the worker and wait until it has done all jobs."""
+    words = [str(Path(sys.executable).with_name(command[0])), *command[1:]]
+    if command[0] == "penstock":
+        words = [sys.executable, "-m", *command]
+    with tempfile.TemporaryFile() as said:
+        worker = subprocess.Popen(words, cwd=HERE, env=environment, stdout=said, stderr=said)
+        try:
+            until = time.monotonic() + PATIENCE
+            while not done.exists():
+                if worker.poll() is not None or time.monotonic() > until:
+                    said.seek(0)
+                    raise PenstockError(f"the worker of {name} did not do its jobs: {said.read().decode()[-500:]}")
+                time.sleep(0.05)
+            time.sleep(0.2)  # the last acknowledgements
+        finally:
+            worker.terminate()
+            try:
+                worker.wait(15)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait()
+    return json.loads(done.read_text())
+
+
+def produce(name, jobs):
+    """In a process of its own: put the jobs in, and tell what that took."""
+    enqueue = import_module(f"work.on_{name}").enqueue
+    began = time.perf_counter(), time.process_time()
+    enqueue(jobs)
+    print(json.dumps({"seconds": time.perf_counter() - began[0], "cpu": time.process_time() - began[1]}))
+
+
+def server_cpu(server):
+    told = server.info("cpu")
+    return told["used_cpu_user"] + told["used_cpu_sys"]
+
+
+def path():
+    return os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def show(rows, asked):
+    print(f"pin {asked.pin}, {asked.rounds} rounds, load {os.getloadavg()[0]:.1f}; CPU is seconds per 10,000 jobs\n")
+    print("| peer |", " | ".join(COLUMNS.values()), "|")
+    print("|---|" + "---|" * len(COLUMNS))
+    for name, row in rows.items():
+        numbers = [f"{row[key]:,.0f}" if row[key] > 50 else f"{row[key]:.2f}" for key in COLUMNS]
+        print(f"| {name} {__version__ if name == 'penstock' else version(name)} |", " | ".join(numbers), "|")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE))
+    main()

@@ -1,0 +1,31 @@
+"""arq: 100 jobs at once, results dropped."""
+
+from arq import create_pool
+from arq.connections import RedisSettings
+
+from work import TEXT, URL, fastest_loop, ran
+
+COMMAND = ("arq", "work.on_arq.WorkerSettings")
+SHARE = 0.5
+
+
+async def noop(ctx, a, b, text):
+    ran()
+
+
+class WorkerSettings:
+    functions = (noop,)
+    redis_settings = RedisSettings.from_dsn(URL)
+    max_jobs = 100
+    keep_result = 0
+    log_results = False
+
+
+def enqueue(jobs):
+    async def all_of_them():
+        pool = await create_pool(WorkerSettings.redis_settings)
+        for number in range(jobs):
+            await pool.enqueue_job("noop", number, 2, TEXT)
+        await pool.aclose()
+
+    fastest_loop(all_of_them)
