@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -63,13 +62,3 @@ def clear(app: Penstock, pattern: str) -> None:
         keys = client.scan_iter(match=pattern, count=1000)
         while lot := list(islice(keys, LOT)):
             client.unlink(*lot)
-
-
-def end_with_parent() -> None:
-    """In a child: end when stdin, whose other end its parent holds, is closed; nobody wants the work any more."""
-
-    def wait() -> None:
-        os.read(0, 1)
-        os._exit(1)
-
-    threading.Thread(target=wait, name="penstock-parent", daemon=True).start()

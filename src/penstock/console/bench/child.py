@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from penstock.app import Penstock
 from penstock.console.bench.tasks import make_tasks
-from penstock.console.temporary import end_with_parent
 
 app = Penstock()
 make_tasks(app)
-end_with_parent()

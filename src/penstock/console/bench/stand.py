@@ -22,7 +22,7 @@ from penstock.console.bench.workers import Workers, workers
 from penstock.console.temporary import clear, library_client
 from penstock.driver.sending import complete
 from penstock.driver.steps import Step
-from penstock.store.keys import every_key
+from penstock.store.keys import pattern
 from penstock.store.scripts import Script
 
 R = TypeVar("R")
@@ -140,7 +140,7 @@ class Stand:
     # --- the end ---
 
     def clear(self) -> None:
-        clear(self.app, every_key(self.app.settings.prefix))
+        clear(self.app, pattern(self.app.settings.prefix))
 
 
 def timed(work: Callable[[], object], times: int = 1) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
 from penstock.errors import PenstockError
+from penstock.worker.lifeline import Lifeline
 
 STARTING = 60.0
 """Seconds all of them have to start: twenty take twenty times half a second of CPU."""
@@ -24,20 +25,18 @@ class Workers:
 
     def __init__(self, said: IO[bytes]) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._lifelines: list[Lifeline] = []
         self._said = said
 
     def add(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start one more. It ends at the latest when we are gone: we hold the other end of its stdin."""
-        self._processes.append(
-            subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=self._said,
-                stderr=self._said,
-                start_new_session=True,
-            )
-        )
+        """Start one more. It stops at the latest when we are gone."""
+        with Lifeline() as lifeline:
+            process = subprocess.Popen(
+                command, env={**environment, **lifeline.environment}, pass_fds=(lifeline.theirs,),
+                stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, start_new_session=True,
+            )  # fmt: skip
+        self._processes.append(process)
+        self._lifelines.append(lifeline)
 
     @property
     def pids(self) -> list[int]:
@@ -70,7 +69,9 @@ class Workers:
     def kill(self) -> None:
         for process in self._processes:
             process.kill()
-            process.communicate()
+            process.wait()
+        for lifeline in self._lifelines:
+            lifeline.cut()
 
     def _all_said(self) -> str:
         # `seek` would move the place where the workers write: they share it with us.

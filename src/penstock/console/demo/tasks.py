@@ -81,7 +81,7 @@ def make_tasks(app: Penstock, queue: str) -> Tasks:
     retry = Retry(RETRIES, base=0.2)
     home = app.queue(queue)
     journal = Journal(app, home.key("journal"))
-    first_starts: dict[int, tuple[float, int]] = {}
+    failed, begun = home.key("failed"), home.key("begun")
 
     @app.task(queue=queue)
     async def greet() -> int:
@@ -91,10 +91,13 @@ def make_tasks(app: Penstock, queue: str) -> Tasks:
     @app.task(queue=queue, retry=retry, result_ttl=0)
     async def count_request(number: int, line: str, due: float, fails: int) -> None:
         """Read one line of the log. `due` and the start are by this machine's clock; `fails`: so often at first."""
-        started, runs = first_starts.pop(number, (time.time(), 0))
-        if runs < fails:
-            first_starts[number] = started, runs + 1
-            raise Hiccup(f"told to fail {fails} times")
+        started = time.time()
+        if fails:  # written down in the server, because each run may be in another process
+            client = app._driver.connector.aio_client()
+            await client.hsetnx(begun, number, started)
+            if await client.hincrby(failed, number, 1) <= fails:
+                raise Hiccup(f"told to fail {fails} times")
+            started = float(await client.hget(begun, number))
         request = parse(line)
         if request is None:
             raise ValueError(f"not a line of an access log: {line!r}")
