@@ -43,6 +43,7 @@ USAGE = 2
 _YOUNG = 10.0
 """A child that dies before this age in seconds is started again only after a pause."""
 
+_FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 30.0
 _GRACE = 5.0
 """Seconds beyond its own patience after which a child that does not stop is killed."""
@@ -104,7 +105,7 @@ class Supervisor:
                 self.stop()
             if self._stops or (code == 0 and self._settings.burst):
                 return
-            pause = 0.0 if time.monotonic() - began > _YOUNG else min(_LONGEST_PAUSE, pause * 2 or 0.5)
+            pause = 0.0 if time.monotonic() - began > _YOUNG else min(_LONGEST_PAUSE, pause * 2 or _FIRST_PAUSE)
             log.error("worker %d %s; a new one starts in %.1f s", child.process.pid, child.cause, pause)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)

@@ -131,6 +131,11 @@ class Books:
         """Jobs that got to their end once and not again, as they wrote down themselves."""
         return self._runs.count(1)
 
+    @property
+    def completed_twice(self) -> int:
+        """Jobs that got to their end more than once: their process was killed before that was settled."""
+        return sum(runs > 1 for runs in self._runs)
+
     def small_clients(self) -> tuple[int, int]:
         """The quieter half: how many clients they are, and the most jobs that one of them has."""
         jobs = [account.jobs for account in self.clients.values()]
@@ -164,11 +169,14 @@ class Books:
         busiest = max(clients.values(), key=lambda account: account.jobs, default=Account())
         return {"small": whole, "busiest": busiest, "flooder": flooder}
 
-    def faults(self, counts: Counts) -> list[str]:
-        """Why the books do not balance, one sentence each; [] when they do."""
-        return list(self._faults(counts))
+    def faults(self, counts: Counts, killed: int = 0) -> list[str]:
+        """Why the books do not balance, one sentence each; [] when they do.
 
-    def _faults(self, counts: Counts) -> Iterator[str]:
+        killed  jobs in the hands of a process that was killed, which may run twice
+        """
+        return list(self._faults(counts, killed))
+
+    def _faults(self, counts: Counts, killed: int) -> Iterator[str]:
         if left := counts.waiting + counts.running:
             yield f"{left:,} jobs are still in the queue"
         if counts.completed + counts.dead != self.jobs:
@@ -179,19 +187,19 @@ class Books:
         for word, number in (("cancelled", counts.cancelled), ("expired", counts.expired), ("dropped", counts.dropped)):
             if number:
                 yield f"{number:,} jobs were {word}, and none was meant to be"
-        yield from self._faults_of_runs(counts)
+        yield from self._faults_of_runs(counts.lost + killed)
         # A job whose lease ran out (a machine that stood still) runs again, by no plan of ours.
-        if counts.retried != self.planned_retries and not counts.lost:
+        if counts.retried != self.planned_retries and not (counts.lost or killed):
             yield f"{self.planned_retries:,} retries planned, {counts.retried:,} counted"
         if self.days != self._expected:
             yield f"requests per day were read as {_told(self._expected)} and counted as {_told(self.days)}"
 
-    def _faults_of_runs(self, counts: Counts) -> Iterator[str]:
+    def _faults_of_runs(self, cut: int) -> Iterator[str]:
         lost = [n for n, (kind, runs) in enumerate(self._marks()) if kind != Kind.BROKEN and not runs]
         if lost:
             yield f"{len(lost):,} jobs never recorded a run to the end, the first is number {lost[0]}"
         twice = [n for n, (_, runs) in enumerate(self._marks()) if runs > 1]
-        if len(twice) > counts.lost:
+        if len(twice) > cut:
             yield f"{len(twice):,} jobs ran to the end more than once, the first is number {twice[0]}"
         if self._strangers:
             yield f"{self._strangers:,} entries in the journal are of no job that should have written one"

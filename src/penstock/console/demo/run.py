@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -27,8 +27,13 @@ from penstock.console.temporary import clear, library_client, temporary_server
 from penstock.errors import ConfigurationError, PenstockError, ResultTimeout
 from penstock.settings import Settings
 from penstock.store.record import mint_id
+from penstock.worker.lifeline import Lifeline
 
+PROCESSES = 2
 CONCURRENCY = 64
+KILL_AT = 0.4
+"""When this share of the jobs is done, one of the processes is killed."""
+
 TICK = 0.1
 STALLED = 30.0
 """Seconds without any progress after which the demo gives up; no job of it waits for longer than 2."""
@@ -79,6 +84,19 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Death:
+    """What became of the process that was killed, in seconds after that."""
+
+    pid: int
+    held: int
+    """Jobs that it had in hand."""
+    given_back: float
+    """Until they could be had by others."""
+    replaced: float
+    """Until a new process was at work."""
+
+
+@dataclass(frozen=True)
 class Report:
     """What came of it."""
 
@@ -89,6 +107,8 @@ class Report:
     seconds: float
     rate: float
     """Jobs completed per second while some were ready."""
+    death: Death | None
+    """None: all was done before a process could be killed with jobs in hand."""
     faults: list[str]
 
     def as_json(self) -> dict[str, Any]:
@@ -114,6 +134,9 @@ class Report:
             "waits_by_arrival": _as_json(books.accounts_by_arrival()),
             "requests_per_day": dict(sorted(books.days.items())),
             "requests_per_status": dict(sorted(books.statuses.items())),
+            "killed": asdict(self.death) if self.death else None,
+            "lost_runs": counts.lost,
+            "completed_twice": books.completed_twice,
             "seconds": round(self.seconds, 3),
             "jobs_per_second": round(self.rate),
         }
@@ -147,6 +170,7 @@ class _Run:
         self._queue = f"demo-{mint_id()}"
         self._phase = ""
         self._served_from = float("inf")
+        self._killing: asyncio.Task[Death | None] | None = None
         self._busy = (0.0, 0)
         """When jobs were ready last, and how many had been completed by then."""
         self._recent: deque[tuple[float, int]] = deque(maxlen=round(1 / TICK))
@@ -168,9 +192,10 @@ class _Run:
                 if self._order.url:
                     await asyncio.to_thread(clear, app, tasks.queue.transitions.keys.every)
             name, version = app._driver.connector.version or ("unknown", ())
+        death = await self._killing if self._killing else None
         return Report(
             self._order, self._books, counts, f"{name} {'.'.join(map(str, version))}", time.monotonic() - began,
-            self._rate(), self._books.faults(counts),
+            self._rate(), death, self._books.faults(counts, killed=death.held if death else 0),
         )  # fmt: skip
 
     # --- put in ---
@@ -214,29 +239,48 @@ class _Run:
         if not books.requests:
             raise ConfigurationError(f"no line of {self._order.log} is in the Common or Combined Log Format")
 
-    # --- the worker ---
+    # --- the worker processes, one of which is killed ---
+
+    async def _kill_one(self, tasks: Tasks) -> Death | None:
+        """Kill the process that has most in hand, and see how long its jobs and its place are without a worker."""
+        before = [one for one in await tasks.queue.workers.aio() if one.name]
+        victim = max(before, key=lambda one: one.held, default=None)
+        if victim is None or not victim.held:
+            return None
+        self._phase = "a process was killed"
+        pid = int(victim.name.rpartition(":")[2])
+        os.kill(pid, signal.SIGKILL)
+        killed, given_back = time.monotonic(), 0.0
+        while time.monotonic() - killed < STALLED:
+            here = {one.name for one in await tasks.queue.workers.aio()}
+            if not given_back and victim.name not in here:
+                given_back = time.monotonic() - killed
+            if given_back and here - {one.name for one in before}:
+                return Death(pid, victim.held, given_back, time.monotonic() - killed)
+            await asyncio.sleep(0.01)
+        raise PenstockError(f"no new process within {STALLED:.0f} s of the death of {pid}")
 
     @contextlib.asynccontextmanager
     async def _worker(self) -> AsyncIterator[_Worker]:
-        """A process of its own. It ends when this does, at the latest when its stdin is closed."""
+        """A supervisor and its processes. They stop at the latest when this process is gone."""
         command = (
             sys.executable, "-m", "penstock", "worker", "penstock.console.demo.child", "--queues", self._queue,
-            "-c", str(CONCURRENCY), "--log-format", "plain", "--log-level", "error",
+            "--processes", str(PROCESSES), "-c", str(CONCURRENCY), "--stop-timeout", "1",
+            "--log-format", "plain", "--log-level", "error",
         )  # fmt: skip
-        environment = {**os.environ, "PENSTOCK_URL": self._address, QUEUE: self._queue}
-        with tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as said, Lifeline() as lifeline:
+            environment = {"PENSTOCK_URL": self._address, QUEUE: self._queue, **lifeline.environment}
             process = await asyncio.create_subprocess_exec(
-                *command, env=environment, stdin=asyncio.subprocess.PIPE, stdout=said, stderr=said,
-                start_new_session=True,
+                *command, env={**os.environ, **environment}, pass_fds=(lifeline.theirs,), start_new_session=True,
+                stdin=asyncio.subprocess.DEVNULL, stdout=said, stderr=said,
             )  # fmt: skip
             worker = _Worker(process, said)
             try:
                 yield worker
                 await worker.stop()
             finally:
-                if process.returncode is None:
-                    process.kill()
-                    await process.wait()
+                await worker.end()
+                lifeline.cut()
 
     # --- until it is done ---
 
@@ -252,7 +296,11 @@ class _Run:
                     feeding.result()
                 fed, counts = feeding.done(), await self._look(app, tasks)
                 self._watch(Progress(self._books, counts, self._phase, self._rate_of_late()))
+                if self._killing is None and counts.completed >= KILL_AT * self._books.jobs > 1:
+                    self._killing = asyncio.create_task(self._kill_one(tasks))
                 if fed and not counts.waiting and not counts.running:
+                    if self._killing is not None:
+                        await self._killing
                     return
                 now = (self._books.jobs, counts.completed, counts.retried)
                 if now != seen:
@@ -315,6 +363,14 @@ class _Worker:
     def check(self) -> None:
         if self._process.returncode is not None:
             raise PenstockError(f"the worker ended with code {self._process.returncode}, it said: {self.said()}")
+
+    async def end(self) -> None:
+        """Soon, and by force if need be: nobody wants the work any more."""
+        for end in (self._process.terminate, self._process.kill):
+            if self._process.returncode is None:
+                end()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._process.wait(), 5)
 
     async def stop(self) -> None:
         """Gracefully: all is done, so that it has nothing to wait for."""

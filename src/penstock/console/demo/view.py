@@ -148,10 +148,21 @@ def _days(books: Books) -> Table:
 
 
 def _verdict(report: Report) -> Text:
-    speed = f"{report.rate:,.0f} jobs/s; {report.seconds:.1f} s in all, on {report.server}.\n"
+    speed = f"{report.rate:,.0f} jobs/s; {report.seconds:.1f} s in all, on {report.server}.\n{_death(report)}"
     if not report.faults:
         return Text.assemble(speed, ("The books balance.", "bold green"))
     return Text.assemble(speed, ("The books do not balance:", "bold red"), *(f"\n- {fault}" for fault in report.faults))
+
+
+def _death(report: Report) -> str:
+    death = report.death
+    if death is None:
+        return ""
+    return (
+        f"One of two worker processes was killed with SIGKILL while it held {death.held:,} jobs: they were back after "
+        f"{death.given_back:.2f} s, a new process worked after {death.replaced:.2f} s. None was lost; "
+        f"{report.counts.lost:,} runs were cut short, {report.books.completed_twice:,} got to their end twice.\n"
+    )
 
 
 def _table(first: str, *others: str) -> Table:
