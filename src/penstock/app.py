@@ -96,6 +96,7 @@ class Penstock:
         retry: Retry | int | None = None,
         timeout: float | None = None,
         result_ttl: float | None = None,
+        isolate: bool = False,
     ) -> _Decorator: ...
     def task(
         self,
@@ -107,20 +108,23 @@ class Penstock:
         retry: Retry | int | None = None,
         timeout: float | None = None,
         result_ttl: float | None = None,
+        isolate: bool = False,
     ) -> Any:
         """Register a function as a task; it stays an ordinary function.
 
         queue       where its jobs wait
         name        what it is called in the server; None: the function's own name
         retry       a policy, or a number of retries; None: the first failure makes a dead letter
-        timeout     seconds one run may take (`async def` only)
+        timeout     seconds one run may take; a `def` task in a thread ends at its next line of Python, not in C code
         result_ttl  seconds its result is kept; None: the app's setting, 0: not at all
+        isolate     run it in a process of its own, which its timeout kills whatever it is doing, and whose crash is
+                    no other job's; some milliseconds a run. Only for functions at the top of a module
         """
         policy = retry if isinstance(retry, Retry) else Retry(retry or 0)
 
         def register(chosen: Callable[..., Any]) -> Task[..., Any]:
             label = name or str(getattr(chosen, "__name__", chosen))
-            definition = Definition(label, chosen, queue, policy, timeout, result_ttl)
+            definition = Definition(label, chosen, queue, policy, timeout, result_ttl, isolate)
             self.registry.add(definition)
             kind = AsyncTask if definition.is_async else PlainTask
             return kind(chosen, definition, self.queue(queue))

@@ -57,6 +57,10 @@ class WorkerSettings:
     concurrency: int = 10
     """Jobs that run at once in one process."""
 
+    isolated: int | None = None
+    """Processes for `isolate=True` tasks at once. None: as many as `concurrency`, so that what was claimed starts;
+    fewer save memory and processor, but hold jobs here that wait for a process."""
+
     queues: tuple[str, ...] = ()
     """In strict order: the second is asked only when the first has nothing. Empty: every queue with a task."""
 

@@ -27,6 +27,7 @@ class Definition:
     retry: Retry = field(default_factory=lambda: Retry(0))
     timeout: float | None = None
     result_ttl: float | None = None
+    isolate: bool = False
 
     def __post_init__(self) -> None:
         if not callable(self.function) or inspect.isclass(self.function):
@@ -37,9 +38,11 @@ class Definition:
             raise ConfigurationError(f"task {self.name}: result_ttl={self.result_ttl}: seconds from 0 to ten years")
         if self.timeout is not None and not 0 < self.timeout <= LONGEST:
             raise ConfigurationError(f"task {self.name}: timeout={self.timeout}: seconds above 0, or None")
-        if self.timeout is not None and not self.is_async:
+        if self.isolate and self.importable is None:
             raise ConfigurationError(
-                f"task {self.name}: timeout= needs an `async def` task; a thread cannot be stopped from outside"
+                f"task {self.name}: isolate=True runs it in another process, which finds it by module and name: "
+                "define it with `def` at the top of a module, not inside a function, nor as a lambda, a bound method "
+                "or a partial"
             )
 
     @cached_property
@@ -49,6 +52,14 @@ class Definition:
     @cached_property
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
+
+    @cached_property
+    def importable(self) -> tuple[str, str] | None:
+        """Module and name by which another process finds it; None for what only this one has."""
+        name = getattr(self.function, "__qualname__", "<")
+        if "<" in name or inspect.ismethod(self.function):
+            return None
+        return self.function.__module__, name
 
     @property
     def place(self) -> str:

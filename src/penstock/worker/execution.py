@@ -20,6 +20,7 @@ from penstock.tasks.definition import Definition
 from penstock.tasks.registry import Registry
 from penstock.tasks.retry import Drop, Retry, RetryLater
 from penstock.tasks.signature import split
+from penstock.worker.overtime import Overtime, TimeIsUp
 
 log = logging.getLogger("penstock.worker")
 
@@ -71,11 +72,22 @@ class Execution:
 
     def cancelled(self, run: Run) -> Settlement:
         """The task cancelled itself, and nobody here did."""
-        return self._failed(run, asyncio.CancelledError("the task cancelled itself"))
+        return self.failed(run, asyncio.CancelledError("the task cancelled itself"))
 
-    async def run(self, run: Run) -> Settlement:
-        """Run an `async def` task on this loop."""
-        timeout = run.definition.timeout
+    def timed_out(self, run: Run, cause: BaseException | None = None) -> Settlement:
+        """Its time is over, and it has ended or was ended for that. `cause` tells where it was."""
+        error = TimeoutError(f"ran longer than its timeout of {run.definition.timeout:g} s")
+        error.__cause__ = cause
+        return self.failed(run, error)
+
+    def crashed(self, run: Run, cause: str) -> Settlement:
+        """Its process died of it."""
+        log.error("job %s (%s) has crashed: %s", run.claim.id, run.definition.name, cause)
+        return Settlement(run.claim.token, self._reason(cause), "crash")
+
+    async def run(self, run: Run, *, timed: bool = True) -> Settlement:
+        """Run an `async def` task on this loop; with its timeout, unless another sees to that."""
+        timeout = run.definition.timeout if timed else None
         limit = asyncio.timeout(timeout) if timeout is not None else None
         try:
             if limit is None:
@@ -87,23 +99,28 @@ class Execution:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return self._failed(run, error)
+            return self.failed(run, error)
         except TimeoutError as error:
             if limit is not None and limit.expired():
-                return self._failed(run, TimeoutError(f"ran longer than its timeout of {timeout:g} s"))
-            return self._failed(run, error)
+                return self.timed_out(run)
+            return self.failed(run, error)
         except BaseException as error:
-            return self._failed(run, error)
+            return self.failed(run, error)
         return self._completed(run, result)
 
-    def run_blocking(self, run: Run) -> Settlement:
-        """Run a `def` task in this thread."""
+    def run_blocking(self, run: Run, overtime: Overtime | None = None) -> Settlement:
+        """Run a `def` task in this thread; with its timeout, if there is somebody to watch the time."""
         try:
-            result = run.definition.signature.call(run.arguments)
+            if overtime is None:
+                result = run.definition.signature.call(run.arguments)
+            else:
+                result = overtime.limit(lambda: run.definition.signature.call(run.arguments))
             if inspect.isawaitable(result):
                 raise TypeError(f"task {run.definition.name} returned an awaitable: make it an `async def`")
+        except TimeIsUp as error:
+            return self.timed_out(run, error)
         except BaseException as error:
-            return self._failed(run, error)
+            return self.failed(run, error)
         return self._completed(run, result)
 
     def _completed(self, run: Run, result: Any) -> Settlement:
@@ -117,7 +134,7 @@ class Execution:
             log.error("job %s ran, but is a dead letter: %s", run.claim.id, reason)
             return self._bury(run.claim, reason)
 
-    def _failed(self, run: Run, error: BaseException) -> Settlement:
+    def failed(self, run: Run, error: BaseException) -> Settlement:
         """What becomes of a job that ended with `error`; an error that cannot be handled buries it."""
         try:
             return self._judge(run, error)

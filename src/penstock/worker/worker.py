@@ -17,7 +17,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -32,6 +32,8 @@ from penstock.worker.execution import Execution, Run
 from penstock.worker.feed import Feed
 from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.inflight import STALLED, Inflight
+from penstock.worker.isolation import Isolation
+from penstock.worker.overtime import Overtime
 from penstock.worker.pool import Threads
 
 log = logging.getLogger("penstock.worker")
@@ -65,13 +67,26 @@ class Worker:
     `run()` returns after `stop()`: once lets running jobs finish, twice hands them back at once.
     """
 
-    def __init__(self, app: App, settings: WorkerSettings | None = None, *, board: Board | None = None) -> None:
-        """`board`: where a supervisor looks. Raises ConfigurationError for settings or tasks that cannot work. Nothing
-        is sent."""
+    def __init__(
+        self,
+        app: App,
+        settings: WorkerSettings | None = None,
+        *,
+        board: Board | None = None,
+        start_logging: Callable[[], None] | None = None,
+    ) -> None:
+        """Raises ConfigurationError for settings or tasks that cannot work. Nothing is sent.
+
+        board          where a supervisor looks
+        start_logging  sets up logging in the processes of isolated runs; picklable, as a function of a module is
+        """
         self.settings = settings or WorkerSettings()
         names = queues_of(app, self.settings)
         if self.settings.concurrency < 1:
             raise ConfigurationError(f"concurrency={self.settings.concurrency}: 1 or more")
+        isolated = self.settings.concurrency if self.settings.isolated is None else self.settings.isolated
+        if isolated < 1:
+            raise ConfigurationError(f"isolated={isolated}: 1 or more")
         if not 1 <= self.settings.max_batch <= 1000:
             raise ConfigurationError(f"max_batch={self.settings.max_batch}: 1 to 1000")
         for definition in app.registry:
@@ -88,6 +103,11 @@ class Worker:
             for place, name in enumerate(names)
         ]
         self._execution = Execution(app.registry, self.settings, app.settings.max_payload, self.name)
+        self._isolation = Isolation(
+            isolated, self._execution, app.registry,
+            max_payload=app.settings.max_payload, worker=self.name, start_logging=start_logging,
+        )  # fmt: skip
+        self._overtimes: dict[bytes, Overtime] = {}
         self._hand = Inflight(self.settings.concurrency, self.settings.prefetch, self.settings.max_batch)
         self._tasks: dict[asyncio.Task[Any], Claim] = {}
         self._pulse = asyncio.Event()
@@ -129,6 +149,7 @@ class Worker:
             running = [*parts, *self._tasks]
             for task in running:
                 task.cancel()
+            self._isolation.close()
             await asyncio.gather(*running, return_exceptions=True)
             self._threads.close()
             for waiter in waiters:
@@ -248,19 +269,31 @@ class Worker:
                 self._settle_soon()
             else:
                 self._hand.start(feed, claim, run.definition.name)
-                if self._board:
+                if self._board and not run.definition.isolate:  # an isolated run cannot be this process's death
                     self._board.start(self.feeds.index(feed), claim.token)
-                if run.definition.is_async:
-                    # Not in the context of the job that ended just now, from whose task this may be called.
-                    task = self._loop.create_task(self._run(run), context=self._context.copy())
-                    self._tasks[task] = claim
-                    task.add_done_callback(self._tasks.pop)
+                if run.definition.isolate:
+                    self._run_as_task(run, self._isolation.run)
+                elif run.definition.is_async:
+                    self._run_as_task(run, self._execution.run)
                 else:
-                    self._threads.submit(lambda run=run: self._execution.run_blocking(run))  # type: ignore[misc]
+                    overtime = self._watch(run) if run.definition.timeout is not None else None
+                    self._threads.submit(lambda run=run, o=overtime: self._execution.run_blocking(run, o))  # type: ignore[misc]
 
-    async def _run(self, run: Run) -> None:
+    def _run_as_task(self, run: Run, how: Callable[[Run], Awaitable[Settlement]]) -> None:
+        # Not in the context of the job that ended just now, from whose task this may be called.
+        task = self._loop.create_task(self._run(run, how), context=self._context.copy())
+        self._tasks[task] = run.claim
+        task.add_done_callback(self._tasks.pop)
+
+    def _watch(self, run: Run) -> Overtime:
+        job, timeout = f"job {run.claim.id} ({run.definition.name})", run.definition.timeout or 0.0
+        overtime = Overtime(job, timeout, self.settings.blocked_warning, self._loop)
+        self._overtimes[run.claim.token] = overtime
+        return overtime
+
+    async def _run(self, run: Run, how: Callable[[Run], Awaitable[Settlement]]) -> None:
         try:
-            settlement = await self._execution.run(run)
+            settlement = await how(run)
         except asyncio.CancelledError:
             if run.claim.token not in self._hand.running:  # handed back, or dropped with its lease
                 if self._board:
@@ -272,6 +305,8 @@ class Worker:
     def _finished(self, settlement: Settlement) -> None:
         if self._board:
             self._board.end(settlement.token)
+        if self._overtimes and (overtime := self._overtimes.pop(settlement.token, None)) is not None:
+            overtime.close()
         feed = self._hand.finish(settlement.token)
         if feed is None:
             self._pulse.set()  # dropped with its lease; but its runner is free now

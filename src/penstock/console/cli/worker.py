@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from importlib import import_module
+from functools import partial
 from typing import Annotated, Any, cast
 
 from cyclopts import Parameter
@@ -24,6 +24,7 @@ from penstock.errors import ConfigurationError, PenstockError
 from penstock.outside import Outside
 from penstock.settings import WorkerSettings
 from penstock.worker.board import Board
+from penstock.worker.forkserver import fastest_loop
 from penstock.worker.lifeline import watch_parent
 from penstock.worker.supervisor import BOARD, Supervisor
 from penstock.worker.worker import Worker, queues_of
@@ -91,11 +92,11 @@ def worker(
         settings = replace(settings, **{name: value for name, value in said.items() if value is not None})
         if reload_:
             return reload.run([*_THIS, *(word for word in sys.argv[1:] if word != "--reload")])
-        command = _Command(load_app(app), settings, style)
+        command = _Command(load_app(app), settings, style, log_level)
         if check:
             return health.check(command.app, queues_of(command.app, settings))
         count = outside.number("processes", processes)
-        with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+        with asyncio.Runner(loop_factory=fastest_loop()) as runner:
             return runner.run(command.run(count))
     except PenstockError as error:
         if style == "plain":
@@ -107,14 +108,6 @@ def worker(
 _THIS = (sys.executable, "-m", "penstock")
 
 
-def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
-    except ImportError:
-        return None
-    return factory
-
-
 @dataclass(frozen=True)
 class _Command:
     """What was asked for, in one of its three parts: a worker alone, a supervisor, or a supervisor's child."""
@@ -122,6 +115,7 @@ class _Command:
     app: Penstock
     settings: WorkerSettings
     style: LogFormat
+    level: LogLevel
 
     async def run(self, processes: int | None) -> int:
         board = os.environ.pop(BOARD, None)
@@ -129,7 +123,7 @@ class _Command:
             if board is not None:
                 return await self._be_child(int(board))
             if processes is None:
-                worker = Worker(self.app, self.settings)
+                worker = self._worker()
                 return await self._run_until_stopped(worker.run(), worker.stop, "")
             if processes < 1:
                 raise ConfigurationError(f"--processes {processes}: 1 or more")
@@ -139,8 +133,12 @@ class _Command:
         finally:
             await self.app.aclose()
 
+    def _worker(self, board: Board | None = None) -> Worker:
+        logs = partial(start_logging, self.style, self.level)
+        return Worker(self.app, self.settings, board=board, start_logging=logs)
+
     async def _be_child(self, board: int) -> int:
-        worker = Worker(self.app, self.settings, board=Board(board))
+        worker = self._worker(Board(board))
         _listen(worker.stop, signal.SIGTERM)
         await worker.run()
         return Exit.OK

@@ -1,0 +1,189 @@
+"""Tasks for a process of their own: what a process could do to its worker, and a few that behave."""
+
+import ctypes
+import logging
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from penstock import Drop, Penstock, Retry
+
+app = Penstock("unix:///nowhere", prefix="nowhere")
+
+
+@app.task(isolate=True)
+def add(a: int, b: int = 1) -> int:
+    return a + b
+
+
+@app.task(isolate=True)
+async def name_of_loop() -> str:
+    import asyncio
+
+    await asyncio.sleep(0)
+    return type(asyncio.get_running_loop()).__module__
+
+
+@app.task(isolate=True, timeout=0.3)
+def spin_in_c(note: str) -> None:
+    """Never lets go of the interpreter: no thread, no signal handler runs."""
+    Path(note).write_text(str(os.getpid()))
+    sum(iter(int, 1))
+
+
+@app.task(isolate=True)
+def spin_in_c_for_ever(note: str) -> None:
+    """The same, with a process of its own beside it."""
+    other = subprocess.Popen(["sleep", "600"])
+    Path(note + "~").write_text(f"{os.getpid()} {os.getppid()} {other.pid}")
+    Path(note + "~").rename(note)
+    sum(iter(int, 1))
+
+
+@app.task(isolate=True, timeout=0.2, retry=Retry(1, on=TimeoutError, base=60))
+async def sleep_long() -> None:
+    time.sleep(600)
+
+
+@app.task(isolate=True, timeout=0.3)
+def freeze() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@app.task(isolate=True)
+def die(how: str, number: int = 0) -> None:
+    match how:
+        case "os._exit":
+            os._exit(number)
+        case "signal":
+            os.kill(os.getpid(), number)
+        case "segfault":
+            ctypes.string_at(0)
+
+
+@app.task(isolate=True)
+def close_all_files() -> None:
+    os.closerange(3, 256)
+
+
+class Unpicklable(Exception):
+    def __init__(self, lock: Any, _second: int) -> None:
+        super().__init__("cannot travel")
+        self.lock = lock
+
+
+@app.task(isolate=True)
+def fail(how: str) -> Any:
+    match how:
+        case "unpicklable":
+            raise Unpicklable(threading.Lock(), 1)
+        case "sys.exit":
+            sys.exit("bye")
+        case "drop":
+            raise Drop("stale")
+        case "large":
+            return "x" * 5000
+        case "object":
+            return object()
+    return None
+
+
+@app.task(isolate=True)
+def large(size: int) -> str:
+    return "x" * size
+
+
+@app.task(isolate=True)
+def shout(size: int) -> None:
+    print("!" * size)
+    sys.stdout.write("the last words")
+
+
+@app.task(isolate=True)
+def leave_things_behind() -> list[int]:
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    forked = os.fork()
+    if forked == 0:
+        time.sleep(600)
+    return [os.getpid(), forked, subprocess.Popen(["sleep", "600"]).pid]
+
+
+@app.task(isolate=True)
+def come_back_twice() -> str:
+    if os.fork() == 0:
+        return "the copy"
+    time.sleep(0.2)
+    return "the task"
+
+
+@app.task(isolate=True)
+def files() -> list[str]:
+    """All open ones, but the one that lists them."""
+    return [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_open(int(fd))]
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+@app.task(isolate=True)
+def stamp(seconds: float) -> tuple[float, float]:
+    began = time.monotonic()
+    time.sleep(seconds)
+    return began, time.monotonic()
+
+
+@app.task(isolate=True)
+def heed_no_signal() -> list[int | None]:
+    """Gets every stop signal, ends two processes of its own by SIGTERM, and looks at the fork server's session."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(os.getppid(), number)
+        os.kill(os.getpid(), number)
+    program = subprocess.Popen(["sleep", "600"])
+    program.terminate()
+    copy = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    copy.start()
+    copy.terminate()
+    copy.join(10)
+    return [program.wait(10), copy.exitcode, os.getsid(os.getppid()) - os.getppid()]
+
+
+@app.task(isolate=True)
+def kill_the_fork_server(note: str) -> None:
+    Path(note).write_text(str(os.getpid()))
+    os.kill(os.getppid(), signal.SIGKILL)
+    sum(iter(int, 1))
+
+
+@app.task(isolate=True)
+def say(text: str) -> None:
+    logging.getLogger("tasks").info("%s", text)
+
+
+@app.task
+def in_a_thread() -> None: ...
+
+
+def plain() -> None: ...
+
+
+renamed = app.task(name="renamed")(plain)
+
+
+class Shop:
+    @staticmethod
+    @app.task(isolate=True)
+    def sell() -> str:
+        return "sold"
+
+    def method(self) -> None: ...
