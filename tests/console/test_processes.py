@@ -101,7 +101,7 @@ def test_a_killer_in_a_batch_dies_alone(start, shop):
     before = shop.app.enqueue_many(shop.nap.call(0.01) for _ in range(32))
     killer = shop.die.enqueue("SIGKILL")
     after = shop.app.enqueue_many(shop.nap.call(0.01) for _ in range(31))
-    start("worker", "tasks:app", "--processes", "1", "-c", "16", **shop.where)
+    supervisor = start("worker", "tasks:app", "--processes", "1", "-c", "16", **shop.where)
     for job in (*before, *after):
         job.result(timeout=30)
     with pytest.raises(JobFailed, match="killed by SIGKILL"):
@@ -110,6 +110,9 @@ def test_a_killer_in_a_batch_dies_alone(start, shop):
     assert (info.status, info.crashes, info.attempts) == (Status.DEAD, 3, 0)
     counts = shop.queue.count()
     assert (counts.completed, counts.dead, counts.buried, counts.retried) == (63, 1, 1, 0)
+    supervisor.terminate()
+    _, told = supervisor.communicate(timeout=10)
+    assert told.count("was killed by SIGKILL; a new one starts") == 1, "suspects are tried in processes of their own"
 
 
 def test_without_their_supervisor_children_stop_and_hand_back(start, shop):

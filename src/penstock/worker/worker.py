@@ -269,15 +269,21 @@ class Worker:
                 self._settle_soon()
             else:
                 self._hand.start(feed, claim, run.definition.name)
-                if self._board and not run.definition.isolate:  # an isolated run cannot be this process's death
-                    self._board.start(self.feeds.index(feed), claim.token)
-                if run.definition.isolate:
-                    self._run_as_task(run, self._isolation.run)
-                elif run.definition.is_async:
-                    self._run_as_task(run, self._execution.run)
-                else:
-                    overtime = self._watch(run) if run.definition.timeout is not None else None
-                    self._threads.submit(lambda run=run, o=overtime: self._execution.run_blocking(run, o))  # type: ignore[misc]
+                self._start(feed, run)
+
+    def _start(self, feed: Feed, run: Run) -> None:
+        """On the loop, in a thread, or in a process of its own; there suspects run as well, if they can."""
+        definition = run.definition
+        if definition.isolate or (run.claim.record.is_suspect and self._isolation.can_isolate(definition)):
+            self._run_as_task(run, self._isolation.run)
+            return
+        if self._board:  # which tells what may be this process's death
+            self._board.start(self.feeds.index(feed), run.claim.token)
+        if definition.is_async:
+            self._run_as_task(run, self._execution.run)
+        else:
+            overtime = self._watch(run) if definition.timeout is not None else None
+            self._threads.submit(lambda: self._execution.run_blocking(run, overtime))
 
     def _run_as_task(self, run: Run, how: Callable[[Run], Awaitable[Settlement]]) -> None:
         # Not in the context of the job that ended just now, from whose task this may be called.
