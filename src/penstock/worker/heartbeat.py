@@ -1,4 +1,4 @@
-"""A thread that keeps leases alive and notices a blocked event loop, whatever the loop is doing."""
+"""Threads that keep leases alive and notice a blocked event loop, whatever the loop is doing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable
 
 from penstock.driver.steps import BlockingDriver
 from penstock.errors import PenstockError
@@ -17,49 +18,50 @@ from penstock.worker.feed import Feed
 log = logging.getLogger("penstock.worker")
 
 
-class Heartbeat(threading.Thread):
-    """Beats for every feed that holds jobs and took no turn lately; one command a feed and third of its lease."""
+class _Looking(threading.Thread):
+    """Looks every so often, until it is stopped."""
 
-    def __init__(
-        self,
-        driver: BlockingDriver,
-        feeds: Sequence[Feed],
-        loop: asyncio.AbstractEventLoop,
-        *,
-        patience: float,
-        name_of: Callable[[asyncio.Task[object]], str],
-        lost: Callable[[Feed, str], None],
-    ) -> None:
-        super().__init__(name="penstock-heartbeat", daemon=True)
-        self._driver = driver
-        self._feeds = feeds
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop, pause: float) -> None:
+        super().__init__(name=f"penstock-{name}", daemon=True)
         self._loop = loop
-        self._loop_thread = threading.get_ident()
-        self._patience = patience
-        self._name_of = name_of
-        self._lost = lost
+        self._pause = pause
         self._stop = threading.Event()
-        self._asked = self._answered = time.monotonic()
-        self._warned = False
 
     def stop(self) -> None:
         self._stop.set()
 
     def run(self) -> None:
-        pause = min(self._patience / 2, *(feed.lease / 6 for feed in self._feeds))
-        while not self._stop.wait(pause):
+        while not self._stop.wait(self._pause):
             try:
-                self._watch()
-                for feed in self._feeds:
-                    if feed.held and time.monotonic() - feed.renewed >= feed.lease / 3:
-                        self._beat(feed)
+                self._look()
             except Exception:
                 if self._loop.is_closed():
                     return
-                log.exception("the heartbeat stumbled, and goes on")
+                log.exception("%s stumbled, and goes on", self.name)
 
-    def _beat(self, feed: Feed) -> None:
-        me, asked = feed.me, time.monotonic()
+    @abstractmethod
+    def _look(self) -> None: ...
+
+
+class Heartbeat(_Looking):
+    """Beats for one feed while it holds jobs and took no turn lately; one command each third of its lease.
+
+    Each feed has its own, because on a cluster each queue may have another node, and one that is away takes its time.
+    """
+
+    def __init__(
+        self, driver: BlockingDriver, feed: Feed, loop: asyncio.AbstractEventLoop, lost: Callable[[Feed, str], None]
+    ) -> None:
+        super().__init__("heartbeat", loop, feed.lease / 6)
+        self._driver = driver
+        self._feed = feed
+        self._lost = lost
+
+    def _look(self) -> None:
+        feed, asked = self._feed, time.monotonic()
+        if not feed.held or asked - feed.renewed < feed.lease / 3:
+            return
+        me = feed.me
         try:
             alive = self._driver.run(feed.queue.transitions.beat(me, feed.lease))
         except PenstockError as error:
@@ -70,14 +72,33 @@ class Heartbeat(threading.Thread):
         else:
             self._loop.call_soon_threadsafe(self._lost, feed, me)
 
-    def _watch(self) -> None:
-        """Ask the loop for a sign of life; say who holds it when none came."""
+
+class Watchdog(_Looking):
+    """Asks the loop for a sign of life while jobs run, and says who holds it when none came for `patience` seconds."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        patience: float,
+        *,
+        busy: Callable[[], bool],
+        name_of: Callable[[asyncio.Task[object]], str],
+    ) -> None:
+        super().__init__("watchdog", loop, patience / 2)
+        self._loop_thread = threading.get_ident()
+        self._patience = patience
+        self._busy = busy
+        self._name_of = name_of
+        self._asked = self._answered = time.monotonic()
+        self._warned = False
+
+    def _look(self) -> None:
         now = time.monotonic()
         if self._answered >= self._asked:
             if self._warned:
                 log.warning("the event loop goes on, after %.1f s", self._answered - self._asked)
                 self._warned = False
-            if any(feed.held for feed in self._feeds):
+            if self._busy():
                 self._asked = now
                 self._loop.call_soon_threadsafe(self._sign_of_life)
         elif now - self._asked >= self._patience and not self._warned:

@@ -5,7 +5,7 @@
     settled, free ──▶│ (settlements out, claims in)             │──▶ the next round is due 5 ms after the first
     runners          └──────────────────────────────────────────┘    settlement, or at once for free runners
 
-A turn that fails is sent again as it was until the server answers. The heartbeat thread keeps the leases meanwhile.
+A turn that fails is sent again as it was until the server answers. The heartbeat threads keep the leases meanwhile.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.tasks.registry import Registry
 from penstock.worker.board import Board
 from penstock.worker.execution import Execution, Run
 from penstock.worker.feed import Feed
-from penstock.worker.heartbeat import Heartbeat
+from penstock.worker.heartbeat import Heartbeat, Watchdog
 from penstock.worker.inflight import STALLED, Inflight
 from penstock.worker.isolation import Isolation
 from penstock.worker.overtime import Overtime
@@ -40,6 +40,9 @@ log = logging.getLogger("penstock.worker")
 
 
 _LONGEST_NAP = 3600.0
+
+_UNANSWERED = 0.5
+"""Seconds of waiting for one queue's server after which the other queues are served."""
 
 
 class App(Protocol):
@@ -110,6 +113,7 @@ class Worker:
         self._overtimes: dict[bytes, Overtime] = {}
         self._hand = Inflight(self.settings.concurrency, self.settings.prefetch, self.settings.max_batch)
         self._tasks: dict[asyncio.Task[Any], Claim] = {}
+        self._unanswered: dict[Feed, asyncio.Task[None]] = {}
         self._pulse = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._stops = 0
@@ -132,21 +136,22 @@ class Worker:
             feed.address = waiter.address
         parts = [asyncio.create_task(self._listen(f, w)) for f, w in zip(self.feeds, waiters, strict=True)]
         parts.append(asyncio.create_task(self._serve()))
-        heartbeat = Heartbeat(
-            self._drivers.blocking, self.feeds, self._loop,
-            patience=self.settings.blocked_warning, name_of=self._name_of, lost=self._lost,
-        )  # fmt: skip
-        heartbeat.start()
+        busy, name_of = lambda: any(feed.held for feed in self.feeds), self._name_of
+        watchdog = Watchdog(self._loop, self.settings.blocked_warning, busy=busy, name_of=name_of)
+        hearts = [Heartbeat(self._drivers.blocking, feed, self._loop, self._lost) for feed in self.feeds]
+        for thread in (watchdog, *hearts):
+            thread.start()
         try:
             # Listening ends only with an error that no repetition mends, such as a right that is missing.
             ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             for part in ended:
                 part.result()
         finally:
-            heartbeat.stop()
+            for thread in (watchdog, *hearts):
+                thread.stop()
             self._hand.give_up()
             self._hand.running.clear()
-            running = [*parts, *self._tasks]
+            running = [*parts, *self._unanswered.values(), *self._tasks]
             for task in running:
                 task.cancel()
             self._isolation.close()
@@ -197,8 +202,10 @@ class Worker:
                 continue
             if not self._due():
                 await self._nap()
-        for feed in self.feeds:
-            await self._turn(feed, 0, leave=True)
+        left = [self._turn(feed, 0, leave=True) for feed in self.feeds]
+        for answer in await asyncio.gather(*left, return_exceptions=True):
+            if isinstance(answer, BaseException):
+                raise answer
 
     async def _round(self) -> None:
         self._pulse.clear()
@@ -209,7 +216,21 @@ class Worker:
             # Who stops rises, so that no wake-up goes to one who takes no job any more.
             asks = not feed.awake if self._stops else called or (feed.awake and self._hand.hungry)
             if feed.busy or asks:
-                await self._turn(feed, room)
+                await self._take_turn(feed, room)
+
+    async def _take_turn(self, feed: Feed, want: int) -> None:
+        """A turn that is not answered soon goes on by itself: on a cluster the other queues may be on other nodes."""
+        if len(self.feeds) == 1:
+            await self._turn(feed, want)
+            return
+        turn = self._unanswered.get(feed) or asyncio.create_task(self._turn(feed, want))
+        await asyncio.wait([turn], timeout=0 if feed in self._unanswered else _UNANSWERED)
+        if turn.done():
+            self._unanswered.pop(feed, None)
+            turn.result()
+        elif feed not in self._unanswered:
+            self._unanswered[feed] = turn
+            turn.add_done_callback(lambda _: self._pulse.set())
 
     async def _turn(self, feed: Feed, want: int, *, leave: bool = False) -> None:
         pause = 0.0
@@ -242,14 +263,16 @@ class Worker:
     def _due(self) -> bool:
         """Is the next round due now?"""
         hungry = self._hand.hungry and not self._stops
-        return hungry and any(feed.awake for feed in self.feeds)
+        return hungry and any(feed.awake and feed not in self._unanswered for feed in self.feeds)
 
     async def _nap(self) -> None:
         """Until the pulse, a time some feed named, or the look after a stall or the end of a graceful stop."""
         until = min((feed.wake_at for feed in self.feeds if not feed.awake), default=float("inf"))
         if self._hand.waiting:
             until = min(until, time.monotonic() + STALLED)
-        pause = min(until, self._stop_at) - time.monotonic()
+        if self._stop_at > time.monotonic():
+            until = min(until, self._stop_at)
+        pause = until - time.monotonic()
         timer = self._loop.call_later(max(0.0, min(pause, _LONGEST_NAP)), self._pulse.set)
         await self._pulse.wait()
         timer.cancel()
@@ -342,6 +365,7 @@ class Worker:
         running = list(self._hand.running.values())
         if running:
             log.warning("handing back %d jobs that still run", len(running))
+            self._pulse.set()
         for job in running:
             self._hand.finish(job.claim.token)
             self._hand_back([(job.feed, job.claim)])
