@@ -211,7 +211,10 @@ local s = job.begin(given)
 for i = started, #ARGV do job.settle(s, me, verb, ARGV[i], 0, text) end
 if more == 0 then
   local rest = redis.call("HRANDFIELD", base .. "held:" .. me, 250, "WITHVALUES")
-  for i = 1, #rest, 2 do job.settle(s, me, "release", string.sub(rest[i + 1], 1, 12) .. rest[i], 0, "") end
+  local tokens = {}
+  for i = 1, #rest, 2 do tokens[#tokens + 1] = string.sub(rest[i + 1], 1, 12) .. rest[i] end
+  table.sort(tokens) -- in the order in which they were claimed
+  for i = 1, #tokens do job.settle(s, me, "release", tokens[i], 0, "") end
 end
 if #s.suspects > 0 then wake.everyone(s.now) end
 job.commit(s)
