@@ -93,8 +93,8 @@ def test_three_who_come_back_and_three_with_backlogs_share_alike(stand: Stand):
 def test_a_thousand_million_turns_keep_the_times_exact(stand: Stand):
     """Virtual time grows only while a level never empties; a hair must still tell who comes first."""
     stand.put("x", tenant="m")
-    stand.client.hset(stand.base + "meta", "v5", str(2.0**30))
-    stand.client.zadd(stand.base + "turns:5", {"m": 2.0**30 + 0.5})
+    stand.client.hset(stand.base + "meta", "v5", str(2.0**66))
+    stand.client.zadd(stand.base + "turns:5", {"m": 2.0**66 + 2.0**35})
     fill(stand, "m", 20)
     for tenant in "az":
         stand.put(tenant, tenant=tenant)

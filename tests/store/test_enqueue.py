@@ -16,7 +16,7 @@ def test_a_job_becomes_ready_in_the_lane_of_its_tenant(stand: Stand):
         "meta": {b"seq": b"1", b"format": b"1", b"ready": b"1"},
         "jobs": {b"j": body},
         "lane:3:ada": [b"0000000001aj"],
-        "turns:3": [(b"ada", 1 - 1 / 65536)],
+        "turns:3": [(b"ada", 2**36 - 2**20)],
         "tenants": {b"ada": bytes([0, 0, 0, 1]) + bytes(12)},
         "age": {b"%d" % (START // 1000): b"1"},
         "ages": [(b"%d" % (START // 1000), START / 1000)],

@@ -12,14 +12,20 @@
 -- the time last served, less a hair: had it the same time as a tenant whose next turn is its second, the
 -- order of names would decide and it could wait for two jobs of the other. The hair (2^-16 turn) is too small to
 -- earn a share by coming back again and again. Starting at the time last served, or at zero, would.
+--
+-- Times are whole numbers, 2^36 to a turn: a server reads and writes a whole score several times faster than 1.99998.
+
+--- function lane.cost(weight: str | false) -> int
+-- Of a turn.
+return weight and math.floor(2 ^ 36 / weight) or 2 ^ 36
 
 --- function lane.push(list: str, level: int, tenant: str, entries: table)
 local length = batch.write("RPUSH", base .. list .. level .. ":" .. tenant, entries)
 if list == "front:" then redis.call("HINCRBY", meta, "front", #entries) end
 if length == #entries then
   local last = tonumber(redis.call("HGET", meta, "v" .. level)) or 0
-  local weight = tonumber(redis.call("HGET", base .. "weights", tenant)) or 1
-  redis.call("ZADD", base .. "turns:" .. level, "NX", last + 1 / weight - 1 / 65536, tenant)
+  local cost = lane.cost(redis.call("HGET", base .. "weights", tenant))
+  redis.call("ZADD", base .. "turns:" .. level, "NX", last + cost - 2 ^ 20, tenant)
 end
 
 --- function lane.sort(lanes: table, list: str, level: int, tenant: str, entry: str)
@@ -42,35 +48,43 @@ end
 --- function lane.open(level: int, n: int, fronts: bool) -> table
 -- The `n` tenants whose turns come first: no other can be served by the next `n` turns.
 local found = redis.call("ZRANGE", base .. "turns:" .. level, 0, n - 1, "WITHSCORES")
-if #found == 0 then return {} end
-local names = {}
-for i = 1, #found, 2 do names[#names + 1] = found[i] end
-local weights = redis.call("HMGET", base .. "weights", unpack(names))
-local queues = {}
-for i = 1, #names do
-  local place = level .. ":" .. names[i]
-  queues[i] = {
-    tenant = names[i], time = tonumber(found[2 * i]), cost = weights[i] and 1 / tonumber(weights[i]) or 1,
-    lane = base .. "lane:" .. place, front = fronts and base .. "front:" .. place,
-    taken = 0, fetched = 0, read_front = 0, read_lane = 0,
+local names, queues = {}, {}
+for i = 1, #found, 2 do
+  local tenant = found[i]
+  local place = level .. ":" .. tenant
+  -- Eight fields and no more: a ninth would double the table.
+  local queue = {
+    tenant = tenant, time = tonumber(found[i + 1]), cost = 2 ^ 36,
+    lane = base .. "lane:" .. place, entries = {}, fetched = 0, taken = 0, ended = false,
   }
+  if fronts then queue.front, queue.read_front = base .. "front:" .. place, 0 end
+  names[#names + 1], queues[#queues + 1] = tenant, queue
+end
+if #names > 0 and redis.call("EXISTS", base .. "weights") == 1 then
+  local weights = redis.call("HMGET", base .. "weights", unpack(names))
+  for i = 1, #names do queues[i].cost = lane.cost(weights[i]) end
 end
 return queues
 
 --- function lane.read(queue: table, n: int)
 -- Read the next `n` entries of a tenant, the front list's before the lane's; nothing is removed yet. `ended`: there
 -- are no more.
+local entries = queue.entries
 if queue.front then
   local got = redis.call("LRANGE", queue.front, queue.read_front, queue.read_front + n - 1)
   queue.read_front = queue.read_front + #got
-  for i = 1, #got do queue[#queue + 1] = got[i] end
+  for i = 1, #got do entries[#entries + 1] = got[i] end
   n = n - #got
 end
 if n > 0 then
-  local got = redis.call("LRANGE", queue.lane, queue.read_lane, queue.read_lane + n - 1)
-  queue.read_lane = queue.read_lane + #got
+  local from = #entries - (queue.read_front or 0)
+  local got = redis.call("LRANGE", queue.lane, from, from + n - 1)
   queue.ended = #got < n
-  for i = 1, #got do queue[#queue + 1] = got[i] end
+  if #entries == 0 then
+    queue.entries = got
+  else
+    for i = 1, #got do entries[#entries + 1] = got[i] end
+  end
 end
 
 --- function lane.size(entry: str) -> int
@@ -102,9 +116,9 @@ return fit
 local ids, entries = {}, {}
 for i = 1, #queues do
   local queue = queues[i]
-  local last = math.min(#queue, queue.taken + share)
+  local last = math.min(#queue.entries, queue.taken + share)
   while queue.fetched < last do
-    local entry = queue[queue.fetched + 1]
+    local entry = queue.entries[queue.fetched + 1]
     budget = budget - lane.size(entry)
     if budget < 0 and #ids > 0 then break end
     ids[#ids + 1] = string.sub(entry, 12)
@@ -122,8 +136,8 @@ end
 -- or purged are passed over, and count against what this turn may look at. `room.full` ends the turn.
 while room.look > 0 do
   local share = math.min(room.want, 32)
-  if queue.taken == #queue and not queue.ended then lane.read(queue, share + 1) end
-  local entry = queue[queue.taken + 1]
+  if queue.taken == #queue.entries and not queue.ended then lane.read(queue, share + 1) end
+  local entry = queue.entries[queue.taken + 1]
   if not entry then return nil end
   if lane.size(entry) > room.bytes and room.bytes < room.most then
     room.full = true
@@ -172,26 +186,30 @@ while room.want > 0 and not room.full do
       queue.time = queue.time + queue.cost
     end
     local at = #again + 1
-    while at > back and again[at - 1].time > queue.time do at = at - 1 end
-    table.insert(again, at, queue)
+    while at > back and again[at - 1].time > queue.time do
+      again[at] = again[at - 1]
+      at = at - 1
+    end
+    again[at] = queue
   end
 end
-lane.close(level, queues, served, fronts)
+lane.close(level, queues, served)
 return others
 
---- function lane.close(level: int, queues: table, served: number | nil, fronts: bool)
+--- function lane.close(level: int, queues: table, served: int | nil)
 -- Remove what was taken from the lists, and give each tenant its next turn or take it out.
 local turns = base .. "turns:" .. level
 local again, gone, from_fronts = {}, {}, 0
 for i = 1, #queues do
   local queue = queues[i]
-  if queue.taken > 0 or #queue == 0 then
-    local from_front = math.min(queue.taken, queue.read_front)
+  local known, taken = #queue.entries, queue.taken
+  if taken > 0 or known == 0 then
+    local from_front = queue.front and math.min(taken, queue.read_front) or 0
     if from_front > 0 then redis.call("LPOP", queue.front, from_front) end
-    if queue.taken > from_front then redis.call("LPOP", queue.lane, queue.taken - from_front) end
+    if taken > from_front then redis.call("LPOP", queue.lane, taken - from_front) end
     from_fronts = from_fronts + from_front
-    local more = not queue.ended and redis.call("EXISTS", queue.lane, queue.front or queue.lane) > 0
-    if more or #queue > queue.taken then
+    local left = known > taken or (not queue.ended and redis.call("EXISTS", queue.lane, queue.front or queue.lane) > 0)
+    if left then
       again[#again + 1] = queue.time
       again[#again + 1] = queue.tenant
     else
@@ -207,6 +225,6 @@ if #gone > 0 and redis.call("EXISTS", turns) == 0 then
 elseif served then
   -- Later than before, even among tenants of one time: who comes back now comes behind those who came before.
   local last = tonumber(redis.call("HGET", meta, "v" .. level)) or 0
-  served = math.max(served, last + math.max(last, 1) / 2 ^ 50)
-  redis.call("HSET", meta, "v" .. level, served)
+  served = math.max(served, last + math.max(1, last / 2 ^ 50))
+  redis.call("HSET", meta, "v" .. level, math.floor(served))
 end
