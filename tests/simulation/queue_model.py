@@ -472,7 +472,7 @@ class QueueModel:
         self._judge_counts(dump)
         self._judge_wake(dump)
         held = {
-            f"held:{me}": {key.encode(): claim + self.jobs[key].header() for key, claim in one.held.items()}
+            f"held:{me}": {key.encode(): claim + self.jobs[key].header() + b" " * 13 for key, claim in one.held.items()}
             for me, one in self.incarnations.items()
             if one.held
         }

@@ -51,7 +51,7 @@ def test_a_claim_takes_a_job_from_its_lane_into_the_workers_hand(stand: Stand):
         "tenants": {b"ada": bytes([0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0])},
         "age": {b"%d" % (START // 1000): b"1"},
         "leases": [(b"w", START + 10_000.0)],
-        "held:w": {b"j": b"000000000003" + claim.record.body[:43]},
+        "held:w": {b"j": b"000000000003" + claim.record.body[:43] + b" " * 13},
     }
 
 

@@ -242,7 +242,7 @@ for i = 1, #room.picked do
   body = record.claimed(body)
   local claim = string.format("%012x", number + i)
   jobs[2 * i - 1], jobs[2 * i] = id, body
-  held[2 * i - 1], held[2 * i] = id, claim .. string.sub(body, 1, 40 + string.byte(body, 39))
+  held[2 * i - 1], held[2 * i] = id, lease.claim(claim, body)
   room.tokens[i] = claim .. id
   room.reply[2 * i - 1], room.reply[2 * i] = claim .. id, body
 end

@@ -1,7 +1,7 @@
 -- Ownership: who holds a job, and until when.
 --
 --   leases        ZSET    incarnation -> server ms until which it is believed alive
---   held:<inc>    HASH    id -> claim number (12 hex digits) and the header of the job's record
+--   held:<inc>    HASH    id -> claim number (12 hex digits), the header of the job's record, and filling
 --   turn:<inc>    STRING  number of its last turn, which settlements were stale, which claims it was given; PX
 --   workers       HASH    incarnation -> server ms of its first turn and what it says of itself; not for claims
 --                         without a worker
@@ -24,6 +24,11 @@ return past, false
 
 --- function lease.remember(me: str, number: int, stale: table, tokens: table, ms: int)
 redis.call("SET", base .. "turn:" .. me, cmsgpack.pack({ number, stale, tokens }), "PX", ms)
+
+--- function lease.claim(number: str, body: str) -> str
+-- What `held` keeps of a claim. The filling makes it longer than 64 bytes: a hash with smaller values would be a list
+-- that the server searches through for every job held.
+return number .. string.sub(body, 1, 40 + string.byte(body, 39)) .. "             "
 
 --- function lease.holds(me: str, tokens: table) -> table
 -- For each token the header of the job it claims, or false where another holds it now, or nobody.
