@@ -9,6 +9,21 @@ for i = 1, #values, 4000 do
 end
 return reply
 
+--- function batch.index(key: str, n: int)
+-- `n` members of this hash or sorted set are to be written. With few and short members it is a list, which the server
+-- searches through for each of them; one long member makes it a table, and a table it remains.
+local encoding = n > 32 and redis.call("OBJECT", "ENCODING", key)
+if encoding == "listpack" or encoding == "ziplist" then
+  local long = string.rep("-", 65)
+  if redis.call("TYPE", key).ok == "hash" then
+    redis.call("HSET", key, long, "")
+    redis.call("HDEL", key, long)
+  else
+    redis.call("ZADD", key, 0, long)
+    redis.call("ZREM", key, long)
+  end
+end
+
 --- function batch.read(key: str, fields: table) -> table
 -- HMGET.
 if #fields <= 4000 then return redis.call("HMGET", key, unpack(fields)) end

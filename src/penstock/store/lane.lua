@@ -48,16 +48,16 @@ end
 --- function lane.open(level: int, n: int, fronts: bool) -> table
 -- The `n` tenants whose turns come first: no other can be served by the next `n` turns.
 local found = redis.call("ZRANGE", base .. "turns:" .. level, 0, n - 1, "WITHSCORES")
+local lane, front = base .. "lane:" .. level .. ":", base .. "front:" .. level .. ":"
 local names, queues = {}, {}
 for i = 1, #found, 2 do
   local tenant = found[i]
-  local place = level .. ":" .. tenant
   -- Eight fields and no more: a ninth would double the table.
   local queue = {
     tenant = tenant, time = tonumber(found[i + 1]), cost = 2 ^ 36,
-    lane = base .. "lane:" .. place, entries = {}, fetched = 0, taken = 0, ended = false,
+    lane = lane .. tenant, entries = {}, fetched = 0, taken = 0, ended = false,
   }
-  if fronts then queue.front, queue.read_front = base .. "front:" .. place, 0 end
+  if fronts then queue.front, queue.read_front = front .. tenant, 0 end
   names[#names + 1], queues[#queues + 1] = tenant, queue
 end
 if #names > 0 and redis.call("EXISTS", base .. "weights") == 1 then
@@ -217,7 +217,10 @@ for i = 1, #queues do
     end
   end
 end
-if #again > 0 then redis.call("ZADD", turns, unpack(again)) end
+if #again > 0 then
+  batch.index(turns, #again)
+  redis.call("ZADD", turns, unpack(again))
+end
 if #gone > 0 then redis.call("ZREM", turns, unpack(gone)) end
 if from_fronts > 0 then redis.call("HINCRBY", meta, "front", -from_fronts) end
 if #gone > 0 and redis.call("EXISTS", turns) == 0 then

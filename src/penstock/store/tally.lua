@@ -33,6 +33,7 @@ t.seconds[second] = (t.seconds[second] or 0) + n
 local order, total = t.order, t.total
 if #order > 0 then
   local key = base .. "tenants"
+  batch.index(key, #order)
   local old = batch.read(key, order)
   local set, del = {}, {}
   for i = 1, #order do
