@@ -241,10 +241,11 @@ for i = 1, #room.picked do
   tally.age(s.tally, record.since(body), -1)
   body = record.claimed(body)
   local claim = string.format("%012x", number + i)
+  local token = claim .. id
   jobs[2 * i - 1], jobs[2 * i] = id, body
   held[2 * i - 1], held[2 * i] = id, lease.claim(claim, body)
-  room.tokens[i] = claim .. id
-  room.reply[2 * i - 1], room.reply[2 * i] = claim .. id, body
+  room.tokens[i] = token
+  room.reply[2 * i - 1], room.reply[2 * i] = token, body
 end
 redis.call("HSET", base .. "jobs", unpack(jobs))
 redis.call("HSET", base .. "held:" .. me, unpack(held))

@@ -34,7 +34,7 @@
 --- args: producer: str, number: str, given: int, jobs: *
 -- jobs: id, record (as a client fills it, see record.lua), … At most some hundreds.
 -- Returns the places (from 0) of ids that are in the queue already; those records are left as they are.
-local newer = record.check()
+local newer, paused = record.check()
 if newer then return newer end
 local known = {}
 if producer ~= "" and redis.call("GET", base .. "producer:" .. producer) == number then return known end
@@ -72,7 +72,7 @@ if generation == 0 then redis.call("HSET", meta, "format", 1) end
 if #plan > 0 then job.plan(s, plan) end
 job.commit(s)
 if producer ~= "" then redis.call("SET", base .. "producer:" .. producer, number, "PX", 60000) end
-if s.ready and not redis.call("HGET", meta, "paused") then wake.ring(s.now) end
+if s.ready and not paused then wake.ring(s.now) end
 return known
 
 --- script turn
@@ -164,7 +164,7 @@ return { "OK", stale, due_in, more and 1 or 0, unpack(room.reply) }
 --- flags: allow-oom
 -- One claim without a worker ends: complete, retry, later, release, bury, drop. Returns 1, or 0 when the claim
 -- is not ours any more. What was settled is remembered for a minute, so that the call may be sent twice.
-local newer = record.check()
+local newer, paused = record.check()
 if newer then return newer end
 local s = job.begin(given)
 local memory = base .. "settled:" .. me
@@ -180,7 +180,7 @@ redis.call("SADD", memory, token)
 redis.call("PEXPIRE", memory, 60000)
 job.commit(s)
 if redis.call("EXISTS", base .. "held:" .. me) == 0 then lease.leave(me) end
-if s.ready and not redis.call("HGET", meta, "paused") then wake.ring(s.now) end
+if s.ready and not paused then wake.ring(s.now) end
 return 1
 
 --- script beat
@@ -354,7 +354,7 @@ return page
 --- keys: base meta
 --- args: given: int, ids: *
 -- Dead letters become ready again with their counts at zero. Returns how many of the ids were dead.
-local newer = record.check()
+local newer, paused = record.check()
 if newer then return newer end
 local s = job.begin(given)
 local n = 0
@@ -371,7 +371,7 @@ for i = ids, #ARGV do
   end
 end
 job.commit(s)
-if n > 0 and not redis.call("HGET", meta, "paused") then wake.ring(s.now) end
+if n > 0 and not paused then wake.ring(s.now) end
 return n
 
 --- script exhume

@@ -74,8 +74,8 @@ return record.sound(body) and string.byte(body, 2) == 114 and struct.unpack(">I6
 -- One counter numbers generations and claims, so none of them ever comes twice.
 return redis.call("HINCRBY", meta, "seq", n) - n
 
---- function record.check() -> error | nil
-local format = redis.call("HGET", meta, "format")
-if format and tonumber(format) > 1 then
-  return redis.error_reply("PENSTOCKFORMAT " .. format)
-end
+--- function record.check() -> error | nil, bool
+-- Is the format newer than ours? And, read with it: is the queue paused?
+local known = redis.call("HMGET", meta, "format", "paused")
+local format = known[1]
+return format and tonumber(format) > 1 and redis.error_reply("PENSTOCKFORMAT " .. format) or nil, known[2]

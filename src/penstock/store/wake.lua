@@ -43,6 +43,7 @@ for _, till in ipairs({ 3, 100 }) do
     end
     if wake.process(found[i]) ~= process then return found[i], found[i + 1] end
   end
+  if #found < 2 * (till + 1 - from) then return end
   from = till + 1
 end
 
