@@ -42,7 +42,7 @@ while size > 1024 do
   size = size / 2
   class = class + 1
 end
-return string.format("%010x%s", generation, string.char(class)) .. id
+return string.format("%010x%c", generation, class) .. id
 
 --- function record.ttl(header: str) -> int
 return (struct.unpack(">I5", header, 34))
@@ -55,9 +55,9 @@ return (struct.unpack(">I6", header, 17))
 
 --- function record.claimed(body: str) -> str
 -- The record as it is once handed out: running, one delivery more, and it was started in time, so it expires no more.
-local deliveries = math.min(struct.unpack(">H", body, 31) + 1, 65535)
-return string.sub(body, 1, 1) .. "x" .. string.sub(body, 3, 22) .. "\0\0\0\0\0\0" .. string.sub(body, 29, 30)
-  .. struct.pack(">H", deliveries) .. string.sub(body, 33)
+local attempts, deliveries = struct.unpack(">HH", body, 29)
+return string.sub(body, 1, 1) .. "x" .. string.sub(body, 3, 22)
+  .. struct.pack(">I6HH", 0, attempts, math.min(deliveries + 1, 65535)) .. string.sub(body, 33)
 
 --- function record.sound(body: str | false) -> str | false
 -- The record, or false where there is none, or where somebody cut it: what is too short to read is as good as gone.
