@@ -19,14 +19,16 @@
 -- Of a turn.
 return weight and math.floor(2 ^ 36 / weight) or 2 ^ 36
 
---- function lane.push(list: str, level: int, tenant: str, entries: table)
-local length = batch.write("RPUSH", base .. list .. level .. ":" .. tenant, entries)
-if list == "front:" then redis.call("HINCRBY", meta, "front", #entries) end
-if length == #entries then
-  local last = tonumber(redis.call("HGET", meta, "v" .. level)) or 0
-  local cost = lane.cost(redis.call("HGET", base .. "weights", tenant))
-  redis.call("ZADD", base .. "turns:" .. level, "NX", last + cost - 2 ^ 20, tenant)
+--- function lane.line_up(level: int, tenants: table)
+-- They come or come back: each gets its first turn, unless its other list of this level had given it one.
+local last = tonumber(redis.call("HGET", meta, "v" .. level)) or 0
+local weighed = redis.call("EXISTS", base .. "weights") == 1
+local turns = {}
+for i = 1, #tenants do
+  local cost = lane.cost(weighed and redis.call("HGET", base .. "weights", tenants[i]))
+  turns[2 * i - 1], turns[2 * i] = last + cost - 2 ^ 20, tenants[i]
 end
+redis.call("ZADD", base .. "turns:" .. level, "NX", unpack(turns))
 
 --- function lane.sort(lanes: table, list: str, level: int, tenant: str, entry: str)
 -- Collect entries by lane, so that a batch costs one push a lane.
@@ -40,10 +42,18 @@ end
 lot.entries[#lot.entries + 1] = entry
 
 --- function lane.push_all(lanes: table)
+-- Append what was collected; tenants that had nothing at a level get a turn there.
+local came = {}
 for i = 1, #lanes do
   local lot = lanes[i]
-  lane.push(lot.list, lot.level, lot.tenant, lot.entries)
+  local length = batch.write("RPUSH", base .. lot.list .. lot.level .. ":" .. lot.tenant, lot.entries)
+  if lot.list == "front:" then redis.call("HINCRBY", meta, "front", #lot.entries) end
+  if length == #lot.entries then
+    came[lot.level] = came[lot.level] or {}
+    table.insert(came[lot.level], lot.tenant)
+  end
 end
+for level, tenants in pairs(came) do lane.line_up(level, tenants) end
 
 --- function lane.open(level: int, n: int, fronts: bool) -> table
 -- The `n` tenants whose turns come first: no other can be served by the next `n` turns.
