@@ -69,6 +69,14 @@ def entries(stand: Stand) -> int:
         return sum(pipeline.execute())
 
 
+def test_what_turns_write_by_the_hundred_is_no_list_to_search_through(stand: Stand):
+    fill(stand, 200, 100)
+    Hand(stand, "w").claim(100)
+    kinds = {name: stand.client.object("encoding", stand.base + name) for name in ("held:w", "turns:5", "tenants")}
+    assert kinds == {"held:w": b"hashtable", "turns:5": b"skiplist", "tenants": b"hashtable"}
+    assert len(stand.dump()["turns:5"]) == len(stand.dump()["tenants"]) == 100
+
+
 @pytest.mark.parametrize("tenants", [1, 1000])
 def test_no_turn_over_half_a_million_cancelled_jobs_holds_the_server(stand: Stand, tenants: int):
     """Turns of one size do the same work here: the upper quartile of many tells what one costs on a noisy machine."""

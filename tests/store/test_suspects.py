@@ -145,6 +145,14 @@ def test_what_ran_alone_when_its_worker_died_is_charged_and_the_rest_handed_back
     assert ids(Hand(stand, "v").turn(3, trial="").claims) == ["b", "c"]
 
 
+def test_what_was_not_started_comes_back_in_its_order(stand: Stand):
+    keys = [f"j{i:02}" for i in range(60)]
+    stand.put(*keys)
+    Hand(stand, "w").claim(60)
+    stand.run(stand.transitions.abandon("w"))
+    assert ids(Hand(stand, "v").claim(60)) == keys
+
+
 def test_of_several_that_ran_none_is_charged(stand: Stand):
     stand.put("a", "b", "c")
     claims = Hand(stand, "w").claim(3)
