@@ -58,16 +58,16 @@ for level, tenants in pairs(came) do lane.line_up(level, tenants) end
 --- function lane.open(level: int, n: int, fronts: bool) -> table
 -- The `n` tenants whose turns come first: no other can be served by the next `n` turns.
 local found = redis.call("ZRANGE", base .. "turns:" .. level, 0, n - 1, "WITHSCORES")
-local lane, front = base .. "lane:" .. level .. ":", base .. "front:" .. level .. ":"
+local lane_of, front_of = base .. "lane:" .. level .. ":", base .. "front:" .. level .. ":"
 local names, queues = {}, {}
 for i = 1, #found, 2 do
   local tenant = found[i]
   -- Eight fields and no more: a ninth would double the table.
   local queue = {
     tenant = tenant, time = tonumber(found[i + 1]), cost = 2 ^ 36,
-    lane = lane .. tenant, entries = {}, fetched = 0, taken = 0, ended = false,
+    lane = lane_of .. tenant, entries = {}, fetched = 0, taken = 0, ended = false,
   }
-  if fronts then queue.front, queue.read_front = front .. tenant, 0 end
+  if fronts then queue.front, queue.read_front = front_of .. tenant, 0 end
   names[#names + 1], queues[#queues + 1] = tenant, queue
 end
 if #names > 0 and redis.call("EXISTS", base .. "weights") == 1 then
