@@ -4,11 +4,14 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
-from penstock import Penstock, PenstockError
+from penstock import Penstock, PenstockError, ServerUnavailable
 from penstock.console.bench.figures import Figure, Ratio, Target, at_least, at_most, figure, percentile
+from penstock.console.bench.placement import Pin, placed
+from penstock.console.bench.run import Order, bench
 from penstock.console.bench.stand import Stand
 from penstock.console.bench.tasks import QUEUE
 from penstock.console.bench.topic import TOPICS, load_topic
@@ -16,6 +19,7 @@ from penstock.console.bench.topics.jobs import Drained, compared, drained, some_
 from penstock.console.bench.usage import Usage, cpu_seconds
 from penstock.console.bench.workers import workers
 from penstock.console.exits import Exit
+from penstock.console.temporary import Place, library_client
 from tests.servers import Server, eventually
 
 # --- figures ---
@@ -90,10 +94,41 @@ def test_all_jobs_of_a_drain_are_counted(stand: Stand):
     assert stand.tasks.queue.count().completed == 502
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no list of children")
+def test_the_users_own_settings_make_no_other_workers(stand: Stand, tmp_path: Path, monkeypatch):
+    (tmp_path / "pyproject.toml").write_text("[tool.penstock]\nprocesses = 2\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PENSTOCK_PROCESSES", "2")
+    with stand.workers(1, 10) as started:
+        (pid,) = started.pids
+        assert Path(f"/proc/{pid}/task/{pid}/children").read_text() == ""
+
+
 def test_a_worker_that_ends_is_told_with_its_words():
     told = r"a worker ended with code 2, it said: .*prefix 'a b'"
     with pytest.raises(PenstockError, match=told), workers(QUEUE, 1, 1, {"PENSTOCK_PREFIX": "a b"}):
         pass
+
+
+def test_what_is_not_the_servers_fault_is_not_called_so(stand: Stand, server: Server):
+    with pytest.raises(ZeroDivisionError), library_client(stand.app):
+        _ = 1 / 0
+    server.kill()
+    with pytest.raises(ServerUnavailable, match="lost the server"), library_client(stand.app) as client:
+        client.ping()
+    server.start()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux can pin")
+@pytest.mark.parametrize("pin", ["same", "split"])
+def test_a_placement_ends_with_its_run(server: Server, pin: Pin):
+    before = os.sched_getaffinity(0)
+    if len(before) < 2:
+        pytest.skip("one CPU only")
+    with placed(pin, Place(server.address, server.pid)):
+        ours, its = os.sched_getaffinity(0), os.sched_getaffinity(server.pid)
+        assert (len(ours), len(its), ours == its) == (1, 1, pin == "same")
+    assert os.sched_getaffinity(0) == os.sched_getaffinity(server.pid) == before
 
 
 # --- the command ---
@@ -104,6 +139,15 @@ def server():
     """One that nobody else uses: what is in it is looked at."""
     with Server() as started:
         yield started
+
+
+def test_who_takes_no_more_figures_leaves_no_worker_and_no_key(server: Server):
+    with bench(Order(only=("backlog",), pace="quick", url=server.address)) as run:
+        _, figures = next(iter(run))
+        next(figures)
+        assert len(server.client.client_list()) > 4
+    assert server.client.keys() == []
+    eventually(lambda: len(server.client.client_list()) == 1)
 
 
 @pytest.mark.parametrize("topic", TOPICS)

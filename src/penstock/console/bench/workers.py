@@ -23,7 +23,8 @@ STOPPING = 10.0
 class Workers:
     """Some processes and what they said."""
 
-    def __init__(self, said: IO[bytes]) -> None:
+    def __init__(self, said: IO[bytes], folder: str) -> None:
+        self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
         self._lifelines: list[Lifeline] = []
         self._said = said
@@ -32,7 +33,7 @@ class Workers:
         """Start one more. It stops at the latest when we are gone."""
         with Lifeline() as lifeline:
             process = subprocess.Popen(
-                command, env={**environment, **lifeline.environment}, pass_fds=(lifeline.theirs,),
+                command, env={**environment, **lifeline.environment}, pass_fds=(lifeline.theirs,), cwd=self._folder,
                 stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, start_new_session=True,
             )  # fmt: skip
         self._processes.append(process)
@@ -88,11 +89,14 @@ def workers(queue: str, processes: int, concurrency: int, environment: dict[str,
         sys.executable, "-m", "penstock", "worker", "penstock.console.bench.child", "--queues", queue,
         "-c", str(concurrency), "--log-format", "json", "--log-level", "info",
     )  # fmt: skip
-    with tempfile.TemporaryFile() as said:
-        started = Workers(said)
+    # Away from the user's settings, which would make others of them; but with our modules.
+    given = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    given["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
+    with tempfile.TemporaryDirectory() as folder, open(os.path.join(folder, "said"), "w+b") as said:
+        started = Workers(said, folder)
         try:
             for _ in range(processes):
-                started.add(command, {**os.environ, **environment})
+                started.add(command, {**given, **environment})
             started.await_start()
             yield started
             started.stop()
