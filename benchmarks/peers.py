@@ -97,7 +97,7 @@ def measure(name, jobs, url, server):
         os.environ["PEERS_URL"] = url
         work = import_module(f"work.on_{name}")
         jobs = round(jobs * getattr(work, "SHARE", 1))
-        environment["PEERS_JOBS"] = str(jobs)
+        environment |= {"PEERS_JOBS": str(jobs), **getattr(work, "ENVIRONMENT", {})}
         memory, spent = server.info("memory")["used_memory"], server_cpu(server)
         put = json.loads(subprocess.check_output(
             [sys.executable, __file__, "--produce", name, "--jobs", str(jobs)], env=environment, cwd=HERE,
@@ -144,9 +144,10 @@ def drain(name, command, done, environment):
 
 def produce(name, jobs):
     """In a process of its own: put the jobs in, and tell what that took."""
-    enqueue = import_module(f"work.on_{name}").enqueue
+    work = import_module(f"work.on_{name}")
+    getattr(work, "connect", lambda: None)()
     began = time.perf_counter(), time.process_time()
-    enqueue(jobs)
+    work.enqueue(jobs)
     print(json.dumps({"seconds": time.perf_counter() - began[0], "cpu": time.process_time() - began[1]}))
 
 

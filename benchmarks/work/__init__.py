@@ -1,10 +1,11 @@
 """The same work for each library: a task that does nothing, called with two numbers and a text of 32 characters.
 
-A module `on_<library>.py` has the task, `enqueue(jobs)` which puts jobs in one after the other, `COMMAND` which starts
-one worker process, as quiet and as quick as its documentation knows, and perhaps `SHARE` of the jobs, if it is slow.
+A module `on_<library>.py` has the task, `enqueue(jobs)` which puts jobs in one after the other, and `COMMAND` which
+starts one worker process, as quiet and as quick as its documentation knows. And perhaps: `ENVIRONMENT` of the worker,
+`SHARE` of the jobs, if it is slow, and `connect()`, if the first job would else pay for more than itself.
 """
 
-import asyncio
+import contextlib
 import json
 import os
 import time
@@ -32,11 +33,9 @@ def ran() -> None:
         part.rename(_DONE)
 
 
-def fastest_loop(work):
-    """Run a coroutine function, on uvloop where it is."""
-    try:
+def use_the_fastest_loop() -> None:
+    """For libraries that do not do so by themselves."""
+    with contextlib.suppress(ImportError):
         import uvloop
-    except ImportError:
-        return asyncio.run(work())
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(work())
+
+        uvloop.install()

@@ -7,6 +7,7 @@ from work import TEXT, URL, ran
 
 dramatiq.set_broker(RedisBroker(url=URL))
 COMMAND = ("dramatiq", "work.on_dramatiq", "--processes", "1", "--threads", "8")
+ENVIRONMENT = {"dramatiq_queue_prefetch": "500"}
 
 
 @dramatiq.actor

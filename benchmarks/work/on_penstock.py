@@ -12,6 +12,11 @@ async def noop(a: int, b: int, text: str) -> None:
     ran()
 
 
+def connect():
+    """Imports the client library, too."""
+    app.queue("default").count()
+
+
 def enqueue(jobs):
     for number in range(jobs):
         noop.enqueue(number, 2, TEXT)
