@@ -6,7 +6,7 @@ BIN := .venv/bin
 # uv takes an interpreter that is on the machine, and says so if none fits.
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help setup check test demo bench clean
+.PHONY: help setup check test storm demo bench clean
 
 help:  ## this list
 	@awk -F ':.*##  *' '/^[a-z]+:.*##/ { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +35,9 @@ check: setup  ## format, lint, types, and the rules of the house
 
 test: check  ## check, then every test
 	$(BIN)/pytest
+
+storm: setup  ## ten minutes of kills, restarts and lost replies (one of them is in make test); SEED=n: that one again
+	PENSTOCK_STORM_SECONDS=600 PENSTOCK_STORM_SEED=$(SEED) $(BIN)/pytest -s tests/chaos
 
 demo: setup  ## the main job on the embedded server; LOG=FILE reads a web access log of yours
 	$(BIN)/penstock demo $(if $(LOG),'$(LOG)')

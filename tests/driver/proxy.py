@@ -17,6 +17,7 @@ class Proxy:
         self._target = str(server.socket)
         self.socket = server.folder / "proxy"
         self._left = 0
+        self.lost = 0
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.socket))
         self._listener.listen()
@@ -39,7 +40,12 @@ class Proxy:
             except OSError:
                 return
             server = socket.socket(socket.AF_UNIX)
-            server.connect(self._target)
+            try:
+                server.connect(self._target)
+            except OSError:  # it is down just now, and so the client finds nobody either
+                client.close()
+                server.close()
+                continue
             asked = threading.Event()
             threading.Thread(target=self._pump, args=(client, server, asked, True), daemon=True).start()
             threading.Thread(target=self._pump, args=(server, client, asked, False), daemon=True).start()
@@ -53,6 +59,7 @@ class Proxy:
                     asked.clear()
                     if self._left and b"NOSCRIPT" not in data:
                         self._left -= 1
+                        self.lost += 1
                         break
                 target.sendall(data)
         for end in (source, target):

@@ -115,10 +115,15 @@ class Books:
             yield f"reasons: {self.keys.get('reasons')}"
 
     def waits(self) -> Iterator[str]:
-        """Who is still written down as waiting: a fault where nobody waits any more."""
+        """Who is still written down as waiting or working: a fault where nobody does any more."""
+        if idle := self._alive() - set(self.many("held:")):
+            yield f"leases: {sorted(idle)} hold no jobs, but nobody works any more"
         for name in ("waiters", "sleepers"):
             if name in self.keys:
                 yield f"{name}: {self.keys[name]}, but nobody waits any more"
+
+    def _alive(self) -> set[str]:
+        return {me.decode() for me in self.keys.get("leases", {})}
 
     def _counts(self) -> Iterator[str]:
         rows: dict[bytes, list[int]] = {}
@@ -183,7 +188,7 @@ class Books:
 
     def _claims(self) -> Iterator[str]:
         held = self.many("held:")
-        if set(held) != {me.decode() for me in self.keys.get("leases", {})}:
+        if not set(held) <= self._alive():
             yield f"leases: {self.keys.get('leases')}, but {sorted(held)} hold jobs"
         if not set(self.keys.get("workers", {})) <= set(self.keys.get("leases", {})):
             yield f"workers: {self.keys['workers']}, but alive are {self.keys.get('leases')}"

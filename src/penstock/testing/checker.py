@@ -182,7 +182,7 @@ def _broken(case: _Case, run: _Run) -> bool:
     assert run.started is not None
     began, worker = run.started.at, run.started.worker
     if run.settled:
-        handed_back = run.accepted("retry", "later", "unknown", "release")
+        handed_back = run.accepted("retry", "later", "unknown", "release", "crash", "suspect")
         return handed_back or any(one.answer != "accepted" for one in run.settled)
     return (
         any(at >= began for at in case.losses.get(worker, ()))

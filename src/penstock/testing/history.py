@@ -19,6 +19,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from penstock.components.transitions import Ending
+
 
 class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower):
     """`at`: seconds since 1970, when it was written down."""
@@ -60,7 +62,7 @@ class Settled(_Event, frozen=True, kw_only=True):
 
     job: str
     claim: int
-    how: Literal["complete", "retry", "later", "unknown", "release", "bury", "drop"]
+    how: Ending | Literal["complete"]
     answer: Literal["accepted", "refused", "unknown"]
 
 

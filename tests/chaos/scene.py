@@ -1,0 +1,156 @@
+"""Where a storm takes place: a server that can die, a proxy that loses replies, processes, and their history."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from penstock import Call, Counts
+from penstock.components.job import Reason
+from penstock.console.audit import books, entries
+from penstock.store.keys import pattern
+from penstock.testing.checker import check
+from penstock.testing.history import Enqueued, Event, Found, History, Hit, Outage, read
+from tests.chaos.hatchery import Hatchery, runs
+from tests.chaos.work import QUEUE, make_app, teach_newer
+from tests.driver.proxy import Proxy
+from tests.servers import Server, eventually
+
+_ENDS = {b"c": "completed", b"x": "cancelled", b"e": "expired", b"d": "dropped"}
+_STATES = {b"r": "ready", b"s": "scheduled", b"x": "running", b"d": "dead"}
+
+
+class Scene:
+    """`workers`: the pids of those that should live."""
+
+    def __init__(self, folder: Path, *, lease: float) -> None:
+        self._stack = contextlib.ExitStack()
+        self.server = self._stack.enter_context(Server("--appendonly", "yes"))
+        self.proxy = Proxy(self.server)
+        self._stack.callback(self.proxy.close)
+        self.hatchery = self._stack.enter_context(Hatchery(folder, lease=lease))
+        self.history = History(self.hatchery.history)
+        self.app = make_app(self.server.address)
+        self.tasks = teach_newer(self.app)
+        self._stack.callback(self.app.close)
+        self.workers: list[int] = []
+
+    def __enter__(self) -> Scene:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def __repr__(self) -> str:
+        return f"<Scene {self.server.folder}>"
+
+    # --- who works ---
+
+    def start_worker(self, *words: str, lossy: bool = False, **options: Any) -> int:
+        """`lossy`: by way of the proxy."""
+        address = self.proxy.address if lossy else self.server.address
+        pid = self.hatchery.worker(address, "--log-level", "warning", *words, **options)
+        self.workers.append(pid)
+        return pid
+
+    def kill(self, pid: int) -> None:
+        """Noted when it is done: nothing that the worker noted comes later."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not runs(pid))
+        self.history.note(Hit(worker=str(pid), how="killed"))
+        self.workers = [other for other in self.workers if other != pid]
+
+    def freeze(self, pid: int) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        self.history.note(Hit(worker=str(pid), how="frozen"))
+
+    def thaw(self, pid: int) -> None:
+        self.history.note(Hit(worker=str(pid), how="thawed"))
+        os.kill(pid, signal.SIGCONT)
+
+    def stop(self, *pids: int, within: float = 60.0) -> None:
+        """Gracefully: they have ended afterwards."""
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+        self.until(lambda: not any(runs(pid) for pid in pids), within)
+        self.workers = [pid for pid in self.workers if pid not in pids]
+
+    def stop_workers(self) -> None:
+        self.stop(*self.workers)
+
+    def restart_server(self, away: float) -> None:
+        self.history.note(Outage(what="server", over=False))
+        self.server.restart(away)
+        self.history.note(Outage(what="server", over=True))
+
+    # --- what became of it ---
+
+    def until(self, true: Any, within: float) -> None:
+        deadline = time.monotonic() + within
+        while not true():
+            assert time.monotonic() < deadline, f"not within {within} s; {self.counts()}; {self.said()[-4000:]}"
+            time.sleep(0.02)
+
+    def counts(self) -> Counts:
+        return self.app.queue(QUEUE).count()
+
+    def hands(self) -> dict[int, int]:
+        """pid of each worker -> how many jobs it has in hand."""
+        return {int(one.name.partition(":")[2]): one.held for one in self.app.queue(QUEUE).workers() if one.name}
+
+    def drain(self, within: float) -> Counts:
+        """Until nothing waits or runs."""
+        self.until(lambda: not (now := self.counts()).waiting and not now.running, within)
+        return self.counts()
+
+    def said(self) -> str:
+        """What all processes logged."""
+        return self.hatchery.log.read_text()
+
+    def enqueue(self, *calls: Call[int]) -> list[str]:
+        """From here; noted. Answers the ids."""
+        jobs = [job.key for job in self.app.enqueue_many(calls)]
+        for job in jobs:
+            self.history.note(Enqueued(job=job, answer="accepted"))
+        return jobs
+
+    def look(self, jobs: Iterable[str]) -> None:
+        """Note where each of these jobs is now."""
+        base, rest = self.app.queue(QUEUE).transitions.keys.base, iter(jobs)
+        while some := list(islice(rest, 1000)):
+            records = self.server.client.hmget(f"{base}jobs", some)
+            reasons = self.server.client.hmget(f"{base}reasons", some)
+            ends = self.server.client.mget([f"{base}done:{job}" for job in some])
+            for found in zip(some, records, reasons, ends, strict=True):
+                self.history.note(_found(*found))
+
+    def events(self) -> list[Event]:
+        return read(self.hatchery.history)
+
+    def verdict(self, takeover: float) -> list[str]:
+        """When nothing waits any more: stop the workers, look where each job is, and say what cannot be."""
+        self.stop_workers()
+        self.look(dict.fromkeys(event.job for event in self.events() if isinstance(event, Enqueued)))
+        faults = check(self.events(), takeover=takeover, drained=True)
+        # Not who waits: those that were killed in their sleep are still written down.
+        found = list(entries(self.server.client, pattern("storm")))
+        faults += [fault for entry in found for fault in entry.faults()]
+        faults += [fault for book in books(found).values() for fault in book.faults()]
+        return faults
+
+
+def _found(job: str, record: bytes | None, reason: bytes | None, end: bytes | None) -> Found:
+    if record is not None:
+        why = Reason.read(reason).reason if reason else ""
+        return Found(job=job, state=_STATES[record[1:2]], reason=why)  # type: ignore[arg-type]
+    if end is None:
+        return Found(job=job, state="unknown")
+    claim = int(end[1:]) if end[:1] == b"c" else 0
+    return Found(job=job, state=_ENDS[end[:1]], claim=claim)  # type: ignore[arg-type]
