@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from penstock import Penstock
-from penstock.testing import assert_no_leaks, leaks
+from penstock import ConfigurationError, Penstock
+from penstock.testing import assert_no_leaks, clear, leaks
 from tests.conftest import MakeApp
 
 
@@ -60,3 +60,23 @@ async def test_what_should_not_be_there_is_told(
         assert_no_leaks(app)
     assert leaks(neighbour) == []
     raw.delete(*raw.keys())
+
+
+async def test_clear_deletes_what_is_this_apps_alone(make_app: MakeApp, raw: Any):
+    app, neighbour = make_app("t[1]"), make_app("t1")
+    for one in (app, neighbour):
+        await one.queue("q").put_many.aio(range(3))
+    left = set(raw.keys("{t1:*"))
+    assert clear(app) > 3
+    assert clear(app) == 0
+    assert set(raw.keys("*")) == left
+    await app.queue("q").put.aio(1)
+    assert (await app.queue("q").count.aio()).ready == 1
+
+
+async def test_clear_refuses_what_may_be_production(make_app: MakeApp):
+    app = make_app("penstock")
+    await app.queue("q").put.aio(1)
+    with pytest.raises(ConfigurationError, match=r"give the tests a prefix of their own, by \$PENSTOCK_PREFIX"):
+        clear(app)
+    assert (await app.queue("q").count.aio()).ready == 1

@@ -1,6 +1,7 @@
 """For tests of code that uses Penstock: on a real server, without a worker process, without waiting.
 
 run_jobs          run what waits, here and now, on any face
+clear             delete all of it: a fresh start for the next test
 MovableClock      the server's clock as the app sees it: stands still until it is moved
 enqueued          the calls that wait; assert_enqueued: this call waits
 leaks             what an app left in the server that should not be there; assert_no_leaks
@@ -10,6 +11,7 @@ The embedded server in a temporary folder, or any server under a prefix of its o
 """
 
 from penstock.testing.checker import check
+from penstock.testing.clearing import clear
 from penstock.testing.clock import MovableClock
 from penstock.testing.history import History
 from penstock.testing.leaks import assert_no_leaks, leaks
@@ -23,6 +25,7 @@ __all__ = [
     "assert_enqueued",
     "assert_no_leaks",
     "check",
+    "clear",
     "enqueued",
     "leaks",
     "run_jobs",
