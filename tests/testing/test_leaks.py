@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from penstock import ConfigurationError, Penstock
-from penstock.testing import assert_no_leaks, clear, leaks
+from penstock.testing import assert_no_leaks, clear, enqueued, leaks
 from tests.conftest import MakeApp
 
 
+@pytest.mark.parametrize("place", ["valkey", "redis", "cluster"])
 async def test_a_used_app_leaks_nothing(app: Penstock):
     queue = app.queue("q")
     await queue.put_many.aio(range(5), tenant="acme")
@@ -17,8 +18,11 @@ async def test_a_used_app_leaks_nothing(app: Penstock):
     items = await queue.claim.aio(3)
     await items[0].complete.aio("result")
     await items[1].fail.aio("why not")
+    assert [call.arguments["value"] for call in enqueued(queue)] == [3, 4, 5]
     assert leaks(app) == []
     assert_no_leaks(app)
+    assert clear(app) > 3
+    assert enqueued(queue) == []
 
 
 DAMAGES: list[tuple[str, Callable[[Any, str], Any]]] = [
