@@ -47,7 +47,7 @@ def seed() -> int:
 
 def seconds() -> float:
     """$PENSTOCK_STORM_SECONDS: `make storm` says ten minutes."""
-    return float(os.environ.get("PENSTOCK_STORM_SECONDS", "45"))
+    return float(os.environ.get("PENSTOCK_STORM_SECONDS", "60"))
 
 
 def plan(seed: int, seconds: float) -> list[Blow]:

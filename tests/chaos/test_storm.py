@@ -17,11 +17,11 @@ WORKERS = 3
 
 PRODUCERS = 3
 RATE = 150.0
-"""Jobs a second of each producer: 20 thousand in 45 seconds."""
+"""Jobs a second of each producer: 27 thousand in a minute."""
 
 TAKEOVER = 60.0
-"""Seconds. Long, because suspects are tried one after the other, and on a crowded machine most workers die before they have
-begun. `test_takeover.py` is strict, in calm weather."""
+"""Seconds. Long, because suspects are tried one after the other, and on a crowded machine most workers die before they
+have begun. `test_takeover.py` is strict, in calm weather."""
 
 LATE = 0.5
 """Seconds. A storm that was held up goes on in its own time: it does not strike all at once."""
