@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.components.transitions import Turn
 from tests.store.stand import START, Hand, Stand, ids, settlement
 
@@ -113,13 +115,15 @@ def test_a_witness_that_is_woken_itself_has_a_witness(stand: Stand):
     assert rung(stand, "p", "frozen", "r") == [["1 50"], ["1 50", "1 0"], ["1 0"]]
 
 
-def test_a_witness_is_of_another_process(stand: Stand):
+@pytest.mark.parametrize("neighbours", [2, 4, 9])
+def test_a_witness_is_of_another_process(stand: Stand, neighbours: int):
     lie_down(stand, "p")
-    for n in (1, 2):
+    for n in range(neighbours):
         stand.advance(0.001)
         Hand(stand, f"q{n}").turn(1, address=f"q/{n}", sleep=50)
+    heard(stand, "p", "q")
     stand.put("j")
-    assert heard(stand, "p", "q") == [["1 50"], ["2 0"]]
+    assert heard(stand, "p", "q") == [["1 50"], [f"{neighbours - 1} 0"]]
 
 
 def test_a_lone_sleeper_is_woken_without_a_witness(stand: Stand):
