@@ -248,6 +248,17 @@ async def test_a_fork_server_ends_at_once_when_it_is_told(isolation: Isolation):
     assert time.monotonic() - began < 0.9
 
 
+async def test_the_end_of_a_frozen_fork_server_ends_its_runs(isolation: Isolation, tmp_path: Path):
+    note = tmp_path / "pids"
+    run = asyncio.create_task(isolation.run(run_of(isolated.spin_in_c_for_ever, str(note))))
+    await until(note.exists, 20)
+    pids = _read(note)
+    os.kill(pids[1], signal.SIGSTOP)
+    isolation.close()
+    assert (await run).ending == "crash"
+    await until(lambda: not any(map(is_alive, pids)))
+
+
 async def test_a_killed_fork_server_is_started_again(do: Do, tmp_path: Path):
     note = tmp_path / "pid"
     settlement = await do(isolated.kill_the_fork_server, str(note))
@@ -336,6 +347,8 @@ def test_a_task_that_does_not_stand_where_its_function_says_is_refused():
         Worker(app)
     with pytest.raises(ConfigurationError, match="isolated=0"):
         Worker(isolated.app, WorkerSettings(isolated=0))
+    with pytest.raises(ConfigurationError, match=r"start_logging=<function .*: give a function at the top"):
+        Worker(isolated.app, start_logging=lambda: None)
 
 
 MODULE = """
@@ -404,6 +417,15 @@ async def test_a_timeout_in_a_worker_makes_a_dead_letter(app: Penstock, tmp_path
     await burst(app)
     with pytest.raises(JobFailed, match=r"ran longer than its timeout of 0\.2 s"):
         await job.result.aio(0)
+
+
+async def test_a_job_that_kills_its_process_again_and_again_is_a_dead_letter_and_the_worker_lives_on(app: Penstock):
+    job = await adopt(app, isolated.die).enqueue.aio("signal", signal.SIGKILL)
+    other = await adopt(app, isolated.add).enqueue.aio(1)
+    await burst(app)
+    with pytest.raises(JobFailed, match="its process was killed by SIGKILL"):
+        await job.result.aio(0)
+    assert await other.result.aio(0) == 2
 
 
 async def test_a_graceful_stop_lets_isolated_jobs_finish(app: Penstock):

@@ -55,7 +55,7 @@ class Isolation:
         worker: str,
         start_logging: Callable[[], None] | None = None,
     ) -> None:
-        """Raises ConfigurationError for a task that wants isolation and cannot have it."""
+        """Raises ConfigurationError for a task that wants isolation and cannot have it, or what cannot be pickled."""
         if forkserver.importing:
             raise ConfigurationError(
                 'a worker is started by the import of its tasks: put that under `if __name__ == "__main__":`'
@@ -68,6 +68,12 @@ class Isolation:
                     f"{definition.place} must be the task itself, as @app.task makes it, in a module that can be "
                     "imported (of a package's __main__.py, or of what is typed in, it is not)"
                 )
+        try:
+            pickle.dumps(start_logging)
+        except Exception as error:
+            raise ConfigurationError(
+                f"start_logging={start_logging!r}: give a function at the top of a module, or a partial of one: {error}"
+            ) from error
         self._execution = execution
         self._max_payload = max_payload
         self._worker = worker
