@@ -7,7 +7,7 @@
 It is the children's parent: it alone kills them, each with all that it started, and says how each one ended. When
 its worker is gone, however that ended, it kills them all and ends too; when it is killed itself, they die with it.
 On the control socket come `f` (fork; the channel travels along as a descriptor) and `k` (kill), with the number of
-the child; back go the number and the exit code. Number 0 says that all modules are loaded.
+the child; back go `b` (born) with its process id, and `e` (ended) with its exit code. `r` says that all is loaded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from penstock.worker.execution import Execution
 
 COMMAND: Final = struct.Struct(">cI")
 FORK, KILL = b"f", b"k"
-REPORT: Final = struct.Struct(">Iq")
+REPORT: Final = struct.Struct(">cIq")
+READY, BORN, ENDED = b"r", b"b", b"e"
 LENGTH: Final = struct.Struct(">I")
 NOT_FORKED: Final = 1 << 32
 """The exit code of a child that never was."""
@@ -178,7 +179,7 @@ class Server:
 
     def serve(self) -> NoReturn:
         try:
-            self._report(0, 0)
+            self._report(READY, 0, 0)
             while os.getppid() == self._worker:
                 ready, _, _ = select.select([self._control.fileno(), self._wake], [], [])
                 if self._wake in ready:
@@ -209,7 +210,7 @@ class Server:
         except OSError as error:
             print(f"no process for an isolated job: {error}", file=sys.stderr, flush=True)
             os.close(channel)
-            self._report(number, NOT_FORKED)
+            self._report(ENDED, number, NOT_FORKED)
             return
         if pid == 0:
             try:
@@ -221,6 +222,7 @@ class Server:
         os.close(channel)
         self._children[pid] = number
         self._pids[number] = pid
+        self._report(BORN, number, pid)
 
     def _become_child(self, channel: int) -> None:
         os.setsid()
@@ -249,16 +251,15 @@ class Server:
             if number is not None:
                 del self._pids[number]
                 _kill(pid, alone=False)
-                self._report(number, os.waitstatus_to_exitcode(status))
+                self._report(ENDED, number, os.waitstatus_to_exitcode(status))
 
-    def _report(self, number: int, code: int) -> None:
-        self._control.sendall(REPORT.pack(number, code))
+    def _report(self, what: bytes, number: int, value: int) -> None:
+        self._control.sendall(REPORT.pack(what, number, value))
 
 
 def run_one(line: socket.socket, loaded: Loaded) -> None:
     """One run in this process. The settlement is the last word: the kill that follows ends us and all we started."""
     me = os.getpid()
-    send(line, LENGTH.pack(me))
     order = msgspec.msgpack.decode(receive(line), type=Order)
     answer = _carry_out(order, loaded)
     if os.getpid() != me:

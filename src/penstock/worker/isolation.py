@@ -27,7 +27,7 @@ from penstock.errors import ConfigurationError
 from penstock.tasks.definition import Definition
 from penstock.worker import forkserver
 from penstock.worker.execution import Execution, Run
-from penstock.worker.forkserver import COMMAND, FORK, KILL, LENGTH, NOT_FORKED, REPORT, Order, Preparation
+from penstock.worker.forkserver import BORN, COMMAND, FORK, KILL, LENGTH, NOT_FORKED, READY, REPORT, Order, Preparation
 
 _LONGEST_START = 60.0
 """Seconds that importing the tasks' modules may take."""
@@ -246,12 +246,14 @@ class ForkServer:
             return
         self._reports += data
         while len(self._reports) >= REPORT.size:
-            number, code = REPORT.unpack_from(self._reports)
+            what, number, value = REPORT.unpack_from(self._reports)
             del self._reports[: REPORT.size]
-            if number == 0:
+            if what == READY:
                 self._ready.set_result(None)
-            elif (child := self._children.pop(number, None)) is not None:
-                child.ended.set_result(code)
+            elif what == BORN:
+                self._children[number].pid = value
+            else:
+                self._children.pop(number).ended.set_result(value)
 
     def _lost(self) -> None:
         """It is gone, and on Linux its children with it; elsewhere, and what they started, we end."""
@@ -308,7 +310,6 @@ class Child:
     async def _talk(self, order: bytes) -> bytes | None:
         try:
             await self._loop.sock_sendall(self._channel, LENGTH.pack(len(order)) + order)
-            (self.pid,) = LENGTH.unpack(await self._receive())
             return await self._receive()
         except (OSError, EOFError):
             return None
