@@ -83,7 +83,7 @@ class Kind:
     [
         (generator, {}, "a generator cannot be a task"),
         (Kind, {}, "a task is a function"),
-        (print, {"timeout": 5}, "timeout= needs an `async def`"),
+        (lambda: None, {"isolate": True, "name": "task"}, "at the top of a module"),
         (asyncio.sleep, {"timeout": 0}, "seconds above 0"),
         (print, {"queue": "a b"}, "use 1 to 100 letters"),
     ],
