@@ -210,13 +210,15 @@ class Worker:
     async def _round(self) -> None:
         self._pulse.clear()
         self._hand_back(self._hand.stalled())
+        first_has_more = False
         for feed in self.feeds:
-            room = 0 if self._stops else self._hand.room
+            room = 0 if self._stops or first_has_more else self._hand.room
             called = feed.wake_at <= time.monotonic()
             # Who stops rises, so that no wake-up goes to one who takes no job any more.
-            asks = not feed.awake if self._stops else called or (feed.awake and self._hand.hungry)
+            asks = not feed.awake if self._stops else called or (feed.awake and self._hand.hungry and room > 0)
             if feed.busy or asks:
                 await self._take_turn(feed, room)
+            first_has_more |= feed.awake and feed not in self._unanswered
 
     async def _take_turn(self, feed: Feed, want: int) -> None:
         """A turn that is not answered soon goes on by itself: on a cluster the other queues may be on other nodes."""
