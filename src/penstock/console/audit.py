@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.store.keys import OWNED, QUEUE, parts
+from penstock.store.keys import OWNED, parts, row
 from penstock.store.record import REASON, Record
 
 _READ: dict[str, Callable[[Any, bytes], Any]] = {
@@ -40,10 +40,10 @@ class Entry:
 
     def faults(self) -> Iterator[str]:
         """Against the tables of keys."""
-        if (row := _row(self.suffix)) is None:
+        if (found := row(self.suffix)) is None:
             yield f"{self.key}: not in store/keys.py"
             return
-        wanted, _, owner = row
+        wanted, _, owner = found
         if wanted not in {self.kind.upper(), "any"}:
             yield f"{self.key}: a {self.kind}, not a {wanted}"
         if owner == "TTL" and self.ttl < 0:
@@ -60,14 +60,9 @@ def entries(client: Any, match: str = "*") -> Iterator[Entry]:
             continue
         name, kind = key.decode(errors="backslashreplace"), kind.decode()
         prefix, queue, suffix = parts(name) or ("", "", "")
-        row = _row(suffix) if ttl < 0 else None
-        held = _READ[kind](client, key) if row is not None and row[0] == kind.upper() else None
+        listed = row(suffix) if ttl < 0 else None
+        held = _READ[kind](client, key) if listed is not None and listed[0] == kind.upper() else None
         yield Entry(name, (prefix, queue) if suffix else None, suffix, kind, ttl, held)
-
-
-def _row(suffix: str) -> tuple[str, str, str] | None:
-    """What the tables say of a key."""
-    return QUEUE.get(suffix) or QUEUE.get(suffix.partition(":")[0] + ":")
 
 
 def _each(client: Any, command: str, keys: Iterable[bytes]) -> list[Any]:

@@ -50,6 +50,10 @@ class Route:
             return self._slots[slot(key)]
         return self._known
 
+    def primaries(self) -> list[Node]:
+        """All nodes that hold keys, as far as they are known."""
+        return [self._known] if self._known else list(dict.fromkeys(filter(None, self._slots)))
+
     def whom(self) -> list[Node]:
         """Who may be asked; in any order, so that one that is cut off from the rest is not always believed."""
         return random.sample(list(self._met), len(self._met))

@@ -12,13 +12,14 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from penstock.driver.address import Node
 from penstock.driver.connector import Command, Connector
-from penstock.driver.retrying import ASK, ASTRAY, LOST, MOVED, NOSCRIPT, Attempts, code
+from penstock.driver.retrying import ASK, ASTRAY, LOST, MOVED, NOSCRIPT, Attempts, code, translated
 from penstock.driver.route import Route
-from penstock.driver.steps import Effect, Listen, Step, Steps, Wait, Waiter
+from penstock.driver.steps import Ask, Effect, Listen, Nodes, Step, Steps, Wait, Waiter
 from penstock.driver.waiting import Inbox, Line, Place
 from penstock.errors import DurabilityUnavailable, NotDurable
 from penstock.settings import Settings
@@ -190,6 +191,38 @@ class Sender(Generic[L, W]):
                 raise
         return line
 
+    # --- who looks in ---
+
+    async def _insist(self, attempt: Callable[[], Coroutine[Any, Any, R]], patience: float) -> R:
+        """Try until it works, for up to `patience` seconds after the first failure."""
+        attempts = Attempts(patience)
+        while True:
+            try:
+                return await attempt()
+            except Exception as error:
+                pause = attempts.pause(error, self.address)
+                await self.recover(error, "", attempts.tries)
+                await self.sleep(pause)
+
+    async def _nodes(self, key: str) -> list[Node]:
+        route = self._connector.route
+        if route is None:
+            await self.aside(self._connector.find)
+            return await self._nodes(key)
+        if key:
+            return [await self._node(key)]
+        if not route.primaries():
+            try:
+                await self._ask_the_way(route, "")
+            except Exception:  # a cluster that does not serve this very slot still has primaries
+                if not route.primaries():
+                    raise
+        return route.primaries()
+
+    async def _ask(self, ask: Ask) -> list[Any]:
+        replies = await self.exchange(ask.node, *ask.commands, alone=ask.alone)
+        return [translated(reply, code(reply)) if isinstance(reply, Exception) else reply for reply in replies]
+
     # --- a write that must be safe ---
 
     async def _confirmation(self, node: Node) -> Command:
@@ -286,6 +319,10 @@ class Sender(Generic[L, W]):
         if isinstance(effect, Listen):
             opened.append(self.listen(effect.inbox))
             return opened[-1]
+        if isinstance(effect, Ask):
+            return await self._insist(partial(self._ask, effect), patience)
+        if isinstance(effect, Nodes):
+            return await self._insist(partial(self._nodes, effect.key), patience)
         return await self.wait(effect)
 
     # --- waiting ---

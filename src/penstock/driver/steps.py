@@ -3,6 +3,7 @@
 `Step`     one script call, one round trip: the blocking driver runs it, the asyncio driver awaits it.
 `Listen`   asks for a `Waiter` in a slot; its address is what a script is told, so that it can be woken.
 `Wait`     sleeps until the waiter is woken or the time is over; answers with the messages that came.
+`Nodes`    asks which servers hold keys; `Ask` sends one of them commands that are no script, for who looks in.
 `Steps`    a generator of these: an operation of several steps or with a wait, written once for both faces.
 
 `@verb` turns a method that returns a Step or Steps into a verb with two faces: `queue.put(1)` blocks,
@@ -17,6 +18,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
+from penstock.driver.address import Node
 from penstock.store.scripts import Script
 
 P = ParamSpec("P")
@@ -76,7 +78,30 @@ class Wait:
     timeout: float | None
 
 
-Effect: TypeAlias = Step[Any] | Listen | Wait
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Which servers hold keys: the one, the master behind Sentinel, a cluster's primaries. Answers list[Node].
+
+    With a `key`: the one that holds this key.
+    """
+
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Commands to one node as they are, in one round trip; only what may be sent twice.
+
+    Answers the replies in RESP2, in order; where the server refused a command its reply is a ServerError, not raised.
+    `alone`: a command may block its connection, or speaks of what was written on it.
+    """
+
+    node: Node
+    commands: tuple[tuple[Arg, ...], ...]
+    alone: bool = False
+
+
+Effect: TypeAlias = Step[Any] | Listen | Wait | Nodes | Ask
 Steps: TypeAlias = Generator[Effect, Any, R]
 
 

@@ -44,6 +44,10 @@ QUEUE = {
 }
 """suffix -> (type, what it holds, what deletes it). A suffix that ends in a colon begins many keys."""
 
+PROBE = {"probe": ("STRING", "a write that `penstock doctor` times", "TTL")}
+
+TABLES = (QUEUE, PROBE)
+
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
 _KEY = re.compile(r"\{([^:}]+):([^}]+)\}:(.+)", re.DOTALL)
 
@@ -61,9 +65,32 @@ def parts(key: str) -> tuple[str, str, str] | None:
     return (found[1], found[2], found[3]) if found else None
 
 
-def pattern(prefix: str) -> str:
-    """What all keys of an app match, for SCAN: in tests and diagnosis only, never where work is served."""
-    return "{" + re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + ":*"
+def pattern(prefix: str, rest: str = "") -> str:
+    """What all keys of an app match, or those with this rest, for SCAN: in tests, in diagnosis and for operators, never
+    where work is served."""
+    return "{" + re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + ":*" + (rest and "}:" + rest)
+
+
+def row(rest: str) -> tuple[str, str, str] | None:
+    """The line of the tables for what stands behind the tag; None: in none of them."""
+    suffix = rest.partition(":")[0] + ":" if ":" in rest else rest
+    return next((table[suffix] for table in TABLES if suffix in table), None)
+
+
+def owner(rest: str) -> tuple[str, str]:
+    """What must be there while a key without a TTL is: a sorted set and the member in it, or ("meta", "")."""
+    kind, _, name = rest.partition(":")
+    if kind == "held":
+        return "leases", name
+    if kind in {"lane", "front"}:
+        level, _, tenant = name.partition(":")
+        return f"turns:{level}", tenant
+    return "meta", ""
+
+
+def probe_key(prefix: str, number: int) -> str:
+    """A key that `penstock doctor` writes for some seconds, to see whether it is safe; no queue has this slot."""
+    return f"{{{prefix}:?{number}}}:probe"
 
 
 @dataclass(frozen=True)
