@@ -21,7 +21,7 @@ import pytest
 import valkey
 
 from penstock.driver import embedded, keeper
-from penstock.driver.embedded import Attachment, attach, find_home, status, stop
+from penstock.driver.embedded import Attachment, attach, find_home, keep, status, stop
 from penstock.errors import ConfigurationError, ServerUnavailable
 
 SOURCE = str(Path(embedded.__file__).parents[2])
@@ -386,6 +386,30 @@ def test_stop_ends_a_server_in_use_and_status_says_so(home):
         assert eventually(lambda: not lives(pids[0]))
         assert status(home) is None
         assert not stop(home)
+
+
+def test_a_kept_server_outlives_its_users_until_it_is_stopped(home):
+    with attach(home) as held:
+        keep(home, held)
+        keep(home, held)
+        pids = processes(home)
+    time.sleep(keeper.GRACE + 0.3)
+    found = status(home)
+    assert found is not None
+    assert (found.running, found.users, found.kept) == (True, 0, True)
+    assert stop(home)
+    assert eventually(lambda: not any(map(lives, pids)))
+    with attach(home):
+        found = status(home)
+        assert found is not None
+        assert not found.kept, "the next one is there for its users only"
+
+
+def test_who_asks_a_keeper_that_is_gone_to_keep_its_server_is_told(home):
+    with attach(home) as held:
+        stop(home)
+        with pytest.raises(ServerUnavailable, match="does not answer"):
+            keep(home, held)
 
 
 def test_a_stop_signal_to_the_keeper_ends_the_server_cleanly(home):

@@ -105,6 +105,14 @@ class Status:
     users: int
     """Open attachments, in all processes."""
 
+    kept: bool
+    """Whether it runs on without users, until `stop`."""
+
+    @property
+    def address(self) -> str:
+        """`unix://…`, for any client library."""
+        return f"unix://{quote(self.socket)}"
+
     @property
     def running(self) -> bool:
         return self.state == "ready"
@@ -167,8 +175,20 @@ def status(home: Path, timeout: float = 2.0) -> Status | None:
     with link, contextlib.suppress(TimeoutError):
         told = _ask(link, "status", home, time.monotonic() + timeout)
         if told is not None:
-            return Status(told["state"], told["pid"], told["keeper"], told["socket"], told["users"])
+            return Status(told["state"], told["pid"], told["keeper"], told["socket"], told["users"], told["kept"])
     return None
+
+
+def keep(home: Path, attachment: Attachment, timeout: float = 2.0) -> None:
+    """Let the server run on when its last user is gone, until `stop`; a keeper that dies takes it along all the same.
+
+    May be called twice. ServerUnavailable when the keeper does not answer.
+    """
+    with contextlib.suppress(TimeoutError):
+        told = _ask(attachment._keeper, "keep", home.resolve(), time.monotonic() + timeout)
+        if told is not None and told.get("kept"):
+            return
+    raise ServerUnavailable(f"the keeper of the server in {home} does not answer: see {home / keeper.LOG}")
 
 
 def stop(home: Path, timeout: float = 10.0) -> bool:

@@ -3,7 +3,7 @@
     python -I -S keeper.py HOME NAME BINARY FSYNC      (HOME: the folder `.penstock`; NAME: where the sockets go)
 
     starting ──server answers──> ready ──server died──> starting (with back-off)
-       │                           │  last user gone, grace over; or `stop`; or SIGTERM
+       │                           │  last user gone, grace over, not kept; or `stop`; or SIGTERM
        └──it died at once──> failed└──> ending: no new users, SIGTERM to the server, wait, exit
 
 A connection to the keeper's socket that said `use` is a user, until it is closed: the kernel closes it for a
@@ -11,6 +11,7 @@ killed process too, so nothing is left behind whatever happened to the users. `e
 
     use FSYNC    count me; the answer is one line of JSON, sent when the server is ready or has failed
     status       the same line at once, without being counted
+    keep         run on without users, until `stop`; the answer is the same line at once
     stop         end the server cleanly; the connection is closed when that is done
 
 It runs as a plain file, without `site` and without the package, so that it starts in some 20 ms and stays small.
@@ -83,6 +84,7 @@ class Keeper:
         self.proven = False
         self.deaths = 0
         self.failed = False
+        self.kept = False
         self.stopping = False
         self.tail: deque[str] = deque(maxlen=12)
         self.selector = selectors.DefaultSelector()
@@ -111,7 +113,7 @@ class Keeper:
         if self.ready or self.failed:
             for user in list(self.waiting):
                 self._answer(user)
-        if self.users:
+        if self.users or self.kept:
             self.lonely_until = None
             # Told once, a failure has served: whoever tries again gets a fresh keeper and a fresh attempt.
             self.stopping |= self.failed
@@ -142,7 +144,8 @@ class Keeper:
             request = link.recv(64).split()
         except OSError:
             request = []
-        if request == [b"status"]:
+        if request in ([b"status"], [b"keep"]):
+            self.kept |= request == [b"keep"]
             self._answer(link)
         elif request == [b"stop"]:
             self.stopping = True
@@ -169,6 +172,7 @@ class Keeper:
             "pid": self.server,
             "socket": self.server_socket,
             "users": len(self.users),
+            "kept": self.kept,
             "log": list(self.tail) if self.failed else [],
         }
         try:
