@@ -167,9 +167,10 @@ class DeadLetters(OfQueue["Queue"]):
         """A page of them, latest first; reason, traceback and attempts. One round trip."""
         if not 1 <= limit <= 1000 or offset < 0:
             raise ValueError(f"list(limit={limit}, offset={offset}): limit 1 to 1000, offset 0 or more")
-        return self._queue.transitions.graves(offset, limit).then(lambda rows: [self._letter(*row) for row in rows])
+        return self._queue.transitions.graves(offset, limit).then(lambda rows: [self.letter(*row) for row in rows])
 
-    def _letter(self, key: str, died: float, record: Any, reason: bytes) -> DeadLetter:
+    def letter(self, key: str, died: float, record: Any, reason: bytes | None) -> DeadLetter:
+        """From what `graves` or `show` found. No round trip."""
         info = info_of(f"{self._queue.name}:{key}", Found(record, reason, None))
         return DeadLetter(
             info.id, died, info.reason, info.traceback, Reason.read(reason).worker, info.attempts, info.deliveries,
@@ -212,7 +213,7 @@ class Tenant(OfQueue["Queue"]):
     @verb
     def purge(self) -> Steps[int]:
         """Cancel all its jobs that wait. Returns how many. A round trip for each 250; others are served meanwhile."""
-        return self._queue._purge(self.name)
+        return self._queue.purge_steps(self.name)
 
     @verb
     def weigh(self, weight: float) -> Step[None]:
@@ -413,9 +414,9 @@ class Queue:
     @verb
     def purge(self) -> Steps[int]:
         """Cancel all jobs that wait; running ones go on. Returns how many. A round trip for each 250."""
-        return self._purge(None)
+        return self.purge_steps(None)
 
-    def _purge(self, tenant: str | None) -> Steps[int]:
+    def purge_steps(self, tenant: str | None) -> Steps[int]:
         total = 0
         counts = yield self.transitions.counts()
         lists: tuple[Literal["schedule", "suspects"], ...] = ("schedule", "suspects")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from struct import Struct
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -119,6 +120,24 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
+class Survey:
+    """What an operator asks beside the counts. Times are seconds."""
+
+    used: bool
+    """Whether anything was ever done with this queue."""
+
+    tenants: int
+    due_in: float | None
+    """Until the next scheduled job; None: there is none."""
+
+    looked: int
+    """How many jobs at the head of the schedule were looked at."""
+
+    strangers: dict[str, bytes]
+    """Of those: id -> reason, where a worker handed the job back because it does not know the task."""
+
+
+@dataclass(frozen=True, slots=True)
 class TenantCounts:
     """Jobs of one tenant by state, the age of its oldest ready job in seconds, and its weight."""
 
@@ -157,6 +176,9 @@ class Introduction(msgspec.Struct):
     concurrency: int
 
 
+_FOUR = Struct(">4I")
+
+
 def _nothing(_: Any) -> None:
     return None
 
@@ -176,6 +198,18 @@ def _tenant_counts(reply: Sequence[Any]) -> TenantCounts:
     now, oldest, ready, scheduled, running, dead, weight = reply
     age = max(0, now - oldest) / 1000 if oldest is not None else 0.0
     return TenantCounts(ready, scheduled, running, dead, age, float(weight or 1))
+
+
+def _survey(reply: Sequence[Any]) -> Survey:
+    used, tenants, due, looked, *rest = reply
+    strangers = {job.decode(errors="replace"): why for job, why in zip(rest[0::2], rest[1::2], strict=True)}
+    return Survey(bool(used), tenants, due / 1000 if due >= 0 else None, looked, strangers)
+
+
+def _some_tenants(reply: Sequence[Any]) -> tuple[str, list[tuple[str, TenantCounts]]]:
+    cursor, found = reply
+    rows = zip(found[0::2], found[1::2], strict=True)
+    return cursor.decode(), [(t.decode(errors="replace"), TenantCounts(*_FOUR.unpack(packed))) for t, packed in rows]
 
 
 class Transitions:
@@ -276,6 +310,10 @@ class Transitions:
 
         return self._step("graves", (offset, limit), read)
 
+    def buried(self, till: int, limit: int) -> Step[tuple[int, list[str]]]:
+        args = (self.clock.now_ms, till, limit)
+        return self._step("buried", args, lambda reply: (reply[0], [i.decode(errors="replace") for i in reply[1:]]))
+
     def requeue(self, ids: Iterable[str]) -> Step[int]:
         return self._step("requeue", (self.clock.now_ms, *ids), int)
 
@@ -303,6 +341,21 @@ class Transitions:
 
     def counts(self) -> Step[Counts]:
         return self._step("counts", (self.clock.now_ms,), _counts)
+
+    def survey(self, look: int) -> Step[Survey]:
+        return self._step("survey", (self.clock.now_ms, look), _survey)
+
+    def books(self) -> Step[dict[str, tuple[int, int]]]:
+        """Key -> how many are in it, and how many are by the counts that are kept."""
+
+        def read(reply: Sequence[Any]) -> dict[str, tuple[int, int]]:
+            jobs, scheduled, dead, *kept = (int(n or 0) for n in reply)
+            return {"jobs": (jobs, sum(kept)), "schedule": (scheduled, kept[1]), "dead": (dead, kept[3])}
+
+        return self._step("books", (), read)
+
+    def some_tenants(self, cursor: str, count: int) -> Step[tuple[str, list[tuple[str, TenantCounts]]]]:
+        return self._step("some_tenants", (cursor, count), _some_tenants)
 
     def tenant_counts(self, tenant: str) -> Step[TenantCounts]:
         return self._step("tenant_counts", (self.clock.now_ms, tenant), _tenant_counts)

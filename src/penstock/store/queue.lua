@@ -350,6 +350,17 @@ for i = 1, #found, 2 do
 end
 return page
 
+--- script buried
+--- keys: base meta
+--- args: given: int, till: int, limit: int
+--- flags: no-writes
+-- The ids of dead letters that died until `till` (0: now), the oldest first: { till, id, … }. For who acts on all of
+-- them: what dies meanwhile is not among them.
+local newer = record.check()
+if newer then return newer end
+if till == 0 then till = clock.now(given) end
+return { till, unpack(redis.call("ZRANGE", base .. "dead", "-inf", till, "BYSCORE", "LIMIT", 0, limit)) }
+
 --- script requeue
 --- keys: base meta
 --- args: given: int, ids: *
@@ -383,8 +394,17 @@ local newer = record.check()
 if newer then return newer end
 local s = job.begin(given)
 for i = ids, #ARGV do
-  local body = redis.call("ZSCORE", base .. "dead", ARGV[i]) and record.get(ARGV[i])
-  if body then job.remove(s, ARGV[i], body, "x", "removed from the dead letters") end
+  local id = ARGV[i]
+  local dead = redis.call("ZSCORE", base .. "dead", id)
+  local body = dead and record.get(id)
+  if body then
+    job.remove(s, id, body, "x", "removed from the dead letters")
+  elseif dead then -- somebody damaged it: it goes, though nobody knows whose it was
+    redis.call("ZREM", base .. "dead", id)
+    redis.call("HDEL", base .. "jobs", id)
+    redis.call("HDEL", base .. "reasons", id)
+    redis.call("HINCRBY", meta, "dead", -1)
+  end
 end
 job.commit(s)
 return #s.told
@@ -439,6 +459,47 @@ if newer then return newer end
 local oldest = redis.call("ZRANGE", base .. "ages", 0, 0)[1] or false
 return { clock.now(given), oldest, unpack(redis.call("HMGET", meta, "ready", "scheduled", "running", "dead",
   "completed", "retried", "buried", "dropped", "cancelled", "expired", "lost", "paused", "due_first")) }
+
+--- script survey
+--- keys: base meta
+--- args: given: int, look: int
+--- flags: no-writes
+-- What an operator asks beside the counts: { 1 if the queue was ever used, tenants with jobs, ms until a job is due or -1, how
+-- many jobs at the head of the schedule were looked at, id, reason, … }: those that a worker handed back because it
+-- does not know their task. They come again within a minute, so they are near the head.
+local newer = record.check()
+if newer then return newer end
+local head = redis.call("ZRANGE", base .. "schedule", 0, look - 1, "WITHSCORES")
+local due = head[2] and math.max(0, tonumber(head[2]) - clock.now(given)) or -1
+local reply = { redis.call("EXISTS", meta), redis.call("HLEN", base .. "tenants"), due, #head / 2 }
+local ids = {}
+for i = 1, #head, 2 do ids[#ids + 1] = string.sub(head[i], 12) end
+local reasons = #ids > 0 and redis.call("HMGET", base .. "reasons", unpack(ids)) or {}
+for i = 1, #ids do
+  if reasons[i] and string.find(reasons[i], ',"unknown_since":%d+}$') then
+    reply[#reply + 1] = ids[i]
+    reply[#reply + 1] = reasons[i]
+  end
+end
+return reply
+
+--- script books
+--- keys: base meta
+--- flags: no-writes
+-- What the counts count, then what they say: { jobs, in the schedule, dead letters, ready, scheduled, running, dead }.
+local newer = record.check()
+if newer then return newer end
+return { redis.call("HLEN", base .. "jobs"), redis.call("ZCARD", base .. "schedule"), redis.call("ZCARD", base .. "dead"),
+  unpack(redis.call("HMGET", meta, "ready", "scheduled", "running", "dead")) }
+
+--- script some_tenants
+--- keys: base meta
+--- args: cursor: str, count: int
+--- flags: no-writes
+-- A slice of the tenants with jobs: { cursor of the next slice, { tenant, packed counts, … } }; cursor 0 begins and ends.
+local newer = record.check()
+if newer then return newer end
+return redis.call("HSCAN", base .. "tenants", cursor, "COUNT", count)
 
 --- script tenant_counts
 --- keys: base meta

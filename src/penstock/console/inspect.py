@@ -1,0 +1,311 @@
+"""The only questions that the command line, the dashboard and tests ask, and what an operator may do.
+
+What a queue or a job can tell or do by itself is asked there; here stands what needs more than one of them, or the
+server. All answers are frozen dataclasses.
+"""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from penstock.app import Penstock
+from penstock.components.job import JobInfo, Reason, Status, info_of, status_of
+from penstock.components.queue import CHUNK, DeadLetter, Queue
+from penstock.components.transitions import Counts, TenantCounts, WorkerInfo
+from penstock.console.doctor import Finding, diagnose
+from penstock.console.inventory import Inventory, inventory
+from penstock.driver.probe import Facts, facts, now, primaries, queue_names
+from penstock.driver.steps import Drivers, Step, Steps, verb
+from penstock.errors import JobNotFound, PenstockError
+
+LOOKED = 200
+"""Jobs at the head of a schedule that are looked at for some that no worker knows."""
+
+TENANTS = 10_000
+"""Tenants that are looked at for those with the most jobs: ten round trips."""
+
+TENANTS_AT_ONCE = 1000
+
+WORKERS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A queue and its counts."""
+
+    name: str
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class TenantView:
+    """A tenant of a queue; of its counts those by state, not its age and weight."""
+
+    name: str
+    counts: TenantCounts
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A job that a worker handed back because it does not know its task."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDetail:
+    """All there is to say about a queue. Times are seconds."""
+
+    name: str
+    counts: Counts
+    due_in: float | None
+    """Until the next scheduled job; None: there is none."""
+
+    tenants: int
+    """How many have jobs."""
+
+    largest: list[TenantView]
+    """Those with the most waiting jobs, of the first `tenants_looked`."""
+
+    tenants_looked: int
+    strangers: list[Stranger]
+    """Among the first `jobs_looked` of the schedule."""
+
+    jobs_looked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """A page of the `total` dead letters of a queue, from the latest but `offset`."""
+
+    total: int
+    offset: int
+    letters: list[DeadLetter]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one job that an operator meant. `status`: before; where it was not `done`, this is why."""
+
+    id: str
+    done: bool
+    status: Status
+
+
+class Inspector:
+    """Looks into an app's server. Cheap to make; nothing is sent before the first verb."""
+
+    def __init__(self, app: Penstock) -> None:
+        self._app = app
+
+    @property
+    def _drivers(self) -> Drivers:
+        return self._app._drivers
+
+    # --- queues ---
+
+    @verb
+    def queues(self) -> Steps[list[QueueView]]:
+        """Every queue that was ever used, by name.
+
+        A round trip for each 1000 keys of the server, whoever's they are, and one for each queue: nothing for a path
+        that serves work (docs/decisions/0010).
+        """
+        views = []
+        for name in (yield from queue_names(self._app.settings.prefix)):
+            views.append(QueueView(name, (yield self._app.queue(name).transitions.counts())))
+        return views
+
+    @verb
+    def queue(self, name: str, *, tenants: int = 10) -> Steps[QueueDetail]:
+        """One queue: counts, its `tenants` largest tenants, and jobs that no worker knows.
+
+        A few round trips, at most one for each 1000 of the first 10,000 tenants. Raises PenstockError for a queue that
+        was never used.
+        """
+        queue = self._app.queue(name)
+        survey = yield queue.transitions.survey(LOOKED)
+        if not survey.used:
+            yield from self._no_such_queue(name)
+        counts = yield queue.transitions.counts()
+        looked, largest = yield from self._largest(queue, tenants)
+        strangers = [Stranger(f"{name}:{key}", Reason.read(why).reason) for key, why in survey.strangers.items()]
+        return QueueDetail(
+            name, counts, survey.due_in, max(survey.tenants, looked), largest, looked, strangers, survey.looked
+        )
+
+    def _largest(self, queue: Queue, n: int) -> Steps[tuple[int, list[TenantView]]]:
+        seen: dict[str, TenantCounts] = {}
+        cursor = "0"
+        while True:
+            cursor, some = yield queue.transitions.some_tenants(cursor, TENANTS_AT_ONCE)
+            seen |= some
+            if cursor == "0" or len(seen) >= TENANTS:
+                break
+        largest = heapq.nlargest(n, seen.items(), key=lambda pair: (pair[1].waiting, pair[1].running, pair[1].dead))
+        return len(seen), [TenantView(*pair) for pair in largest]
+
+    def _no_such_queue(self, name: str) -> Steps[None]:
+        known = yield from queue_names(self._app.settings.prefix)
+        near = difflib.get_close_matches(name, known, 3) or known[:5]
+        there = ", ".join(near) + (", …" if len(near) < len(known) else "")
+        raise PenstockError(
+            f"no queue {name!r} with prefix {self._app.settings.prefix!r} on this server; there is {there or 'none'}"
+        )
+
+    @verb
+    def pause(self, name: str, on: bool = True) -> Steps[Counts]:
+        """Pause a queue, or resume it, and say what it holds. Raises PenstockError for one that was never used."""
+        queue = self._app.queue(name)
+        yield from self._used(queue)
+        yield queue.transitions.switch("paused", on)
+        counts: Counts = yield queue.transitions.counts()
+        return counts
+
+    @verb
+    def waiting(self, name: str, tenant: str | None = None) -> Steps[int]:
+        """How many jobs a purge would cancel. Raises PenstockError for a queue that was never used."""
+        queue = self._app.queue(name)
+        yield from self._used(queue)
+        step = queue.transitions.counts() if tenant is None else queue.transitions.tenant_counts(tenant)
+        return int((yield step).waiting)
+
+    @verb
+    def purge(self, name: str, tenant: str | None = None) -> Steps[int]:
+        """Cancel what waits in a queue, or of one tenant. Returns how many. A round trip for each 250."""
+        queue = self._app.queue(name)
+        return queue.purge_steps(tenant)
+
+    def _used(self, queue: Queue) -> Steps[None]:
+        if not (yield queue.transitions.survey(1)).used:
+            yield from self._no_such_queue(queue.name)
+
+    # --- workers ---
+
+    @verb
+    def workers(self, queue: str | None = None) -> Steps[list[WorkerInfo]]:
+        """Who works in a queue, or in all of them (then also the cost of `queues`); at most 1000 a queue.
+
+        Raises PenstockError for a queue that was never used.
+        """
+        if queue is not None:
+            yield from self._used(self._app.queue(queue))
+        workers: list[WorkerInfo] = []
+        for name in [queue] if queue else (yield from queue_names(self._app.settings.prefix)):
+            workers += yield self._app.queue(name).transitions.workers(WORKERS)
+        return workers
+
+    # --- jobs ---
+
+    @verb
+    def job(self, job_id: str) -> Steps[JobInfo]:
+        """Everything the server knows of a job. Raises JobNotFound. One round trip; the body may be large."""
+        queue, key = self._found(job_id)
+        info: JobInfo = yield queue.transitions.show(key).then(lambda found: info_of(job_id, found))
+        if info.status is Status.UNKNOWN:
+            raise JobNotFound(f"no job {job_id}: never enqueued here, or it finished and its result is gone")
+        return info
+
+    @verb
+    def cancel(self, *ids: str) -> Steps[list[Outcome]]:
+        """Take jobs that wait out of their queues; running ones go on. A round trip or two for each."""
+        return self._each(ids, lambda queue, key: queue.transitions.cancel([key]).then(lambda w: w == ["cancelled"]))
+
+    # --- dead letters ---
+
+    @verb
+    def dead(self, name: str) -> Steps[int]:
+        """How many dead letters a queue has. Raises PenstockError for a queue that was never used."""
+        queue = self._app.queue(name)
+        yield from self._used(queue)
+        return int((yield queue.transitions.counts()).dead)
+
+    @verb
+    def letters(self, name: str, limit: int = 50, offset: int = 0) -> Steps[Letters]:
+        """A page of a queue's dead letters, latest first. Raises PenstockError for a queue that was never used."""
+        queue = self._app.queue(name)
+        yield from self._used(queue)
+        counts = yield queue.transitions.counts()
+        graves = yield queue.transitions.graves(offset, limit)
+        return Letters(counts.dead, offset, [queue.dead.letter(*grave) for grave in graves])
+
+    @verb
+    def letter(self, job_id: str) -> Steps[DeadLetter]:
+        """One dead letter. Raises PenstockError for a job that is none. One round trip."""
+        queue, key = self._found(job_id)
+        found = yield queue.transitions.show(key)
+        status = status_of(found)
+        if status is not Status.DEAD or found.record is None:
+            raise PenstockError(f"job {job_id} is no dead letter: it is {status}")
+        return queue.dead.letter(key, found.record.since / 1000, found.record, found.reason)
+
+    @verb
+    def requeue(self, *ids: str) -> Steps[list[Outcome]]:
+        """Run dead letters again, attempts at zero. A round trip or two for each."""
+        return self._each(ids, lambda queue, key: queue.transitions.requeue([key]).then(bool))
+
+    @verb
+    def remove(self, *ids: str) -> Steps[list[Outcome]]:
+        """Delete dead letters for good. A round trip or two for each."""
+        return self._each(ids, lambda queue, key: queue.transitions.exhume([key]).then(bool))
+
+    @verb
+    def requeue_all(self, name: str) -> Steps[int]:
+        """Run all dead letters of a queue again that died before now. Returns how many. Two round trips a 500."""
+        return self._all(name, lambda queue, keys: queue.transitions.requeue(keys))
+
+    @verb
+    def remove_all(self, name: str) -> Steps[int]:
+        """Delete all dead letters of a queue that died before now. Returns how many. Two round trips a 500."""
+        return self._all(name, lambda queue, keys: queue.transitions.exhume(keys))
+
+    def _all(self, name: str, act: Callable[[Queue, Sequence[str]], Step[int]]) -> Steps[int]:
+        queue = self._app.queue(name)
+        yield from self._used(queue)
+        total = till = 0
+        while True:
+            till, keys = yield queue.transitions.buried(till, CHUNK)
+            if not keys:
+                return total
+            total += yield act(queue, keys)
+
+    def _found(self, job_id: str) -> tuple[Queue, str]:
+        job = self._app.job(job_id)
+        return self._app.queue(job_id.partition(":")[0]), job.key
+
+    def _each(self, ids: Iterable[str], act: Callable[[Queue, str], Step[bool]]) -> Steps[list[Outcome]]:
+        outcomes = []
+        for queue, key in [self._found(job_id) for job_id in ids]:
+            status = status_of((yield queue.transitions.show(key)))
+            outcomes.append(Outcome(f"{queue.name}:{key}", (yield act(queue, key)), status))
+        return outcomes
+
+    # --- the server ---
+
+    @verb
+    def now(self) -> Steps[float]:
+        """Seconds since 1970 by the server's clock, which all times here are of. One round trip."""
+        nodes = yield from primaries()
+        return (yield from now(nodes[0]))
+
+    @verb
+    def servers(self) -> Steps[list[Facts]]:
+        """What each server that holds keys says of itself. Two round trips a server."""
+        said = []
+        for node in (yield from primaries()):
+            said.append((yield from facts(node)))
+        return said
+
+    @verb
+    def inventory(self, most: int | None = None) -> Steps[Inventory]:
+        """Whether every key of the app may be there (see `inventory.py`). Only reads."""
+        return inventory(self._app.settings.prefix, most)
+
+    @verb
+    def doctor(self, topic: str | None = None) -> Steps[list[Finding]]:
+        """What is well with the server and what is not, about one topic or all of them (see `doctor.py`)."""
+        return diagnose(self._app, topic)

@@ -1,0 +1,39 @@
+"""Numbers and names as people read them."""
+
+from __future__ import annotations
+
+_AGES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
+_SIZES = ("B", "kB", "MB", "GB", "TB")
+
+
+def age(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3 min`, `5 h`, `2 d`."""
+    for unit, name in _AGES:
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+
+
+def milliseconds(seconds: float) -> str:
+    """`0.05 ms`, `12 ms`, `1.5 s`."""
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{round(seconds * 1000, 2):g} ms"
+
+
+def size(octets: float) -> str:
+    """`512 B`, `1.5 MB`: steps of 1024, as the server counts."""
+    place = 0
+    while octets >= 1000 and place < len(_SIZES) - 1:
+        octets, place = octets / 1024, place + 1
+    return f"{octets:.{0 if octets >= 100 or not place else 1}f} {_SIZES[place]}"
+
+
+def many(number: int, noun: str, plural: str = "") -> str:
+    """`1 job`, `1,234 jobs`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def printable(text: str) -> str:
+    """In one line, and with an escape for all that a terminal would obey: colours, the cursor, the direction."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
