@@ -1,11 +1,13 @@
 """`penstock`: the overview, wrong usage, and how errors are told."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 import penstock
+from penstock import Penstock
 from penstock.console.cli import COMMANDS
 from penstock.console.exits import Exit, exit_for
 from penstock.errors import BadCall, ConfigurationError, JobFailed, PenstockError, ServerRefused, ServerUnavailable
@@ -30,7 +32,7 @@ def test_the_overview_loads_no_command_line_library():
 
 @pytest.mark.parametrize("command", [command.name for command in COMMANDS])
 def test_each_command_explains_itself(run, command):
-    done = run(command, "--help")
+    done = run(*command.split(), "--help")
     assert done.returncode == Exit.OK
     assert done.stdout.startswith(f"Usage: penstock {command}")
 
@@ -54,6 +56,21 @@ def test_wrong_usage_is_told_in_one_line(run, words, told):
     assert done.stderr.startswith("penstock: ")
     assert told in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [("dead", "ls", "mail"), ("dead", "ls", "mail", "--json")])
+def test_who_reads_no_further_is_no_reason_for_a_traceback(start, server, words):
+    with Penstock(server.address, prefix=f"pipe{os.getpid()}") as app:
+        app.queue("mail").put_many(["x" * 1000] * 300)
+        for item in app.queue("mail").claim(300):
+            item.fail("it broke " * 100)
+        process = start(*words, "--limit", "1000", PENSTOCK_URL=server.address, PENSTOCK_PREFIX=app.settings.prefix)
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.wait(30) == Exit.FAILED
+        assert process.stderr.read() == ""
+        process.stdout = None
+        app.queue("mail").dead.remove(*(letter.id for letter in app.queue("mail").dead.list(1000)))
 
 
 def test_an_error_has_a_traceback_only_for_who_debugs(run):

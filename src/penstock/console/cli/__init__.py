@@ -8,10 +8,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.console.exits import Exit, exit_for
 from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from cyclopts import App
 
 
 class Command(NamedTuple):
@@ -24,6 +28,23 @@ COMMANDS = (
     Command("demo", "penstock.console.cli.demo:demo", "see it work: a web access log through the queue, with a flood"),
     Command("bench", "penstock.console.cli.bench:bench", "measure what each verb costs, beside bare round trips"),
     Command("worker", "penstock.console.cli.worker:worker", "run the jobs of an app's queues"),
+    Command("worker ls", "penstock.console.cli.workers:ls", "list who works, on what and how much"),
+    Command("queue ls", "penstock.console.cli.queue:ls", "list the queues and their jobs by state"),
+    Command("queue show", "penstock.console.cli.queue:show_one", "one queue: counts, totals, tenants"),
+    Command("queue pause", "penstock.console.cli.queue:pause", "hand out no more jobs"),
+    Command("queue resume", "penstock.console.cli.queue:resume", "hand out jobs again"),
+    Command("queue purge", "penstock.console.cli.queue:purge", "cancel all jobs that wait"),
+    Command("job show", "penstock.console.cli.job:show_one", "all that is known of a job"),
+    Command("job cancel", "penstock.console.cli.job:cancel", "take jobs that wait out of their queues"),
+    Command("job retry", "penstock.console.cli.job:retry", "run dead letters again"),
+    Command("dead ls", "penstock.console.cli.dead:ls", "list the dead letters of a queue"),
+    Command("dead show", "penstock.console.cli.dead:show_one", "one dead letter, with its traceback"),
+    Command("dead retry", "penstock.console.cli.dead:retry", "run dead letters again, some or all"),
+    Command("dead rm", "penstock.console.cli.dead:rm", "delete dead letters, some or all"),
+    Command("server start", "penstock.console.cli.server:start", "start this folder's own server, and keep it"),
+    Command("server stop", "penstock.console.cli.server:stop", "stop this folder's own server"),
+    Command("server status", "penstock.console.cli.server:status", "show this folder's own server"),
+    Command("doctor", "penstock.console.cli.doctor:doctor", "what is well with the server, and what to do"),
 )
 
 HELP = ("help", "--help", "-h")
@@ -47,6 +68,9 @@ def main(words: Sequence[str] | None = None) -> int:
         return _run(words)
     except PenstockError as error:
         return _failed(error)
+    except BrokenPipeError:  # who reads has seen enough, as in `| head`; nothing more is said, not at the exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.FAILED
     except KeyboardInterrupt:
         print("penstock: interrupted", file=sys.stderr)
         return Exit.INTERRUPTED
@@ -63,14 +87,30 @@ def _run(words: list[str]) -> int:
         name="penstock", help_flags=HELP[1:], version_flags=(), result_action="return_value",
         print_error=False, exit_on_error=False, suppress_keyboard_interrupt=False,
     )  # fmt: skip
+    nouns: dict[str, App] = {}
     for command in COMMANDS:
-        app.command(command.target, name=command.name)
+        first, _, verb = command.name.partition(" ")
+        if first not in nouns:
+            nouns[first] = App(name=first)
+            app.command(nouns[first])
+        if first == words[0]:
+            _add(nouns[first], verb, command.target)
     try:
         return int(app(words) or Exit.OK)
     except CycloptsError as error:
-        known = words[0] in {command.name for command in COMMANDS}
+        known = words[0] in {command.name.partition(" ")[0] for command in COMMANDS}
         print(f"penstock: {error} See penstock {words[0] + ' ' if known else ''}--help", file=sys.stderr)
         return Exit.USAGE
+
+
+def _add(noun: App, verb: str, target: str) -> None:
+    """Load a command; one without a verb is what the noun alone does."""
+    module, _, name = target.partition(":")
+    function = getattr(import_module(module), name)
+    if verb:
+        noun.command(function, name=verb)
+    else:
+        noun.default(function)
 
 
 def _failed(error: PenstockError) -> int:
