@@ -208,12 +208,16 @@ def every_step(move: Transitions) -> dict[str, Step[Any]]:
         "result": move.result("j", "p/1"),
         "forget": move.forget("j", "p/1"),
         "graves": move.graves(0, 10),
+        "buried": move.buried(0, 10),
         "requeue": move.requeue(["dead"]),
         "exhume": move.exhume(["dead"]),
         "switch": move.switch("paused", True),
         "weigh": move.weigh("ada", 3),
         "workers": move.workers(10),
         "counts": move.counts(),
+        "survey": move.survey(10),
+        "books": move.books(),
+        "some_tenants": move.some_tenants("0", 10),
         "tenant_counts": move.tenant_counts("ada"),
     }
 
