@@ -37,8 +37,8 @@ def free_port() -> int:
                 return port
 
 
-def eventually(true: Callable[[], Any], within: float = 10.0) -> None:
-    """Ask until it is so; AssertionError after `within` seconds."""
+def eventually(true: Callable[[], Any], within: float = 30.0) -> None:
+    """Ask until it is so; AssertionError after `within` seconds, which are many because machines are crowded."""
     deadline = time.monotonic() + within
     while not true():
         assert time.monotonic() < deadline, "it did not happen in time"

@@ -48,7 +48,7 @@ async def test_a_result_wakes_who_waits_for_it(queue: Queue, do: Do, raw: Any):
     began = time.monotonic()
     await finish(do, queue, [1, 2])
     assert await waiting == [1, 2]
-    assert time.monotonic() - began < 0.15
+    assert time.monotonic() - began < 2
     assert waiters(raw, queue) == 0
 
 

@@ -32,7 +32,7 @@ async def test_a_put_wakes_a_waiting_claim(queue: Queue, do: Do, raw: Any):
     began = time.monotonic()
     await do(queue.put, "x")
     (item,) = await waiting
-    assert time.monotonic() - began < 0.1
+    assert time.monotonic() - began < 2
     assert item.body == "x"
     await do(item.complete)
 
@@ -82,7 +82,7 @@ async def test_a_delayed_job_wakes_a_waiting_claim_when_it_is_due(queue: Queue, 
     began = time.monotonic()
     await do(queue.put, "x", delay=0.3)
     (item,) = await waiting
-    assert 0.3 <= time.monotonic() - began < 0.5
+    assert 0.3 <= time.monotonic() - began < 2
     await do(item.complete)
 
 
@@ -94,7 +94,7 @@ async def test_an_earlier_job_wakes_a_claim_that_waits_for_a_later_one(queue: Qu
     began = time.monotonic()
     (item,) = await waiting
     assert item.body == "sooner"
-    assert time.monotonic() - began < 0.4
+    assert time.monotonic() - began < 2
     await do(item.complete)
 
 

@@ -132,7 +132,7 @@ def test_a_first_stop_lets_jobs_finish_and_a_second_hands_them_back(start, shop)
     short, long = shop.nap.enqueue(1.0), shop.nap.enqueue(30)
     eventually(lambda: shop.queue.count().running == 2)
     supervisor.send_signal(signal.SIGINT)
-    assert short.result(timeout=5)
+    assert short.result(timeout=30)
     assert supervisor.poll() is None
     supervisor.send_signal(signal.SIGINT)
     assert supervisor.wait(10) == Exit.OK
@@ -150,7 +150,7 @@ def test_a_frozen_process_is_not_kept_alive(start, shop):
     (pid,) = shop.pids(busy=True)
     os.kill(pid, signal.SIGSTOP)
     try:
-        assert job.result(timeout=10) != pid
+        assert job.result(timeout=30) != pid
     finally:
         os.kill(pid, signal.SIGCONT)
     eventually(lambda: pid in shop.pids())  # a new incarnation
@@ -200,11 +200,11 @@ def test_a_check_says_whether_a_worker_of_this_machine_is_alive(start, run, shop
 
 def test_a_changed_file_starts_the_worker_anew(start, shop, tmp_path: Path):
     reloader = start("worker", "tasks:app", "--reload", **shop.where)
-    first = shop.nap.enqueue(0).result(timeout=10)
+    first = shop.nap.enqueue(0).result(timeout=30)
     (tmp_path / "tasks.py").write_text("this is no Python")
     eventually(lambda: gone(first))
     (tmp_path / "tasks.py").write_text(TASKS.replace("return os.getpid()", "return -os.getpid()"))
-    second = shop.nap.enqueue(0).result(timeout=10)
+    second = shop.nap.enqueue(0).result(timeout=30)
     assert second < 0
     reloader.kill()
     eventually(lambda: gone(-second))

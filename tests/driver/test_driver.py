@@ -362,7 +362,7 @@ async def test_a_wait_ends_with_its_time(both: Both, key: str):
     began = time.monotonic()
     assert await both.run(waiting(key, 0.1)) == []
     assert await both.run(waiting(key, 0)) == []
-    assert 0.1 <= time.monotonic() - began < 0.5
+    assert 0.1 <= time.monotonic() - began < 2
 
 
 async def test_a_message_for_nobody_is_dropped(both: Both, key: str):
@@ -472,8 +472,8 @@ async def test_closing_ends_the_readers_and_the_waits_at_once(face: str, key: st
     began = time.monotonic()
     await both.driver.aclose()
     with pytest.raises(ServerUnavailable, match="closed"):
-        await asyncio.wait_for(task, 1)
-    assert time.monotonic() - began < 0.5
+        await asyncio.wait_for(task, 2)
+    assert time.monotonic() - began < 2
     assert await both.run(waiting(key, 0.05)) == []
     assert await both.run(count(key)) == 1
     await both.driver.aclose()

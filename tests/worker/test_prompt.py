@@ -189,7 +189,7 @@ async def test_an_idle_process_sends_at_most_two_commands_in_ten_seconds(
 async def test_a_busy_thread_delays_no_settlement_for_long(app: Penstock):
     @app.task(queue="q")
     def busy() -> None:
-        end = time.monotonic() + 0.2
+        end = time.monotonic() + 1.5
         while time.monotonic() < end:
             sum(range(1000))
 
@@ -201,4 +201,4 @@ async def test_a_busy_thread_delays_no_settlement_for_long(app: Penstock):
         await busy.enqueue.aio()
         job = await quick.enqueue.aio()
         finished = await job.result.aio(5)
-        assert time.monotonic() - finished < 0.15
+        assert time.monotonic() - finished < 1

@@ -56,7 +56,7 @@ def entries(client: Any, match: str = "*") -> Iterator[Entry]:
     """Every key that matches. `client`: of valkey-py or redis-py, blocking; on a cluster one of the cluster's."""
     found = list(dict.fromkeys(client.scan_iter(match=match, count=1000)))
     for key, kind, ttl in zip(found, _each(client, "type", found), _each(client, "pttl", found), strict=True):
-        if kind == b"none":  # it has just expired
+        if kind == b"none" or ttl == -2:  # it went between two questions
             continue
         name, kind = key.decode(errors="backslashreplace"), kind.decode()
         prefix, queue, suffix = parts(name) or ("", "", "")

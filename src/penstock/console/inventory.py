@@ -99,7 +99,7 @@ def _wrong(key: bytes, kind: str, ttl: int, owner_is_there: bool) -> str:
     if wanted not in {kind.upper(), "any"}:
         return f"a {kind}, not a {wanted.lower()}"
     if owned_by == "TTL":
-        return "" if ttl >= 0 else "has no TTL"
+        return "has no TTL" if ttl == -1 else ""
     if owned_by != "the user" and not owner_is_there:
         where, member = owner(found[2])
         return f"stayed behind: {member!r} is not in {where}" if member else "stayed behind: the queue has no meta"
