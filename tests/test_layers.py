@@ -19,7 +19,7 @@ Rule = Callable[[House], list[str]]
 # From the ground up. A room imports from the floors below its own and from itself; the three of the ground floor
 # may import each other. A deferred import counts like any other, and so does one for the type checker alone.
 FLOORS = [
-    {"errors", "settings", "outside", "codec"},
+    {"errors", "settings", "outside", "codec", "fold"},
     {"store", "tasks"},
     {"driver"},
     {"components"},
@@ -41,6 +41,10 @@ SIBLINGS = {
     ("queue", "job"): "a queue answers with handles on its jobs",
     ("queue", "transitions"): "the scripts of queue.lua as steps, split off for size",
     ("job", "transitions"): "the same",
+    ("contacts", "shape"): "settings that decide what is stored, fixed with the first name",
+    ("shelf", "shape"): "the same",
+    ("directory", "shape"): "the same",
+    ("directory", "shelf"): "the scripts of a directory as steps, split off for size",
 }
 
 KEYS = "penstock/store/keys.py"

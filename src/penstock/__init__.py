@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.app import Penstock
+    from penstock.components.contacts import Contacts
+    from penstock.components.directory import Directory, Entry
     from penstock.components.job import Job, JobInfo, Status
     from penstock.components.queue import DeadLetter, Item, Queue, Tenant
     from penstock.components.task import Call, Task
     from penstock.components.transitions import Counts, TenantCounts, WorkerInfo
     from penstock.errors import (
         BadCall,
+        BadName,
         ConfigurationError,
         DurabilityUnavailable,
         FormatTooNew,
@@ -52,13 +55,15 @@ else:
 
     _NAMES = {
         "app": "Penstock",
+        "components.contacts": "Contacts",
+        "components.directory": "Directory Entry",
         "components.job": "Job JobInfo Status",
         "components.queue": "DeadLetter Item Queue Tenant",
         "components.task": "Call Task",
         "components.transitions": "Counts TenantCounts WorkerInfo",
-        "errors": "BadCall ConfigurationError DurabilityUnavailable FormatTooNew JobCancelled JobError JobExpired "
-        "JobFailed JobNotFound LeaseLost NotDurable PayloadTooLarge PenstockError ResultNotKept ResultTimeout "
-        "ServerError ServerFull ServerRefused ServerTooOld ServerUnavailable UnknownTask",
+        "errors": "BadCall BadName ConfigurationError DurabilityUnavailable FormatTooNew JobCancelled JobError "
+        "JobExpired JobFailed JobNotFound LeaseLost NotDurable PayloadTooLarge PenstockError ResultNotKept "
+        "ResultTimeout ServerError ServerFull ServerRefused ServerTooOld ServerUnavailable UnknownTask",
         "settings": "Settings WorkerSettings",
         "tasks.definition": "Options",
         "tasks.retry": "Drop Retry RetryLater",
@@ -79,12 +84,16 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BadCall",
+    "BadName",
     "Call",
     "ConfigurationError",
+    "Contacts",
     "Counts",
     "DeadLetter",
+    "Directory",
     "Drop",
     "DurabilityUnavailable",
+    "Entry",
     "FormatTooNew",
     "Item",
     "Job",

@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
+from penstock.components.contacts import Contacts, Order
+from penstock.components.directory import Directory
 from penstock.components.job import Job
 from penstock.components.queue import Item, Queue
 from penstock.components.task import Call, Task, enqueue_all
@@ -167,6 +169,33 @@ class Penstock:
             if len(items) >= n:
                 break
         return items
+
+    def contacts(
+        self, name: str, *, limit: int = 100, by: Order | None = None, accents: bool | None = None
+    ) -> Contacts:
+        """The last contacts of a user. No round trip.
+
+        limit    how many are kept, up to 10,000
+        by       `recency`: last used first; `frequency`: most used first
+        accents  False: ignored altogether
+
+        `by` and `accents` are fixed with the first contact (then `recency`, True unless given); leave them out to take
+        what is stored.
+        """
+        return Contacts(name, self._driver, self.settings.prefix, limit=limit, by=by, accents=accents)
+
+    def directory(
+        self, name: str, *, accents: bool | None = None, words: bool | None = None, shards: int | None = None
+    ) -> Directory:
+        """The names of a group. No round trip.
+
+        accents  False: ignored altogether
+        words    True: found by the start of every word, and by several words
+        shards   over how many slots of a cluster it is spread, by the first character of what a name is found by
+
+        All are fixed with the first name (then True, False, 1 unless given); leave them out to take what is stored.
+        """
+        return Directory(name, self._driver, self.settings.prefix, accents=accents, words=words, shards=shards)
 
     # --- life ---
 

@@ -4,7 +4,8 @@
     ├── ConfigurationError        an address, a setting or a name that cannot work      (fix the program)
     ├── BadCall                   arguments or a payload that do not fit                (fix the caller)
     │   ├── PayloadTooLarge
-    │   └── UnknownTask
+    │   ├── UnknownTask
+    │   └── BadName
     ├── ServerError               the server, or the way to it                          (look at the server)
     │   ├── ServerUnavailable         nobody answers at the address
     │   ├── ServerRefused             wrong password, or a user without the rights
@@ -46,6 +47,10 @@ class PayloadTooLarge(BadCall):
 
 class UnknownTask(BadCall):
     """No task of this name is registered in this app; the text lists those that are."""
+
+
+class BadName(BadCall, ValueError):
+    """A name, id or prefix that cannot be: empty, too long, with control characters. Nothing was sent."""
 
 
 class ServerError(PenstockError):

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from penstock import Penstock, Queue
+from penstock import Contacts, Directory, Penstock, Queue
 from penstock.components.queue import DeadLetters, Item, Tenant
 from penstock.driver.steps import BoundVerb, verb
 from tests.conftest import Apps
 
 VERBS = [
     (kind, name)
-    for kind in (Penstock, Queue, Tenant, DeadLetters, Item)
+    for kind in (Penstock, Queue, Tenant, DeadLetters, Item, Contacts, Directory)
     for name, member in vars(kind).items()
     if isinstance(member, verb)
 ]

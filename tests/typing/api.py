@@ -10,6 +10,7 @@ from penstock import (
     Call,
     Counts,
     DeadLetter,
+    Entry,
     Item,
     Job,
     JobInfo,
@@ -109,6 +110,30 @@ async def queue() -> None:
         assert_type(await item.retry.aio(5), None)
     raw.claim("10")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     raw.put(1, colour="red")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+# --- completion ---
+
+
+async def completion() -> None:
+    contacts = app.contacts("user:17", limit=50, by="frequency")
+    assert_type(contacts.touch("Zoë"), None)
+    assert_type(await contacts.complete.aio("zo", limit=5), list[str])
+    assert_type(contacts.list(), list[str])
+    assert_type(await contacts.remove.aio("Zoë"), bool)
+    app.contacts("user:17", by="size")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    guild = app.directory("guild:9", words=True, shards=4)
+    assert_type(await guild.add.aio("Ann", id="u1"), None)
+    assert_type(guild.add_many(["Bo", ("Cy", "u2")]), int)
+    page = await guild.complete.aio("a", limit=5)
+    assert_type(page, list[Entry])
+    assert_type(guild.complete("a", after=page[-1].cursor), list[Entry])
+    assert_type(guild.complete("a", after=page[-1]), list[Entry])
+    assert_type(await guild.get.aio("u1"), Entry | None)
+    assert_type(guild.rename("u1", "Anna"), bool)
+    assert_type(guild.remove("u1", "Bo"), int)
+    assert_type(await guild.count.aio("a"), int)
+    guild.add_many([("Cy", 5)])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
 
 # --- registration ---

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.store.keys import OWNED, parts, row
+from penstock.console.shelves import Shelves
+from penstock.store.keys import OWNED, kind_of, parts, row
 from penstock.store.record import REASON, Record
 
 _READ: dict[str, Callable[[Any, bytes], Any]] = {
@@ -73,13 +74,17 @@ def _each(client: Any, command: str, keys: Iterable[bytes]) -> list[Any]:
     return answers
 
 
-def books(found: Iterable[Entry]) -> dict[tuple[str, str], Books]:
-    """By prefix and queue."""
+def books(found: Iterable[Entry]) -> dict[tuple[str, str], Books | Shelves]:
+    """By prefix and what stands behind it in the hash tag."""
     homes: dict[tuple[str, str], dict[str, Any]] = {}
     for entry in found:
         if entry.home is not None and entry.held is not None:
             homes.setdefault(entry.home, {})[entry.suffix] = entry.held
-    return {home: Books(keys) for home, keys in homes.items()}
+    made: dict[tuple[str, str], Books | Shelves] = {}
+    for home, keys in homes.items():
+        if (kind := kind_of(home[1])) != "contacts":
+            made[home] = Shelves(keys) if kind == "directory" else Books(keys)
+    return made
 
 
 class Books:

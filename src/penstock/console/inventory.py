@@ -15,7 +15,7 @@ from penstock.driver.address import Node
 from penstock.driver.connector import Command
 from penstock.driver.probe import ask, keys_like, primaries
 from penstock.driver.steps import Steps
-from penstock.store.keys import QueueKeys, owner, parts, pattern, row
+from penstock.store.keys import QueueKeys, kind_of, owner, parts, pattern, row
 
 LOT = 500
 """Keys that are looked at in one round trip."""
@@ -56,7 +56,7 @@ def inventory(prefix: str, most: int | None = None) -> Steps[Inventory]:
 def _queues(keys: Iterable[bytes]) -> Iterator[str]:
     for key in sorted(keys):
         found = parts(_text(key))
-        if found is not None and found[2] == "meta":
+        if found is not None and found[2] == "meta" and kind_of(found[1]) == "queue":
             yield found[1]
 
 

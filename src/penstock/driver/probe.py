@@ -16,7 +16,7 @@ from penstock.driver.address import Node
 from penstock.driver.connector import Command
 from penstock.driver.steps import Ask, Nodes, Steps
 from penstock.errors import ServerError
-from penstock.store.keys import parts, pattern, probe_key
+from penstock.store.keys import kind_of, parts, pattern, probe_key
 
 SLICE = 1000
 """Keys the server looks at in one round trip of a scan: below a millisecond of its time."""
@@ -143,10 +143,16 @@ def keys_like(node: Node, pattern: str, most: int | None = None) -> Steps[tuple[
 
 def queue_names(prefix: str) -> Steps[list[str]]:
     """The queues of an app that were ever used, in order. Cost: that of `keys_like` on every server."""
+    return instances(prefix, "queue")
+
+
+def instances(prefix: str, kind: str) -> Steps[list[str]]:
+    """The same for any component."""
     names = set()
     for node in (yield from primaries()):
         found, _ = yield from keys_like(node, pattern(prefix, "meta"))
-        names |= {split[1] for key in found if (split := parts(key.decode(errors="replace")))}
+        tags = [split[1] for key in found if (split := parts(key.decode(errors="replace")))]
+        names |= {tag.removeprefix(f"{kind}:") for tag in tags if kind_of(tag) == kind and "/" not in tag.split(":")[0]}
     return sorted(names)
 
 

@@ -44,9 +44,25 @@ QUEUE = {
 }
 """suffix -> (type, what it holds, what deletes it). A suffix that ends in a colon begins many keys."""
 
+CONTACTS = {
+    "meta": ("HASH", "shape and counter", "the last contact"),
+    "recent": ("LIST", "cards, the last one first", "the last contact"),
+    "often": ("ZSET", "card -> uses and turn of the last", "the last contact"),
+    "producer:": ("STRING", "number of its last call and the answer", "TTL"),
+}
+
+DIRECTORY = {
+    "meta": ("HASH", "shape and counts", "the last name"),
+    "names": ("ZSET", "member -> 0", "the name"),
+    "ids:": ("HASH", "id -> card; one key for each hundred or so", "the name"),
+    "weighed": ("ZSET", "member -> 0, of names with a weight", "the name"),
+    "top:": ("ZSET", "member -> - weight; one key a prefix that many have", "the name"),
+    "producer:": ("STRING", "number of its last call and the answer", "TTL"),
+}
+
 PROBE = {"probe": ("STRING", "a write that `penstock doctor` times", "TTL")}
 
-TABLES = (QUEUE, PROBE)
+TABLES = (QUEUE, CONTACTS, DIRECTORY, PROBE)
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
 _KEY = re.compile(r"\{([^:}]+):([^}]+)\}:(.+)", re.DOTALL)
@@ -57,6 +73,21 @@ def check_name(kind: str, name: str) -> str:
     if not _NAME.match(name):
         raise ConfigurationError(f"{kind} name {name!r}: use 1 to 100 letters, digits, '_', '-' or '.'")
     return name
+
+
+_LABEL = re.compile(r"[^{}\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}\Z")
+
+
+def check_label(kind: str, name: str) -> str:
+    """A name in any script that can stand in a hash tag, or ConfigurationError with the fix."""
+    if not _LABEL.match(name):
+        raise ConfigurationError(f"{kind} name {name!r}: use 1 to 200 characters without braces, spaces and controls")
+    return name
+
+
+def kind_of(name: str) -> str:
+    """Of what component an instance is, by what stands behind the prefix in its tag; a queue has its name alone."""
+    return re.split("[:/]", name)[0] if ":" in name else "queue"
 
 
 def parts(key: str) -> tuple[str, str, str] | None:
@@ -91,6 +122,24 @@ def owner(rest: str) -> tuple[str, str]:
 def probe_key(prefix: str, number: int) -> str:
     """A key that `penstock doctor` writes for some seconds, to see whether it is safe; no queue has this slot."""
     return f"{{{prefix}:?{number}}}:probe"
+
+
+@dataclass(frozen=True)
+class ComponentKeys:
+    """The names of the keys of one instance of a component: `{penstock:contacts:user:17}:…`"""
+
+    prefix: str
+    component: str
+    name: str
+
+    @cached_property
+    def base(self) -> str:
+        return f"{{{self.prefix}:{self.component}:{self.name}}}:"
+
+    @cached_property
+    def declared(self) -> tuple[str, str]:
+        """What every script declares: `base` and `meta`."""
+        return (self.base, self.base + "meta")
 
 
 @dataclass(frozen=True)
