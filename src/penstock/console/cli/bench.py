@@ -37,7 +37,7 @@ def bench(
     Parameters
     ----------
     topic
-        What to measure: `jobs`.
+        What to measure: `jobs` or `completion`.
     quick
         Some seconds: enough to see that it works, too little to compare.
     full
