@@ -1,5 +1,6 @@
 """The directory of a group, against a plain Python dictionary as the model."""
 
+import asyncio
 import random
 import re
 from collections.abc import Iterable
@@ -376,6 +377,29 @@ async def test_a_change_that_broke_off_anywhere_ends_when_it_is_done_again(
         assert shown(await do(guild.complete, "zed")) == wanted[2:]
         assert await do(guild.complete, "ann") == []
         assert await do(guild.count) == len(wanted)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+async def test_many_who_change_one_id_at_once_leave_it_one_name(app: Penstock, do: Do, shape: Any):
+    guild = app.directory("g", **shape)
+    people = ["Ann Lee", "Bo", "Cy", "Émile", "名前", "u1", "Zoe"]
+
+    async def change(number: int) -> None:
+        chance = random.Random(number)
+        for _ in range(12):
+            name = chance.choice(people)
+            match chance.randrange(4):
+                case 0:
+                    await guild.remove.aio("u1")
+                case 1:
+                    await guild.rename.aio("u1", name)
+                case _:
+                    await guild.add.aio(name, "u1")
+
+    await asyncio.gather(*(change(number) for number in range(6)))
+    await do(guild.add, "Last One", "u1")
+    assert shown(await do(guild.complete, "", 100)) == [("Last One", "u1")]
+    assert await do(guild.count) == 1
 
 
 async def broken_off(app: Penstock, verb: Any, steps: int, *args: Any) -> None:

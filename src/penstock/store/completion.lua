@@ -207,8 +207,10 @@ return 1
 --- script enrol
 --- keys: base meta
 --- args: mine: str, pairs_: *
+--- flags: allow-oom
 -- In the home of ids: pairs of id and new card, "" for a name that is its own id, 0x03 for an id that goes. What was
 -- the name stays in the card behind 0x02 until it has left. Returns for each id the cards that leave, so joined.
+-- A full server refuses names that come at `found`, and lets those that go begin here.
 local other = shape.other(mine)
 if other then return other end
 local s = entry.begin()
@@ -228,6 +230,7 @@ return reply
 --- script settle
 --- keys: base meta
 --- args: mine: str, pairs_: *
+--- flags: allow-oom
 -- What was leaving has left. Returns for each id 1, or 0 where the card is not this one any more.
 local other = shape.other(mine)
 if other then return other end
