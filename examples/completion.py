@@ -1,0 +1,42 @@
+"""Contacts of a user and the directory of a group, completed as somebody types."""
+
+import asyncio
+
+from penstock import Penstock
+
+app = Penstock(prefix="example")
+
+PEOPLE = [
+    ("Émile Zola", "u1"),
+    ("Emil Nolde", "u2"),
+    ("Ma Smith", "u3"),
+    ("한국", "u4"),
+    ("名前", "u5"),
+    ("Straße 7", "u6"),
+]
+
+
+async def main() -> None:
+    async with app:
+        contacts = app.contacts("user:17")
+        for name in ("Zoë", "Zora", "Ann", "Zoë"):
+            await contacts.touch.aio(name)
+        print("contacts:", await contacts.complete.aio("zo"))
+
+        guild = app.directory("guild:9", words=True)
+        await guild.add_many.aio(PEOPLE)
+        for typed in ("e", "é", "하", "名", "STRASSE", "smi"):
+            print(typed, "->", [entry.name for entry in await guild.complete.aio(typed)])
+        print("smiht ->", [entry.name for entry in await guild.complete.aio("smiht", typos=True)])
+
+        await guild.rename.aio("u3", "Mara Smith")
+        await guild.weigh.aio("u2", 5)
+        print("heaviest:", [entry.name for entry in await guild.top.aio("e")])
+        print("of", await guild.count.aio(), "names u3 is", await guild.get.aio("u3"))
+
+        await guild.clear.aio()
+        for name in await contacts.list.aio():
+            await contacts.remove.aio(name)
+
+
+asyncio.run(main())
