@@ -50,7 +50,7 @@ class UnknownTask(BadCall):
 
 
 class BadName(BadCall, ValueError):
-    """A name, id or prefix that cannot be: empty, too long, with control characters. Nothing was sent."""
+    """A name, id, prefix, weight or cursor that cannot be; the text says why. Nothing was sent."""
 
 
 class ServerError(PenstockError):

@@ -100,7 +100,7 @@ class Directory(Shaped[DirectoryShape]):
     def add(self, name: str, id: str | None = None, *, weight: float | None = None) -> Steps[None]:
         """Add a name; an id that is there already gets this name instead, and keeps its weight. May be repeated.
 
-        Raises BadName, ValueError for a weight that cannot be. One round trip, one more with a weight.
+        Raises BadName. One round trip, one more with a weight.
         """
         draft = _draft(name, id, weight)
         yield from self._on_shelf(lambda shelf: _add(shelf, [draft]))
@@ -136,7 +136,7 @@ class Directory(Shaped[DirectoryShape]):
     def weigh(self, id: str, weight: float) -> Steps[bool]:
         """Give an id a weight for `top`; 0 takes it away. False: there is no such id. May be repeated.
 
-        Raises BadName, ValueError for a weight that cannot be. One round trip, O(length of the name · log n).
+        Raises BadName. One round trip, O(length of the name · log n).
         """
         weights = {check_name(id, "id"): _weight(weight)}
         return bool((yield from self._on_shelf(lambda shelf: shelf.weigh(weights))))
@@ -189,8 +189,8 @@ class Directory(Shaped[DirectoryShape]):
         typos  behind the names that begin so, up to 100 that begin with one letter more, less or another, or with two
                swapped; the first letter counts, and three must have been typed
 
-        Raises BadName, ValueError for a limit or a cursor that cannot be. One round trip, O(log n + limit), and no
-        write. With several words one more, and one for each 500 names that the rarest of them begins; with slips
+        Raises BadName, also for a cursor of another prefix; ValueError for the limit. One round trip, O(log n + limit),
+        and no write. With several words one more, and one for each 500 names that the rarest of them begins; with slips
         looked for one more, of some milliseconds.
         """
         _check_limit("complete", limit)
@@ -242,7 +242,7 @@ def _check_limit(verb: str, limit: int) -> None:
 
 def _weight(weight: float) -> float:
     if not 0 <= weight < math.inf:
-        raise ValueError(f"weight {weight!r}: a number from 0 up")
+        raise BadName(f"weight {weight!r}: a number from 0 up")
     return float(weight)
 
 
@@ -281,7 +281,7 @@ def _last(after: str | Entry) -> bytes:
     try:
         return after._member if isinstance(after, Entry) else base64.urlsafe_b64decode(after)
     except (binascii.Error, ValueError):
-        raise ValueError(f"complete(after={after!r}): not the cursor of an entry") from None
+        raise BadName(f"complete(after={after!r}): not the cursor of an entry") from None
 
 
 def _entries(members: Iterable[bytes]) -> list[Entry]:
@@ -295,7 +295,7 @@ def _complete(shelf: Shelf, folded: str, last: bytes | None, limit: int) -> Step
     query = (yield from _query(shelf, folded, last)) if shelf.shape.words else _Query(folded)
     start = query.prefix.encode()
     if last is not None and not last.startswith(start):
-        raise ValueError(f"complete(after=…): {last!r} is not the cursor of a page of this prefix")
+        raise BadName(f"complete(after=…): {last!r} is not the cursor of a page of this prefix")
     if not shelf.shape.words:
         return _entries((yield from shelf.read(start, last, limit)))
     return (yield from _distinct(shelf, query, last, limit))
