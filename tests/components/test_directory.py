@@ -82,6 +82,8 @@ async def test_an_id_has_one_name_and_a_name_without_one_is_its_own(app: Penstoc
     assert shown(await do(guild.complete, "")) == [("Émile", "Ann")]
     assert await do(guild.get, "Émile") is None
     assert await do(guild.rename, "Émile", "Ann") is False
+    assert await do(guild.rename, "Émile", "Émile") is False
+    assert await do(guild.count) == 1
     await do(guild.add, "Ann")
     assert shown(await do(guild.complete, "")) == [("Ann", "Ann")]
     assert await do(guild.rename, "Ann", "Zed") is True

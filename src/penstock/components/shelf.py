@@ -81,8 +81,7 @@ class Shelf:
 
     def check(self) -> Steps[None]:
         """Raises OtherShape where another is stored and a step might not notice."""
-        return
-        yield
+        yield from ()
 
     def enter(self, drafts: Sequence[Draft], *, known: bool) -> Steps[int]:
         own = [self.shape.card(draft.name) for draft in drafts if draft.id == draft.name]
