@@ -1,6 +1,7 @@
 """The directory of a group, against a plain Python dictionary as the model."""
 
 import asyncio
+import contextlib
 import random
 import re
 from collections.abc import Iterable
@@ -404,6 +405,24 @@ async def test_many_who_change_one_id_at_once_leave_it_one_name(app: Penstock, d
     assert await do(guild.count) == 1
 
 
+@pytest.mark.parametrize("before", ["enrol", "put", "drop", "settle"])
+async def test_who_was_overtaken_in_the_middle_takes_his_name_out_again(app: Penstock, do: Do, before: str):
+    guild = app.directory("g", shards=3, words=True)
+    await do(guild.add, "Ann Lee", "u1")
+    slow = guild.add.__wrapped__(guild, "Bo Cy", "u1")
+    effect: Any = next(slow)
+    while effect.script.name != before:
+        effect = slow.send(await app._driver.aio.run(effect))
+    await do(guild.add, "Di Eve", "u1")
+    with contextlib.suppress(StopIteration):
+        while True:
+            effect = slow.send(await app._driver.aio.run(effect))
+    last = ("Bo Cy" if before == "enrol" else "Di Eve", "u1")
+    assert await do(guild.get, "u1") == Entry(*last)
+    assert shown(await do(guild.complete, "")) == [last]
+    assert await do(guild.count) == 1
+
+
 async def broken_off(app: Penstock, verb: Any, steps: int, *args: Any) -> None:
     """The process dies after so many steps."""
     work = verb.__wrapped__(verb._owner, *args)
@@ -459,6 +478,8 @@ async def test_damaged_entries_are_shown_and_break_nothing(app: Penstock, do: Do
     await do(guild.add, "Ann")
     raw.zadd(f"{{{app.settings.prefix}:directory:g}}:names", {b"a": 0, b"a\0\xff": 0, b"\xff\0\0\0": 0})
     assert [entry.name for entry in await do(guild.complete, "a")] == ["", "\ufffd", "Ann"]
+    assert await do(guild.clear) == 1
+    assert await do(guild.complete, "") == []
 
 
 # --- what cannot be ---
@@ -481,7 +502,7 @@ async def test_what_cannot_be_is_refused_and_nothing_is_written(app: Penstock, d
             await do(guild.complete, "a", limit)
     await do(guild.add_many, ["Ann", "Bo"])
     (bo,) = await do(guild.complete, "b")
-    for cursor in (bo, bo.cursor, "no cursor", "é", ""):
+    for cursor in (bo, bo.cursor, "no cursor", "é", "", await do(guild.get, "Ann")):
         with pytest.raises(ValueError, match="cursor"):
             await do(guild.complete, "a", after=cursor)
     for prefix in ("a\0", "\n", "x" * 2000):

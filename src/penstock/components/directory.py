@@ -167,7 +167,10 @@ class Directory(Shaped[DirectoryShape]):
         def cleared(shelf: Shelf) -> Steps[int]:
             gone = 0
             while page := (yield from shelf.read(b"", None, CHUNK)):
-                gone += yield from shelf.leave(list({read(member).id: None for member in page}))
+                left = yield from shelf.leave(list({read(member).id: None for member in page}))
+                if not left:  # they were written by hand, under other ids than they say
+                    yield from shelf.discard(page)
+                gone += left
             yield from shelf.dissolve()
             return gone
 
@@ -279,9 +282,12 @@ def _chunks(all_of_them: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
 def _last(after: str | Entry) -> bytes:
     """The member a cursor stands for."""
     try:
-        return after._member if isinstance(after, Entry) else base64.urlsafe_b64decode(after)
+        member = after._member if isinstance(after, Entry) else base64.urlsafe_b64decode(after)
     except (binascii.Error, ValueError):
-        raise BadName(f"complete(after={after!r}): not the cursor of an entry") from None
+        member = b""
+    if not member:
+        raise BadName(f"complete(after={after!r}): not an entry of a page, nor its cursor")
+    return member
 
 
 def _entries(members: Iterable[bytes]) -> list[Entry]:

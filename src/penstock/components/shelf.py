@@ -94,6 +94,10 @@ class Shelf:
     def leave(self, ids: Sequence[str]) -> Steps[int]:
         return self._do_numbered(0, "leave", *(part for id in ids for part in (id, self.shape.card(id))))
 
+    def discard(self, these: Sequence[bytes]) -> Steps[int]:
+        """Drop members, whatever they stand for."""
+        return self._do_numbered(0, "drop", 0, *these)
+
     def name(self, id: str) -> Steps[str | None]:
         found = yield from self._do(0, "find", id, self.shape.card(id))
         return name_of(found[0]) if found else None
@@ -196,6 +200,9 @@ class ShardedShelf(Shelf):
             page = yield from self._do(shard, "top", prefix, 0, offset + n)
             found += zip(map(float, page[1::2]), page[::2], strict=True)
         return [one for _, one in sorted(found)[offset : offset + n]]
+
+    def discard(self, these: Sequence[bytes]) -> Steps[int]:
+        return self._all("drop", ([one] for one in these))
 
     def _own(self, id: str) -> list[bytes]:
         """The members of a name that is its own id."""
