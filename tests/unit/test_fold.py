@@ -138,6 +138,10 @@ def test_a_prefix_may_be_empty():
     assert check("", "prefix") == ""
 
 
+def test_marks_stand_in_their_order_though_something_unseen_stood_between():
+    assert fold("a\u0301\u034f\u0323") == fold("a\u0323\u0301") == "a\u0323\u0301"
+
+
 def test_words_are_parted_by_spaces_and_punctuation():
     text = fold("Jean-Pierre d’Arc (the 2nd) 👨\u200d👩 ・スミス")
     assert [text[a:b] for a, b in words(text)] == ["jean", "pierre", "d", "arc", "the", "2nd", "👨👩", "スミス"]

@@ -15,7 +15,7 @@ from penstock.components.shelf import DirectoryShape, Draft, Shelf
 from penstock.driver.steps import Drivers, Steps, verb
 from penstock.errors import BadName
 from penstock.fold import check, check_name, tails, words
-from penstock.store.card import read
+from penstock.store.card import read, shown
 from penstock.store.keys import check_label
 
 R = TypeVar("R")
@@ -167,7 +167,7 @@ class Directory(Shaped[DirectoryShape]):
         def cleared(shelf: Shelf) -> Steps[int]:
             gone = 0
             while page := (yield from shelf.read(b"", None, CHUNK)):
-                left = yield from shelf.leave(list({read(member).id: None for member in page}))
+                left = yield from shelf.leave(list({shown(member)[1]: None for member in page}))
                 if not left:  # they were written by hand, under other ids than they say
                     yield from shelf.discard(page)
                 gone += left
@@ -291,7 +291,7 @@ def _last(after: str | Entry) -> bytes:
 
 
 def _entries(members: Iterable[bytes]) -> list[Entry]:
-    return [Entry(found.name, found.id, member) for member in members for found in (read(member),)]
+    return [Entry(*shown(member), member) for member in members]
 
 
 # --- ways to look ---

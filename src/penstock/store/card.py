@@ -45,8 +45,12 @@ def name_of(card: bytes) -> str:
     return card.rpartition(b"\0")[2].decode(errors="replace")
 
 
+def shown(member: bytes) -> tuple[str, str]:
+    """The name and the id of a member. Never raises: what is kept may have been written by hand."""
+    name, _, id = member.partition(b"\0")[2].decode(errors="replace").partition("\0")
+    return name, id or name
+
+
 def read(member: bytes) -> Member:
-    """Never raises: what is kept may have been written by hand."""
-    tail, _, rest = member.decode(errors="replace").partition("\0")
-    name, _, own = rest.partition("\0")
-    return Member(tail, name, own or name)
+    """All of it. Never raises."""
+    return Member(member.partition(b"\0")[0].decode(errors="replace"), *shown(member))

@@ -41,6 +41,17 @@ COMMANDS = (
     Command("dead show", "penstock.console.cli.dead:show_one", "one dead letter, with its traceback"),
     Command("dead retry", "penstock.console.cli.dead:retry", "run dead letters again, some or all"),
     Command("dead rm", "penstock.console.cli.dead:rm", "delete dead letters, some or all"),
+    Command("directory ls", "penstock.console.cli.directory:ls", "list the directories and how many names they have"),
+    Command(
+        "directory import", "penstock.console.cli.directory:import_", "add the names of a file, with a progress bar"
+    ),
+    Command("directory add", "penstock.console.cli.directory:add", "add one name, or give an id this name"),
+    Command("directory rename", "penstock.console.cli.directory:rename", "give the name of an id"),
+    Command("directory rm", "penstock.console.cli.directory:rm", "take names out, some or all"),
+    Command("directory complete", "penstock.console.cli.directory:complete", "list the names that begin so"),
+    Command("directory top", "penstock.console.cli.directory:top", "the same, the heaviest first"),
+    Command("directory get", "penstock.console.cli.directory:get", "the name of an id"),
+    Command("directory count", "penstock.console.cli.directory:count", "count the names that begin so"),
     Command("server start", "penstock.console.cli.server:start", "start this folder's own server, and keep it"),
     Command("server stop", "penstock.console.cli.server:stop", "stop this folder's own server"),
     Command("server status", "penstock.console.cli.server:status", "show this folder's own server"),

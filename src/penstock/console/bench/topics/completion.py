@@ -139,7 +139,8 @@ def queries(stand: Stand) -> Figures:
             found = percentile(takes, share)
             ratio = Ratio(found / percentile(bare, share), "a trivial EVALSHA among them")
             yield figure(f"{length} of {count:,}, {name}", found, "µs", ratio=ratio, target=at_most(goal))
-    used = stand.used(lambda: [directory.complete(text) for text in typed(LENGTHS, times)])
+    texts = typed(LENGTHS, times)
+    used = stand.used(lambda: [directory.complete(text) for text in texts])
     yield figure("any, CPU of the client", used.client * 1e6 / times, "µs/query")
     yield figure("any, CPU of the server", used.server * 1e6 / times, "µs/query")
 
