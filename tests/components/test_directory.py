@@ -405,7 +405,7 @@ async def test_many_who_change_one_id_at_once_leave_it_one_name(app: Penstock, d
     assert await do(guild.count) == 1
 
 
-@pytest.mark.parametrize("before", ["enrol", "put", "drop", "settle"])
+@pytest.mark.parametrize("before", ["enrol", "put_members", "drop_members", "confirm"])
 async def test_who_was_overtaken_in_the_middle_takes_his_name_out_again(app: Penstock, do: Do, before: str):
     guild = app.directory("g", shards=3, words=True)
     await do(guild.add, "Ann Lee", "u1")

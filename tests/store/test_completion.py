@@ -31,18 +31,18 @@ def every_call() -> dict[str, tuple[Any, ...]]:
         "untouch": ("p", 1, LINE, ANN),
         "contacts": (LINE, "", 0, 9),
         "enter": (LINE, 0, 1, ANN, BOB, "u1", card("u1", accents=True)),
-        "leave": ("p", 1, LINE, "u1", card("u1", accents=True), "Ann", ANN),
+        "dismiss": ("p", 1, LINE, "u1", card("u1", accents=True), "Ann", ANN),
         "found": (LINE,),
         "enrol": (LINE, "u2", BOB),
-        "settle": (LINE, "u2", BOB),
-        "put": ("p", 1, LINE, 1, b"cy\0Cy"),
-        "drop": ("p", 1, LINE, 1, b"cy\0Cy"),
-        "weigh": (LINE, "u1", card("u1", accents=True), 5),
-        "press": (LINE, members(ANN, "")[0], 3),
+        "confirm": (LINE, "u2", BOB),
+        "put_members": ("p", 1, LINE, 1, b"cy\0Cy"),
+        "drop_members": ("p", 1, LINE, 1, b"cy\0Cy"),
+        "weigh_ids": (LINE, "u1", card("u1", accents=True), 5),
+        "weigh_members": (LINE, members(ANN, "")[0], 3),
         "weights": (LINE, members(ANN, "")[0]),
         "top": (LINE, "", 0, 9),
         "near": (LINE, 9, "a", "n", "m"),
-        "find": (LINE, "u1", ANN),
+        "find_id": (LINE, "u1", ANN),
         "page": (LINE, "[", "(\xff", 9),
         "amounts": (LINE, "[", "(\xff", "[a", "(a\xff"),
         "dissolve": (LINE,),
@@ -75,7 +75,9 @@ def client(store_server: Server) -> Any:
 # --- sent twice ---
 
 
-@pytest.mark.parametrize("before", [[], ["enter"], ["enter", "weigh", "put", "touch_often", "touch_recent"]])
+@pytest.mark.parametrize(
+    "before", [[], ["enter"], ["enter", "weigh_ids", "put_members", "touch_often", "touch_recent"]]
+)
 @pytest.mark.parametrize("name", sorted(every_call()))
 def test_a_call_that_is_sent_again_answers_the_same_and_changes_nothing(client: Any, before: list[str], name: str):
     for number, other in enumerate(before):
@@ -85,14 +87,14 @@ def test_a_call_that_is_sent_again_answers_the_same_and_changes_nothing(client: 
     left = dump(client)
     again = run(client, name)
     assert dump(client) == left
-    assert again == first or (name, again) == ("put", 0)  # nobody counts what was put
+    assert again == first or (name, again) == ("put_members", 0)  # nobody counts what was put
 
 
 def test_another_call_of_the_same_client_is_another(client: Any):
     run(client, "enter")
-    assert run(client, "leave") == 2
+    assert run(client, "dismiss") == 2
     run(client, "enter")
-    assert run(client, "leave", "p", 2, *every_call()["leave"][2:]) == 2
+    assert run(client, "dismiss", "p", 2, *every_call()["dismiss"][2:]) == 2
 
 
 def test_a_script_that_meets_another_shape_only_tells_it(client: Any):
@@ -105,7 +107,7 @@ def test_a_script_that_meets_another_shape_only_tells_it(client: Any):
 
 
 def test_a_directory_that_was_emptied_leaves_no_key(client: Any):
-    for name in ("enter", "weigh", "leave"):
+    for name in ("enter", "weigh_ids", "dismiss"):
         run(client, name)
     assert dump(client) == {}
 
@@ -120,16 +122,16 @@ def test_an_id_is_found_in_whatever_bucket_it_is(client: Any):
         threes = [part for n in range(lot, lot + 500) for part in (f"Name {n}", f"u{n}", f"u{n}")]
         assert run(client, "enter", LINE, 0, 0, *threes) == 500
         assert client.hget(DECLARED[1], "ids") == str(lot + 500).encode()
-    assert all(run(client, "find", LINE, f"u{n}", "") == [f"Name {n}".encode()] for n in range(0, 3000, 7))
+    assert all(run(client, "find_id", LINE, f"u{n}", "") == [f"Name {n}".encode()] for n in range(0, 3000, 7))
     sizes = [client.hlen(key) for key in client.keys("*ids:*")]
     assert (sum(sizes), len(sizes)) == (3000, 47)
-    assert run(client, "leave", "", 0, LINE, *(part for n in range(2990) for part in (f"u{n}", f"u{n}"))) == 2990
+    assert run(client, "dismiss", "", 0, LINE, *(part for n in range(2990) for part in (f"u{n}", f"u{n}"))) == 2990
     assert sum(client.hlen(key) for key in client.keys("*ids:*")) == 10
 
 
 # --- a full server ---
 
-ADDS = {"touch_recent", "touch_often", "enter", "found", "put", "weigh", "press"}
+ADDS = {"touch_recent", "touch_often", "enter", "found", "put_members", "weigh_ids", "weigh_members"}
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +144,7 @@ def small_server() -> Iterator[Server]:
 def test_a_full_server_refuses_what_comes_and_lets_go_what_goes(small_server: Server, name: str):
     client = small_server.client
     client.flushall()
-    for other in ("enter", "weigh"):
+    for other in ("enter", "weigh_ids"):
         run(client, other)
     before = dump(client)
     client.config_set("maxmemory", 1)
@@ -173,7 +175,7 @@ def test_no_script_is_half_done_while_the_slot_moves(cluster: Cluster, carried: 
     target = next(node for node in cluster.nodes if node is not source)
     for node in cluster.nodes:
         node.client.flushall()
-    for name in ("enter", "weigh", "touch_often"):
+    for name in ("enter", "weigh_ids", "touch_often"):
         run(source.client, name)
     slot, (here, there) = (
         int(source.ask("CLUSTER", "KEYSLOT", BASE)),

@@ -152,7 +152,7 @@ class Directory(Shaped[DirectoryShape]):
         def removed(shelf: Shelf) -> Steps[int]:
             gone = 0
             for chunk in _chunks(wanted):
-                gone += yield from shelf.leave(chunk)
+                gone += yield from shelf.dismiss(chunk)
             return gone
 
         return self._on_shelf(removed)
@@ -167,7 +167,7 @@ class Directory(Shaped[DirectoryShape]):
         def cleared(shelf: Shelf) -> Steps[int]:
             gone = 0
             while page := (yield from shelf.read(b"", None, CHUNK)):
-                left = yield from shelf.leave(list({shown(member)[1]: None for member in page}))
+                left = yield from shelf.dismiss(list({shown(member)[1]: None for member in page}))
                 if not left:  # they were written by hand, under other ids than they say
                     yield from shelf.discard(page)
                 gone += left

@@ -3,7 +3,7 @@
 On one shard every change is one script. On many, a name stands in the shard of its fold's first character, where a
 query finds it alone, and an id in its home, the shard of its hash. A change of an id then takes four kinds of steps,
 each of which may be repeated: its home notes the new name and what is leaving (`enrol`), the new name is put and the
-old one dropped where each stands, and the home forgets what has left (`settle`). Broken off in between, the same
+old one dropped where each stands, and the home forgets what has left (`confirm`). Broken off in between, the same
 change done again, or any other of this id, ends it.
 """
 
@@ -91,15 +91,15 @@ class Shelf:
                 rest += (self.shape.card(name), id, self.shape.card(id))
         return self._do(0, "enter", int(known), len(own), *own, *rest)
 
-    def leave(self, ids: Sequence[str]) -> Steps[int]:
-        return self._do_numbered(0, "leave", *(part for id in ids for part in (id, self.shape.card(id))))
+    def dismiss(self, ids: Sequence[str]) -> Steps[int]:
+        return self._do_numbered(0, "dismiss", *(part for id in ids for part in (id, self.shape.card(id))))
 
     def discard(self, these: Sequence[bytes]) -> Steps[int]:
         """Drop members, whatever they stand for."""
-        return self._do_numbered(0, "drop", 0, *these)
+        return self._do_numbered(0, "drop_members", 0, *these)
 
     def name(self, id: str) -> Steps[str | None]:
-        found = yield from self._do(0, "find", id, self.shape.card(id))
+        found = yield from self._do(0, "find_id", id, self.shape.card(id))
         return name_of(found[0]) if found else None
 
     def read(self, prefix: bytes, last: bytes | None, n: int) -> Steps[list[bytes]]:
@@ -112,7 +112,7 @@ class Shelf:
 
     def weigh(self, weights: Mapping[str, float]) -> Steps[int]:
         """Give ids a weight. Answers how many are there."""
-        return self._do(0, "weigh", *(part for id, w in weights.items() for part in (id, self.shape.card(id), w)))
+        return self._do(0, "weigh_ids", *(part for id, w in weights.items() for part in (id, self.shape.card(id), w)))
 
     def top(self, prefix: bytes, offset: int, n: int) -> Steps[list[bytes]]:
         """The `n` heaviest members that begin so and have a weight, after `offset` others."""
@@ -153,18 +153,18 @@ class ShardedShelf(Shelf):
         yield from self._do(0, "found")
         leaving = yield from self._enrol(cards)
         coming = {id: members(new, id) if new else self._own(id) for id, new in cards.items()}
-        yield from self._all("put", coming.values())
+        yield from self._all("put_members", coming.values())
         yield from self._hand_on_weights(leaving, coming)
-        yield from self._all("drop", chain.from_iterable(leaving.values()))
-        lost = yield from self._settle(cards)
-        yield from self._all("drop", [coming[id] for id in lost])
+        yield from self._all("drop_members", chain.from_iterable(leaving.values()))
+        lost = yield from self._confirm(cards)
+        yield from self._all("drop_members", [coming[id] for id in lost])
         return len(cards)
 
-    def leave(self, ids: Sequence[str]) -> Steps[int]:
+    def dismiss(self, ids: Sequence[str]) -> Steps[int]:
         cards = dict.fromkeys(ids, GONE)
         leaving = yield from self._enrol(cards)
-        gone = yield from self._all("drop", chain.from_iterable(leaving.values()))
-        yield from self._settle(cards)
+        gone = yield from self._all("drop_members", chain.from_iterable(leaving.values()))
+        yield from self._confirm(cards)
         return gone
 
     def _hand_on_weights(self, leaving: dict[str, list[list[bytes]]], coming: dict[str, list[bytes]]) -> Steps[None]:
@@ -182,7 +182,7 @@ class ShardedShelf(Shelf):
     def _press(self, these: Sequence[bytes], weight: float) -> Steps[bool]:
         known = 0
         for one in these:
-            known += yield from self._do(self._shard(one), "press", one, weight)
+            known += yield from self._do(self._shard(one), "weigh_members", one, weight)
         return known > 0
 
     def weigh(self, weights: Mapping[str, float]) -> Steps[int]:
@@ -202,7 +202,7 @@ class ShardedShelf(Shelf):
         return [one for _, one in sorted(found)[offset : offset + n]]
 
     def discard(self, these: Sequence[bytes]) -> Steps[int]:
-        return self._all("drop", ([one] for one in these))
+        return self._all("drop_members", ([one] for one in these))
 
     def _own(self, id: str) -> list[bytes]:
         """The members of a name that is its own id."""
@@ -218,11 +218,11 @@ class ShardedShelf(Shelf):
                 leaving[id] += [self._own(id)] if cards[id] else []
         return leaving
 
-    def _settle(self, cards: dict[str, bytes]) -> Steps[list[str]]:
+    def _confirm(self, cards: dict[str, bytes]) -> Steps[list[str]]:
         """The homes forget what has left. Answers the ids that somebody else has changed meanwhile."""
         lost: list[str] = []
         for home, ids in self._by_home(cards).items():
-            replies = yield from self._do(home, "settle", *(part for id in ids for part in (id, cards[id])))
+            replies = yield from self._do(home, "confirm", *(part for id in ids for part in (id, cards[id])))
             lost += [id for id, still in zip(ids, replies, strict=True) if not still]
         return lost
 
@@ -247,11 +247,11 @@ class ShardedShelf(Shelf):
         return changed
 
     def name(self, id: str) -> Steps[str | None]:
-        found = yield from self._do(self._home(id), "find", id, b"")
+        found = yield from self._do(self._home(id), "find_id", id, b"")
         if found:
             return name_of(found[0])
         own = self.shape.card(id)
-        there = yield from self._do(self._shard(self._own(id)[0]), "find", "", own)
+        there = yield from self._do(self._shard(self._own(id)[0]), "find_id", "", own)
         return id if there else None
 
     def read(self, prefix: bytes, last: bytes | None, n: int) -> Steps[list[bytes]]:

@@ -177,7 +177,7 @@ end
 if #whole + written > 0 then entry.commit(s, mine) end
 return #whole + written
 
---- script leave
+--- script dismiss
 --- keys: base meta
 --- args: producer: str, number: str, mine: str, pairs_: *
 --- flags: allow-oom
@@ -227,7 +227,7 @@ end
 entry.commit(s, mine)
 return reply
 
---- script settle
+--- script confirm
 --- keys: base meta
 --- args: mine: str, pairs_: *
 --- flags: allow-oom
@@ -250,7 +250,7 @@ end
 entry.commit(s, mine)
 return reply
 
---- script put
+--- script put_members
 --- keys: base meta
 --- args: producer: str, number: str, mine: str, n: int, these: *
 -- Members of other shards' ids come in; the first `n` under whole folds. Returns how many names are new.
@@ -264,7 +264,7 @@ entry.put(s, whole, later)
 entry.commit(s, mine)
 return s.names - before
 
---- script drop
+--- script drop_members
 --- keys: base meta
 --- args: producer: str, number: str, mine: str, n: int, these: *
 --- flags: allow-oom
@@ -283,7 +283,7 @@ end
 if before > 0 then entry.commit(s, mine) end
 return repeated.keep(producer, number, before - s.names)
 
---- script weigh
+--- script weigh_ids
 --- keys: base meta
 --- args: mine: str, threes: *
 -- Threes of an id, the card it would have as a name, and a weight; 0 takes the weight away. Returns how many ids are
@@ -302,7 +302,7 @@ for i = threes, #ARGV, 3 do
 end
 return known
 
---- script press
+--- script weigh_members
 --- keys: base meta
 --- args: mine: str, pairs_: *
 -- The same for members, each with its weight. Returns how many are there.
@@ -395,7 +395,7 @@ local s = entry.begin()
 if s.names == 0 and s.ids == 0 then redis.call("DEL", meta) end
 return 1
 
---- script find
+--- script find_id
 --- keys: base meta
 --- args: mine: str, id: str, own: str
 --- flags: no-writes
