@@ -466,7 +466,7 @@ async def test_other_settings_are_refused_with_the_fix(app: Penstock, do: Do, wa
 @pytest.mark.damages
 async def test_a_newer_format_is_refused_with_words(app: Penstock, do: Do, raw: Any):
     await do(app.directory("g").add, "Ann")
-    raw.hset(f"{{{app.settings.prefix}:directory:g}}:meta", "shape", "2 x=1")
+    raw.hset(f"{{{app.settings.prefix}:directory:g}}:meta", "shape", "2 accents=1 words=0 shards=1")
     for verb in ((app.directory("g").add, "Bo"), (app.directory("g").complete, "a")):
         with pytest.raises(FormatTooNew, match=r"directory g is stored in format 2"):
             await do(*verb)
