@@ -32,6 +32,19 @@ async def die(name: str) -> None:
     os.kill(os.getpid(), getattr(signal, name))
 
 @app.task(queue="q")
+async def leave(code: int) -> None:
+    os._exit(code)
+
+@app.task(queue="q")
+async def block(seconds: float) -> None:
+    time.sleep(seconds)
+
+@app.task(queue="other")
+async def innocent(seconds: float) -> int:
+    await asyncio.sleep(seconds)
+    return os.getpid()
+
+@app.task(queue="q")
 def hold_the_lock(seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -48,6 +61,8 @@ class Shop:
         self.where = {"PENSTOCK_URL": server.address, "SHOP": self.app.settings.prefix, "LEASE": str(lease)}
         declare = self.app.task(queue="q")
         self.nap, self.die, self.hold_the_lock = declare(nap), declare(die), declare(hold_the_lock)
+        self.leave, self.block = declare(leave), declare(block)
+        self.innocent = self.app.task(queue="other")(innocent)
 
     def pids(self, *, busy: bool = False) -> list[int]:
         found = [who for who in self.queue.workers() if who.name and (who.held or not busy)]
@@ -59,6 +74,16 @@ async def nap(seconds: float) -> int:
 
 
 async def die(name: str) -> None: ...
+
+
+async def leave(code: int) -> None: ...
+
+
+async def block(seconds: float) -> None: ...
+
+
+async def innocent(seconds: float) -> int:
+    return 0
 
 
 def hold_the_lock(seconds: float) -> None: ...
@@ -113,6 +138,49 @@ def test_a_killer_in_a_batch_dies_alone(start, shop):
     supervisor.terminate()
     _, told = supervisor.communicate(timeout=10)
     assert told.count("was killed by SIGKILL; a new one starts") == 1, "suspects are tried in processes of their own"
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_a_task_that_ends_the_process_as_if_all_were_well_is_charged_all_the_same(start, shop, code: int):
+    supervisor = start("worker", "tasks:app", "--processes", "1", **shop.where)
+    job = shop.leave.enqueue(code)
+    with pytest.raises(JobFailed, match=f"ended with exit code {code}"):
+        job.result(timeout=30)
+    assert supervisor.poll() is None
+    assert shop.nap.enqueue(0).result(timeout=30)
+
+
+def test_of_two_jobs_on_two_queues_of_a_process_that_died_none_is_charged(start, shop):
+    start("worker", "tasks:app", "--processes", "1", "-c", "4", **shop.where)
+    bystander = shop.innocent.enqueue(3.0)
+    eventually(lambda: shop.app.queue("other").count().running)
+    (pid,) = {int(who.name.rpartition(":")[2]) for who in shop.app.queue("other").workers() if who.held}
+    job = shop.nap.enqueue(3.0)
+    eventually(lambda: shop.queue.count().running)
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: bystander.info().reason and job.info().reason)
+    assert (bystander.info().crashes, job.info().crashes) == (0, 0)
+    assert bystander.result(timeout=30) != pid
+
+
+def test_an_orphan_that_cannot_stop_ends_all_the_same(start, shop):
+    """Its loop is blocked, and its heartbeat would keep the job for ever."""
+    supervisor = start("worker", "tasks:app", "--processes", "1", "--stop-timeout", "0", **shop.where)
+    shop.block.enqueue(60)
+    eventually(lambda: shop.pids(busy=True))
+    (pid,) = shop.pids(busy=True)
+    supervisor.kill()
+    eventually(lambda: gone(pid))
+    assert not gone(os.getpid())
+
+
+def test_a_child_that_was_killed_for_not_stopping_is_no_fault_of_its_job(start, shop):
+    supervisor = start("worker", "tasks:app", "--processes", "1", "--stop-timeout", "0", **shop.where)
+    job = shop.block.enqueue(60)
+    eventually(lambda: shop.pids(busy=True))
+    supervisor.terminate()
+    assert supervisor.wait(30) == Exit.OK
+    assert (job.info().status, job.info().crashes, shop.queue.count().lost) == (Status.READY, 0, 0)
 
 
 def test_without_their_supervisor_children_stop_and_hand_back(start, shop):

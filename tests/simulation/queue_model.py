@@ -17,7 +17,8 @@ from penstock.components.transitions import Claim, Ending, Settlement, Trial, Tu
 from tests.store.stand import Dump
 
 OWN_ID, SUSPECT, KEEPS_REASON = 8, 16, 32
-DEADLY = 3
+DEADLY = 12
+"""Of doubt, in quarters of a crash."""
 GONE = b'{"reason":"its worker was gone when the lease ran out"}'
 SLICE = 100
 LOOK = 64
@@ -45,7 +46,7 @@ class Job:
     since: int = 0
     attempts: int = 0
     deliveries: int = 0
-    crashes: int = 0
+    doubt: int = 0
     suspect: bool = False
     reason: bytes | None = None
 
@@ -54,7 +55,7 @@ class Job:
         flags = OWN_ID * self.own | SUSPECT * self.suspect | KEEPS_REASON * (self.reason is not None)
         name = self.tenant.encode()
         times = [number.to_bytes(6) for number in (self.generation, self.enqueued, self.since, self.expires)]
-        fields = (1, self.state.encode(), self.level, flags, *times, self.attempts, self.deliveries, self.crashes)
+        fields = (1, self.state.encode(), self.level, flags, *times, self.attempts, self.deliveries, self.doubt)
         return _HEADER.pack(*fields, self.ttl.to_bytes(5), len(name), 0) + name
 
     def entry(self) -> bytes:
@@ -81,6 +82,8 @@ class Incarnation:
     """A worker as the server knows it: its lease, what it holds, and the answer to its last turn."""
 
     till: int = 0
+    worker: bool = False
+    """It said who it is; else a program without a worker."""
     held: dict[str, bytes] = field(default_factory=dict)
     number: int = 0
     stale: tuple[Settlement, ...] = ()
@@ -272,7 +275,7 @@ class QueueModel:
     def requeue(self, ids: Sequence[str]) -> int:
         dead = self._dead(ids)
         for job in dead:
-            job.attempts = job.deliveries = job.crashes = 0
+            job.attempts = job.deliveries = job.doubt = 0
             job.reason, job.suspect = None, False
             self._become_ready(job, self.now)
         return len(dead)
@@ -330,7 +333,7 @@ class QueueModel:
             return
         assert reply.alive, f"turn {number} of {me} was due"
 
-        mine = self.incarnations.setdefault(me, Incarnation(till=self.now + 1))
+        mine = self.incarnations.setdefault(me, Incarnation(till=self.now + 1, worker=not once))
         self._pushes = 0
         mine.stale = tuple(s for s in _in_order(settlements) if not self._settle(mine, s))
         assert reply.stale == mine.stale
@@ -379,11 +382,11 @@ class QueueModel:
         job.attempts += settlement.ending in ("retry", "bury")
         if settlement.ending in ("crash", "suspect"):
             self.totals["lost"] += 1
+            job.doubt += 4 if settlement.ending == "crash" else job.suspect
             job.suspect = True
-            job.crashes += settlement.ending == "crash"
         elif settlement.ending != "release":
-            job.suspect, job.crashes = False, 0
-        if settlement.ending == "bury" or job.crashes == DEADLY:
+            job.suspect, job.doubt = False, 0
+        if settlement.ending == "bury" or job.doubt >= DEADLY:
             self.totals["buried"] += 1
             self.waiters.pop(key, None)
             job.state, job.since = "d", self.now
@@ -417,7 +420,8 @@ class QueueModel:
             assert len(taken) == min(len(held), SLICE - len(lost))
             lost += [(held[key], key) for key in taken]
             for key in taken:
-                ending: Ending = "crash" if self.jobs[key].suspect else "suspect"
+                alone = self.jobs[key].suspect and not self.incarnations[me].worker
+                ending: Ending = "crash" if alone else "suspect"
                 self._settle(self.incarnations[me], Settlement(held[key] + key.encode(), GONE, ending))
             if not held:
                 del self.incarnations[me]

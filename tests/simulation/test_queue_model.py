@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.components.transitions import Claim, Ending, Settlement, Trial, Turn
+from penstock.components.transitions import Claim, Ending, Introduction, Settlement, Trial, Turn
 from penstock.driver.steps import Step
 from tests.servers import Server
 from tests.simulation.queue_model import Job, QueueModel
@@ -137,7 +137,7 @@ class Histories(RuleBasedStateMachine):
         address = f"{me.partition('.')[0]}/1" if sleep else ""
         step = self.move.turn(
             me, number, lease=LEASE, want=want, settlements=settlements, trial=trial, address=address, sleep=sleep,
-            once=once,
+            once=once, who=None if once or number > 1 else Introduction(me, 1),
         )  # fmt: skip
         reply: Turn = self.send(step)
         times = {"lease": round(LEASE * 1000), "sleep": round(sleep * 1000)}

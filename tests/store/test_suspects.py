@@ -58,18 +58,31 @@ def test_a_program_without_a_worker_gets_a_suspect_alone(stand: Stand):
 
 
 def test_three_crashes_alone_make_a_dead_letter(stand: Stand):
+    """Of a program without a worker, which has nothing beside it."""
     stand.put("killer", tenant="ada")
-    Hand(stand, "w0").claim(1)
+    Hand(stand, "w0").turn(1, trial="alone", once=True)
     seen = []
     for n in (1, 2, 3, 4):
         lose(stand, f"w{n}")
         seen.append(facts(stand, "killer")[:3])
-        Hand(stand, f"w{n}").turn(1)
+        Hand(stand, f"w{n}").turn(1, trial="alone", once=True)
     assert seen == [("r", True, 0), ("r", True, 1), ("r", True, 2), ("d", True, 3)]
     assert stand.counts() == "0 0 0 1"
     assert stand.job("killer").attempts == 0
     counts = stand.run(stand.transitions.counts())
     assert (counts.lost, counts.buried, counts.retried) == (4, 1, 0)
+
+
+def test_a_suspect_whose_worker_died_beside_it_is_charged_a_quarter(stand: Stand):
+    """Its neighbours may have killed the worker; only after twelve such deaths nobody believes that any more."""
+    stand.put("a")
+    seen = []
+    for n in range(14):
+        Hand(stand, f"w{n}").turn(1, who=Introduction(f"host:{n}", 4))
+        lose(stand, f"w{n}")
+        seen.append(facts(stand, "a")[:3])
+    assert seen[:5] == [("r", True, 0)] * 4 + [("r", True, 1)]
+    assert seen[11:] == [("r", True, 2), ("d", True, 3), ("d", True, 3)]
 
 
 def test_a_crash_that_the_worker_saw_itself_counts_as_well(stand: Stand):
@@ -164,11 +177,28 @@ def test_a_worker_with_many_jobs_is_ended_in_slices(stand: Stand):
     stand.put(*(f"j{i}" for i in range(600)))
     tokens = [claim.token for claim in Hand(stand, "w").claim(600)]
     move = stand.transitions
-    assert stand.run(move.abandon("w", "suspect", b"", tokens[:250], more=True)) == 350
-    assert stand.run(move.abandon("w", "suspect", b"", tokens[250:300])) == 50
-    assert stand.run(move.abandon("w", "suspect", b"", [])) == 0
+    assert stand.run(move.abandon("w", "suspect", b"", tokens[:250], more=True)) == (350, True)
+    assert stand.run(move.abandon("w", "suspect", b"", tokens[250:300])) == (100, True)
+    assert stand.run(move.abandon("w", "suspect", b"", [])) == (0, True)
     counts = stand.run(move.counts())
     assert (counts.ready, counts.running, counts.lost) == (600, 0, 300)
+
+
+def test_large_jobs_of_a_dead_worker_go_back_a_mebibyte_at_a_time(stand: Stand):
+    stand.put(*(f"j{i}" for i in range(6)), payload=bytes(600_000))
+    hand = Hand(stand, "w")
+    tokens = [claim.token for _ in range(6) for claim in hand.claim(1)]
+    answers = [stand.run(stand.transitions.abandon("w", "suspect", b"", tokens[:4])) for _ in range(6)]
+    assert answers == [(5, False), (4, False), (3, False), (2, True), (1, True), (0, True)]
+    assert stand.counts() == "6 0 0 0"
+
+
+def test_a_page_of_large_dead_letters_ends_at_a_mebibyte(stand: Stand):
+    stand.put(*"abc", payload=bytes(600_000))
+    hand = Hand(stand, "w")
+    for _ in range(3):
+        hand.settle(*hand.claim(1), ending="bury", text="{}")
+    assert [len(stand.run(stand.transitions.graves(offset, 10))) for offset in range(4)] == [1, 1, 1, 0]
 
 
 def test_a_death_may_be_told_twice(stand: Stand):
@@ -177,7 +207,7 @@ def test_a_death_may_be_told_twice(stand: Stand):
     step = stand.transitions.abandon("w", "crash", KILLED, [ran.token])
     stand.run(step)
     before = stand.dump()
-    assert stand.run(step) == 0
+    assert stand.run(step) == (0, True)
     assert stand.dump() == before
 
 

@@ -277,6 +277,7 @@ def test_a_dead_letter_is_kept_with_its_reason_until_it_is_requeued(stand: Stand
     hand = Hand(stand, "w")
     hand.settle(*hand.claim(), ending="bury", text="boom")
     ((key, died, letter, reason),) = stand.run(stand.transitions.graves(0, 10))
+    assert letter is not None
     assert (key, died, letter.attempts, reason) == ("j", START / 1000, 1, b"boom")
     assert stand.counts() == "0 0 0 1"
     assert stand.run(stand.transitions.requeue(["j", "j", "unknown"])) == 1
@@ -440,11 +441,11 @@ def test_an_abandoned_incarnation_ends_at_once(stand: Stand):
     stand.put("j")
     hand = Hand(stand, "w")
     (claim,) = hand.claim()
-    assert stand.run(stand.transitions.abandon("w")) == 0
+    assert stand.run(stand.transitions.abandon("w")) == (0, True)
     assert not hand.beat()
     assert not hand.settle_alone(claim)
     assert ids(Hand(stand, "v").claim(1)) == ["j"]
-    assert stand.run(stand.transitions.abandon("unknown")) == 0
+    assert stand.run(stand.transitions.abandon("unknown")) == (0, True)
 
 
 def test_an_idle_worker_that_ended_is_forgotten_by_the_next_turn(stand: Stand):

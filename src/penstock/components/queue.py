@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ from penstock.settings import Settings
 from penstock.store.keys import QueueKeys, check_name
 from penstock.store.record import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID, draft, mint_id
 from penstock.tasks.definition import Options
+
+LETTERS = 50
+"""Dead letters in one round trip of a change."""
 
 CHUNK = 500
 """Jobs in one round trip of a bulk enqueue: one millisecond or two of server time."""
@@ -163,11 +167,21 @@ class DeadLetters(OfQueue["Queue"]):
         self._queue = queue
 
     @verb
-    def list(self, limit: int = 50, offset: int = 0) -> Step[list[DeadLetter]]:
-        """A page of them, latest first; reason, traceback and attempts. One round trip."""
+    def list(self, limit: int = 50, offset: int = 0) -> Steps[list[DeadLetter]]:
+        """A page of them, latest first; reason, traceback and attempts. One round trip for each MiB."""
         if not 1 <= limit <= 1000 or offset < 0:
             raise ValueError(f"list(limit={limit}, offset={offset}): limit 1 to 1000, offset 0 or more")
-        return self._queue.transitions.graves(offset, limit).then(lambda rows: [self.letter(*row) for row in rows])
+        return self.page(limit, offset)
+
+    def page(self, limit: int, offset: int) -> Steps[builtins.list[DeadLetter]]:
+        letters, end = [], offset + limit
+        while offset < end:
+            rows = yield self._queue.transitions.graves(offset, end - offset)
+            if not rows:
+                break
+            offset += len(rows)
+            letters += [self.letter(*row) for row in rows if row[2] is not None]
+        return letters
 
     def letter(self, key: str, died: float, record: Any, reason: bytes | None) -> DeadLetter:
         """From what `graves` or `show` found. No round trip."""
@@ -181,18 +195,18 @@ class DeadLetters(OfQueue["Queue"]):
     def requeue(self, *ids: str) -> Steps[int]:
         """Run these again, attempts at zero. Returns how many of the ids were dead letters.
 
-        A round trip for each 500.
+        A round trip for each 50, because a script reads each whole, and they may be large.
         """
         return self._in_chunks(self._queue.transitions.requeue, ids)
 
     @verb
     def remove(self, *ids: str) -> Steps[int]:
-        """Delete these for good. Returns how many of the ids were dead letters. A round trip for each 500."""
+        """Delete these for good. Returns how many of the ids were dead letters. A round trip for each 50."""
         return self._in_chunks(self._queue.transitions.exhume, ids)
 
     def _in_chunks(self, act: Callable[[Sequence[str]], Step[int]], ids: Iterable[str]) -> Steps[int]:
         total, rest = 0, map(self._queue.key_of, ids)
-        while chunk := list(islice(rest, CHUNK)):
+        while chunk := [*islice(rest, LETTERS)]:
             total += yield act(chunk)
         return total
 
@@ -381,15 +395,16 @@ class Queue:
         finally:
             waiter.close()
 
-    def abandon(self, me: str, started: Sequence[bytes] = (), cause: Reason | None = None) -> Steps[None]:
-        """End a dead incarnation. The claim that was `started` is charged with the crash; of several none is, but they
-        become suspects; the others are handed back."""
-        ending: Ending = "crash" if len(started) == 1 else "suspect"
+    def abandon(
+        self, me: str, started: Sequence[bytes] = (), ending: Ending = "release", cause: Reason | None = None
+    ) -> Steps[None]:
+        """End a dead incarnation: what was `started` ends so, for this cause; the rest is handed back."""
         text = msgspec.json.encode(cause) if cause else b""
         left, at = 1, 0
         while left:
-            some, at = started[at : at + SLICE], at + SLICE
-            left = yield self.transitions.abandon(me, ending, text, some, more=at < len(started))
+            some, rest = started[at : at + SLICE], at + SLICE < len(started)
+            left, done = yield self.transitions.abandon(me, ending, text, some, more=rest)
+            at += SLICE if done else 0
 
     def _doze(self, waiter: Any, due_in: float | None, deadline: float | None) -> Steps[None]:
         """Sleep until woken, until the time the server named, or until it is time to say that we still sleep."""

@@ -281,9 +281,10 @@ class Transitions:
     def abandon(
         self, me: str, ending: Ending = "suspect", cause: bytes = b"",
         started: Sequence[bytes] = (), *, more: bool = False,
-    ) -> Step[int]:  # fmt: skip
+    ) -> Step[tuple[int, bool]]:  # fmt: skip
+        """How many claims are left, and whether all of `started` are settled."""
         args = (self.clock.now_ms, me, ending, cause, int(more), *started)
-        return self._step("abandon", args, int)
+        return self._step("abandon", args, lambda reply: (reply[0], bool(reply[1])))
 
     def cancel(self, ids: Iterable[str]) -> Step[list[str]]:
         return self._step("cancel", (self.clock.now_ms, *ids), lambda reply: [word.decode() for word in reply])
@@ -303,10 +304,12 @@ class Transitions:
     def forget(self, job_id: str, address: str) -> Step[int]:
         return self._step("forget", (job_id, address), int)
 
-    def graves(self, offset: int, limit: int) -> Step[list[tuple[str, float, Record, bytes]]]:
-        def read(reply: Sequence[Any]) -> list[tuple[str, float, Record, bytes]]:
+    def graves(self, offset: int, limit: int) -> Step[list[tuple[str, float, Record | None, bytes]]]:
+        """At most 1 MiB of them; no record where somebody damaged it."""
+
+        def read(reply: Sequence[Any]) -> list[tuple[str, float, Record | None, bytes]]:
             rows = zip(reply[0::4], reply[1::4], map(Record.read, reply[2::4]), reply[3::4], strict=True)
-            return [(i.decode(), float(at) / 1000, record, why or b"") for i, at, record, why in rows if record]
+            return [(i.decode(errors="replace"), float(at) / 1000, record, why or b"") for i, at, record, why in rows]
 
         return self._step("graves", (offset, limit), read)
 

@@ -230,8 +230,7 @@ class Inspector:
         queue = self._app.queue(name)
         yield from self._used(queue)
         counts = yield queue.transitions.counts()
-        graves = yield queue.transitions.graves(offset, limit)
-        return Letters(counts.dead, offset, [queue.dead.letter(*grave) for grave in graves])
+        return Letters(counts.dead, offset, (yield from queue.dead.page(limit, offset)))
 
     @verb
     def letter(self, job_id: str) -> Steps[DeadLetter]:

@@ -9,8 +9,9 @@
 --
 --   suspects     ZSET    entry -> ready since, server ms
 --
--- and is handed out one at a time to each worker, which runs it in a process of its own. The third crash makes it a
--- dead letter; a run that ends in any other way clears it.
+-- and is handed out one at a time to each worker, which runs it in a process of its own. A suspect whose worker died
+-- beside it may have killed the whole host, or not: that is a quarter of a crash. What speaks against a job is its
+-- *doubt*, in quarters; twelve, three crashes, make it a dead letter. A run that ends in any other way clears it.
 
 --- function job.begin(given: int) -> table
 return { now = clock.now(given), tally = tally.new(), lanes = {}, suspects = {}, ready = false, told = {} }
@@ -41,7 +42,7 @@ s.told[#s.told + 1] = id
 
 --- function job.remove(s: table, id: str, body: str, letter: str, text: str)
 -- Take a job that is not running out of the queue; its entry in a lane stays behind and is passed over.
-local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, crashes, ttl, tenant = record.parse(body)
+local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl, tenant = record.parse(body)
 redis.call("HDEL", base .. "jobs", id)
 if bit.band(flags, 32) > 0 then redis.call("HDEL", base .. "reasons", id) end
 if state == "r" then
@@ -98,7 +99,7 @@ local id = string.sub(token, 13)
 local body = record.get(id)
 if not body then verb, text = "drop", "its record was damaged" end
 if verb == "unknown" then verb, delay, text = job.stranger(s, id, delay, text) end
-local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, crashes, ttl, tenant = record.parse(header)
+local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl, tenant = record.parse(header)
 redis.call("HDEL", base .. "held:" .. me, id)
 if verb == "drop" then
   redis.call("HDEL", base .. "jobs", id)
@@ -114,23 +115,23 @@ if text ~= "" then
 end
 if verb == "crash" or verb == "suspect" then
   redis.call("HINCRBY", meta, "lost", 1)
+  if verb == "crash" then doubt = doubt + 4 elseif bit.band(flags, 16) > 0 then doubt = doubt + 1 end
   flags = bit.bor(flags, 16)
-  if verb == "crash" then crashes = crashes + 1 end
 elseif verb ~= "release" then
-  flags, crashes = bit.band(flags, 239), 0
+  flags, doubt = bit.band(flags, 239), 0
 end
 if verb == "retry" or verb == "bury" then attempts = math.min(attempts + 1, 65535) end
-if verb == "bury" or crashes >= 3 then
+if verb == "bury" or doubt >= 12 then
   redis.call("ZADD", base .. "dead", s.now, id)
   redis.call("HINCRBY", meta, "buried", 1)
   tally.move(s.tally, tenant, 3, 4)
   s.told[#s.told + 1] = id
-  body = record.with(body, "d", flags, generation, s.now, attempts, deliveries)
+  body = record.with(body, "d", flags, generation, s.now, attempts, deliveries, doubt)
 elseif delay > 0 then
   redis.call("HINCRBY", meta, "retried", 1)
   tally.move(s.tally, tenant, 3, 2)
   job.plan(s, { s.now + delay, record.entry(generation, #body, id) })
-  body = record.with(body, "s", flags, generation, s.now + delay, attempts, deliveries)
+  body = record.with(body, "s", flags, generation, s.now + delay, attempts, deliveries, doubt)
 else
   if verb == "release" then
     deliveries = math.max(0, deliveries - 1)
@@ -138,9 +139,9 @@ else
     redis.call("HINCRBY", meta, "retried", 1)
   end
   job.ready(s, verb == "release" and "front:" or "lane:", id, #body, flags, priority, tenant, generation, s.now, 3)
-  body = record.with(body, "r", flags, generation, s.now, attempts, deliveries)
+  body = record.with(body, "r", flags, generation, s.now, attempts, deliveries, doubt)
 end
-redis.call("HSET", base .. "jobs", id, record.crashed(body, crashes))
+redis.call("HSET", base .. "jobs", id, body)
 return true
 
 --- function job.plan(s: table, pairs_: table)
@@ -175,11 +176,11 @@ local bodies = redis.call("HMGET", base .. "jobs", unpack(ids))
 local set, late = {}, 0
 for i = 1, #due do
   if record.sound(bodies[i]) then
-    local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, crashes, ttl, tenant = record.parse(bodies[i])
+    local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl, tenant = record.parse(bodies[i])
     late = math.max(late, s.now - since)
     job.ready(s, list, ids[i], #bodies[i], flags, priority, tenant, generation, since, 2)
     set[#set + 1] = ids[i]
-    set[#set + 1] = record.with(bodies[i], "r", flags, generation, since, attempts, deliveries)
+    set[#set + 1] = record.with(bodies[i], "r", flags, generation, since, attempts, deliveries, doubt)
   end
 end
 redis.call("ZREM", base .. "schedule", unpack(due))
@@ -187,12 +188,13 @@ if #set > 0 then redis.call("HSET", base .. "jobs", unpack(set)) end
 return slice.left == 0, late
 
 --- function job.take_back(s: table, limit: int) -> bool
--- Jobs of incarnations whose lease ran out become suspects; those that were suspects already ran alone. Returns whether
--- there may be more of them.
+-- Jobs of incarnations whose lease ran out become suspects. Those that were suspects already are charged if they were
+-- all that a program without a worker had. Returns whether there may be more of them.
 local ended, claims, more = lease.overdue(s.now, limit)
 for i = 1, #claims do
   local me, token, header = unpack(claims[i])
-  local verb = bit.band(string.byte(header, 4), 16) > 0 and "crash" or "suspect"
+  local tried = bit.band(string.byte(header, 4), 16) > 0
+  local verb = tried and redis.call("HEXISTS", base .. "workers", me) == 0 and "crash" or "suspect"
   job.settle(s, me, verb, token, 0, '{"reason":"its worker was gone when the lease ran out"}')
 end
 lease.bury(ended)

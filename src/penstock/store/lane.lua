@@ -106,18 +106,21 @@ return letter == 97 and 1024 or 1024 * 2 ^ (letter - 97)
 -- What a step that goes in slices may touch: `left` entries, `bytes` of records, but at least one of any size.
 return { left = n, bytes = 1048576, fresh = true }
 
+--- function lane.fits(slice: table, size: int) -> bool
+-- Whether one more record of this size fits, which it takes up; the slice ends where one did not.
+if slice.left > 0 and (size <= slice.bytes or slice.fresh) then
+  slice.left, slice.bytes, slice.fresh = slice.left - 1, slice.bytes - size, false
+  return true
+end
+slice.left = 0
+return false
+
 --- function lane.fitting(slice: table, entries: table) -> table
--- The first of the entries that fit into what is left of `slice`; the slice ends where they were cut.
+-- The first of the entries that fit into what is left of `slice`.
 local fit = {}
 for i = 1, #entries do
-  local size = lane.size(entries[i])
-  if slice.left > 0 and (size <= slice.bytes or slice.fresh) then
-    fit[i] = entries[i]
-    slice.left, slice.bytes, slice.fresh = slice.left - 1, slice.bytes - size, false
-  else
-    slice.left = 0
-    break
-  end
+  if not lane.fits(slice, lane.size(entries[i])) then break end
+  fit[i] = entries[i]
 end
 return fit
 

@@ -201,27 +201,40 @@ return 1
 --- keys: base meta
 --- args: given: int, me: str, verb: str, text: str, more: int, started: *
 --- flags: allow-oom
--- The incarnation is dead. `started`: tokens of what ran, which ends as `verb` says, crash or suspect, for the reason
--- `text`; where `more` is 1 others follow. What was not started is handed back, some hundreds a call. Returns how many
--- claims are left: call again.
+-- The incarnation is dead. `started`: tokens of what ran, which ends as `verb` says (crash, suspect, release) for the
+-- reason `text`; where `more` is 1 others follow. What was not started is handed back. Some hundreds a call, and 1 MiB of
+-- records. Returns { how many claims are left, 1 when all of `started` are settled }: call again.
 local newer = record.check()
 if newer then return newer end
-if not redis.call("ZSCORE", base .. "leases", me) then return 0 end
+if not redis.call("ZSCORE", base .. "leases", me) then return { 0, 1 } end
 local s = job.begin(given)
-for i = started, #ARGV do job.settle(s, me, verb, ARGV[i], 0, text) end
-if more == 0 then
-  local rest = redis.call("HRANDFIELD", base .. "held:" .. me, 250, "WITHVALUES")
+local held, slice, done = base .. "held:" .. me, lane.slice(250), 1
+for i = started, #ARGV do
+  local id = string.sub(ARGV[i], 13)
+  if redis.call("HEXISTS", held, id) == 1 then
+    if not lane.fits(slice, redis.call("HSTRLEN", base .. "jobs", id)) then
+      done = 0
+      break
+    end
+    job.settle(s, me, verb, ARGV[i], 0, text)
+  end
+end
+if more == 0 and done == 1 then
+  local rest = redis.call("HRANDFIELD", held, slice.left, "WITHVALUES")
   local tokens = {}
-  for i = 1, #rest, 2 do tokens[#tokens + 1] = string.sub(rest[i + 1], 1, 12) .. rest[i] end
+  for i = 1, #rest, 2 do
+    if not lane.fits(slice, redis.call("HSTRLEN", base .. "jobs", rest[i])) then break end
+    tokens[#tokens + 1] = string.sub(rest[i + 1], 1, 12) .. rest[i]
+  end
   table.sort(tokens) -- in the order in which they were claimed
   for i = 1, #tokens do job.settle(s, me, "release", tokens[i], 0, "") end
 end
 if #s.suspects > 0 then wake.everyone(s.now) end
 job.commit(s)
-local left = redis.call("HLEN", base .. "held:" .. me)
+local left = redis.call("HLEN", held)
 if left == 0 then lease.leave(me) end
 if s.ready and not redis.call("HGET", meta, "paused") then wake.ring(s.now) end
-return left
+return { left, done }
 
 --- script cancel
 --- keys: base meta
@@ -337,12 +350,13 @@ return redis.call("HSET", base .. "waiters", id, table.concat(left, " "))
 --- keys: base meta
 --- args: offset: int, limit: int
 --- flags: no-writes
--- A page of the dead letters, latest first: { id, died at, record, reason, … }.
+-- A page of the dead letters, latest first: { id, died at, record, reason, … }. At most 1 MiB of records, but one.
 local newer = record.check()
 if newer then return newer end
-local page = {}
+local page, slice = {}, lane.slice(limit)
 local found = redis.call("ZRANGE", base .. "dead", offset, offset + limit - 1, "REV", "WITHSCORES")
 for i = 1, #found, 2 do
+  if not lane.fits(slice, redis.call("HSTRLEN", base .. "jobs", found[i])) then break end
   page[#page + 1] = found[i]
   page[#page + 1] = found[i + 1]
   page[#page + 1] = redis.call("HGET", base .. "jobs", found[i])
@@ -373,10 +387,9 @@ for i = ids, #ARGV do
   local id = ARGV[i]
   local body = redis.call("ZREM", base .. "dead", id) == 1 and record.get(id)
   if body then
-    local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, crashes, ttl, tenant = record.parse(body)
+    local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl, tenant = record.parse(body)
     redis.call("HDEL", base .. "reasons", id)
-    body = record.crashed(record.with(body, "r", bit.band(flags, 207), generation, s.now, 0, 0), 0)
-    redis.call("HSET", base .. "jobs", id, body)
+    redis.call("HSET", base .. "jobs", id, record.with(body, "r", bit.band(flags, 207), generation, s.now, 0, 0, 0))
     job.ready(s, "lane:", id, #body, 0, priority, tenant, generation, s.now, 4)
     n = n + 1
   end

@@ -12,7 +12,7 @@
 --   22      6      expires      server ms, 0 never or once handed out       (from a client: the time left)
 --   28      2      attempts     that failed
 --   30      2      deliveries   to a worker
---   32      1      crashes      of its process while it ran alone there
+--   32      1      doubt        how much speaks for it killing its worker, see job
 --   33      5      ttl          of its result, ms
 --   38      1+1    lengths of tenant and trace, which follow; then the payload
 --
@@ -20,21 +20,15 @@
 -- equal due times keep the order of enqueueing), a letter for the size of the record, and the id.
 
 --- function record.parse(body: str) -> int…
-local format, state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, crashes, ttl, tenants, traces =
+local format, state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl, tenants, traces =
   struct.unpack(">Bc1BBI6I6I6I6HHBI5BB", body)
-return state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, crashes, ttl,
+return state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl,
   string.sub(body, 41, 40 + tenants), 41 + tenants + traces
 
---- function record.with(body: str, state: str, flags: int, generation: int, since: int, attempts: int, deliveries: int) -> str
+--- function record.with(body: str, state: str, flags: int, generation: int, since: int, attempts: int, deliveries: int, doubt: int) -> str
 return string.sub(body, 1, 1) .. state .. string.sub(body, 3, 3) .. struct.pack(">BI6", flags, generation)
   .. string.sub(body, 11, 16) .. struct.pack(">I6", since) .. string.sub(body, 23, 28)
-  .. struct.pack(">HH", attempts, deliveries) .. string.sub(body, 33)
-
---- function record.crashed(body: str, crashes: int) -> str
-return string.sub(body, 1, 32) .. string.char(crashes) .. string.sub(body, 34)
-
---- function record.crashes(body: str) -> int
-return string.byte(body, 33)
+  .. struct.pack(">HHB", attempts, deliveries, doubt) .. string.sub(body, 34)
 
 --- function record.entry(generation: int, size: int, id: str) -> str
 local class = 97

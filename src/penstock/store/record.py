@@ -87,7 +87,8 @@ class Record:
 
     @property
     def crashes(self) -> int:
-        return int(self._fields[14])
+        """Whole ones: the server counts in quarters."""
+        return int(self._fields[14]) // 4
 
     @property
     def ttl(self) -> int:

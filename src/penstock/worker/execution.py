@@ -80,10 +80,15 @@ class Execution:
         error.__cause__ = cause
         return self.failed(run, error)
 
-    def crashed(self, run: Run, cause: str) -> Settlement:
-        """Its process died of it."""
+    def crashed(self, run: Run, cause: str, *, alone: bool = True) -> Settlement:
+        """Its process died of it; or, where others died with it, of one of them."""
         log.error("job %s (%s) has crashed: %s", run.claim.id, run.definition.name, cause)
-        return Settlement(run.claim.token, self._reason(cause), "crash")
+        return Settlement(run.claim.token, self._reason(cause), "crash" if alone else "suspect")
+
+    def postponed(self, run: Run, error: OSError) -> Settlement:
+        """It could not even begin here, for lack of memory or descriptors: no fault of its own."""
+        log.error("job %s (%s) is handed back: %s", run.claim.id, run.definition.name, error)
+        return Settlement(run.claim.token, self._reason(_sentence(error)), "later", self._settings.unknown_backoff)
 
     async def run(self, run: Run, *, timed: bool = True) -> Settlement:
         """Run an `async def` task on this loop; with its timeout, unless another sees to that."""

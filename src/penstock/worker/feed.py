@@ -10,6 +10,7 @@ from collections.abc import Callable
 from penstock.components.queue import Queue
 from penstock.components.transitions import Claim, Introduction, Settlement, Turn
 from penstock.driver.steps import Step
+from penstock.settings import MiB
 from penstock.store.record import mint_id
 from penstock.worker.board import Shown
 
@@ -34,7 +35,8 @@ class Feed:
         self.lease = lease
         self.sleep = sleep
         self.address = ""
-        self.held: set[bytes] = set()
+        self.held: dict[bytes, int] = {}
+        """Tokens, and the bytes of their records."""
         self.suspect: bytes | None = None
         """The one on trial here: no second one is asked for."""
         self.settled: list[Settlement] = []
@@ -60,7 +62,8 @@ class Feed:
         """The next turn; or, while one is unanswered, that one again."""
         if self._unanswered is None:
             self._number += 1
-            self._sent, self.settled = self.settled[:MOST_SETTLED], self.settled[MOST_SETTLED:]
+            n = self._most_settled()
+            self._sent, self.settled = self.settled[:n], self.settled[n:]
             # A message that comes from here on may overtake the answer, and must outlive it.
             self.wake_at = math.inf
             self._want = want
@@ -78,6 +81,15 @@ class Feed:
             )
         return self._unanswered
 
+    def _most_settled(self) -> int:
+        """The server rewrites the whole record of a job that does not just complete: of those 1 MiB at a time."""
+        size = 0
+        for place, settlement in enumerate(self.settled[:MOST_SETTLED]):
+            size += self.held.get(settlement.token, 0) if settlement.ending else 0
+            if size > MiB and place:
+                return place
+        return MOST_SETTLED
+
     def _free_for_trial(self) -> bool:
         return self.suspect is None or any(settlement.token == self.suspect for settlement in self._sent)
 
@@ -90,14 +102,14 @@ class Feed:
             self._begin()
             return []
         for settlement in self._sent:
-            self.held.discard(settlement.token)
+            self.held.pop(settlement.token, None)
             if settlement.token == self.suspect:
                 self.suspect = None
         for settlement in turn.stale:
             log.warning("settlement of job %s refused: it was taken back", settlement.id)
         self._sent = []
         for claim in turn.claims:
-            self.held.add(claim.token)
+            self.held[claim.token] = len(claim.record.body)
             if claim.record.is_suspect:
                 self.suspect = claim.token
         self.keep(asked_at)

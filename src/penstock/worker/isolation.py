@@ -102,7 +102,9 @@ class Isolation:
         async with self._slots:
             try:
                 child = (await self._ready()).fork()
-            except (OSError, RuntimeError) as error:
+            except OSError as error:
+                return self._execution.postponed(run, error)
+            except RuntimeError as error:
                 return self._execution.failed(run, error)
             try:
                 async with asyncio.timeout(run.definition.timeout):
@@ -114,8 +116,10 @@ class Isolation:
             finally:
                 await child.end()
             if ended == NOT_FORKED:
-                return self._execution.failed(run, OSError("no process could be started for it"))
-            return self._execution.crashed(run, _cause(ended)) if answer is None else self._read(run, answer)
+                return self._execution.postponed(run, OSError("no process could be started for it"))
+            if answer is None:
+                return self._execution.crashed(run, _cause(ended), alone=ended is not None or child.was_alone)
+            return self._read(run, answer)
 
     def _order(self, run: Run) -> bytes:
         where, claim = run.definition.importable, run.claim
@@ -265,6 +269,7 @@ class ForkServer:
         self._process.kill()
         self._process.wait()
         for child in self._children.values():
+            child.was_alone = len(self._children) == 1
             if child.pid:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(child.pid, signal.SIGKILL)
@@ -293,6 +298,8 @@ class Child:
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self.pid = 0
+        self.was_alone = False
+        """It was the only one when the fork server went."""
         self.ended: asyncio.Future[int | None] = self._loop.create_future()
 
     async def ask(self, order: bytes) -> bytes | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+import threading
+import time
 from collections.abc import Callable
 
 _NAME = "PENSTOCK_LIFELINE"
@@ -26,16 +27,20 @@ class Lifeline:
         os.close(self._ours)
 
 
-def watch_parent(gone: Callable[[], None]) -> None:
-    """Call `gone` on the running loop when the parent has ended. Does nothing in a process that got no lifeline."""
+def watch_parent(gone: Callable[[], object], patience: float) -> None:
+    """When the parent has ended, call `gone`, in a thread; who is still there after `patience` seconds ends at once.
+
+    Does nothing in a process that got no lifeline.
+    """
     handed = os.environ.pop(_NAME, None)
     if handed is None:
         return
-    loop, end = asyncio.get_running_loop(), int(handed)
+    end = int(handed)
 
-    def ended() -> None:
-        loop.remove_reader(end)
-        os.close(end)
+    def wait() -> None:
+        os.read(end, 1)
         gone()
+        time.sleep(patience)
+        os._exit(1)
 
-    loop.add_reader(end, ended)
+    threading.Thread(target=wait, name="penstock-lifeline", daemon=True).start()

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from penstock.components.job import Reason
 from penstock.components.queue import Queue
+from penstock.components.transitions import Ending
 from penstock.errors import PenstockError
 from penstock.settings import WorkerSettings
 from penstock.worker.board import Board
@@ -76,39 +77,53 @@ class Supervisor:
         self._stopping.set()
         if self._stops == 1:
             patience = self._settings.stop_timeout + _GRACE
-            asyncio.get_running_loop().call_later(patience, self._signal, signal.SIGKILL)
-        self._signal(signal.SIGTERM)
-
-    def _signal(self, number: signal.Signals) -> None:
+            asyncio.get_running_loop().call_later(patience, self._kill)
         for child in self._children:
-            with contextlib.suppress(ProcessLookupError):
-                child.process.send_signal(number)
+            child.send(signal.SIGTERM)
+
+    def _kill(self) -> None:
+        for child in self._children:
+            child.blameless = True
+            child.send(signal.SIGKILL)
 
     async def _keep(self) -> None:
         """One process, and its successors."""
         pause = 0.0
         while not self._stops:
-            child = await Child.start(self._command, self._queues, self._settings.concurrency)
+            try:
+                child = await Child.start(self._command, self._queues, self._settings.concurrency)
+            except OSError as error:  # no memory, no descriptors: the others go on
+                pause = self._longer(pause)
+                log.error("no new worker could be started, trying again in %.1f s: %s", pause, error)
+                await self._rest(pause)
+                continue
             self._children.append(child)
             if self._stops:  # while it was on its way
-                child.process.terminate()
+                child.send(signal.SIGTERM)
             beating = asyncio.create_task(child.keep_alive(self._app.settings.lease))
             began = time.monotonic()
             code = await child.process.wait()
             self._children.remove(child)
             beating.cancel()
-            if code:
-                await child.mourn(within=self._app.settings.lease)
+            # What it runs may end it with any exit code: its board tells how it stood.
+            died, worked = child.held_jobs(), child.worked()
+            await child.mourn(within=self._app.settings.lease)
             child.close()
-            if code == USAGE:
+            if code == USAGE and not worked:
                 self._failed = code
                 self.stop()
-            if self._stops or (code == 0 and self._settings.burst):
+            if self._stops or (code == 0 and not died and self._settings.burst):
                 return
-            pause = 0.0 if time.monotonic() - began > _YOUNG else min(_LONGEST_PAUSE, pause * 2 or _FIRST_PAUSE)
+            pause = 0.0 if time.monotonic() - began > _YOUNG else self._longer(pause)
             log.error("worker %d %s; a new one starts in %.1f s", child.process.pid, child.cause, pause)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause)
+            await self._rest(pause)
+
+    def _longer(self, pause: float) -> float:
+        return min(_LONGEST_PAUSE, pause * 2 or _FIRST_PAUSE)
+
+    async def _rest(self, pause: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), pause)
 
 
 class Child:
@@ -122,17 +137,26 @@ class Child:
         self._lifeline = lifeline
         self._queues = queues
         self._cpu = 0
+        self.blameless = False
+        """It was killed by us, for no fault of its jobs."""
 
     @classmethod
     async def start(cls, command: Sequence[str], queues: Sequence[Queue], runners: int) -> Child:
         board = Board.make(len(queues), runners)
-        with Lifeline() as lifeline:
+        with contextlib.ExitStack() as failed, Lifeline() as lifeline:
+            failed.callback(board.close)
+            failed.callback(lifeline.cut)
             # In a session of its own: Ctrl-C reaches the supervisor alone, which tells the children once.
             process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
                 pass_fds=(board.fd, lifeline.theirs), env={**os.environ, **lifeline.environment, BOARD: str(board.fd)},
             )  # fmt: skip
+            failed.pop_all()
         return cls(process, board, lifeline, queues)
+
+    def send(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
 
     def close(self) -> None:
         self._board.close()
@@ -146,16 +170,27 @@ class Child:
             return f"ended with exit code {code}"
         return f"was killed by {signal.Signals(-code).name}"
 
+    def worked(self) -> bool:
+        """It got as far as its first turn."""
+        return any(shown.renewed for shown in self._board.shown())
+
+    def held_jobs(self) -> bool:
+        return any(shown.holds for shown in self._board.shown())
+
     async def mourn(self, within: float) -> None:
-        """Give its jobs back. When the server does not answer `within` seconds, its leases have run out."""
+        """Give its jobs back. When the server does not answer `within` seconds, its leases have run out.
+
+        All its queues are one process: what ran is charged only if it was one job in all of them.
+        """
         running = self._board.running()
+        ending: Ending = "crash" if sum(map(len, running.values())) == 1 else "suspect"
         name = f"{socket.gethostname()}:{self.process.pid}"
         why = Reason(f"its worker process {self.cause}", "", name)
         for number, (queue, shown) in enumerate(zip(self._queues, self._board.shown(), strict=True)):
             if not shown.me:
                 continue
             try:
-                work = queue.abandon(shown.me, running[number], why)
+                work = queue.abandon(shown.me, running[number], "release" if self.blameless else ending, why)
                 await asyncio.wait_for(queue._drivers.aio.run(work), within)
             except (PenstockError, TimeoutError) as error:
                 log.warning("worker %d's jobs on queue %s wait for its lease: %s", self.process.pid, queue.name, error)

@@ -139,7 +139,7 @@ class _Command:
 
     async def _be_child(self, board: int) -> int:
         worker = self._worker(Board(board))
-        _listen(worker.stop, signal.SIGTERM)
+        self._listen(worker.stop, signal.SIGTERM)
         await worker.run()
         return Exit.OK
 
@@ -153,10 +153,22 @@ class _Command:
             work.close()
             raise
         self._introduce(where)
-        _listen(stop, signal.SIGINT, signal.SIGTERM)
+        self._listen(stop, signal.SIGINT, signal.SIGTERM)
         code = await work
         log.info("stopped")
         return code or Exit.OK
+
+    def _listen(self, stop: Callable[[], None], *signals: signal.Signals) -> None:
+        """To these signals, and for the end of the process that started this one and watches over it."""
+        loop = asyncio.get_running_loop()
+        for number in signals:
+            loop.add_signal_handler(number, stop)
+
+        def orphaned() -> None:
+            log.warning("the parent process is gone: stopping")
+            loop.call_soon_threadsafe(stop)
+
+        watch_parent(orphaned, self.settings.stop_timeout + 5)
 
     def _introduce(self, where: str) -> None:
         """Who works, where, at what, and how to stop it."""
@@ -171,18 +183,6 @@ class _Command:
         for queue in (name for name, known in tasks.items() if not known):
             others = ", ".join(self.app.registry.queues()) or "none"
             log.warning("queue %s has no task in this app, jobs found there are handed back; it has: %s", queue, others)
-
-
-def _listen(stop: Callable[[], None], *signals: signal.Signals) -> None:
-    """To these signals, and for the end of the process that started this one and watches over it."""
-
-    def orphaned() -> None:
-        log.warning("the parent process is gone: stopping")
-        stop()
-
-    for number in signals:
-        asyncio.get_running_loop().add_signal_handler(number, stop)
-    watch_parent(orphaned)
 
 
 def describe_server(app: Penstock) -> str:
