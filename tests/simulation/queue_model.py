@@ -223,16 +223,16 @@ class QueueModel:
             self.incarnations[me].till = self.now + lease
         return self.alive(me)
 
-    def abandon(self, me: str, ending: Ending, cause: bytes, started: Sequence[bytes]) -> int:
+    def abandon(self, me: str, ending: Ending, cause: bytes, started: Sequence[bytes]) -> tuple[int, bool]:
         if me not in self.incarnations:
-            return 0
+            return 0, True
         mine = self.incarnations[me]
         for token in started:
             self._settle(mine, Settlement(token, cause, ending))
         for key, claim in list(mine.held.items()):
             self._settle(mine, Settlement(claim + key.encode(), b"", "release"))
         del self.incarnations[me]
-        return 0
+        return 0, True
 
     def settle(self, me: str, settlement: Settlement) -> bool:
         """One claim on its own. What was settled so may be said again."""

@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 EXAMPLES = int(os.environ.get("PENSTOCK_SIMULATION", "0"))
 QUICK = settings(
-    max_examples=300,
+    max_examples=150,
     stateful_step_count=60,
     derandomize=True,
     database=None,
