@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -85,20 +86,26 @@ def children(pid: int) -> list[int]:
 def main() -> None:
     _warm_up()
     alive: set[int] = set()
-
-    def bury(*_: object) -> None:
-        for pid in list(alive):
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                alive.discard(pid)
-
-    signal.signal(signal.SIGCHLD, bury)
-    for line in sys.stdin:
-        pid = os.fork()
-        if not pid:
-            _hatched(json.loads(line))
-        alive.add(pid)
-        print(pid, flush=True)
-    for pid in list(alive):
+    # A signal that comes just before a blocking read would be noticed after it; hence the pipe.
+    wake, waker = os.pipe()
+    os.set_blocking(waker, False)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        ready, _, _ = select.select([0, wake], [], [])
+        if wake in ready:
+            os.read(wake, 4096)
+            alive -= {pid for pid in alive if os.waitpid(pid, os.WNOHANG)[0]}
+        if 0 in ready:
+            order = os.read(0, 65536)  # one at a time: the next is sent when this one is answered
+            if not order:
+                break
+            pid = os.fork()
+            if not pid:
+                _hatched(json.loads(order))
+            alive.add(pid)
+            print(pid, flush=True)
+    for pid in alive:
         os.kill(pid, signal.SIGKILL)
 
 
@@ -112,6 +119,7 @@ def _warm_up() -> None:
 
 def _hatched(order: dict[str, Any]) -> None:
     """In the fork; never returns."""
+    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     silence = os.open(os.devnull, os.O_RDWR)
     os.dup2(silence, 0)
