@@ -45,6 +45,11 @@ SIBLINGS = {
     ("shelf", "shape"): "the same",
     ("directory", "shape"): "the same",
     ("directory", "shelf"): "the scripts of a directory as steps, split off for size",
+    ("lock", "holding"): "what a lock and a permit have in common",
+    ("semaphore", "holding"): "the same",
+    ("lock", "renewal"): "what is held is renewed",
+    ("semaphore", "renewal"): "the same",
+    ("holding", "renewal"): "the same",
 }
 
 KEYS = "penstock/store/keys.py"

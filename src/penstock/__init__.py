@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from penstock.app import Penstock
     from penstock.components.contacts import Contacts
     from penstock.components.directory import Directory, Entry
+    from penstock.components.holding import Party
     from penstock.components.job import Job, JobInfo, Status
+    from penstock.components.lock import Held, Lock, LockInfo
     from penstock.components.queue import DeadLetter, Item, Queue, Tenant
+    from penstock.components.semaphore import Permit, Semaphore, SemaphoreInfo
     from penstock.components.task import Call, Task
     from penstock.components.transitions import Counts, TenantCounts, WorkerInfo
     from penstock.errors import (
@@ -35,9 +38,11 @@ if TYPE_CHECKING:
         JobFailed,
         JobNotFound,
         LeaseLost,
+        LockTimeout,
         NotDurable,
         PayloadTooLarge,
         PenstockError,
+        PermitTimeout,
         ResultNotKept,
         ResultTimeout,
         ServerError,
@@ -57,13 +62,17 @@ else:
         "app": "Penstock",
         "components.contacts": "Contacts",
         "components.directory": "Directory Entry",
+        "components.holding": "Party",
         "components.job": "Job JobInfo Status",
+        "components.lock": "Held Lock LockInfo",
         "components.queue": "DeadLetter Item Queue Tenant",
+        "components.semaphore": "Permit Semaphore SemaphoreInfo",
         "components.task": "Call Task",
         "components.transitions": "Counts TenantCounts WorkerInfo",
         "errors": "BadCall BadName ConfigurationError DurabilityUnavailable FormatTooNew JobCancelled JobError "
-        "JobExpired JobFailed JobNotFound LeaseLost NotDurable PayloadTooLarge PenstockError ResultNotKept "
-        "ResultTimeout ServerError ServerFull ServerRefused ServerTooOld ServerUnavailable UnknownTask",
+        "JobExpired JobFailed JobNotFound LeaseLost LockTimeout NotDurable PayloadTooLarge PenstockError "
+        "PermitTimeout ResultNotKept ResultTimeout ServerError ServerFull ServerRefused ServerTooOld "
+        "ServerUnavailable UnknownTask",
         "settings": "Settings WorkerSettings",
         "tasks.definition": "Options",
         "tasks.retry": "Drop Retry RetryLater",
@@ -95,6 +104,7 @@ __all__ = [
     "DurabilityUnavailable",
     "Entry",
     "FormatTooNew",
+    "Held",
     "Item",
     "Job",
     "JobCancelled",
@@ -104,16 +114,24 @@ __all__ = [
     "JobInfo",
     "JobNotFound",
     "LeaseLost",
+    "Lock",
+    "LockInfo",
+    "LockTimeout",
     "NotDurable",
     "Options",
+    "Party",
     "PayloadTooLarge",
     "Penstock",
     "PenstockError",
+    "Permit",
+    "PermitTimeout",
     "Queue",
     "ResultNotKept",
     "ResultTimeout",
     "Retry",
     "RetryLater",
+    "Semaphore",
+    "SemaphoreInfo",
     "ServerError",
     "ServerFull",
     "ServerRefused",

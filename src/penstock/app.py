@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
@@ -9,7 +10,10 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 from penstock.components.contacts import Contacts, Order
 from penstock.components.directory import Directory
 from penstock.components.job import Job
+from penstock.components.lock import Held, Lock
 from penstock.components.queue import Item, Queue
+from penstock.components.renewal import Renewer
+from penstock.components.semaphore import Permit, Semaphore
 from penstock.components.task import Call, Task, enqueue_all
 from penstock.components.transitions import Clock
 from penstock.driver.connect import Driver
@@ -73,6 +77,7 @@ class Penstock:
         self.registry = Registry()
         self.clock = Clock()
         self._driver = Driver(address, self.settings)
+        self._renewer = Renewer(self._driver)
         self._queues: dict[str, Queue] = {}
 
     @property
@@ -197,14 +202,63 @@ class Penstock:
         """
         return Directory(name, self._driver, self.settings.prefix, accents=accents, words=words, shards=shards)
 
+    def lock(
+        self,
+        name: str | Sequence[str],
+        *,
+        lease: float,
+        wait: float | None = None,
+        on_loss: Callable[[Held], object] | None = None,
+        cancel_on_loss: bool = False,
+    ) -> Lock:
+        """A lock: `with app.lock("invoice:7", lease=10, wait=5) as held:`. No round trip before it is entered.
+
+        name     also several names at once, taken all together or not at all; on a cluster they share a hash tag. The
+                 lock is the key of that name in the server, whatever the app's prefix, so that the locks of
+                 other libraries (redis-py, redsync) and of other apps on the same name are respected.
+        lease    seconds after which the lock passes on when its owner died; a living one renews it
+        wait     seconds to stand in line; None for ever, 0 answers at once
+        on_loss  called with what was held when it is lost: on the loop that took it, or in a thread of its own
+        cancel_on_loss  cancel the asyncio task that took it; `async with` then raises LeaseLost
+        """
+        return Lock(
+            name, self._driver, self._renewer, lease=lease, wait=wait, on_loss=on_loss, cancel_on_loss=cancel_on_loss
+        )
+
+    def semaphore(
+        self,
+        name: str,
+        *,
+        limit: int,
+        permits: int = 1,
+        lease: float | None = None,
+        wait: float | None = None,
+        on_loss: Callable[[Permit], object] | None = None,
+        cancel_on_loss: bool = False,
+    ) -> Semaphore:
+        """A semaphore: `with app.semaphore("market:17", limit=5) as permit:`. No round trip before it is entered.
+
+        limit    permits there are; a limit set in the server (`set_limit`) goes before it
+        permits  how many to take, together
+        lease    seconds after which the permits of a holder that died are free; None: the app's setting
+        wait, on_loss, cancel_on_loss  as for `lock`
+        """
+        return Semaphore(
+            name, self.settings.prefix, self._driver, self._renewer, limit=limit, permits=permits,
+            lease=self.settings.lease if lease is None else lease, wait=wait, on_loss=on_loss,
+            cancel_on_loss=cancel_on_loss,
+        )  # fmt: skip
+
     # --- life ---
 
     def close(self) -> None:
         """Close connections and, if this was its last user, the embedded server."""
+        self._renewer.close()
         self._driver.close()
 
     async def aclose(self) -> None:
         """`close()` for asyncio code."""
+        await asyncio.to_thread(self._renewer.close)
         await self._driver.aclose()
 
     def __enter__(self) -> Penstock:

@@ -14,7 +14,9 @@
     │   ├── FormatTooNew              the stored data is from a newer Penstock
     │   ├── DurabilityUnavailable     nothing was enqueued: the server cannot promise the disk
     │   └── NotDurable                enqueued, but the promise did not come in time
-    ├── LeaseLost                 the claim is somebody else's now: drop the work
+    ├── LeaseLost                 the claim, lock or permit is somebody else's now: drop the work
+    ├── LockTimeout               (also a TimeoutError) others held the lock all the time
+    ├── PermitTimeout             (also a TimeoutError) others held the permits all the time
     └── JobError                  asking for a result
         ├── JobFailed                 it is a dead letter; the reason is in the text
         ├── JobCancelled
@@ -86,7 +88,15 @@ class NotDurable(ServerError):
 
 
 class LeaseLost(PenstockError):
-    """The lease on a claim ran out or was taken back; nothing was written. Drop the work: another may have it."""
+    """The lease on a claim, a lock or a permit ran out or was taken back. Drop the work: another may have it."""
+
+
+class LockTimeout(PenstockError, TimeoutError):
+    """The lock was not free within `wait`. Nothing is held, no place in line is kept."""
+
+
+class PermitTimeout(PenstockError, TimeoutError):
+    """The permits were not free within `wait`. Nothing is held, no place in line is kept."""
 
 
 class JobError(PenstockError):

@@ -105,8 +105,9 @@ def test_what_cannot_be_read_is_refused_with_its_place(script: str, complaint: s
 
 def test_a_library_reads_the_files_of_the_store():
     """Every file of nouns can be cut, though a file without scripts gives none."""
-    names = [file.name for file in files("penstock.store").iterdir() if file.name.endswith(".lua")]
-    library = Library(*names)
-    for name, script in library.scripts.items():
-        assert library[name] is script
-        assert script.source.startswith("#!lua")
+    names = {file.name for file in files("penstock.store").iterdir() if file.name.endswith(".lua")}
+    of_line = {"line.lua", "lock.lua", "semaphore.lua"}  # their scripts have the same names as each other's
+    for library in (Library(*names - of_line), Library("line.lua", "lock.lua"), Library("line.lua", "semaphore.lua")):
+        for name, script in library.scripts.items():
+            assert library[name] is script
+            assert script.source.startswith("#!lua")

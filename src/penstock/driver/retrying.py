@@ -15,7 +15,15 @@ import logging
 import random
 import time
 
-from penstock.errors import FormatTooNew, PenstockError, ServerError, ServerFull, ServerRefused, ServerUnavailable
+from penstock.errors import (
+    ConfigurationError,
+    FormatTooNew,
+    PenstockError,
+    ServerError,
+    ServerFull,
+    ServerRefused,
+    ServerUnavailable,
+)
 
 log = logging.getLogger("penstock")
 
@@ -52,17 +60,19 @@ _AGAIN = {LOST, MOVED, ASK, "LOADING", "TRYAGAIN", "READONLY", "CLUSTERDOWN", "M
 # After these the node is not, or may no longer be, the one that serves the key.
 ASTRAY = {LOST, "READONLY", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED"}
 
-_FINAL: dict[str, type[ServerError]] = {
+_FINAL: dict[str, type[PenstockError]] = {
     "OOM": ServerFull,
     "NOAUTH": ServerRefused,
     "WRONGPASS": ServerRefused,
     "NOPERM": ServerRefused,
     "PENSTOCKFORMAT": FormatTooNew,
+    "CROSSSLOT": ConfigurationError,
 }
 
 _HINTS = {
     "OOM": "the server is at `maxmemory` and nothing was written: raise it, or let the workers catch up",
     "NOAUTH": "the server wants another user or password: valkey://user:password@host/0",
+    "CROSSSLOT": "on a cluster the keys of one step share a hash tag: name them {tag}:a and {tag}:b",
     "NOPERM": "this user lacks a right: `ACL SETUSER` must allow scripts, blocking commands and our key prefix",
 }
 
@@ -137,7 +147,7 @@ def _tell(error: Exception, address: str, now: float) -> None:
         log.warning("no answer from %s for a second, trying on: %s", address, error)
 
 
-def translated(error: Exception, word: str) -> ServerError:
+def translated(error: Exception, word: str) -> PenstockError:
     """Our error for one that no second attempt mends."""
     hint = _HINTS.get("NOAUTH" if word == "WRONGPASS" else word)
     return _FINAL.get(word, ServerError)(f"{error} ({hint})" if hint else str(error))

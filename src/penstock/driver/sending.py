@@ -100,7 +100,8 @@ class Sender(Generic[L, W]):
                 break
         if producer is not None:
             self._producers.append(producer)
-        return step.read(reply)
+        read = step.again if attempts is not None and step.again is not None else step.read
+        return read(reply)
 
     def _producer(self) -> list[Any]:
         try:
@@ -317,7 +318,8 @@ class Sender(Generic[L, W]):
         if isinstance(effect, Step):
             return await self.send(effect, patience)
         if isinstance(effect, Listen):
-            opened.append(self.listen(effect.inbox))
+            common = effect.common and not self._connector.is_cluster
+            opened.append(self.listen(effect.common if common else effect.inbox, effect.calm))
             return opened[-1]
         if isinstance(effect, Ask):
             return await self._insist(partial(self._ask, effect), patience)
@@ -327,12 +329,12 @@ class Sender(Generic[L, W]):
 
     # --- waiting ---
 
-    def listen(self, inbox: str) -> W:
+    def listen(self, inbox: str, calm: int = 1) -> W:
         """Open a waiter at the inbox whose key begins so. Close it when done; nobody else does."""
         with self._inboxes_lock:
             found = self._inboxes.get(inbox)
             if found is None:
-                found = self._inboxes[inbox] = Inbox(self, inbox, self._name)
+                found = self._inboxes[inbox] = Inbox(self, inbox, self._name, calm)
                 self.start(found)
             return self.place(found, self._name, next(self._numbers))
 

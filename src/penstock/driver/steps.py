@@ -37,6 +37,7 @@ class Step(Generic[R]):
     A script whose first two arguments are `producer` and `number` is numbered by the driver: what stands
     there in `args` is replaced, so that a call whose reply was lost is recognised when it is sent again.
     `durable`: answer only when the write is on disk or on a replica.
+    `again`: how to read the reply when an earlier copy of the step may have been done, if that makes a difference.
     """
 
     script: Script
@@ -44,11 +45,15 @@ class Step(Generic[R]):
     args: tuple[Arg, ...]
     read: Callable[[Any], R]
     durable: bool = False
+    again: Callable[[Any], R] | None = None
 
     def then(self, follow: Callable[[R], T]) -> Step[T]:
         """The same call, its answer handed on."""
-        read = self.read
-        return Step(self.script, self.keys, self.args, lambda reply: follow(read(reply)), self.durable)
+        read, again = self.read, self.again or self.read
+        return Step(
+            self.script, self.keys, self.args, lambda reply: follow(read(reply)), self.durable,
+            lambda reply: follow(again(reply)),
+        )  # fmt: skip
 
 
 class Waiter(Protocol):
@@ -59,15 +64,26 @@ class Waiter(Protocol):
         """What to tell a script: `process/number`. A message sent there ends the wait."""
         ...
 
+    @property
+    def post(self) -> str:
+        """The same for a script that does not know the inbox: `inbox key/number`."""
+        ...
+
     def close(self) -> None:
         """Give the place up; no I/O."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Open a waiter on the inbox whose key begins with `inbox` (see `store/keys.py`)."""
+    """Open a waiter on the inbox whose key begins with `inbox` (see `store/keys.py`).
+
+    `common`: the inbox to use instead where one server has all keys, so that waiting for many things takes one
+    connection. `calm`: so many times as long as others its reader may block; for who looks now and then anyway.
+    """
 
     inbox: str
+    common: str = ""
+    calm: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +136,7 @@ class AwaitedWaiter(Waiter, Protocol):
 class AioDriver(Protocol):
     async def run(self, work: Step[R] | Steps[R]) -> R: ...
     def listen(self, inbox: str) -> AwaitedWaiter: ...
+    async def aclose(self) -> None: ...
 
 
 class Drivers(Protocol):

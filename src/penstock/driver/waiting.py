@@ -65,11 +65,12 @@ class Face(Protocol):
 class Inbox:
     """The waiters of one face at one inbox key, and the reader that serves them."""
 
-    def __init__(self, face: Face, prefix: str, name: str) -> None:
+    def __init__(self, face: Face, prefix: str, name: str, calm: int = 1) -> None:
         self.prefix = prefix
         self.key = prefix + name
         self.waiters: dict[int, Place] = {}
         self._face = face
+        self._block = face.settings.block * calm
         self._line: Line | None = None
         self._attempts = Attempts(face.settings.give_up_after)
         self._lost = self._stopped = False
@@ -115,7 +116,7 @@ class Inbox:
             if self._lost:
                 self._lost = False
                 self.wake("")
-        block = settings.block * min(_MOST_SHARED, len(_reading))
+        block = self._block * min(_MOST_SHARED, len(_reading))
         if self._stopped:
             return []
         self._line.allow(block + settings.reply_timeout)
@@ -165,6 +166,7 @@ class Place:
 
     def __init__(self, inbox: Inbox, name: str, number: int) -> None:
         self.address = f"{name}/{number}"
+        self.post = f"{inbox.key}/{number}"
         self._inbox = inbox
         self._number = number
         inbox.waiters[number] = self

@@ -64,6 +64,27 @@ PROBE = {"probe": ("STRING", "a write that `penstock doctor` times", "TTL")}
 
 TABLES = (QUEUE, CONTACTS, DIRECTORY, PROBE)
 
+LINE = {
+    "line": ("ZSET", "request -> ticket", "TTL"),
+    "looks": ("ZSET", "request -> when it comes by itself", "TTL"),
+    "offers": ("ZSET", "request -> until when it must take what it was handed", "TTL"),
+    "gone": ("ZSET", "process that did not take it -> since when", "TTL"),
+    "inbox:": ("LIST", "messages for one process", "TTL"),
+}
+"""Of a lock or a semaphore that somebody waits for."""
+
+LOCK = {"fence": ("STRING", "the last fence", "TTL"), **LINE}
+"""Beside the lock itself, a STRING with a TTL whose key is the name given."""
+
+SEMAPHORE = {
+    "holders": ("ZSET", "permit -> until when it is held", "TTL"),
+    "limit": ("STRING", "the limit that was set", "the operator"),
+    **LINE,
+}
+
+COMMON_INBOX = "penstock:inbox:"
+"""Begins the inbox of a process for all locks and semaphores of one server; on a cluster each has its own."""
+
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
 _KEY = re.compile(r"\{([^:}]+):([^}]+)\}:(.+)", re.DOTALL)
 
@@ -170,3 +191,92 @@ class QueueKeys:
     def user(self, name: str) -> str:
         """A key of the user's own in the queue's slot, for transactions with the queue."""
         return f"{self.base}user:{name}"
+
+
+MOST_BYTES = 1024
+"""Of a lock's or a semaphore's name; it stands in each of its keys and requests."""
+
+
+def check_text(kind: str, name: str) -> str:
+    """A name with any Unicode in it, or ConfigurationError with the fix."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{kind} name {name!r}: half a character (a lone surrogate) cannot be sent") from None
+    if not 1 <= size <= MOST_BYTES:
+        shown = repr(name) if size < 60 else f"{name[:20]!r}…"
+        raise ConfigurationError(f"{kind} name {shown} has {size:,} bytes: use 1 to {MOST_BYTES:,}, or a digest of it")
+    return name
+
+
+@dataclass(frozen=True)
+class LockKeys:
+    """The names of one lock's keys. The lock itself is at the very name given, as other libraries have it; the keys
+    beside it share its slot. They have no prefix of the app: who shares the lock shares its line."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        check_text("lock", self.name)
+        if self._tag is None and "}" in self.name:
+            raise ConfigurationError(
+                f"lock name {self.name!r}: no other key can have its slot; leave out the '}}', "
+                f"or put what is to be the hash tag between braces: {{tag}}:rest"
+            )
+
+    @property
+    def _tag(self) -> str | None:
+        """What stands between the first brace and the next closing one: that alone decides on the slot."""
+        _, brace, rest = self.name.partition("{")
+        tag, closing, _ = rest.partition("}")
+        return tag if brace and closing and tag else None
+
+    @cached_property
+    def base(self) -> str:
+        return f"penstock:lock:{self.name}:" if self._tag else f"penstock:{{{self.name}}}:lock:"
+
+    @cached_property
+    def declared(self) -> tuple[str, str]:
+        """What every script of the lock declares: `base` and the lock."""
+        return (self.base, self.name)
+
+    @cached_property
+    def inbox(self) -> str:
+        return self.base + "inbox:"
+
+
+LOCK_FENCES = ("penstock:*:fence",)
+"""Patterns of the keys that tell which locks there are, for an operator who looks for them."""
+
+
+def lock_of(key: str) -> str | None:
+    """The name of the lock a `fence` key is of."""
+    if (match := re.fullmatch(r"penstock:\{(.+)\}:lock:fence", key, re.DOTALL)) and "}" not in match[1]:
+        return match[1]
+    match = re.fullmatch(r"penstock:lock:(.+):fence", key, re.DOTALL)
+    return match and match[1]
+
+
+@dataclass(frozen=True)
+class SemaphoreKeys:
+    """The names of one semaphore's keys."""
+
+    prefix: str
+    name: str
+
+    def __post_init__(self) -> None:
+        if "}" in check_text("semaphore", self.name):
+            raise ConfigurationError(f"semaphore name {self.name!r}: leave out the '}}', it would end the hash tag")
+
+    @cached_property
+    def base(self) -> str:
+        return f"{{{self.prefix}:semaphore:{self.name}}}:"
+
+    @cached_property
+    def declared(self) -> tuple[str, str]:
+        """What every script of the semaphore declares: `base` and `holders`."""
+        return (self.base, self.base + "holders")
+
+    @cached_property
+    def inbox(self) -> str:
+        return self.base + "inbox:"

@@ -1,0 +1,123 @@
+"""A lock: one owner at a time over all hosts, in order of arrival, with a fence that rises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from penstock.components.holding import Holding, Leased, Party, Terms, check_times, waiting_parties
+from penstock.components.renewal import Renewer
+from penstock.driver.steps import Drivers, Step, verb
+from penstock.errors import ConfigurationError, LockTimeout
+from penstock.store.keys import LockKeys
+from penstock.store.scripts import Library
+
+MOST_NAMES = 100
+"""Locks that are taken at once; each costs some microseconds of server time."""
+
+SHOWN = 100
+"""Waiters that `info` names."""
+
+
+@cache
+def scripts() -> Library:
+    return Library("line.lua", "lock.lua")
+
+
+@dataclass(frozen=True, slots=True)
+class LockInfo:
+    """What the server knows of a lock: who holds it, and who waits, first come first (at most a hundred are named)."""
+
+    name: str
+    holder: Party | None
+    fence: int | None
+    waiting: int
+    waiters: tuple[Party, ...]
+
+
+class Held(Holding):
+    """A lock in hand.
+
+    fence  a number that rises with each owner of the lock, also across a failover. Send it along with what you write,
+           and have the place where it is written refuse a lower one than the last: that stops a late owner.
+    """
+
+    _leased: Lock
+
+    @property
+    def fence(self) -> int:
+        return self._fence
+
+    @property
+    def key(self) -> str:
+        """Where the lock is in the server: a string that holds `token`."""
+        return self._leased.key
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self._leased.keys
+
+
+class Lock(Leased[Held]):
+    """A lock of the server's: `with app.lock("invoice:7", lease=10) as held:`. See `Penstock.lock`."""
+
+    def __init__(
+        self,
+        names: str | Sequence[str],
+        drivers: Drivers,
+        renewer: Renewer,
+        *,
+        lease: float,
+        wait: float | None,
+        on_loss: Callable[[Held], object] | None = None,
+        cancel_on_loss: bool = False,
+    ) -> None:
+        self.names = (names,) if isinstance(names, str) else tuple(names)
+        if not 1 <= len(self.names) <= MOST_NAMES or len(set(self.names)) < len(self.names):
+            raise ConfigurationError(f"lock({len(self.names)} names): from 1 to {MOST_NAMES}, each once")
+        check_times("lock", lease, wait)
+        places = [LockKeys(name) for name in self.names]
+        declared = tuple(key for place in places for key in place.declared)
+        what = f"lock {self.names[0]!r}" if len(self.names) == 1 else f"locks {', '.join(map(repr, self.names))}"
+        super().__init__(
+            Terms(what, lease, wait, declared, places[0].inbox), drivers, renewer,
+            on_loss=on_loss, cancel_on_loss=cancel_on_loss,
+        )  # fmt: skip
+        self.moves = scripts()
+
+    @property
+    def key(self) -> str:
+        """Where the lock is in the server: at the name given, as other libraries' locks are."""
+        return self.names[0]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The same for each, if there are several names."""
+        return self.names
+
+    def _held(self, token: str, request: bytes, fence: int, asked: float) -> Held:
+        return Held(self, token, request, fence, asked)
+
+    def _timeout(self) -> LockTimeout:
+        return LockTimeout(f"{self.terms.what} was not free within {self.terms.wait} s")
+
+    def _refused(self, detail: int) -> ConfigurationError:
+        return ConfigurationError(
+            f"lock {self.names[detail - 1]!r}: the key of this name holds other data of yours; name the lock otherwise"
+        )
+
+    @verb
+    def info(self) -> Step[LockInfo]:
+        """Who holds it and who waits (of several names, the first). One round trip."""
+        return Step(self.moves["show"], self.terms.declared[:2], (SHOWN,), self._info)
+
+    def _info(self, reply: Sequence[Any]) -> LockInfo:
+        at, token, left, fence, waiting, *rows = reply
+        last = None if fence is None else int(fence)
+        holder = None
+        if token is not None:
+            age = None if last is None else max(0.0, (at - last) / 1e6)
+            holder = Party.of(token.decode(errors="replace"), age, left / 1000 if left >= 0 else None)
+        return LockInfo(self.names[0], holder, last, waiting, waiting_parties(at, rows))
