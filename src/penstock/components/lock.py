@@ -101,7 +101,9 @@ class Lock(Leased[Held]):
         return Held(self, token, request, fence, asked)
 
     def _timeout(self) -> LockTimeout:
-        return LockTimeout(f"{self.terms.what} was not free within {self.terms.wait} s")
+        return LockTimeout(
+            f"{self.terms.what} {'were' if len(self.names) > 1 else 'was'} not free within {self.terms.wait} s"
+        )
 
     def _refused(self, detail: int) -> ConfigurationError:
         return ConfigurationError(

@@ -43,10 +43,12 @@ class AioLine:
         try:
             async with asyncio.timeout(timeout):
                 await self._connection.connect()
+                self._reader = asyncio.create_task(self._read())
+                await asyncio.sleep(0)  # a reader that is cancelled before it began would not disconnect
         except BaseException:
+            self.close()
             await self._connection.disconnect(nowait=True)
             raise
-        self._reader = asyncio.create_task(self._read())
         return self._reader
 
     async def exchange(self, *commands: Command) -> list[Any]:
