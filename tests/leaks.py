@@ -6,6 +6,9 @@ from typing import Any
 
 from penstock.console.audit import Entry, books, entries
 
+# Of locks and semaphores: empty, and so not there, when nobody holds or waits.
+_EMPTY = {"holders", "line", "looks", "offers"}
+
 
 def faults(nodes: Iterable[Any], prefixes: Iterable[str], *, damaged: bool) -> list[str]:
     """One sentence for each thing that should not be there. `nodes`: a client for each primary. Deletes what it saw.
@@ -18,11 +21,13 @@ def faults(nodes: Iterable[Any], prefixes: Iterable[str], *, damaged: bool) -> l
         for key in client.scan_iter(count=1000):
             pipe.delete(key)
         pipe.execute()
-    known = set(prefixes)
+    known = {"", *prefixes}  # what is beside a lock has no prefix
     ours = [entry for entry in found if entry.home and entry.home[0] in known]
     told = [f"{entry.key}: a key of no app of this test" for entry in found if entry not in ours]
     told += chain.from_iterable(entry.faults() for entry in ours)
     told += [f"{entry.key}: the test left its own key" for entry in ours if entry.suffix.startswith("user:")]
+    if not damaged:
+        told += [f"{entry.key}: somebody is left in it" for entry in ours if entry.suffix in _EMPTY]
     for book in () if damaged else books(ours).values():
         told += [*book.faults(), *book.waits()]
     return told

@@ -41,7 +41,7 @@ class Entry:
 
     def faults(self) -> Iterator[str]:
         """Against the tables of keys."""
-        if (found := row(self.suffix)) is None:
+        if self.home is None or (found := row(self.home[1], self.suffix)) is None:
             yield f"{self.key}: not in store/keys.py"
             return
         wanted, _, owner = found
@@ -61,7 +61,7 @@ def entries(client: Any, match: str = "*") -> Iterator[Entry]:
             continue
         name, kind = key.decode(errors="backslashreplace"), kind.decode()
         prefix, queue, suffix = parts(name) or ("", "", "")
-        listed = row(suffix) if ttl < 0 else None
+        listed = row(queue, suffix) if ttl < 0 else None
         held = _READ[kind](client, key) if listed is not None and listed[0] == kind.upper() else None
         yield Entry(name, (prefix, queue) if suffix else None, suffix, kind, ttl, held)
 

@@ -92,7 +92,7 @@ def _questions(key: bytes) -> tuple[Command, ...]:
 def _wrong(key: bytes, kind: str, ttl: int, owner_is_there: bool) -> str:
     """What is wrong with a key; "" if nothing is."""
     found = parts(_text(key))
-    listed = row(found[2]) if found else None
+    listed = row(found[1], found[2]) if found else None
     if found is None or listed is None:
         return "no key of ours has such a name"
     wanted, _, owned_by = listed

@@ -78,15 +78,19 @@ LOCK = {"fence": ("STRING", "the last fence", "TTL"), **LINE}
 
 SEMAPHORE = {
     "holders": ("ZSET", "permit -> until when it is held", "TTL"),
-    "limit": ("STRING", "the limit that was set", "the operator"),
+    "limit": ("STRING", "the limit that was set", "the user"),
     **LINE,
 }
+
+COMPONENTS = {"lock": LOCK, "semaphore": SEMAPHORE}
+"""What stands before the name -> the table; a queue has its name alone."""
 
 COMMON_INBOX = "penstock:inbox:"
 """Begins the inbox of a process for all locks and semaphores of one server; on a cluster each has its own."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
 _KEY = re.compile(r"\{([^:}]+):([^}]+)\}:(.+)", re.DOTALL)
+_LOCK_KEY = re.compile(r"penstock:(?:\{([^}]+)\}:lock:|lock:(.+):|(inbox:))((?:inbox:)?[^:]+)", re.DOTALL)
 
 
 def check_name(kind: str, name: str) -> str:
@@ -112,9 +116,20 @@ def kind_of(name: str) -> str:
 
 
 def parts(key: str) -> tuple[str, str, str] | None:
-    """Prefix, name and the rest of a key of ours; None for another's."""
-    found = _KEY.fullmatch(key)
-    return (found[1], found[2], found[3]) if found else None
+    """Prefix, name and the rest of a key of ours; None for another's.
+
+    Where it is not a queue's, its sort stands before the name, as in `semaphore:market:17`; and what is beside
+    a lock has no prefix, as in ("", "lock:invoice:7", "line").
+    """
+    if found := _KEY.fullmatch(key):
+        return (found[1], found[2], found[3])
+    if found := _LOCK_KEY.fullmatch(key):
+        return ("", f"lock:{found[1] or found[2] or ''}", (found[3] or "") + found[4])
+    return None
+
+
+LOCKS = "penstock:*:fence"
+"""What a key of each lock that was held lately matches, for SCAN: where an operator looks for them."""
 
 
 def pattern(prefix: str, rest: str = "") -> str:
@@ -123,10 +138,12 @@ def pattern(prefix: str, rest: str = "") -> str:
     return "{" + re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + ":*" + (rest and "}:" + rest)
 
 
-def row(rest: str) -> tuple[str, str, str] | None:
-    """The line of the tables for what stands behind the tag; None: in none of them."""
+def row(name: str, rest: str) -> tuple[str, str, str] | None:
+    """The line of the tables for a key, by the second and the third of its `parts`; None: in none of them."""
+    sort, colon, _ = name.partition(":")
     suffix = rest.partition(":")[0] + ":" if ":" in rest else rest
-    return next((table[suffix] for table in TABLES if suffix in table), None)
+    tables = (COMPONENTS.get(sort, {}),) if colon else TABLES
+    return next((table[suffix] for table in tables if suffix in table), None)
 
 
 def owner(rest: str) -> tuple[str, str]:
@@ -243,18 +260,6 @@ class LockKeys:
     @cached_property
     def inbox(self) -> str:
         return self.base + "inbox:"
-
-
-LOCK_FENCES = ("penstock:*:fence",)
-"""Patterns of the keys that tell which locks there are, for an operator who looks for them."""
-
-
-def lock_of(key: str) -> str | None:
-    """The name of the lock a `fence` key is of."""
-    if (match := re.fullmatch(r"penstock:\{(.+)\}:lock:fence", key, re.DOTALL)) and "}" not in match[1]:
-        return match[1]
-    match = re.fullmatch(r"penstock:lock:(.+):fence", key, re.DOTALL)
-    return match and match[1]
 
 
 @dataclass(frozen=True)
