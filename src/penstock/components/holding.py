@@ -192,6 +192,18 @@ class Holding:
         if tell is not None:
             tell(self)
 
+    @verb
+    def moment(self) -> Step[float]:
+        """A moment, in seconds since 1970 by the server's clock, at which it surely was held; for books that are
+        kept of who held what. Raises LeaseLost where that is not sure. One round trip."""
+        script, declared = self._leased.moves["now"], self._leased.terms.declared[:2]
+
+        def read(reply: int) -> float:
+            self.check()
+            return reply / 1e6
+
+        return Step(script, declared, (), read)
+
     # --- give it back ---
 
     @property

@@ -143,3 +143,9 @@ end
 local found = redis.call("ZRANGE", base .. "line", 0, limit - 1, "WITHSCORES")
 table.insert(found, 1, redis.call("ZCARD", base .. "line"))
 return found
+
+--- script now
+--- keys: base place
+--- flags: no-writes
+-- Server microseconds, by the clock that decides about this line.
+return clock.micros()

@@ -5,28 +5,37 @@ clear             delete all of it: a fresh start for the next test
 MovableClock      the server's clock as the app sees it: stands still until it is moved
 enqueued          the calls that wait; assert_enqueued: this call waits
 leaks             what an app left in the server that should not be there; assert_no_leaks
+lock_faults, semaphore_faults, holds: the same for who held what; prove: the proof on your own server
 History           what several processes saw of their jobs (its events: `penstock.testing.history`); check: can it be?
 
 The embedded server in a temporary folder, or any server under a prefix of its own, will do: docs/howto/test.md.
 """
 
+from penstock.console.proof import Hold, Proof, lock_faults, prove, semaphore_faults
 from penstock.testing.checker import check
 from penstock.testing.clearing import clear
 from penstock.testing.clock import MovableClock
 from penstock.testing.history import History
+from penstock.testing.holds import holds
 from penstock.testing.leaks import assert_no_leaks, leaks
 from penstock.testing.running import run_jobs
 from penstock.testing.waiting import WaitingCall, assert_enqueued, enqueued
 
 __all__ = [
     "History",
+    "Hold",
     "MovableClock",
+    "Proof",
     "WaitingCall",
     "assert_enqueued",
     "assert_no_leaks",
     "check",
     "clear",
     "enqueued",
+    "holds",
     "leaks",
+    "lock_faults",
+    "prove",
     "run_jobs",
+    "semaphore_faults",
 ]

@@ -79,6 +79,17 @@ class Hit(_Event, frozen=True, kw_only=True):
     how: Literal["killed", "frozen", "thawed"]
 
 
+class Sure(_Event, frozen=True, kw_only=True):
+    """A holder knew at `server` (`held.moment()`, seconds by the server's clock) that it held a lock, or permits of a
+    semaphore. The events of one `token` are one holding."""
+
+    name: str
+    token: str
+    server: float
+    fence: int = 0
+    permits: int = 0
+
+
 class Outage(_Event, frozen=True, kw_only=True):
     """From here on nobody can be expected to work: the server is down, or all workers are; or it is over."""
 
@@ -98,7 +109,7 @@ class Found(_Event, frozen=True, kw_only=True):
     reason: str = ""
 
 
-Event: TypeAlias = Enqueued | Started | Ended | Settled | Lost | Hit | Outage | Found
+Event: TypeAlias = Enqueued | Started | Ended | Settled | Lost | Hit | Outage | Found | Sure
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

@@ -1,0 +1,89 @@
+"""A process that takes a lock and permits of a semaphore over and over, and writes down when it was sure to hold them.
+
+    python contender.py ADDRESS HISTORY SEED CLOCK    CLOCK: seconds that its own clock is wrong
+
+It ends when its standard input does.
+"""
+
+import asyncio
+import contextlib
+import random
+import sys
+import threading
+import time
+
+from penstock import Held, LeaseLost, LockTimeout, Penstock, Permit, PermitTimeout, Semaphore, ServerError
+from penstock.components.lock import Lock
+from penstock.testing import History
+from penstock.testing.history import Sure
+
+LIMIT = 3
+LEASE = 0.8
+
+address, folder, seed, wrong = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+honest = time.time
+time.time = lambda: honest() + wrong
+
+chance = random.Random(seed)
+history = History(folder)
+app = Penstock(address)
+over = threading.Event()
+
+
+def next_() -> Lock | Semaphore:
+    wait = chance.choice([0.5, 5, None])
+    if chance.random() < 0.5:
+        return app.lock("chaos", lease=LEASE, wait=wait)
+    return app.semaphore("chaos", limit=LIMIT, permits=chance.choice([1, 1, 1, 2, 3]), lease=LEASE, wait=wait)
+
+
+def sure(held: Held | Permit, server: float) -> None:
+    fence, permits = (held.fence, 0) if isinstance(held, Held) else (0, held.permits)
+    history.note(Sure(name="chaos", token=held.token, server=server, fence=fence, permits=permits))
+
+
+def work_blocking() -> None:
+    while not over.is_set():
+        with contextlib.suppress(LeaseLost, LockTimeout, PermitTimeout, ServerError), next_() as held:
+            for pause in (0, chance.uniform(0, 0.02), 0):
+                time.sleep(pause)
+                sure(held, held.moment())
+
+
+async def work() -> None:
+    while not over.is_set():
+        with contextlib.suppress(LeaseLost, LockTimeout, PermitTimeout, ServerError):
+            async with next_() as held:
+                for pause in (0, chance.uniform(0, 0.02), 0):
+                    await asyncio.sleep(pause)
+                    sure(held, await held.moment.aio())
+
+
+async def work_and_cancel() -> None:
+    while not over.is_set():
+        task = asyncio.create_task(work())
+        await asyncio.wait([task], timeout=chance.uniform(0, 0.3))
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def main() -> None:
+    await asyncio.gather(work(), work(), work_and_cancel())
+    await app.aclose()
+
+
+def watch() -> None:
+    sys.stdin.read()
+    over.set()
+
+
+threading.Thread(target=watch, daemon=True).start()
+if seed % 2:
+    asyncio.run(main())
+else:
+    threads = [threading.Thread(target=work_blocking) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    app.close()

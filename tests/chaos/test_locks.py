@@ -1,0 +1,156 @@
+"""Processes that contend for a lock and a semaphore while they are killed and stopped, connections are cut, scripts
+forgotten, the server restarted, and each host's clock is wrong by up to a minute. Judged by what they were sure of."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import Penstock
+from penstock.testing import Hold, holds, lock_faults, prove, semaphore_faults
+from penstock.testing.history import read
+from tests.servers import Server, eventually
+
+CONTENDER = Path(__file__).with_name("contender.py")
+LEASE = 0.8  # the contenders'
+LIMIT = 3
+
+
+class Fleet:
+    """Some contenders, each on a host with a clock of its own."""
+
+    def __init__(self, address: str, folder: Path, seed: int, size: int) -> None:
+        self.address, self.folder = address, folder
+        self.chance = random.Random(seed)
+        self.running: list[subprocess.Popen[bytes]] = []
+        self.begun = seed * 1000
+        self.stopped: list[tuple[float, subprocess.Popen[bytes]]] = []
+        for _ in range(size):
+            self.begin()
+
+    def begin(self) -> None:
+        self.begun += 1
+        wrong = self.chance.choice([-60, 0, 60])
+        words = [sys.executable, str(CONTENDER), self.address, str(self.folder), str(self.begun), str(wrong)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        self.running.append(subprocess.Popen(words, stdin=subprocess.PIPE, env=environment))
+
+    def kill(self) -> None:
+        one = self.running.pop(self.chance.randrange(len(self.running)))
+        one.kill()
+        self._bury(one)
+        self.begin()
+
+    def _bury(self, one: subprocess.Popen[bytes]) -> None:
+        assert one.stdin is not None
+        one.stdin.close()
+        one.wait()
+        self.stopped = [pair for pair in self.stopped if pair[1] is not one]
+
+    def stop(self) -> None:
+        """For longer than a lease."""
+        one = self.chance.choice(self.running)
+        one.send_signal(signal.SIGSTOP)
+        self.stopped.append((time.monotonic() + LEASE * self.chance.uniform(1.1, 2), one))
+
+    def go_on(self) -> None:
+        for until, one in self.stopped:
+            if until <= time.monotonic():
+                one.send_signal(signal.SIGCONT)
+        self.stopped = [pair for pair in self.stopped if pair[0] > time.monotonic()]
+
+    def end(self) -> list[int]:
+        """Their exit codes."""
+        for one in self.running:
+            one.send_signal(signal.SIGCONT)
+            assert one.stdin is not None
+            one.stdin.close()
+        return [one.wait(30) for one in self.running]
+
+    def close(self) -> None:
+        for one in self.running:
+            one.kill()
+            one.wait()
+
+
+@pytest.fixture
+def fleet(start: Callable[..., Server], tmp_path: Path) -> Iterator[tuple[Server, Fleet]]:
+    server = start("--appendonly", "yes", "--appendfsync", "everysec")
+    made = Fleet(server.address, tmp_path, seed=random.randrange(1000), size=5)
+    print(f"seed {made.begun // 1000}")  # shown when it fails
+    yield server, made
+    made.close()
+
+
+def test_no_two_hold_a_lock_and_no_limit_is_passed_whatever_befalls_them(fleet: tuple[Server, Fleet]):
+    server, contenders = fleet
+
+    def cut() -> None:
+        server.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    troubles = [contenders.kill, contenders.stop, contenders.stop, cut, server.client.script_flush]
+    eventually(lambda: len(holds(read(contenders.folder))) > 20, within=20)
+    until = time.monotonic() + 6
+    restart_at = time.monotonic() + 3
+    while time.monotonic() < until:
+        contenders.go_on()
+        contenders.chance.choice(troubles)()
+        time.sleep(contenders.chance.uniform(0.05, 0.5))
+        if restart_at < time.monotonic():
+            restart_at = until
+            server.restart()
+            troubles[-1] = server.client.script_flush
+    assert contenders.end() == [0] * 5
+    found = holds(read(contenders.folder))
+    locks, permits = [hold for hold in found if hold.fence], [hold for hold in found if hold.permits]
+    assert len(locks) > 20
+    assert len(permits) > 20
+    assert lock_faults(locks) == []
+    assert semaphore_faults(permits, LIMIT) == []
+    with Penstock(server.address) as app:
+        eventually(lambda: app.semaphore("chaos", limit=LIMIT).info().held == 0)
+        eventually(lambda: app.lock("chaos", lease=1).info().holder is None)
+
+
+def test_the_proof_for_a_users_own_server(start: Callable[..., Server]):
+    with Penstock(start().address) as app:
+        proof = prove(app, seconds=1.5)
+        assert proof.faults == []
+        assert proof.locks > 10
+        assert proof.permits > 10
+
+
+# --- histories that cannot be ---
+
+
+def hold(began: float, ended: float, fence: int = 0, permits: int = 0) -> Hold:
+    return Hold("x", f"t{began}", began, ended, fence, permits)
+
+
+@pytest.mark.parametrize(
+    ("history", "fault"),
+    [
+        ([hold(1, 2, 1), hold(3, 4, 2)], None),
+        ([hold(1, 3, 1), hold(2, 4, 2)], "lock 'x': t2 held it at 2.000000, t1 until 3.000000"),
+        ([hold(1, 9, 1), hold(10, 11, 2), hold(10.5, 12, 3)], "t10.5 held it at 10.5"),
+        ([hold(1, 9, 1), hold(2, 3, 2), hold(8, 10, 3)], "t8 held it at 8.000000, t1 until 9"),
+        ([hold(3, 4, 1), hold(1, 2, 2)], "fence 1 of t3 came after 2 of t1"),
+        ([hold(1, 2, 1), hold(3, 4, 1)], "fence 1 of t3 came after 1 of t1"),
+    ],
+)
+def test_two_owners_and_a_fence_that_falls_are_found(history: list[Hold], fault: str | None):
+    found = lock_faults(history)
+    assert (found == []) if fault is None else any(fault in one for one in found)
+
+
+def test_too_many_permits_are_found():
+    good = [hold(1, 3, permits=2), hold(2, 4, permits=1), hold(3.5, 5, permits=2)]
+    assert semaphore_faults(good, 3) == []
+    (fault,) = semaphore_faults([*good, hold(3.7, 3.8, permits=1)], 3)
+    assert fault == "semaphore 'x': 4 permits were held at 3.700000, the limit is 3"
