@@ -94,14 +94,14 @@ def test_no_two_hold_a_lock_and_no_limit_is_passed_whatever_befalls_them(fleet: 
     def cut() -> None:
         server.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
-    troubles = [contenders.kill, contenders.stop, contenders.stop, cut, server.client.script_flush]
+    troubles = [contenders.kill, contenders.stop, contenders.stop, cut, cut, server.client.script_flush]
     eventually(lambda: len(holds(read(contenders.folder))) > 20, within=20)
     until = time.monotonic() + 6
     restart_at = time.monotonic() + 3
     while time.monotonic() < until:
         contenders.go_on()
         contenders.chance.choice(troubles)()
-        time.sleep(contenders.chance.uniform(0.05, 0.5))
+        time.sleep(contenders.chance.uniform(0.1, 0.7))
         if restart_at < time.monotonic():
             restart_at = until
             server.restart()
@@ -109,8 +109,8 @@ def test_no_two_hold_a_lock_and_no_limit_is_passed_whatever_befalls_them(fleet: 
     assert contenders.end() == [0] * 5
     found = holds(read(contenders.folder))
     locks, permits = [hold for hold in found if hold.fence], [hold for hold in found if hold.permits]
-    assert len(locks) > 20
-    assert len(permits) > 20
+    assert len(locks) > 5
+    assert len(permits) > 5
     assert lock_faults(locks) == []
     assert semaphore_faults(permits, LIMIT) == []
     with Penstock(server.address) as app:
