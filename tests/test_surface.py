@@ -15,6 +15,9 @@ import penstock
 DOCUMENTED = [
     "Penstock",
     "Penstock.enqueue_many",
+    "Penstock.lock",
+    "Penstock.semaphore",
+    "LockTimeout",
     "Penstock.queue",
     "Penstock.task",
     "Retry",

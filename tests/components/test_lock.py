@@ -118,6 +118,7 @@ async def test_the_blocking_form_in_a_running_loop_says_what_to_write(app: Penst
         app.lock(name, lease=10).acquire()
 
 
+@one_place
 async def test_one_object_serves_many_tasks(app: Penstock, name: str):
     lock, inside_now, seen = app.lock(name, lease=10), 0, []
 
@@ -267,6 +268,34 @@ async def test_a_lock_is_renewed_while_it_is_held(app: Penstock, do: Do, name: s
     await do(held.release)
 
 
+@one_place
+async def test_a_lease_counts_from_before_the_request(do: Do, start: Callable[..., Server]):
+    server = start()
+    app = Penstock(server.address)
+    other = await do(app.lock("x", lease=10).acquire)
+    waits = asyncio.create_task(do(app.lock("x", lease=10).acquire))
+    await waiting(app.lock("x", lease=1))
+    with server.frozen():
+        at_once = asyncio.create_task(do(app.lock("y", lease=10).acquire))
+        await asyncio.sleep(0.5)
+    held = await at_once
+    assert held.remaining < 9.5
+    await do(held.release)
+    server.client.delete("x")
+    with server.frozen():
+        looks = asyncio.create_task(do(app.lock("x", lease=1, wait=0).acquire))
+        await asyncio.sleep(0.3)
+    with pytest.raises(LockTimeout):
+        await looks
+    held = await waits  # told after it lay down: what counts is when it came to take it
+    assert 9 < held.remaining < 10
+    await do(held.release)
+    with pytest.raises(LeaseLost):
+        await do(other.release)
+    await app.aclose()
+
+
+@one_place
 async def test_a_lock_whose_holder_was_dropped_is_not_renewed(app: Penstock, do: Do, name: str):
     await do(app.lock(name, lease=0.5).acquire)
     began = time.monotonic()
@@ -275,6 +304,7 @@ async def test_a_lock_whose_holder_was_dropped_is_not_renewed(app: Penstock, do:
     await do(held.release)
 
 
+@one_place
 async def test_a_loss_is_told_by_event_callback_check_and_at_the_exit(app: Penstock, raw: Any, name: str, face: str):
     told: list[Held] = []
 
@@ -305,6 +335,7 @@ async def test_a_loss_is_told_by_event_callback_check_and_at_the_exit(app: Penst
     raw.delete(name)
 
 
+@one_place
 async def test_a_loss_cancels_the_task_that_asked_for_it(app: Penstock, raw: Any, name: str):
     async def work() -> None:
         async with app.lock(name, lease=0.3, cancel_on_loss=True):
@@ -317,6 +348,7 @@ async def test_a_loss_cancels_the_task_that_asked_for_it(app: Penstock, raw: Any
     await asyncio.sleep(0)  # the task goes on, uncancelled
 
 
+@one_place
 async def test_an_error_inside_goes_before_a_loss(app: Penstock, raw: Any, name: str):
     async def work() -> None:
         async with app.lock(name, lease=10):
@@ -448,6 +480,24 @@ async def test_several_are_taken_together_or_not_at_all(app: Penstock, do: Do, n
     assert {raw.get(one) for one in names} == {None}
 
 
+async def test_several_do_not_overtake_who_is_before_them_in_one_line(app: Penstock, do: Do, name: str):
+    a, b, c = (f"{{{name}}}:{n}" for n in "abc")
+    of_a, of_c = await do(app.lock(a, lease=10).acquire), await do(app.lock(c, lease=10).acquire)
+    first = asyncio.create_task(do(app.lock([b, c], lease=10).acquire))
+    await waiting(app.lock(b, lease=1))
+    second = asyncio.create_task(do(app.lock([a, b], lease=10).acquire))
+    await waiting(app.lock(b, lease=1), 2)
+    await do(of_a.release)  # a and b are free now, but b is for another
+    await asyncio.sleep(0.05)
+    assert not second.done()
+    await do(of_c.release)
+    held = await asyncio.wait_for(first, 1)
+    assert not second.done()
+    await do(held.release)
+    await do((await asyncio.wait_for(second, 1)).release)
+
+
+@one_place
 async def test_philosophers_do_not_starve(app: Penstock, name: str):
     forks = [f"{{{name}}}:{n}" for n in range(5)]
     used = [0] * 5
@@ -469,6 +519,7 @@ async def test_philosophers_do_not_starve(app: Penstock, name: str):
     assert eaten == [6] * 5
 
 
+@one_place
 async def test_a_part_of_several_that_is_lost_is_a_loss(app: Penstock, do: Do, name: str, raw: Any):
     names = [f"{{{name}}}:{n}" for n in "ab"]
     held = await do(app.lock(names, lease=0.6).acquire)
@@ -510,6 +561,7 @@ async def test_a_wait_cancelled_at_every_await_leaves_nothing(app: Penstock, nam
         assert (info.holder, info.waiting) == (None, 0)
 
 
+@one_place
 async def test_a_release_that_is_cancelled_is_done(app: Penstock, name: str):
     for step in range(10):
         held = await app.lock(name, lease=10).acquire.aio()

@@ -125,6 +125,7 @@ async def test_one_release_serves_as_many_as_fit(sem: Make, do: Do):
         await do((await task).release)
 
 
+@one_place
 async def test_the_limit_is_changed_while_it_is_used(sem: Make, do: Do):
     await do(sem().set_limit, 1)
     permit = await do(sem(5).acquire)
@@ -242,6 +243,7 @@ async def test_a_wait_cancelled_at_every_await_leaves_nothing(sem: Make):
         assert (info.held, info.waiting) == (0, 0)
 
 
+@one_place
 async def test_two_apps_on_one_server_do_not_meet(apps: Apps, do: Do, place: str):
     one, two = apps.make(), apps.make()
     first = await do(one.semaphore("s", limit=1).acquire)
@@ -252,6 +254,7 @@ async def test_two_apps_on_one_server_do_not_meet(apps: Apps, do: Do, place: str
         await app.aclose()
 
 
+@one_place
 async def test_who_holds_and_who_waits_is_shown(sem: Make, do: Do):
     permit = await do(sem(permits=2).acquire)
     waits = asyncio.create_task(do(sem(permits=3).acquire))

@@ -11,11 +11,15 @@ from penstock import (
     Counts,
     DeadLetter,
     Entry,
+    Held,
     Item,
     Job,
     JobInfo,
+    LockInfo,
     Penstock,
+    Permit,
     Retry,
+    SemaphoreInfo,
     Settings,
     Status,
     TenantCounts,
@@ -134,6 +138,27 @@ async def completion() -> None:
     assert_type(guild.remove("u1", "Bo"), int)
     assert_type(await guild.count.aio("a"), int)
     guild.add_many([("Cy", 5)])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+# --- locks and semaphores ---
+
+
+async def lock() -> None:
+    lock = app.lock("invoice:7", lease=10, wait=5, on_loss=lambda held: print(held.fence))
+    with lock as held:
+        assert_type(held, Held)
+        assert_type(held.fence, int)
+        assert_type(held.check(), None)
+    async with app.lock(["a", "b"], lease=10) as held:
+        assert_type(await held.moment.aio(), float)
+    assert_type(await lock.acquire.aio(), Held)
+    assert_type(lock.acquire().release(), None)
+    assert_type(lock.info(), LockInfo)
+    assert_type(lock.key, str)
+    app.lock("x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    async with app.semaphore("market:17", limit=5, permits=2) as permit:
+        assert_type(permit, Permit)
+    assert_type(await app.semaphore("market:17", limit=5).info.aio(), SemaphoreInfo)
+    assert_type(app.semaphore("market:17", limit=5).acquire(), Permit)
+    app.semaphore("x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 # --- registration ---

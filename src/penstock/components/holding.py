@@ -130,7 +130,7 @@ class Holding:
         self._request = request
         self._fence = fence
         self._why = ""
-        self._released = False
+        self._released = self._ending = False
         self._pid = os.getpid()
         self._loop = asyncio._get_running_loop()
         self._task = asyncio.current_task() if self._loop is not None and leased.cancel_on_loss else None
@@ -184,7 +184,7 @@ class Holding:
             threading.Thread(target=tell, args=(self,), name="penstock tells a loss", daemon=True).start()
 
     def _tell_loop(self, tell: Callable[[Any], object] | None) -> None:
-        if self._released:
+        if self._ending:  # there it is told
             return
         if self._task is not None and not self._task.done():
             self._cancelled = True
@@ -224,7 +224,7 @@ class Holding:
         """
         if self._released or self._pid != os.getpid():  # a forked child holds nothing
             return
-        self.kept = False
+        self.kept, self._ending = False, True
         if self.lost.is_set():
             self._released = True
             raise self._loss()
@@ -388,8 +388,10 @@ class Leased(Generic[H]):
 
     def _leaving(self, who: object) -> H:
         """What this thread or task entered last; one object may be in use by many of them at a time."""
-        if who not in self._entered and len(self._entered) == 1:
-            (who,) = self._entered  # entered by one task, left by another
+        if who not in self._entered:
+            if len(self._entered) != 1:
+                raise RuntimeError(f"{self.terms.what} was entered by another task or thread: leave it where it was")
+            (who,) = self._entered  # a fixture, or a stack that was handed on
         entered = self._entered[who]
         held = entered.pop()
         if not entered:

@@ -84,17 +84,19 @@ class Renewer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._called: asyncio.Event | None = None
         self._wakes_at = 0.0
+        self._idle_since = 0.0
         self._stopped = False
 
     def start(self) -> None:
         """To be called before something is asked for: what cannot be renewed must not be taken."""
-        if self._thread is None or self._pid != os.getpid():
+        if self._pid != os.getpid():
+            self._lock = threading.Lock()  # another thread may have held it at the fork
+            self._begin_anew()
+            self._pid = os.getpid()
+        if self._thread is None:
             with self._lock:
-                if self._pid != os.getpid():
-                    self._begin_anew()
-                    self._pid = os.getpid()
                 if self._thread is None:
-                    self._wakes_at, self._stopped = 0.0, False
+                    self._wakes_at, self._idle_since, self._stopped = 0.0, now(), False
                     self._thread = threading.Thread(target=self._run, name="penstock renews", daemon=True)
                     self._thread.start()
 
@@ -158,11 +160,12 @@ class Renewer:
                 one = heapq.heappop(self._due)[2]()
                 if one is not None and one.kept:
                     due.append(one)
-            idle = not self._due and not due
-            if self._stopped or (idle and 0 < self._wakes_at <= at):
+            if self._due or due:
+                self._idle_since = at
+            if self._stopped or at >= self._idle_since + _LINGER:
                 self._thread = self._loop = self._called = None
                 return None
-            self._wakes_at = self._due[0][0] if self._due else at + _LINGER
+            self._wakes_at = self._due[0][0] if self._due else self._idle_since + _LINGER
             return due
 
     async def _sleep(self) -> None:
