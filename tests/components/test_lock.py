@@ -442,6 +442,25 @@ async def test_a_dead_waiter_is_passed_over(app: Penstock, do: Do, name: str, ra
 
 
 @one_place
+@one_face
+async def test_who_hands_over_has_another_look_though_none_would_come_for_long(
+    app: Penstock, do: Do, name: str, raw: Any
+):
+    raw.set(name, "penstock/elsewhere/1/x", px=60000)
+    lock = app.lock(name, lease=10)
+    dead = lock.terms.request("penstock/elsewhere/1/dead", f"{lock.terms.inbox}dead/1")
+    await app._drivers.aio.run(lock._ask(dead, 0, stay=True))
+    waits = asyncio.create_task(do(app.lock(name, lease=10).acquire))
+    await waiting(lock, 2)
+    await asyncio.sleep(2.6)  # it has looked a first time
+    mine = lock.terms.request("penstock/elsewhere/1/x", "")
+    await app._drivers.aio.run(lock.step(lock.moves["release"], mine))
+    began = time.monotonic()
+    await do((await waits).release)
+    assert time.monotonic() - began < 3
+
+
+@one_place
 async def test_who_comes_too_late_for_what_it_was_handed_keeps_its_place(app: Penstock, do: Do, name: str):
     lock = app.lock(name, lease=10)
     held = await lock.acquire.aio()
