@@ -113,6 +113,9 @@ class Lock(Leased[Held]):
     @verb
     def info(self) -> Step[LockInfo]:
         """Who holds it and who waits (of several names, the first). One round trip."""
+        return self.looked_at()
+
+    def looked_at(self) -> Step[LockInfo]:
         return Step(self.moves["show"], self.terms.declared[:2], (SHOWN,), self._info)
 
     def _info(self, reply: Sequence[Any]) -> LockInfo:

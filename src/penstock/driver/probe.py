@@ -17,6 +17,7 @@ from penstock.driver.connector import Command
 from penstock.driver.steps import Ask, Nodes, Steps
 from penstock.errors import ServerError
 from penstock.store.keys import kind_of, parts, pattern, probe_key
+from penstock.store.keys import LOCKS, parts, pattern, probe_key
 
 SLICE = 1000
 """Keys the server looks at in one round trip of a scan: below a millisecond of its time."""
@@ -153,6 +154,17 @@ def instances(prefix: str, kind: str) -> Steps[list[str]]:
         found, _ = yield from keys_like(node, pattern(prefix, "meta"))
         tags = [split[1] for key in found if (split := parts(key.decode(errors="replace")))]
         names |= {tag.removeprefix(f"{kind}:") for tag in tags if kind_of(tag) == kind and "/" not in tag.split(":")[0]}
+    return sorted(names)
+
+
+def lock_names() -> Steps[list[str]]:
+    """The locks that were held within the hour, of any app, in order. Cost: that of `keys_like` on every server."""
+    names = set()
+    for node in (yield from primaries()):
+        found, _ = yield from keys_like(node, LOCKS)
+        for key in found:
+            if (split := parts(key.decode(errors="replace"))) and split[1].startswith("lock:"):
+                names.add(split[1].removeprefix("lock:"))
     return sorted(names)
 
 

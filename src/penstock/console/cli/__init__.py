@@ -52,6 +52,7 @@ COMMANDS = (
     Command("directory top", "penstock.console.cli.directory:top", "the same, the heaviest first"),
     Command("directory get", "penstock.console.cli.directory:get", "the name of an id"),
     Command("directory count", "penstock.console.cli.directory:count", "count the names that begin so"),
+    Command("lock ls", "penstock.console.cli.lock:ls", "list the locks that are held, by whom, and who waits"),
     Command("server start", "penstock.console.cli.server:start", "start this folder's own server, and keep it"),
     Command("server stop", "penstock.console.cli.server:stop", "stop this folder's own server"),
     Command("server status", "penstock.console.cli.server:status", "show this folder's own server"),
