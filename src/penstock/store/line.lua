@@ -28,7 +28,7 @@ return (string.match(address, "^(.*)/"))
 --- function line.tell(address: str, ms: int)
 local inbox, number = string.match(address, "^(.*)/(.-)$")
 redis.call("RPUSH", inbox, number .. " " .. string.format("%d", math.max(0, ms)))
-redis.call("PEXPIRE", inbox, 60000)
+redis.call("PEXPIRE", inbox, 3600000)
 
 --- function line.leave(request: str, r: table, freed: table | nil)
 -- Out of all its lines. `freed` collects what it stood before.
@@ -86,7 +86,7 @@ if ticket == 0 then
 end
 for i = 1, #r[4], 2 do
   redis.call("ZADD", r[4][i] .. "line", ticket, request)
-  redis.call("PEXPIRE", r[4][i] .. "line", 1200000)
+  redis.call("PEXPIRE", r[4][i] .. "line", 86400000)
 end
 return ticket
 
@@ -99,10 +99,10 @@ for i = 1, #lookers do
     others = others + (line.process(cmsgpack.unpack(lookers[i])[3]) == mine and 2 or 1)
   end
 end
-local ms = math.min(600000, 10000 * math.max(2, redis.call("ZCARD", base .. "line")))
+local ms = math.min(14400000, 10000 * math.max(2, redis.call("ZCARD", base .. "line")))
 if others < 2 then ms = math.min(ms, math.max(1, due - now + 300 * others)) end
 redis.call("ZADD", base .. "looks", now + ms, request)
-redis.call("PEXPIRE", base .. "looks", 1200000)
+redis.call("PEXPIRE", base .. "looks", 86400000)
 return ms
 
 --- function line.watch(base: str, now: int, at: int, except: str)
