@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from weakref import WeakValueDictionary
 
 from penstock.components.contacts import Contacts, Order
 from penstock.components.directory import Directory
@@ -78,6 +79,7 @@ class Penstock:
         self.clock = Clock()
         self._driver = Driver(address, self.settings)
         self._renewer = Renewer(self._driver)
+        self._reentrant: WeakValueDictionary[object, Held] = WeakValueDictionary()
         self._queues: dict[str, Queue] = {}
 
     @property
@@ -210,6 +212,7 @@ class Penstock:
         wait: float | None = None,
         on_loss: Callable[[Held], object] | None = None,
         cancel_on_loss: bool = False,
+        reentrant: bool = False,
     ) -> Lock:
         """A lock: `with app.lock("invoice:7", lease=10, wait=5) as held:`. No round trip before it is entered.
 
@@ -220,10 +223,13 @@ class Penstock:
         wait     seconds to stand in line; None for ever, 0 answers at once
         on_loss  called with what was held when it is lost: on the loop that took it, or in a thread of its own
         cancel_on_loss  cancel the asyncio task that took it; `async with` then raises LeaseLost
+        reentrant  the thread or task that holds it may enter again, by any lock of this app that says so too; what it
+                 gets is what it has, and the last release gives it back
         """
         return Lock(
-            name, self._driver, self._renewer, lease=lease, wait=wait, on_loss=on_loss, cancel_on_loss=cancel_on_loss
-        )
+            name, self._driver, self._renewer, lease=lease, wait=wait, on_loss=on_loss, cancel_on_loss=cancel_on_loss,
+            mine=self._reentrant if reentrant else None,
+        )  # fmt: skip
 
     def semaphore(
         self,

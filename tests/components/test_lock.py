@@ -159,6 +159,46 @@ async def test_two_apps_share_a_lock_of_one_name(make_app: MakeApp, do: Do, name
     await do(held.release)
 
 
+@one_place
+async def test_who_holds_it_may_enter_again_if_asked(app: Penstock, name: str, face: str):
+    def enter() -> None:
+        with app.lock(name, lease=10, reentrant=True) as outer:
+            with app.lock(name, lease=10, reentrant=True, wait=0) as inner:
+                assert inner is outer
+            outer.check()
+            with pytest.raises(LockTimeout):
+                app.lock(name, lease=10, wait=0).acquire()
+        with pytest.raises(LeaseLost):
+            outer.check()
+
+    async def aenter() -> None:
+        async with app.lock(name, lease=10, reentrant=True) as outer:
+            async with app.lock(name, lease=10, reentrant=True, wait=0) as inner:
+                assert inner is outer
+            outer.check()
+            other = asyncio.create_task(app.lock(name, lease=10, reentrant=True, wait=0).acquire.aio())
+            with pytest.raises(LockTimeout):
+                await other
+        with pytest.raises(LeaseLost):
+            outer.check()
+
+    await (aenter() if face == "aio" else anyio.to_thread.run_sync(enter))
+    assert (await app.lock(name, lease=1).info.aio()).holder is None
+
+
+@one_place
+async def test_who_lost_it_does_not_enter_again(app: Penstock, name: str, raw: Any):
+    held = await app.lock(name, lease=0.3, reentrant=True).acquire.aio()
+    raw.delete(name)
+    await until(held.lost.is_set)
+    with pytest.raises(LeaseLost):
+        await app.lock(name, lease=10, reentrant=True).acquire.aio()
+    with pytest.raises(LeaseLost):
+        await held.release.aio()
+    again = await app.lock(name, lease=10, reentrant=True).acquire.aio()
+    await again.release.aio()
+
+
 # --- wait ---
 
 

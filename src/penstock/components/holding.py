@@ -222,6 +222,9 @@ class Holding:
 
         One round trip; may be repeated. Where `with` is left, this is done.
         """
+        return self._release()
+
+    def _release(self) -> Steps[None]:
         if self._released or self._pid != os.getpid():  # a forked child holds nothing
             return
         self.kept, self._ending = False, True

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import threading
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from penstock.components.holding import Holding, Leased, Party, Terms, check_times, waiting_parties
 from penstock.components.renewal import Renewer
-from penstock.driver.steps import Drivers, Step, verb
+from penstock.driver.steps import Drivers, Step, Steps, verb
 from penstock.errors import ConfigurationError, LockTimeout
 from penstock.store.keys import LockKeys
 from penstock.store.scripts import Library
@@ -45,6 +47,7 @@ class Held(Holding):
     """
 
     _leased: Lock
+    _entered_again = 0
 
     @property
     def fence(self) -> int:
@@ -58,6 +61,13 @@ class Held(Holding):
     @property
     def keys(self) -> tuple[str, ...]:
         return self._leased.keys
+
+    def _release(self) -> Steps[None]:
+        if self._entered_again:
+            self._entered_again -= 1
+            return
+        self._leased._mine.pop(self._leased._me(), None)
+        yield from super()._release()
 
 
 class Lock(Leased[Held]):
@@ -73,7 +83,9 @@ class Lock(Leased[Held]):
         wait: float | None,
         on_loss: Callable[[Held], object] | None = None,
         cancel_on_loss: bool = False,
+        mine: MutableMapping[object, Held] | None = None,
     ) -> None:
+        """`mine`: what threads and tasks hold that may enter again; None: they may not."""
         self.names = (names,) if isinstance(names, str) else tuple(names)
         if not 1 <= len(self.names) <= MOST_NAMES or len(set(self.names)) < len(self.names):
             raise ConfigurationError(f"lock({len(self.names)} names): from 1 to {MOST_NAMES}, each once")
@@ -86,6 +98,21 @@ class Lock(Leased[Held]):
             on_loss=on_loss, cancel_on_loss=cancel_on_loss,
         )  # fmt: skip
         self.moves = scripts()
+        self.reentrant = mine is not None
+        self._mine: MutableMapping[object, Held] = {} if mine is None else mine
+
+    def _me(self) -> object:
+        return self.names, threading.get_ident() if asyncio._get_running_loop() is None else asyncio.current_task()
+
+    def _take(self) -> Steps[Held]:
+        if not self.reentrant:
+            return (yield from super()._take())
+        if (held := self._mine.get(self._me())) is not None and not held._released:
+            held.check()
+            held._entered_again += 1
+            return held
+        held = self._mine[self._me()] = yield from super()._take()
+        return held
 
     @property
     def key(self) -> str:
