@@ -49,6 +49,9 @@ SIBLINGS = {
     ("semaphore", "holding"): "the same",
     ("lock", "renewal"): "what is held is renewed",
     ("semaphore", "renewal"): "the same",
+    ("rwlock", "holding"): "the same",
+    ("rwlock", "renewal"): "the same",
+    ("rwlock", "semaphore"): "a read-write lock is a semaphore in the server",
     ("holding", "renewal"): "the same",
 }
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.components.job import Job, JobInfo, Status
     from penstock.components.lock import Held, Lock, LockInfo
     from penstock.components.queue import DeadLetter, Item, Queue, Tenant
+    from penstock.components.rwlock import Reading, ReadWriteLock, Writing
     from penstock.components.semaphore import Permit, Semaphore, SemaphoreInfo
     from penstock.components.task import Call, Task
     from penstock.components.transitions import Counts, TenantCounts, WorkerInfo
@@ -66,6 +67,7 @@ else:
         "components.job": "Job JobInfo Status",
         "components.lock": "Held Lock LockInfo",
         "components.queue": "DeadLetter Item Queue Tenant",
+        "components.rwlock": "Reading ReadWriteLock Writing",
         "components.semaphore": "Permit Semaphore SemaphoreInfo",
         "components.task": "Call Task",
         "components.transitions": "Counts TenantCounts WorkerInfo",
@@ -126,6 +128,8 @@ __all__ = [
     "Permit",
     "PermitTimeout",
     "Queue",
+    "ReadWriteLock",
+    "Reading",
     "ResultNotKept",
     "ResultTimeout",
     "Retry",
@@ -145,4 +149,5 @@ __all__ = [
     "UnknownTask",
     "WorkerInfo",
     "WorkerSettings",
+    "Writing",
 ]

@@ -14,6 +14,7 @@ from penstock.components.job import Job
 from penstock.components.lock import Held, Lock
 from penstock.components.queue import Item, Queue
 from penstock.components.renewal import Renewer
+from penstock.components.rwlock import ReadWriteLock
 from penstock.components.semaphore import Permit, Semaphore
 from penstock.components.task import Call, Task, enqueue_all
 from penstock.components.transitions import Clock
@@ -229,6 +230,25 @@ class Penstock:
         return Lock(
             name, self._driver, self._renewer, lease=lease, wait=wait, on_loss=on_loss, cancel_on_loss=cancel_on_loss,
             mine=self._reentrant if reentrant else None,
+        )  # fmt: skip
+
+    def read_write_lock(
+        self,
+        name: str,
+        *,
+        lease: float,
+        wait: float | None = None,
+        on_loss: Callable[[Any], object] | None = None,
+        cancel_on_loss: bool = False,
+    ) -> ReadWriteLock:
+        """A lock for many readers or one writer: `with app.read_write_lock("catalog", lease=10).read():`, `.write()`.
+
+        Served in order of arrival, so that neither side starves. It belongs to this app's prefix, and to no other
+        library. `lease`, `wait`, `on_loss`, `cancel_on_loss` as for `lock`.
+        """
+        return ReadWriteLock(
+            name, self.settings.prefix, self._driver, self._renewer, lease=lease, wait=wait, on_loss=on_loss,
+            cancel_on_loss=cancel_on_loss,
         )  # fmt: skip
 
     def semaphore(

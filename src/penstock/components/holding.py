@@ -358,7 +358,7 @@ class Leased(Generic[H]):
         if reply[0] < 0:
             raise self._refused(reply[1])
         if reply[0] == 1:
-            return Answer(True, fence=reply[1] if len(reply) > 1 else 0)
+            return Answer(True, fence=reply[1])
         return Answer(False, ticket=reply[1], delay=max(0, reply[2]) / 1000)
 
     # --- with ---

@@ -79,10 +79,12 @@ LOCK = {"fence": ("STRING", "the last fence", "TTL"), **LINE}
 SEMAPHORE = {
     "holders": ("ZSET", "permit -> until when it is held", "TTL"),
     "limit": ("STRING", "the limit that was set", "the user"),
+    "fence": ("STRING", "the last fence of one who was alone", "TTL"),
     **LINE,
 }
+"""A read-write lock is one: a reader takes one permit, a writer all."""
 
-COMPONENTS = {"lock": LOCK, "semaphore": SEMAPHORE}
+COMPONENTS = {"lock": LOCK, "semaphore": SEMAPHORE, "rwlock": SEMAPHORE}
 """What stands before the name -> the table; a queue has its name alone."""
 
 COMMON_INBOX = "penstock:inbox:"
@@ -264,18 +266,19 @@ class LockKeys:
 
 @dataclass(frozen=True)
 class SemaphoreKeys:
-    """The names of one semaphore's keys."""
+    """The names of the keys of one semaphore, or read-write lock."""
 
     prefix: str
     name: str
+    sort: str = "semaphore"
 
     def __post_init__(self) -> None:
-        if "}" in check_text("semaphore", self.name):
-            raise ConfigurationError(f"semaphore name {self.name!r}: leave out the '}}', it would end the hash tag")
+        if "}" in check_text(self.sort, self.name):
+            raise ConfigurationError(f"{self.sort} name {self.name!r}: leave out the '}}', it would end the hash tag")
 
     @cached_property
     def base(self) -> str:
-        return f"{{{self.prefix}:semaphore:{self.name}}}:"
+        return f"{{{self.prefix}:{self.sort}:{self.name}}}:"
 
     @cached_property
     def declared(self) -> tuple[str, str]:

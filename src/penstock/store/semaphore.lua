@@ -7,6 +7,7 @@
 --
 --   holders   ZSET    token/1, token/2, … -> server ms until which it is held; TTL the longest lease and a minute
 --   limit     STRING  if somebody set one: it goes before the limit that a request names
+--   fence     STRING  the last fence; PX its lease and an hour. Who takes all there is, is alone and gets one
 --   line, looks, offers, gone: see line.lua
 --
 -- What is free is never kept, it is the limit less the holders that are alive: so nothing can be given back twice.
@@ -32,6 +33,14 @@ return n
 for i = 1, r[5] do redis.call("ZADD", holders, till, r[1] .. "/" .. i) end
 local keep = till - now + 60000
 if redis.call("PTTL", holders) < keep then redis.call("PEXPIRE", holders, keep) end
+
+--- function permit.mint(r: table, us: int) -> int
+-- For who is alone, as a writer among readers is. A step that is sent again gets a higher one: nobody came between.
+if r[5] < r[6] then return 0 end
+local last = redis.call("GET", base .. "fence")
+local fence = last and math.max(us, last + 1) or us
+redis.call("SET", base .. "fence", fence, "PX", r[2] + 3600000)
+return fence
 
 --- function permit.drop(r: table)
 for i = 1, r[5] do redis.call("ZREM", holders, r[1] .. "/" .. i) end
@@ -69,7 +78,7 @@ return next_[2] and next_[2] + 1 or now + 5000
 --- args: request: str, ticket: int, stay: int
 -- `stay`: join the line, or stay in it. `ticket`: what the last answer said, 0 at first. A request that has its
 -- permits gets their whole lease again.
--- Returns { 1 }, { 0, ticket, ms until it should come by itself }, or { -1, the limit } if it never can have so many.
+-- Returns { 1, fence or 0 }, { 0, ticket, ms until it should come by itself }, or { -1, the limit } if it never can have so many.
 local us = clock.micros()
 local now = math.floor(us / 1000)
 local r = cmsgpack.unpack(request)
@@ -80,7 +89,7 @@ if held == r[5] then
   permit.give(r, now + r[2], now)
   if r[3] ~= "" then line.taken(request, r, now) end
   permit.pass(now)
-  return { 1 }
+  return { 1, permit.mint(r, us) }
 end
 if held > 0 then permit.drop(r) end
 
@@ -97,7 +106,7 @@ elseif first and r[5] <= limit - permit.live(now) then
     line.leave(request, r)
     line.taken(request, r, now)
   end
-  answer = { 1 }
+  answer = { 1, permit.mint(r, us) }
 elseif stay == 1 then
   local due = permit.due(now)
   -- At first it looks soon, for somebody has to see whether what is handed over just now is taken.
