@@ -113,8 +113,8 @@ class Inspector:
     def locks(self) -> Steps[list[LockInfo]]:
         """The locks of this server that somebody holds or waits for, by name; also those of other apps.
 
-        One that only other libraries ever took is not among them. A round trip for each 1000 keys of the server, and one
-        for each lock that was held within the hour: nothing for a path that serves work.
+        One that only other libraries ever took is not among them. A round trip for each 1000 keys of the server, and
+        one for each lock that was held within the hour: nothing for a path that serves work.
         """
         found = []
         for name in (yield from lock_names()):
