@@ -11,6 +11,7 @@ back its place, or what it was handed meanwhile.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import secrets
 import socket
@@ -109,8 +110,7 @@ class Terms:
 
     def request(self, token: str, address: str) -> bytes:
         """As `store/line.lua` has it."""
-        lease_ms = -int(-self.lease * 1000 // 1)
-        return _pack((token, lease_ms, address, self.declared, self.permits, self.limit))
+        return _pack((token, math.ceil(self.lease * 1000), address, self.declared, self.permits, self.limit))
 
 
 class Holding:

@@ -121,7 +121,7 @@ class Renewer:
             self._loop.call_soon_threadsafe(self._called.set)
 
     def close(self) -> None:
-        """Stop renewing. What is held still ends with its lease."""
+        """Stop renewing: what is still held ends with its lease."""
         with self._lock:
             thread = self._thread if self._pid == os.getpid() else None
             self._stopped = True
@@ -132,7 +132,16 @@ class Renewer:
     # --- in the thread ---
 
     def _run(self) -> None:
-        asyncio.run(self._serve())
+        try:
+            asyncio.run(self._serve())
+        finally:
+            with self._lock:
+                self._end()
+
+    def _end(self) -> None:
+        """The next that is kept begins another thread."""
+        if self._thread is threading.current_thread():
+            self._thread = self._loop = self._called = None
 
     async def _serve(self) -> None:
         with self._lock:
@@ -163,7 +172,7 @@ class Renewer:
             if self._due or due:
                 self._idle_since = at
             if self._stopped or at >= self._idle_since + _LINGER:
-                self._thread = self._loop = self._called = None
+                self._end()
                 return None
             self._wakes_at = self._due[0][0] if self._due else self._idle_since + _LINGER
             return due
