@@ -71,12 +71,12 @@ class Fleet:
             one.send_signal(signal.SIGCONT)
             assert one.stdin is not None
             one.stdin.close()
-        return [one.wait(30) for one in self.running]
+        return [one.wait(60) for one in self.running]
 
     def close(self) -> None:
         for one in self.running:
             one.kill()
-            one.wait()
+            self._bury(one)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_no_two_hold_a_lock_and_no_limit_is_passed_whatever_befalls_them(fleet: 
         server.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
     troubles = [contenders.kill, contenders.stop, contenders.stop, cut, cut, server.client.script_flush]
-    eventually(lambda: len(holds(read(contenders.folder))) > 20, within=20)
+    eventually(lambda: len(holds(read(contenders.folder))) > 10, within=60)
     until = time.monotonic() + 6
     restart_at = time.monotonic() + 3
     while time.monotonic() < until:
@@ -109,13 +109,13 @@ def test_no_two_hold_a_lock_and_no_limit_is_passed_whatever_befalls_them(fleet: 
     assert contenders.end() == [0] * 5
     found = holds(read(contenders.folder))
     locks, permits = [hold for hold in found if hold.fence], [hold for hold in found if hold.permits]
-    assert len(locks) > 5
-    assert len(permits) > 5
+    assert len(locks) > 3
+    assert len(permits) > 3
     assert lock_faults(locks) == []
     assert semaphore_faults(permits, LIMIT) == []
     with Penstock(server.address) as app:
-        eventually(lambda: app.semaphore("chaos", limit=LIMIT).info().held == 0)
-        eventually(lambda: app.lock("chaos", lease=1).info().holder is None)
+        eventually(lambda: app.semaphore("chaos", limit=LIMIT).info().held == 0, within=30)
+        eventually(lambda: app.lock("chaos", lease=1).info().holder is None, within=30)
 
 
 def test_the_proof_for_a_users_own_server(start: Callable[..., Server]):
