@@ -138,6 +138,8 @@ async def completion() -> None:
     assert_type(guild.remove("u1", "Bo"), int)
     assert_type(await guild.count.aio("a"), int)
     guild.add_many([("Cy", 5)])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+
+
 # --- locks and semaphores ---
 
 

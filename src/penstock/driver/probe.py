@@ -16,8 +16,7 @@ from penstock.driver.address import Node
 from penstock.driver.connector import Command
 from penstock.driver.steps import Ask, Nodes, Steps
 from penstock.errors import ServerError
-from penstock.store.keys import kind_of, parts, pattern, probe_key
-from penstock.store.keys import LOCKS, parts, pattern, probe_key
+from penstock.store.keys import LOCKS, kind_of, parts, pattern, probe_key
 
 SLICE = 1000
 """Keys the server looks at in one round trip of a scan: below a millisecond of its time."""

@@ -62,7 +62,7 @@ DIRECTORY = {
 
 PROBE = {"probe": ("STRING", "a write that `penstock doctor` times", "TTL")}
 
-TABLES = (QUEUE, CONTACTS, DIRECTORY, PROBE)
+TABLES = (QUEUE, PROBE)
 
 LINE = {
     "line": ("ZSET", "request -> ticket", "TTL"),
@@ -84,7 +84,9 @@ SEMAPHORE = {
 }
 """A read-write lock is one: a reader takes one permit, a writer all."""
 
-COMPONENTS = {"lock": LOCK, "semaphore": SEMAPHORE, "rwlock": SEMAPHORE}
+COMPONENTS = {
+    "contacts": CONTACTS, "directory": DIRECTORY, "lock": LOCK, "semaphore": SEMAPHORE, "rwlock": SEMAPHORE,
+}  # fmt: skip
 """What stands before the name -> the table; a queue has its name alone."""
 
 COMMON_INBOX = "penstock:inbox:"
