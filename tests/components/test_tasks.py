@@ -87,7 +87,7 @@ class Kind:
         (asyncio.sleep, {"timeout": 0}, "seconds above 0"),
         (print, {"queue": "a b"}, "use 1 to 100 letters"),
     ],
-    ids=str,
+    ids=["generator", "class", "lambda", "timeout", "queue"],
 )
 def test_a_task_that_cannot_work_is_refused_where_it_is_defined(function: Any, options: Any, said: str):
     with pytest.raises(ConfigurationError, match=said):
