@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from penstock.worker.lifeline import Lifeline
+from penstock.worker.lifeline import Lifeline, watch_parent
 
 log = logging.getLogger("penstock.reload")
+
+RELOADED = "PENSTOCK_RELOADED"
+"""The environment's name for the mark of a process that is started anew from outside: it must not reload itself."""
 
 LOOK_EVERY = 0.5
 PATIENCE = 5.0
@@ -22,64 +24,92 @@ PATIENCE = 5.0
 
 
 def run(command: Sequence[str]) -> int:
-    """Run it until a signal ends it; returns its exit code. One that ends by itself waits for the next change."""
-    current = _Current(command)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, current.stop)
-    while True:
-        before = now = dict(_files())
-        current.start()
-        while now == before:
-            time.sleep(LOOK_EVERY)
-            if current.stopped:
-                return current.process.wait()
-            now = dict(_files())
-        changed = sorted({name for name, _ in before.items() ^ now.items()})
-        log.info("%s changed: starting anew", ", ".join(changed[:3]))
-        current.end()
+    """Run it until a signal or the parent's end ends it; returns its exit code. One that ends by itself waits for the
+    next change."""
+    return asyncio.run(_Reloader(command).run())
 
 
-class _Current:
-    """The process that runs now. It stops when this one is gone."""
+class _Reloader:
+    """Keeps one process. It stops when this one is gone."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
-        self.stopped = False
+        self._folder = Path.cwd()
+        self._stopping = asyncio.Event()
+        self._code: int | None = None
+        self._process: asyncio.subprocess.Process | None = None
 
-    def start(self) -> None:
-        with Lifeline() as self._lifeline:
-            self.process = subprocess.Popen(
-                self._command, start_new_session=True, pass_fds=(self._lifeline.theirs,),
-                env={**os.environ, **self._lifeline.environment},
+    async def run(self) -> int:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
+        watch_parent(partial(self._stop, signal.SIGTERM))
+        while True:
+            before = now = dict(_files(self._folder))
+            process, lifeline = await self._start()
+            while now == before:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), LOOK_EVERY)
+                if self._stopping.is_set():
+                    return await self._last(process)
+                now = dict(_files(self._folder))
+            changed = sorted({name for name, _ in before.items() ^ now.items()})
+            log.info("%s changed: starting anew", ", ".join(changed[:3]))
+            await _end(process)
+            lifeline.cut()
+            if self._stopping.is_set():
+                return await self._last(process)
+
+    async def _start(self) -> tuple[asyncio.subprocess.Process, Lifeline]:
+        with Lifeline() as lifeline:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, start_new_session=True, pass_fds=(lifeline.theirs,),
+                env={**os.environ, **lifeline.environment, RELOADED: "1"},
             )  # fmt: skip
+        if self._stopping.is_set():  # while it was on its way
+            _send(self._process, signal.SIGTERM)
+        return self._process, lifeline
 
-    def stop(self, number: int, _: object) -> None:
-        """A signal, each time one comes."""
-        self.stopped = True
-        if self.process.poll() is not None:
-            sys.exit(128 + number)
-        self.process.terminate()
+    def _stop(self, number: signal.Signals) -> None:
+        """A signal, each time one comes, or the end of the parent."""
+        running = self._process is not None and self._process.returncode is None
+        if not running and not self._stopping.is_set():
+            self._code = 128 + number
+        self._stopping.set()
+        if self._process:
+            _send(self._process, signal.SIGTERM)
 
-    def end(self) -> None:
-        """Gracefully, then by handing back, then by force."""
-        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
-            self.process.send_signal(number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(PATIENCE)
-                break
-        self._lifeline.cut()
+    async def _last(self, process: asyncio.subprocess.Process) -> int:
+        """The exit code of the process, unless none ran when the signal came."""
+        code = await process.wait()
+        return self._code or (code if code >= 0 else 128 - code)
 
 
-def _files() -> Iterator[tuple[str, int]]:
-    """The Python files below the working directory, with their times; not those of environments and hidden folders."""
-    folders = [Path.cwd()]
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Gracefully, then by handing back, then by force."""
+    for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+        _send(process, number)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), PATIENCE)
+            return
+
+
+def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)
+
+
+def _files(folder: Path) -> Iterator[tuple[str, int]]:
+    """The Python files below a folder, with their times; not those of environments and hidden folders, nor what
+    vanishes meanwhile or may not be read."""
+    folders = [folder]
     while folders:
-        for path in folders.pop().iterdir():
-            with contextlib.suppress(FileNotFoundError):  # an editor replaces files
-                if path.suffix == ".py":
-                    yield str(path), path.stat().st_mtime_ns
-                elif path.is_dir() and not path.is_symlink() and not _is_strange(path):
-                    folders.append(path)
+        with contextlib.suppress(OSError):
+            for path in list(folders.pop().iterdir()):
+                with contextlib.suppress(OSError):
+                    if path.suffix == ".py":
+                        yield str(path), path.stat().st_mtime_ns
+                    elif path.is_dir() and not path.is_symlink() and not _is_strange(path):
+                        folders.append(path)
 
 
 def _is_strange(folder: Path) -> bool:

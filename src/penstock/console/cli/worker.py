@@ -90,8 +90,10 @@ def worker(
         }
         settings = WorkerSettings(burst=burst, queues=outside.names("queues", queues))
         settings = replace(settings, **{name: value for name, value in said.items() if value is not None})
-        if reload_:
-            return reload.run([*_THIS, *(word for word in sys.argv[1:] if word != "--reload")])
+        # What a reloader started does not reload itself, nor do the children of a supervisor in it.
+        is_reloaded = os.environ.pop(reload.RELOADED, None) is not None or BOARD in os.environ
+        if reload_ and not is_reloaded:
+            return reload.run((*_THIS, *sys.argv[1:]))
         command = _Command(load_app(app), settings, style, log_level)
         if check:
             return health.check(command.app, queues_of(command.app, settings))
