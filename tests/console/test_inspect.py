@@ -1,8 +1,12 @@
 """What an operator asks and does, on both faces, on a server, on a cluster, and with a client handed in."""
 
+import asyncio
+
+import anyio
 import pytest
 
 from penstock.components.job import Status
+from penstock.components.transitions import Transitions
 from penstock.console.inspect import Inspector
 from penstock.errors import JobNotFound, PenstockError
 from penstock.settings import WorkerSettings
@@ -122,6 +126,16 @@ async def test_a_purge_cancels_as_many_as_were_said_to_wait(do, app, look):
     assert await do(look.purge, "mail") == 5
 
 
+async def test_a_purge_cancels_no_more_than_was_agreed_to(do, app, look):
+    queue = app.queue("mail")
+    await do(queue.put_many, range(3))
+    waiting = await do(look.waiting, "mail")
+    await do(queue.put_many, range(300))
+    await do(queue.put_many, range(300), delay=60)
+    assert await do(look.purge, "mail", most=waiting) == 3
+    assert (await do(queue.count)).waiting == 600
+
+
 async def test_cancelling_says_what_became_of_each(do, app, look):
     queue = app.queue("mail")
     running = await do(queue.put, 1)
@@ -166,6 +180,39 @@ async def test_all_dead_letters_go_in_slices(do, app, look, verb, left, monkeypa
     assert await do(getattr(look, verb), "mail") == 7
     counts = await do(app.queue("mail").count)
     assert (counts.dead, counts.ready) == (0, left)
+
+
+@pytest.mark.parametrize("verb", ["requeue_all", "remove_all"])
+async def test_what_died_after_it_was_counted_stays_dead(do, app, look, verb):
+    await bury(do, app.queue("mail"), 3)
+    dead = await do(look.dead, "mail")
+    await asyncio.sleep(0.01)
+    later = await bury(do, app.queue("mail"), 2)
+    assert (dead.count, await do(getattr(look, verb), "mail", dead.till)) == (3, 3)
+    assert {letter.id for letter in (await do(look.letters, "mail")).letters} == set(later)
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("place", ["valkey"])
+@pytest.mark.parametrize("face", ["aio"])
+@pytest.mark.parametrize("verb", ["requeue_all", "remove_all"])
+async def test_ids_that_are_no_text_hold_up_nobody(do, app, look, raw, verb, monkeypatch):
+    monkeypatch.setattr("penstock.console.inspect.CHUNK", 2)
+    await bury(do, app.queue("mail"), 3)
+    key = app.queue("mail").transitions.keys.base + "dead"
+    raw.zadd(key, {b"\xff%d" % n: 1 for n in range(5)})
+    with anyio.fail_after(10):
+        assert await do(getattr(look, verb), "mail") == 3
+    assert raw.exists(key) == 0
+
+
+@pytest.mark.parametrize("place", ["valkey"])
+@pytest.mark.parametrize("face", ["aio"])
+async def test_what_does_not_go_is_tried_once(do, app, look, monkeypatch):
+    await bury(do, app.queue("mail"), 3)
+    monkeypatch.setattr(Transitions, "exhume", lambda self, keys: self.requeue([]))
+    with anyio.fail_after(10):
+        assert await do(look.remove_all, "mail") == 0
 
 
 @pytest.mark.parametrize("verb", ["requeue_all", "remove_all"])

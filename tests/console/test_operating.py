@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import sys
+import time
 import unicodedata
 
 import pytest
@@ -291,12 +292,13 @@ def full(shop):
 
 
 @pytest.mark.parametrize(("words", "told"), DESTROYS)
-def test_without_a_terminal_and_without_yes_nothing_is_done(full, penstock, monkeypatch, words, told):
+def test_without_a_terminal_and_without_yes_nothing_is_done(full, shop, server, penstock, monkeypatch, words, told):
     monkeypatch.setattr(sys, "stdin", io.StringIO("yes\n"))
     before = full.count()
     code, out, err = penstock(*words)
     assert (code, out) == (Exit.USAGE, "")
     assert told in err
+    assert f", at {server.address}, prefix {shop.settings.prefix!r}.\n" in err
     assert "add --yes" in err
     assert (full.count().waiting, full.count().dead) == (before.waiting, before.dead)
 
@@ -310,6 +312,24 @@ def test_at_a_terminal_anything_but_yes_is_no(full, penstock, terminal, words, t
         assert told in err
         assert err.endswith("penstock: nothing was done\n")
     assert (full.count().waiting, full.count().dead) == (2, 3)
+
+
+@pytest.mark.parametrize("words", [words for words, _ in DESTROYS[:4]])
+def test_what_came_after_the_question_is_spared(full, penstock, monkeypatch, words):
+    class Slow(Keyboard):
+        def readline(self, *_):
+            time.sleep(0.01)
+            bury(full, 2)
+            full.put_many(range(3), tenant="acme")
+            return "yes\n"
+
+    monkeypatch.setattr(sys, "stdin", Slow())
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    before = full.count()
+    assert penstock(*words)[0] == Exit.OK
+    gone = before.waiting + before.dead + 5 - full.count().waiting - full.count().dead
+    assert gone == {"purge": 2 - ("acme" in words), "rm": 3, "retry": 0}[words[1]]
+    assert full.count().dead >= 2
 
 
 @pytest.mark.parametrize(

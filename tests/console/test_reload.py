@@ -103,7 +103,12 @@ def test_one_that_lost_its_parent_ends(monkeypatch, tmp_path):
 
 def test_a_signal_before_the_first_process_ends_it(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(reload, "_files", lambda *_: os.kill(os.getpid(), signal.SIGTERM) or ())
+
+    def interrupted(_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return ()
+
+    monkeypatch.setattr(reload, "_files", interrupted)
     assert reload.run(["sleep", "60"]) == 128 + signal.SIGTERM
 
 

@@ -313,14 +313,14 @@ class Transitions:
 
         return self._step("graves", (offset, limit), read)
 
-    def buried(self, till: int, limit: int) -> Step[tuple[int, list[str]]]:
-        args = (self.clock.now_ms, till, limit)
-        return self._step("buried", args, lambda reply: (reply[0], [i.decode(errors="replace") for i in reply[1:]]))
+    def buried(self, till: int, limit: int) -> Step[tuple[int, list[bytes]]]:
+        """The ids as they are in the server: somebody else may have written some that are no text."""
+        return self._step("buried", (self.clock.now_ms, till, limit), lambda reply: (reply[0], reply[1:]))
 
-    def requeue(self, ids: Iterable[str]) -> Step[int]:
+    def requeue(self, ids: Iterable[str | bytes]) -> Step[int]:
         return self._step("requeue", (self.clock.now_ms, *ids), int)
 
-    def exhume(self, ids: Iterable[str]) -> Step[int]:
+    def exhume(self, ids: Iterable[str | bytes]) -> Step[int]:
         return self._step("exhume", (self.clock.now_ms, *ids), int)
 
     def switch(self, name: Literal["paused", "due_first"], on: bool) -> Step[None]:

@@ -10,12 +10,13 @@ import difflib
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from penstock.app import Penstock
 from penstock.components.job import JobInfo, Reason, Status, info_of, status_of
 from penstock.components.lock import LockInfo
 from penstock.components.queue import CHUNK, DeadLetter, Queue
-from penstock.components.transitions import Counts, TenantCounts, WorkerInfo
+from penstock.components.transitions import SLICE, Counts, TenantCounts, WorkerInfo
 from penstock.console.doctor import Finding, diagnose
 from penstock.console.inventory import Inventory, inventory
 from penstock.driver.probe import Facts, facts, lock_names, now, primaries, queue_names
@@ -89,6 +90,17 @@ class Letters:
 
 
 @dataclass(frozen=True, slots=True)
+class Buried:
+    """The dead letters of a queue at one time: who acts on all of them acts on these and no others."""
+
+    count: int
+    """At least as many as died until `till`."""
+
+    till: int
+    """Milliseconds since 1970 by the server's clock."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of one job that an operator meant. `status`: before; where it was not `done`, this is why."""
 
@@ -106,6 +118,11 @@ class Inspector:
     @property
     def _drivers(self) -> Drivers:
         return self._app._drivers
+
+    @property
+    def place(self) -> str:
+        """Which server, without its password, and which app on it."""
+        return f"{self._app._driver.connector.address}, prefix {self._app.settings.prefix!r}"
 
     # --- locks ---
 
@@ -188,14 +205,29 @@ class Inspector:
         """How many jobs a purge would cancel. Raises PenstockError for a queue that was never used."""
         queue = self._app.queue(name)
         yield from self._used(queue)
+        return (yield from self._waiting(queue, tenant))
+
+    def _waiting(self, queue: Queue, tenant: str | None) -> Steps[int]:
         step = queue.transitions.counts() if tenant is None else queue.transitions.tenant_counts(tenant)
         return int((yield step).waiting)
 
     @verb
-    def purge(self, name: str, tenant: str | None = None) -> Steps[int]:
-        """Cancel what waits in a queue, or of one tenant. Returns how many. A round trip for each 250."""
-        queue = self._app.queue(name)
-        return queue.purge_steps(tenant)
+    def purge(self, name: str, tenant: str | None = None, *, most: int | None = None) -> Steps[int]:
+        """Cancel what waits in a queue, or of one tenant, at most so many jobs: those that `waiting` counted.
+
+        Returns how many. A round trip for each 250.
+        """
+        queue, total = self._app.queue(name), 0
+        if most is None:
+            most = yield from self._waiting(queue, tenant)
+        lists: tuple[Literal["schedule", "suspects"], ...] = ("schedule", "suspects")
+        for list_ in lists:
+            offset, finished = 0, False
+            while total < most and not finished:
+                slice_ = min(SLICE, most - total)
+                cancelled, offset, finished = yield queue.transitions.purge(tenant, offset, slice_, list_)
+                total += cancelled
+        return total
 
     def _used(self, queue: Queue) -> Steps[None]:
         if not (yield queue.transitions.survey(1)).used:
@@ -235,11 +267,12 @@ class Inspector:
     # --- dead letters ---
 
     @verb
-    def dead(self, name: str) -> Steps[int]:
-        """How many dead letters a queue has. Raises PenstockError for a queue that was never used."""
+    def dead(self, name: str) -> Steps[Buried]:
+        """How many dead letters a queue has now. Raises PenstockError for a queue that was never used."""
         queue = self._app.queue(name)
         yield from self._used(queue)
-        return int((yield queue.transitions.counts()).dead)
+        till, _ = yield queue.transitions.buried(0, 0)  # first: what dies after it may be counted, and stays
+        return Buried(int((yield queue.transitions.counts()).dead), till)
 
     @verb
     def letters(self, name: str, limit: int = 50, offset: int = 0) -> Steps[Letters]:
@@ -270,24 +303,28 @@ class Inspector:
         return self._each(ids, lambda queue, key: queue.transitions.exhume([key]).then(bool))
 
     @verb
-    def requeue_all(self, name: str) -> Steps[int]:
-        """Run all dead letters of a queue again that died before now. Returns how many. Two round trips a 500."""
-        return self._all(name, lambda queue, keys: queue.transitions.requeue(keys))
+    def requeue_all(self, name: str, till: int = 0) -> Steps[int]:
+        """Run all dead letters of a queue again that died until `till` (0: now). Returns how many. Two round trips a
+        500."""
+        return self._all(name, till, lambda queue, keys: queue.transitions.requeue(keys))
 
     @verb
-    def remove_all(self, name: str) -> Steps[int]:
-        """Delete all dead letters of a queue that died before now. Returns how many. Two round trips a 500."""
-        return self._all(name, lambda queue, keys: queue.transitions.exhume(keys))
+    def remove_all(self, name: str, till: int = 0) -> Steps[int]:
+        """Delete all dead letters of a queue that died until `till` (0: now). Returns how many. Two round trips a
+        500."""
+        return self._all(name, till, lambda queue, keys: queue.transitions.exhume(keys))
 
-    def _all(self, name: str, act: Callable[[Queue, Sequence[str]], Step[int]]) -> Steps[int]:
+    def _all(self, name: str, till: int, act: Callable[[Queue, Sequence[bytes]], Step[int]]) -> Steps[int]:
         queue = self._app.queue(name)
         yield from self._used(queue)
-        total = till = 0
+        total = 0
+        before: list[bytes] = []
         while True:
             till, keys = yield queue.transitions.buried(till, CHUNK)
-            if not keys:
+            if not keys or keys == before:  # nothing is left, or what is left does not go
                 return total
             total += yield act(queue, keys)
+            before = keys
 
     def _found(self, job_id: str) -> tuple[Queue, str]:
         job = self._app.job(job_id)

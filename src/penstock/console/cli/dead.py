@@ -88,8 +88,9 @@ def retry(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE
     with where.open() as inspector:
         if (queue := _all_of(ids, all_of)) is None:
             return tell(inspector.requeue(*ids), "requeued", "only a dead letter can be retried")
-        agree(f"This runs {many(inspector.dead(queue), 'dead letter')} of queue {queue} again.", yes=yes)
-        show(f"Requeued {many(inspector.requeue_all(queue), 'job')} of {queue}.")
+        dead = inspector.dead(queue)
+        agree(f"This runs {many(dead.count, 'dead letter')} of queue {queue} again, at {inspector.place}.", yes=yes)
+        show(f"Requeued {many(inspector.requeue_all(queue, dead.till), 'job')} of {queue}.")
         return Exit.OK
 
 
@@ -107,10 +108,12 @@ def rm(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE) -
     """
     with where.open() as inspector:
         if (queue := _all_of(ids, all_of)) is None:
-            agree(f"This deletes {many(len(ids), 'dead letter')} for good.", yes=yes)
+            agree(f"This deletes {many(len(ids), 'dead letter')} for good, at {inspector.place}.", yes=yes)
             return tell(inspector.remove(*ids), "removed", "only a dead letter can be removed")
-        agree(f"This deletes {many(inspector.dead(queue), 'dead letter')} of queue {queue} for good.", yes=yes)
-        show(f"Removed {many(inspector.remove_all(queue), 'dead letter')} of {queue}.")
+        dead = inspector.dead(queue)
+        what = f"This deletes {many(dead.count, 'dead letter')} of queue {queue} for good, at {inspector.place}."
+        agree(what, yes=yes)
+        show(f"Removed {many(inspector.remove_all(queue, dead.till), 'dead letter')} of {queue}.")
         return Exit.OK
 
 

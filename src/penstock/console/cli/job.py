@@ -74,7 +74,7 @@ def cancel(*ids: str, yes: Yes = False, where: Where = HERE) -> Exit:
     """
     with where.open() as inspector:
         if len(ids) > 1:
-            agree(f"This cancels {many(len(ids), 'job')}.", yes=yes)
+            agree(f"This cancels {many(len(ids), 'job')}, at {inspector.place}.", yes=yes)
         return tell(inspector.cancel(*ids), "cancelled", "only a job that waits can be cancelled")
 
 

@@ -165,6 +165,6 @@ def purge(name: str, /, *, tenant: str | None = None, yes: Yes = False, where: W
     with where.open() as inspector:
         waiting = inspector.waiting(name, tenant)
         whose = f"queue {name}" + (f", tenant {tenant!r}" if tenant is not None else "")
-        agree(f"This cancels {many(waiting, 'waiting job')} of {whose}.", yes=yes)
-        cancelled = inspector.purge(name, tenant)
+        agree(f"This cancels {many(waiting, 'waiting job')} of {whose}, at {inspector.place}.", yes=yes)
+        cancelled = inspector.purge(name, tenant, most=waiting)
     show(f"Cancelled {many(cancelled, 'job')} of {whose}.")
