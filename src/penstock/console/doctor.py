@@ -1,7 +1,8 @@
 """`penstock doctor`: what is well with a server and what is not, each with what to do.
 
 First everything is asked and measured, server by server (`_visit`); then each check, a pure function, says what it
-finds. `fail`: jobs can be lost, or the server refuses work. `warn`: it works, and somebody should look.
+finds. `fail`: it refuses work, or will lose jobs in the ordinary course of things, at a restart or when it is full.
+`warn`: it works, but a crash can take the last jobs, or somebody should look.
 """
 
 from __future__ import annotations
@@ -257,7 +258,7 @@ def _kept(facts: Facts) -> tuple[Level, str, str]:
         return "warn", f"snapshots only, the last {saved} ago: a crash takes what came since", advice
     if facts.config is None:
         return "warn", "no append-only file; whether there are snapshots it does not tell", advice
-    return "warn", "nothing is on disk: a restart of the server loses every job", advice
+    return "fail", "nothing is on disk: a restart of the server loses every job", advice
 
 
 def _durable(visit: Visit) -> tuple[Level, str, str]:
@@ -322,13 +323,19 @@ def _latency(visit: Visit) -> Iterator[tuple[Level, str, str]]:
 def _notes(facts: Facts, ours: str) -> Iterator[tuple[Level, str, str]]:
     """What the server itself noted as slow."""
     since = time.time() + facts.ahead - RECENT
-    slow = [one for one in facts.slow or () if one.at >= since]
-    own = [one.seconds for one in slow if any(word.startswith(ours) for word in one.words)]
-    others = {one.words[0].upper(): one.seconds for one in sorted(slow, key=lambda one: one.seconds)}
+    own: list[float] = []
+    others: dict[str, float] = {}
+    for one in sorted(facts.slow or (), key=lambda one: one.seconds):
+        if one.at < since:
+            continue
+        if any(word.startswith(ours) for word in one.words):
+            own.append(one.seconds)
+        else:
+            others[one.words[0].upper()] = one.seconds
     if own and max(own) > HELD_UP:
         found = f"a script of ours took {milliseconds(max(own))}, {many(len(own), 'slow one')} in a day"
         yield "warn", found, "if nothing else kept the machine busy then, it is a bug: tell us"
-    strangers = [f"{name} {milliseconds(took)}" for name, took in others.items() if took > HELD_UP and not own]
+    strangers = [f"{name} {milliseconds(took)}" for name, took in others.items() if took > HELD_UP]
     if strangers:
         yield "warn", f"slow commands of others in a day: {', '.join(strangers[-3:])}", "see SLOWLOG GET"
     events = {name: longest for name, longest in (facts.latency or {}).items() if longest > HELD_UP}
