@@ -227,14 +227,50 @@ def test_an_admin_may_all(examine):
     assert examine("rights")[0][:2] == ("ok", "user 'default' may send all that Penstock sends")
 
 
-def test_a_right_that_is_missing_is_named_with_the_command_that_gives_it():
-    with Server() as server:
-        server.ask("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-zadd", "-blmpop")
-        with Penstock(f"unix://{server.socket}?username=app&password=secret") as app:
-            (finding,) = Inspector(app).doctor("rights")
-    assert finding.level == "fail"
-    assert "BLMPOP, ZADD" in finding.found
-    assert finding.advice == "ACL SETUSER app ~{penstock:*}:* +blmpop +zadd"
+@pytest.fixture
+def rights():
+    """What the doctor says to a user with these rights, beside a queue `mail` of prefix `acl`."""
+
+    def ask(*rules, used=("mail",)):
+        with Server() as server:
+            server.ask("ACL", "SETUSER", "app", "on", ">secret", *rules)
+            with Penstock(server.address, prefix="acl") as app:
+                for name in used:
+                    app.queue(name).put(1)
+            with Penstock(f"unix://{server.socket}?username=app&password=secret", prefix="acl") as app:
+                return [(one.level, one.found, one.advice) for one in Inspector(app).doctor("rights")]
+
+    return ask
+
+
+def test_a_right_that_is_missing_is_named_with_the_command_that_gives_it(rights):
+    (finding,) = rights("~*", "+@all", "-zadd", "-blmpop")
+    assert finding == ("fail", "user 'app' may not send BLMPOP, ZADD", "ACL SETUSER app +blmpop +zadd")
+
+
+def test_who_may_use_all_queues_there_are_may_all(rights):
+    assert [level for level, _, _ in rights("~{acl:mail}:*", "+@all")] == ["ok"]
+    assert [level for level, _, _ in rights("~{acl:*", "+@all", used=())] == ["ok"]
+
+
+@pytest.mark.parametrize("keys", ["~{acl:*}:inbox:*", "~{acl:mail}:?*", "%R~{acl:*", "~{other:*"])
+@pytest.mark.parametrize("used", [("mail",), ()])
+def test_keys_that_a_user_may_not_use_are_told_apart_from_commands(rights, keys, used):
+    (finding,) = rights(keys, "+@all", used=used)
+    whose = "of mail" if used else "of a queue, as of one called doctor"
+    assert finding == ("fail", f"user 'app' may not use all keys {whose}", "ACL SETUSER app ~{acl:*}:*")
+
+
+def test_a_queue_among_others_that_a_user_may_not_use_is_named(rights):
+    (finding,) = rights("~{acl:mail}:*", "+@all", used=("mail", "raw"))
+    assert finding[:2] == ("fail", "user 'app' may not use all keys of raw")
+
+
+def test_what_only_one_thing_needs_is_told_with_that_thing(rights):
+    findings = rights("~*", "+@all", "-script", "-wait", "-waitaof")
+    assert [level for level, _, _ in findings] == ["warn"] * 3
+    assert findings[0][1] == "user 'app' may not send SCRIPT: no enqueueing inside a pipeline"
+    assert findings[2] == ("warn", "user 'app' may not send WAITAOF: no durable=True", "ACL SETUSER app +waitaof")
 
 
 def test_a_user_who_may_ask_little_is_told_what_is_not_known():

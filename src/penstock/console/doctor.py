@@ -7,6 +7,7 @@ finds. `fail`: it refuses work, or will lose jobs in the ordinary course of thin
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +20,7 @@ from penstock.console.inventory import inventory
 from penstock.console.readable import age, many, milliseconds, size
 from penstock.driver import probe
 from penstock.driver.address import Node, Origin
-from penstock.driver.probe import Facts
+from penstock.driver.probe import Facts, Rights
 from penstock.driver.steps import Steps
 from penstock.errors import ConfigurationError, ServerError
 from penstock.store.keys import QueueKeys
@@ -47,7 +48,19 @@ RECENT = 86400.0
 STANDING = 300.0
 """Seconds a ready job may wait before somebody should look."""
 
+MOST_QUEUES = 100
+"""Queues whose keys are looked at for the rights to them."""
+
+_SAMPLE = "doctor"
+"""The name of a queue where there is none yet."""
+
 _OWN = ("PING", "INFO", "EVAL", "EVALSHA", "BLMPOP")
+
+_FOR_ONE_THING = {
+    "SCRIPT": "enqueueing inside a pipeline", "WAIT": "durable=True by a replica", "WAITAOF": "durable=True",
+}  # fmt: skip
+"""Commands without which all else works."""
+
 _CALLED = re.compile(r'(?:redis\.p?call|batch_write)\(\s*"([A-Z]+)"')
 
 
@@ -72,7 +85,7 @@ class Visit:
     scripts: list[float]
     writes: list[float]
     confirmed: list[float] | None
-    rights: tuple[str, list[str]] | None
+    rights: Rights | None
     prefix: str
 
     @property
@@ -100,10 +113,11 @@ def diagnose(app: Penstock, topic: str | None = None) -> Steps[list[Finding]]:
     wanted = [topic] if topic else list(TOPICS)
     findings: list[Finding] = []
     nodes = yield from probe.primaries()
+    queues = (yield from _queue_names(app)) if "rights" in wanted else []
     for node in nodes:
         server = f"{node[0]}:{node[1]}" if len(nodes) > 1 else ""
         try:
-            visit = yield from _visit(app, node, wanted)
+            visit = yield from _visit(app, node, wanted, queues)
         except ServerError as error:
             findings.append(Finding("server", "fail", str(error), "start it, or mend the way to it", server))
             continue
@@ -121,7 +135,7 @@ def diagnose(app: Penstock, topic: str | None = None) -> Steps[list[Finding]]:
     return sorted(findings, key=lambda finding: list(TOPICS).index(finding.topic))
 
 
-def _visit(app: Penstock, node: Node, wanted: Iterable[str]) -> Steps[Visit]:
+def _visit(app: Penstock, node: Node, wanted: Iterable[str], queues: Iterable[str]) -> Steps[Visit]:
     prefix, wanted = app.settings.prefix, set(wanted)
     facts = yield from probe.facts(node)
     visit = Visit(app._driver.connector.find(), facts, [], [], [], None, None, prefix)
@@ -135,15 +149,23 @@ def _visit(app: Penstock, node: Node, wanted: Iterable[str]) -> Steps[Visit]:
         visit = replace(visit, writes=writes, confirmed=(yield from probe.confirmations(node, key)))
         yield from probe.ask(node, ("DEL", key))
     if "rights" in wanted:
-        key = QueueKeys(prefix, "doctor").inbox
-        visit = replace(visit, rights=(yield from probe.may(node, _commands(), key)))
+        keys = [QueueKeys(prefix, name) for name in queues]
+        visit = replace(visit, rights=(yield from probe.may(node, _commands(), keys)))
     return visit
 
 
+def _queue_names(app: Penstock) -> Steps[list[str]]:
+    """Those that were ever used and those of the app's tasks; where there is none, one that could be."""
+    names = set(app.registry.queues())
+    with contextlib.suppress(ServerError):  # this user may not ask, or a server is away, which is told elsewhere
+        names |= {*(yield from probe.queue_names(app.settings.prefix))}
+    return sorted(names)[:MOST_QUEUES] or [_SAMPLE]
+
+
 def _commands() -> list[str]:
-    """What a worker and its scripts send."""
+    """What producers, workers and their scripts send."""
     called = {name for script in scripts().scripts.values() for name in _CALLED.findall(script.source)}
-    return [*_OWN, *sorted(called)]
+    return [*_OWN, *sorted(called), *_FOR_ONE_THING]
 
 
 def _syncs(facts: Facts) -> bool:
@@ -372,13 +394,27 @@ def _rights(visit: Visit) -> Iterator[tuple[Level, str, str]]:
     if visit.rights is None:
         yield "ok", "which commands this user may send it may not ask", "to know: run doctor as one with +acl +command"
         return
-    name, denied = visit.rights
-    if denied:
-        allow = " ".join(f"+{command.lower()}" for command in denied)
+    user, refused = visit.rights.user, set(visit.rights.commands)
+    allow = f"ACL SETUSER {user}"
+    if denied := sorted(refused - set(_FOR_ONE_THING)):
+        yield "fail", f"user {user!r} may not send {', '.join(denied)}", " ".join([allow, *_plus(denied)])
+    for name in sorted(refused & set(_FOR_ONE_THING)):
+        yield (
+            "warn",
+            f"user {user!r} may not send {name}: no {_FOR_ONE_THING[name]}",
+            " ".join([allow, *_plus([name])]),
+        )
+    if closed := visit.rights.queues:
+        which = f"{', '.join(closed[:3])}{', …' if len(closed) > 3 else ''}"
+        whose = f"of a queue, as of one called {which}" if closed == [_SAMPLE] else f"of {which}"
         pattern = QueueKeys(visit.prefix, "*").base
-        yield "fail", f"user {name!r} may not send {', '.join(denied)}", f"ACL SETUSER {name} ~{pattern}* {allow}"
-    else:
-        yield "ok", f"user {name!r} may send all that Penstock sends", ""
+        yield "fail", f"user {user!r} may not use all keys {whose}", f"{allow} ~{pattern}*"
+    if not refused and not closed:
+        yield "ok", f"user {user!r} may send all that Penstock sends", ""
+
+
+def _plus(commands: Iterable[str]) -> list[str]:
+    return [f"+{command.lower()}" for command in commands]
 
 
 def _middle(times: list[float]) -> float:

@@ -16,7 +16,7 @@ from penstock.driver.address import Node
 from penstock.driver.connector import Command
 from penstock.driver.steps import Ask, Nodes, Steps
 from penstock.errors import ServerError
-from penstock.store.keys import LOCKS, kind_of, parts, pattern, probe_key
+from penstock.store.keys import LOCKS, QueueKeys, kind_of, parts, pattern, probe_key
 
 SLICE = 1000
 """Keys the server looks at in one round trip of a scan: below a millisecond of its time."""
@@ -72,6 +72,18 @@ class Facts:
             return float((self.info or {}).get(name, 0))
         except ValueError:
             return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What a user may not do."""
+
+    user: str
+    commands: list[str]
+    """That it may not send, on whatever key."""
+
+    queues: list[str]
+    """Whose keys it may not use."""
 
 
 def primaries() -> Steps[list[Node]]:
@@ -213,27 +225,36 @@ def confirmations(node: Node, key: str, times: int = 3) -> Steps[list[float] | N
     return taken
 
 
-def may(node: Node, commands: Sequence[str], key: str) -> Steps[tuple[str, list[str]] | None]:
-    """Who we are, and which of the commands this user may not send on `key`; None where that may not be asked."""
+def may(node: Node, commands: Sequence[str], queues: Sequence[QueueKeys]) -> Steps[Rights | None]:
+    """What this user may not do on these queues; None where that may not be asked. A round trip for each, and one."""
     who, *described = yield from ask(node, ("ACL", "WHOAMI"), *(("COMMAND", "INFO", name) for name in commands))
     if who is None or None in described:
         return None
-    known = [(name, _example(name, one[0], key)) for name, one in zip(commands, described, strict=True) if one[0]]
-    allowed = yield from ask(node, *(("ACL", "DRYRUN", who, *example) for _, example in known))
-    if None in allowed:
-        return None
-    return _text(who), [name for (name, _), answer in zip(known, allowed, strict=True) if answer != b"OK"]
+    known = [(name, one[0]) for name, one in zip(commands, described, strict=True) if one[0]]
+    unsent: dict[str, None] = {}
+    closed = []
+    for keys in queues:
+        examples = (_example(name, said, keys) for name, said in known)
+        answers = yield from ask(node, *(("ACL", "DRYRUN", who, *example) for example in examples))
+        if None in answers:
+            return None
+        refused = {name: answer for (name, _), answer in zip(known, answers, strict=True) if answer != b"OK"}
+        unsent |= {name: None for name, answer in refused.items() if not answer.endswith(b" key")}
+        if any(answer.endswith(b" key") for answer in refused.values()):
+            closed.append(keys.queue)
+    return Rights(_text(who), list(unsent), closed)
 
 
-def _example(name: str, described: Sequence[Any], key: str) -> tuple[str, ...]:
-    """A call of the right length with our key where its first key stands."""
+def _example(name: str, described: Sequence[Any], keys: QueueKeys) -> tuple[str, ...]:
+    """A call of the right length with keys of this queue where keys stand."""
     odd = {
-        "EVAL": ("", "1", key), "EVALSHA": ("", "1", key), "BLMPOP": ("0.001", "1", key, "LEFT"),
-        "OBJECT": ("ENCODING", key),
+        "EVAL": ("", "2", *keys.declared), "EVALSHA": ("", "2", *keys.declared),
+        "BLMPOP": ("0.001", "1", keys.inbox, "LEFT"), "OBJECT": ("ENCODING", keys.declared[1]),
+        "SCRIPT": ("LOAD", "return 1"),
     }  # fmt: skip
     if name in odd:
         return (name, *odd[name])
     words = ["1"] * (abs(described[1]) - 1)
     if described[3] > 0:
-        words[described[3] - 1] = key
+        words[described[3] - 1] = keys.declared[1]
     return (name, *words)
