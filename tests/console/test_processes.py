@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock import JobFailed, Penstock, Settings, Status
+from penstock.console import health
 from penstock.console.exits import Exit
 from tests.servers import Server, eventually
 
@@ -102,10 +103,15 @@ def shop(server: Server, tmp_path: Path, lease: float):
         yield shop
 
 
-def gone(pid: int) -> bool:
+def state(pid: int) -> str:
+    """A letter; "" for a process that is no more."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] in "ZX"
-    return True
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    return ""
+
+
+def gone(pid: int) -> bool:
+    return state(pid) in {"", "Z", "X"}
 
 
 def test_jobs_of_a_killed_process_run_again_at_once(start, shop):
@@ -264,6 +270,41 @@ def test_a_check_says_whether_a_worker_of_this_machine_is_alive(start, run, shop
     worker.kill()
     worker.wait()
     assert run("worker", "tasks:app", "--check", **shop.where).returncode == Exit.FAILED
+
+
+def test_a_check_sees_no_life_in_a_process_that_is_stopped_or_a_zombie(start, shop, capsys):
+    worker = start("worker", "tasks:app", **shop.where)
+    eventually(shop.pids)
+
+    def check():
+        """In this process: a check must be faster than the lease."""
+        with Penstock(shop.where["PENSTOCK_URL"], prefix=shop.where["SHOP"]) as app:
+            return health.check(app, ["q"])
+
+    assert check() is Exit.OK
+    worker.send_signal(signal.SIGSTOP)
+    eventually(lambda: state(worker.pid) == "T")
+    assert check() is Exit.FAILED
+    worker.send_signal(signal.SIGCONT)
+    eventually(lambda: state(worker.pid) != "T")
+    assert check() is Exit.OK
+    worker.kill()
+    eventually(lambda: state(worker.pid) == "Z")
+    assert check() is Exit.FAILED
+    worker.wait()
+    assert capsys.readouterr().err.count("no worker of this machine") == 2
+
+
+def test_a_check_finds_a_worker_among_many_programs_with_long_leases(start, shop):
+    start("worker", "tasks:app", **shop.where)
+    eventually(shop.pids)
+    other = shop.app.queue("q").transitions
+    for n in range(1200):
+        turn = other.turn(f"{n:026d}", 1, lease=3600, want=0, address="p/1", sleep=3600)
+        shop.app._drivers.blocking.run(turn)
+    assert not shop.pids(), "hidden behind a thousand others"
+    with Penstock(shop.where["PENSTOCK_URL"], prefix=shop.where["SHOP"]) as app:
+        assert health.check(app, ["q"]) is Exit.OK
 
 
 def test_a_changed_file_starts_the_worker_anew(start, shop, tmp_path: Path):

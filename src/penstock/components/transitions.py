@@ -330,11 +330,17 @@ class Transitions:
         return self._step("weigh", (tenant, f"{weight:.9g}"), _nothing)
 
     def workers(self, limit: int) -> Step[list[WorkerInfo]]:
-        def read(reply: Sequence[Any]) -> list[WorkerInfo]:
-            now, *rows = reply
-            return [self._worker(now, *rows[at + 1 : at + 4]) for at in range(0, len(rows), 4)]
+        return self.some_workers("", limit).then(lambda page: page[1])
 
-        return self._step("workers", (self.clock.now_ms, limit), read)
+    def some_workers(self, cursor: str, count: int) -> Step[tuple[str, list[WorkerInfo]]]:
+        """A slice of those that are no bare program, and the next cursor; 0 begins and ends."""
+
+        def read(reply: Sequence[Any]) -> tuple[str, list[WorkerInfo]]:
+            now, following, *rows = reply
+            found = [self._worker(now, *rows[at + 1 : at + 4]) for at in range(0, len(rows), 4)]
+            return following.decode(), found
+
+        return self._step("workers", (self.clock.now_ms, count, cursor), read)
 
     def _worker(self, now: int, till: bytes, held: int, said: bytes | None) -> WorkerInfo:
         since, _, text = (said or b"").partition(b" ")

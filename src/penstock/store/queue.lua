@@ -446,19 +446,29 @@ return redis.call("HSET", base .. "weights", tenant, weight)
 
 --- script workers
 --- keys: base meta
---- args: given: int, limit: int
+--- args: given: int, limit: int, cursor: str
 --- flags: no-writes
--- Incarnations by the end of their lease, latest first: { now, incarnation, alive until, claims held, since and text or
--- false, … }.
+-- Incarnations: { now, next cursor, incarnation, alive until, claims held, since and text or false, … }. Without a cursor
+-- by the end of their lease, latest first; with one a slice of those that said who they are, where 0 begins and ends.
 local newer = record.check()
 if newer then return newer end
-local found = redis.call("ZRANGE", base .. "leases", 0, limit - 1, "REV", "WITHSCORES")
-local list = { clock.now(given) }
-for i = 1, #found, 2 do
-  list[#list + 1] = found[i]
-  list[#list + 1] = found[i + 1]
-  list[#list + 1] = redis.call("HLEN", base .. "held:" .. found[i])
-  list[#list + 1] = redis.call("HGET", base .. "workers", found[i])
+local list = { clock.now(given), "0" }
+local function add(me, alive)
+  list[#list + 1] = me
+  list[#list + 1] = alive
+  list[#list + 1] = redis.call("HLEN", base .. "held:" .. me)
+  list[#list + 1] = redis.call("HGET", base .. "workers", me)
+end
+if cursor == "" then
+  local found = redis.call("ZRANGE", base .. "leases", 0, limit - 1, "REV", "WITHSCORES")
+  for i = 1, #found, 2 do add(found[i], found[i + 1]) end
+  return list
+end
+local page = redis.call("HSCAN", base .. "workers", cursor, "COUNT", limit)
+list[2] = page[1]
+for i = 1, #page[2], 2 do
+  local me = page[2][i]
+  add(me, redis.call("ZSCORE", base .. "leases", me) or "0")
 end
 return list
 
