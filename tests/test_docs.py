@@ -58,6 +58,12 @@ def promises_without_a_test(text: str, root: Path) -> list[str]:
     return faults
 
 
+def promises_made_twice(text: str) -> list[str]:
+    """Two rows of one promise, as a merge leaves them, drift apart."""
+    names = [row.split("|")[1].strip() for row in _rows(text)]
+    return sorted({name for name in names if names.count(name) > 1})
+
+
 def _rows(text: str) -> Iterator[str]:
     in_table = False
     for line in map(str.strip, FENCE.sub("", text).splitlines()):
@@ -114,6 +120,10 @@ def test_every_promise_names_a_test_that_exists():
         assert promises_without_a_test(GUARANTEES.read_text("utf-8"), ROOT) == []
 
 
+def test_every_promise_is_made_once():
+    assert promises_made_twice(GUARANTEES.read_text("utf-8")) == []
+
+
 # --- documents with faults ---
 
 
@@ -142,3 +152,9 @@ def test_a_promise_without_a_test_is_found(tmp_path: Path):
         assert promises_without_a_test(table.format(f"test_a.py::{name}"), tmp_path) == []
     for reference in ("test_a.py", "test_a.py::test_x", "test_b.py::test_b", "test_a.py::TestD::test_b"):
         assert promises_without_a_test(table.format(reference), tmp_path)
+
+
+def test_a_promise_made_twice_is_found():
+    table = "| promise | test |\n|---|---|\n| never lost | `a` |\n| fair | `b` |\n| {} | `c` |\n"
+    assert promises_made_twice(table.format("prompt")) == []
+    assert promises_made_twice(table.format("never lost")) == ["never lost"]
