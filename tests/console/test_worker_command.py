@@ -182,7 +182,17 @@ def test_an_app_without_an_address_has_a_server_of_its_own(run, tmp_path):
     assert (tmp_path / ".penstock").is_dir()
 
 
-def test_no_job_at_once_is_refused(run, where):
-    done = run("worker", "tasks:app", "-c", "0", **where)
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("-c", "0"), "concurrency=0"),
+        (("-c", "-1", "--processes", "2"), "concurrency=-1"),
+        (("-c", "0", "--reload"), "concurrency=0"),
+        (("--stop-timeout", "-3"), "stop_timeout=-3"),
+        (("--stop-timeout", "nan", "--processes", "2"), "stop_timeout=nan"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(run, where, words, told):
+    done = run("worker", "tasks:app", "--burst", *words, **where)
     assert (done.returncode, done.stderr.count("\n")) == (Exit.USAGE, 1)
-    assert "concurrency=0" in done.stderr
+    assert told in done.stderr

@@ -90,6 +90,7 @@ def worker(
         }
         settings = WorkerSettings(burst=burst, queues=outside.names("queues", queues))
         settings = replace(settings, **{name: value for name, value in said.items() if value is not None})
+        _check(settings)
         # What a reloader started does not reload itself, nor do the children of a supervisor in it.
         is_reloaded = os.environ.pop(reload.RELOADED, None) is not None or BOARD in os.environ
         if reload_ and not is_reloaded:
@@ -106,6 +107,16 @@ def worker(
         log.critical("%s", error, exc_info=bool(os.environ.get(DEBUG)))
         return exit_for(error)
 
+
+def _check(settings: WorkerSettings) -> None:
+    """Here already, before a reloader or a supervisor starts processes that cannot work."""
+    if settings.concurrency < 1:
+        raise ConfigurationError(f"concurrency={settings.concurrency}: 1 or more")
+    if not 0 <= settings.stop_timeout <= _LONGEST_STOP:
+        raise ConfigurationError(f"stop_timeout={settings.stop_timeout:g}: seconds from 0 to a week")
+
+
+_LONGEST_STOP = 7 * 86400.0
 
 _THIS = (sys.executable, "-m", "penstock")
 
