@@ -53,6 +53,9 @@ SIBLINGS = {
     ("rwlock", "renewal"): "the same",
     ("rwlock", "semaphore"): "a read-write lock is a semaphore in the server",
     ("holding", "renewal"): "the same",
+    ("lock", "transaction"): "who holds a lock writes under its guard",
+    ("transaction", "numbering"): "a call that is sent again counts once",
+    ("rate", "numbering"): "the same",
 }
 
 KEYS = "penstock/store/keys.py"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.components.rwlock import Reading, ReadWriteLock, Writing
     from penstock.components.semaphore import Permit, Semaphore, SemaphoreInfo
     from penstock.components.task import Call, Task
+    from penstock.components.transaction import Transaction
     from penstock.components.transitions import Counts, TenantCounts, WorkerInfo
     from penstock.errors import (
         BadCall,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         ServerRefused,
         ServerTooOld,
         ServerUnavailable,
+        TransactionRefused,
         UnknownTask,
     )
     from penstock.settings import Settings, WorkerSettings
@@ -70,11 +72,12 @@ else:
         "components.rwlock": "Reading ReadWriteLock Writing",
         "components.semaphore": "Permit Semaphore SemaphoreInfo",
         "components.task": "Call Task",
+        "components.transaction": "Transaction",
         "components.transitions": "Counts TenantCounts WorkerInfo",
         "errors": "BadCall BadName ConfigurationError DurabilityUnavailable FormatTooNew JobCancelled JobError "
         "JobExpired JobFailed JobNotFound LeaseLost LockTimeout NotDurable PayloadTooLarge PenstockError "
         "PermitTimeout ResultNotKept ResultTimeout ServerError ServerFull ServerRefused ServerTooOld "
-        "ServerUnavailable UnknownTask",
+        "ServerUnavailable TransactionRefused UnknownTask",
         "settings": "Settings WorkerSettings",
         "tasks.definition": "Options",
         "tasks.retry": "Drop Retry RetryLater",
@@ -146,6 +149,8 @@ __all__ = [
     "Task",
     "Tenant",
     "TenantCounts",
+    "Transaction",
+    "TransactionRefused",
     "UnknownTask",
     "WorkerInfo",
     "WorkerSettings",

@@ -17,6 +17,7 @@ from penstock.components.renewal import Renewer
 from penstock.components.rwlock import ReadWriteLock
 from penstock.components.semaphore import Permit, Semaphore
 from penstock.components.task import Call, Task, enqueue_all
+from penstock.components.transaction import Transaction, in_slot_of
 from penstock.components.transitions import Clock
 from penstock.driver.connect import Driver
 from penstock.driver.steps import Drivers, Steps, verb
@@ -274,6 +275,12 @@ class Penstock:
             lease=self.settings.lease if lease is None else lease, wait=wait, on_loss=on_loss,
             cancel_on_loss=cancel_on_loss,
         )  # fmt: skip
+
+    def transaction(self, tag: str | None = None) -> Transaction:
+        """Conditions and writes on keys of one hash tag, done in one step, all of them or none. Nothing is sent before
+        its `commit()`. `tag`: that of the keys; None: that of the first key named. See `held.transaction()` for one
+        that only the owner of a lock can do."""
+        return Transaction(self._driver, home=None if tag is None else in_slot_of(tag))
 
     # --- life ---
 

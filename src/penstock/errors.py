@@ -17,6 +17,8 @@
     ├── LeaseLost                 the claim, lock or permit is somebody else's now: drop the work
     ├── LockTimeout               (also a TimeoutError) others held the lock all the time
     ├── PermitTimeout             (also a TimeoutError) others held the permits all the time
+    ├── RateLimited               (also a TimeoutError) no room within `wait`; `retry_after` says when
+    ├── TransactionRefused        a condition did not hold: nothing was written
     └── JobError                  asking for a result
         ├── JobFailed                 it is a dead letter; the reason is in the text
         ├── JobCancelled
@@ -97,6 +99,26 @@ class LockTimeout(PenstockError, TimeoutError):
 
 class PermitTimeout(PenstockError, TimeoutError):
     """The permits were not free within `wait`. Nothing is held, no place in line is kept."""
+
+
+class RateLimited(PenstockError, TimeoutError):
+    """A rate limit has no room within `wait`. Nothing is reserved; `retry_after`: seconds until there would be."""
+
+    def __init__(self, message: str, *, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class TransactionRefused(PenstockError):
+    """A condition of a transaction did not hold, or a key holds what a write cannot work on. Nothing was written.
+
+    `condition`: the first that failed, as it was written; `found`: what was there, None for nothing.
+    """
+
+    def __init__(self, message: str, *, condition: str = "", found: bytes | None = None) -> None:
+        super().__init__(message)
+        self.condition = condition
+        self.found = found
 
 
 class JobError(PenstockError):

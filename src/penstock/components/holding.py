@@ -159,9 +159,12 @@ class Holding:
         """Raise LeaseLost if it is not surely held any more. No round trip: what is true now may be false a moment
         later. Only the fence, checked where the work is written, stops a late write."""
         if self._released:
-            raise LeaseLost(f"{self._leased.terms.what} was released: what comes after that is not protected by it")
+            raise self._released_before()
         if self.remaining == 0.0:
             raise self._loss()
+
+    def _released_before(self) -> LeaseLost:
+        return LeaseLost(f"{self._leased.terms.what} was released: what comes after that is not protected by it")
 
     def _loss(self) -> LeaseLost:
         ago = now() - self.valid_until

@@ -11,8 +11,9 @@ from typing import Any
 
 from penstock.components.holding import Holding, Leased, Party, Terms, check_times, waiting_parties
 from penstock.components.renewal import Renewer
+from penstock.components.transaction import Guard, Transaction
 from penstock.driver.steps import Drivers, Step, Steps, verb
-from penstock.errors import ConfigurationError, LockTimeout
+from penstock.errors import ConfigurationError, LeaseLost, LockTimeout
 from penstock.store.keys import LockKeys
 from penstock.store.scripts import Library
 
@@ -68,6 +69,18 @@ class Held(Holding):
             return
         self._leased._mine.pop(self._leased._me(), None)
         yield from super()._release()
+
+    def transaction(self) -> Transaction:
+        """Conditions and writes on keys in the slot of the lock, done in one step and only if the lock is still held:
+        who was paused past its lease writes nothing. `commit()` raises LeaseLost then."""
+        return Transaction(self._drivers, guard=Guard(self.keys, self.token, self._not_in_server))
+
+    def _not_in_server(self) -> LeaseLost:
+        if self._released:
+            return self._released_before()
+        if self.kept:
+            self.lose("the server had it no more when a transaction was committed")
+        return self._loss()
 
 
 class Lock(Leased[Held]):

@@ -19,7 +19,7 @@ from penstock.driver.address import Node
 from penstock.driver.connector import Command, Connector
 from penstock.driver.retrying import ASK, ASTRAY, LOST, MOVED, NOSCRIPT, Attempts, code, translated
 from penstock.driver.route import Route
-from penstock.driver.steps import Ask, Effect, Listen, Nodes, Step, Steps, Wait, Waiter
+from penstock.driver.steps import Ask, Effect, Listen, Nodes, Sleep, Step, Steps, Wait, Waiter
 from penstock.driver.waiting import Inbox, Line, Place
 from penstock.errors import DurabilityUnavailable, NotDurable
 from penstock.settings import Settings
@@ -325,6 +325,8 @@ class Sender(Generic[L, W]):
             return await self._insist(partial(self._ask, effect), patience)
         if isinstance(effect, Nodes):
             return await self._insist(partial(self._nodes, effect.key), patience)
+        if isinstance(effect, Sleep):
+            return await self.sleep(effect.seconds)
         return await self.wait(effect)
 
     # --- waiting ---

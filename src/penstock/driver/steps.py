@@ -4,6 +4,7 @@
 `Listen`   asks for a `Waiter` in a slot; its address is what a script is told, so that it can be woken.
 `Wait`     sleeps until the waiter is woken or the time is over; answers with the messages that came.
 `Nodes`    asks which servers hold keys; `Ask` sends one of them commands that are no script, for who looks in.
+`Sleep`    sleeps when nobody will come earlier.
 `Steps`    a generator of these: an operation of several steps or with a wait, written once for both faces.
 
 `@verb` turns a method that returns a Step or Steps into a verb with two faces: `queue.put(1)` blocks,
@@ -117,7 +118,14 @@ class Ask:
     alone: bool = False
 
 
-Effect: TypeAlias = Step[Any] | Listen | Wait | Nodes | Ask
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Until `seconds` have passed."""
+
+    seconds: float
+
+
+Effect: TypeAlias = Step[Any] | Listen | Wait | Nodes | Ask | Sleep
 Steps: TypeAlias = Generator[Effect, Any, R]
 
 

@@ -84,8 +84,19 @@ SEMAPHORE = {
 }
 """A read-write lock is one: a reader takes one permit, a writer all."""
 
+CALLS = {"call:": ("STRING", "number and answer of a caller's last call", "TTL")}
+"""Where a call that is sent again is recognised."""
+
+RATE = {
+    "bucket": ("STRING", "server microseconds at which it is full again", "TTL"),
+    "window": ("ZSET", "unit -> the moment it was let through at, or will be", "TTL"),
+    "free:": ("ZSET", "a future slot that was handed back -> its moment; one key a kind", "TTL"),
+    **CALLS,
+}
+
 COMPONENTS = {
     "contacts": CONTACTS, "directory": DIRECTORY, "lock": LOCK, "semaphore": SEMAPHORE, "rwlock": SEMAPHORE,
+    "rate": RATE, "transaction": CALLS,
 }  # fmt: skip
 """What stands before the name -> the table; a queue has its name alone."""
 
@@ -95,6 +106,7 @@ COMMON_INBOX = "penstock:inbox:"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
 _KEY = re.compile(r"\{([^:}]+):([^}]+)\}:(.+)", re.DOTALL)
 _LOCK_KEY = re.compile(r"penstock:(?:\{([^}]+)\}:lock:|lock:(.+):|(inbox:))((?:inbox:)?[^:]+)", re.DOTALL)
+_TRANSACTION_KEY = re.compile(r"penstock:\{([^}]+)\}:transaction:(call:.+)", re.DOTALL)
 
 
 def check_name(kind: str, name: str) -> str:
@@ -123,10 +135,12 @@ def parts(key: str) -> tuple[str, str, str] | None:
     """Prefix, name and the rest of a key of ours; None for another's.
 
     Where it is not a queue's, its sort stands before the name, as in `semaphore:market:17`; and what is beside
-    a lock has no prefix, as in ("", "lock:invoice:7", "line").
+    a lock or belongs to a transaction has no prefix, as in ("", "lock:invoice:7", "line").
     """
     if found := _KEY.fullmatch(key):
         return (found[1], found[2], found[3])
+    if found := _TRANSACTION_KEY.fullmatch(key):
+        return ("", f"transaction:{found[1]}", found[2])
     if found := _LOCK_KEY.fullmatch(key):
         return ("", f"lock:{found[1] or found[2] or ''}", (found[3] or "") + found[4])
     return None
@@ -230,6 +244,23 @@ def check_text(kind: str, name: str) -> str:
     return name
 
 
+def tag_in(key: str) -> str | None:
+    """What stands between the first brace and the next closing one: where there is something, that alone decides on
+    the slot."""
+    _, brace, rest = key.partition("{")
+    tag, closing, _ = rest.partition("}")
+    return tag if brace and closing and tag else None
+
+
+def check_repeatable(what: str, key: str) -> None:
+    """ConfigurationError for a key whose slot no other key can have."""
+    if tag_in(key) is None and "}" in key:
+        raise ConfigurationError(
+            f"{what} {key!r}: no other key can have its slot; leave out the '}}', "
+            f"or put what is to be the hash tag between braces: {{tag}}:rest"
+        )
+
+
 @dataclass(frozen=True)
 class LockKeys:
     """The names of one lock's keys. The lock itself is at the very name given, as other libraries have it; the keys
@@ -238,19 +269,11 @@ class LockKeys:
     name: str
 
     def __post_init__(self) -> None:
-        check_text("lock", self.name)
-        if self._tag is None and "}" in self.name:
-            raise ConfigurationError(
-                f"lock name {self.name!r}: no other key can have its slot; leave out the '}}', "
-                f"or put what is to be the hash tag between braces: {{tag}}:rest"
-            )
+        check_repeatable("lock name", check_text("lock", self.name))
 
     @property
     def _tag(self) -> str | None:
-        """What stands between the first brace and the next closing one: that alone decides on the slot."""
-        _, brace, rest = self.name.partition("{")
-        tag, closing, _ = rest.partition("}")
-        return tag if brace and closing and tag else None
+        return tag_in(self.name)
 
     @cached_property
     def base(self) -> str:
@@ -290,3 +313,33 @@ class SemaphoreKeys:
     @cached_property
     def inbox(self) -> str:
         return self.base + "inbox:"
+
+
+@dataclass(frozen=True)
+class RateKeys:
+    """The names of one rate limit's keys."""
+
+    prefix: str
+    name: str
+
+    def __post_init__(self) -> None:
+        if "}" in check_text("rate limit", self.name):
+            raise ConfigurationError(f"rate limit name {self.name!r}: leave out the '}}', it would end the hash tag")
+
+    @cached_property
+    def base(self) -> str:
+        return f"{{{self.prefix}:rate:{self.name}}}:"
+
+
+@dataclass(frozen=True)
+class TransactionKeys:
+    """Where a transaction remembers that it was done: in the slot of the keys it is about, one of which is `key`."""
+
+    key: str
+
+    def __post_init__(self) -> None:
+        check_repeatable("key", self.key)
+
+    @cached_property
+    def base(self) -> str:
+        return f"penstock:{{{tag_in(self.key) or self.key}}}:transaction:"

@@ -1,0 +1,17 @@
+-- Calls that count once: the number and the answer of each caller's last call, kept for a minute.
+--
+--   call:<caller>  STRING  { number, answer } in MessagePack; PX 60 s
+--
+-- A caller has one call under way at a time, and its numbers rise. So a number that is not above the last is a copy of a
+-- call that was done: the reply was lost, or a copy was late.
+
+--- function call.past(caller: str, number: int) -> table | nil
+-- The answer it was given, if it was done.
+local kept = redis.call("GET", base .. "call:" .. caller)
+if kept then
+  local last = cmsgpack.unpack(kept)
+  if last[1] >= number then return last[2] end
+end
+
+--- function call.keep(caller: str, number: int, answer: table)
+redis.call("SET", base .. "call:" .. caller, cmsgpack.pack({ number, answer }), "PX", 60000)
