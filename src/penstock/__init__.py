@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.components.job import Job, JobInfo, Status
     from penstock.components.lock import Held, Lock, LockInfo
     from penstock.components.queue import DeadLetter, Item, Queue, Tenant
+    from penstock.components.rate import Allowance, RateLimit
     from penstock.components.rwlock import Reading, ReadWriteLock, Writing
     from penstock.components.semaphore import Permit, Semaphore, SemaphoreInfo
     from penstock.components.task import Call, Task
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         PayloadTooLarge,
         PenstockError,
         PermitTimeout,
+        RateLimited,
         ResultNotKept,
         ResultTimeout,
         ServerError,
@@ -69,6 +71,7 @@ else:
         "components.job": "Job JobInfo Status",
         "components.lock": "Held Lock LockInfo",
         "components.queue": "DeadLetter Item Queue Tenant",
+        "components.rate": "Allowance RateLimit",
         "components.rwlock": "Reading ReadWriteLock Writing",
         "components.semaphore": "Permit Semaphore SemaphoreInfo",
         "components.task": "Call Task",
@@ -76,7 +79,7 @@ else:
         "components.transitions": "Counts TenantCounts WorkerInfo",
         "errors": "BadCall BadName ConfigurationError DurabilityUnavailable FormatTooNew JobCancelled JobError "
         "JobExpired JobFailed JobNotFound LeaseLost LockTimeout NotDurable PayloadTooLarge PenstockError "
-        "PermitTimeout ResultNotKept ResultTimeout ServerError ServerFull ServerRefused ServerTooOld "
+        "PermitTimeout RateLimited ResultNotKept ResultTimeout ServerError ServerFull ServerRefused ServerTooOld "
         "ServerUnavailable TransactionRefused UnknownTask",
         "settings": "Settings WorkerSettings",
         "tasks.definition": "Options",
@@ -97,6 +100,7 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Allowance",
     "BadCall",
     "BadName",
     "Call",
@@ -131,6 +135,8 @@ __all__ = [
     "Permit",
     "PermitTimeout",
     "Queue",
+    "RateLimit",
+    "RateLimited",
     "ReadWriteLock",
     "Reading",
     "ResultNotKept",

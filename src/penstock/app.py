@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakValueDictionary
 
 from penstock.components.contacts import Contacts, Order
@@ -13,17 +13,19 @@ from penstock.components.directory import Directory
 from penstock.components.job import Job
 from penstock.components.lock import Held, Lock
 from penstock.components.queue import Item, Queue
+from penstock.components.rate import RateLimit
 from penstock.components.renewal import Renewer
 from penstock.components.rwlock import ReadWriteLock
 from penstock.components.semaphore import Permit, Semaphore
 from penstock.components.task import Call, Task, enqueue_all
-from penstock.components.transaction import Transaction, in_slot_of
+from penstock.components.transaction import Transaction
 from penstock.components.transitions import Clock
 from penstock.driver.connect import Driver
 from penstock.driver.steps import Drivers, Steps, verb
 from penstock.errors import ConfigurationError
 from penstock.outside import Outside
 from penstock.settings import Settings
+from penstock.store.keys import in_tag
 from penstock.tasks.definition import Definition
 from penstock.tasks.registry import Registry
 from penstock.tasks.retry import Retry
@@ -276,11 +278,34 @@ class Penstock:
             cancel_on_loss=cancel_on_loss,
         )  # fmt: skip
 
+    def rate_limit(
+        self,
+        name: str,
+        *,
+        limit: int,
+        per: float,
+        burst: int | None = None,
+        kind: Literal["bucket", "window"] = "bucket",
+        wait: float | None = None,
+    ) -> RateLimit:
+        """A rate limit: `with app.rate_limit("api", limit=100, per=60):`, also a decorator. No round trip before it is
+        used. All who use it should say the same.
+
+        limit  so many in `per` seconds
+        burst  of a bucket: how many may come at once after a rest; None: as many as `limit`
+        kind   "bucket" lets one through every `per / limit` seconds, and `burst` at once: in any `per` seconds at most
+               limit + burst; the server keeps one number. "window": at most `limit` in any `per` seconds; it keeps each
+        wait   seconds to wait for one's turn, for `acquire`, `with` and the decorator; None for ever
+        """
+        return RateLimit(
+            name, self.settings.prefix, self._driver, limit=limit, per=per, burst=burst, kind=kind, wait=wait
+        )
+
     def transaction(self, tag: str | None = None) -> Transaction:
         """Conditions and writes on keys of one hash tag, done in one step, all of them or none. Nothing is sent before
         its `commit()`. `tag`: that of the keys; None: that of the first key named. See `held.transaction()` for one
         that only the owner of a lock can do."""
-        return Transaction(self._driver, home=None if tag is None else in_slot_of(tag))
+        return Transaction(self._driver, home=None if tag is None else in_tag(tag))
 
     # --- life ---
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 from penstock.components.numbering import Caller, answered, next_call
 from penstock.driver.route import slot
 from penstock.driver.steps import Arg, Drivers, Step, verb
-from penstock.errors import ConfigurationError, LeaseLost, TransactionRefused
+from penstock.errors import LeaseLost, TransactionRefused
 from penstock.store.keys import TransactionKeys, check_text
 from penstock.store.scripts import Library
 
@@ -286,13 +286,6 @@ def _refusal(what: str, said: Said, rest: Sequence[bytes | int]) -> TransactionR
 
 
 _NAMES = {"DEL": "delete", "PEXPIRE": "expire"}
-
-
-def in_slot_of(tag: str) -> str:
-    """A key with this hash tag, or ConfigurationError."""
-    if "{" in tag or "}" in check_text("tag", tag):
-        raise ConfigurationError(f"transaction({tag!r}): the tag alone, without braces")
-    return f"{{{tag}}}"
 
 
 def _short(value: Value) -> Value:

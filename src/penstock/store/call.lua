@@ -1,6 +1,6 @@
--- Calls that count once: the number and the answer of each caller's last call, kept for a minute.
+-- Calls that count once: the number and the answer of each caller's last call, kept for a minute or longer.
 --
---   call:<caller>  STRING  { number, answer } in MessagePack; PX 60 s
+--   call:<caller>  STRING  { number, answer } in MessagePack; PX 60 s at least
 --
 -- A caller has one call under way at a time, and its numbers rise. So a number that is not above the last is a copy of a
 -- call that was done: the reply was lost, or a copy was late.
@@ -13,5 +13,5 @@ if kept then
   if last[1] >= number then return last[2] end
 end
 
---- function call.keep(caller: str, number: int, answer: table)
-redis.call("SET", base .. "call:" .. caller, cmsgpack.pack({ number, answer }), "PX", 60000)
+--- function call.keep(caller: str, number: int, answer: table, ms: int)
+redis.call("SET", base .. "call:" .. caller, cmsgpack.pack({ number, answer }), "PX", ms)

@@ -343,3 +343,10 @@ class TransactionKeys:
     @cached_property
     def base(self) -> str:
         return f"penstock:{{{tag_in(self.key) or self.key}}}:transaction:"
+
+
+def in_tag(tag: str) -> str:
+    """A key with this hash tag, or ConfigurationError."""
+    if "{" in tag or "}" in check_text("tag", tag):
+        raise ConfigurationError(f"tag {tag!r}: what stands between the braces, without them")
+    return f"{{{tag}}}"

@@ -115,5 +115,5 @@ while at <= #ARGV do
   answer[#answer + 1] = type(reply) == "table" and 1 or reply
   at = last + 1
 end
-call.keep(caller, number, answer)
+call.keep(caller, number, answer, 60000)
 return answer
