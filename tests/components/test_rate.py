@@ -32,7 +32,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def rate(app: Penstock, kind: str) -> Make:
+def rate(app: Penstock, kind: Any) -> Make:
     def make(limit: int = 3, per: float = 60.0, **options: Any) -> RateLimit:
         return app.rate_limit("api:17", limit=limit, per=per, kind=kind, **options)
 
@@ -199,7 +199,7 @@ async def app_back(limit: RateLimit) -> None:
 
 
 @one_face
-async def test_lost_replies_count_once(do: Do, start: Callable[..., Server], kind: str):
+async def test_lost_replies_count_once(do: Do, start: Callable[..., Server], kind: Any):
     server = start()
     proxy = Proxy(server)
     app = Penstock(proxy.address)
@@ -268,7 +268,7 @@ async def test_with_and_decorator(rate: Make, face: str):
             yield 1
 
 
-def test_an_interrupted_wait_hands_its_turn_back(apps: Apps, kind: str):
+def test_an_interrupted_wait_hands_its_turn_back(apps: Apps, kind: Any):
     with apps.make() as app:
         limit = app.rate_limit("x", limit=1, per=60, kind=kind)
         limit.acquire()
@@ -280,7 +280,7 @@ def test_an_interrupted_wait_hands_its_turn_back(apps: Apps, kind: str):
         assert limit.try_acquire().wait <= 60
 
 
-async def test_a_restarted_server_begins_anew(do: Do, start: Callable[..., Server], kind: str):
+async def test_a_restarted_server_begins_anew(do: Do, start: Callable[..., Server], kind: Any):
     server = start()
     app = Penstock(server.address)
     limit = app.rate_limit("x", limit=1, per=60, kind=kind)

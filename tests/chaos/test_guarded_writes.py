@@ -1,0 +1,66 @@
+"""A holder that was stopped for twice its lease and goes on writes nothing, in a thousand of a thousand cases."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock import Held, LeaseLost, Penstock
+from tests.servers import Server
+
+SLEEPER = Path(__file__).with_name("sleeper.py")
+COUNT = 1000
+LEASE = 1.0
+
+
+def test_a_thousand_late_writes_of_a_stopped_process_are_refused(start: Callable[..., Server]):
+    server = start()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, str(SLEEPER), server.address, str(COUNT), str(LEASE)]
+    with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as sleeper:
+        try:
+            assert sleeper.stdin is not None
+            assert sleeper.stdout is not None
+            assert sleeper.stdout.readline() == "taken\n"
+            sleeper.send_signal(signal.SIGSTOP)
+            stopped = time.monotonic()
+            asyncio.run(take_over(server.address))
+            time.sleep(max(0.0, stopped + 2 * LEASE - time.monotonic()))
+            sleeper.stdin.write("\n")
+            sleeper.stdin.flush()
+            sleeper.send_signal(signal.SIGCONT)
+            assert sleeper.stdout.readline().split() == ["0", str(COUNT)]
+        finally:
+            sleeper.kill()
+    found = [server.client.mget(f"{{{n}}}:guarded", f"{{{n}}}:unguarded", f"{{{n}}}:writes") for n in range(COUNT)]
+    assert found == [[b"fresh", b"stale", b"1"]] * COUNT  # without the guard each of them would have done harm
+
+
+async def take_over(address: str) -> None:
+    """Wait in line for each lock, write under it, and give it back."""
+
+    async def one(app: Penstock, n: int) -> None:
+        async with app.lock(f"{{{n}}}", lease=10) as held:
+            tx = held.transaction().set(f"{{{n}}}:guarded", "fresh").set(f"{{{n}}}:unguarded", "fresh")
+            await tx.incrby(f"{{{n}}}:writes").commit.aio()
+
+    async with Penstock(address) as app:
+        await asyncio.gather(*(one(app, n) for n in range(COUNT)))
+
+
+async def test_who_is_paused_within_its_lease_does_write(app: Penstock):
+    held: Held = await app.lock("{brief}", lease=0.6).acquire.aio()
+    await asyncio.sleep(0.2)
+    await held.transaction().set("{brief}:a", 1, ttl=10).commit.aio()
+    held.kept = False
+    await asyncio.sleep(0.7)
+    try:
+        await held.transaction().set("{brief}:a", 2).commit.aio()
+    except LeaseLost:
+        await app.transaction().require_value("{brief}:a", 1).delete("{brief}:a").commit.aio()
+    else:
+        raise AssertionError("written late")
