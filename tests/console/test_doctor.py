@@ -57,6 +57,19 @@ async def test_every_topic_answers_on_both_faces_and_on_each_kind_of_server(do, 
     assert bool(findings[0].server) == (place == "cluster")
 
 
+def test_locks_are_tried_only_if_asked_for(server, monkeypatch, capsys):
+    from penstock.console.proof import Proof
+
+    assert main(["doctor", "locks", "--json", "--url", server.address]) == Exit.OK
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (finding["topic"], finding["level"]) == ("locks", "ok")
+    assert "one owner each and fences that rise" in finding["found"]
+    broken = Proof(5, 5, 0, ["lock 'x': two held it"])
+    monkeypatch.setattr("penstock.console.doctor.prove", lambda app, seconds: broken)
+    assert main(["doctor", "locks", "--url", server.address]) == Exit.FAILED
+    assert "two held it" in capsys.readouterr().out
+
+
 def test_a_topic_that_is_none_is_told(examine):
     with pytest.raises(ConfigurationError, match="server, memory, persistence"):
         examine("weather")

@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias
 from penstock.app import Penstock
 from penstock.components.transitions import scripts
 from penstock.console.inventory import inventory
+from penstock.console.proof import prove
 from penstock.console.readable import age, many, milliseconds, size
 from penstock.driver import probe
 from penstock.driver.address import Node, Origin
@@ -109,7 +110,7 @@ def diagnose(app: Penstock, topic: str | None = None) -> Steps[list[Finding]]:
     ConfigurationError for a topic that is none.
     """
     if topic is not None and topic not in TOPICS:
-        raise ConfigurationError(f"doctor knows nothing of {topic!r}; its topics are {', '.join(TOPICS)}")
+        raise ConfigurationError(f"doctor knows nothing of {topic!r}; its topics are {', '.join((*TOPICS, LOCKS))}")
     wanted = [topic] if topic else list(TOPICS)
     findings: list[Finding] = []
     nodes = yield from probe.primaries()
@@ -483,3 +484,23 @@ SURVEYS: Mapping[str, Callable[[Penstock], Steps[list[Finding]]]] = {"keys": _ke
 """What is asked of the app as a whole."""
 
 TOPICS = (*CHECKS, *SURVEYS)
+
+LOCKS = "locks"
+"""Only when it is asked for, because it is work for the server: see `prove_locks`."""
+
+
+def prove_locks(app: Penstock, seconds: float) -> list[Finding]:
+    """Contend for a lock and a semaphore here for so long, and judge what happened (see `proof.py`). Blocks."""
+    try:
+        proof = prove(app, seconds=seconds)
+    except ServerError as error:
+        return [Finding(LOCKS, "fail", f"not tried to the end: {error}", "mend that, and ask again")]
+    if proof.faults:
+        advice = "was it failed over, or its clock set, just now? else tell us"
+        return [Finding(LOCKS, "fail", fault, advice) for fault in proof.faults]
+    if not proof.locks or not proof.permits:
+        return [Finding(LOCKS, "warn", f"nothing was held within {seconds:g} s", "see `penstock doctor latency`")]
+    found = (
+        f"{proof.locks:,} locks, one owner each and fences that rise; {proof.permits:,} times permits, never too many"
+    )
+    return [Finding(LOCKS, "ok", f"{found}; {many(proof.lost, 'lease')} lost in a pause, as meant")]

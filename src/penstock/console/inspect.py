@@ -17,7 +17,7 @@ from penstock.components.job import JobInfo, Reason, Status, info_of, status_of
 from penstock.components.lock import LockInfo
 from penstock.components.queue import CHUNK, DeadLetter, Queue
 from penstock.components.transitions import SLICE, Counts, TenantCounts, WorkerInfo
-from penstock.console.doctor import Finding, diagnose
+from penstock.console.doctor import Finding, diagnose, prove_locks
 from penstock.console.inventory import Inventory, inventory
 from penstock.driver.probe import Facts, facts, lock_names, now, primaries, queue_names
 from penstock.driver.steps import Drivers, Step, Steps, verb
@@ -362,3 +362,7 @@ class Inspector:
     def doctor(self, topic: str | None = None) -> Steps[list[Finding]]:
         """What is well with the server and what is not, about one topic or all of them (see `doctor.py`)."""
         return diagnose(self._app, topic)
+
+    def prove_locks(self, seconds: float = 3.0) -> list[Finding]:
+        """Whether locks exclude and semaphores keep their limit on this server, tried for so long. Blocks."""
+        return prove_locks(self._app, seconds)

@@ -39,7 +39,7 @@ class Stand:
         self.app = app
         self.pace = pace
         self.pin = pin
-        self._address = address
+        self.address = address
 
     @cached_property
     def tasks(self) -> Tasks:
@@ -55,7 +55,7 @@ class Stand:
     # --- work ---
 
     def workers(self, processes: int, concurrency: int) -> AbstractContextManager[Workers]:
-        environment = {"PENSTOCK_URL": self._address, "PENSTOCK_PREFIX": self.app.settings.prefix}
+        environment = {"PENSTOCK_URL": self.address, "PENSTOCK_PREFIX": self.app.settings.prefix}
         return workers(QUEUE, processes, concurrency, environment)
 
     def fill(self, calls: Iterable[Call[Any]]) -> None:

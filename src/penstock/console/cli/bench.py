@@ -37,7 +37,7 @@ def bench(
     Parameters
     ----------
     topic
-        What to measure: `jobs` or `completion`.
+        What to measure: `jobs`, `completion`, or `locks` (with semaphores, rate limits and transactions).
     quick
         Some seconds: enough to see that it works, too little to compare.
     full

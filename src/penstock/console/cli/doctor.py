@@ -6,6 +6,7 @@ from rich.text import Text
 
 from penstock.console.cli.answer import show, show_beside, show_json
 from penstock.console.cli.where import HERE, AsJson, Where
+from penstock.console.doctor import LOCKS
 from penstock.console.exits import Exit
 from penstock.console.readable import many
 
@@ -20,12 +21,13 @@ def doctor(topic: str | None = None, /, *, where: Where = HERE, as_json: AsJson 
     Parameters
     ----------
     topic
-        Only this: server, memory, persistence, replicas, latency, clock, cluster, rights, keys or queues.
+        Only this: server, memory, persistence, replicas, latency, clock, cluster, rights, keys or queues. And `locks`,
+        only if asked for: contend for a lock and a semaphore for some seconds, and judge who held what.
     as_json
         Print one JSON document.
     """
     with where.open() as inspector:
-        findings = inspector.doctor(topic)
+        findings = inspector.prove_locks() if topic == LOCKS else inspector.doctor(topic)
     failed = sum(finding.level == "fail" for finding in findings)
     if as_json:
         show_json({"ok": not failed, "findings": findings})
