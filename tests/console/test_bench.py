@@ -4,11 +4,14 @@ import json
 import os
 import signal
 import time
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from penstock import Penstock, PenstockError, ServerUnavailable
+from penstock.console.bench.contenders import Holding, at_once, contend
 from penstock.console.bench.figures import Figure, Ratio, Target, at_least, at_most, figure, percentile
 from penstock.console.bench.placement import Pin, placed
 from penstock.console.bench.run import Order, bench
@@ -16,6 +19,7 @@ from penstock.console.bench.stand import Stand
 from penstock.console.bench.tasks import QUEUE
 from penstock.console.bench.topic import TOPICS, load_topic
 from penstock.console.bench.topics.jobs import Drained, compared, drained, some_calls
+from penstock.console.bench.topics.locks import contention
 from penstock.console.bench.usage import Usage, cpu_seconds
 from penstock.console.bench.workers import workers
 from penstock.console.exits import Exit
@@ -129,6 +133,35 @@ def test_a_placement_ends_with_its_run(server: Server, pin: Pin):
         ours, its = os.sched_getaffinity(0), os.sched_getaffinity(server.pid)
         assert (len(ours), len(its), ours == its) == (1, 1, pin == "same")
     assert os.sched_getaffinity(0) == os.sched_getaffinity(server.pid) == before
+
+
+# --- locks ---
+
+
+def test_a_perfect_line_meets_its_targets_and_a_greedy_one_does_not():
+    def line(served: Sequence[int], late: float = 0.0) -> list[Holding]:
+        """All ask at 0, are served in this order, 1 ms apart, and hold it for 2 ms."""
+        return [Holding(0, 0.003 * n + late * (n == 8), 0.003 * n + 0.002) for n in served]
+
+    def met(seen: list[Holding]) -> list[bool | None]:
+        return [one.met for one in contention("penstock", seen)]
+
+    assert met(line(range(16))) == [None, True, True]
+    assert met(line(range(40))) == [None, True, False]  # somebody waited for 39, in a line of 15
+    assert met(line(range(16), late=0.0019)) == [None, False, True]
+
+
+def test_processes_at_once_answer_and_one_that_fails_is_told(server: Server):
+    seen = at_once(contend, [(server.address, "penstock", "x", 3, 0.0)] * 2)
+    assert [len(some) for some in seen] == [3, 3]
+    assert lock_order([one for some in seen for one in some])
+    with pytest.raises(PenstockError, match="ended before its time"):
+        at_once(contend, [(server.address, "no such peer", "x", 3, 0.0)])
+
+
+def lock_order(seen: Sequence[Holding]) -> bool:
+    order = sorted(seen, key=lambda one: one.got)
+    return all(earlier.left <= later.got for earlier, later in pairwise(order))
 
 
 # --- the command ---

@@ -87,7 +87,7 @@ class RateLimit:
         self.kind = kind
         self._wait = _check_wait("rate_limit", wait)
         self._drivers = drivers
-        self._keys = (RateKeys(prefix, name).base,)
+        self._keys = RateKeys(prefix, name).declared(kind)
         # Rounded up, so that it never is faster than was asked for.
         self._interval = -int(-per * 1_000_000 // limit)
 
@@ -144,11 +144,11 @@ class RateLimit:
 
     def _take(self, n: int, most: int, caller: Caller) -> Step[Allowance]:
         args = (self._held, int(self.per * 1_000_000), self._interval, most)
-        return Step(scripts()["take"], self._keys, (caller.id, caller.number, self.kind, n, *args), _allowance)
+        return Step(scripts()["let_through"], self._keys, (caller.id, caller.number, self.kind, n, *args), _allowance)
 
     def _back(self, n: int, caller: Caller) -> Step[int]:
         args = (caller.id, caller.number, self.kind, n, self._held, self._interval)
-        return Step(scripts()["back"], self._keys, args, int)
+        return Step(scripts()["hand_back"], self._keys, args, int)
 
     @property
     def _held(self) -> int:

@@ -330,6 +330,10 @@ class RateKeys:
     def base(self) -> str:
         return f"{{{self.prefix}:rate:{self.name}}}:"
 
+    def declared(self, kind: str) -> tuple[str, str]:
+        """What every script of the limit declares: `base`, and the bucket or the window."""
+        return (self.base, self.base + kind)
+
 
 @dataclass(frozen=True)
 class TransactionKeys:

@@ -14,51 +14,53 @@
 -- to the next request of as many units, for the others were told theirs.
 --
 -- A clock that is set back makes all wait by so much longer.
+--
+-- Declared are `base`, which never exists, and `stored`, the bucket or the window; the others are made from `base`.
 
 --- function bucket.at(n: int, now: int, interval: int, burst: int) -> int
-local full = tonumber(redis.call("GET", base .. "bucket") or 0)
+local full = tonumber(redis.call("GET", stored) or 0)
 return math.max(now, math.max(full, now) + (n - burst) * interval)
 
 --- function bucket.take(n: int, now: int, interval: int)
-local full = math.max(tonumber(redis.call("GET", base .. "bucket") or 0), now) + n * interval
-redis.call("SET", base .. "bucket", full, "PX", math.ceil((full - now) / 1000) + 1)
+local full = math.max(tonumber(redis.call("GET", stored) or 0), now) + n * interval
+redis.call("SET", stored, full, "PX", math.ceil((full - now) / 1000) + 1)
 return full
 
 --- function bucket.left(now: int, interval: int, burst: int) -> int
-local full = tonumber(redis.call("GET", base .. "bucket") or 0)
+local full = tonumber(redis.call("GET", stored) or 0)
 return math.floor((now + burst * interval - math.max(full, now)) / interval)
 
 --- function bucket.drop(n: int, full: int, now: int, interval: int) -> bool
 -- Undo what was taken last, as if it never was. Of what came before that, nothing: who came later counted with it.
-if tonumber(redis.call("GET", base .. "bucket") or 0) ~= full then return false end
+if tonumber(redis.call("GET", stored) or 0) ~= full then return false end
 full = full - n * interval
 if full > now then
-  redis.call("SET", base .. "bucket", full, "PX", math.ceil((full - now) / 1000) + 1)
+  redis.call("SET", stored, full, "PX", math.ceil((full - now) / 1000) + 1)
 else
-  redis.call("DEL", base .. "bucket")
+  redis.call("DEL", stored)
 end
 return true
 
 --- function window.at(n: int, now: int, per: int, limit: int) -> int
 -- Counted from the end, with those in the time to come: so none is let through too early before one of them.
 local place = n - limit - 1
-local before = redis.call("ZRANGE", base .. "window", place, place, "WITHSCORES")
+local before = redis.call("ZRANGE", stored, place, place, "WITHSCORES")
 return math.max(now, before[2] and before[2] + per or 0)
 
 --- function window.take(id: str, n: int, at: int, now: int, per: int)
-local old = redis.call("ZRANGE", base .. "window", "-inf", now - per, "BYSCORE", "LIMIT", 0, 1000)
-if #old > 0 then redis.call("ZREM", base .. "window", unpack(old)) end
-for i = 1, n do redis.call("ZADD", base .. "window", at, id .. "/" .. i) end
-redis.call("PEXPIRE", base .. "window", math.ceil((at + per - now) / 1000) + 1)
+local old = redis.call("ZRANGE", stored, "-inf", now - per, "BYSCORE", "LIMIT", 0, 1000)
+if #old > 0 then redis.call("ZREM", stored, unpack(old)) end
+for i = 1, n do redis.call("ZADD", stored, at, id .. "/" .. i) end
+redis.call("PEXPIRE", stored, math.ceil((at + per - now) / 1000) + 1)
 
 --- function window.left(now: int, per: int, limit: int) -> int
-return limit - redis.call("ZCOUNT", base .. "window", string.format("(%.0f", now - per), "+inf")
+return limit - redis.call("ZCOUNT", stored, string.format("(%.0f", now - per), "+inf")
 
 --- function window.drop(id: str, n: int, at: int, now: int) -> bool
 -- Nobody needs it to be remembered, but if others stand behind it its place is worth keeping.
-local last = redis.call("ZRANGE", base .. "window", -1, -1, "WITHSCORES")
+local last = redis.call("ZRANGE", stored, -1, -1, "WITHSCORES")
 if at > now and last[2] and tonumber(last[2]) > at then return false end
-for i = 1, n do redis.call("ZREM", base .. "window", id .. "/" .. i) end
+for i = 1, n do redis.call("ZREM", stored, id .. "/" .. i) end
 return true
 
 --- function free.first(kind: str, n: int, now: int, before: int) -> str | nil, int
@@ -85,8 +87,8 @@ return { allowed, wait, math.max(0, left) }
 if kind == "bucket" then return bucket.drop(n, full, now, interval) end
 return window.drop(id, n, at, now)
 
---- script take
---- keys: base
+--- script let_through
+--- keys: base stored
 --- args: caller: str, number: int, kind: str, n: int, limit: int, per: int, interval: int, most: int
 -- n units. `per`, `interval` and `most`, the longest wait, are microseconds; `most` -1: any. `limit`: of a window, or what a
 -- bucket holds.
@@ -113,8 +115,8 @@ local answer = rate.answer(1, at - now, kind, now, limit, per, interval)
 call.keep(caller, number, { 1, at - now, answer[3], id, at, full }, 60000 + math.ceil((at - now) / 1000))
 return answer
 
---- script back
---- keys: base
+--- script hand_back
+--- keys: base stored
 --- args: caller: str, number: int, kind: str, n: int, limit: int, interval: int
 --- flags: allow-oom
 -- What a call took and does not use. If it has not come yet, it does nothing when it comes.

@@ -162,7 +162,7 @@ def contention(peer: str, seen: Sequence[Holding]) -> Iterator[Figure]:
     middle, late = median(passed), percentile(passed, 0.99)
     ideal = (CONTENDERS - 1) * (median(one.left - one.got for one in order) + middle)
     worst, is_ours = max(one.got - one.asked for one in order), peer == "penstock"
-    yield figure(f"{peer}: handed over, p50", middle * 1e3, "ms")
+    yield figure(f"{peer}, handed over, p50", middle * 1e3, "ms")
     yield figure(
         f"{peer}: handed over, p99", late * 1e3, "ms",
         ratio=Ratio(late / middle, "p50"), target=at_most(2 if is_ours else None, "ratio"),
