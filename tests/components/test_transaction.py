@@ -78,9 +78,13 @@ async def test_later_writes_see_what_earlier_ones_will_have_done(app: Penstock, 
     tx = app.transaction().delete(at("zset")).hset(at("zset"), "a", 1).hincrby(at("zset"), "a", 2)
     tx.set(at("hash"), 5).incrby(at("hash")).hdel(at("zset"), "a").hincrby(at("zset"), "a", 4)
     assert await do(tx.commit) == (1, 1, 3, 1, 6, 1, 4)
+    tx = (
+        app.transaction().srem(at("a"), 1).hdel(at("a"), 1).zrem(at("a"), 1).rpush(at("a"), 1)
+    )  # none of them makes a key
+    assert await do(tx.commit) == (0, 0, 0, 1)
     for tx, said in (
         (app.transaction().set(at("string"), "x").incrby(at("string")), "incrby"),
-        (app.transaction().incrby(at("string"), 2**53 - 10).incrby(at("string"), 1), "incrby"),
+        (app.transaction().incrby(at("string"), 2**53 - 11).incrby(at("string"), 1), "incrby"),
         (app.transaction().hset(at("new"), "f", "x").hincrby(at("new"), "f"), "hincrby"),
         (app.transaction().sadd(at("new"), "m").rpush(at("new"), "m"), "rpush"),
         (app.transaction().set(at("new"), "m").hdel(at("new"), "m"), "hdel"),
@@ -183,9 +187,10 @@ async def test_a_write_that_cannot_be_done_stops_all_before_the_first(
 async def test_what_the_server_would_not_count_is_no_number(app: Penstock, do: Do, raw: Any, at: At, text: str):
     raw.set(at("string"), text)
     raw.hset(at("hash"), "n", text)
-    for tx in (app.transaction().incrby(at("string")), app.transaction().hincrby(at("hash"), "n")):
-        with pytest.raises(TransactionRefused):
-            await do(tx.set(at("new"), 1).commit)
+    for by in (1, -10):
+        for tx in (app.transaction().incrby(at("string"), by), app.transaction().hincrby(at("hash"), "n", by)):
+            with pytest.raises(TransactionRefused):
+                await do(tx.set(at("new"), 1).commit)
     assert not raw.exists(at("new"))
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, assert_type
 
 from penstock import (
+    Allowance,
     Call,
     Counts,
     DeadLetter,
@@ -23,6 +24,7 @@ from penstock import (
     Settings,
     Status,
     TenantCounts,
+    Transaction,
 )
 
 app = Penstock()
@@ -161,6 +163,42 @@ async def lock() -> None:
     assert_type(await app.semaphore("market:17", limit=5).info.aio(), SemaphoreInfo)
     assert_type(app.semaphore("market:17", limit=5).acquire(), Permit)
     app.semaphore("x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+# --- rate limits and transactions ---
+
+
+async def rates() -> None:
+    limit = app.rate_limit("api", limit=100, per=60, burst=10, kind="bucket", wait=5)
+    assert_type(limit.try_acquire(), Allowance)
+    assert_type(await limit.acquire.aio(2, wait=None), Allowance)
+    with limit as allowed:
+        assert_type(allowed.remaining, int)
+    async with limit:
+        pass
+
+    @limit
+    def plain(a: int) -> str:
+        return str(a)
+
+    @limit
+    async def awaited(a: int) -> str:
+        return str(a)
+
+    assert_type(plain(1), str)
+    assert_type(await awaited(1), str)
+    plain("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    app.rate_limit("api", limit=1, per=1, kind="leaky")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    app.rate_limit("api", limit=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+async def transactions(held: Held) -> None:
+    tx = app.transaction("shop").require_value("{shop}:a", b"x").require_field("{shop}:b", "f", at_least=5)
+    assert_type(tx.set("{shop}:a", "y", ttl=5).incrby("{shop}:n"), Transaction)
+    assert_type(tx.commit(), tuple[int | float, ...])
+    assert_type(await held.transaction().delete("a").commit.aio(), tuple[int | float, ...])
+    tx.incrby("{shop}:n", 1.5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    tx.set("{shop}:a", None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 # --- registration ---
