@@ -157,6 +157,19 @@ async def test_a_wait_that_is_cancelled_hands_its_turn_back(rate: Make, do: Do, 
     assert 55 < (await do(limit.try_acquire)).wait <= 60
 
 
+async def test_turns_handed_back_in_any_order_are_as_if_they_never_were(rate: Make, do: Do):
+    limit = rate(limit=2)
+    await do(limit.acquire, 2)
+    tasks = []
+    for _ in range(3):
+        tasks.append(asyncio.create_task(limit.acquire.aio()))
+        await asyncio.sleep(0.05)
+    for task in tasks:
+        task.cancel()
+        await asyncio.wait([task])
+    assert (await do(limit.try_acquire, 2)).wait <= 60  # of another size: it could take none of the three
+
+
 async def test_a_turn_amid_others_goes_to_the_next_who_comes(rate: Make, do: Do):
     limit = rate(limit=1)
     await limit.acquire.aio()

@@ -82,6 +82,8 @@ async def test_later_writes_see_what_earlier_ones_will_have_done(app: Penstock, 
         app.transaction().srem(at("a"), 1).hdel(at("a"), 1).zrem(at("a"), 1).rpush(at("a"), 1)
     )  # none of them makes a key
     assert await do(tx.commit) == (0, 0, 0, 1)
+    raw.hset(at("b"), "text", "x")
+    assert await do(app.transaction().delete(at("b")).hincrby(at("b"), "text").commit) == (1, 1)
     for tx, said in (
         (app.transaction().set(at("string"), "x").incrby(at("string")), "incrby"),
         (app.transaction().incrby(at("string"), 2**53 - 11).incrby(at("string"), 1), "incrby"),
@@ -366,7 +368,10 @@ async def test_a_restarted_server_that_lost_the_lock_refuses(do: Do, start: Call
         (lambda app: app.transaction().set("a}", 1).commit(), "no other key can have its slot"),
         (lambda app: app.transaction().set("\ud800", 1), "half a character"),
         (lambda app: app.transaction().set("a", "\ud800"), "half a character"),
-        (lambda app: app.transaction().set("a", "x" * 1024 * 1024), "at most 1,000 conditions and writes, 1,048,576"),
+        (
+            lambda app: app.transaction().set("a", b"x" * 1024 * 1024).commit(),
+            r"bytes, at most 1,048,576; make several",
+        ),
         (lambda app: app.transaction().sadd("a", *range(1001)), "at most 1,000 conditions and writes"),
         (lambda app: [tx.incrby("a") for tx in [app.transaction()] for _ in range(1001)], "make several"),
         (lambda app: app.transaction().sadd("a"), "at least one more"),

@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, Self, TypeAlias
 
+import msgspec
+
 from penstock.components.numbering import Caller, answered, next_call
 from penstock.driver.route import slot
-from penstock.driver.steps import Arg, Drivers, Step, verb
+from penstock.driver.steps import Drivers, Step, verb
 from penstock.errors import LeaseLost, TransactionRefused
 from penstock.store.keys import TransactionKeys, check_text
 from penstock.store.scripts import Library
 
 Value: TypeAlias = str | bytes | int | float
 Number: TypeAlias = int | float
+Sent: TypeAlias = str | msgspec.Raw
 
 MOST = 1000
 """Conditions and writes, one of several members counted as so many: some milliseconds of server time."""
@@ -74,12 +77,13 @@ class Transaction:
         self._guard = guard
         self._locks, self._token = (guard.keys, guard.token) if guard else ((), "")
         self._home = guard.keys[0] if guard else home
+        self._slot = -1
         self._places: dict[str, int] = {}
-        self._conditions: list[Arg] = []
-        self._writes: list[Arg] = []
+        self._conditions: list[tuple[Any, ...]] = []
+        self._writes: list[tuple[Any, ...]] = []
         self._asked: list[Said] = []
         self._written: list[Said] = []
-        self._count = self._bytes = 0
+        self._count = 0
         self._caller: Caller | None = None
         self._is_done = False
 
@@ -89,16 +93,16 @@ class Transaction:
     # --- conditions ---
 
     def require_exists(self, key: str) -> Self:
-        return self._require("EXISTS", key, b"", Said("require_exists", key))
+        return self._require("EXISTS", key, False, Said("require_exists", key))
 
     def require_missing(self, key: str) -> Self:
-        return self._require("EXISTS", key, b"", Said("require_missing", key), missing=True)
+        return self._require("EXISTS", key, False, Said("require_missing", key), missing=True)
 
     def require_value(
         self, key: str, value: Value | None = None, *, at_least: Number | None = None, at_most: Number | None = None
     ) -> Self:
         """The string there is this one; or a number within the bounds."""
-        return self._require("GET", key, b"", Said("require_value", key, None, value, at_least, at_most))
+        return self._require("GET", key, False, Said("require_value", key, None, value, at_least, at_most))
 
     def require_field(
         self,
@@ -110,10 +114,10 @@ class Transaction:
         at_most: Number | None = None,
     ) -> Self:
         """The same of a field of a hash."""
-        return self._require("HGET", key, _bytes(field), Said("require_field", key, field, value, at_least, at_most))
+        return self._require("HGET", key, _sent(field), Said("require_field", key, field, value, at_least, at_most))
 
     def require_no_field(self, key: str, field: Value) -> Self:
-        return self._require("HEXISTS", key, _bytes(field), Said("require_no_field", key, field), missing=True)
+        return self._require("HEXISTS", key, _sent(field), Said("require_no_field", key, field), missing=True)
 
     def require_score(
         self,
@@ -126,23 +130,23 @@ class Transaction:
     ) -> Self:
         """The score of a member of a sorted set: this one, or within the bounds; without either it is in there."""
         said = Said("require_score", key, member, score, at_least, at_most)
-        return self._require("ZSCORE", key, _bytes(member), said, compare="number")
+        return self._require("ZSCORE", key, _sent(member), said, compare="number")
 
     def require_no_score(self, key: str, member: Value) -> Self:
-        return self._require("ZSCORE", key, _bytes(member), Said("require_no_score", key, member), missing=True)
+        return self._require("ZSCORE", key, _sent(member), Said("require_no_score", key, member), missing=True)
 
     def require_member(self, key: str, member: Value) -> Self:
         """It is in the set."""
-        return self._require("SISMEMBER", key, _bytes(member), Said("require_member", key, member))
+        return self._require("SISMEMBER", key, _sent(member), Said("require_member", key, member))
 
     def require_no_member(self, key: str, member: Value) -> Self:
-        return self._require("SISMEMBER", key, _bytes(member), Said("require_no_member", key, member), missing=True)
+        return self._require("SISMEMBER", key, _sent(member), Said("require_no_member", key, member), missing=True)
 
     def _require(
-        self, read: str, key: str, name: bytes, said: Said, *, compare: str = "text", missing: bool = False
+        self, read: str, key: str, name: Sent | bool, said: Said, *, compare: str = "text", missing: bool = False
     ) -> Self:
         if said.at_least is said.at_most is None and said.value is None:
-            return self._condition(said, read, key, name, "missing" if missing else "there", b"")
+            return self._condition(said, read, key, name, "missing" if missing else "there", "")
         if said.value is not None:
             self._condition(said, read, key, name, compare, said.value)
         if said.at_least is not None:
@@ -151,11 +155,12 @@ class Transaction:
             self._condition(said, read, key, name, "at most", said.at_most)
         return self
 
-    def _condition(self, said: Said, read: str, key: str, name: bytes, compare: str, wanted: Value) -> Self:
+    def _condition(self, said: Said, read: str, key: str, name: Sent | bool, compare: str, wanted: Value) -> Self:
         if compare != "text" and isinstance(wanted, int) and abs(wanted) >= EXACT:
             raise ValueError(f"{said}: {wanted} cannot be compared exactly; from -2**53 to 2**53, exclusive")
-        place = self._place(said, key, 1, name, value := _bytes(wanted))
-        self._conditions += (read, place, name, compare, value)
+        value = _sent(wanted)
+        place = self._place(said, key, 1)
+        self._conditions.append((read, place, name, compare, value if compare == "text" else wanted))
         self._asked.append(said)
         return self
 
@@ -215,29 +220,29 @@ class Transaction:
             raise ValueError(f"{said}: name at least one more thing than the key")
         if key in self._locks:
             raise ValueError(f"{said}: that is the lock itself; release() gives it back")
-        values = [_bytes(arg) for arg in args]
-        place = self._place(said, key, len(values) if least else 1, *values)
-        self._writes += (command, place, len(values), *values)
+        values = [_sent(arg) for arg in args]
+        place = self._place(said, key, len(values) if least else 1)
+        self._writes.append((command, place, _KINDS.get(command, False), *values))
         self._written.append(said)
         return self
 
     # --- together ---
 
-    def _place(self, said: Said, key: str, count: int, *sent: bytes) -> int:
+    def _place(self, said: Said, key: str, count: int) -> int:
         """Where the key stands in KEYS. The first are the base and the locks; Lua counts from 1."""
         if self._caller is not None or self._is_done:
             raise ValueError(f"{said}: this transaction was sent; make another one")
         self._count += count
-        self._bytes += len(key) + sum(map(len, sent))
-        if self._count > MOST or self._bytes > MOST_BYTES:
-            raise ValueError(
-                f"{said}: a transaction has at most {MOST:,} conditions and writes, {MOST_BYTES:,} bytes; make several"
-            )
+        if self._count > MOST:
+            raise ValueError(f"{said}: a transaction has at most {MOST:,} conditions and writes; make several")
         place = self._places.get(key)
         if place is None:
             check_text("key", key)
-            self._home = self._home or key
-            if slot(key) != slot(self._home):
+            if self._home is None:
+                self._home = key
+            if self._slot < 0:
+                self._slot = slot(self._home)
+            if slot(key) != self._slot:
                 raise ValueError(
                     f"{said}: its slot is not that of {self._home!r}; give all one hash tag: {{tag}}:a and {{tag}}:b"
                 )
@@ -258,10 +263,13 @@ class Transaction:
         if self._is_done:
             raise ValueError("commit(): it was done before; make another transaction")
         assert self._home is not None
+        conditions, writes = _pack(self._conditions), _pack(self._writes)
+        if len(conditions) + len(writes) > MOST_BYTES:
+            raise ValueError(f"commit(): {len(conditions) + len(writes):,} bytes, at most {MOST_BYTES:,}; make several")
         caller = self._caller = self._caller or next_call()
-        args = (caller.id, caller.number, self._token, len(self._locks), len(self._asked))
         keys = (TransactionKeys(self._home).base, *self._locks, *self._places)
-        return Step(scripts()["commit"], keys, (*args, *self._conditions, *self._writes), self._answer)
+        args = (caller.id, caller.number, self._token, len(self._locks), conditions, writes)
+        return Step(scripts()["commit"], keys, args, self._answer)
 
     def _answer(self, reply: Sequence[Any]) -> tuple[int | float, ...]:
         if self._caller is not None:
@@ -287,36 +295,48 @@ def _refusal(what: str, said: Said, rest: Sequence[bytes | int]) -> TransactionR
 
 _NAMES = {"DEL": "delete", "PEXPIRE": "expire"}
 
+_KINDS = {
+    "INCRBY": "string", "HSET": "hash", "HDEL": "hash", "HINCRBY": "hash", "ZADD": "zset", "ZINCRBY": "zset",
+    "ZREM": "zset", "SADD": "set", "SREM": "set", "LPUSH": "list", "RPUSH": "list",
+}  # fmt: skip
+"""The type a write works on; the others work on any."""
+
+_pack = msgspec.msgpack.Encoder().encode
+
 
 def _short(value: Value) -> Value:
     return value[:40] if isinstance(value, str | bytes) else value
 
 
-def _bytes(value: Value) -> bytes:
+def _sent(value: Value) -> Sent:
     if isinstance(value, bytes):
-        return value
+        # As MessagePack's older text, of any bytes: the server's scripts do not know its newer type for them.
+        size = len(value)
+        head = bytes((0xA0 | size,)) if size < 32 else b"\xdb" + size.to_bytes(4, "big")
+        return msgspec.Raw(head + value)
     if isinstance(value, str):
         try:
-            return value.encode()
+            value.encode()
         except UnicodeEncodeError:
             raise ValueError(f"{value!r}: half a character (a lone surrogate) cannot be sent") from None
+        return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{value!r}: bytes, a text, or a number")
     if not math.isfinite(value):
         raise ValueError(f"{value}: a finite number")
-    return repr(value).encode()
+    return repr(value)
 
 
-def _number(what: str, value: Number) -> bytes:
+def _number(what: str, value: Number) -> Number:
     if isinstance(value, str | bytes):
         raise TypeError(f"{what}({value!r}): a number")
-    return _bytes(value)
+    return value
 
 
-def _whole(what: str, value: int) -> bytes:
+def _whole(what: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= EXACT:
         raise ValueError(f"{what}({value!r}): a whole number between -2**53 and 2**53, exclusive")
-    return _bytes(value)
+    return value
 
 
 def _milliseconds(what: str, name: str, seconds: float) -> int:

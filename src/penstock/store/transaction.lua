@@ -27,57 +27,61 @@ if not sum or math.abs(number) >= 9007199254740992 or math.abs(sum) >= 900719925
 one.parts[field] = sum
 return true
 
---- function draft.write(drafts: table, at: int) -> bool, any
--- The write that begins at ARGV[at]. Returns what stands in its way.
-local command, place, first = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 3]
-local one = draft.of(drafts, place)
-if command == "PEXPIRE" then return true end
-if command == "SET" or command == "DEL" then
-  local text = command == "SET" and { [""] = first }
-  drafts[place] = { kind = text and "string" or "none", parts = text or {}, new = true }
-  return true
-end
-local removes = command == "HDEL" or command == "SREM" or command == "ZREM"
-local kind = ({ H = "hash", Z = "zset", S = "set", I = "string", L = "list", R = "list" })[string.sub(command, 1, 1)]
-if one.kind ~= kind then
-  if one.kind ~= "none" then return false, one.kind end
-  if not removes then one.kind = kind end
-end
-if command == "INCRBY" then return draft.add(one, place, "", first) end
-if command == "HINCRBY" then return draft.add(one, place, first, ARGV[at + 4]) end
-if command == "HSET" then one.parts[first] = ARGV[at + 4] end
-if command == "HDEL" then
-  for i = at + 3, at + 2 + tonumber(ARGV[at + 2]) do one.parts[ARGV[i]] = false end
+--- function draft.write(drafts: table, write: table) -> bool, any
+-- { command, place of its key in KEYS, type or false for any, arguments, … }. Returns what stands in its way.
+local command, place, kind, first = write[1], write[2], write[3], write[4]
+if command == "SET" then
+  drafts[place] = { kind = "string", parts = { [""] = first }, new = true }
+elseif command == "DEL" then
+  drafts[place] = { kind = "none", parts = {}, new = true }
+elseif kind then
+  local one = draft.of(drafts, place)
+  if one.kind ~= kind then
+    if one.kind ~= "none" then return false, one.kind end
+    if command ~= "HDEL" and command ~= "SREM" and command ~= "ZREM" then one.kind = kind end
+  end
+  if command == "INCRBY" then return draft.add(one, place, "", first) end
+  if command == "HINCRBY" then return draft.add(one, place, first, write[5]) end
+  if command == "HSET" then one.parts[first] = write[5] end
+  if command == "HDEL" then
+    for i = 4, #write do one.parts[write[i]] = false end
+  end
 end
 return true
 
---- function condition.holds(at: int) -> bool, any
--- The condition that begins at ARGV[at]. Returns what was found, too.
-local read, key, name, compare, wanted = ARGV[at], KEYS[tonumber(ARGV[at + 1])], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+--- function condition.read(drafts: table, command: str, place: int, name: str | bool) -> any
+-- What is there, kept for the draft: a write often works on what was asked for.
 local found
-if name == "" and (read == "GET" or read == "EXISTS") then
-  found = redis.pcall(read, key)
-else
-  found = redis.pcall(read, key, name)
+if name then found = redis.pcall(command, KEYS[place], name) else found = redis.pcall(command, KEYS[place]) end
+local kind = found and (command == "HGET" and "hash" or command == "ZSCORE" and "zset" or command == "GET" and "string")
+if kind and type(found) == "string" then
+  if not drafts[place] then drafts[place] = { kind = kind, parts = {} } end
+  if kind ~= "zset" then drafts[place].parts[name or ""] = found end
 end
-if type(found) == "table" then return false, redis.call("TYPE", key).ok end
+return found
+
+--- function condition.holds(drafts: table, asked: table) -> bool, any
+-- { command that reads, place of its key in KEYS, field, member or false, how to compare, with what }. Returns what was
+-- found, too.
+local place, compare, wanted = asked[2], asked[4], asked[5]
+local found = condition.read(drafts, asked[1], place, asked[3])
+if type(found) == "table" then return false, redis.call("TYPE", KEYS[place]).ok end
 local there = found and found ~= 0
 if compare == "there" then return there, found end
 if compare == "missing" then return not there, found end
 if not there then return false, false end
 if compare == "text" then return found == wanted, found end
-local number, bound = tonumber(found), tonumber(wanted)
+local number = tonumber(found)
 if not number then return false, found end
-if compare == "number" then return number == bound, found end
-if compare == "at least" then return number >= bound, found end
-return number <= bound, found
+if compare == "number" then return number == wanted, found end
+if compare == "at least" then return number >= wanted, found end
+return number <= wanted, found
 
 --- script commit
 --- keys: base
---- args: caller: str, number: int, token: str, locks: int, conditions: int, order: *
--- KEYS: base, `locks` locks that must hold `token`, the keys of the order. The order: so many conditions, each { command
--- that reads, place of its key in KEYS, field or member or "", how to compare, with what }; then writes, each { command,
--- place of its key, how many arguments, … }.
+--- args: caller: str, number: int, token: str, locks: int, conditions: str, writes: str
+-- KEYS: base, `locks` locks that must hold `token`, the keys of conditions and writes, which are lists in MessagePack of
+-- what `condition.holds` and `draft.write` take.
 -- Returns { 1, the reply to each write }, { 0 } if a lock is not held any more, { -1, which condition failed, what was
 -- found }, or { -2, which write cannot be done, what stands in its way }; numbered from 1, nothing is written then.
 local past = call.past(caller, number)
@@ -85,35 +89,28 @@ if past then return past end
 for i = 2, 1 + locks do
   if redis.pcall("GET", KEYS[i]) ~= token then return { 0 } end
 end
-local at = order
-for i = 1, conditions do
-  local holds, found = condition.holds(at)
+local drafts, allowed = {}, {}
+for i, asked in ipairs(cmsgpack.unpack(conditions)) do
+  local holds, found = condition.holds(drafts, asked)
   if not holds then return { -1, i, found } end
-  at = at + 5
 end
-
-local writes, next_ = at, at
-local drafts, allowed, n = {}, {}, 0
-while next_ <= #ARGV do
-  n = n + 1
-  if not allowed[ARGV[next_]] then
-    if not redis.acl_check_cmd(ARGV[next_], KEYS[tonumber(ARGV[next_ + 1])], "0", "0") then
-      return redis.error_reply("NOPERM this user may not send " .. ARGV[next_] .. ": nothing was written")
+local order = cmsgpack.unpack(writes)
+for i, write in ipairs(order) do
+  local command = write[1]
+  if not allowed[command] then
+    if not redis.acl_check_cmd(command, KEYS[write[2]], "0", "0") then
+      return redis.error_reply("NOPERM this user may not send " .. command .. ": nothing was written")
     end
-    allowed[ARGV[next_]] = true
+    allowed[command] = true
   end
-  local fine, found = draft.write(drafts, next_)
-  if not fine then return { -2, n, found } end
-  next_ = next_ + 3 + tonumber(ARGV[next_ + 2])
+  local fine, found = draft.write(drafts, write)
+  if not fine then return { -2, i, found } end
 end
 
 local answer = { 1 }
-at = writes
-while at <= #ARGV do
-  local last = at + 2 + tonumber(ARGV[at + 2])
-  local reply = redis.call(ARGV[at], KEYS[tonumber(ARGV[at + 1])], unpack(ARGV, at + 3, last))
-  answer[#answer + 1] = type(reply) == "table" and 1 or reply
-  at = last + 1
+for i, write in ipairs(order) do
+  local reply = redis.call(write[1], KEYS[write[2]], unpack(write, 4))
+  answer[i + 1] = type(reply) == "table" and 1 or reply
 end
 call.keep(caller, number, answer, 60000)
 return answer

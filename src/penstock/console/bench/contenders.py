@@ -117,7 +117,7 @@ def at_once(work: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> 
             process.join()
 
 
-def _received(inlet: Connection) -> Any:
+def _received(inlet: Any) -> Any:
     if not inlet.poll(PATIENCE):
         raise PenstockError(f"a process of the bench did not finish within {PATIENCE:.0f} s")
     return inlet.recv()
