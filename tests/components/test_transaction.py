@@ -161,6 +161,8 @@ IMPOSSIBLE: list[Callable[[Transaction, At], Transaction]] = [
     lambda tx, at: tx.hset(at("string"), "f", 1),
     lambda tx, at: tx.hdel(at("string"), "f"),
     lambda tx, at: tx.hincrby(at("hash"), "text"),
+    lambda tx, at: tx.require_field(at("hash"), "text").hincrby(at("hash"), "text"),
+    lambda tx, at: tx.require_field(at("hash"), "n").incrby(at("hash")),
     lambda tx, at: tx.zadd(at("set"), "m", 1),
     lambda tx, at: tx.zincrby(at("list"), "m", 1),
     lambda tx, at: tx.zrem(at("list"), "m"),

@@ -165,7 +165,7 @@ def throughput(stand: Stand) -> Figures:
 def _rate(stand: Stand, processes: int, seconds: float) -> float:
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(processes) as pool:
-        order = (stand._address, stand.app.settings.prefix, seconds)
+        order = (stand.address, stand.app.settings.prefix, seconds)
         return sum(pool.starmap(ask, [(*order, number) for number in range(processes)], chunksize=1))
 
 
