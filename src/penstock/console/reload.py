@@ -42,7 +42,7 @@ class _Reloader:
     async def run(self) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
-        watch_parent(partial(self._stop, signal.SIGTERM))
+        watch_parent(partial(self._stop, signal.SIGTERM), 3 * PATIENCE)
         while True:
             before = now = dict(_files(self._folder))
             process, lifeline = await self._start()

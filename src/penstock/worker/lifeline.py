@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import threading
 import time
@@ -28,18 +30,18 @@ class Lifeline:
 
 
 def watch_parent(gone: Callable[[], object], patience: float) -> None:
-    """When the parent has ended, call `gone`, in a thread; who is still there after `patience` seconds ends at once.
-
-    Does nothing in a process that got no lifeline.
+    """When the parent has ended, call `gone` on the running loop; who is still there after `patience` seconds, the loop
+    being blocked, ends at once. Does nothing in a process that got no lifeline.
     """
     handed = os.environ.pop(_NAME, None)
     if handed is None:
         return
-    end = int(handed)
+    loop, end = asyncio.get_running_loop(), int(handed)
 
     def wait() -> None:
         os.read(end, 1)
-        gone()
+        with contextlib.suppress(RuntimeError):  # the loop is closed: we are ending
+            loop.call_soon_threadsafe(gone)
         time.sleep(patience)
         os._exit(1)
 

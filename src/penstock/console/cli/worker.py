@@ -179,7 +179,7 @@ class _Command:
 
         def orphaned() -> None:
             log.warning("the parent process is gone: stopping")
-            loop.call_soon_threadsafe(stop)
+            stop()
 
         watch_parent(orphaned, self.settings.stop_timeout + 5)
 
