@@ -267,7 +267,8 @@ def _kept(facts: Facts) -> tuple[Level, str, str]:
     config = facts.config or {}
     if facts.number("aof_enabled"):
         fsync = config.get("appendfsync", "unknown")
-        loses = {"always": "nothing is lost", "everysec": "a power cut takes the last second, a crash nothing"}
+        late = "a power cut, or a kill while the disk is slow, takes the last second or two"
+        loses = {"always": "nothing is lost", "everysec": late}
         if fsync in loses:
             return "ok", f"appendonly yes, appendfsync {fsync}: {loses[fsync]}", ""
         return (

@@ -158,9 +158,9 @@ def pattern(prefix: str, rest: str = "") -> str:
 
 def row(name: str, rest: str) -> tuple[str, str, str] | None:
     """The line of the tables for a key, by the second and the third of its `parts`; None: in none of them."""
-    sort, colon, _ = name.partition(":")
+    kind = kind_of(name)
     suffix = rest.partition(":")[0] + ":" if ":" in rest else rest
-    tables = (COMPONENTS.get(sort, {}),) if colon else TABLES
+    tables = TABLES if kind == "queue" else (COMPONENTS.get(kind, {}),)
     return next((table[suffix] for table in tables if suffix in table), None)
 
 
