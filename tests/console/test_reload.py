@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.console import reload
+from penstock.worker.lifeline import Lifeline
 from tests.servers import eventually
 
 STUBBORN = """
@@ -26,6 +27,10 @@ with open("started", "a") as notes:
     print("x", file=notes, flush=True)
 time.sleep(60)
 """
+
+CODE = "import sys; from penstock.console import reload; sys.exit(reload.run([sys.executable, 'stubborn']))"
+RELOADER = [sys.executable, "-c", CODE]
+PATH = str(Path(reload.__file__).parents[2])
 
 TASKS = """
 import os
@@ -44,9 +49,7 @@ async def nothing() -> None: ...
 def reloader(tmp_path: Path):
     """A process that runs STUBBORN and starts it anew when a file changes."""
     (tmp_path / "stubborn").write_text(STUBBORN)
-    code = "import sys; from penstock.console import reload; sys.exit(reload.run([sys.executable, 'stubborn']))"
-    path = os.pathsep.join(map(str, [Path(reload.__file__).parents[2]]))
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
+    process = subprocess.Popen(RELOADER, cwd=tmp_path, env={**os.environ, "PYTHONPATH": PATH})
     eventually((tmp_path / "started").exists)
     yield process
     process.kill()
@@ -92,13 +95,23 @@ def test_a_signal_while_the_old_process_ends_starts_no_new_one(reloader, tmp_pat
     assert (tmp_path / "started").read_text().split() == ["x"]
 
 
-def test_one_that_lost_its_parent_ends(monkeypatch, tmp_path):
+@pytest.mark.parametrize("early", [True, False])
+def test_one_that_lost_its_parent_ends(tmp_path, early):
     """Before its first process runs, too."""
-    monkeypatch.chdir(tmp_path)
-    theirs, ours = os.pipe()
-    os.close(ours)
-    monkeypatch.setenv("PENSTOCK_LIFELINE", str(theirs))
-    assert reload.run(["sleep", "60"]) == 128 + signal.SIGTERM
+    (tmp_path / "stubborn").write_text(STUBBORN)
+    with Lifeline() as lifeline:
+        if early:
+            lifeline.cut()
+        environment = {**os.environ, **lifeline.environment, "PYTHONPATH": PATH}
+        process = subprocess.Popen(RELOADER, cwd=tmp_path, env=environment, pass_fds=(lifeline.theirs,))
+    if not early:
+        eventually((tmp_path / "started").exists)
+        lifeline.cut()
+    try:
+        assert process.wait(30) in ({0, 128 + signal.SIGTERM} if early else {0})
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_signal_before_the_first_process_ends_it(monkeypatch, tmp_path):
