@@ -139,11 +139,11 @@ def test_names_are_looked_up_and_changed_by_hand(shop: Penstock, penstock):
     assert penstock("directory", "get", "g", "u1") == (Exit.OK, "Mo\n", "")
     assert penstock("directory", "get", "g", "u9", "--json") == (Exit.FAILED, "null\n", "")
     assert penstock("directory", "rm", "g", "u1", "u9") == (Exit.FAILED, "Took 1 name out of g.\n", "")
-    code, _, err = penstock("directory", "rm", "g", "--everything")
+    code, _, err = penstock("directory", "rm", "g", "--all")
     assert code == Exit.USAGE
     assert "add --yes" in err
     assert penstock("directory", "rm", "g")[0] == Exit.USAGE
-    assert penstock("directory", "rm", "g", "--everything", "--yes")[:2] == (Exit.OK, "Took 2 names out of g.\n")
+    assert penstock("directory", "rm", "g", "--all", "--yes")[:2] == (Exit.OK, "Took 2 names out of g.\n")
     assert penstock("directory", "count", "g")[1] == "0\n"
 
 

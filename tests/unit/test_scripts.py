@@ -1,7 +1,7 @@
 """The cutter: what stands in a .lua file, and what the server gets."""
 
 import hashlib
-from importlib.resources import files
+from importlib import import_module
 
 import pytest
 
@@ -103,11 +103,9 @@ def test_what_cannot_be_read_is_refused_with_its_place(script: str, complaint: s
         cut({"lane.lua": LANE, "queue.lua": script})
 
 
-def test_a_library_reads_the_files_of_the_store():
-    """Every file of nouns can be cut, though a file without scripts gives none."""
-    names = {file.name for file in files("penstock.store").iterdir() if file.name.endswith(".lua")}
-    of_line = {"line.lua", "lock.lua", "semaphore.lua"}  # their scripts have the same names as each other's
-    for library in (Library(*names - of_line), Library("line.lua", "lock.lua"), Library("line.lua", "semaphore.lua")):
-        for name, script in library.scripts.items():
-            assert library[name] is script
-            assert script.source.startswith("#!lua")
+@pytest.mark.parametrize("component", ["transitions", "contacts", "shelf", "lock", "semaphore", "rate", "transaction"])
+def test_a_component_can_cut_its_files(component: str):
+    library: Library = import_module(f"penstock.components.{component}").scripts()
+    for name, script in library.scripts.items():
+        assert library[name] is script
+        assert script.source.startswith("#!lua")

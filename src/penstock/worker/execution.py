@@ -150,10 +150,11 @@ class Execution:
     def _judge(self, run: Run, error: BaseException) -> Settlement:
         claim, name = run.claim, run.definition.name
         if isinstance(error, Drop):
-            log.info("job %s (%s) dropped: %s", claim.id, name, error)
-            return Settlement(claim.token, _clean(str(error))[:_REASON].encode(), "drop")
+            why = _clean(str(error))
+            log.info("job %s (%s) dropped: %s", claim.id, name, why)
+            return Settlement(claim.token, why[:_REASON].encode(), "drop")
         if isinstance(error, RetryLater):
-            log.info("job %s (%s) runs again in %g s: %s", claim.id, name, error.seconds, error)
+            log.info("job %s (%s) runs again in %g s: %s", claim.id, name, error.seconds, _clean(str(error)))
             return Settlement(claim.token, self._reason(str(error)), "later", error.seconds)
         policy = run.definition.retry
         attempt = claim.record.attempts + 1
@@ -191,4 +192,4 @@ def _sentence(error: BaseException) -> str:
         text = str(error)
     except Exception:
         text = "(its text cannot be read)"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{type(error).__name__}: {_clean(text)}" if text else type(error).__name__

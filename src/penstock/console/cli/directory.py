@@ -29,6 +29,7 @@ SHOWN = 10
 """Rejected lines that are told one by one."""
 
 Switch = Annotated[bool | None, Parameter(negative=(), show_default=False)]
+All = Annotated[bool, Parameter(name="--all", negative=(), show_default=False)]
 
 
 def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
@@ -211,7 +212,14 @@ def rename(name: str, id: str, text: str, /, *, where: Where = HERE) -> int:
     return _told(known, f"{id} is {text} now.", f"no id {id} in {name}")
 
 
-def rm(name: str, /, *ids: str, everything: bool = False, yes: Yes = False, where: Where = HERE) -> int:
+def rm(
+    name: str,
+    /,
+    *ids: str,
+    everything: All = False,
+    yes: Yes = False,
+    where: Where = HERE,
+) -> int:
     """Take names out of a directory, by their ids. Exit code 1 if one was not there.
 
     Parameters
@@ -223,10 +231,10 @@ def rm(name: str, /, *ids: str, everything: bool = False, yes: Yes = False, wher
     everything
         Take all names out.
     yes
-        With --everything: do it without asking.
+        With --all: do it without asking.
     """
     if everything == bool(ids):
-        raise ConfigurationError("name the ids to take out, or say --everything")
+        raise ConfigurationError("name the ids to take out, or say --all")
     with where.open() as inspector:
         directory = inspector._app.directory(name)
         if everything:
