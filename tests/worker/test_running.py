@@ -92,6 +92,25 @@ async def test_queues_are_served_in_strict_order(app: Penstock):
     assert order == ["first"] * 5 + ["second"] * 5
 
 
+async def test_a_burst_does_what_its_last_job_put_on_a_queue_that_was_empty(app: Penstock):
+    done: list[int] = []
+
+    @app.task(queue="first")
+    async def ping(n: int) -> None:
+        done.append(n)
+        if n < 40:
+            await pong.enqueue.aio(n + 1)
+
+    @app.task(queue="second")
+    async def pong(n: int) -> None:
+        done.append(n)
+        await ping.enqueue.aio(n + 1)
+
+    await ping.enqueue.aio(0)
+    await burst(app, queues=("first", "second"))
+    assert done == list(range(41))
+
+
 async def test_a_worker_without_queues_named_serves_all_that_have_a_task(app: Penstock):
     @app.task(queue="a")
     def one() -> int:

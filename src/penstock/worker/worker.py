@@ -115,6 +115,7 @@ class Worker:
         self._tasks: dict[asyncio.Task[Any], Claim] = {}
         self._unanswered: dict[Feed, asyncio.Task[None]] = {}
         self._pulse = asyncio.Event()
+        self._looked_twice = False
         self._timer: asyncio.TimerHandle | None = None
         self._stops = 0
         self._stop_at = float("inf")
@@ -198,7 +199,9 @@ class Worker:
             if self._stops and self._hand.empty and not any(feed.busy for feed in self.feeds):
                 break
             if self.settings.burst and not self._stops and self._idle():
-                self.stop()
+                if self._looked_twice:
+                    self.stop()
+                self._look_again()
                 continue
             if not self._due():
                 await self._nap()
@@ -279,6 +282,12 @@ class Worker:
         await self._pulse.wait()
         timer.cancel()
 
+    def _look_again(self) -> None:
+        """The last job may have enqueued on a queue that was empty when it was looked at."""
+        self._looked_twice = True
+        for feed in self.feeds:
+            feed.wake_at = 0.0
+
     def _idle(self) -> bool:
         return self._hand.empty and not any(feed.awake or feed.busy for feed in self.feeds)
 
@@ -298,6 +307,7 @@ class Worker:
 
     def _start(self, feed: Feed, run: Run) -> None:
         """On the loop, in a thread, or in a process of its own; there suspects run as well, if they can."""
+        self._looked_twice = False
         definition = run.definition
         if definition.isolate or (run.claim.record.is_suspect and self._isolation.can_isolate(definition)):
             self._run_as_task(run, self._isolation.run)
