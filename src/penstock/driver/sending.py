@@ -6,12 +6,13 @@ The blocking face's never suspend, so `complete` runs such a coroutine to its en
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +20,7 @@ from penstock.driver.address import Node
 from penstock.driver.connector import Command, Connector
 from penstock.driver.retrying import ASK, ASTRAY, LOST, MOVED, NOSCRIPT, Attempts, code, translated
 from penstock.driver.route import Route
-from penstock.driver.steps import Ask, Effect, Listen, Nodes, Sleep, Step, Steps, Wait, Waiter
+from penstock.driver.steps import Ask, Effect, Listen, Nodes, Several, Sleep, Step, Steps, Wait, Waiter
 from penstock.driver.waiting import Inbox, Line, Place
 from penstock.errors import DurabilityUnavailable, NotDurable
 from penstock.settings import Settings
@@ -34,6 +35,8 @@ _NUMBERED = ("producer", "number")
 _FAREWELL = 3.0
 
 _LOOK_AGAIN = 0.05
+
+_UNANSWERED = ConnectionError("no reply")
 
 # How long it is believed that the server keeps what it says it keeps.
 _TRUST = 60.0
@@ -127,6 +130,37 @@ class Sender(Generic[L, W]):
         elif after:
             self._check_confirmed(node, after[0], replies[-1])
         return reply
+
+    async def send_several(self, steps: Sequence[Step[Any]], patience: float) -> list[Any]:
+        """Behind one another to each node; what is not answered so is sent again on its own."""
+        replies: dict[int, Any] = {}
+        with contextlib.suppress(Exception):
+            there: dict[Node, list[int]] = {}
+            for place, step in enumerate(steps):
+                there.setdefault(await self._node(step.keys[0]), []).append(place)
+            for node, places in there.items():
+                replies.update(await self._volley(node, steps, places))
+                if unknown := [n for n in places if code(replies[n]) == NOSCRIPT]:
+                    replies.update(await self._volley(node, steps, unknown, load=True))
+        answers = []
+        for place, step in enumerate(steps):
+            reply = replies.get(place, _UNANSWERED)
+            if isinstance(reply, Exception):
+                answers.append(await self.send(step, patience))
+            else:
+                answers.append(step.read(reply))
+        return answers
+
+    async def _volley(
+        self, node: Node, steps: Sequence[Step[Any]], places: Sequence[int], *, load: bool = False
+    ) -> dict[int, Any]:
+        commands, loaded = list[Command](), set[str]()
+        for script, keys, args in ((steps[n].script, steps[n].keys, steps[n].args) for n in places):
+            fresh = load and script.sha not in loaded
+            loaded.add(script.sha)
+            name, text = ("EVAL", script.source) if fresh else ("EVALSHA", script.sha)
+            commands.append((name, text, len(keys), *keys, *args))
+        return dict(zip(places, await self.exchange(node, *commands), strict=True))
 
     async def recover(self, error: Exception, key: str, tries: int) -> Node | None:
         """Make ready for the next attempt. Answers the node that is to be asked once, if the error named one."""
@@ -317,6 +351,8 @@ class Sender(Generic[L, W]):
     async def _do(self, effect: Effect, opened: list[Waiter], patience: float) -> Any:
         if isinstance(effect, Step):
             return await self.send(effect, patience)
+        if isinstance(effect, Several):
+            return await self.send_several(effect.steps, patience)
         if isinstance(effect, Listen):
             common = effect.common and not self._connector.is_cluster
             opened.append(self.listen(effect.common if common else effect.inbox, effect.calm))

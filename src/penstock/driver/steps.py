@@ -1,6 +1,7 @@
 """What the components hand to the drivers: plain descriptions of work, no I/O here.
 
 `Step`     one script call, one round trip: the blocking driver runs it, the asyncio driver awaits it.
+`Several`  several of these, to any slots, in as many round trips as there are servers.
 `Listen`   asks for a `Waiter` in a slot; its address is what a script is told, so that it can be woken.
 `Wait`     sleeps until the waiter is woken or the time is over; answers with the messages that came.
 `Nodes`    asks which servers hold keys; `Ask` sends one of them commands that are no script, for who looks in.
@@ -55,6 +56,16 @@ class Step(Generic[R]):
             self.script, self.keys, self.args, lambda reply: follow(read(reply)), self.durable,
             lambda reply: follow(again(reply)),
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Steps sent behind one another, to all servers one round trip each. Answers the list of their answers.
+
+    Not for numbered steps, nor durable ones. The first that cannot be done raises; others may have been done.
+    """
+
+    steps: tuple[Step[Any], ...]
 
 
 class Waiter(Protocol):
@@ -125,7 +136,7 @@ class Sleep:
     seconds: float
 
 
-Effect: TypeAlias = Step[Any] | Listen | Wait | Nodes | Ask | Sleep
+Effect: TypeAlias = Step[Any] | Several | Listen | Wait | Nodes | Ask | Sleep
 Steps: TypeAlias = Generator[Effect, Any, R]
 
 
