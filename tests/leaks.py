@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
-from penstock.console.audit import Entry, books, entries
+from penstock.console.audit import Entry, books, entries, lost_members
 
-# Of locks and semaphores: empty, and so not there, when nobody holds or waits.
-_EMPTY = {"holders", "line", "looks", "offers"}
+# Of locks, semaphores, mailboxes and chats: empty, and so not there, when nobody holds or waits.
+_EMPTY = {"holders", "line", "looks", "offers", "waiting", "wanting"}
 
 
 def faults(nodes: Iterable[Any], prefixes: Iterable[str], *, damaged: bool) -> list[str]:
@@ -28,6 +28,7 @@ def faults(nodes: Iterable[Any], prefixes: Iterable[str], *, damaged: bool) -> l
     told += [f"{entry.key}: the test left its own key" for entry in ours if entry.suffix.startswith("user:")]
     if not damaged:
         told += [f"{entry.key}: somebody is left in it" for entry in ours if entry.suffix in _EMPTY]
+        told += lost_members(ours)
     for book in () if damaged else books(ours).values():
         told += [*book.faults(), *book.waits()]
     return told

@@ -56,6 +56,13 @@ SIBLINGS = {
     ("lock", "transaction"): "who holds a lock writes under its guard",
     ("transaction", "numbering"): "a call that is sent again counts once",
     ("rate", "numbering"): "the same",
+    ("mailbox", "log"): "a log with one reader",
+    ("chat", "log"): "a log with a reader for each member",
+    ("chats", "log"): "the same",
+    ("index", "log"): "they are waited for alike",
+    ("chat", "index"): "who joins is written to its index first",
+    ("chats", "index"): "the chats of a user are found by it",
+    ("chats", "chat"): "all chats answer with one",
 }
 
 KEYS = "penstock/store/keys.py"

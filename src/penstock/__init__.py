@@ -17,11 +17,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.app import Penstock
+    from penstock.components.chat import Chat, ChatInfo, Member, Reader
+    from penstock.components.chats import Chats, UserChats
     from penstock.components.contacts import Contacts
     from penstock.components.directory import Directory, Entry
     from penstock.components.holding import Party
     from penstock.components.job import Job, JobInfo, Status
     from penstock.components.lock import Held, Lock, LockInfo
+    from penstock.components.log import Follow, Gap, Keep, Mail, Message
+    from penstock.components.mailbox import Claimed, Mailbox, MailboxInfo
     from penstock.components.queue import DeadLetter, Item, Queue, Tenant
     from penstock.components.rate import Allowance, RateLimit
     from penstock.components.rwlock import Reading, ReadWriteLock, Writing
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
     from penstock.errors import (
         BadCall,
         BadName,
+        ChatExists,
+        ChatGone,
         ConfigurationError,
         DurabilityUnavailable,
         FormatTooNew,
@@ -42,6 +48,9 @@ if TYPE_CHECKING:
         JobNotFound,
         LeaseLost,
         LockTimeout,
+        MessageError,
+        NoSpace,
+        NotAMember,
         NotDurable,
         PayloadTooLarge,
         PenstockError,
@@ -65,11 +74,15 @@ else:
 
     _NAMES = {
         "app": "Penstock",
+        "components.chat": "Chat ChatInfo Member Reader",
+        "components.chats": "Chats UserChats",
         "components.contacts": "Contacts",
         "components.directory": "Directory Entry",
         "components.holding": "Party",
         "components.job": "Job JobInfo Status",
         "components.lock": "Held Lock LockInfo",
+        "components.log": "Follow Gap Keep Mail Message",
+        "components.mailbox": "Claimed Mailbox MailboxInfo",
         "components.queue": "DeadLetter Item Queue Tenant",
         "components.rate": "Allowance RateLimit",
         "components.rwlock": "Reading ReadWriteLock Writing",
@@ -77,10 +90,10 @@ else:
         "components.task": "Call Task",
         "components.transaction": "Transaction",
         "components.transitions": "Counts TenantCounts WorkerInfo",
-        "errors": "BadCall BadName ConfigurationError DurabilityUnavailable FormatTooNew JobCancelled JobError "
-        "JobExpired JobFailed JobNotFound LeaseLost LockTimeout NotDurable PayloadTooLarge PenstockError "
-        "PermitTimeout RateLimited ResultNotKept ResultTimeout ServerError ServerFull ServerRefused ServerTooOld "
-        "ServerUnavailable TransactionRefused UnknownTask",
+        "errors": "BadCall BadName ChatExists ChatGone ConfigurationError DurabilityUnavailable FormatTooNew "
+        "JobCancelled JobError JobExpired JobFailed JobNotFound LeaseLost LockTimeout MessageError NoSpace NotAMember "
+        "NotDurable PayloadTooLarge PenstockError PermitTimeout RateLimited ResultNotKept ResultTimeout ServerError "
+        "ServerFull ServerRefused ServerTooOld ServerUnavailable TransactionRefused UnknownTask",
         "settings": "Settings WorkerSettings",
         "tasks.definition": "Options",
         "tasks.retry": "Drop Retry RetryLater",
@@ -104,6 +117,12 @@ __all__ = [
     "BadCall",
     "BadName",
     "Call",
+    "Chat",
+    "ChatExists",
+    "ChatGone",
+    "ChatInfo",
+    "Chats",
+    "Claimed",
     "ConfigurationError",
     "Contacts",
     "Counts",
@@ -112,7 +131,9 @@ __all__ = [
     "Drop",
     "DurabilityUnavailable",
     "Entry",
+    "Follow",
     "FormatTooNew",
+    "Gap",
     "Held",
     "Item",
     "Job",
@@ -122,10 +143,19 @@ __all__ = [
     "JobFailed",
     "JobInfo",
     "JobNotFound",
+    "Keep",
     "LeaseLost",
     "Lock",
     "LockInfo",
     "LockTimeout",
+    "Mail",
+    "Mailbox",
+    "MailboxInfo",
+    "Member",
+    "Message",
+    "MessageError",
+    "NoSpace",
+    "NotAMember",
     "NotDurable",
     "Options",
     "Party",
@@ -138,6 +168,7 @@ __all__ = [
     "RateLimit",
     "RateLimited",
     "ReadWriteLock",
+    "Reader",
     "Reading",
     "ResultNotKept",
     "ResultTimeout",
@@ -158,6 +189,7 @@ __all__ = [
     "Transaction",
     "TransactionRefused",
     "UnknownTask",
+    "UserChats",
     "WorkerInfo",
     "WorkerSettings",
     "Writing",

@@ -8,10 +8,12 @@ from dataclasses import replace
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakValueDictionary
 
+from penstock.components.chats import Chats
 from penstock.components.contacts import Contacts, Order
 from penstock.components.directory import Directory
 from penstock.components.job import Job
 from penstock.components.lock import Held, Lock
+from penstock.components.mailbox import Mailbox
 from penstock.components.queue import Item, Queue
 from penstock.components.rate import RateLimit
 from penstock.components.renewal import Renewer
@@ -306,6 +308,15 @@ class Penstock:
         its `commit()`. `tag`: that of the keys; None: that of the first key named. See `held.transaction()` for one
         that only the owner of a lock can do."""
         return Transaction(self._driver, home=None if tag is None else in_tag(tag))
+
+    def mailbox(self, name: str) -> Mailbox:
+        """The mailbox of this name: many post, one reads. No round trip."""
+        return Mailbox(name, self._driver, self.settings, self.clock)
+
+    @property
+    def chats(self) -> Chats:
+        """Group chats: `create`, `get` one by its id, those `of` a user."""
+        return Chats(self._driver, self.settings, self.clock)
 
     # --- life ---
 

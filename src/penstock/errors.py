@@ -19,6 +19,11 @@
     ├── PermitTimeout             (also a TimeoutError) others held the permits all the time
     ├── RateLimited               (also a TimeoutError) no room within `wait`; `retry_after` says when
     ├── TransactionRefused        a condition did not hold: nothing was written
+    ├── MessageError              a mailbox or a chat cannot take or give a message
+    │   ├── ChatGone                  never created, or its last member has left
+    │   ├── ChatExists
+    │   ├── NotAMember
+    │   └── NoSpace                   it keeps at most so much, and the reader is behind
     └── JobError                  asking for a result
         ├── JobFailed                 it is a dead letter; the reason is in the text
         ├── JobCancelled
@@ -119,6 +124,26 @@ class TransactionRefused(PenstockError):
         super().__init__(message)
         self.condition = condition
         self.found = found
+
+
+class MessageError(PenstockError):
+    """A mailbox or a chat cannot take or give a message. Nothing was written."""
+
+
+class ChatGone(MessageError):
+    """No chat of this id: never created, deleted, or its last member has left."""
+
+
+class ChatExists(MessageError):
+    """A chat of this id is there already; it was left as it is."""
+
+
+class NotAMember(MessageError):
+    """Who sends or reads is no member of the chat: never joined, left, or was kicked."""
+
+
+class NoSpace(MessageError):
+    """It keeps at most so many messages or bytes, refuses more, and its reader is behind. Try later, or with `wait`."""
 
 
 class JobError(PenstockError):

@@ -5,14 +5,17 @@ from typing import Any
 
 import pytest
 
-from penstock import Contacts, Directory, Penstock, Queue
+from penstock import Chat, Chats, Contacts, Directory, Mailbox, Penstock, Queue, Reader, UserChats
+from penstock.components.log import Follow, Pulling
+from penstock.components.mailbox import Claimed
 from penstock.components.queue import DeadLetters, Item, Tenant
 from penstock.driver.steps import BoundVerb, verb
 from tests.conftest import Apps
 
+MESSAGES = (Claimed, Chat, Reader, Follow, Chats, UserChats)
 VERBS = [
     (kind, name)
-    for kind in (Penstock, Queue, Tenant, DeadLetters, Item, Contacts, Directory)
+    for kind in (Penstock, Queue, Tenant, DeadLetters, Item, Contacts, Directory, Pulling, Mailbox, *MESSAGES)
     for name, member in vars(kind).items()
     if isinstance(member, verb)
 ]

@@ -9,6 +9,8 @@ from typing import Any, assert_type
 from penstock import (
     Allowance,
     Call,
+    Chat,
+    Claimed,
     Counts,
     DeadLetter,
     Entry,
@@ -16,7 +18,11 @@ from penstock import (
     Item,
     Job,
     JobInfo,
+    Keep,
     LockInfo,
+    Mail,
+    Member,
+    Message,
     Penstock,
     Permit,
     Retry,
@@ -122,6 +128,23 @@ async def queue() -> None:
 
 
 async def completion() -> None:
+    box = app.mailbox("user:17")
+    assert_type(box.post({"text": "hi"}, sender="ada", id="m1"), int)
+    assert_type(await box.pull.aio(limit=5, wait=None), Mail)
+    assert_type(await box.ack.aio(upto=box.pull()[-1]), None)
+    assert_type(box.claim(3, lease=5), list[Claimed])
+    chat = await app.chats.create.aio(["ada"], sender="cy", message={"text": "hi"}, id="ops", keep=Keep(age=60))
+    assert_type(chat, Chat)
+    assert_type(app.chats.get("ops").send("ada", 1), int)
+    assert_type(chat.reader("ada", "phone").pull(), Mail)
+    assert_type(chat.members(), list[Member])
+    assert_type(await app.chats.of("ada").unread.aio(), dict[str, int])
+    for message in chat.follow("ada"):
+        assert_type(message, Message)
+    async with chat.follow("ada") as messages:
+        async for message in messages:
+            assert_type(message.missed, int)
+
     contacts = app.contacts("user:17", limit=50, by="frequency")
     assert_type(contacts.touch("Zoë"), None)
     assert_type(await contacts.complete.aio("zo", limit=5), list[str])

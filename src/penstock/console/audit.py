@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.console.logbook import LogBook, unlisted
 from penstock.console.shelves import Shelves
 from penstock.store.keys import OWNED, kind_of, parts, row
 from penstock.store.record import REASON, Record
@@ -23,6 +24,7 @@ _READ: dict[str, Callable[[Any, bytes], Any]] = {
     "list": lambda client, key: client.lrange(key, 0, -1),
     "set": lambda client, key: client.smembers(key),
     "string": lambda client, key: client.get(key),
+    "stream": lambda client, key: client.xrange(key),
 }
 _PLACES = {b"r": 0, b"s": 1, b"x": 2, b"d": 3}
 
@@ -74,17 +76,27 @@ def _each(client: Any, command: str, keys: Iterable[bytes]) -> list[Any]:
     return answers
 
 
-def books(found: Iterable[Entry]) -> dict[tuple[str, str], Books | Shelves]:
+def books(found: Iterable[Entry]) -> dict[tuple[str, str], Books | Shelves | LogBook]:
     """By prefix and what stands behind it in the hash tag."""
+    of_kind: dict[str, type[Books | Shelves | LogBook]] = {
+        "queue": Books, "directory": Shelves, "chat": LogBook, "mailbox": LogBook,
+    }  # fmt: skip
+    homes = _homes(found).items()
+    return {home: of_kind[kind](keys) for home, keys in homes if (kind := kind_of(home[1])) in of_kind}
+
+
+def lost_members(found: Sequence[Entry]) -> Iterator[str]:
+    """Members of chats that their users would never find."""
+    indexes = {home: keys.get("mine", {}) for home, keys in _homes(found).items()}
+    yield from unlisted(books(found), indexes)
+
+
+def _homes(found: Iterable[Entry]) -> dict[tuple[str, str], dict[str, Any]]:
     homes: dict[tuple[str, str], dict[str, Any]] = {}
     for entry in found:
         if entry.home is not None and entry.held is not None:
             homes.setdefault(entry.home, {})[entry.suffix] = entry.held
-    made: dict[tuple[str, str], Books | Shelves] = {}
-    for home, keys in homes.items():
-        if (kind := kind_of(home[1])) != "contacts":
-            made[home] = Shelves(keys) if kind == "directory" else Books(keys)
-    return made
+    return homes
 
 
 class Books:

@@ -94,9 +94,36 @@ RATE = {
     **CALLS,
 }
 
+LOG = {
+    "state": ("HASH", "first and last number, bytes, what to keep", "the mailbox, or the chat's last member"),
+    "log": ("STREAM", "number-ms -> message", "the last reader of a message"),
+    "readers": ("ZSET", "reader -> last number it acknowledged", "the reader"),
+    "seen": ("HASH", "reader -> when it last pulled", "the reader"),
+    "devices": ("HASH", "member -> its devices", "the member"),
+    "sent": ("ZSET", "message id -> number", "TTL"),
+    "waiting": ("ZSET", "address -> what it waits for", "TTL"),
+    "wanting": ("ZSET", "address of who waits for space -> 0", "TTL"),
+    "watching": ("ZSET", "reader -> when to tell its member", "the reader"),
+    "next": ("HASH", "reader -> first number none of its workers claimed", "the reader"),
+    "claimed:": ("ZSET", "claim -> number; one key a reader", "the reader"),
+    "leased:": ("ZSET", "claim -> until when; one key a reader", "the reader"),
+    "claim:": ("STRING", "what a claim answered", "TTL"),
+    "producer:": ("STRING", "number of its last call and the answer", "TTL"),
+    "inbox:": ("LIST", "messages for one process", "TTL"),
+}
+"""A numbered log with readers: a mailbox, a chat."""
+
+CHATS = {
+    "mine": ("ZSET", "chat -> since when, negative while it is being joined", "the user's last chat"),
+    "news": ("ZSET", "chat -> when it was hinted at", "TTL"),
+    "waiting": ("ZSET", "address -> 0", "TTL"),
+    "inbox:": ("LIST", "messages for one process", "TTL"),
+}
+"""The chats of one user, an index that is repaired by reading."""
+
 COMPONENTS = {
     "contacts": CONTACTS, "directory": DIRECTORY, "lock": LOCK, "semaphore": SEMAPHORE, "rwlock": SEMAPHORE,
-    "rate": RATE, "transaction": CALLS,
+    "rate": RATE, "transaction": CALLS, "mailbox": LOG, "chat": LOG, "chats": CHATS,
 }  # fmt: skip
 """What stands before the name -> the table; a queue has its name alone."""
 
@@ -172,7 +199,10 @@ def owner(rest: str) -> tuple[str, str]:
     if kind in {"lane", "front"}:
         level, _, tenant = name.partition(":")
         return f"turns:{level}", tenant
-    return "meta", ""
+    if kind == "mine":
+        return "mine", ""
+    suffix = kind + ":" if ":" in rest else rest
+    return ("state", "") if suffix in LOG and suffix not in QUEUE else ("meta", "")
 
 
 def probe_key(prefix: str, number: int) -> str:
@@ -229,7 +259,7 @@ class QueueKeys:
 
 
 MOST_BYTES = 1024
-"""Of a lock's or a semaphore's name; it stands in each of its keys and requests."""
+"""Of a name in any script; it stands in each of its instance's keys, requests or messages."""
 
 
 def check_text(kind: str, name: str) -> str:
@@ -354,3 +384,42 @@ def in_tag(tag: str) -> str:
     if "{" in tag or "}" in check_text("tag", tag):
         raise ConfigurationError(f"tag {tag!r}: what stands between the braces, without them")
     return f"{{{tag}}}"
+
+
+def check_reader(kind: str, name: str) -> str:
+    """The same without NUL, which parts a member from its device."""
+    if "\0" in check_text(kind, name):
+        raise ConfigurationError(f"{kind} name {name!r}: use one without NUL")
+    return name
+
+
+@dataclass(frozen=True)
+class LogKeys:
+    """The names of one log's keys: `{penstock:chat:ops}:…`, and of a user's index of chats: `{penstock:chats:ada}:…`"""
+
+    prefix: str
+    kind: str
+    name: str
+
+    def __post_init__(self) -> None:
+        check_reader(self.kind, self.name)
+
+    @cached_property
+    def base(self) -> str:
+        # A brace would end the hash tag.
+        return f"{{{self.prefix}:{self.kind}:{self.name.replace('%', '%25').replace('}', '%7D')}}}:"
+
+    @cached_property
+    def declared(self) -> tuple[str, str]:
+        """What every script declares: `base` and the key that is there as long as the others are."""
+        return (self.base, self.base + ("mine" if self.kind == "chats" else "state"))
+
+    @cached_property
+    def inbox(self) -> str:
+        return self.base + "inbox:"
+
+    @staticmethod
+    def read(name: str) -> tuple[str, str]:
+        """Kind and name, from what stands behind the prefix in a hash tag."""
+        kind, _, rest = name.partition(":")
+        return kind, rest.replace("%7D", "}").replace("%25", "%")

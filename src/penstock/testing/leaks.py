@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 
 from penstock.app import Penstock
-from penstock.console.audit import books, entries
+from penstock.console.audit import books, entries, lost_members
 from penstock.store.keys import pattern
 
 
@@ -19,9 +19,10 @@ def leaks(app: Penstock) -> list[str]:
     """
     found = list(entries(app._driver.connector.blocking_client(), pattern(app.settings.prefix)))
     faults = [*chain.from_iterable(entry.faults() for entry in found)]
-    for (_, queue), book in books(found).items():
-        faults += [f"queue {queue}: {fault}" for fault in (*book.faults(), *book.waits())]
-    return faults
+    for (_, name), book in books(found).items():
+        what = name if ":" in name else f"queue {name}"
+        faults += [f"{what}: {fault}" for fault in (*book.faults(), *book.waits())]
+    return [*faults, *lost_members(found)]
 
 
 def assert_no_leaks(app: Penstock) -> None:

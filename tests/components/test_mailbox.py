@@ -1,0 +1,298 @@
+"""A mailbox: what is posted is read, once it was acknowledged never again, and nothing is missed."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from penstock import BadCall, Keep, LeaseLost, Mailbox, NoSpace, PayloadTooLarge, Penstock
+from tests.conftest import Do, MakeApp, Time, commands, until
+
+
+@pytest.fixture
+def box(app: Penstock) -> Mailbox:
+    return app.mailbox("user:17")
+
+
+def bodies(mail: Any) -> list[Any]:
+    return [message.body for message in mail]
+
+
+async def test_what_is_posted_is_pulled_again_and_again_until_it_is_acknowledged(box: Mailbox, do: Do):
+    assert await do(box.post, {"text": "hi"}, sender="ada") == 1
+    assert await do(box.post_many, ["b", "c"]) == [2, 3]
+    first, again = await do(box.pull), await do(box.pull)
+    assert bodies(first) == bodies(again) == [{"text": "hi"}, "b", "c"]
+    assert [(m.id, m.sender, m.place) for m in first] == [(1, "ada", "user:17"), (2, "", "user:17"), (3, "", "user:17")]
+    assert abs(first[0].at - time.time()) < 60
+    assert (first.unread, first.gap) == (3, None)
+    await do(box.ack, upto=first[1])
+    assert bodies(await do(box.pull)) == ["c"]
+    assert await do(box.unread) == 1
+
+
+async def test_a_mailbox_nobody_posted_to_is_empty_and_is_not_made_by_looking(box: Mailbox, do: Do, raw: Any):
+    assert await do(box.pull) == []
+    assert await do(box.unread) == 0
+    assert await do(box.claim) == []
+    await do(box.ack, 3)
+    assert (await do(box.info)).pulled is None
+    assert await do(box.delete) is False
+    assert await do(box.pull, wait=0.05) == []
+    assert [key for key in raw.scan_iter(match="*mailbox*") if b"producer" not in key] == []
+
+
+async def test_a_repeated_post_is_one_message(box: Mailbox, do: Do):
+    assert await do(box.post, "a", id="x") == 1
+    assert await do(box.post, "a", id="x") == 1
+    assert await do(box.post_many, ["b", "a", "b"], ids=["y", "x", "y"]) == [2, 1, 2]
+    await do(box.ack, 2)
+    assert await do(box.post, "a", id="x") == 1
+    assert await do(box.pull) == []
+    assert bodies(await do(box.pull)) == []
+
+
+async def test_pulling_waits_for_mail_without_asking_again(box: Mailbox, do: Do, nodes: list[Any]):
+    asked = asyncio.create_task(do(box.pull, wait=20))
+    await until(lambda: sum(c["cmd"] == "blmpop" for node in nodes for c in node.client_list()))
+    await asyncio.sleep(0.3)
+    before = sum(map(commands, nodes))
+    await asyncio.sleep(0.5)
+    assert sum(map(commands, nodes)) - before <= 2
+    sent = time.monotonic()
+    await do(box.post, "now")
+    assert bodies(await asked) == ["now"]
+    assert time.monotonic() - sent < 2
+
+
+async def test_a_cancelled_wait_leaves_nothing(box: Mailbox, raw: Any):
+    asked = asyncio.create_task(box.pull.aio(wait=20))
+    await until(lambda: [*raw.scan_iter(match="*:waiting")])
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert [*raw.scan_iter(match="*:waiting")] == []
+
+
+async def test_the_sender_sees_what_is_unread_and_when_its_owner_last_pulled(box: Mailbox, do: Do):
+    await do(box.post_many, range(5))
+    before = await do(box.info)
+    assert (before.last, before.unread, before.pulled) == (5, 5, None)
+    assert before.bytes == 5 * 33
+    mail = await do(box.pull, 2)
+    await do(box.ack, mail[-1])
+    after = await do(box.info)
+    assert (after.last, after.unread, after.bytes) == (5, 3, 3 * 33)
+    assert abs(after.pulled - time.time()) < 60
+
+
+async def test_what_all_have_read_is_freed_and_numbers_go_on(box: Mailbox, do: Do, raw: Any):
+    await do(box.post_many, ["x" * 1000] * 50)
+    mail = await do(box.pull)
+    assert len(mail) == 50
+    await do(box.ack, mail[-1])
+    assert [*raw.scan_iter(match="*:log")] == []
+    assert await do(box.post, "next") == 51
+
+
+@pytest.mark.parametrize("upto", [4, 10**9, -1])
+async def test_an_ack_of_what_was_never_given_is_refused(box: Mailbox, do: Do, upto: int):
+    await do(box.post_many, "abc")
+    with pytest.raises(BadCall, match="nothing was acknowledged"):
+        await do(box.ack, upto)
+    assert await do(box.unread) == 3
+
+
+async def test_an_ack_backwards_changes_nothing(box: Mailbox, do: Do):
+    await do(box.post_many, "abc")
+    await do(box.ack, 2)
+    await do(box.ack, 1)
+    await do(box.ack, 0)
+    assert bodies(await do(box.pull)) == ["c"]
+
+
+async def test_bad_values_are_refused_before_anything_is_sent(make_app: MakeApp, do: Do):
+    box = make_app(max_payload=100).mailbox("b")
+    with pytest.raises(PayloadTooLarge):
+        await do(box.post_many, ["good", "x" * 101])
+    with pytest.raises(BadCall):
+        await do(box.post, object())
+    with pytest.raises(ValueError, match="1 to 1,000"):
+        await do(box.pull, 0)
+    with pytest.raises(ValueError, match="lease"):
+        await do(box.claim, lease=0)
+    assert await do(box.pull) == []
+
+
+async def test_one_pull_is_bounded_in_bytes_but_gives_at_least_one(box: Mailbox, do: Do):
+    await do(box.post_many, ["x" * 600_000] * 3)
+    assert len(await do(box.pull)) == 1
+    await do(box.ack, 1)
+    await do(box.post_many, ["small"] * 200)
+    await do(box.ack, 3)
+    assert len(await do(box.pull, 1000)) == 200
+
+
+# --- limits ---
+
+
+async def test_over_its_limit_the_oldest_go_and_the_gap_is_told(box: Mailbox, do: Do):
+    await do(box.keep, Keep(messages=3))
+    await do(box.post_many, range(10))
+    mail = await do(box.pull)
+    assert (bodies(mail), mail.unread) == ([7, 8, 9], 3)
+    assert (mail.gap.first, mail.gap.missed) == (8, 7)
+    assert [message.missed for message in mail] == [7, 0, 0]
+    assert (await do(box.pull)).gap == mail.gap
+    await do(box.ack, mail[0])
+    assert (await do(box.pull)).gap is None
+
+
+async def test_a_limit_of_bytes_counts_what_is_kept(box: Mailbox, do: Do):
+    await do(box.keep, Keep(bytes=5 * 133))
+    for n in range(12):
+        await do(box.post, f"{n:099d}"[1:])
+    assert [int(body) for body in bodies(await do(box.pull))] == [7, 8, 9, 10, 11]
+    assert (await do(box.info)).bytes <= 5 * 133
+
+
+async def test_old_messages_go_even_when_nothing_comes(box: Mailbox, do: Do, clock: Time):
+    await do(box.keep, Keep(age=60))
+    await do(box.post, "old")
+    clock.advance(30)
+    await do(box.post, "new")
+    clock.advance(31)
+    mail = await do(box.pull)
+    assert (bodies(mail), mail.gap.missed) == (["new"], 1)
+    clock.advance(31)
+    mail = await do(box.pull)
+    assert (bodies(mail), mail.gap.first) == ([], 3)
+
+
+async def test_a_full_mailbox_refuses_whole_and_takes_again_when_there_is_space(box: Mailbox, do: Do):
+    await do(box.keep, Keep(messages=3, full="refuse"))
+    await do(box.post_many, "ab")
+    with pytest.raises(NoSpace, match="nothing was sent"):
+        await do(box.post_many, "cd")
+    with pytest.raises(NoSpace, match="larger than all"):
+        await do(box.post_many, "cdef", wait=5)
+    await do(box.post, "c")
+    waiting = asyncio.create_task(do(box.post_many, "de", wait=20))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    await do(box.ack, 1)
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    await do(box.ack, 2)
+    async with asyncio.timeout(5):
+        assert await waiting == [4, 5]
+    assert bodies(await do(box.pull)) == ["c", "d", "e"]
+    with pytest.raises(NoSpace):
+        await do(box.post, "f", wait=0.05)
+
+
+async def test_an_id_that_is_known_needs_no_space(box: Mailbox, do: Do):
+    await do(box.keep, Keep(messages=1, full="refuse"))
+    await do(box.post, "a", id="x")
+    assert await do(box.post, "a", id="x") == 1
+
+
+@pytest.mark.parametrize("wrong", [{"messages": 0}, {"age": -1}, {"bytes": 0}, {"full": "explode"}])
+def test_a_limit_that_cannot_be_is_refused(wrong: dict[str, Any]):
+    with pytest.raises(ValueError, match="Keep"):
+        Keep(**wrong)
+
+
+# --- several workers ---
+
+
+async def test_each_message_goes_to_one_worker_and_the_cursor_stays_below_what_is_in_hand(box: Mailbox, do: Do):
+    await do(box.post_many, range(6))
+    ada, bo = await do(box.claim, 3), await do(box.claim, 3)
+    assert [[item.body for item in items] for items in (ada, bo)] == [[0, 1, 2], [3, 4, 5]]
+    assert await do(box.claim) == []
+    for item in bo:
+        await do(item.ack)
+    assert (await do(box.info)).unread == 3
+    await do(ada[1].ack)
+    await do(ada[2].ack)
+    assert (await do(box.info)).bytes > 0
+    await do(ada[0].ack)
+    done = await do(box.info)
+    assert (done.unread, done.bytes, done.last) == (0, 0, 6)
+
+
+async def test_what_a_worker_did_not_acknowledge_goes_to_another(box: Mailbox, do: Do, clock: Time):
+    await do(box.post, "x")
+    (late,) = await do(box.claim, lease=10)
+    clock.advance(9)
+    await do(late.extend, 10)
+    clock.advance(9)
+    assert await do(box.claim) == []
+    clock.advance(2)
+    (item,) = await do(box.claim, lease=10)
+    assert (item.id, item.deliveries) == (1, 2)
+    for verb, args in ((late.ack, ()), (late.extend, (5,)), (late.release, ())):
+        with pytest.raises(LeaseLost, match="message 1"):
+            await do(verb, *args)
+    await do(item.release)
+    (item,) = await do(box.claim)
+    await do(item.ack)
+    with pytest.raises(LeaseLost):
+        await do(item.ack)
+    assert await do(box.unread) == 0
+
+
+async def test_a_waiting_worker_takes_over_when_a_lease_runs_out(box: Mailbox, do: Do):
+    await do(box.post, "x")
+    await do(box.claim, lease=0.3)
+    began = time.monotonic()
+    (item,) = await do(box.claim, wait=20)
+    assert 0.1 < time.monotonic() - began < 3
+    await do(item.ack)
+    waiting = asyncio.create_task(do(box.claim, wait=20))
+    await asyncio.sleep(0.1)
+    await do(box.post, "y")
+    assert (await waiting)[0].body == "y"
+
+
+async def test_a_cancelled_claim_holds_nothing(box: Mailbox):
+    waiting = asyncio.create_task(box.claim.aio(wait=20))
+    await asyncio.sleep(0.1)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await box.post.aio("x")
+    assert len(await box.claim.aio()) == 1
+
+
+async def test_claims_of_what_was_let_go_of_end_by_themselves(box: Mailbox, do: Do, clock: Time):
+    await do(box.keep, Keep(messages=2))
+    await do(box.post_many, "ab")
+    await do(box.claim, 2, lease=10)
+    await do(box.post_many, "cd")
+    clock.advance(11)
+    items = await do(box.claim, 5)
+    assert [item.body for item in items] == ["c", "d"]
+    for item in items:
+        await do(item.ack)
+    assert await do(box.unread) == 0
+
+
+async def test_an_ack_of_all_ends_claims(box: Mailbox, do: Do):
+    await do(box.post_many, "abc")
+    first, *_ = await do(box.claim, 2)
+    await do(box.ack, 3)
+    with pytest.raises(LeaseLost):
+        await do(first.ack)
+    assert await do(box.claim, 5) == []
+
+
+async def test_a_deleted_mailbox_leaves_nothing(box: Mailbox, do: Do, raw: Any):
+    await do(box.keep, Keep(bytes=10**6))
+    await do(box.post_many, "abc", ids="xyz")
+    await do(box.claim, 2)
+    assert await do(box.delete)
+    assert [key for key in raw.scan_iter(match="*mailbox*") if raw.pttl(key) < 0] == []
+    assert await do(box.post, "new") == 1
