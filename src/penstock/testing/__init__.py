@@ -7,6 +7,7 @@ enqueued          the calls that wait; assert_enqueued: this call waits
 leaks             what an app left in the server that should not be there; assert_no_leaks
 lock_faults, semaphore_faults, holds: the same for who held what; prove: the proof on your own server
 History           what several processes saw of their jobs (its events: `penstock.testing.history`); check: can it be?
+message_faults    the same for what was sent and read in mailboxes and chats
 
 The embedded server in a temporary folder, or any server under a prefix of its own, will do: docs/howto/test.md.
 """
@@ -18,6 +19,7 @@ from penstock.testing.clock import MovableClock
 from penstock.testing.history import History
 from penstock.testing.holds import holds
 from penstock.testing.leaks import assert_no_leaks, leaks
+from penstock.testing.messages import message_faults
 from penstock.testing.running import run_jobs
 from penstock.testing.waiting import WaitingCall, assert_enqueued, enqueued
 
@@ -36,6 +38,7 @@ __all__ = [
     "leaks",
     "lock_faults",
     "prove",
+    "message_faults",
     "run_jobs",
     "semaphore_faults",
 ]

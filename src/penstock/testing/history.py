@@ -90,6 +90,40 @@ class Sure(_Event, frozen=True, kw_only=True):
     permits: int = 0
 
 
+class Sent(_Event, frozen=True, kw_only=True):
+    """A mailbox or a chat took a message, as this number; `key` tells it from others."""
+
+    log: str
+    number: int
+    key: str
+
+
+class Opened(_Event, frozen=True, kw_only=True):
+    """A reader begins, or begins anew after its process died; `after`: the number it joined at, -1 if it had joined."""
+
+    log: str
+    reader: str
+    after: int = -1
+
+
+class Read(_Event, frozen=True, kw_only=True):
+    """A reader was given a message, and told that so many before it are `missed`."""
+
+    log: str
+    reader: str
+    number: int
+    key: str
+    missed: int = 0
+
+
+class Acked(_Event, frozen=True, kw_only=True):
+    """An acknowledgement was answered."""
+
+    log: str
+    reader: str
+    number: int
+
+
 class Outage(_Event, frozen=True, kw_only=True):
     """From here on nobody can be expected to work: the server is down, or all workers are; or it is over."""
 
@@ -109,7 +143,9 @@ class Found(_Event, frozen=True, kw_only=True):
     reason: str = ""
 
 
-Event: TypeAlias = Enqueued | Started | Ended | Settled | Lost | Hit | Outage | Found | Sure
+Event: TypeAlias = (
+    Enqueued | Started | Ended | Settled | Lost | Hit | Outage | Found | Sure | Sent | Opened | Read | Acked
+)
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

@@ -1,0 +1,66 @@
+"""Processes that send and read a chat are killed at any moment, and nothing is missed."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from penstock import Penstock
+from penstock.testing import History, message_faults
+from penstock.testing.history import Opened, Read, Sent, read
+from tests.servers import Server
+
+SEED = int(os.environ.get("PENSTOCK_SEED", "6"))
+MESSAGES = int(os.environ.get("PENSTOCK_CHAOS_MESSAGES", "400"))
+READERS = [f"reader {n}" for n in range(12)]
+SENDERS = ["ada", "bo"]
+
+
+def test_killed_senders_and_readers_miss_nothing_and_all_is_freed(server: Server, tmp_path: Path):
+    chance = random.Random(SEED)
+    app = Penstock(server.address, prefix="kills")
+    chat = app.chats.create([*READERS, *SENDERS], id="ops")
+    begin = History(tmp_path)
+    for name in READERS:
+        begin.note(Opened(log="ops", reader=name, after=0))
+    total = MESSAGES * len(SENDERS)
+    orders = [
+        *(["send", name, str(MESSAGES)] for name in SENDERS),
+        *(["read", *READERS[n::3], str(total)] for n in range(3)),
+    ]
+
+    def start(order: list[str]) -> subprocess.Popen[bytes]:
+        script = Path(__file__).parent / "correspondent.py"
+        return subprocess.Popen([sys.executable, str(script), server.address, "kills", str(tmp_path), *order])
+
+    running = {tuple(order): start(order) for order in orders}
+    kills, until = 0, time.monotonic() + 120
+    while running:
+        assert time.monotonic() < until, f"seed {SEED}: {list(running)} did not end"
+        time.sleep(chance.uniform(0.2, 0.9))
+        for order, process in list(running.items()):
+            if process.poll() is not None:
+                assert process.returncode in {0, -9}, f"seed {SEED}: {order}"
+                del running[order]
+                if process.returncode != 0:
+                    running[order] = start(list(order))
+        if running and kills < 12:
+            chance.choice(list(running.values())).kill()
+            kills += 1
+
+    for name in SENDERS:
+        chat.reader(name).ack(total)
+    events = read(tmp_path)
+    assert message_faults(events) == [], f"seed {SEED}"
+    assert len({event.number for event in events if isinstance(event, Read | Sent)}) == total
+    assert chat.info().bytes == 0
+    assert server.client.exists(chat._log.keys.base + "log") == 0
+    for name in [*READERS, *SENDERS]:
+        chat.leave(name)
+    held = [key for key in server.client.scan_iter(match="{kills:*") if server.client.pttl(key) < 0]
+    assert held == []
+    app.close()
