@@ -6,6 +6,7 @@ server. All answers are frozen dataclasses.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import heapq
 from collections.abc import Callable, Iterable, Sequence
@@ -13,15 +14,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.app import Penstock
+from penstock.components.chat import ChatInfo, Member
 from penstock.components.job import JobInfo, Reason, Status, info_of, status_of
 from penstock.components.lock import LockInfo
 from penstock.components.queue import CHUNK, DeadLetter, Queue
 from penstock.components.transitions import SLICE, Counts, TenantCounts, WorkerInfo
 from penstock.console.doctor import Finding, diagnose, prove_locks
 from penstock.console.inventory import Inventory, inventory
-from penstock.driver.probe import Facts, facts, lock_names, now, primaries, queue_names
+from penstock.driver.probe import Facts, facts, instances, lock_names, now, primaries, queue_names
 from penstock.driver.steps import Drivers, Step, Steps, verb
-from penstock.errors import JobNotFound, PenstockError
+from penstock.errors import ChatGone, JobNotFound, PenstockError
+from penstock.store.keys import LogKeys
 
 LOOKED = 200
 """Jobs at the head of a schedule that are looked at for some that no worker knows."""
@@ -78,6 +81,14 @@ class QueueDetail:
     """Among the first `jobs_looked` of the schedule."""
 
     jobs_looked: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChatView:
+    """A chat, and who is furthest behind in it."""
+
+    chat: ChatInfo
+    last_reader: Member | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +243,20 @@ class Inspector:
     def _used(self, queue: Queue) -> Steps[None]:
         if not (yield queue.transitions.survey(1)).used:
             yield from self._no_such_queue(queue.name)
+
+    # --- chats ---
+
+    @verb
+    def chats(self) -> Steps[list[ChatView]]:
+        """Every chat, by id. A round trip for each 1000 keys of the server, and two for each chat."""
+        views = []
+        for name in (yield from instances(self._app.settings.prefix, "chat", "state")):
+            chat = self._app.chats.get(LogKeys.read(f"chat:{name}")[1])
+            with contextlib.suppress(ChatGone):
+                info = yield chat.look()
+                readers = yield chat.roster(1)
+                views.append(ChatView(info, readers[0] if readers else None))
+        return views
 
     # --- workers ---
 

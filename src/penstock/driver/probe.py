@@ -158,11 +158,11 @@ def queue_names(prefix: str) -> Steps[list[str]]:
     return instances(prefix, "queue")
 
 
-def instances(prefix: str, kind: str) -> Steps[list[str]]:
-    """The same for any component."""
+def instances(prefix: str, kind: str, rest: str = "meta") -> Steps[list[str]]:
+    """The same for any component; `rest`: the key that each of its instances has."""
     names = set()
     for node in (yield from primaries()):
-        found, _ = yield from keys_like(node, pattern(prefix, "meta"))
+        found, _ = yield from keys_like(node, pattern(prefix, rest))
         tags = [split[1] for key in found if (split := parts(key.decode(errors="replace")))]
         names |= {tag.removeprefix(f"{kind}:") for tag in tags if kind_of(tag) == kind and "/" not in tag.split(":")[0]}
     return sorted(names)

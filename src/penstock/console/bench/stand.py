@@ -137,6 +137,13 @@ class Stand:
         """A rate beside that of trivial EVALSHAs."""
         return Ratio(rate * self.trivial_usage.seconds / 1e4, "trivial EVALSHAs/s")
 
+    def forget_calls(self) -> None:
+        """As a minute does: delete what recognises calls that are sent again, and hints of news."""
+        with library_client(self.app) as client:
+            for rest in ("producer:*", "news"):
+                for key in list(client.scan_iter(pattern(self.app.settings.prefix, rest), count=1000)):
+                    client.delete(key)
+
     # --- the end ---
 
     def clear(self) -> None:

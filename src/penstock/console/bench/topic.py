@@ -16,6 +16,7 @@ Figures: TypeAlias = Generator[Figure, None, None]
 Measure: TypeAlias = Callable[[Stand], Figures]
 
 TOPICS = ("jobs", "completion", "locks")
+TOPICS = ("jobs", "completion", "messages")
 """Modules of `topics/`."""
 
 

@@ -41,6 +41,7 @@ COMMANDS = (
     Command("dead show", "penstock.console.cli.dead:show_one", "one dead letter, with its traceback"),
     Command("dead retry", "penstock.console.cli.dead:retry", "run dead letters again, some or all"),
     Command("dead rm", "penstock.console.cli.dead:rm", "delete dead letters, some or all"),
+    Command("chat ls", "penstock.console.cli.chat:ls", "list the chats, and who is furthest behind"),
     Command("directory ls", "penstock.console.cli.directory:ls", "list the directories and how many names they have"),
     Command(
         "directory import", "penstock.console.cli.directory:import_", "add the names of a file, with a progress bar"

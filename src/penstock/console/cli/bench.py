@@ -38,6 +38,7 @@ def bench(
     ----------
     topic
         What to measure: `jobs`, `completion`, or `locks` (with semaphores, rate limits and transactions).
+        What to measure: `jobs`, `completion` or `messages`.
     quick
         Some seconds: enough to see that it works, too little to compare.
     full
