@@ -200,7 +200,7 @@ if ids then
   redis.call("ZREMRANGEBYSCORE", base .. "sent", "-inf", l.top - 1000)
   redis.call("PEXPIRE", base .. "sent", 86400000)
 end
-if l.messages + l.bytes + l.age > 0 or l.top - l.first > 2000 then log.trim(l, now) end
+if l.messages + l.bytes + l.age > 0 then log.trim(l, now) end
 
 --- function log.read(l: table, position: int, limit: int, room: int, into: table) -> int
 -- Messages from behind `position` on as number, ms, by, body: up to `limit`, and once there is one, up to `room` bytes. In
