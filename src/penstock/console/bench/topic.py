@@ -15,8 +15,7 @@ from penstock.errors import ConfigurationError
 Figures: TypeAlias = Generator[Figure, None, None]
 Measure: TypeAlias = Callable[[Stand], Figures]
 
-TOPICS = ("jobs", "completion", "locks")
-TOPICS = ("jobs", "completion", "messages")
+TOPICS = ("jobs", "completion", "locks", "messages")
 """Modules of `topics/`."""
 
 

@@ -37,8 +37,7 @@ def bench(
     Parameters
     ----------
     topic
-        What to measure: `jobs`, `completion`, or `locks` (with semaphores, rate limits and transactions).
-        What to measure: `jobs`, `completion` or `messages`.
+        What to measure: `jobs`, `completion`, `locks` (with semaphores, rate limits and transactions) or `messages`.
     quick
         Some seconds: enough to see that it works, too little to compare.
     full
