@@ -135,7 +135,8 @@ def test_a_small_log_goes_through_and_the_books_balance(run, tmp_path):
     told = json.loads(done.stdout)
     assert done.returncode == Exit.OK, done.stderr
     assert (told["balanced"], told["jobs"], told["completed"], told["dead"]) == (True, 1002, 1001, 1)
-    assert (told["requests"], told["malformed"], told["completed_once"]) == (400, 2, 1001)
+    assert (told["requests"], told["malformed"]) == (400, 2)
+    assert told["completed_once"] + told["completed_twice"] == 1001
     assert sum(told["requests_per_day"].values()) == sum(told["requests_per_status"].values()) == 400
     assert told["retries_planned"] > RETRIES
     assert list(tmp_path.iterdir()) == [log]

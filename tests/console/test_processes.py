@@ -158,11 +158,12 @@ def test_a_task_that_ends_the_process_as_if_all_were_well_is_charged_all_the_sam
 
 def test_of_two_jobs_on_two_queues_of_a_process_that_died_none_is_charged(start, shop):
     start("worker", "tasks:app", "--processes", "1", "-c", "4", **shop.where)
-    bystander = shop.innocent.enqueue(3.0)
+    bystander = shop.innocent.enqueue(8.0)
     eventually(lambda: shop.app.queue("other").count().running)
     (pid,) = {int(who.name.rpartition(":")[2]) for who in shop.app.queue("other").workers() if who.held}
-    job = shop.nap.enqueue(3.0)
+    job = shop.nap.enqueue(8.0)
     eventually(lambda: shop.queue.count().running)
+    time.sleep(1)  # what is in hand need not have begun
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: bystander.info().reason and job.info().reason)
     assert (bystander.info().crashes, job.info().crashes) == (0, 0)
