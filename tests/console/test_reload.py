@@ -71,7 +71,7 @@ def test_however_it_is_spelt_there_is_one_reloader(start, server, tmp_path, spel
     parent = int(Path(f"/proc/{worker}/stat").read_text().rpartition(") ")[2].split()[1])
     assert parent == reloader.pid
     reloader.terminate()
-    assert reloader.wait(30) == 0
+    assert reloader.wait(30) in {0, 128 + signal.SIGTERM}  # the worker may not have got to its handlers yet
     assert not runs(worker)
 
 

@@ -162,7 +162,7 @@ def test_a_stop_has_the_patience_it_was_given(start, shop, where):
     worker = start("worker", "tasks:app", "--stop-timeout", "0.2", **where)
     eventually(lambda: shop.queue("raw").count().running == 1)
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(timeout=10) == Exit.OK
+    assert worker.wait(timeout=30) == Exit.OK
     assert shop.queue("raw").count().ready == 1
 
 

@@ -116,6 +116,7 @@ class Worker:
         self._unanswered: dict[Feed, asyncio.Task[None]] = {}
         self._pulse = asyncio.Event()
         self._looked_twice = False
+        self._aborted = False
         self._timer: asyncio.TimerHandle | None = None
         self._stops = 0
         self._stop_at = float("inf")
@@ -275,7 +276,7 @@ class Worker:
         until = min((feed.wake_at for feed in self.feeds if not feed.awake), default=float("inf"))
         if self._hand.waiting:
             until = min(until, time.monotonic() + STALLED)
-        if self._stop_at > time.monotonic():
+        if not self._aborted:
             until = min(until, self._stop_at)
         pause = until - time.monotonic()
         timer = self._loop.call_later(max(0.0, min(pause, _LONGEST_NAP)), self._pulse.set)
@@ -374,6 +375,7 @@ class Worker:
 
     def _abort(self) -> None:
         """The second stop, or the end of the first one's patience: what runs is handed back."""
+        self._aborted = True
         running = list(self._hand.running.values())
         if running:
             log.warning("handing back %d jobs that still run", len(running))
