@@ -15,6 +15,15 @@ import penstock
 Start = Callable[..., subprocess.Popen[str]]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
+TELL = """
+from pathlib import Path
+
+def tell() -> None:
+    with Path("begun").open("a") as begun:
+        begun.write("!")
+"""
+"""For tasks that say when they have begun: what is only in hand is handed back at a stop, and not charged."""
+
 HERE = Path(penstock.__file__).parents[1]
 
 
@@ -53,3 +62,9 @@ def run(start: Start) -> Run:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     return to_the_end
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Callable[..., bool]:
+    """Whether so many calls of `tell` were made in the test's folder."""
+    return lambda calls=1: (tmp_path / "begun").exists() and (tmp_path / "begun").stat().st_size >= calls

@@ -12,9 +12,12 @@ import pytest
 from penstock import JobFailed, Penstock, Settings, Status
 from penstock.console import health
 from penstock.console.exits import Exit
+from tests.console.conftest import TELL
 from tests.servers import Server, eventually
 
-TASKS = """
+TASKS = (
+    TELL
+    + """
 import asyncio, os, signal, time
 from penstock import ConfigurationError, Penstock, Settings
 
@@ -25,6 +28,7 @@ app = Penstock(prefix=os.environ["SHOP"], settings=Settings(lease=float(os.envir
 
 @app.task(queue="q")
 async def nap(seconds: float) -> int:
+    tell()
     await asyncio.sleep(seconds)
     return os.getpid()
 
@@ -38,10 +42,12 @@ async def leave(code: int) -> None:
 
 @app.task(queue="q")
 async def block(seconds: float) -> None:
+    tell()
     time.sleep(seconds)
 
 @app.task(queue="other")
 async def innocent(seconds: float) -> int:
+    tell()
     await asyncio.sleep(seconds)
     return os.getpid()
 
@@ -51,6 +57,7 @@ def hold_the_lock(seconds: float) -> None:
     while time.monotonic() < end:
         sum(range(30_000_000))
 """
+)
 
 
 class Shop:
@@ -114,11 +121,11 @@ def gone(pid: int) -> bool:
     return state(pid) in {"", "Z", "X"}
 
 
-def test_jobs_of_a_killed_process_run_again_at_once(start, shop):
+def test_jobs_of_a_killed_process_run_again_at_once(start, shop, begun):
     start("worker", "tasks:app", "--processes", "2", "-c", "1", **shop.where)
     eventually(lambda: len(shop.pids()) == 2)
-    job = shop.nap.enqueue(1.0)
-    eventually(lambda: shop.pids(busy=True))
+    job = shop.nap.enqueue(3.0)
+    eventually(begun)
     (pid,) = shop.pids(busy=True)
     began = time.monotonic()
     os.kill(pid, signal.SIGKILL)
@@ -156,45 +163,44 @@ def test_a_task_that_ends_the_process_as_if_all_were_well_is_charged_all_the_sam
     assert shop.nap.enqueue(0).result(timeout=30)
 
 
-def test_of_two_jobs_on_two_queues_of_a_process_that_died_none_is_charged(start, shop):
+def test_of_two_jobs_on_two_queues_of_a_process_that_died_none_is_charged(start, shop, begun):
     start("worker", "tasks:app", "--processes", "1", "-c", "4", **shop.where)
     bystander = shop.innocent.enqueue(8.0)
-    eventually(lambda: shop.app.queue("other").count().running)
+    eventually(begun)
     (pid,) = {int(who.name.rpartition(":")[2]) for who in shop.app.queue("other").workers() if who.held}
     job = shop.nap.enqueue(8.0)
-    eventually(lambda: shop.queue.count().running)
-    time.sleep(1)  # what is in hand need not have begun
+    eventually(lambda: begun(2))
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: bystander.info().reason and job.info().reason)
     assert (bystander.info().crashes, job.info().crashes) == (0, 0)
     assert bystander.result(timeout=30) != pid
 
 
-def test_an_orphan_that_cannot_stop_ends_all_the_same(start, shop):
+def test_an_orphan_that_cannot_stop_ends_all_the_same(start, shop, begun):
     """Its loop is blocked, and its heartbeat would keep the job for ever."""
     supervisor = start("worker", "tasks:app", "--processes", "1", "--stop-timeout", "0", **shop.where)
     shop.block.enqueue(60)
-    eventually(lambda: shop.pids(busy=True))
+    eventually(begun)
     (pid,) = shop.pids(busy=True)
     supervisor.kill()
     eventually(lambda: gone(pid))
     assert not gone(os.getpid())
 
 
-def test_a_child_that_was_killed_for_not_stopping_is_no_fault_of_its_job(start, shop):
+def test_a_child_that_was_killed_for_not_stopping_is_no_fault_of_its_job(start, shop, begun):
     supervisor = start("worker", "tasks:app", "--processes", "1", "--stop-timeout", "0", **shop.where)
     job = shop.block.enqueue(60)
-    eventually(lambda: shop.pids(busy=True))
+    eventually(begun)
     supervisor.terminate()
     assert supervisor.wait(30) == Exit.OK
     assert (job.info().status, job.info().crashes, shop.queue.count().lost) == (Status.READY, 0, 0)
 
 
-def test_without_their_supervisor_children_stop_and_hand_back(start, shop):
+def test_without_their_supervisor_children_stop_and_hand_back(start, shop, begun):
     supervisor = start("worker", "tasks:app", "--processes", "2", "--stop-timeout", "0.2", **shop.where)
     eventually(lambda: len(shop.pids()) == 2)
     job = shop.nap.enqueue(30)
-    eventually(lambda: shop.pids(busy=True))
+    eventually(begun)
     pids = shop.pids()
     supervisor.kill()
     eventually(lambda: all(map(gone, pids)))
@@ -202,10 +208,10 @@ def test_without_their_supervisor_children_stop_and_hand_back(start, shop):
     assert shop.queue.count().lost == 0
 
 
-def test_a_first_stop_lets_jobs_finish_and_a_second_hands_them_back(start, shop):
+def test_a_first_stop_lets_jobs_finish_and_a_second_hands_them_back(start, shop, begun):
     supervisor = start("worker", "tasks:app", "--processes", "2", "-c", "2", **shop.where)
     short, long = shop.nap.enqueue(1.0), shop.nap.enqueue(30)
-    eventually(lambda: shop.queue.count().running == 2)
+    eventually(lambda: begun(2))
     supervisor.send_signal(signal.SIGINT)
     assert short.result(timeout=30)
     assert supervisor.poll() is None

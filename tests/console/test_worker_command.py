@@ -9,9 +9,12 @@ import pytest
 
 from penstock import Penstock
 from penstock.console.exits import Exit
+from tests.console.conftest import TELL
 from tests.servers import Server, eventually
 
-TASKS = """
+TASKS = (
+    TELL
+    + """
 import asyncio, os, time
 from penstock import Penstock, Settings
 
@@ -23,14 +26,17 @@ async def add(a: int, b: int) -> int:
 
 @app.task(queue="raw")
 async def nap(seconds: float) -> str:
+    tell()
     await asyncio.sleep(seconds)
     return "rested"
 
 @app.task(queue="raw")
 def nap_in_a_thread(seconds: float) -> str:
+    tell()
     time.sleep(seconds)
     return "rested"
 """
+)
 
 
 @pytest.fixture(autouse=True)
@@ -128,11 +134,11 @@ def test_settings_come_from_the_project_when_nobody_nearer_says_otherwise(run, s
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_one_signal_lets_running_jobs_finish(start, shop, where, number):
+def test_one_signal_lets_running_jobs_finish(start, shop, where, begun, number):
     _, nap, nap_in_a_thread = declare(shop)
-    jobs = [nap.enqueue(0.6), nap_in_a_thread.enqueue(0.6)]
+    jobs = [nap.enqueue(1.5), nap_in_a_thread.enqueue(1.5)]
     worker = start("worker", "tasks:app", "-c", "2", **where)
-    eventually(lambda: shop.queue("raw").count().running == 2)
+    eventually(lambda: begun(2))
     later = nap.enqueue(0)
     worker.send_signal(number)
     assert worker.wait(timeout=10) == Exit.OK
@@ -140,11 +146,11 @@ def test_one_signal_lets_running_jobs_finish(start, shop, where, number):
     assert later.status() == "ready"
 
 
-def test_a_second_signal_hands_running_jobs_back(start, shop, where):
+def test_a_second_signal_hands_running_jobs_back(start, shop, where, begun):
     _, nap, _ = declare(shop)
     nap.enqueue(60)
     worker = start("worker", "tasks:app", **where)
-    eventually(lambda: shop.queue("raw").count().running == 1)
+    eventually(begun)
     worker.send_signal(signal.SIGINT)
     assert worker.stderr is not None
     assert any("stop again to hand them back now" in line for line in worker.stderr)  # two at once would be one
@@ -156,11 +162,11 @@ def test_a_second_signal_hands_running_jobs_back(start, shop, where):
     assert "handing back 1 job" in told
 
 
-def test_a_stop_has_the_patience_it_was_given(start, shop, where):
+def test_a_stop_has_the_patience_it_was_given(start, shop, where, begun):
     _, nap, _ = declare(shop)
     nap.enqueue(60)
     worker = start("worker", "tasks:app", "--stop-timeout", "0.2", **where)
-    eventually(lambda: shop.queue("raw").count().running == 1)
+    eventually(begun)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(timeout=30) == Exit.OK
     assert shop.queue("raw").count().ready == 1

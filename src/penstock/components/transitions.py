@@ -279,7 +279,7 @@ class Transitions:
         return self._step("beat", (self.clock.now_ms, me, milliseconds(lease)), bool)
 
     def abandon(
-        self, me: str, ending: Ending = "suspect", cause: bytes = b"",
+        self, me: str, ending: Ending = "release", cause: bytes = b"",
         started: Sequence[bytes] = (), *, more: bool = False,
     ) -> Step[tuple[int, bool]]:  # fmt: skip
         """How many claims are left, and whether all of `started` are settled."""

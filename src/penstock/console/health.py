@@ -6,11 +6,11 @@ import os
 import socket
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 from penstock.app import Penstock
 from penstock.console.exits import Exit
 from penstock.driver.steps import Steps
+from penstock.worker.processes import look_at
 
 
 def check(app: Penstock, queues: Iterable[str]) -> Exit:
@@ -43,13 +43,5 @@ def _is_here(worker: str) -> bool:
         return False
     except PermissionError:
         pass
-    return _can_run(pid)
-
-
-def _can_run(pid: str) -> bool:
-    """Whether it is neither stopped nor a zombie. Only Linux tells."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return True
-    return stat.rpartition(") ")[2][0] not in "TtZX"
+    state = look_at(int(pid))
+    return state is None or state.can_run

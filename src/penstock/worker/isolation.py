@@ -28,6 +28,7 @@ from penstock.tasks.definition import Definition
 from penstock.worker import forkserver
 from penstock.worker.execution import Execution, Run
 from penstock.worker.forkserver import BORN, COMMAND, FORK, KILL, LENGTH, NOT_FORKED, READY, REPORT, Order, Preparation
+from penstock.worker.processes import ending
 
 _LONGEST_START = 60.0
 """Seconds that importing the tasks' modules may take."""
@@ -164,14 +165,7 @@ def _main() -> dict[str, Any]:
 
 
 def _cause(code: int | None) -> str:
-    if code is None:
-        return "its process ended together with the fork server"
-    if code >= 0:
-        return f"its process ended with exit code {code}"
-    try:
-        return f"its process was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"its process was killed by signal {-code}"
+    return f"its process {'ended together with the fork server' if code is None else ending(code)}"
 
 
 def _start(control: int) -> subprocess.Popen[bytes]:

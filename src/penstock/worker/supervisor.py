@@ -22,7 +22,6 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from penstock.components.job import Reason
 from penstock.components.queue import Queue
@@ -31,6 +30,7 @@ from penstock.errors import PenstockError
 from penstock.settings import WorkerSettings
 from penstock.worker.board import Board
 from penstock.worker.lifeline import Lifeline
+from penstock.worker.processes import ending, look_at
 from penstock.worker.worker import App, queues_of
 
 log = logging.getLogger("penstock.supervisor")
@@ -164,11 +164,7 @@ class Child:
 
     @property
     def cause(self) -> str:
-        """How it ended, in words."""
-        code = self.process.returncode or 0
-        if code >= 0:
-            return f"ended with exit code {code}"
-        return f"was killed by {signal.Signals(-code).name}"
+        return ending(self.process.returncode or 0)
 
     def worked(self) -> bool:
         """It got as far as its first turn."""
@@ -183,14 +179,15 @@ class Child:
         All its queues are one process: what ran is charged only if it was one job in all of them.
         """
         running = self._board.running()
-        ending: Ending = "crash" if sum(map(len, running.values())) == 1 else "suspect"
+        alone = sum(map(len, running.values())) == 1
+        verdict: Ending = "release" if self.blameless else "crash" if alone else "suspect"
         name = f"{socket.gethostname()}:{self.process.pid}"
         why = Reason(f"its worker process {self.cause}", "", name)
         for number, (queue, shown) in enumerate(zip(self._queues, self._board.shown(), strict=True)):
             if not shown.me:
                 continue
             try:
-                work = queue.abandon(shown.me, running[number], "release" if self.blameless else ending, why)
+                work = queue.abandon(shown.me, running[number], verdict, why)
                 await asyncio.wait_for(queue._drivers.aio.run(work), within)
             except (PenstockError, TimeoutError) as error:
                 log.warning("worker %d's jobs on queue %s wait for its lease: %s", self.process.pid, queue.name, error)
@@ -207,10 +204,8 @@ class Child:
 
     def _works(self) -> bool:
         """It is not stopped, and has used CPU since this was asked last. Only Linux tells."""
-        try:
-            stat = Path(f"/proc/{self.process.pid}/stat").read_text()
-        except OSError:
+        state = look_at(self.process.pid)
+        if state is None:
             return False
-        state, *rest = stat.rpartition(") ")[2].split()
-        before, self._cpu = self._cpu, int(rest[10]) + int(rest[11])
-        return state not in "TtZX" and self._cpu > before
+        before, self._cpu = self._cpu, state.ticks
+        return state.can_run and self._cpu > before
