@@ -22,7 +22,7 @@ MOST = 10_000
 
 @cache
 def scripts() -> Library:
-    return Library("batch.lua", "card.lua", "completion.lua")
+    return Library("batch.lua", "card.lua", "repeated.lua", "completion.lua")
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ LOT = 500
 
 @cache
 def scripts() -> Library:
-    return Library("wake.lua", "log.lua", "claim.lua")
+    return Library("repeated.lua", "wake.lua", "log.lua", "claim.lua")
 
 
 class Clock(Protocol):

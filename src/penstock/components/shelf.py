@@ -31,7 +31,7 @@ GONE = b"\3"
 
 @cache
 def scripts() -> Library:
-    return Library("batch.lua", "card.lua", "rank.lua", "completion.lua")
+    return Library("batch.lua", "card.lua", "rank.lua", "repeated.lua", "completion.lua")
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@
 --   meta         HASH    shape, seq
 --   recent       LIST    cards, the last one first                        by recency
 --   often        ZSET    card -> uses * 2^32 + number of the last one     by frequency
---   producer:<p> STRING  number of its last call and the answer; PX 60 s  a call that is sent again is recognised
+--   producer: (repeated)
 --
 -- A directory, `{penstock:directory:guild:9}:`
 --   meta         HASH    shape; names, ids, buckets: counts
 --   names        ZSET    member -> 0, for each word the name is found by; read by the order of bytes alone
 --   ids:<n>      HASH    id -> card (see card.lua); names that are their own id are not in it
 --   weighed, top: (rank.lua)   of names with a weight only
---   producer:<p> as above
+--   producer: (repeated)
 --
 -- `shape`: the format, and the settings that decide what is stored. A call names the one it believes in; where another
 -- is stored, that is the answer, a string, and nothing was done.
@@ -22,16 +22,6 @@
 --- function shape.other(mine: str) -> str | nil
 local stored = redis.call("HGET", meta, "shape")
 if stored and stored ~= mine then return stored end
-
---- function repeated.answer(producer: str, number: str) -> int | nil
--- What this call answered when it came before.
-local last = producer ~= "" and redis.call("GET", base .. "producer:" .. producer)
-local given, answer = string.match(last or "", "^(%d+) (%d+)$")
-if given == number then return tonumber(answer) end
-
---- function repeated.keep(producer: str, number: str, answer: int) -> int
-if producer ~= "" then redis.call("SET", base .. "producer:" .. producer, number .. " " .. answer, "PX", 60000) end
-return answer
 
 --- script touch_recent
 --- keys: base meta

@@ -16,8 +16,7 @@
 --   wanting      ZSET    address -> 0; PX                           who waits for space
 --   watching     ZSET    reader -> top when it was told all, or when to tell it again     told by whoever sends
 --   next, claimed:, leased:, claim: (claim.lua)                     of readers with several workers
---   producer:<p> STRING  number of its last call and the answer; PX 60 s    a call that is sent again is recognised
---   inbox: (wake)
+--   producer: (repeated), inbox: (wake)
 --
 -- Reading never moves a cursor, acknowledging does. All below the lowest cursor is freed in the same step.
 --
@@ -43,18 +42,6 @@ log.keep(messages, bytes, age, refuse)
 for name, value in pairs({ messages = messages, bytes = bytes, age = age, refuse = refuse }) do
   if value > 0 then redis.call("HSET", state, name, value) else redis.call("HDEL", state, name) end
 end
-
---- function log.past(producer: str, number: str) -> table | nil
--- What this call answered when it came before.
-local last = producer ~= "" and redis.call("GET", base .. "producer:" .. producer)
-local length = #number + 1
-if last and string.sub(last, 1, length) == number .. " " then return cmsgpack.unpack(string.sub(last, length + 1)) end
-
---- function log.answer(producer: str, number: str, answer: table) -> table
-if producer ~= "" then
-  redis.call("SET", base .. "producer:" .. producer, number .. " " .. cmsgpack.pack(answer), "PX", 60000)
-end
-return answer
 
 --- function log.size(by: str, body: str) -> int
 -- What a message counts for against a limit: itself, and what the server needs beside it.
@@ -230,7 +217,7 @@ return position
 -- { "OK", 1 or 0 } or { "EXISTS" }
 local fault, l = log.open()
 if fault then return fault end
-local past = log.past(producer, number)
+local past = repeated.answer(producer, number)
 if past then return past end
 if l then return { "EXISTS" } end
 local now = clock.now(given)
@@ -248,7 +235,7 @@ if first == 1 then
   log.append(made, now, by, "", body)
   log.appended(made, now, false)
 end
-return log.answer(producer, number, { "OK", first })
+return repeated.keep(producer, number, { "OK", first })
 
 --- script post
 --- keys: base state
@@ -258,7 +245,7 @@ return log.answer(producer, number, { "OK", first })
 -- { "OK", { number, … }, { reader to tell, … } } or { "GONE" | "STRANGER" | "FULL" | "LARGE" }
 local fault, l = log.open()
 if fault then return fault end
-local past = log.past(producer, number)
+local past = repeated.answer(producer, number)
 if past then return past end
 if not l and make == 0 then return { "GONE" } end
 if l and make == 0 and not log.is_member(by) then return { "STRANGER" } end
@@ -305,7 +292,7 @@ if fresh > 0 then
   told = log.ring(l, now)
 end
 log.wait("wanting", 0, address, 0)
-return log.answer(producer, number, { "OK", numbers, told })
+return repeated.keep(producer, number, { "OK", numbers, told })
 
 --- script pull
 --- keys: base state
@@ -370,17 +357,17 @@ return { "OK", l and log.trim(l, clock.now(given)) or 0 }
 -- { "OK", cursor, 1 if it is new } or { "GONE" }
 local fault, l = log.open()
 if fault then return fault end
-local past = log.past(producer, number)
+local past = repeated.answer(producer, number)
 if past then return past end
 if not l then return { "GONE" } end
 if log.is_member(who) then
   local _, cursor = log.reader(who, "")
-  return log.answer(producer, number, { "OK", cursor, 0 })
+  return repeated.keep(producer, number, { "OK", cursor, 0 })
 end
 local cursor = l.first - 1
 if last >= 0 then cursor = math.max(cursor, l.top - last) end
 redis.call("ZADD", base .. "readers", cursor, who)
-return log.answer(producer, number, { "OK", cursor, 1 })
+return repeated.keep(producer, number, { "OK", cursor, 1 })
 
 --- script leave
 --- keys: base state
@@ -389,15 +376,15 @@ return log.answer(producer, number, { "OK", cursor, 1 })
 -- A member with all its devices. The last one out frees everything. { "OK", 1 if it was a member, 1 if there is more to trim }
 local fault, l = log.open()
 if fault then return fault end
-local past = log.past(producer, number)
+local past = repeated.answer(producer, number)
 if past then return past end
-if not l or not log.is_member(who) then return log.answer(producer, number, { "OK", 0, 0 }) end
+if not l or not log.is_member(who) then return repeated.keep(producer, number, { "OK", 0, 0 }) end
 local devices = log.devices(who)
 for i = 1, #devices do log.remove(log.name(who, devices[i])) end
 redis.call("HDEL", base .. "devices", who)
 local more = 0
 if redis.call("ZCARD", base .. "readers") == 0 then log.free() else more = log.trim(l, clock.now(given)) end
-return log.answer(producer, number, { "OK", 1, more })
+return repeated.keep(producer, number, { "OK", 1, more })
 
 --- script drop_device
 --- keys: base state
@@ -446,10 +433,10 @@ return { "OK", log.trim(l, clock.now(given)) }
 -- { "OK", 1 if there was a log }
 local fault, l = log.open()
 if fault then return fault end
-local past = log.past(producer, number)
+local past = repeated.answer(producer, number)
 if past then return past end
 if l then log.free() end
-return log.answer(producer, number, { "OK", l and 1 or 0 })
+return repeated.keep(producer, number, { "OK", l and 1 or 0 })
 
 --- script look
 --- keys: base state
