@@ -24,6 +24,9 @@
     │   ├── ChatExists
     │   ├── NotAMember
     │   └── NoSpace                   it keeps at most so much, and the reader is behind
+    ├── FilesError                a file, or a channel of files, that cannot be sent or received
+    │   ├── FileDamaged               it is not what its format or its digest says
+    │   └── FileChanged               it is not what it was when its sending began
     └── JobError                  asking for a result
         ├── JobFailed                 it is a dead letter; the reason is in the text
         ├── JobCancelled
@@ -144,6 +147,18 @@ class NotAMember(MessageError):
 
 class NoSpace(MessageError):
     """It keeps at most so many messages or bytes, refuses more, and its reader is behind. Try later, or with `wait`."""
+
+
+class FilesError(PenstockError):
+    """A file cannot be read, sent, received or saved. The text names the file and the reason."""
+
+
+class FileDamaged(FilesError):
+    """The bytes of a file are not what its format or its digest says they are. Fetch it again from where it came."""
+
+
+class FileChanged(FilesError):
+    """A file is not what it was when its sending began: truncated, replaced or overwritten. Send it as a new one."""
 
 
 class JobError(PenstockError):
