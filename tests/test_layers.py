@@ -63,6 +63,7 @@ SIBLINGS = {
     ("chat", "index"): "who joins is written to its index first",
     ("chats", "index"): "the chats of a user are found by it",
     ("chats", "chat"): "all chats answer with one",
+    ("source", "gunzip"): "lines are sent out of packed files too",
 }
 
 KEYS = "penstock/store/keys.py"
