@@ -64,6 +64,8 @@ SIBLINGS = {
     ("chats", "index"): "the chats of a user are found by it",
     ("chats", "chat"): "all chats answer with one",
     ("source", "gunzip"): "lines are sent out of packed files too",
+    ("access_log", "counts"): "what a function of an aggregate answers with",
+    ("access_log", "countries"): "requests are counted by the country of their host",
 }
 
 KEYS = "penstock/store/keys.py"

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from penstock import Counts
-from penstock.console.access_log import generate
 from penstock.console.cli import demo as command
 from penstock.console.demo.books import Books
 from penstock.console.demo.run import Order, Report
 from penstock.console.demo.tasks import RETRIES, Entry
 from penstock.console.exits import Exit
+from penstock.console.made_up_log import generate
 from tests.servers import Server, eventually
 
 ELASTIC = Path(__file__).parents[3] / "shared" / "data" / "logs" / "elastic-apache-2015.log"

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from penstock.app import Penstock
+from penstock.components.access_log import parse
 from penstock.components.task import Call
 from penstock.components.transitions import Counts
-from penstock.console.access_log import generate, lines, parse
 from penstock.console.demo.books import Account, Books
+from penstock.console.demo.log import lines
 from penstock.console.demo.tasks import PREFIX, QUEUE, Entry, Tasks, make_tasks
+from penstock.console.made_up_log import generate
 from penstock.console.temporary import clear, library_client, temporary_server
 from penstock.errors import ConfigurationError, PenstockError, ResultTimeout
 from penstock.settings import Settings
@@ -226,7 +228,7 @@ class _Run:
         books.broken(time.time())
         yield tasks.never_works.call()
         for line in self._order.lines():
-            request = parse(line)
+            request = parse(line.encode())
             if request is None:
                 books.malformed += 1
                 continue

@@ -8,8 +8,8 @@ import time
 from typing import NamedTuple
 
 from penstock.app import AsyncTask, Penstock
+from penstock.components.access_log import parse
 from penstock.components.queue import Queue
-from penstock.console.access_log import parse
 from penstock.tasks.retry import Retry
 
 PREFIX = "penstock-demo"
@@ -98,7 +98,7 @@ def make_tasks(app: Penstock, queue: str) -> Tasks:
             if await client.hincrby(failed, number, 1) <= fails:
                 raise Hiccup(f"told to fail {fails} times")
             started = float(await client.hget(begun, number))
-        request = parse(line)
+        request = parse(line.encode())
         if request is None:
             raise ValueError(f"not a line of an access log: {line!r}")
         await journal.add(Entry(number, started - due, request.day, request.status))
