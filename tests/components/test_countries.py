@@ -6,7 +6,8 @@ from ipaddress import ip_network
 import pytest
 
 from penstock import ConfigurationError
-from penstock.components.countries import registration
+from penstock.components.access_log import requests_per
+from penstock.components.countries import mmdb, registration
 
 # Routed nowhere, whatever the version of Python or of the database.
 NOWHERE = [
@@ -77,3 +78,73 @@ def test_without_the_database_the_error_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "iptocc", None)
     with pytest.raises(ConfigurationError, match=r"install penstock\[countries\]"):
         registration()
+
+
+# --- a database of one's own ---
+
+
+def written(value) -> bytes:
+    """A value as MMDB has it: kind and length, then the value; bytes are written already."""
+    match value:
+        case str():
+            return bytes([2 << 5 | len(value)]) + value.encode()
+        case dict():
+            return bytes([7 << 5 | len(value)]) + b"".join(written(part) for item in value.items() for part in item)
+        case int():
+            return bytes([5 << 5 | 2]) + value.to_bytes(2, "big")
+        case bytes():
+            return value
+    raise TypeError(value)
+
+
+def database(path, record, *, ip_version=4):
+    """Of one node: addresses that begin with a 0 bit have the record, all others none."""
+    about = {
+        "binary_format_major_version": 2, "binary_format_minor_version": 0, "database_type": "Test", "description": {},
+        "ip_version": ip_version, "record_size": 24, "languages": bytes([0, 4]),
+        "build_epoch": bytes([8, 2, *bytes(7), 1]), "node_count": bytes([6 << 5 | 4, 0, 0, 0, 1]),
+    }  # fmt: skip
+    first, none = 1 + 16, 1
+    node = first.to_bytes(3, "big") + none.to_bytes(3, "big")
+    path.write_bytes(node + bytes(16) + written(record) + b"\xab\xcd\xefMaxMind.com" + written(about))
+    return path
+
+
+@pytest.mark.parametrize("record", [{"country": {"iso_code": "XA"}}, {"country": "XA"}, {"country_code": "XA"}])
+def test_a_database_of_ones_own_tells_the_country(tmp_path, record):
+    country = mmdb(database(tmp_path / "own.mmdb", record))
+    expected = {
+        "8.8.8.8": "XA", "[8.8.8.8]:80": "XA", "::ffff:8.8.8.8": "XA", "10.0.0.1": "XA", "130.1.1.1": "unknown",
+        "192.168.0.1": "private", "2a00::1": "unknown", "h": "name", "1.2.3": "invalid", "12345": "invalid",
+    }  # fmt: skip
+    assert {host: country(host) for host in expected} == expected
+    line = b'8.8.4.4 - - [02/Mar/2026:10:05:03 +0000] "GET / HTTP/1.1" 200 5'
+    assert requests_per("country", countries=country)([line]).tables == {"countries": {"XA": 1}}
+
+
+def test_a_database_of_ipv6_tells_the_country(tmp_path):
+    country = mmdb(str(database(tmp_path / "own.mmdb", {"country_code": "XA"}, ip_version=6)))
+    assert [country(host) for host in ("8.8.8.8", "2a00::1", "[2a00::1%1]:80", "fe80::1")] == [
+        "XA",
+        "XA",
+        "XA",
+        "private",
+    ]
+
+
+@pytest.mark.parametrize("record", ["XA", {}, {"country": {}}, {"country": 7}, {"city": "XA"}])
+def test_a_record_without_a_country_is_unknown(tmp_path, record):
+    assert mmdb(database(tmp_path / "own.mmdb", record))("8.8.8.8") == "unknown"
+
+
+def test_a_file_that_is_no_database_is_told(tmp_path):
+    (tmp_path / "text.mmdb").write_text("no database")
+    for name in ("text.mmdb", "gone.mmdb"):
+        with pytest.raises(ConfigurationError, match=f"{name} cannot be read as a database of countries"):
+            mmdb(tmp_path / name)
+
+
+def test_without_the_reader_the_error_names_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "maxminddb", None)
+    with pytest.raises(ConfigurationError, match=r"install penstock\[mmdb\]"):
+        mmdb("own.mmdb")

@@ -90,7 +90,8 @@ def requests_per(
 
     Its tables: for "day" `days` (2015-05-17), for "country" `countries` (a code or a bucket), for both also `by_day`
     ("2015-05-17 US"), for "host" `hosts` (as written). The day is the one in the line, with `utc` the one in UTC.
-    `countries` tells the country of a host as written, and must not raise; the default is `registration()`.
+    `countries` tells the country of a host as written, and should not raise; the default is `registration()`,
+    `mmdb(path)` asks a database of your own.
 
     Each line, with or without its end, is counted once in each table, exactly if `parse` can read it, or is in
     `rejected`. With `utc` a day before year 1 or after 9999 is none.
@@ -117,9 +118,8 @@ def requests_per(
             if "hosts" in wanted:
                 hosts[host.decode()] += times
         tables = _tables(pairs) | {"hosts": hosts}
-        rejected = (
-            {place: _reason(lines[place]) for place, request in enumerate(found) if request in bad} if bad else {}
-        )
+        places = enumerate(found) if bad else ()
+        rejected = {place: _reason(lines[place]) for place, request in places if request in bad}
         return Counts({name: tables[name] for name in wanted}, rejected)
 
     return count

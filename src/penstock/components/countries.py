@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from os import PathLike
 
 from penstock.errors import ConfigurationError
 
@@ -31,13 +32,38 @@ def registration() -> Callable[[str], str]:
         from iptocc import country_code
     except ModuleNotFoundError:
         raise ConfigurationError("the country of a host is told by iptocc: install penstock[countries]") from None
-    return partial(_country, country_code)
+    # As written first, which most often is all: iptocc knows no other form of an address than the usual one.
+    return lambda host: country_code(host) or _country(country_code, host)
+
+
+def mmdb(path: str | PathLike[str]) -> Callable[[str], str]:
+    """Tells a host's country by a database of your own in the MMDB format: GeoLite2, DB-IP, IPFire, IPinfo and others.
+
+    It may have countries for private addresses. Raises ConfigurationError where maxminddb is not installed, and for a
+    file that is no such database; what it returns raises for one that is damaged inside.
+    """
+    try:
+        from maxminddb import InvalidDatabaseError, open_database
+    except ModuleNotFoundError:
+        raise ConfigurationError("databases in the MMDB format need maxminddb: install penstock[mmdb]") from None
+    try:
+        database = open_database(path)
+    except (OSError, InvalidDatabaseError) as error:
+        raise ConfigurationError(f"{path} cannot be read as a database of countries: {error}") from error
+
+    def code_of(address: str) -> str | None:
+        try:
+            record = database.get(address)
+        except ValueError:  # an IPv6 in a database of IPv4
+            return None
+        found = record.get("country", record.get("country_code")) if isinstance(record, dict) else None
+        code = found.get("iso_code") if isinstance(found, dict) else found
+        return code if isinstance(code, str) else None
+
+    return partial(_country, code_of)
 
 
 def _country(code_of: Callable[[str], str | None], host: str) -> str:
-    # As written first: most hosts are plain addresses, and for none of the other buckets is there a code.
-    if code := code_of(host):
-        return code
     bare = _bare(host)
     address = _address(bare)
     if address is None:
