@@ -10,7 +10,9 @@ from weakref import WeakValueDictionary
 
 from penstock.components.chats import Chats
 from penstock.components.contacts import Contacts, Order
+from penstock.components.counting.aggregate import Aggregate, Function
 from penstock.components.directory import Directory
+from penstock.components.files.channel import Channel
 from penstock.components.job import Job
 from penstock.components.lock import Held, Lock
 from penstock.components.mailbox import Mailbox
@@ -317,6 +319,15 @@ class Penstock:
     def chats(self) -> Chats:
         """Group chats: `create`, `get` one by its id, those `of` a user."""
         return Chats(self._driver, self.settings, self.clock)
+
+    def files(self, channel: str) -> Channel:
+        """The channel of this name: files of any size to many receivers, through a fixed window. No round trip."""
+        return Channel(channel, self._driver, self._renewer, self.settings, self.clock)
+
+    def aggregate(self, channel: str, *, receiver: str | None = None) -> Callable[[Function], Aggregate]:
+        """`@app.aggregate("access")` on a function from a batch of lines to counts: `run` lets it count what comes
+        through the channel, exactly. `receiver`: as which; None: the function's name. No round trip."""
+        return lambda function: Aggregate(function, self.files(channel), receiver)
 
     # --- life ---
 

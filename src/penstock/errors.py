@@ -26,7 +26,12 @@
     │   └── NoSpace                   it keeps at most so much, and the reader is behind
     ├── FilesError                a file, or a channel of files, that cannot be sent or received
     │   ├── FileDamaged               it is not what its format or its digest says
-    │   └── FileChanged               it is not what it was when its sending began
+    │   ├── FileChanged               it is not what it was when its sending began
+    │   └── ChannelError              the channel itself cannot take or give
+    │       ├── ChannelClosed
+    │       ├── NoReceiver                a name that is none of its receivers, or it has none at all
+    │       ├── SentElsewhere             another process sends this file by now
+    │       └── BlocksMissed              this receiver was away for too long: a gap
     └── JobError                  asking for a result
         ├── JobFailed                 it is a dead letter; the reason is in the text
         ├── JobCancelled
@@ -159,6 +164,26 @@ class FileDamaged(FilesError):
 
 class FileChanged(FilesError):
     """A file is not what it was when its sending began: truncated, replaced or overwritten. Send it as a new one."""
+
+
+class ChannelError(FilesError):
+    """A channel of files cannot take or give anything: it was never made, or was deleted."""
+
+
+class ChannelClosed(ChannelError):
+    """Nothing can be sent: it was closed, and some receivers have not had all yet."""
+
+
+class NoReceiver(ChannelError):
+    """A name that is none of the channel's receivers; or it has none, and what is sent would reach nobody."""
+
+
+class SentElsewhere(ChannelError):
+    """Another process has gone on with this file; this one has stopped."""
+
+
+class BlocksMissed(ChannelError):
+    """A receiver was not heard of for longer than the channel's `patience`, and records were let go of meanwhile."""
 
 
 class JobError(PenstockError):

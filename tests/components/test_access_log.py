@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock import ConfigurationError
-from penstock.components.access_log import LONGEST, Request, parse, requests_per
-from penstock.components.counts import Counts
+from penstock.components.counting.access_log import LONGEST, Request, parse, requests_per
+from penstock.components.counting.counts import Counts
 
 LOGS = Path(__file__).parents[3] / "shared" / "data" / "logs"
 

@@ -6,8 +6,8 @@ from ipaddress import ip_network
 import pytest
 
 from penstock import ConfigurationError
-from penstock.components.access_log import requests_per
-from penstock.components.countries import mmdb, registration
+from penstock.components.counting.access_log import requests_per
+from penstock.components.counting.countries import mmdb, registration
 
 # Routed nowhere, whatever the version of Python or of the database.
 NOWHERE = [

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from penstock.components.gunzip import Gunzip
+from penstock.components.files.gunzip import Gunzip
 from penstock.errors import FileDamaged
 
 TEXT = b"".join(b"%d %s\n" % (n, b"x" * (n % 61)) for n in range(400))

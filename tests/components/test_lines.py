@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.components.lines import CutLine, Lines
+from penstock.components.files.lines import CutLine, Lines
 
 
 def expected(data: bytes, longest: int) -> list[bytes]:
@@ -66,11 +66,18 @@ def test_there_is_no_line_after_the_last(data):
 def test_what_is_carried_is_counted_from_the_line_s_beginning():
     reader = Lines(3)
     carried = []
-    for data in (b"ab\ncd", b"efgh", b"ij", b"\nk\n", b"", b"l"):
+    for data in (b"ab\ncd", b"ef", b"gh", b"ij", b"\nk\n", b"", b"l"):
         reader.cut(data)
-        carried.append(reader.carried)
-    assert carried == [2, 6, 8, 0, 0, 1]
+        carried.append((reader.carried, reader.inside))
+    assert carried == [(2, False), (4, False), (0, True), (0, True), (0, False), (0, False), (1, False)]
     assert (reader.rest(), reader.carried, reader.rest()) == ([b"l"], 0, [])
+
+
+def test_another_reader_goes_on_inside_of_a_line_that_was_given():
+    first = Lines(3)
+    assert typed(first.cut(b"a\nbcdefg")) == [(bytes, b"a"), (CutLine, b"bcd")]
+    second = Lines(3, inside=first.inside)
+    assert second.cut(b"hij") + second.cut(b"k\r\nl\n") == [b"l"]
 
 
 def test_a_reader_takes_the_next_file_after_the_rest_of_one():
@@ -81,9 +88,8 @@ def test_a_reader_takes_the_next_file_after_the_rest_of_one():
 def test_a_line_of_any_length_takes_no_more_memory_than_the_longest():
     reader, piece = Lines(100_000), b"x" * 250_000
     tracemalloc.start()
-    for _ in range(200):
-        assert reader.cut(piece) == []
-    [line, last] = reader.cut(b"\nb\n")
+    lines = [line for _ in range(200) for line in reader.cut(piece)]
+    [line, last] = lines + reader.cut(b"\nb\n")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (type(line), line, last) == (CutLine, piece[:100_000], b"b")

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-import penstock.components.source as module
-from penstock.components.lines import Lines
-from penstock.components.source import BLOCK, NO_BLOCKS, Block, Mark, Reading, Source, chain, file_digest, sources
+import penstock.components.files.source as module
+from penstock.components.files.lines import Lines
+from penstock.components.files.source import BLOCK, NO_BLOCKS, Block, Mark, Reading, Source, chain, file_digest, sources
 from penstock.errors import FileChanged, FileDamaged, FilesError
 
 LINES = [b"%d %s\n" % (n, b"x" * (n * 37 % 500)) for n in range(5000)]

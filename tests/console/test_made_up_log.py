@@ -3,7 +3,7 @@
 from collections import Counter
 from statistics import median
 
-from penstock.components.access_log import parse
+from penstock.components.counting.access_log import parse
 from penstock.console.made_up_log import generate
 
 

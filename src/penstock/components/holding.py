@@ -17,7 +17,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Generic, TypeVar
@@ -46,6 +46,22 @@ def _host() -> str:
 def mint_token() -> str:
     """Says who, so that people can look; and is like no other."""
     return f"{_OURS}/{_host()}/{os.getpid()}/{secrets.token_urlsafe(12)}"
+
+
+def lives(token: str, here: Container[str]) -> bool:
+    """Whether who minted it may be alive; only what is of this host, and gone, surely is not. `here`: tokens of this
+    process that are in use."""
+    match token.split("/"):
+        case [_, host, pid, *_] if host == _host() and pid.isdecimal():
+            if int(pid) == os.getpid():
+                return token in here
+            try:
+                os.kill(int(pid), 0)
+            except ProcessLookupError:
+                return False
+            except PermissionError:
+                pass
+    return True
 
 
 def check_times(what: str, lease: float, wait: float | None) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from penstock import codec
 from penstock.driver.steps import Arg, Drivers, Listen, Step, Steps, Wait, verb
-from penstock.errors import BadCall, ChatExists, ChatGone, MessageError, NoSpace, NotAMember
+from penstock.errors import BadCall, ChatExists, ChatGone, MessageError, NoSpace, NotAMember, PenstockError
 from penstock.settings import Settings
 from penstock.store.keys import LogKeys
 from penstock.store.scripts import Library
@@ -185,7 +185,7 @@ class Log:
 
         return Step(self._scripts[name], self._declared, tuple(args), judged)
 
-    def _refused(self, reply: Sequence[Any], who: str) -> MessageError | BadCall:
+    def _refused(self, reply: Sequence[Any], who: str) -> PenstockError:
         match reply[0]:
             case b"GONE":
                 return ChatGone(f"no {self.what}: never created, deleted, or its last member has left")

@@ -21,6 +21,7 @@ from penstock.driver.steps import Step, Steps, Wait
 from penstock.driver.waiting import AioWaiter, Inbox
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class AioLine:
@@ -222,8 +223,8 @@ class AioRunner(Sender[AioLine, AioWaiter]):
         assert isinstance(effect.waiter, AioWaiter)
         return await effect.waiter.wait(effect.timeout)
 
-    async def aside(self, work: Callable[[], object]) -> None:
-        await asyncio.to_thread(work)
+    async def aside(self, work: Callable[[], T]) -> T:
+        return await asyncio.to_thread(work)
 
     async def to_the_end(self, work: Coroutine[Any, Any, R]) -> R:
         # In a task of its own, because a cancelled scope of anyio cancels each further await of this one.

@@ -18,6 +18,7 @@ from penstock.driver.steps import Step, Steps, Wait
 from penstock.driver.waiting import BlockingWaiter, Inbox
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 # A reader's thread that is being told to stop may be connecting just then.
 _STOPPING = 1.0
@@ -124,8 +125,8 @@ class BlockingRunner(Sender[BlockingLine, BlockingWaiter]):
         assert isinstance(effect.waiter, BlockingWaiter)
         return effect.waiter.wait(effect.timeout)
 
-    async def aside(self, work: Callable[[], object]) -> None:
-        work()
+    async def aside(self, work: Callable[[], T]) -> T:
+        return work()
 
     async def to_the_end(self, work: Coroutine[Any, Any, R]) -> R:
         return await work

@@ -20,12 +20,13 @@ from penstock.driver.address import Node
 from penstock.driver.connector import Command, Connector
 from penstock.driver.retrying import ASK, ASTRAY, LOST, MOVED, NOSCRIPT, Attempts, code, translated
 from penstock.driver.route import Route
-from penstock.driver.steps import Ask, Effect, Listen, Nodes, Several, Sleep, Step, Steps, Wait, Waiter
+from penstock.driver.steps import Aside, Ask, Effect, Listen, Nodes, Several, Sleep, Step, Steps, Wait, Waiter
 from penstock.driver.waiting import Inbox, Line, Place
 from penstock.errors import DurabilityUnavailable, NotDurable
 from penstock.settings import Settings
 
 R = TypeVar("R")
+T = TypeVar("T")
 L = TypeVar("L", bound=Line)
 W = TypeVar("W", bound=Place)
 
@@ -363,6 +364,8 @@ class Sender(Generic[L, W]):
             return await self._insist(partial(self._nodes, effect.key), patience)
         if isinstance(effect, Sleep):
             return await self.sleep(effect.seconds)
+        if isinstance(effect, Aside):
+            return await self.aside(effect.work)
         return await self.wait(effect)
 
     # --- waiting ---
@@ -405,7 +408,7 @@ class Sender(Generic[L, W]):
     async def wait(self, effect: Wait) -> list[str]:
         raise NotImplementedError
 
-    async def aside(self, work: Callable[[], object]) -> None:
+    async def aside(self, work: Callable[[], T]) -> T:
         """Run what blocks."""
         raise NotImplementedError
 

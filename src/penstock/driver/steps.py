@@ -6,6 +6,7 @@
 `Wait`     sleeps until the waiter is woken or the time is over; answers with the messages that came.
 `Nodes`    asks which servers hold keys; `Ask` sends one of them commands that are no script, for who looks in.
 `Sleep`    sleeps when nobody will come earlier.
+`Aside`    work that is not for the server and may take a while: a file is read, a digest made.
 `Steps`    a generator of these: an operation of several steps or with a wait, written once for both faces.
 
 `@verb` turns a method that returns a Step or Steps into a verb with two faces: `queue.put(1)` blocks,
@@ -136,7 +137,14 @@ class Sleep:
     seconds: float
 
 
-Effect: TypeAlias = Step[Any] | Several | Listen | Wait | Nodes | Ask | Sleep
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """Call `work`, on asyncio in a thread; answers what it returns. When it is cancelled, `work` goes on to its end."""
+
+    work: Callable[[], Any]
+
+
+Effect: TypeAlias = Step[Any] | Several | Listen | Wait | Nodes | Ask | Sleep | Aside
 Steps: TypeAlias = Generator[Effect, Any, R]
 
 

@@ -35,12 +35,56 @@ return (tonumber(low[2]) or following) - 1
 -- Whether it is still there.
 return number >= l.first and log.read(l, number - 1, 1, math.huge, into) == number
 
+--- function claim.due(name: str, now: int) -> int
+-- The ms until a lease runs out, or -1.
+local first = redis.call("ZRANGE", base .. "leased:" .. name, 0, 0, "WITHSCORES")
+return first[2] and math.max(0, first[2] - now) or -1
+
+--- function claim.hand_out(l: table, name: str, cursor: int, now: int, token: str, said: str, lease_ms: int, limit: int, room: int, into: table)
+-- Claims, each with its message: those whose lease ran out, then new ones. `said`: what this token was handed before.
+local leased, taken = base .. "leased:" .. name, {}
+
+local function hand(one, number)
+  into[#into + 1] = one
+  if claim.read(l, number, into) then
+    room = room - #into[#into]
+    taken[#taken + 1] = one
+    return true
+  end
+  into[#into] = nil
+end
+
+if said then
+  for _, one in ipairs(cmsgpack.unpack(said)) do
+    if redis.call("ZSCORE", leased, one) then hand(one, tonumber(string.match(one, "^%d+"))) end
+  end
+  return
+end
+local following = math.max(cursor + 1, l.first, tonumber(redis.call("HGET", base .. "next", name) or 0))
+local late = redis.call("ZRANGE", leased, "-inf", now, "BYSCORE", "LIMIT", 0, limit)
+for i = 1, #late do
+  if #taken == 0 or room > 0 then
+    local number, deliveries = string.match(late[i], "^(%d+):(%d+):")
+    claim.drop(name, late[i])
+    local one = claim.take(name, tonumber(number), deliveries + 1, token, now + lease_ms)
+    if not hand(one, tonumber(number)) then claim.drop(name, one) end  -- `keep` has let go of it
+  end
+end
+while #taken < limit and following <= l.top and (#taken == 0 or room > 0) do
+  local one = claim.take(name, following, 1, token, now + lease_ms)
+  if not hand(one, following) then claim.drop(name, one) end
+  following = following + 1
+end
+redis.call("HSET", base .. "next", name, following)
+if #taken > 0 then redis.call("SET", base .. "claim:" .. token, cmsgpack.pack(taken), "PX", math.min(lease_ms, 60000)) end
+redis.call("ZADD", base .. "readers", math.max(cursor, claim.cursor(name, following)), name)
+
 --- script claim
 --- keys: base state
 --- args: given: int, who: str, token: str, lease_ms: int, limit: int, room: int, address: str, stay_ms: int
 --- flags: allow-oom
--- Messages for one of several workers: those whose lease ran out, then new ones. `token` is minted by the caller; a second call
--- with it gets the same again. If there is nothing: told at `address` of a new message, and the ms after which to look.
+-- Messages for one of several workers. `token` is minted by the caller; a second call with it gets the same again. If there is
+-- nothing: told at `address` of a new message, and the ms after which to look.
 -- { "OK", ms until a lease runs out or -1, { reader to tell, … }, claim, number, ms, by, body, … } or { "GONE" | "STRANGER" }
 local fault, l = log.open()
 if fault then return fault end
@@ -52,51 +96,12 @@ local name, cursor = log.reader(who, "")
 if not cursor then return { "STRANGER" } end
 local now = clock.now(given)
 redis.call("HSET", base .. "seen", name, string.format("%d", now))
-local following = math.max(cursor + 1, l.first, tonumber(redis.call("HGET", base .. "next", name) or 0))
-local claimed, leased = base .. "claimed:" .. name, base .. "leased:" .. name
-local answer, taken = { "OK", -1, {} }, {}
-local said = redis.call("GET", base .. "claim:" .. token)
-
-local function hand(one, number)
-  answer[#answer + 1] = one
-  if claim.read(l, number, answer) then
-    room = room - #answer[#answer]
-    taken[#taken + 1] = one
-    return true
-  end
-  answer[#answer] = nil
-end
-
-if said then
-  for _, one in ipairs(cmsgpack.unpack(said)) do
-    if redis.call("ZSCORE", leased, one) then hand(one, tonumber(string.match(one, "^%d+"))) end
-  end
-else
-  local late = redis.call("ZRANGE", leased, "-inf", now, "BYSCORE", "LIMIT", 0, limit)
-  for i = 1, #late do
-    if #taken == 0 or room > 0 then
-      local number, deliveries = string.match(late[i], "^(%d+):(%d+):")
-      claim.drop(name, late[i])
-      local one = claim.take(name, tonumber(number), deliveries + 1, token, now + lease_ms)
-      if not hand(one, tonumber(number)) then claim.drop(name, one) end  -- `keep` has let go of it
-    end
-  end
-  while #taken < limit and following <= l.top and (#taken == 0 or room > 0) do
-    local one = claim.take(name, following, 1, token, now + lease_ms)
-    if not hand(one, following) then claim.drop(name, one) end
-    following = following + 1
-  end
-  redis.call("HSET", base .. "next", name, following)
-  if #taken > 0 then redis.call("SET", base .. "claim:" .. token, cmsgpack.pack(taken), "PX", math.min(lease_ms, 60000)) end
-  redis.call("ZADD", base .. "readers", math.max(cursor, claim.cursor(name, following)), name)
-end
+local answer = { "OK", -1, {} }
+claim.hand_out(l, name, cursor, now, token, redis.call("GET", base .. "claim:" .. token), lease_ms, limit, room, answer)
 answer[3] = log.ring(l, now)
 if #answer > 3 then stay_ms = 0 end
 log.wait("waiting", l.top, address, stay_ms)
-if stay_ms > 0 then
-  local first = redis.call("ZRANGE", leased, 0, 0, "WITHSCORES")
-  if first[2] then answer[2] = math.max(0, first[2] - now) end
-end
+if stay_ms > 0 then answer[2] = claim.due(name, now) end
 return answer
 
 --- script hand_in

@@ -113,6 +113,20 @@ LOG = {
 }
 """A numbered log with readers: a mailbox, a chat."""
 
+FILES = {
+    **LOG,
+    "owners": ("HASH", "receiver -> the process that receives, and until when", "the receiver"),
+    "marks": ("HASH", "receiver -> where it is in the files it has begun", "the receiver"),
+    "sources": ("HASH", "what is sent -> how far, and by whom", "TTL, or who deletes the channel"),
+    "sent_at": ("ZSET", "what is sent whole -> when; the last 10,000", "TTL, or who deletes the channel"),
+    "vanished": ("ZSET", "receiver that was passed over -> its cursor", "the receiver"),
+    "finished": ("ZSET", "receiver that has had all -> when", "TTL, or who deletes the channel"),
+    "totals:": ("HASH", "lines, rejected, tables; one key a receiver", "who deletes the channel, or the counts"),
+    "counts:": ("ZSET", "key -> count; one key a receiver and table", "who deletes the channel, or the counts"),
+    "rejected:": ("LIST", "lines that were no good; one key a receiver", "who deletes the channel, or the counts"),
+}
+"""A channel of files: a log, and what sender, receivers and aggregates note beside it."""
+
 CHATS = {
     "mine": ("ZSET", "chat -> since when, negative while it is being joined", "the user's last chat"),
     "news": ("ZSET", "chat -> when it was hinted at", "TTL"),
@@ -123,7 +137,7 @@ CHATS = {
 
 COMPONENTS = {
     "contacts": CONTACTS, "directory": DIRECTORY, "lock": LOCK, "semaphore": SEMAPHORE, "rwlock": SEMAPHORE,
-    "rate": RATE, "transaction": CALLS, "mailbox": LOG, "chat": LOG, "chats": CHATS,
+    "rate": RATE, "transaction": CALLS, "mailbox": LOG, "chat": LOG, "chats": CHATS, "files": FILES,
 }  # fmt: skip
 """What stands before the name -> the table; a queue has its name alone."""
 
@@ -202,7 +216,7 @@ def owner(rest: str) -> tuple[str, str]:
     if kind == "mine":
         return "mine", ""
     suffix = kind + ":" if ":" in rest else rest
-    return ("state", "") if suffix in LOG and suffix not in QUEUE else ("meta", "")
+    return ("state", "") if suffix in FILES and suffix not in QUEUE else ("meta", "")
 
 
 def probe_key(prefix: str, number: int) -> str:

@@ -147,7 +147,11 @@ elseif to < l.top and (l.age > 0 or (l.bytes > 0 and not l.refuse)) then
   to, rest = log.outlived(l, now, to + 1)
   if rest then more = 1 end
 end
-if to <= last then return 0 end
+if to > last then log.cut(l, to) end
+return more
+
+--- function log.cut(l: table, to: int)
+-- Free all up to this number.
 if to >= l.top then
   redis.call("UNLINK", base .. "log")
   l.begun = l.ended
@@ -159,7 +163,6 @@ end
 l.first = to + 1
 redis.call("HSET", state, "first", l.first, "begun", l.begun)
 if redis.call("EXISTS", base .. "wanting") == 1 then log.rouse("wanting", "+inf") end
-return more
 
 --- function log.free()
 -- All of it, and whoever waits finds that it is gone.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from penstock.app import Penstock
-from penstock.components.access_log import parse
+from penstock.components.counting.access_log import parse
 from penstock.components.task import Call
 from penstock.components.transitions import Counts
 from penstock.console.demo.books import Account, Books

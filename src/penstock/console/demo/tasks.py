@@ -8,7 +8,7 @@ import time
 from typing import NamedTuple
 
 from penstock.app import AsyncTask, Penstock
-from penstock.components.access_log import parse
+from penstock.components.counting.access_log import parse
 from penstock.components.queue import Queue
 from penstock.tasks.retry import Retry
 

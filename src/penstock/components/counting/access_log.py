@@ -15,8 +15,8 @@ from datetime import date
 from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
-from penstock.components.countries import registration
-from penstock.components.counts import Counts
+from penstock.components.counting.countries import registration
+from penstock.components.counting.counts import Counts
 from penstock.errors import ConfigurationError
 
 By = Literal["day", "country", "host"]

@@ -21,7 +21,7 @@ from hashlib import sha256
 from io import FileIO
 from pathlib import Path
 
-from penstock.components.gunzip import MAGIC, Gunzip
+from penstock.components.files.gunzip import MAGIC, Gunzip
 from penstock.errors import FileChanged, FilesError
 
 BLOCK = 255 * 1024

@@ -1,0 +1,221 @@
+"""Counts that are exact: a function from lines to counts, whose answers and the place in the files are settled in one
+step.
+
+A crash repeats the work, not the effect: what was counted is in the totals together with the cursor that says so, or
+not at all. The counts of a receiver lie in sorted sets and can be read while it runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import msgspec
+
+from penstock.components.counting.counts import Counts
+from penstock.components.files.channel import Channel
+from penstock.components.files.intake import Stream
+from penstock.components.files.lines import CutLine
+from penstock.components.files.receiver import Batch
+from penstock.components.files.transitions import Counted
+from penstock.driver.steps import Aside, Step, Steps, verb
+from penstock.errors import BadCall, BlocksMissed
+from penstock.store.keys import check_name
+
+Tables: TypeAlias = Mapping[str, Mapping[str, int]]
+Function: TypeAlias = Callable[[Batch], Tables | Counts]
+
+MOST = 20_000
+"""Different keys in one step: some twenty milliseconds of server time."""
+
+SHOWN = 1000
+"""Rejected lines that are kept, and shown at once."""
+
+_pack = msgspec.msgpack.Encoder().encode
+_row = msgspec.json.Encoder().encode
+
+
+class Tally:
+    """What was counted and not settled yet."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self.keys = 0
+        self._lines = self._bad = 0
+        self._tables: dict[str, Counter[str]] = {}
+        self._rows: list[str] = []
+
+    def take(self) -> bytes:
+        """As `files.lua` has it; then it begins anew."""
+        packed = b""
+        if self._lines or self._rows:
+            packed = _pack((self._lines, self._bad, self._tables, self._rows))
+        self._begin()
+        return packed
+
+    def add(self, lines: int, found: Counts) -> None:
+        self._lines += lines
+        for name, counts in found.tables.items():
+            table = self._tables.setdefault(name, Counter())
+            before = len(table)
+            table.update(counts)
+            self.keys += len(table) - before
+
+    def reject(self, file: str, number: int, reason: str) -> None:
+        self._bad += 1
+        self.note(file, number, reason)
+
+    def note(self, file: str, number: int, reason: str) -> None:
+        if len(self._rows) < SHOWN:
+            self._rows.append(_row((file, number, reason)).decode())
+
+
+class Aggregate:
+    """A function that counts what comes through a channel. It may be called as before; `run` lets it count.
+
+    Its counts belong to the receiver as which it runs: a second receiver counts everything once more, for itself.
+    """
+
+    def __init__(self, function: Function, channel: Channel, receiver: str | None) -> None:
+        self.__wrapped__ = function
+        self.__name__ = getattr(function, "__name__", "aggregate")
+        self.__doc__ = function.__doc__
+        self.receiver = channel.receiver(receiver or self.__name__)
+        self._log = channel.log
+        self._drivers = channel._drivers
+
+    def __call__(self, batch: Batch) -> Tables | Counts:
+        return self.__wrapped__(batch)
+
+    def __repr__(self) -> str:
+        return f"<Aggregate {self.__name__} of {self._log.what}>"
+
+    # --- count ---
+
+    @verb
+    def run(self, *, wait: float | None = None, share: bool = False) -> Steps[Counted]:
+        """Count until the channel is closed and all was counted; answers with the totals.
+
+        wait   seconds to wait for more, then it returns; None: until the channel is closed
+        share  several processes count together, each block in one of them: for what was sent with `send_lines`.
+               Without it a second process waits, and takes over when the first is gone
+
+        The function is given a batch of lines (see `Receiver.batches`) and answers with counts, table -> key -> count,
+        or `Counts` if it rejects lines. What it answers must depend on these lines alone: after a crash it is asked
+        again. A line longer than a megabyte, a file that is damaged or that its sender gave up, are noted among the
+        rejected. What the function raises ends the run, and nothing of its batch is counted. Raises BlocksMissed once
+        where this receiver was passed over; run again, it goes on. One round trip a megabyte.
+        """
+        tally = Tally()
+        stream = self.receiver.batches(wait=wait, share=share)
+        stream.along(tally.take)
+        return self._run(stream, tally)
+
+    def _run(self, stream: Stream[Batch], tally: Tally) -> Steps[Counted]:
+        try:
+            while True:
+                yield from stream.fill()
+                batches, error = stream.taken()
+                if not batches and error is None:
+                    break
+                yield Aside(partial(self._count, batches, tally))
+                if error is not None:
+                    tally.note("", 0, str(error))
+                if tally.keys > MOST or isinstance(error, BlocksMissed):
+                    yield from stream.commit()
+                if isinstance(error, BlocksMissed):
+                    raise error
+        except BaseException:
+            yield from stream.leave()
+            raise
+        totals: Counted = yield self._log.totals(self.receiver.name)
+        return totals
+
+    def _count(self, batches: Sequence[Batch], tally: Tally) -> None:
+        for batch in batches:
+            numbers: Sequence[int] = range(batch.first, batch.first + len(batch))
+            good = batch
+            if any(type(line) is CutLine for line in batch):
+                good, numbers = _without_cut(batch, tally)
+            found = self.__wrapped__(good)
+            checked = self._checked(found if isinstance(found, Counts) else Counts(found))
+            tally.add(len(batch), checked)
+            for place, reason in checked.rejected.items():
+                tally.reject(batch.file, numbers[place], reason)
+
+    def _checked(self, found: Counts) -> Counts:
+        try:
+            for name, counts in found.tables.items():
+                check_name("table", name)
+                for key, n in counts.items():
+                    if type(key) is not str or type(n) is not int or not -(2**53) < n < 2**53:
+                        raise TypeError(f"{key!r}: {n!r} in table {name!r}")
+        except (AttributeError, TypeError, ValueError) as error:
+            raise BadCall(
+                f"{self.__name__} must answer with counts, as {{'table': {{'key': 1}}}}, or Counts; not with {error}"
+            ) from error
+        return found
+
+    # --- what was counted ---
+
+    @verb
+    def totals(self) -> Step[Counted]:
+        """How many lines were counted and rejected so far, and which tables there are. One round trip."""
+        return self._log.totals(self.receiver.name)
+
+    @verb
+    def top(self, table: str, n: int = 10, *, offset: int = 0) -> Step[dict[str, int]]:
+        """The keys with the highest counts, highest first. One round trip, O(log keys + n)."""
+        if not 1 <= n <= 10_000 or offset < 0:
+            raise ValueError(f"top(n={n}, offset={offset}): n 1 to 10,000, offset 0 or more")
+        return self._log.top(self.receiver.name, check_name("table", table), offset, n)
+
+    @verb
+    def count(self, table: str, *keys: str) -> Step[dict[str, int]]:
+        """The counts of these keys, 0 where there is none. One round trip."""
+        if not 1 <= len(keys) <= 1000:
+            raise ValueError(f"count() of {len(keys)} keys: name 1 to 1,000 behind the table")
+        return self._log.of_keys(self.receiver.name, check_name("table", table), keys)
+
+    @verb
+    def table(self, table: str) -> Steps[dict[str, int]]:
+        """All of a table, highest counts first. A round trip for each 10,000 keys; what is counted meanwhile may be
+        missing."""
+        return self._table(check_name("table", table))
+
+    def _table(self, table: str) -> Steps[dict[str, int]]:
+        found: dict[str, int] = {}
+        at = 0
+        while page := (yield self._log.top(self.receiver.name, table, at, 10_000)):
+            found |= page
+            at += len(page)
+        return found
+
+    @verb
+    def rejected(self, limit: int = 100, offset: int = 0) -> Step[list[tuple[str, int, str]]]:
+        """File, number and reason of rejected lines; the first thousand are kept. Number 0: of a file as a whole. One
+        round trip."""
+        if not 1 <= limit <= SHOWN or offset < 0:
+            raise ValueError(f"rejected(limit={limit}, offset={offset}): limit 1 to {SHOWN:,}, offset 0 or more")
+        return self._log.rejected(self.receiver.name, offset, limit)
+
+    @verb
+    def reset(self) -> Step[bool]:
+        """Forget what was counted; where it is in the files stays. One round trip."""
+        return self._log.forget_counts(self.receiver.name)
+
+
+def _without_cut(batch: Batch, tally: Tally) -> tuple[Batch, list[int]]:
+    good, numbers = Batch(), list[int]()
+    good.file, good.first = batch.file, batch.first
+    for number, line in enumerate(batch, batch.first):
+        if type(line) is CutLine:
+            tally.reject(batch.file, number, f"longer than {len(line):,} bytes")
+        else:
+            good.append(line)
+            numbers.append(number)
+    return good, numbers

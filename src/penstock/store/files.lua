@@ -1,0 +1,482 @@
+-- A channel of files: a log (log.lua) of what is sent, and what sender, receivers and aggregates note beside it.
+--
+--   state        HASH    as in log.lua, and: end: number of the CLOSE; peak: most bytes there ever were; patience: ms after
+--                        which a receiver that was not seen is passed over where space is wanted; counted: 1 if anybody counts
+--   log          STREAM  by: kind and file (B begin, D data, E end, A aborted, C closed), body: see components/blocks.py
+--   readers, …           as in log.lua: a reader is a receiver
+--   owners       HASH    receiver -> till, turn, 1 if fresh, token: the process that receives, the others stand by
+--   marks        HASH    receiver -> where it is in the files it has begun; written in the step that moves its cursor
+--   sources      HASH    path of a file on its way -> { token, file, mark, "" }; place (device and inode) of one that was sent whole
+--                        -> { "", "", mark, what it then was }
+--   sent_at      ZSET    place -> ms; the last 10,000 of them are remembered
+--   vanished     ZSET    receiver that was passed over -> its cursor
+--   finished     ZSET    receiver that has had all to the CLOSE -> ms
+--   totals:<r>   HASH    lines, rejected; table:<t>: 1                     of the aggregate that receives as r
+--   counts:<r>:<t> ZSET  key -> count
+--   rejected:<r> LIST    the first thousand lines that were no good
+--
+--   send            put (BEGIN … END), …            close           the last receiver has acknowledged it
+--   (none) ──────▶ open ──────────────────────────────────▶ closed ────────────────────────────────▶ over
+--                   ▲                                                                                   │ a file that was
+--                   └───────────────────────────────────────────────────────────────────────────────────┘ not sent before
+--
+-- What is over stays for a day, so that whoever died before it learned of that is told; with counts, until it is deleted.
+--
+-- Answers as in log.lua, and: CLOSED, ENDED (nothing more for this receiver), HELD (by another process), TAKEN (another
+-- process sends this file).
+
+--- function channel.own(who: str, token: str, instead: str, turn: int, now: int, lease_ms: int) -> str, int | bool, str
+-- "HELD", for how many ms and by whom; else "MINE", or "FRESH" if another had it since, and whether this very turn came before.
+-- `instead`: the token of one who is known to be dead.
+local owned = redis.call("HGET", base .. "owners", who)
+local till, last, new, owner = string.match(owned or "", "^(%d+) (%d+) (%d) (.*)$")
+if owned and owner ~= token and owner ~= instead and tonumber(till) > now then return "HELD", tonumber(till) - now, owner end
+local again = owner == token and tonumber(last) == turn
+local fresh = owner ~= token or (again and new == "1")
+redis.call("HSET", base .. "owners", who, string.format("%d %d %d %s", now + lease_ms, turn, fresh and 1 or 0, token))
+redis.call("HSET", base .. "seen", who, string.format("%d", now))
+return fresh and "FRESH" or "MINE", again
+
+--- function channel.reader(who: str) -> int | nil, str
+-- Its cursor, or why there is none. Who was passed over is there again, and finds a gap.
+local cursor = redis.call("ZSCORE", base .. "readers", who)
+if cursor then return tonumber(cursor) end
+cursor = redis.call("ZSCORE", base .. "vanished", who)
+if cursor then
+  redis.call("ZREM", base .. "vanished", who)
+  redis.call("ZADD", base .. "readers", cursor, who)
+  return tonumber(cursor)
+end
+return nil, redis.call("ZSCORE", base .. "finished", who) and "ENDED" or "STRANGER"
+
+--- function channel.join(who: str, cursor: int, now: int)
+if redis.call("ZSCORE", base .. "readers", who) or redis.call("ZSCORE", base .. "vanished", who) then return end
+redis.call("ZREM", base .. "finished", who)
+redis.call("HDEL", base .. "marks", who)
+redis.call("ZADD", base .. "readers", cursor, who)
+redis.call("HSET", base .. "seen", who, string.format("%d", now))
+
+--- function channel.part(who: str)
+log.remove(who)
+redis.call("HDEL", base .. "owners", who)
+redis.call("HDEL", base .. "marks", who)
+redis.call("ZREM", base .. "vanished", who)
+
+--- function channel.ended(l: table) -> int
+-- The number of the CLOSE, or 0.
+return tonumber(redis.call("HGET", state, "end") or 0)
+
+--- function channel.over(l: table, who: str, now: int)
+-- This receiver has had all. With the last one the files go, and what only matters while it runs.
+channel.part(who)
+redis.call("ZADD", base .. "finished", now, who)
+log.rouse("waiting", "+inf")
+if redis.call("ZCARD", base .. "readers") > 0 then return end
+redis.call("UNLINK", base .. "log", base .. "readers", base .. "seen", base .. "next", base .. "wanting", base .. "vanished")
+l.begun, l.first = l.ended, l.top + 1
+redis.call("HSET", state, "first", l.first, "begun", l.begun)
+if redis.call("HGET", state, "counted") then return end
+for _, key in ipairs({ state, base .. "sources", base .. "sent_at", base .. "finished" }) do redis.call("PEXPIRE", key, 86400000) end
+
+--- function channel.reopen()
+-- What was over begins anew; numbers go on.
+redis.call("HDEL", state, "end")
+redis.call("UNLINK", base .. "finished")
+for _, key in ipairs({ state, base .. "sources", base .. "sent_at" }) do redis.call("PERSIST", key) end
+
+--- function channel.acknowledge(l: table, who: str, cursor: int, acked: int, now: int) -> int, bool
+-- Returns 1 if there is more to trim, and whether that was all for this receiver.
+if acked > cursor then
+  redis.call("ZADD", base .. "readers", acked, who)
+  local last = channel.ended(l)
+  if last > 0 and acked >= last then
+    channel.over(l, who, now)
+    return 0, true
+  end
+end
+return log.trim(l, now), false
+
+--- function channel.pass_over(l: table, now: int) -> int
+-- Space is wanted: receivers that hold it and were not seen for too long are passed over. Returns the ms after which the next
+-- one will be, or -1.
+local patience = tonumber(redis.call("HGET", state, "patience") or 0)
+if patience == 0 then return -1 end
+for _ = 1, 10 do
+  local low = redis.call("ZRANGE", base .. "readers", 0, 0, "WITHSCORES")
+  if not low[1] then return -1 end
+  local left = tonumber(redis.call("HGET", base .. "seen", low[1]) or 0) + patience - now
+  if left > 0 then return left end
+  redis.call("ZREM", base .. "readers", low[1])
+  redis.call("ZADD", base .. "vanished", low[2], low[1])
+  if redis.call("ZCARD", base .. "readers") > 0 then log.trim(l, now) else log.cut(l, l.top) end
+end
+return 0
+
+--- function channel.counted(packed: str) -> table
+-- { lines, how many rejected, { table = { key = n } }, { what was rejected, … } }; {} for "".
+return packed == "" and {} or cmsgpack.unpack(packed)
+
+--- function channel.count(who: str, found: table)
+local lines, bad, tables, rejected = unpack(found)
+if not lines then return end
+local totals, list = base .. "totals:" .. who, base .. "rejected:" .. who
+redis.call("HSET", state, "counted", 1)
+redis.call("HINCRBY", totals, "lines", lines)
+redis.call("HINCRBY", totals, "rejected", bad)
+for name, keys in pairs(tables) do
+  redis.call("HSET", totals, "table:" .. name, 1)
+  for key, n in pairs(keys) do redis.call("ZINCRBY", base .. "counts:" .. who .. ":" .. name, n, key) end
+end
+for i = 1, math.min(#rejected, 1000 - redis.call("LLEN", list)) do redis.call("RPUSH", list, rejected[i]) end
+
+--- function channel.forget_counts(who: str)
+local totals = base .. "totals:" .. who
+for _, field in ipairs(redis.call("HKEYS", totals)) do
+  local name = string.match(field, "^table:(.*)$")
+  if name then redis.call("UNLINK", base .. "counts:" .. who .. ":" .. name) end
+end
+redis.call("UNLINK", totals, base .. "rejected:" .. who)
+
+--- script open
+--- keys: base state
+--- args: producer: str, number: str, given: int, limit: int, patience: int, receivers: *
+-- A channel that takes files, for these receivers; who is new begins here. `limit`, `patience`: as they are if 0; -1: none.
+-- { "OK" } or { "CLOSED", how many receivers have not had all yet } or { "STRANGER" } where there is no receiver at all
+local fault, l = log.open()
+if fault then return fault end
+local past = repeated.answer(producer, number)
+if past then return past end
+if l and channel.ended(l) > 0 then
+  local left = redis.call("ZCARD", base .. "readers")
+  if left > 0 then return { "CLOSED", left } end
+  channel.reopen()
+end
+if #ARGV < receivers and (not l or redis.call("ZCARD", base .. "readers") == 0) then return { "STRANGER" } end
+local now = clock.now(given)
+if not l then
+  log.make(0, limit > 0 and limit or 67108864, 0, 1)
+  fault, l = log.open()
+elseif limit > 0 then
+  log.keep(0, limit, 0, 1)
+end
+if patience > 0 then redis.call("HSET", state, "patience", patience) elseif patience < 0 then redis.call("HDEL", state, "patience") end
+for i = receivers, #ARGV do channel.join(ARGV[i], l.top, now) end
+return repeated.keep(producer, number, { "OK" })
+
+--- script known
+--- keys: base state
+--- args: sources: *
+--- flags: no-writes
+-- What is known of these: { "OK", { entry or "", … } }
+local fault = log.open()
+if fault then return fault end
+local answer = {}
+for i = sources, #ARGV do answer[#answer + 1] = redis.call("HGET", base .. "sources", ARGV[i]) or "" end
+return { "OK", answer }
+
+--- script take_source
+--- keys: base state
+--- args: source: str, file: str, token: str
+--- flags: allow-oom
+-- Go on with a file that another process began: that one is refused from now on. { "OK", entry } or { "TAKEN" } if it is over
+local fault = log.open()
+if fault then return fault end
+local entry = redis.call("HGET", base .. "sources", source)
+if not entry then return { "TAKEN" } end
+local found = cmsgpack.unpack(entry)
+if found[2] ~= file then return { "TAKEN" } end
+found[1] = token
+redis.call("HSET", base .. "sources", source, cmsgpack.pack(found))
+return { "OK", cmsgpack.pack(found) }
+
+--- script put
+--- keys: base state
+--- args: producer: str, number: str, given: int, source: str, file: str, token: str, fresh: str, mark: str, place: str
+--- args: ending: str, address: str, stay_ms: int, rest: *
+-- Records as kind, body, …; all of them or none. `fresh`: the entry this file replaces ("" none) if it begins here, "-" if it does
+-- not. `ending`: what is remembered of it, at `place`, when it ends here; "" if it does not, "-" if nothing is. `stay_ms` > 0: told at `address` when
+-- there is space.
+-- { "OK", bytes there, slowest receiver }, { "FULL", ms after which to try again or -1, bytes there, slowest receiver } or
+-- { "GONE" | "CLOSED" | "TAKEN" | "LARGE" }
+local fault, l = log.open()
+if fault then return fault end
+local past = repeated.answer(producer, number)
+if past then return past end
+if not l then return { "GONE" } end
+if channel.ended(l) > 0 then return { "CLOSED", redis.call("ZCARD", base .. "readers") } end
+local entry = redis.call("HGET", base .. "sources", source) or ""
+if fresh == "-" then
+  local found = entry ~= "" and cmsgpack.unpack(entry) or { "", "" }
+  if found[1] ~= token or found[2] ~= file then return { "TAKEN" } end
+elseif entry ~= fresh then
+  return { "TAKEN" }
+end
+local size, now = 0, clock.now(given)
+for i = rest, #ARGV, 2 do size = size + log.size(ARGV[i] .. file, ARGV[i + 1]) end
+if size > l.bytes then return { "LARGE" } end
+local low = redis.call("ZRANGE", base .. "readers", 0, 0)[1]
+if l.ended - l.begun + size > l.bytes then
+  local left = channel.pass_over(l, now)
+  if l.ended - l.begun + size > l.bytes then
+    log.wait("wanting", 0, address, stay_ms)
+    return { "FULL", left, l.ended - l.begun, low }
+  end
+end
+for i = rest, #ARGV, 2 do log.append(l, now, ARGV[i] .. file, "", ARGV[i + 1]) end
+log.appended(l, now, false)
+if l.ended - l.begun > tonumber(redis.call("HGET", state, "peak") or 0) then redis.call("HSET", state, "peak", l.ended - l.begun) end
+if ending == "" then
+  redis.call("HSET", base .. "sources", source, cmsgpack.pack({ token, file, mark, "" }))
+else
+  redis.call("HDEL", base .. "sources", source)
+end
+if ending ~= "" and ending ~= "-" then
+  redis.call("HSET", base .. "sources", place, cmsgpack.pack({ "", "", mark, ending }))
+  redis.call("ZADD", base .. "sent_at", now, place)
+  local old = redis.call("ZRANGE", base .. "sent_at", 0, -10001)
+  for i = 1, #old do
+    redis.call("ZREM", base .. "sent_at", old[i])
+    redis.call("HDEL", base .. "sources", old[i])
+  end
+end
+log.ring(l, now)
+log.wait("wanting", 0, address, 0)
+return repeated.keep(producer, number, { "OK", l.ended - l.begun, low })
+
+--- script close
+--- keys: base state
+--- args: producer: str, number: str, given: int
+--- flags: allow-oom
+-- Nothing comes any more. { "OK", 1 if it was open } or { "GONE" }
+local fault, l = log.open()
+if fault then return fault end
+local past = repeated.answer(producer, number)
+if past then return past end
+if not l then return { "GONE" } end
+if channel.ended(l) > 0 then return { "OK", 0 } end
+local now = clock.now(given)
+log.append(l, now, "C", "", "")
+log.appended(l, now, false)
+redis.call("HSET", state, "end", l.top)
+log.ring(l, now)
+return repeated.keep(producer, number, { "OK", 1 })
+
+--- script receive
+--- keys: base state
+--- args: given: int, who: str, token: str, instead: str, turn: int, lease_ms: int, acked: int, mark: str, counted: str
+--- args: after: int, limit: int, room: int, address: str, stay_ms: int
+--- flags: allow-oom
+-- First settle: acknowledge up to `acked`, keep `mark`, add what was `counted`; all of it once, if this process still is the one that
+-- receives. Then read on behind the cursor, or `after` if that is further. If there is nothing: told at `address` within `stay_ms`.
+-- { "OK", top, first, cursor, 1 if there is more to trim, 1 if another received since, mark, number, ms, by, body, … }
+-- or { "HELD", ms, by whom }, { "ENDED" | "GONE" | "STRANGER" }
+local fault, l = log.open()
+if fault then return fault end
+if not l then
+  log.wait("waiting", 0, address, stay_ms)
+  return { "GONE" }
+end
+local now, found = clock.now(given), channel.counted(counted)
+local cursor, why = channel.reader(who)
+if not cursor then return { why } end
+local owned, again, by = channel.own(who, token, instead, turn, now, lease_ms)
+if owned == "HELD" then
+  log.wait("waiting", 1e15, address, stay_ms)
+  return { "HELD", again, by }
+end
+local more = 0
+if owned == "MINE" and not again and (acked > cursor or mark ~= "" or counted ~= "") then
+  if mark ~= "" then redis.call("HSET", base .. "marks", who, mark) end
+  channel.count(who, found)
+  local over
+  more, over = channel.acknowledge(l, who, cursor, acked, now)
+  if over then return { "ENDED" } end
+  cursor = math.max(cursor, acked)
+end
+local fresh = owned == "FRESH"
+local answer = { "OK", l.top, l.first, cursor, more, fresh and 1 or 0, fresh and redis.call("HGET", base .. "marks", who) or "" }
+log.read(l, math.max(cursor, l.first - 1, fresh and 0 or after), limit, room, answer)
+log.wait("waiting", l.top, address, #answer == 7 and stay_ms or 0)
+return answer
+
+--- script hold
+--- keys: base state
+--- args: given: int, who: str, token: str, lease_ms: int
+--- flags: allow-oom
+-- The process that receives is busy, and alive. 0 at the end: it receives no more, another may. Returns 1 if it was the one.
+local fault, l = log.open()
+if fault then return fault end
+local turn, owner = string.match(redis.call("HGET", base .. "owners", who) or "", "^%d+ (%d+ %d) (.*)$")
+if not l or owner ~= token then return 0 end
+local now = clock.now(given)
+if lease_ms > 0 then
+  redis.call("HSET", base .. "owners", who, string.format("%d %s %s", now + lease_ms, turn, token))
+  redis.call("HSET", base .. "seen", who, string.format("%d", now))
+else
+  redis.call("HDEL", base .. "owners", who)
+  log.rouse("waiting", "+inf")
+end
+return 1
+
+--- script share
+--- keys: base state
+--- args: given: int, who: str, token: str, lease_ms: int, limit: int, room: int, counted: str, address: str, stay_ms: int, claims: *
+--- flags: allow-oom
+-- For one of several workers of a receiver: first settle these claims with what was `counted` in them, all or none; then claim
+-- more. A second call with this `token` gets the same again.
+-- { "OK", ms until a lease runs out or -1, claim, number, ms, by, body, … } or { "LOST" }: another has one of the claims, and
+-- nothing was done; or { "ENDED" | "GONE" | "STRANGER" }
+local fault, l = log.open()
+if fault then return fault end
+if not l then
+  log.wait("waiting", 0, address, stay_ms)
+  return { "GONE" }
+end
+local now, found = clock.now(given), channel.counted(counted)
+local cursor, why = channel.reader(who)
+if not cursor then return { why } end
+local said = redis.call("GET", base .. "claim:" .. token)
+if #ARGV >= claims and not said then
+  local leased = base .. "leased:" .. who
+  for i = claims, #ARGV do
+    if not redis.call("ZSCORE", leased, ARGV[i]) then return { "LOST" } end
+  end
+  for i = claims, #ARGV do claim.drop(who, ARGV[i]) end
+  channel.count(who, found)
+  redis.call("SET", base .. "claim:" .. token, cmsgpack.pack({}), "PX", 60000)
+  local low = claim.cursor(who, tonumber(redis.call("HGET", base .. "next", who) or cursor + 1))
+  local _, over = channel.acknowledge(l, who, cursor, low, now)
+  if over then return { "ENDED" } end
+  cursor = math.max(cursor, low)
+end
+redis.call("HSET", base .. "seen", who, string.format("%d", now))
+local answer = { "OK", -1 }
+claim.hand_out(l, who, cursor, now, token, said, lease_ms, limit, room, answer)
+if #answer > 2 then stay_ms = 0 end
+log.wait("waiting", l.top, address, stay_ms)
+if stay_ms > 0 then answer[2] = claim.due(who, now) end
+return answer
+
+--- script join_channel
+--- keys: base state
+--- args: producer: str, number: str, given: int, who: str
+--- flags: allow-oom
+-- A receiver of what is begun from now on. { "OK", 1 if it is new } or { "GONE" | "CLOSED" }
+local fault, l = log.open()
+if fault then return fault end
+local past = repeated.answer(producer, number)
+if past then return past end
+if not l then return { "GONE" } end
+if channel.reader(who) then return { "OK", 0 } end
+if channel.ended(l) > 0 then return { "CLOSED", redis.call("ZCARD", base .. "readers") } end
+channel.join(who, l.top, clock.now(given))
+return repeated.keep(producer, number, { "OK", 1 })
+
+--- script part
+--- keys: base state
+--- args: given: int, who: str
+--- flags: allow-oom
+-- A receiver that receives no more: nothing is kept for it. { "OK", 1 if it was one, 1 if there is more to trim }
+local fault, l = log.open()
+if fault then return fault end
+if not l or not channel.reader(who) then return { "OK", 0, 0 } end
+local now = clock.now(given)
+if channel.ended(l) > 0 then
+  channel.over(l, who, now)
+  return { "OK", 1, 0 }
+end
+channel.part(who)
+return { "OK", 1, log.trim(l, now) }
+
+--- script channel
+--- keys: base state
+--- args: given: int
+--- flags: no-writes
+-- { "OK", now, top, first, bytes, limit, peak, patience or 0, number of the CLOSE or 0, files being sent, { receiver, cursor, seen,
+-- owner or "", … } } or { "GONE" }. A receiver that has had all has the cursor -1, one that was passed over is at -2 - its cursor.
+local fault, l = log.open()
+if fault then return fault end
+if not l then return { "GONE" } end
+local rows = {}
+local function add(name, cursor)
+  rows[#rows + 1] = name
+  rows[#rows + 1] = cursor
+  rows[#rows + 1] = tonumber(redis.call("HGET", base .. "seen", name) or 0)
+  rows[#rows + 1] = redis.call("HGET", base .. "owners", name) or ""
+end
+local function list(key, place)
+  local found = redis.call("ZRANGE", base .. key, 0, 999, "WITHSCORES")
+  for i = 1, #found, 2 do add(found[i], place(tonumber(found[i + 1]))) end
+end
+list("readers", function(cursor) return cursor end)
+list("vanished", function(cursor) return -2 - cursor end)
+list("finished", function() return -1 end)
+local s = redis.call("HMGET", state, "peak", "patience")
+local sending = redis.call("HLEN", base .. "sources") - redis.call("ZCARD", base .. "sent_at")
+return {
+  "OK", clock.now(given), l.top, l.first, l.ended - l.begun, l.bytes, tonumber(s[1] or 0), tonumber(s[2] or 0),
+  channel.ended(l), sending, rows,
+}
+
+--- script totals
+--- keys: base state
+--- args: who: str
+--- flags: no-writes
+-- { lines, rejected, { table, … } }
+local found = redis.call("HGETALL", base .. "totals:" .. who)
+local answer = { 0, 0, {} }
+for i = 1, #found, 2 do
+  local name = string.match(found[i], "^table:(.*)$")
+  if name then
+    answer[3][#answer[3] + 1] = name
+  elseif found[i] == "lines" then
+    answer[1] = tonumber(found[i + 1])
+  else
+    answer[2] = tonumber(found[i + 1])
+  end
+end
+return answer
+
+--- script top
+--- keys: base state
+--- args: who: str, name: str, offset: int, n: int
+--- flags: no-writes
+-- { key, count, … }, the highest first
+return redis.call("ZRANGE", base .. "counts:" .. who .. ":" .. name, offset, offset + n - 1, "REV", "WITHSCORES")
+
+--- script of_keys
+--- keys: base state
+--- args: who: str, name: str, wanted: *
+--- flags: no-writes
+-- { count or nothing, … }
+return redis.call("ZMSCORE", base .. "counts:" .. who .. ":" .. name, unpack(ARGV, wanted))
+
+--- script rejected
+--- keys: base state
+--- args: who: str, offset: int, n: int
+--- flags: no-writes
+return redis.call("LRANGE", base .. "rejected:" .. who, offset, offset + n - 1)
+
+--- script forget_counts
+--- keys: base state
+--- args: who: str
+--- flags: allow-oom
+channel.forget_counts(who)
+return 1
+
+--- script delete_channel
+--- keys: base state
+--- args: producer: str, number: str
+--- flags: allow-oom
+-- All of it, the counts too. { "OK", 1 if there was one }
+local fault, l = log.open()
+if fault then return fault end
+local past = repeated.answer(producer, number)
+if past then return past end
+if not l then return repeated.keep(producer, number, { "OK", 0 }) end
+for _, key in ipairs({ "readers", "finished", "vanished" }) do
+  for _, who in ipairs(redis.call("ZRANGE", base .. key, 0, 999)) do channel.forget_counts(who) end
+end
+log.free()
+redis.call("UNLINK", base .. "owners", base .. "marks", base .. "sources", base .. "sent_at", base .. "vanished", base .. "finished")
+return repeated.keep(producer, number, { "OK", 1 })
