@@ -398,7 +398,9 @@ class Intake(Stream[T]):
     def _found(self, answer: Received) -> bool:
         if answer.state == "HELD" and not lives(answer.holder, _here):
             self._instead = answer.holder
-        return answer.state == "ENDED" or (answer.state == "OK" and bool(answer.records or self._missed(answer)))
+        return answer.state == "ENDED" or (
+            answer.state == "OK" and (answer.fresh or bool(answer.records) or self._missed(answer) > 0)
+        )
 
     def _missed(self, answer: Received) -> int:
         return max(0, answer.first - 1 - (answer.cursor if answer.fresh else self._position))
@@ -431,9 +433,10 @@ class Intake(Stream[T]):
                 f"had them. What comes next is number {answer.first}, files that had begun are not whole"
             )
         if not answer.records:
-            if not missed:
-                yield self._log.hold(self._who, self._token, 0)
-            return bool(missed)
+            if answer.fresh or missed:
+                return True
+            yield self._log.hold(self._who, self._token, 0)
+            return False
         self._records.extend(answer.records)
         self._position = answer.records[-1].number
         self._busy = Busy(self._log, self._who, self._token, self._log.settings.lease, asked)
