@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from penstock.components.chat import Chat, ChatInfo, Member, Reader
     from penstock.components.chats import Chats, UserChats
     from penstock.components.contacts import Contacts
+    from penstock.components.counting.access_log import requests_per
+    from penstock.components.counting.aggregate import Aggregate
+    from penstock.components.counting.countries import mmdb
+    from penstock.components.counting.tally import Tally
     from penstock.components.directory import Directory, Entry
+    from penstock.components.files.channel import Channel
+    from penstock.components.files.lines import CutLine
+    from penstock.components.files.receiver import Batch, Block, Receiver, Saved
+    from penstock.components.files.sender import Progress, Sent, SentFile
+    from penstock.components.files.source import file_digest
+    from penstock.components.files.transitions import ChannelInfo, ReceiverInfo, Totals
     from penstock.components.holding import Party
     from penstock.components.job import Job, JobInfo, Status
     from penstock.components.lock import Held, Lock, LockInfo
@@ -36,10 +46,16 @@ if TYPE_CHECKING:
     from penstock.errors import (
         BadCall,
         BadName,
+        BlocksMissed,
+        ChannelClosed,
+        ChannelError,
         ChatExists,
         ChatGone,
         ConfigurationError,
         DurabilityUnavailable,
+        FileChanged,
+        FileDamaged,
+        FilesError,
         FormatTooNew,
         JobCancelled,
         JobError,
@@ -49,6 +65,7 @@ if TYPE_CHECKING:
         LeaseLost,
         LockTimeout,
         MessageError,
+        NoReceiver,
         NoSpace,
         NotAMember,
         NotDurable,
@@ -58,6 +75,7 @@ if TYPE_CHECKING:
         RateLimited,
         ResultNotKept,
         ResultTimeout,
+        SentElsewhere,
         ServerError,
         ServerFull,
         ServerRefused,
@@ -77,6 +95,16 @@ else:
         "components.chat": "Chat ChatInfo Member Reader",
         "components.chats": "Chats UserChats",
         "components.contacts": "Contacts",
+        "components.counting.access_log": "requests_per",
+        "components.counting.aggregate": "Aggregate",
+        "components.counting.countries": "mmdb",
+        "components.counting.tally": "Tally",
+        "components.files.channel": "Channel",
+        "components.files.lines": "CutLine",
+        "components.files.receiver": "Batch Block Receiver Saved",
+        "components.files.sender": "Progress Sent SentFile",
+        "components.files.source": "file_digest",
+        "components.files.transitions": "ChannelInfo ReceiverInfo Totals",
         "components.directory": "Directory Entry",
         "components.holding": "Party",
         "components.job": "Job JobInfo Status",
@@ -90,10 +118,12 @@ else:
         "components.task": "Call Task",
         "components.transaction": "Transaction",
         "components.transitions": "Counts TenantCounts WorkerInfo",
-        "errors": "BadCall BadName ChatExists ChatGone ConfigurationError DurabilityUnavailable FormatTooNew "
-        "JobCancelled JobError JobExpired JobFailed JobNotFound LeaseLost LockTimeout MessageError NoSpace NotAMember "
-        "NotDurable PayloadTooLarge PenstockError PermitTimeout RateLimited ResultNotKept ResultTimeout ServerError "
-        "ServerFull ServerRefused ServerTooOld ServerUnavailable TransactionRefused UnknownTask",
+        "errors": "BadCall BadName BlocksMissed ChannelClosed ChannelError ChatExists ChatGone ConfigurationError "
+        "DurabilityUnavailable FileChanged FileDamaged FilesError FormatTooNew JobCancelled JobError "
+        "JobExpired JobFailed JobNotFound LeaseLost LockTimeout MessageError NoReceiver NoSpace NotAMember "
+        "NotDurable PayloadTooLarge PenstockError PermitTimeout RateLimited ResultNotKept ResultTimeout "
+        "SentElsewhere ServerError ServerFull ServerRefused ServerTooOld ServerUnavailable TransactionRefused "
+        "UnknownTask",
         "settings": "Settings WorkerSettings",
         "tasks.definition": "Options",
         "tasks.retry": "Drop Retry RetryLater",
@@ -113,10 +143,18 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aggregate",
     "Allowance",
     "BadCall",
     "BadName",
+    "Batch",
+    "Block",
+    "BlocksMissed",
     "Call",
+    "Channel",
+    "ChannelClosed",
+    "ChannelError",
+    "ChannelInfo",
     "Chat",
     "ChatExists",
     "ChatGone",
@@ -126,11 +164,15 @@ __all__ = [
     "ConfigurationError",
     "Contacts",
     "Counts",
+    "CutLine",
     "DeadLetter",
     "Directory",
     "Drop",
     "DurabilityUnavailable",
     "Entry",
+    "FileChanged",
+    "FileDamaged",
+    "FilesError",
     "Follow",
     "FormatTooNew",
     "Gap",
@@ -154,6 +196,7 @@ __all__ = [
     "Member",
     "Message",
     "MessageError",
+    "NoReceiver",
     "NoSpace",
     "NotAMember",
     "NotDurable",
@@ -164,18 +207,25 @@ __all__ = [
     "PenstockError",
     "Permit",
     "PermitTimeout",
+    "Progress",
     "Queue",
     "RateLimit",
     "RateLimited",
     "ReadWriteLock",
     "Reader",
     "Reading",
+    "Receiver",
+    "ReceiverInfo",
     "ResultNotKept",
     "ResultTimeout",
     "Retry",
     "RetryLater",
+    "Saved",
     "Semaphore",
     "SemaphoreInfo",
+    "Sent",
+    "SentElsewhere",
+    "SentFile",
     "ServerError",
     "ServerFull",
     "ServerRefused",
@@ -183,9 +233,11 @@ __all__ = [
     "ServerUnavailable",
     "Settings",
     "Status",
+    "Tally",
     "Task",
     "Tenant",
     "TenantCounts",
+    "Totals",
     "Transaction",
     "TransactionRefused",
     "UnknownTask",
@@ -193,4 +245,7 @@ __all__ = [
     "WorkerInfo",
     "WorkerSettings",
     "Writing",
+    "file_digest",
+    "mmdb",
+    "requests_per",
 ]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock import ConfigurationError
 from penstock.components.counting.access_log import LONGEST, Request, parse, requests_per
-from penstock.components.counting.counts import Counts
+from penstock.components.counting.tally import Tally
 
 LOGS = Path(__file__).parents[3] / "shared" / "data" / "logs"
 
@@ -65,7 +65,7 @@ def test_a_line_is_read(line, request_):
 def test_a_user_name_may_be_anything_that_a_server_writes(user):
     line = GOOD.replace(b"- - ", b"- " + user + b" ")
     assert parse(line) == parse(GOOD)
-    assert requests_per("day")([line]) == Counts({"days": {"2026-03-02": 1}})
+    assert requests_per("day")([line]) == Tally({"days": {"2026-03-02": 1}})
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_a_user_name_may_be_anything_that_a_server_writes(user):
 def test_a_malformed_line_is_rejected_with_the_reason(line, reason, utc):
     assert parse(line) is None
     count = requests_per("day", utc=utc)
-    assert count([line]) == Counts({"days": {}}, {0: reason})
-    assert count([GOOD, line, GOOD, line]) == Counts({"days": {"2026-03-02": 2}}, {1: reason, 3: reason})
+    assert count([line]) == Tally({"days": {}}, {0: reason})
+    assert count([GOOD, line, GOOD, line]) == Tally({"days": {"2026-03-02": 2}}, {1: reason, 3: reason})
 
 
 def test_the_longest_line_is_counted():
@@ -127,7 +127,7 @@ def test_requests_are_counted_by_each_thing_asked_for_and_by_day_and_country():
         GOOD.replace(b"192.0.2.7", b"h"),
     ]
     two, three = "2026-03-02", "2026-03-03"
-    assert requests_per("country", "day", "host", countries=country)(lines) == Counts({
+    assert requests_per("country", "day", "host", countries=country)(lines) == Tally({
         "days": {two: 4, three: 1},
         "countries": {"B": 3, "A": 1, "name": 1},
         "by_day": {f"{two} B": 2, f"{two} A": 1, f"{two} name": 1, f"{three} B": 1},
@@ -140,7 +140,7 @@ def test_requests_are_counted_by_each_thing_asked_for_and_by_day_and_country():
 
 
 def test_an_empty_batch_has_empty_tables():
-    assert requests_per("day", "host")([]) == Counts({"days": {}, "hosts": {}})
+    assert requests_per("day", "host")([]) == Tally({"days": {}, "hosts": {}})
 
 
 def test_the_country_of_a_host_is_asked_for_once():
@@ -185,7 +185,7 @@ def test_the_day_is_the_one_written_or_the_one_in_utc(stamp, local, utc):
 @pytest.mark.parametrize("stamp", [b"01/Jan/0001:00:00:00 +0001", b"31/Dec/9999:23:59:00 -0001"])
 def test_a_day_that_utc_does_not_have_is_rejected(stamp):
     assert sum(days([at(stamp)]).values()) == 1
-    assert requests_per("day", utc=True)([at(stamp)]) == Counts({"days": {}}, {0: "no such date"})
+    assert requests_per("day", utc=True)([at(stamp)]) == Tally({"days": {}}, {0: "no such date"})
 
 
 # --- any lines ---

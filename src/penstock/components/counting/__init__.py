@@ -1,1 +1,1 @@
-"""Counts of what comes through a channel of files, exact whatever dies."""
+"""Tally of what comes through a channel of files, exact whatever dies."""

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
 from penstock.components.counting.countries import registration
-from penstock.components.counting.counts import Counts
+from penstock.components.counting.tally import Tally
 from penstock.errors import ConfigurationError
 
 By = Literal["day", "country", "host"]
@@ -85,7 +85,7 @@ def parse(line: bytes) -> Request | None:
 
 def requests_per(
     *by: By, utc: bool = False, countries: Callable[[str], str] | None = None
-) -> Callable[[Sequence[bytes]], Counts]:
+) -> Callable[[Sequence[bytes]], Tally]:
     """A function of an aggregate: counts the requests in a batch of lines. It is pure and never raises.
 
     Its tables: for "day" `days` (2015-05-17), for "country" `countries` (a code or a bucket), for both also `by_day`
@@ -104,7 +104,7 @@ def requests_per(
     find, day_of = (_WITH_TIME.findall, _day_in_utc) if utc else (_WITH_DATE.findall, _day)
     country_of = _remembered(countries or registration()) if "country" in by else None
 
-    def count(lines: Sequence[bytes]) -> Counts:
+    def count(lines: Sequence[bytes]) -> Tally:
         found: list[tuple[bytes, bytes]] = find(_text(lines))
         pairs, hosts = Counter[tuple[str, str]](), Counter[str]()
         bad = set()
@@ -120,7 +120,7 @@ def requests_per(
         tables = _tables(pairs) | {"hosts": hosts}
         places = enumerate(found) if bad else ()
         rejected = {place: _reason(lines[place]) for place, request in places if request in bad}
-        return Counts({name: tables[name] for name in wanted}, rejected)
+        return Tally({name: tables[name] for name in wanted}, rejected)
 
     return count
 

@@ -14,18 +14,18 @@ from typing import TypeAlias
 
 import msgspec
 
-from penstock.components.counting.counts import Counts
+from penstock.components.counting.tally import Tally
 from penstock.components.files.channel import Channel
 from penstock.components.files.intake import Stream
 from penstock.components.files.lines import CutLine
 from penstock.components.files.receiver import Batch
-from penstock.components.files.transitions import Counted
+from penstock.components.files.transitions import Totals
 from penstock.driver.steps import Aside, Step, Steps, verb
 from penstock.errors import BadCall, BlocksMissed
 from penstock.store.keys import check_name
 
 Tables: TypeAlias = Mapping[str, Mapping[str, int]]
-Function: TypeAlias = Callable[[Batch], Tables | Counts]
+Function: TypeAlias = Callable[[Batch], Tables | Tally]
 
 MOST = 20_000
 """Different keys in one step: some twenty milliseconds of server time."""
@@ -37,7 +37,7 @@ _pack = msgspec.msgpack.Encoder().encode
 _row = msgspec.json.Encoder().encode
 
 
-class Tally:
+class Unsettled:
     """What was counted and not settled yet."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Tally:
         self._begin()
         return packed
 
-    def add(self, lines: int, found: Counts) -> None:
+    def add(self, lines: int, found: Tally) -> None:
         self._lines += lines
         for name, counts in found.tables.items():
             table = self._tables.setdefault(name, Counter())
@@ -88,7 +88,7 @@ class Aggregate:
         self._log = channel.log
         self._drivers = channel._drivers
 
-    def __call__(self, batch: Batch) -> Tables | Counts:
+    def __call__(self, batch: Batch) -> Tables | Tally:
         return self.__wrapped__(batch)
 
     def __repr__(self) -> str:
@@ -97,7 +97,7 @@ class Aggregate:
     # --- count ---
 
     @verb
-    def run(self, *, wait: float | None = None, share: bool = False) -> Steps[Counted]:
+    def run(self, *, wait: float | None = None, share: bool = False) -> Steps[Totals]:
         """Count until the channel is closed and all was counted; answers with the totals.
 
         wait   seconds to wait for more, then it returns; None: until the channel is closed
@@ -105,49 +105,49 @@ class Aggregate:
                Without it a second process waits, and takes over when the first is gone
 
         The function is given a batch of lines (see `Receiver.batches`) and answers with counts, table -> key -> count,
-        or `Counts` if it rejects lines. What it answers must depend on these lines alone: after a crash it is asked
+        or `Tally` if it rejects lines. What it answers must depend on these lines alone: after a crash it is asked
         again. A line longer than a megabyte, a file that is damaged or that its sender gave up, are noted among the
         rejected. What the function raises ends the run, and nothing of its batch is counted. Raises BlocksMissed once
         where this receiver was passed over; run again, it goes on. One round trip a megabyte.
         """
-        tally = Tally()
+        unsettled = Unsettled()
         stream = self.receiver.batches(wait=wait, share=share)
-        stream.along(tally.take)
-        return self._run(stream, tally)
+        stream.along(unsettled.take)
+        return self._run(stream, unsettled)
 
-    def _run(self, stream: Stream[Batch], tally: Tally) -> Steps[Counted]:
+    def _run(self, stream: Stream[Batch], unsettled: Unsettled) -> Steps[Totals]:
         try:
             while True:
                 yield from stream.fill()
                 batches, error = stream.taken()
                 if not batches and error is None:
                     break
-                yield Aside(partial(self._count, batches, tally))
+                yield Aside(partial(self._count, batches, unsettled))
                 if error is not None:
-                    tally.note("", 0, str(error))
-                if tally.keys > MOST or isinstance(error, BlocksMissed):
+                    unsettled.note("", 0, str(error))
+                if unsettled.keys > MOST or isinstance(error, BlocksMissed):
                     yield from stream.commit()
                 if isinstance(error, BlocksMissed):
                     raise error
         except BaseException:
             yield from stream.leave()
             raise
-        totals: Counted = yield self._log.totals(self.receiver.name)
+        totals: Totals = yield self._log.totals(self.receiver.name)
         return totals
 
-    def _count(self, batches: Sequence[Batch], tally: Tally) -> None:
+    def _count(self, batches: Sequence[Batch], unsettled: Unsettled) -> None:
         for batch in batches:
             numbers: Sequence[int] = range(batch.first, batch.first + len(batch))
             good = batch
             if any(type(line) is CutLine for line in batch):
-                good, numbers = _without_cut(batch, tally)
+                good, numbers = _without_cut(batch, unsettled)
             found = self.__wrapped__(good)
-            checked = self._checked(found if isinstance(found, Counts) else Counts(found))
-            tally.add(len(batch), checked)
+            checked = self._checked(found if isinstance(found, Tally) else Tally(found))
+            unsettled.add(len(batch), checked)
             for place, reason in checked.rejected.items():
-                tally.reject(batch.file, numbers[place], reason)
+                unsettled.reject(batch.file, numbers[place], reason)
 
-    def _checked(self, found: Counts) -> Counts:
+    def _checked(self, found: Tally) -> Tally:
         try:
             for name, counts in found.tables.items():
                 check_name("table", name)
@@ -156,14 +156,14 @@ class Aggregate:
                         raise TypeError(f"{key!r}: {n!r} in table {name!r}")
         except (AttributeError, TypeError, ValueError) as error:
             raise BadCall(
-                f"{self.__name__} must answer with counts, as {{'table': {{'key': 1}}}}, or Counts; not with {error}"
+                f"{self.__name__} must answer with counts, as {{'table': {{'key': 1}}}}, or Tally; not with {error}"
             ) from error
         return found
 
     # --- what was counted ---
 
     @verb
-    def totals(self) -> Step[Counted]:
+    def totals(self) -> Step[Totals]:
         """How many lines were counted and rejected so far, and which tables there are. One round trip."""
         return self._log.totals(self.receiver.name)
 
@@ -209,12 +209,12 @@ class Aggregate:
         return self._log.forget_counts(self.receiver.name)
 
 
-def _without_cut(batch: Batch, tally: Tally) -> tuple[Batch, list[int]]:
+def _without_cut(batch: Batch, unsettled: Unsettled) -> tuple[Batch, list[int]]:
     good, numbers = Batch(), list[int]()
     good.file, good.first = batch.file, batch.first
     for number, line in enumerate(batch, batch.first):
         if type(line) is CutLine:
-            tally.reject(batch.file, number, f"longer than {len(line):,} bytes")
+            unsettled.reject(batch.file, number, f"longer than {len(line):,} bytes")
         else:
             good.append(line)
             numbers.append(number)

@@ -117,7 +117,7 @@ class ChannelInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class Totals:
     """How far an aggregate is. Every line is counted or rejected: `lines` = `counted` + `rejected`."""
 
     lines: int
@@ -269,10 +269,10 @@ class ChannelLog(Log):
 
         return self._step("channel", (self.clock.now_ms,), read)
 
-    def totals(self, who: str) -> Step[Counted]:
-        def read(reply: Sequence[Any]) -> Counted:
+    def totals(self, who: str) -> Step[Totals]:
+        def read(reply: Sequence[Any]) -> Totals:
             lines, rejected, tables = reply
-            return Counted(lines, lines - rejected, rejected, tuple(sorted(name.decode() for name in tables)))
+            return Totals(lines, lines - rejected, rejected, tuple(sorted(name.decode() for name in tables)))
 
         return Step(self._scripts["totals"], self._declared, (who,), read)
 

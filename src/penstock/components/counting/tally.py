@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 
-class Counts(NamedTuple):
+class Tally(NamedTuple):
     """The counts of one batch of lines. Each line is in them or in `rejected`, never in both."""
 
     tables: Mapping[str, Mapping[str, int]]
