@@ -165,6 +165,21 @@ def scripts_walk_no_key_space(house: House) -> list[str]:
     ]
 
 
+def the_command_line_asks_inspect(house: House) -> list[str]:
+    """It goes neither round the inspector to the probe, nor through it to the app."""
+    faults = [
+        f"{module} imports the probe"
+        for module, target in _links(house)
+        if module.startswith("penstock.console.cli.") and target == "penstock.driver.probe"
+    ]
+    return faults + [
+        f"{path}:{node.lineno} reaches through the inspector"
+        for path, text in _python(house).items()
+        for node in ast.walk(ast.parse(text))
+        if path.startswith("penstock/console/cli/") and isinstance(node, ast.Attribute) and node.attr == "_app"
+    ]
+
+
 RULES: list[Rule] = [
     rooms_import_downward,
     components_are_siblings,
@@ -174,6 +189,7 @@ RULES: list[Rule] = [
     files_are_named_by_nouns,
     no_file_eats_the_rest,
     scripts_walk_no_key_space,
+    the_command_line_asks_inspect,
 ]
 
 
@@ -371,3 +387,13 @@ def test_a_walk_over_the_key_space_is_found():
     assert scripts_walk_no_key_space({"penstock/store/queue.lua": "redis.call('keys', '*')"})
     assert scripts_walk_no_key_space({"penstock/store/queue.lua": 'redis.pcall("SCAN", 0)'})
     assert scripts_walk_no_key_space({"penstock/store/queue.lua": "redis.call('GET', KEYS[1])"}) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["names = inspector._app.queue('mail')", "from penstock.driver import probe", "import penstock.driver.probe"],
+)
+def test_a_command_that_goes_round_the_inspector_is_found(text: str):
+    house = {"penstock/driver/__init__.py": "", "penstock/driver/probe.py": ""}
+    assert the_command_line_asks_inspect({**house, "penstock/console/cli/queue.py": text})
+    assert the_command_line_asks_inspect({**house, "penstock/console/inspect.py": text}) == []

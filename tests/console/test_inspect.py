@@ -7,7 +7,7 @@ import pytest
 
 from penstock.components.job import Status
 from penstock.components.transitions import Transitions
-from penstock.console.inspect import Inspector
+from penstock.console.inspect import DirectoryView, Inspector
 from penstock.errors import JobNotFound, PenstockError
 from penstock.settings import WorkerSettings
 from penstock.worker.worker import Worker
@@ -237,6 +237,18 @@ async def test_a_dead_letter_that_somebody_damaged_can_be_removed(do, app, look,
     assert await do(look.remove_all, "mail") == 2
     assert raw.exists(keys.base + "dead", keys.base + "jobs", keys.base + "reasons") == 0
     assert (await do(app.queue("mail").count)).dead == 0
+
+
+async def test_every_directory_is_found_with_its_names_and_no_other_apps(do, app, look, make_app):
+    assert await do(look.directories) == []
+    await do(look.directory("guild:9").add_many, ["Ann", "名前"])
+    await do(look.directory("guild:10", shards=3, words=True).add_many, ["Bo Lee", "Cy", "Dee"])
+    await do(app.contacts("guild:11").touch, "Ann")
+    other = make_app(f"{app.settings.prefix}x")
+    await do(other.directory("theirs").add, "Ann")
+    assert await do(look.directories) == [DirectoryView("guild:10", 3), DirectoryView("guild:9", 2)]
+    for guild in (app.directory("guild:10"), other.directory("theirs")):
+        await do(guild.clear)
 
 
 async def test_a_server_says_what_it_is(do, look, nodes):

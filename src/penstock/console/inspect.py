@@ -1,7 +1,7 @@
 """The only questions that the command line, the dashboard and tests ask, and what an operator may do.
 
-What a queue or a job can tell or do by itself is asked there; here stands what needs more than one of them, or the
-server. All answers are frozen dataclasses.
+What a queue, a job or a directory can tell or do by itself is asked there; here stands what needs more than one of
+them, or the server. All answers are frozen dataclasses.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Literal
 
 from penstock.app import Penstock
 from penstock.components.chat import ChatInfo, Member
+from penstock.components.directory import Directory
 from penstock.components.job import JobInfo, Reason, Status, info_of, status_of
 from penstock.components.lock import LockInfo
 from penstock.components.queue import CHUNK, DeadLetter, Queue
@@ -89,6 +90,14 @@ class ChatView:
 
     chat: ChatInfo
     last_reader: Member | None
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryView:
+    """A directory, and how many names it has."""
+
+    name: str
+    names: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +266,25 @@ class Inspector:
                 readers = yield chat.roster(1)
                 views.append(ChatView(info, readers[0] if readers else None))
         return views
+
+    # --- directories ---
+
+    @verb
+    def directories(self) -> Steps[list[DirectoryView]]:
+        """Every directory, by name.
+
+        A round trip for each 1000 keys of the server, and two for each directory and one for each further shard of it.
+        """
+        views = []
+        for name in (yield from instances(self._app.settings.prefix, "directory")):
+            views.append(DirectoryView(name, (yield from self.directory(name).count_steps())))
+        return views
+
+    def directory(
+        self, name: str, *, accents: bool | None = None, words: bool | None = None, shards: int | None = None
+    ) -> Directory:
+        """One directory, to look names up and to change them; as `app.directory`. No round trip."""
+        return self._app.directory(name, accents=accents, words=words, shards=shards)
 
     # --- workers ---
 

@@ -19,7 +19,6 @@ from penstock.console.cli.where import HERE, AsJson, Limit, Where, Yes, agree
 from penstock.console.exits import Exit
 from penstock.console.names_file import Reject, read_names
 from penstock.console.readable import many, printable
-from penstock.driver.probe import instances
 from penstock.errors import ConfigurationError
 
 LOT = 20_000
@@ -43,15 +42,13 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
         Print one JSON document.
     """
     with where.open() as inspector:
-        app = inspector._app
-        names = app._driver.blocking.run(instances(app.settings.prefix, "directory"))
-        found = [{"name": name, "names": app.directory(name).count()} for name in names]
+        found = inspector.directories()
     if as_json:
         return show_json(found)
     if not found:
         return show("No directory here.")
     columns: dict[str, Kind] = {"directory": "name", "names": "number"}
-    return show_table(columns, [(one["name"], f"{one['names']:,}") for one in found])
+    return show_table(columns, [(one.name, f"{one.names:,}") for one in found])
 
 
 def import_(
@@ -92,7 +89,7 @@ def import_(
     kept = rejects or file.with_name(f"{file.name}.rejects")
     accents = None if ignore_accents is None else not ignore_accents
     with where.open() as inspector, _Rejects(kept) as rejected, _progress(file, quiet=as_json) as advance:
-        directory = inspector._app.directory(name, words=words, accents=accents, shards=shards)
+        directory = inspector.directory(name, words=words, accents=accents, shards=shards)
         before, began = directory.count(), time.monotonic()
         read = _import(directory, file, rejected, advance)
         names, seconds = directory.count(), time.monotonic() - began
@@ -191,7 +188,7 @@ def add(name: str, text: str, /, *, id: str | None = None, weight: float | None 
         For `top`.
     """
     with where.open() as inspector:
-        inspector._app.directory(name).add(text, id, weight=weight)
+        inspector.directory(name).add(text, id, weight=weight)
     show(f"{text} is in {name}.")
 
 
@@ -208,7 +205,7 @@ def rename(name: str, id: str, text: str, /, *, where: Where = HERE) -> int:
         The new name.
     """
     with where.open() as inspector:
-        known = inspector._app.directory(name).rename(id, text)
+        known = inspector.directory(name).rename(id, text)
     return _told(known, f"{id} is {text} now.", f"no id {id} in {name}")
 
 
@@ -236,7 +233,7 @@ def rm(
     if everything == bool(ids):
         raise ConfigurationError("name the ids to take out, or say --all")
     with where.open() as inspector:
-        directory = inspector._app.directory(name)
+        directory = inspector.directory(name)
         if everything:
             agree(f"This takes all {many(directory.count(), 'name')} out of {name}.", yes=yes)
             gone = directory.clear()
@@ -275,7 +272,7 @@ def complete(
         Print one JSON document.
     """
     with where.open() as inspector:
-        entries = inspector._app.directory(name).complete(prefix, limit, after=after, typos=typos)
+        entries = inspector.directory(name).complete(prefix, limit, after=after, typos=typos)
     _list(entries, as_json=as_json)
 
 
@@ -294,7 +291,7 @@ def top(name: str, prefix: str = "", /, *, limit: Limit = 10, where: Where = HER
         Print one JSON document.
     """
     with where.open() as inspector:
-        entries = inspector._app.directory(name).top(prefix, limit)
+        entries = inspector.directory(name).top(prefix, limit)
     _list(entries, as_json=as_json)
 
 
@@ -311,7 +308,7 @@ def get(name: str, id: str, /, *, where: Where = HERE, as_json: AsJson = False) 
         Print one JSON document.
     """
     with where.open() as inspector:
-        entry = inspector._app.directory(name).get(id)
+        entry = inspector.directory(name).get(id)
     if as_json:
         show_json(None if entry is None else {"name": entry.name, "id": entry.id})
         return Exit.FAILED if entry is None else Exit.OK
@@ -331,7 +328,7 @@ def count(name: str, prefix: str = "", /, *, where: Where = HERE, as_json: AsJso
         Print one JSON document.
     """
     with where.open() as inspector:
-        found = inspector._app.directory(name).count(prefix)
+        found = inspector.directory(name).count(prefix)
     if as_json:
         show_json({"directory": name, "prefix": prefix, "count": found})
     else:
