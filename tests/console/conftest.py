@@ -1,4 +1,4 @@
-"""The command line as a user has it: a process of its own, in a folder of its own."""
+"""The command line: as a user has it, a process of its own in a folder of its own, or quicker, in the test's."""
 
 import os
 import signal
@@ -10,10 +10,15 @@ from typing import Any
 
 import pytest
 
-import penstock
+import penstock as package
+from penstock import Penstock
+from penstock.console.cli import main
+from tests.conftest import Apps
+from tests.servers import Server
 
 Start = Callable[..., subprocess.Popen[str]]
 Run = Callable[..., subprocess.CompletedProcess[str]]
+Command = Callable[..., tuple[int, str, str]]
 
 TELL = """
 from pathlib import Path
@@ -24,7 +29,7 @@ def tell() -> None:
 """
 """For tasks that say when they have begun: what is only in hand is handed back at a stop, and not charged."""
 
-HERE = Path(penstock.__file__).parents[1]
+HERE = Path(package.__file__).parents[1]
 
 
 @pytest.fixture
@@ -62,6 +67,30 @@ def run(start: Start) -> Run:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     return to_the_end
+
+
+@pytest.fixture
+def penstock(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs one command in this process; answers its exit code, stdout and stderr."""
+
+    def command(*words: str) -> tuple[int, str, str]:
+        code = main(words)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return command
+
+
+@pytest.fixture
+def shop(apps: Apps, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Penstock]:
+    """An app, and an environment and a folder that lead the command line to it."""
+    app = apps.make()
+    monkeypatch.setenv("PENSTOCK_URL", server.address)
+    monkeypatch.setenv("PENSTOCK_PREFIX", app.settings.prefix)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.chdir(tmp_path)
+    yield app
+    app.close()
 
 
 @pytest.fixture

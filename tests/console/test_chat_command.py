@@ -2,31 +2,24 @@
 
 import json
 
-from penstock.console.cli import main
+from penstock import Penstock
 from penstock.console.exits import Exit
-from tests.conftest import Apps
-from tests.servers import Server
+from tests.console.conftest import Command
 
 
-def test_chats_are_listed_with_who_is_furthest_behind(apps: Apps, server: Server, monkeypatch, tmp_path, capsys):
-    app = apps.make()
-    monkeypatch.setenv("PENSTOCK_URL", server.address)
-    monkeypatch.setenv("PENSTOCK_PREFIX", app.settings.prefix)
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.chdir(tmp_path)
-    assert main(["chat", "ls"]) == Exit.OK
-    assert capsys.readouterr().out.strip() == "No chat here."
+def test_chats_are_listed_with_who_is_furthest_behind(shop: Penstock, penstock: Command):
+    assert penstock("chat", "ls") == (Exit.OK, "No chat here.\n", "")
 
-    chat = app.chats.create(["ada", "名前"], sender="bo", message="hi", id="a}b%\x1b[31m")
+    chat = shop.chats.create(["ada", "名前"], sender="bo", message="hi", id="a}b%\x1b[31m")
     chat.reader("ada").ack(1)
     chat.reader("bo").ack(1)
-    assert main(["chat", "ls", "--json"]) == Exit.OK
-    (one,) = json.loads(capsys.readouterr().out)
+    code, out, _ = penstock("chat", "ls", "--json")
+    (one,) = json.loads(out)
+    assert code == Exit.OK
     assert (one["chat"]["id"], one["chat"]["readers"], one["chat"]["last"]) == (chat.id, 3, 1)
     assert (one["last_reader"]["name"], one["last_reader"]["unread"]) == ("名前", 1)
-    assert main(["chat", "ls"]) == Exit.OK
-    shown = capsys.readouterr().out
+    code, shown, _ = penstock("chat", "ls")
+    assert code == Exit.OK
     assert "名前" in shown
     assert "never" in shown
     assert "\x1b" not in shown
-    app.close()

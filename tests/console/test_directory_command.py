@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from penstock import Entry, Penstock
-from penstock.console.cli import main
 from penstock.console.exits import Exit
 from penstock.console.names_file import LONGEST_LINE, Reject, read_names
 from tests.servers import Server
@@ -48,30 +47,6 @@ def test_an_empty_file_has_no_names():
 
 
 # --- the commands ---
-
-
-@pytest.fixture
-def shop(apps, server, monkeypatch, tmp_path):
-    """An app, and an environment and a folder that lead the command line to it."""
-    app = apps.make()
-    monkeypatch.setenv("PENSTOCK_URL", server.address)
-    monkeypatch.setenv("PENSTOCK_PREFIX", app.settings.prefix)
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.chdir(tmp_path)
-    yield app
-    app.close()
-
-
-@pytest.fixture
-def penstock(capsys):
-    """Runs one command in this process; answers its exit code, stdout and stderr."""
-
-    def run(*words):
-        code = main(words)
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
 
 
 def test_a_file_is_imported_and_again(shop: Penstock, penstock, tmp_path: Path):

@@ -10,7 +10,7 @@ import unicodedata
 import pytest
 
 from penstock import Penstock
-from penstock.console.cli import COMMANDS, main
+from penstock.console.cli import COMMANDS
 from penstock.console.exits import Exit
 from penstock.settings import WorkerSettings
 from penstock.worker.worker import Worker
@@ -18,33 +18,9 @@ from tests.servers import Server
 
 
 @pytest.fixture
-def shop(apps, server, monkeypatch, tmp_path):
-    """An app, and an environment and a folder that lead the command line to it."""
-    app = apps.make()
-    monkeypatch.setenv("PENSTOCK_URL", server.address)
-    monkeypatch.setenv("PENSTOCK_PREFIX", app.settings.prefix)
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.chdir(tmp_path)
-    yield app
-    app.close()
-
-
-@pytest.fixture
 def start():
     with contextlib.ExitStack() as started:
         yield lambda *options: started.enter_context(Server(*options))
-
-
-@pytest.fixture
-def penstock(capsys):
-    """Runs one command in this process; answers its exit code, stdout and stderr."""
-
-    def run(*words):
-        code = main(words)
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
 
 
 class Keyboard(io.StringIO):

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from penstock import Penstock
-from penstock.console.cli import main
 from penstock.console.exits import Exit
 from penstock.driver import embedded, keeper
 from tests.servers import eventually
@@ -23,16 +22,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     embedded.stop(tmp_path / embedded.HOME)
-
-
-@pytest.fixture
-def penstock(capsys):
-    def run(*words):
-        code = main(words)
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
 
 
 def told(penstock):
