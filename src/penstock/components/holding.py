@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from penstock.components.renewal import Renewer, now, valid_until
-from penstock.driver.steps import Drivers, Listen, Step, Steps, Wait, Waiter, verb
+from penstock.driver.steps import Drivers, Listen, Step, Steps, doze, verb
 from penstock.errors import LeaseLost, PenstockError
 from penstock.store.keys import COMMON_INBOX
 from penstock.store.scripts import Library, Script
@@ -358,7 +358,7 @@ class Leased(Generic[H]):
                 if not stay:
                     return None
                 ticket = answer.ticket
-                yield from _doze(waiter, answer.delay, deadline)
+                yield from doze(waiter, answer.delay, deadline)
         except BaseException:
             yield self.step(self.moves["release"], request)
             raise
@@ -419,14 +419,3 @@ class Leased(Generic[H]):
         if not entered:
             del self._entered[who]
         return held
-
-
-def _doze(waiter: Waiter, delay: float, deadline: float | None) -> Steps[None]:
-    """Sleep until told to come, until the time the server named, or until the deadline."""
-    until = time.monotonic() + delay
-    if deadline is not None:
-        until = min(until, deadline)
-    while (left := until - time.monotonic()) > 0:
-        for message in (yield Wait(waiter, left)):
-            told = int(message) / 1000 if message.isdecimal() else 0.0
-            until = min(until, time.monotonic() + told)

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 from penstock import codec
 from penstock.driver.steps import Arg, Drivers, Listen, Step, Steps, Wait, verb
 from penstock.errors import BadCall, ChatExists, ChatGone, MessageError, NoSpace, NotAMember, PenstockError
-from penstock.settings import Settings
+from penstock.settings import REMEMBERED, Settings
 from penstock.store.keys import LogKeys
 from penstock.store.scripts import Library
 
@@ -375,7 +375,7 @@ def until_found(
         while True:
             left = None if deadline is None else deadline - time.monotonic()
             last = left is not None and left <= 0
-            answer = yield ask(waiter.address, 0.0 if last else every * 2.5)
+            answer = yield ask(waiter.address, 0.0 if last else every * REMEMBERED)
             if last or found(answer):
                 return answer
             pauses = (every, left, due(answer))

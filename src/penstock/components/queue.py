@@ -28,9 +28,9 @@ from penstock.components.transitions import (
     WorkerInfo,
     milliseconds,
 )
-from penstock.driver.steps import Drivers, Listen, Step, Steps, Wait, verb
+from penstock.driver.steps import Drivers, Listen, Step, Steps, doze, verb
 from penstock.errors import LeaseLost
-from penstock.settings import Settings
+from penstock.settings import REMEMBERED, Settings
 from penstock.store.keys import QueueKeys, check_name
 from penstock.store.record import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID, draft, mint_id
 from penstock.tasks.definition import Options
@@ -378,7 +378,7 @@ class Queue:
                 number += 1
                 left = None if deadline is None else deadline - time.monotonic()
                 last = left is not None and left <= 0
-                sleep = 0.0 if last else self.settings.sleep * 2.5
+                sleep = 0.0 if last else self.settings.sleep * REMEMBERED
                 turn = yield self.transitions.turn(
                     me, number, lease=lease, want=n, trial="alone", address=waiter.address, sleep=sleep, once=True
                 )
@@ -387,7 +387,8 @@ class Queue:
                 if not turn.alive or turn.more:
                     me, number = mint_id(), 0  # with empty hands and awake it has left
                 else:
-                    yield from self._doze(waiter, turn.due_in, deadline)
+                    every = self.settings.sleep
+                    yield from doze(waiter, every if turn.due_in is None else min(every, turn.due_in), deadline)
         except BaseException:
             yield from self.abandon(me)
             yield self.transitions.turn(mint_id(), 1, lease=lease, want=0, address=waiter.address, once=True)
@@ -405,19 +406,6 @@ class Queue:
             some, rest = started[at : at + SLICE], at + SLICE < len(started)
             left, done = yield self.transitions.abandon(me, ending, text, some, more=rest)
             at += SLICE if done else 0
-
-    def _doze(self, waiter: Any, due_in: float | None, deadline: float | None) -> Steps[None]:
-        """Sleep until woken, until the time the server named, or until it is time to say that we still sleep."""
-        until = time.monotonic() + min(self.settings.sleep, due_in if due_in is not None else self.settings.sleep)
-        while True:
-            if deadline is not None:
-                until = min(until, deadline)
-            left = until - time.monotonic()
-            if left <= 0:
-                return
-            for message in (yield Wait(waiter, left)):
-                delay = int(message) / 1000 if message.isdigit() else 0.0
-                until = min(until, time.monotonic() + delay)
 
     # --- look after ---
 

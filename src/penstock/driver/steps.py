@@ -17,6 +17,7 @@ yield further Steps to hand back its place in line.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
@@ -146,6 +147,21 @@ class Aside:
 
 Effect: TypeAlias = Step[Any] | Several | Listen | Wait | Nodes | Ask | Sleep | Aside
 Steps: TypeAlias = Generator[Effect, Any, R]
+
+
+def called_in(message: str) -> float:
+    """In how many seconds a message asks its waiter to look: "<n>" in n ms; any other: now."""
+    return int(message) / 1000 if message.isdecimal() else 0.0
+
+
+def doze(waiter: Waiter, pause: float, deadline: float | None) -> Steps[None]:
+    """Sleep for `pause` seconds, or less: to the deadline, a time of the steady clock, or to when a message asks."""
+    until = time.monotonic() + pause
+    if deadline is not None:
+        until = min(until, deadline)
+    while (left := until - time.monotonic()) > 0:
+        for message in (yield Wait(waiter, left)):
+            until = min(until, time.monotonic() + called_in(message))
 
 
 class BlockingDriver(Protocol):

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from penstock.components.queue import Queue
 from penstock.components.transitions import Claim, Introduction, Settlement, Turn
-from penstock.driver.steps import Step
-from penstock.settings import MiB
+from penstock.driver.steps import Step, called_in
+from penstock.settings import REMEMBERED, MiB
 from penstock.store.record import mint_id
 from penstock.worker.board import Shown
 
@@ -75,7 +75,7 @@ class Feed:
                 settlements=self._sent,
                 trial="beside" if want and self._free_for_trial() else "",
                 address=self.address,
-                sleep=self.sleep * 2.5 if want else 0.0,
+                sleep=self.sleep * REMEMBERED if want else 0.0,
                 once=leave,
                 who=self._who if self._number == 1 else None,
             )
@@ -130,7 +130,6 @@ class Feed:
         return bool(self.settled) or self._unanswered is not None
 
     def woken(self, messages: list[str]) -> None:
-        """Messages came for this sleeper: "0" now, "<n>" in n ms, anything else: look."""
+        """Messages came for this sleeper: it wakes when the first of them asks."""
         for message in messages:
-            delay = int(message) / 1000 if message.isdigit() else 0.0
-            self.wake_at = min(self.wake_at, time.monotonic() + delay)
+            self.wake_at = min(self.wake_at, time.monotonic() + called_in(message))
