@@ -89,7 +89,7 @@ def test_settings_of_a_new_directory(shop: Penstock, penstock, tmp_path: Path):
     shop.directory("g").clear()
 
 
-def test_names_are_looked_up_and_changed_by_hand(shop: Penstock, penstock):
+def test_names_are_looked_up_and_changed_by_hand(shop: Penstock, server: Server, penstock):
     assert penstock("directory", "add", "g", "Ma Smith", "--id", "u1", "--weight", "5") == (
         Exit.OK, "Ma Smith is in g.\n", "",
     )  # fmt: skip
@@ -116,6 +116,7 @@ def test_names_are_looked_up_and_changed_by_hand(shop: Penstock, penstock):
     assert penstock("directory", "rm", "g", "u1", "u9") == (Exit.FAILED, "Took 1 name out of g.\n", "")
     code, _, err = penstock("directory", "rm", "g", "--all")
     assert code == Exit.USAGE
+    assert f"takes all 2 names out of g, at {server.address}, prefix {shop.settings.prefix!r}.\n" in err
     assert "add --yes" in err
     assert penstock("directory", "rm", "g")[0] == Exit.USAGE
     assert penstock("directory", "rm", "g", "--all", "--yes")[:2] == (Exit.OK, "Took 2 names out of g.\n")

@@ -229,13 +229,13 @@ class Worker:
         if len(self.feeds) == 1:
             await self._turn(feed, want)
             return
-        turn = self._unanswered.get(feed) or asyncio.create_task(self._turn(feed, want))
-        await asyncio.wait([turn], timeout=0 if feed in self._unanswered else _UNANSWERED)
+        earlier = self._unanswered.get(feed)
+        turn = self._unanswered[feed] = earlier or asyncio.create_task(self._turn(feed, want))
+        await asyncio.wait([turn], timeout=0 if earlier else _UNANSWERED)
         if turn.done():
-            self._unanswered.pop(feed, None)
+            del self._unanswered[feed]
             turn.result()
-        elif feed not in self._unanswered:
-            self._unanswered[feed] = turn
+        elif not earlier:
             turn.add_done_callback(lambda _: self._pulse.set())
 
     async def _turn(self, feed: Feed, want: int, *, leave: bool = False) -> None:

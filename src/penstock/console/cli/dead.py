@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, TypeAlias
 
 from cyclopts import Parameter
@@ -12,6 +12,7 @@ from penstock.console.cli.job import text
 from penstock.console.cli.outcomes import tell
 from penstock.console.cli.where import HERE, AsJson, Limit, Offset, Where, Yes, agree
 from penstock.console.exits import Exit
+from penstock.console.inspect import Inspector
 from penstock.console.readable import age, many
 from penstock.errors import ConfigurationError
 
@@ -88,9 +89,8 @@ def retry(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE
     with where.open() as inspector:
         if (queue := _all_of(ids, all_of)) is None:
             return tell(inspector.requeue(*ids), "requeued", "only a dead letter can be retried")
-        dead = inspector.dead(queue)
-        agree(f"This runs {many(dead.count, 'dead letter')} of queue {queue} again, at {inspector.place}.", yes=yes)
-        show(f"Requeued {many(inspector.requeue_all(queue, dead.till), 'job')} of {queue}.")
+        done = _do_to_all(inspector, queue, "runs {} again", inspector.requeue_all, yes=yes)
+        show(f"Requeued {many(done, 'job')} of {queue}.")
         return Exit.OK
 
 
@@ -110,11 +110,17 @@ def rm(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE) -
         if (queue := _all_of(ids, all_of)) is None:
             agree(f"This deletes {many(len(ids), 'dead letter')} for good, at {inspector.place}.", yes=yes)
             return tell(inspector.remove(*ids), "removed", "only a dead letter can be removed")
-        dead = inspector.dead(queue)
-        what = f"This deletes {many(dead.count, 'dead letter')} of queue {queue} for good, at {inspector.place}."
-        agree(what, yes=yes)
-        show(f"Removed {many(inspector.remove_all(queue, dead.till), 'dead letter')} of {queue}.")
+        done = _do_to_all(inspector, queue, "deletes {} for good", inspector.remove_all, yes=yes)
+        show(f"Removed {many(done, 'dead letter')} of {queue}.")
         return Exit.OK
+
+
+def _do_to_all(inspector: Inspector, queue: str, what: str, act: Callable[[str, int], int], *, yes: bool) -> int:
+    """Of the queue's dead letters those that are there now, if somebody agrees; how many it was done to."""
+    dead = inspector.dead(queue)
+    letters = f"{many(dead.count, 'dead letter')} of queue {queue}"
+    agree(f"This {what.format(letters)}, at {inspector.place}.", yes=yes)
+    return act(queue, dead.till)
 
 
 def _all_of(ids: Sequence[str], queue: str | None) -> str | None:
