@@ -166,8 +166,8 @@ def do(face: str) -> Do:
     return aio if face == "aio" else blocking
 
 
-async def until(true: Callable[[], Any], within: float = 5.0) -> None:
-    """Wait for a state; for those that no wake-up tells."""
+async def until(true: Callable[[], Any], within: float = 30.0) -> None:
+    """Wait for a state; for those that no wake-up tells. As patient as `eventually`."""
     deadline = time.monotonic() + within
     while not true():
         assert time.monotonic() < deadline, "it did not happen in time"

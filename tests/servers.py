@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,6 +44,19 @@ def eventually(true: Callable[[], Any], within: float = 30.0) -> None:
     while not true():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
+
+
+def interrupt_when(true: Callable[[], Any], after: float = 0.2) -> threading.Thread:
+    """Ctrl-C for this process, so many seconds after it is so: what waits has its answer and lies still by then."""
+
+    def press() -> None:
+        eventually(true)
+        time.sleep(after)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    return thread
 
 
 class Server:

@@ -69,7 +69,7 @@ class Shop:
 
     async def is_open(self) -> None:
         job = await self.add.enqueue.aio(1, 2)
-        assert await job.result.aio(5) == 3
+        assert await job.result.aio(20) == 3
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def test_blocking_code_needs_no_loop(apps: Apps):
         job = app.queue("raw").put("x")
         (item,) = app.queue("raw").claim(wait=5)
         item.complete(7)
-        assert job.result(timeout=1) == 7
+        assert job.result(timeout=10) == 7
 
 
 @pytest.mark.parametrize(("kind", "name"), VERBS, ids=lambda part: getattr(part, "__name__", part))

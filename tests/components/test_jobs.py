@@ -125,7 +125,7 @@ async def test_an_own_id_is_free_when_its_job_is_done(queue: Queue, do: Do):
         assert await do(job.status) is Status.READY
         (item,) = await do(queue.claim)
         await do(item.complete, value)
-        assert await do(job.result, timeout=1) == value
+        assert await do(job.result, timeout=10) == value
 
 
 async def test_who_waits_for_an_own_id_gets_the_result_of_its_latest_job(queue: Queue, do: Do, raw: Any):
@@ -133,7 +133,7 @@ async def test_who_waits_for_an_own_id_gets_the_result_of_its_latest_job(queue: 
     (item,) = await do(queue.claim)
     await do(item.complete, "old")
     job = await do(queue.put, 2, id="mine")
-    waiting = asyncio.create_task(do(job.result, timeout=5))
+    waiting = asyncio.create_task(do(job.result, timeout=20))
     await until(lambda: waiting.done() or raw.exists(f"{queue.transitions.keys.base}waiters"))
     (item,) = await do(queue.claim)
     await do(item.complete, "new")

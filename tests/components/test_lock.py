@@ -2,9 +2,6 @@
 
 import asyncio
 import itertools
-import os
-import signal
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,9 +11,10 @@ import anyio.to_thread
 import pytest
 
 from penstock import Held, LeaseLost, Lock, LockTimeout, Penstock, Semaphore
+from penstock.components.renewal import now, valid_until
 from tests.conftest import Apps, Do, MakeApp, commands, until
 from tests.driver.proxy import Proxy
-from tests.servers import Server
+from tests.servers import Server, interrupt_when
 
 _numbers = itertools.count(1)
 
@@ -38,7 +36,7 @@ def no_lock_is_left(raw: Any, name: str):
 
 
 async def waiting(leased: Lock | Semaphore, n: int = 1) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while (await leased.info.aio()).waiting != n:
         assert time.monotonic() < deadline, "nobody joined the line"
         await asyncio.sleep(0.005)
@@ -209,7 +207,7 @@ async def test_who_waits_gets_it_with_the_release(app: Penstock, do: Do, name: s
     began = time.monotonic()
     await do(held.release)
     got = await second
-    assert time.monotonic() - began < 0.3
+    assert time.monotonic() - began < 1.8  # untold it would look after two seconds
     assert got.fence > held.fence
     got.check()
     await do(got.release)
@@ -220,7 +218,7 @@ async def test_a_wait_ends_when_its_time_is_over_and_leaves_no_place(app: Pensto
     began = time.monotonic()
     with pytest.raises(LockTimeout, match=r"within 0\.2 s"):
         await do(app.lock(name, lease=10, wait=0.2).acquire)
-    assert 0.2 <= time.monotonic() - began < 1
+    assert 0.2 <= time.monotonic() - began < 3
     assert (await app.lock(name, lease=1).info.aio()).waiting == 0
     await do(held.release)
 
@@ -252,7 +250,7 @@ async def test_a_newcomer_overtakes_nobody_though_the_lock_is_free(app: Penstock
     raw.delete(name)
     with pytest.raises(LockTimeout):
         await do(app.lock(name, lease=10, wait=0).acquire)
-    got = await asyncio.wait_for(second, 1)  # the newcomer has handed it over
+    got = await asyncio.wait_for(second, 1.8)  # the newcomer has handed it over
     with pytest.raises(LeaseLost):
         await do(held.release)
     got.check()
@@ -287,7 +285,7 @@ async def test_waits_for_many_locks_share_a_connection(app: Penstock, house: Any
     tasks = [asyncio.create_task(app.lock(one, lease=10).acquire.aio()) for one in names]
     for one in names:
         await waiting(app.lock(one, lease=1))
-    assert len(house.blocked_readers()) == 1
+    await until(lambda: len(house.blocked_readers()) == 1)
     for held in helds:
         await held.release.aio()
     for held in await asyncio.gather(*tasks):
@@ -299,9 +297,9 @@ async def test_waits_for_many_locks_share_a_connection(app: Penstock, house: Any
 
 @one_place
 async def test_a_lock_is_renewed_while_it_is_held(app: Penstock, do: Do, name: str):
-    held = await do(app.lock(name, lease=0.5).acquire)
+    held = await do(app.lock(name, lease=0.9).acquire)
     for _ in range(5):
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.5)
         held.check()
         with pytest.raises(LockTimeout):
             await do(app.lock(name, lease=1, wait=0).acquire)
@@ -325,10 +323,11 @@ async def test_a_lease_counts_from_before_the_request(do: Do, start: Callable[..
     with server.frozen():
         looks = asyncio.create_task(do(app.lock("x", lease=1, wait=0).acquire))
         await asyncio.sleep(0.3)
+        thawed = now()
     with pytest.raises(LockTimeout):
         await looks
     held = await waits  # told after it lay down: what counts is when it came to take it
-    assert 9 < held.remaining < 10
+    assert valid_until(thawed, 10) <= held.valid_until <= valid_until(now(), 10)
     await do(held.release)
     with pytest.raises(LeaseLost):
         await do(other.release)
@@ -340,7 +339,7 @@ async def test_a_lock_whose_holder_was_dropped_is_not_renewed(app: Penstock, do:
     await do(app.lock(name, lease=0.5).acquire)
     began = time.monotonic()
     held = await do(app.lock(name, lease=10, wait=5).acquire)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 4
     await do(held.release)
 
 
@@ -349,7 +348,7 @@ async def test_a_loss_is_told_by_event_callback_check_and_at_the_exit(app: Penst
     told: list[Held] = []
 
     def work(held: Held) -> None:
-        raw.set(name, "another", px=1500)
+        raw.set(name, "another", px=60000)
         if face == "blocking":
             assert held.lost.wait(5)
             with pytest.raises(LeaseLost, match="the server has it no more"):
@@ -418,7 +417,7 @@ async def test_a_lock_of_a_silent_server_is_lost_in_time(make_app: MakeApp, do: 
     with server.frozen():
         began = time.monotonic()
         await until(held.lost.is_set)
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 3  # a reply is waited for longer
         with pytest.raises(LeaseLost, match="did not answer"):
             held.check()
     await app.aclose()
@@ -441,10 +440,10 @@ async def test_a_restarted_server_has_no_lock_and_the_owner_is_told(do: Do, star
 async def test_a_server_that_forgot_its_scripts_and_a_cut_connection_cost_nothing(
     app: Penstock, do: Do, name: str, nodes: list[Any]
 ):
-    held = await do(app.lock(name, lease=0.6).acquire)
-    second = asyncio.create_task(do(app.lock(name, lease=0.6).acquire))
+    held = await do(app.lock(name, lease=0.9).acquire)
+    second = asyncio.create_task(do(app.lock(name, lease=0.9).acquire))
     await waiting(app.lock(name, lease=1))
-    for _ in range(5):
+    for _ in range(8):
         for node in nodes:
             node.script_flush()
             node.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
@@ -458,10 +457,10 @@ async def test_a_server_that_forgot_its_scripts_and_a_cut_connection_cost_nothin
 
 
 async def test_the_lock_of_a_dead_owner_passes_on_within_its_lease(app: Penstock, do: Do, name: str, raw: Any):
-    raw.set(name, "penstock/elsewhere/1/dead", px=1000)
     began = time.monotonic()
-    held = await do(app.lock(name, lease=10, wait=5).acquire)
-    assert 0.9 < time.monotonic() - began < 1.4
+    raw.set(name, "penstock/elsewhere/1/dead", px=1000)
+    held = await do(app.lock(name, lease=10, wait=20).acquire)
+    assert 1 <= time.monotonic() - began < 4
     await do(held.release)
 
 
@@ -477,7 +476,7 @@ async def test_a_dead_waiter_is_passed_over(app: Penstock, do: Do, name: str, ra
     began = time.monotonic()
     await do(held.release)
     got = await second
-    assert 1.5 < time.monotonic() - began < 3
+    assert 1.5 < time.monotonic() - began < 3.9  # twice would be four seconds
     await do(got.release)
 
 
@@ -497,7 +496,7 @@ async def test_who_hands_over_has_another_look_though_none_would_come_for_long(
     await app._drivers.aio.run(lock.step(lock.moves["release"], mine))
     began = time.monotonic()
     await do((await waits).release)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 8  # of itself it would look after twenty seconds
 
 
 @one_place
@@ -550,10 +549,10 @@ async def test_several_do_not_overtake_who_is_before_them_in_one_line(app: Penst
     await asyncio.sleep(0.05)
     assert not second.done()
     await do(of_c.release)
-    held = await asyncio.wait_for(first, 1)
+    held = await asyncio.wait_for(first, 1.8)
     assert not second.done()
     await do(held.release)
-    await do((await asyncio.wait_for(second, 1)).release)
+    await do((await asyncio.wait_for(second, 1.8)).release)
 
 
 @one_place
@@ -565,7 +564,7 @@ async def test_philosophers_do_not_starve(app: Penstock, name: str):
     async def dine(seat: int) -> None:
         for _ in range(6):
             mine = (seat, (seat + 1) % 5)
-            async with app.lock([forks[n] for n in mine], lease=10, wait=20):
+            async with app.lock([forks[n] for n in mine], lease=10, wait=60):
                 for fork in mine:
                     used[fork] += 1
                 assert all(used[fork] == 1 for fork in mine)
@@ -574,7 +573,7 @@ async def test_philosophers_do_not_starve(app: Penstock, name: str):
                     used[fork] -= 1
             eaten[seat] += 1
 
-    await asyncio.wait_for(asyncio.gather(*map(dine, range(5))), 20)
+    await asyncio.wait_for(asyncio.gather(*map(dine, range(5))), 60)
     assert eaten == [6] * 5
 
 
@@ -637,11 +636,10 @@ async def test_a_release_that_is_cancelled_is_done(app: Penstock, name: str):
 def test_an_interrupted_wait_leaves_nothing(apps: Apps, raw: Any, name: str):
     with apps.make() as app:
         held = app.lock(name, lease=10).acquire()
-        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
+        interrupt = interrupt_when(lambda: app.lock(name, lease=1).info().waiting)
         with pytest.raises(KeyboardInterrupt):
             app.lock(name, lease=10).acquire()
-        timer.join()
+        interrupt.join()
         assert app.lock(name, lease=1).info().waiting == 0
         held.release()
 
@@ -701,14 +699,14 @@ async def test_another_librarys_lock_is_respected(app: Penstock, do: Do, name: s
     began = time.monotonic()
     foreign.release()  # tells nobody
     held = await waits
-    assert time.monotonic() - began < 5.5
+    assert time.monotonic() - began < 8  # the foreign lease would have run out after ten seconds
     await do(held.release)
 
 
 async def test_another_library_respects_ours(app: Penstock, do: Do, name: str, foreign: Any):
     held = await do(app.lock(name, lease=10).acquire)
     assert not foreign.acquire(blocking=False)
-    waits = asyncio.create_task(anyio.to_thread.run_sync(partial(foreign.acquire, blocking_timeout=5)))
+    waits = asyncio.create_task(anyio.to_thread.run_sync(partial(foreign.acquire, blocking_timeout=30)))
     await asyncio.sleep(0.05)
     await do(held.release)
     assert await waits
@@ -759,11 +757,11 @@ async def test_a_full_server_locks_nothing_new_and_still_releases(do: Do, start:
 
     server = start()
     app = Penstock(server.address)
-    held = await do(app.lock("x", lease=0.6).acquire)
+    held = await do(app.lock("x", lease=1).acquire)
     server.client.config_set("maxmemory", 1)
     with pytest.raises(ServerFull):
         await do(app.lock("y", lease=1).acquire)
-    await asyncio.sleep(0.8)
+    await asyncio.sleep(1.3)
     held.check()
     await do(held.release)
     assert server.client.get("x") is None

@@ -1,12 +1,9 @@
 """Rate limits: never more than they say by the server's clock, in order of arrival, and what is not used comes back."""
 
 import asyncio
-import os
 import random
-import signal
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio.to_thread
@@ -16,9 +13,9 @@ import pytest
 from penstock import Penstock, RateLimit, RateLimited, ServerFull
 from penstock.components import numbering
 from penstock.components.numbering import Caller
-from tests.conftest import Apps, Do, commands
+from tests.conftest import Apps, Do, commands, until
 from tests.driver.proxy import Proxy
-from tests.servers import Server
+from tests.servers import Server, interrupt_when
 
 one_place = pytest.mark.parametrize("place", ["valkey"])
 one_face = pytest.mark.parametrize("face", ["aio"])
@@ -63,9 +60,9 @@ async def test_several_at_once(rate: Make, do: Do):
 
 @one_face
 async def test_a_bucket_holds_what_burst_says_and_fills_by_the_limit(app: Penstock, do: Do):
-    limit = app.rate_limit("x", limit=10, per=1, burst=2)
+    limit = app.rate_limit("x", limit=10, per=15, burst=2)
     assert [bool(await do(limit.try_acquire)) for _ in range(3)] == [True, True, False]
-    await asyncio.sleep(0.11)
+    await asyncio.sleep(1.55)
     assert await do(limit.try_acquire)
     big = app.rate_limit("y", limit=1, per=60, burst=5)
     assert (await do(big.try_acquire, 5)).remaining == 0
@@ -86,10 +83,18 @@ async def test_a_window_never_has_more_than_its_limit(app: Penstock, do: Do, ser
     stored = [at for _, at in server.client.zrange(limit._keys[0] + "window", 0, -1, withscores=True)]
     assert all(later - earlier >= 200_000 for earlier, later in zip(stored, stored[5:], strict=False))
     assert moments[-1] - moments[0] >= 1.0  # thirty: the first five at once, five more every 0.2 s
-    assert moments[-1] - moments[0] < 6.0
+    assert moments[-1] - moments[0] < 15.0
 
 
-async def test_who_waits_is_let_through_in_order_of_arrival(rate: Make, do: Do, kind: str):
+async def in_line(nodes: list[Any], waits: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """It waits, and the server knows."""
+    sent = sum(map(commands, nodes))
+    task = asyncio.create_task(waits)
+    await until(lambda: sum(map(commands, nodes)) > sent)
+    return task
+
+
+async def test_who_waits_is_let_through_in_order_of_arrival(rate: Make, do: Do, kind: str, nodes: list[Any]):
     limit, order = (
         rate(
             limit=1 if kind == "window" else 10,
@@ -105,10 +110,7 @@ async def test_who_waits_is_let_through_in_order_of_arrival(rate: Make, do: Do, 
         assert (await do(limit.acquire)).allowed
         order.append((n, time.monotonic() - began))
 
-    tasks = []
-    for n in range(4):
-        tasks.append(asyncio.create_task(use(n)))
-        await asyncio.sleep(0.02)
+    tasks = [await in_line(nodes, use(n)) for n in range(4)]
     await asyncio.gather(*tasks)
     assert [n for n, _ in order] == [0, 1, 2, 3]
     for n, at in order:
@@ -123,7 +125,7 @@ async def test_a_wait_that_would_be_too_long_is_refused_at_once_and_takes_nothin
         await do(limit.acquire)
     with pytest.raises(TimeoutError, match="wait=0 is less"):
         await do(limit.acquire, wait=0)
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 5
     assert 55 < caught.value.retry_after <= 60
     assert (await do(limit.try_acquire)).wait <= 60
 
@@ -135,6 +137,7 @@ async def test_who_waits_sends_nothing(rate: Make, nodes: list[Any], kind: str):
     await limit.try_acquire.aio()
     sent = sum(map(commands, nodes))
     tasks = [asyncio.create_task(limit.acquire.aio()) for _ in range(100)]
+    await until(lambda: sum(map(commands, nodes)) - sent == 100)
     await asyncio.sleep(0.5)
     assert sum(map(commands, nodes)) - sent == 100
     for task in tasks:
@@ -145,43 +148,35 @@ async def test_who_waits_sends_nothing(rate: Make, nodes: list[Any], kind: str):
 # --- handed back ---
 
 
-async def test_a_wait_that_is_cancelled_hands_its_turn_back(rate: Make, do: Do, kind: str):
+async def test_a_wait_that_is_cancelled_hands_its_turn_back(rate: Make, do: Do, kind: str, nodes: list[Any]):
     limit = rate(limit=1)
     await limit.acquire.aio()
     for _ in range(3):
-        tasks = [asyncio.create_task(limit.acquire.aio()) for _ in range(3)]
-        await asyncio.sleep(0.1)
+        tasks = [await in_line(nodes, limit.acquire.aio()) for _ in range(3)]
         for task in tasks:  # the first in line goes first
             task.cancel()
             await asyncio.wait([task])
     assert 55 < (await do(limit.try_acquire)).wait <= 60
 
 
-async def test_turns_handed_back_in_any_order_are_as_if_they_never_were(rate: Make, do: Do):
+async def test_turns_handed_back_in_any_order_are_as_if_they_never_were(rate: Make, do: Do, nodes: list[Any]):
     limit = rate(limit=2)
     await do(limit.acquire, 2)
-    tasks = []
-    for _ in range(3):
-        tasks.append(asyncio.create_task(limit.acquire.aio()))
-        await asyncio.sleep(0.05)
+    tasks = [await in_line(nodes, limit.acquire.aio()) for _ in range(3)]
     for task in tasks:
         task.cancel()
         await asyncio.wait([task])
     assert (await do(limit.try_acquire, 2)).wait <= 60  # of another size: it could take none of the three
 
 
-async def test_a_turn_amid_others_goes_to_the_next_who_comes(rate: Make, do: Do):
+async def test_a_turn_amid_others_goes_to_the_next_who_comes(rate: Make, do: Do, nodes: list[Any]):
     limit = rate(limit=1)
     await limit.acquire.aio()
-    tasks = []
-    for _ in range(3):
-        tasks.append(asyncio.create_task(limit.acquire.aio()))
-        await asyncio.sleep(0.05)
+    tasks = [await in_line(nodes, limit.acquire.aio()) for _ in range(3)]
     tasks[1].cancel()
     await asyncio.wait([tasks[1]])
     assert 110 < (await do(limit.try_acquire)).wait <= 120  # its place
-    tasks.append(asyncio.create_task(limit.acquire.aio()))
-    await asyncio.sleep(0.1)
+    tasks.append(await in_line(nodes, limit.acquire.aio()))
     assert 230 < (await do(limit.try_acquire)).wait <= 240
     for task in (tasks[3], tasks[0], tasks[2]):
         task.cancel()
@@ -285,11 +280,10 @@ def test_an_interrupted_wait_hands_its_turn_back(apps: Apps, kind: Any):
     with apps.make() as app:
         limit = app.rate_limit("x", limit=1, per=60, kind=kind)
         limit.acquire()
-        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
+        interrupt = interrupt_when(lambda: limit.try_acquire().wait > 60)
         with pytest.raises(KeyboardInterrupt):
             limit.acquire()
-        timer.join()
+        interrupt.join()
         assert limit.try_acquire().wait <= 60
 
 

@@ -1,9 +1,6 @@
 """A claim that waits: woken without polling, and gone without a trace when it is broken off."""
 
 import asyncio
-import os
-import signal
-import threading
 import time
 from typing import Any
 
@@ -11,6 +8,7 @@ import pytest
 
 from penstock import Penstock, Queue
 from tests.conftest import Apps, Do, MakeApp, commands, until
+from tests.servers import interrupt_when
 
 
 @pytest.fixture
@@ -32,7 +30,7 @@ async def test_a_put_wakes_a_waiting_claim(queue: Queue, do: Do, raw: Any):
     began = time.monotonic()
     await do(queue.put, "x")
     (item,) = await waiting
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
     assert item.body == "x"
     await do(item.complete)
 
@@ -50,7 +48,7 @@ async def test_a_claim_for_ever_waits_until_something_comes(queue: Queue, do: Do
 async def test_a_claim_whose_time_passes_gets_nothing(queue: Queue, do: Do, raw: Any):
     began = time.monotonic()
     assert await do(queue.claim, wait=0.15) == []
-    assert 0.15 <= time.monotonic() - began < 1
+    assert 0.15 <= time.monotonic() - began < 5
     assert sleepers(raw, queue) == 0
 
 
@@ -59,7 +57,7 @@ async def test_a_claim_that_finds_something_does_not_wait(queue: Queue, do: Do):
     began = time.monotonic()
     items = await do(queue.claim, 5, wait=10)
     assert len(items) == 2
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
     for item in items:
         await do(item.complete)
 
@@ -70,7 +68,7 @@ async def test_each_of_several_waiting_claims_gets_one(queue: Queue, do: Do, raw
     began = time.monotonic()
     await do(queue.put_many, range(5))
     lots = await asyncio.gather(*waiting)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
     assert sorted(item.body for (item,) in lots) == [0, 1, 2, 3, 4]
     for (item,) in lots:
         await do(item.complete)
@@ -82,7 +80,7 @@ async def test_a_delayed_job_wakes_a_waiting_claim_when_it_is_due(queue: Queue, 
     began = time.monotonic()
     await do(queue.put, "x", delay=0.3)
     (item,) = await waiting
-    assert 0.3 <= time.monotonic() - began < 2
+    assert 0.3 <= time.monotonic() - began < 5
     await do(item.complete)
 
 
@@ -94,14 +92,14 @@ async def test_an_earlier_job_wakes_a_claim_that_waits_for_a_later_one(queue: Qu
     began = time.monotonic()
     (item,) = await waiting
     assert item.body == "sooner"
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
     await do(item.complete)
 
 
 async def test_a_lease_that_runs_out_wakes_a_waiting_claim(queue: Queue, do: Do):
     await do(queue.put, "x")
     await do(queue.claim, lease=0.3)
-    (item,) = await asyncio.wait_for(do(queue.claim, wait=10), 1)
+    (item,) = await asyncio.wait_for(do(queue.claim, wait=10), 5)
     assert item.deliveries == 2
     await do(item.complete)
 
@@ -113,7 +111,7 @@ async def test_a_released_or_retried_job_wakes_a_waiting_claim(queue: Queue, do:
         waiting = asyncio.create_task(do(queue.claim, wait=10))
         await asleep(raw, queue)
         await do(getattr(item, str(verb)), *arguments)
-        (item,) = await asyncio.wait_for(waiting, 1)
+        (item,) = await asyncio.wait_for(waiting, 5)
     await do(item.complete)
 
 
@@ -124,7 +122,7 @@ async def test_a_requeued_dead_letter_wakes_a_waiting_claim(queue: Queue, do: Do
     waiting = asyncio.create_task(do(queue.claim, wait=10))
     await asleep(raw, queue)
     await do(queue.dead.requeue, job.id)
-    (again,) = await asyncio.wait_for(waiting, 1)
+    (again,) = await asyncio.wait_for(waiting, 5)
     await do(again.complete)
 
 
@@ -134,18 +132,19 @@ async def test_resuming_a_queue_wakes_a_waiting_claim(queue: Queue, do: Do, raw:
     waiting = asyncio.create_task(do(queue.claim, wait=10))
     await asleep(raw, queue)
     await do(queue.resume)
-    (item,) = await asyncio.wait_for(waiting, 1)
+    (item,) = await asyncio.wait_for(waiting, 5)
     await do(item.complete)
 
 
 async def test_a_waiting_claim_does_not_poll(make_app: MakeApp, do: Do, raw: Any, nodes: list[Any]):
     queue = make_app(block=0.3).queue("raw")
-    waiting = [asyncio.create_task(do(queue.claim, wait=1)) for _ in range(3)]
+    waiting = [asyncio.create_task(do(queue.claim, wait=3)) for _ in range(3)]
     await asleep(raw, queue, 3)
-    before = sum(map(commands, nodes))
+    began, before = time.monotonic(), sum(map(commands, nodes))
     await asyncio.sleep(0.7)
     # A blocked read every 0.3 s, shared by all three.
-    assert sum(map(commands, nodes)) - before <= 3
+    sent = sum(map(commands, nodes)) - before
+    assert sent <= 1 + (time.monotonic() - began) / 0.3
     assert await asyncio.gather(*waiting) == [[], [], []]
 
 
@@ -190,7 +189,7 @@ async def test_a_claim_cancelled_with_a_message_on_its_way_passes_it_on(queue: Q
     await asleep(raw, queue, 2)
     await queue.put.aio("x")
     second.cancel()  # it lay down last, so it is the one that is woken
-    (item,) = await asyncio.wait_for(first, 1)
+    (item,) = await asyncio.wait_for(first, 5)
     assert item.body == "x"
     await item.complete.aio()
 
@@ -199,13 +198,10 @@ def test_an_interrupted_claim_takes_nothing_and_leaves_nothing(apps: Apps, raw: 
     with apps.make() as app:
         queue = app.queue("raw")
         queue.count()
-        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        began = time.monotonic()
+        interrupt = interrupt_when(lambda: sleepers(raw, queue))
         with pytest.raises(KeyboardInterrupt):
             queue.claim(wait=None)
-        timer.join()
-        assert time.monotonic() - began < 1
+        interrupt.join()
         assert sleepers(raw, queue) == 0
         queue.put("x")
         (item,) = queue.claim()

@@ -220,7 +220,7 @@ def test_an_interrupted_run_leaves_no_key_and_no_worker(start, server: Server, n
     eventually(lambda: server.client.dbsize() > 3)
     eventually(lambda: len(server.client.client_list()) > 4)
     bench.send_signal(number)
-    _, told = bench.communicate(timeout=20)
+    _, told = bench.communicate(timeout=60)
     assert bench.returncode == Exit.INTERRUPTED
     assert told.endswith("penstock: interrupted\n")
     assert server.client.keys() == []

@@ -121,6 +121,7 @@ def gone(pid: int) -> bool:
     return state(pid) in {"", "Z", "X"}
 
 
+@pytest.mark.parametrize("lease", [40.0])
 def test_jobs_of_a_killed_process_run_again_at_once(start, shop, begun):
     start("worker", "tasks:app", "--processes", "2", "-c", "1", **shop.where)
     eventually(lambda: len(shop.pids()) == 2)
@@ -129,8 +130,8 @@ def test_jobs_of_a_killed_process_run_again_at_once(start, shop, begun):
     (pid,) = shop.pids(busy=True)
     began = time.monotonic()
     os.kill(pid, signal.SIGKILL)
-    assert job.result(timeout=9) != pid
-    assert time.monotonic() - began < 8
+    assert job.result(timeout=39) != pid
+    assert time.monotonic() - began < 30  # the lease would have held it for longer
     assert job.info().deliveries == 0  # its record is gone with its end
     assert (shop.queue.count().lost, shop.queue.count().completed) == (1, 1)
 
@@ -149,7 +150,7 @@ def test_a_killer_in_a_batch_dies_alone(start, shop):
     counts = shop.queue.count()
     assert (counts.completed, counts.dead, counts.buried, counts.retried) == (63, 1, 1, 0)
     supervisor.terminate()
-    _, told = supervisor.communicate(timeout=10)
+    _, told = supervisor.communicate(timeout=30)
     assert told.count("was killed by SIGKILL; a new one starts") == 1, "suspects are tried in processes of their own"
 
 
@@ -216,18 +217,18 @@ def test_a_first_stop_lets_jobs_finish_and_a_second_hands_them_back(start, shop,
     assert short.result(timeout=30)
     assert supervisor.poll() is None
     supervisor.send_signal(signal.SIGINT)
-    assert supervisor.wait(10) == Exit.OK
+    assert supervisor.wait(30) == Exit.OK
     assert long.status() is Status.READY
     counts = shop.queue.count()
     assert (counts.completed, counts.lost, counts.running) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("lease", [1.5])
-def test_a_frozen_process_is_not_kept_alive(start, shop):
+def test_a_frozen_process_is_not_kept_alive(start, shop, begun):
     start("worker", "tasks:app", "--processes", "2", "-c", "1", **shop.where)
     eventually(lambda: len(shop.pids()) == 2)
-    job = shop.nap.enqueue(1.0)
-    eventually(lambda: shop.pids(busy=True))
+    job = shop.nap.enqueue(2.5)
+    eventually(begun)
     (pid,) = shop.pids(busy=True)
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -242,7 +243,7 @@ def test_a_frozen_process_is_not_kept_alive(start, shop):
 def test_a_task_that_holds_the_interpreters_lock_keeps_its_lease(start, shop):
     start("worker", "tasks:app", "--processes", "1", "-c", "1", **shop.where)
     eventually(shop.pids)
-    shop.hold_the_lock.enqueue(4).result(timeout=20)
+    shop.hold_the_lock.enqueue(4).result(timeout=60)
     assert (shop.queue.count().completed, shop.queue.count().lost) == (1, 0)
 
 

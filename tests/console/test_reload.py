@@ -19,7 +19,7 @@ import pathlib, signal, sys, time
 
 def end(*_):
     pathlib.Path("ending").touch()
-    time.sleep(1)
+    time.sleep(2)
     sys.exit(0)
 
 signal.signal(signal.SIGTERM, end)
@@ -91,7 +91,7 @@ def test_a_signal_while_the_old_process_ends_starts_no_new_one(reloader, tmp_pat
     (tmp_path / "changed.py").touch()
     eventually((tmp_path / "ending").exists)
     reloader.terminate()
-    assert reloader.wait(20) == 0
+    assert reloader.wait(30) == 0
     assert (tmp_path / "started").read_text().split() == ["x"]
 
 

@@ -136,12 +136,12 @@ def test_settings_come_from_the_project_when_nobody_nearer_says_otherwise(run, s
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_one_signal_lets_running_jobs_finish(start, shop, where, begun, number):
     _, nap, nap_in_a_thread = declare(shop)
-    jobs = [nap.enqueue(1.5), nap_in_a_thread.enqueue(1.5)]
+    jobs = [nap.enqueue(2.5), nap_in_a_thread.enqueue(2.5)]
     worker = start("worker", "tasks:app", "-c", "2", **where)
     eventually(lambda: begun(2))
     later = nap.enqueue(0)
     worker.send_signal(number)
-    assert worker.wait(timeout=10) == Exit.OK
+    assert worker.wait(timeout=30) == Exit.OK
     assert [job.result(timeout=0) for job in jobs] == ["rested", "rested"]
     assert later.status() == "ready"
 
@@ -155,7 +155,7 @@ def test_a_second_signal_hands_running_jobs_back(start, shop, where, begun):
     assert worker.stderr is not None
     assert any("stop again to hand them back now" in line for line in worker.stderr)  # two at once would be one
     worker.send_signal(signal.SIGINT)
-    _, told = worker.communicate(timeout=10)
+    _, told = worker.communicate(timeout=30)
     counts = shop.queue("raw").count()
     assert worker.returncode == Exit.OK
     assert (counts.ready, counts.running, counts.retried) == (1, 0, 0)

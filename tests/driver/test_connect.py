@@ -244,7 +244,7 @@ async def test_nobody_there_is_told_with_the_address(face: str, tmp_path: Path):
             await run(driver, face, echo())
         assert address in str(caught.value)
         assert caught.value.__cause__
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 5
         await driver.aclose()
 
 

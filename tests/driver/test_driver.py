@@ -3,11 +3,8 @@
 import asyncio
 import contextlib
 import itertools
-import os
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
@@ -36,7 +33,7 @@ from penstock.settings import Settings
 from penstock.store.scripts import Script
 from tests.conftest import until
 from tests.driver.proxy import Proxy
-from tests.servers import Cluster, Server, eventually, free_port
+from tests.servers import Cluster, Server, eventually, free_port, interrupt_when
 
 QUICK = Settings(block=0.2)
 _names = itertools.count()
@@ -182,7 +179,7 @@ async def test_a_frozen_server_is_asked_again(face: str, key: str, own_server: S
     with own_server.frozen():
         task = asyncio.create_task(both.run(shown(key + "list")))
         await asyncio.sleep(0.6)
-    assert await asyncio.wait_for(task, 5) == []
+    assert await asyncio.wait_for(task, 20) == []
     await both.driver.aclose()
 
 
@@ -191,7 +188,7 @@ async def test_a_server_that_only_accepts_is_given_up(face: str, key: str, own_s
     began = time.monotonic()
     with own_server.frozen(), pytest.raises(ServerUnavailable):
         await both.run(count(key))
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 3  # a reply is waited for longer
     await both.driver.aclose()
 
 
@@ -362,7 +359,7 @@ async def test_a_wait_ends_with_its_time(both: Both, key: str):
     began = time.monotonic()
     assert await both.run(waiting(key, 0.1)) == []
     assert await both.run(waiting(key, 0)) == []
-    assert 0.1 <= time.monotonic() - began < 2
+    assert 0.1 <= time.monotonic() - began < 5
 
 
 async def test_a_message_for_nobody_is_dropped(both: Both, key: str):
@@ -392,8 +389,11 @@ async def test_two_hundred_waiters_share_one_blocked_read(face: str, key: str, o
     tasks = [asyncio.create_task(wait()) for _ in range(200)]
     await until(lambda: len(addresses) == 200)
     await until(lambda: len(own_server.blocked_readers()) == 1)
-    await asyncio.sleep(0.5)  # some blocks later it is still one
-    assert len(own_server.blocked_readers()) == 1
+    seen = []
+    for _ in range(25):  # some blocks later it is still one, or between two of its blocks
+        await asyncio.sleep(0.02)
+        seen.append(len(own_server.blocked_readers()))
+    assert max(seen) == 1
     for place, address in enumerate(addresses):
         await driver.aio.run(send(key, address, str(place)))
     assert sorted(await asyncio.gather(*tasks)) == sorted([str(n)] for n in range(200))
@@ -441,7 +441,7 @@ async def test_a_frozen_server_is_noticed_in_a_blocked_read(face: str, key: str,
     async with both.running(waiting(key, None)) as task:
         await until(own_server.blocked_readers)
         with own_server.frozen():
-            await asyncio.wait_for(asyncio.shield(task), 2)
+            await asyncio.wait_for(asyncio.shield(task), 20)
     assert task.result() == [""]
     await both.driver.aclose()
 
@@ -472,8 +472,8 @@ async def test_closing_ends_the_readers_and_the_waits_at_once(face: str, key: st
     began = time.monotonic()
     await both.driver.aclose()
     with pytest.raises(ServerUnavailable, match="closed"):
-        await asyncio.wait_for(task, 2)
-    assert time.monotonic() - began < 2
+        await asyncio.wait_for(task, 20)
+    assert time.monotonic() - began < 5  # a blocked read takes ten
     assert await both.run(waiting(key, 0.05)) == []
     assert await both.run(count(key)) == 1
     await both.driver.aclose()
@@ -485,9 +485,10 @@ async def test_idle_readers_send_one_command_a_block_together(face: str, own_ser
     tasks = [asyncio.create_task(both.run(waiting(f"i{{{n}}}", 30))) for n in range(6)]
     await until(lambda: len(own_server.blocked_readers()) == 6)
     own_server.client.config_resetstat()
+    began = time.monotonic()
     await asyncio.sleep(3.5)
     stats = own_server.client.info("commandstats")
-    assert stats.get("cmdstat_blmpop", {"calls": 0})["calls"] <= 8
+    assert stats.get("cmdstat_blmpop", {"calls": 0})["calls"] <= 1 + (time.monotonic() - began) / 0.5
     await both.driver.aclose()
     await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -520,7 +521,7 @@ async def test_a_cancelled_wait_hands_its_place_back(key: str, server: Server, s
         with pytest.raises(asyncio.CancelledError):
             await task
     else:
-        with anyio.move_on_after(0.2) as patience:
+        with anyio.move_on_after(1) as patience:
             await both.run(waiting_in_line(key))
         assert patience.cancelled_caught
     assert server.client.lrange(key, 0, -1) == [b"in", b"out", b"gone"]
@@ -529,11 +530,10 @@ async def test_a_cancelled_wait_hands_its_place_back(key: str, server: Server, s
 
 def test_an_interrupted_wait_hands_its_place_back(key: str, server: Server):
     driver = Driver(server.address, QUICK)
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    began = time.monotonic()
+    interrupt = interrupt_when(lambda: server.client.llen(key) == 1)
     with pytest.raises(KeyboardInterrupt):
         driver.blocking.run(waiting_in_line(key))
-    assert time.monotonic() - began < 1
+    interrupt.join()
     assert server.client.lrange(key, 0, -1) == [b"in", b"out", b"gone"]
     assert driver.blocking.run(count(key + "n")) == 1
     driver.close()
@@ -757,7 +757,7 @@ async def test_a_slot_may_move(face: str, start: Callable[..., Server]):
         said = [one.ask("CLUSTER", "INFO") for one in (here, there)]
         return all("cluster_state:ok" in one and "cluster_known_nodes:2" in one for one in said)
 
-    await until(ready, 15)
+    await until(ready)
     ids = [one.ask("CLUSTER", "MYID") for one in (here, there)]
     key, inbox, number = "{move}n", "{move}inbox", here.ask("CLUSTER", "KEYSLOT", "{move}n")
     both = Both(face, f"valkey+cluster://127.0.0.1:{here.port}")
@@ -831,8 +831,8 @@ async def test_a_failover_behind_sentinel_is_followed(
         def promoted(asked: Any) -> int:
             return int(asked.execute_command("SENTINEL", "GET-PRIMARY-ADDR-BY-NAME", "main")[1])
 
-        await until(failing_over, 15)
-        await until(lambda: promoted(sentinel) == replica.port, 15)
+        await until(failing_over)
+        await until(lambda: promoted(sentinel) == replica.port)
     primary.kill()
     assert await both.run(count(key)) == 3
     assert replica.client.get(key) == b"3"

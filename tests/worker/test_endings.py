@@ -186,7 +186,7 @@ async def test_a_failed_job_is_retried_as_often_as_its_policy_says(app: Penstock
 
     job = await task_of(app, kind, body, retry=Retry(2, base=0.01)).enqueue.aio()
     async with at_work(app):
-        assert await job.result.aio(5) == 3
+        assert await job.result.aio(20) == 3
     assert (await app.queue("q").count.aio()).retried == 2
 
 
@@ -307,7 +307,7 @@ async def test_an_ending_that_cannot_be_meant_does_not_stop_the_worker(
 
     job = await task_of(app, kind, end, name="bad").enqueue.aio()
     good = await task_of(app, kind, lambda: 7, name="good").enqueue.aio()
-    await burst(app, concurrency=1, wait=3)
+    await burst(app, concurrency=1)
     assert await good.result.aio(0) == 7
     assert await job.status.aio() in {Status.DEAD, Status.SCHEDULED, Status.DROPPED}
 
@@ -319,7 +319,7 @@ async def test_a_result_whose_encoding_raises_anything_makes_a_dead_letter(app: 
             raise KeyError(mode)
 
     job = await task_of(app, kind, Lazy).enqueue.aio()
-    await burst(app, wait=5)
+    await burst(app)
     assert (await the_letter(app)).id == job.id
     assert "its result cannot be encoded: KeyError" in (await the_letter(app)).reason
 
@@ -333,7 +333,7 @@ async def test_a_task_that_cancels_itself_is_a_dead_letter(app: Penstock):
         await asyncio.sleep(1)
 
     await give_up.enqueue.aio()
-    await burst(app, wait=5)
+    await burst(app)
     assert (await the_letter(app)).reason == "CancelledError: the task cancelled itself"
 
 
@@ -346,21 +346,21 @@ async def test_a_task_that_runs_too_long_is_stopped(app: Penstock):
     @app.task(queue="q", timeout=0.1)
     async def slow() -> None:
         try:
-            await asyncio.sleep(10)
+            await asyncio.sleep(60)
         finally:
             stopped.set()
 
     job = await slow.enqueue.aio()
     async with at_work(app):
         with pytest.raises(JobFailed, match=r"ran longer than its timeout of 0\.1 s"):
-            await job.result.aio(5)
+            await job.result.aio(20)
     assert stopped.is_set()
 
 
 async def test_a_timeout_is_retried_like_any_failure(app: Penstock):
     @app.task(queue="q", timeout=0.02, retry=Retry(1, on=TimeoutError, base=60))
     async def slow() -> None:
-        await asyncio.sleep(10)
+        await asyncio.sleep(60)
 
     job = await slow.enqueue.aio()
     await burst(app)
@@ -374,7 +374,7 @@ async def test_a_timeout_of_the_tasks_own_is_told_as_it_is(app: Penstock):
 
 
 async def test_a_task_within_its_timeout_is_not_disturbed(app: Penstock):
-    @app.task(queue="q", timeout=5)
+    @app.task(queue="q", timeout=30)
     async def quick() -> int:
         await asyncio.sleep(0.01)
         return 1

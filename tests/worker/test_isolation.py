@@ -173,7 +173,7 @@ async def test_logging_is_set_up_as_the_worker_was_told(capfd: pytest.CaptureFix
 async def test_a_timeout_ends_a_loop_in_c(do: Do, tmp_path: Path):
     began = time.monotonic()
     settlement = await do(isolated.spin_in_c, str(tmp_path / "pid"))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     assert (settlement.ending, reason(settlement)) == ("bury", "TimeoutError: ran longer than its timeout of 0.3 s")
     assert not is_alive(int((tmp_path / "pid").read_text()))
 
@@ -199,7 +199,7 @@ async def test_a_cancelled_run_leaves_no_process(isolation: Isolation, tmp_path:
 
 
 async def test_no_more_run_at_once_than_allowed(isolation: Isolation):
-    settlements = await asyncio.gather(*(isolation.run(run_of(isolated.stamp, 0.1)) for _ in range(5)))
+    settlements = await asyncio.gather(*(isolation.run(run_of(isolated.stamp, 0.4)) for _ in range(5)))
     times = [json.loads(settlement.data) for settlement in settlements]
     most = max(sum(began <= at < ended for began, ended in times) for at, _ in times)
     assert most == 2
@@ -243,9 +243,10 @@ async def test_stop_signals_are_for_the_worker_alone(do: Do):
 
 async def test_a_fork_server_ends_at_once_when_it_is_told(isolation: Isolation):
     await isolation.run(run_of(isolated.add, 1))
-    began = time.monotonic()
+    server = isolation._server
+    assert server is not None
     isolation.close()
-    assert time.monotonic() - began < 0.9
+    assert server._process.returncode == 0  # one that lingers is killed
 
 
 async def test_the_end_of_a_frozen_fork_server_ends_its_runs(isolation: Isolation, tmp_path: Path):
@@ -305,7 +306,7 @@ def test_nothing_outlives_a_killed_worker(tmp_path: Path, how: str):
             os.kill(server, signal.SIGKILL)
         worker.kill()
         worker.wait()
-        eventually(lambda: not any(map(is_alive, {child, server, grandchild} - {*left})), 5)
+        eventually(lambda: not any(map(is_alive, {child, server, grandchild} - {*left})))
     finally:
         worker.kill()
         worker.wait()
@@ -493,7 +494,7 @@ async def test_a_program_that_is_its_own_worker(server: Server, app: Penstock, t
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     done = subprocess.run(
-        [sys.executable, "program.py"], cwd=tmp_path, env=where, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "program.py"], cwd=tmp_path, env=where, capture_output=True, text=True, timeout=60, check=False
     )
     if guarded:
         assert done.stdout == "done\n", done.stderr

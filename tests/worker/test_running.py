@@ -168,7 +168,7 @@ async def test_many_jobs_each_run_once(app: Penstock):
 
     async with at_work(app, concurrency=20), at_work(app, concurrency=20):
         await app.enqueue_many.aio(note.call(n) for n in range(3000))
-        await until(lambda: len(runs) >= 3000, 20)
+        await until(lambda: len(runs) >= 3000, 60)
     assert sorted(runs) == list(range(3000))
     counts = await app.queue("q").count.aio()
     assert (counts.completed, counts.waiting, counts.running) == (3000, 0, 0)
@@ -199,7 +199,7 @@ async def test_a_job_may_wait_for_another_ones_result(app: Penstock):
     @app.task(queue="q")
     async def outer() -> int:
         job = await inner.enqueue.aio()
-        return 1 + await job.result.aio(5)
+        return 1 + await job.result.aio(20)
 
     job = await outer.enqueue.aio()
     await burst(app, concurrency=2)
@@ -268,7 +268,7 @@ async def test_a_paused_queue_is_not_served_until_it_is_resumed(app: Penstock):
         await asyncio.sleep(0.2)
         assert await job.status.aio() is Status.READY
         await queue.resume.aio()
-        assert await job.result.aio(1) == 1
+        assert await job.result.aio(10) == 1
 
 
 async def test_an_expired_job_is_not_run(app: Penstock, clock: Time):
@@ -317,10 +317,10 @@ async def test_a_worker_that_is_cancelled_lets_others_have_its_jobs_at_once(app:
 
     job = await hold.enqueue.aio(1)
     run = asyncio.create_task(Worker(app).run())
-    await asyncio.wait_for(begun.wait(), 5)
+    await asyncio.wait_for(begun.wait(), 20)
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
-    (item,) = await app.queue("q").claim.aio(wait=5)
+    (item,) = await app.queue("q").claim.aio(wait=20)
     assert item.id == job.id
     await item.complete.aio()

@@ -85,7 +85,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 async def test_a_damaged_record_stops_no_other_job(app: Penstock, add: Task[Any, int], damage: Damage, how: str):
     jobs = await app.enqueue_many.aio(add.call(n) for n in range(5))
     damage(jobs[1].key, DAMAGE[how])
-    await burst(app, wait=3, concurrency=1)
+    await burst(app, concurrency=1)
     assert [await jobs[n].result.aio(0) for n in (0, 2, 3, 4)] == [1, 3, 4, 5]
 
 
@@ -100,7 +100,7 @@ async def test_a_record_damaged_while_it_runs_is_settled_or_told(
     damage(bad.key, DAMAGE[how])
     with contextlib.suppress(PenstockError):
         await getattr(item, ending).aio(*(["no"] if ending == "fail" else []))
-    await burst(app, wait=3)
+    await burst(app)
     assert await good.result.aio(0) == 3
 
 
@@ -112,7 +112,7 @@ async def test_a_record_that_was_deleted_by_hand_stops_nothing(app: Penstock, ad
     (running,) = await app.queue("q").claim.aio(lease=0.1)
     for job in (running.id.partition(":")[2], jobs[1].key, delayed.key):
         raw.hdel(f"{base}jobs", job)
-    await burst(app, wait=3)
+    await burst(app)
     assert await jobs[2].result.aio(0) == 3
 
 
@@ -179,5 +179,5 @@ async def test_a_newer_format_ends_the_worker_with_one_error(app: Penstock, add:
     await add.enqueue.aio(1)
     raw.hset(meta, "format", 2)
     with pytest.raises(FormatTooNew, match="2"):
-        await burst(app, wait=3)
+        await burst(app)
     raw.hset(meta, "format", 1)

@@ -41,7 +41,7 @@ async def test_python_code_is_ended_and_the_thread_goes_on(app: Penstock):
     next_ = await after.enqueue.aio()
     began = time.monotonic()
     await burst(app, concurrency=1)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15  # of thirty
     with pytest.raises(JobFailed, match=r"ran longer than its timeout of 0\.1 s") as caught:
         await job.result.aio(0)
     assert "in spin\n" in caught.value.traceback
@@ -102,7 +102,7 @@ async def test_c_code_is_not_ended_but_told_of(app: Penstock, caplog: pytest.Log
 
     @app.task(queue="q", timeout=0.1)
     def sleepy() -> None:
-        time.sleep(0.6)
+        time.sleep(1.5)
         after.append("never")
 
     job = await sleepy.enqueue.aio()
@@ -117,13 +117,13 @@ async def test_c_code_is_not_ended_but_told_of(app: Penstock, caplog: pytest.Log
 
 
 async def test_a_task_within_its_timeout_is_not_disturbed(app: Penstock, caplog: pytest.LogCaptureFixture):
-    @app.task(queue="q", timeout=5)
+    @app.task(queue="q", timeout=30)
     def quick(n: int) -> int:
         return n
 
     jobs = await app.enqueue_many.aio(quick.call(n) for n in range(200))
     async with at_work(app) as worker:
-        assert [await job.result.aio(5) for job in jobs] == list(range(200))
+        assert [await job.result.aio(20) for job in jobs] == list(range(200))
         await until(lambda: not worker._overtimes)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 

@@ -18,10 +18,10 @@ async def at_work(app: Penstock, **settings: Any) -> AsyncIterator[Worker]:
         yield worker
     finally:
         worker.stop()
-        await asyncio.wait_for(run, 10)
+        await asyncio.wait_for(run, 30)
 
 
-async def burst(app: Penstock, *, wait: float = 20, **settings: Any) -> Worker:
+async def burst(app: Penstock, *, wait: float = 60, **settings: Any) -> Worker:
     """Work until nothing is ready any more; TimeoutError when that does not come about."""
     worker = Worker(app, WorkerSettings(burst=True, **settings))
     await asyncio.wait_for(worker.run(), wait)
