@@ -136,6 +136,15 @@ async def test_resuming_a_queue_wakes_a_waiting_claim(queue: Queue, do: Do, raw:
     await do(item.complete)
 
 
+async def test_who_sleeps_is_remembered_for_longer_than_until_it_says_so_again(queue: Queue, do: Do, raw: Any):
+    waiting = asyncio.create_task(do(queue.claim, wait=60))
+    await asleep(raw, queue)
+    ((_, till),) = raw.zrange(f"{queue.transitions.keys.base}sleepers", 0, -1, withscores=True)
+    assert till / 1000 - time.time() > 2 * queue.settings.sleep
+    await do(queue.put, "x")
+    await do((await waiting)[0].complete)
+
+
 async def test_a_waiting_claim_does_not_poll(make_app: MakeApp, do: Do, raw: Any, nodes: list[Any]):
     queue = make_app(block=0.3).queue("raw")
     waiting = [asyncio.create_task(do(queue.claim, wait=3)) for _ in range(3)]
