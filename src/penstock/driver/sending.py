@@ -365,7 +365,7 @@ class Sender(Generic[L, W]):
         if isinstance(effect, Sleep):
             return await self.sleep(effect.seconds)
         if isinstance(effect, Aside):
-            return await self.aside(effect.work)
+            return await self.to_the_end(self.aside(effect.work))
         return await self.wait(effect)
 
     # --- waiting ---

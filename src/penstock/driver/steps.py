@@ -140,7 +140,7 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """Call `work`, on asyncio in a thread; answers what it returns. When it is cancelled, `work` goes on to its end."""
+    """Call `work`, on asyncio in a thread; answers what it returns. A cancellation waits for its end."""
 
     work: Callable[[], Any]
 

@@ -355,8 +355,9 @@ class Intake(Stream[T]):
 
     def _work(self) -> None:
         self._ready.extend(islice(self._making, AT_ONCE))
-        if not self._ready:
+        if not self._ready and self._error is None:  # or it stopped at an error, and there is more behind that
             self._making = self._make()
+            self._ready.extend(islice(self._making, AT_ONCE))
 
     def _pull(self) -> Steps[bool]:
         if self._busy is not None:
