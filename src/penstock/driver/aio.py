@@ -223,8 +223,14 @@ class AioRunner(Sender[AioLine, AioWaiter]):
         assert isinstance(effect.waiter, AioWaiter)
         return await effect.waiter.wait(effect.timeout)
 
-    async def aside(self, work: Callable[[], T]) -> T:
-        return await asyncio.to_thread(work)
+    async def aside(self, work: Callable[[], T], *, to_its_end: bool = False) -> T:
+        task = asyncio.ensure_future(asyncio.to_thread(work))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if to_its_end:
+                await self.to_the_end(asyncio.wait([task]))
+            raise
 
     async def to_the_end(self, work: Coroutine[Any, Any, R]) -> R:
         # In a task of its own, because a cancelled scope of anyio cancels each further await of this one.

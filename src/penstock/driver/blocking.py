@@ -125,7 +125,7 @@ class BlockingRunner(Sender[BlockingLine, BlockingWaiter]):
         assert isinstance(effect.waiter, BlockingWaiter)
         return effect.waiter.wait(effect.timeout)
 
-    async def aside(self, work: Callable[[], T]) -> T:
+    async def aside(self, work: Callable[[], T], *, to_its_end: bool = False) -> T:
         return work()
 
     async def to_the_end(self, work: Coroutine[Any, Any, R]) -> R:

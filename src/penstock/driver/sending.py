@@ -365,7 +365,7 @@ class Sender(Generic[L, W]):
         if isinstance(effect, Sleep):
             return await self.sleep(effect.seconds)
         if isinstance(effect, Aside):
-            return await self.to_the_end(self.aside(effect.work))
+            return await self.aside(effect.work, to_its_end=True)
         return await self.wait(effect)
 
     # --- waiting ---
@@ -408,8 +408,8 @@ class Sender(Generic[L, W]):
     async def wait(self, effect: Wait) -> list[str]:
         raise NotImplementedError
 
-    async def aside(self, work: Callable[[], T]) -> T:
-        """Run what blocks."""
+    async def aside(self, work: Callable[[], T], *, to_its_end: bool = False) -> T:
+        """Run what blocks. `to_its_end`: a cancellation waits for it."""
         raise NotImplementedError
 
     async def to_the_end(self, work: Coroutine[Any, Any, R]) -> R:
