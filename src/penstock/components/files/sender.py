@@ -160,7 +160,8 @@ class Sender:
         except OSError as error:
             raise FilesError(f"{source.path} cannot be read: {error.strerror}") from error
         kind = "lines" if self.lines else "bytes"
-        key = f"{kind}:{self.host}:{os.path.abspath(source.path)}"
+        path = os.fsencode(os.path.abspath(source.path)).decode(errors="backslashreplace")
+        key = f"{kind}:{self.host}:{path}"
         place = f"{kind}:{self.host}:{stat.st_dev}:{stat.st_ino}"
         return Job(source, key, place, stat.st_size, f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}")
 
