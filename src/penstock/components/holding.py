@@ -48,19 +48,23 @@ def mint_token() -> str:
     return f"{_OURS}/{_host()}/{os.getpid()}/{secrets.token_urlsafe(12)}"
 
 
+def is_gone(pid: int) -> bool:
+    """Whether there surely is no such process on this host."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
+
+
 def lives(token: str, here: Container[str]) -> bool:
     """Whether who minted it may be alive; only what is of this host, and gone, surely is not. `here`: tokens of this
     process that are in use."""
     match token.split("/"):
         case [_, host, pid, *_] if host == _host() and pid.isdecimal():
-            if int(pid) == os.getpid():
-                return token in here
-            try:
-                os.kill(int(pid), 0)
-            except ProcessLookupError:
-                return False
-            except PermissionError:
-                pass
+            return token in here if int(pid) == os.getpid() else not is_gone(int(pid))
     return True
 
 

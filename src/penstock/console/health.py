@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 from collections.abc import Iterable
 
 from penstock.app import Penstock
+from penstock.components.holding import is_gone
 from penstock.console.exits import Exit
 from penstock.driver.steps import Steps
 from penstock.worker.processes import look_at
@@ -35,13 +35,7 @@ def _alive(app: Penstock, queue: str) -> Steps[set[str]]:
 
 def _is_here(worker: str) -> bool:
     host, _, pid = worker.rpartition(":")
-    if host != socket.gethostname():
+    if host != socket.gethostname() or is_gone(int(pid)):
         return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
     state = look_at(int(pid))
     return state is None or state.can_run
