@@ -420,15 +420,33 @@ def test_a_file_is_found_again_under_the_name_that_a_rotation_gave_it(tmp_path: 
         read(given, mode, found[0])
 
 
-def test_a_file_that_is_renamed_while_it_is_looked_for_is_found(tmp_path: Path, monkeypatch):
+def _rotate(folder: Path, name: str, to: str) -> None:
+    (folder / name).rename(folder / to)
+    write(folder / name, b"new")
+
+
+@pytest.mark.parametrize(
+    ("rotations", "looks"),
+    [
+        ([("access.log", "access.log.1")], 1),
+        ([("access.log", "access.log.1"), ("access.log.1", "access.log.2")], 2),
+    ],
+    ids=["seen at its path, opened after", "listed, gone when looked at"],
+)
+def test_a_file_that_is_rotated_while_it_is_looked_for_is_found(tmp_path: Path, monkeypatch, rotations, looks):
     given = made(tmp_path, "plain")
     found, blocks = marks(given, "plain"), read(given, "plain")
+    *before, last = rotations
+    for rotation in before:
+        _rotate(tmp_path, *rotation)
     place = module._place_of
-    renames = iter([lambda: given.path.rename(tmp_path / "access.log.1")])
+    looked: list[Path] = []
 
     def slow(path: Path) -> str | None:
         answer = place(path)
-        next(renames, lambda: None)()
+        looked.append(path)
+        if len(looked) == looks:
+            _rotate(tmp_path, *last)
         return answer
 
     monkeypatch.setattr(module, "_place_of", slow)
@@ -546,6 +564,14 @@ def test_a_disk_that_cannot_read_is_told(tmp_path: Path, monkeypatch, mode: str)
             [*reading.blocks()]
     monkeypatch.setattr(os, "pread", lambda file, length, offset: pread(file, min(length, 70_000), offset))
     assert read(given, mode) == blocks
+
+
+def test_a_file_that_ends_early_is_told_though_it_is_long_again_at_once(tmp_path: Path, monkeypatch):
+    given = made(tmp_path, "plain")
+    with Reading(given) as reading:
+        monkeypatch.setattr(os, "pread", lambda file, length, offset: b"")
+        with pytest.raises(FileChanged):
+            list(reading.blocks())
 
 
 def test_a_reading_that_was_closed_reads_no_other_file(tmp_path: Path):
