@@ -21,7 +21,9 @@ from hashlib import sha256
 from io import FileIO
 from pathlib import Path
 
-from penstock.components.files.gunzip import MAGIC, Gunzip
+from penstock.components.files import gunzip, unzstd
+from penstock.components.files.gunzip import Gunzip
+from penstock.components.files.unzstd import Unzstd
 from penstock.errors import FileChanged, FilesError
 
 BLOCK = 255 * 1024
@@ -177,11 +179,12 @@ class Reading:
         self.identity = f"{self.place}:{self.size}:{status.st_mtime_ns}"
         """Changes with the content: a file that was sent with this identity and name need not be sent again."""
         try:
-            self.packed = self._bytes(0, 2) == MAGIC or source.path.suffix == ".gz"
-            """It is gzip, or should be by its name: one that is damaged must not pass for text."""
+            self._unpacked_by = _unpacks(self._bytes(0, 4), source.path)
         except FilesError:
             self.close()
             raise
+        self.packed = self._unpacked_by is not None
+        """It is gzip or Zstandard, or should be by its name: one that is damaged must not pass for text."""
         self.read = 0
         """How far in the file the last block that was cut from it ends, or a little farther: for showing progress."""
 
@@ -204,9 +207,11 @@ class Reading:
 
         A line longer than a block is spread over several. The first block costs O(1), but in a packed file the time to
         inflate what is before it. Raises FileChanged if the content before the mark is another, or the file became
-        shorter; FileDamaged for what is no sound gzip; FilesError for a disk that cannot read.
+        shorter; FileDamaged for what is no sound gzip or Zstandard; FilesError for a disk that cannot read, and for
+        Zstandard where the extra `zstd` is missing.
         """
-        content = _Text(self._inflated()).at if self._lines and self.packed else self._bytes
+        unpack = self._unpacked_by if self._lines else None
+        content = _Text(self._inflated(unpack(_shown(self.source.path)))).at if unpack else self._bytes
         offset = lines = 0
         if self._start:
             self._compare(content, self._start)
@@ -233,8 +238,7 @@ class Reading:
                     file.close()
         raise self._changed("another file has its name, and it is in its folder under no other")
 
-    def _inflated(self) -> Iterator[bytes]:
-        packed = Gunzip(str(self.source.path))
+    def _inflated(self, packed: Gunzip | Unzstd) -> Iterator[bytes]:
         for offset in range(0, self.size, _STEP):
             yield from packed.feed(self._bytes(offset, _STEP))
         packed.end()
@@ -265,6 +269,12 @@ class Reading:
 
 Content = Callable[[int, int], bytes]
 """Gives, from an offset on, so many bytes; fewer at the end alone."""
+
+
+def _unpacks(head: bytes, path: Path) -> type[Gunzip] | type[Unzstd] | None:
+    if head.startswith(gunzip.MAGIC) or (path.suffix == ".gz" and head != unzstd.MAGIC):
+        return Gunzip
+    return Unzstd if head == unzstd.MAGIC or path.suffix == ".zst" else None
 
 
 class _Text:
