@@ -296,7 +296,8 @@ class Saving(Intake[Saved]):
         self._parts.remove(file)
 
     def _path(self, place: Place) -> Path:
-        name = place.name.removesuffix(".gz") if place.unpacked else place.name
+        packed = ".zst" if place.name.endswith(".zst") else ".gz"
+        name = place.name.removesuffix(packed) if place.unpacked else place.name
         parts = name.split("/")
         if (
             not name
