@@ -1,7 +1,9 @@
 """What the records of a channel of files hold (their order and life: `store/files.lua`).
 
-    BEGIN   Manifest            a file begins DATA    Header and bytes    a block of it END     Ending              it
-    was sent whole; size and digest as a receiver must have found them ABORT   text                it will not be: why
+    BEGIN   Manifest            a file begins
+    DATA    Header and bytes    a block of it
+    END     Ending              it was sent whole; size and digest as a receiver must have found them
+    ABORT   text                it will not be whole: why
     CLOSE   -                   nothing comes any more
 
 A file's digest is a chain over its blocks, digest = SHA-256(digest before + SHA-256 of the block), so that whoever
