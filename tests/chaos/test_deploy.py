@@ -13,13 +13,13 @@ def test_jobs_of_both_releases_all_complete_while_one_replaces_the_other(tmp_pat
 
         old = [scene.start_worker(unknown_backoff=0.2) for _ in range(2)]
         enqueue_both(150)
-        scene.until(lambda: scene.counts().completed == 150, 20)
+        scene.until(lambda: scene.counts().completed == 150, 60)
         for round_, pid in enumerate(old, 1):
             scene.start_worker(app="newer", unknown_backoff=0.2)
             enqueue_both(50)
-            scene.until(lambda least=150 + 75 * round_: scene.counts().completed >= least, 20)
+            scene.until(lambda least=150 + 75 * round_: scene.counts().completed >= least, 60)
             scene.stop(pid)
-        scene.drain(30)
+        scene.drain(60)
         assert scene.verdict(takeover=20) == []
         assert "no task 'learn' in this worker" in scene.said()
         assert (scene.counts().completed, scene.counts().dead) == (500, 0)

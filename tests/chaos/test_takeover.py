@@ -22,11 +22,11 @@ def test_the_jobs_of_a_killed_worker_run_again_in_time(tmp_path: Path, supervise
             scene.start_worker("--concurrency", "8")
         for _ in range(2):
             pid = scene.start_worker("--concurrency", "4", *(("--processes", "1") if supervised else ()))
-            scene.until(lambda pid=pid: not supervised or children(pid), 20)
+            scene.until(lambda pid=pid: not supervised or children(pid), 60)
             victim = children(pid)[0] if supervised else pid
-            scene.until(lambda victim=victim: victim in scene.hands(), 20)
+            scene.until(lambda victim=victim: victim in scene.hands(), 60)
             scene.enqueue(*(scene.tasks["stroll"].call(300) for _ in range(20)))
-            scene.until(lambda victim=victim: scene.hands().get(victim), 20)
+            scene.until(lambda victim=victim: scene.hands().get(victim), 60)
             scene.kill(victim)
             scene.drain(60)
             if supervised:
