@@ -1,7 +1,7 @@
 -- A channel of files: a log (log.lua) of what is sent, and what sender, receivers and aggregates note beside it.
 --
 --   state        HASH    as in log.lua, and: end: number of the CLOSE; peak: most bytes there ever were; patience: ms after
---                        which a receiver that was not seen is passed over where space is wanted; counted: 1 if anybody counts
+--                        which a receiver that was not seen is passed over where space is wanted; counted: 1 if anybody counts; counts:<r>: 1 if r does
 --   log          STREAM  by: kind and file (B begin, D data, E end, A aborted, C closed), body: see components/blocks.py
 --   readers, …           as in log.lua: a reader is a receiver
 --   owners       HASH    receiver -> till, turn, 1 if fresh, token: the process that receives, the others stand by
@@ -37,11 +37,13 @@ redis.call("HSET", base .. "owners", who, string.format("%d %d %d %s", now + lea
 redis.call("HSET", base .. "seen", who, string.format("%d", now))
 return fresh and "FRESH" or "MINE", again
 
---- function channel.reader(who: str) -> int | nil, str
--- Its cursor, or why there is none. Who was passed over is there again, and finds a gap.
+--- function channel.reader(l: table, who: str) -> int | nil, str, int | nil
+-- Its cursor, or why there is none. Who was passed over is there again, and finds a gap; LATE: when all was over already.
+-- The third is where that one had been.
 local cursor = redis.call("ZSCORE", base .. "readers", who)
 if cursor then return tonumber(cursor) end
 cursor = redis.call("ZSCORE", base .. "vanished", who)
+if cursor and channel.ended(l) > 0 and l.first > l.top then return nil, "LATE", tonumber(cursor) end
 if cursor then
   redis.call("ZREM", base .. "vanished", who)
   redis.call("ZADD", base .. "readers", cursor, who)
@@ -67,22 +69,38 @@ redis.call("ZREM", base .. "vanished", who)
 return tonumber(redis.call("HGET", state, "end") or 0)
 
 --- function channel.over(l: table, who: str, now: int)
--- This receiver has had all. With the last one the files go, and what only matters while it runs.
+-- This receiver has had all.
 channel.part(who)
 redis.call("ZADD", base .. "finished", now, who)
 log.rouse("waiting", "+inf")
-if redis.call("ZCARD", base .. "readers") > 0 then return end
-redis.call("UNLINK", base .. "log", base .. "readers", base .. "seen", base .. "next", base .. "wanting", base .. "vanished")
+if redis.call("EXISTS", base .. "readers") == 0 then channel.finish(l) end
+
+--- function channel.finish(l: table)
+-- All have had all. The files go, and what only matters while they come.
+log.rouse("waiting", "+inf")
+log.free_claims()
+redis.call("UNLINK", base .. "log", base .. "readers", base .. "seen", base .. "next", base .. "wanting")
 l.begun, l.first = l.ended, l.top + 1
 redis.call("HSET", state, "first", l.first, "begun", l.begun)
 if redis.call("HGET", state, "counted") then return end
-for _, key in ipairs({ state, base .. "sources", base .. "sent_at", base .. "finished" }) do redis.call("PEXPIRE", key, 86400000) end
+for _, key in ipairs({ state, base .. "sources", base .. "sent_at", base .. "finished", base .. "vanished" }) do
+  redis.call("PEXPIRE", key, 86400000)
+end
 
 --- function channel.reopen()
 -- What was over begins anew; numbers go on.
 redis.call("HDEL", state, "end")
 redis.call("UNLINK", base .. "finished")
-for _, key in ipairs({ state, base .. "sources", base .. "sent_at" }) do redis.call("PERSIST", key) end
+for _, key in ipairs({ state, base .. "sources", base .. "sent_at", base .. "vanished" }) do redis.call("PERSIST", key) end
+
+--- function channel.has_receivers() -> bool
+return redis.call("EXISTS", base .. "readers", base .. "vanished") > 0
+
+--- function channel.free(l: table, now: int) -> int
+-- A receiver has gone. Returns 1 if there is more to trim.
+if redis.call("EXISTS", base .. "readers") == 1 then return log.trim(l, now) end
+log.cut(l, l.top)
+return 0
 
 --- function channel.acknowledge(l: table, who: str, cursor: int, acked: int, now: int) -> int, bool
 -- Returns 1 if there is more to trim, and whether that was all for this receiver.
@@ -96,19 +114,27 @@ if acked > cursor then
 end
 return log.trim(l, now), false
 
---- function channel.pass_over(l: table, now: int) -> int
--- Space is wanted: receivers that hold it and were not seen for too long are passed over. Returns the ms after which the next
--- one will be, or -1.
+--- function channel.skip(l: table, who: str)
+-- What is not there any more counts as received.
+redis.call("ZADD", base .. "readers", l.first - 1, who)
+claim.pass_over(who, l.first - 1)
+
+--- function channel.pass_over(l: table, now: int, size: int) -> int
+-- So much space is wanted: receivers that hold it and were not seen for too long are passed over, counted from when there was
+-- something for them. Returns the ms after which the next one will be, or -1.
 local patience = tonumber(redis.call("HGET", state, "patience") or 0)
-if patience == 0 then return -1 end
 for _ = 1, 10 do
   local low = redis.call("ZRANGE", base .. "readers", 0, 0, "WITHSCORES")
-  if not low[1] then return -1 end
-  local left = tonumber(redis.call("HGET", base .. "seen", low[1]) or 0) + patience - now
-  if left > 0 then return left end
-  redis.call("ZREM", base .. "readers", low[1])
-  redis.call("ZADD", base .. "vanished", low[2], low[1])
-  if redis.call("ZCARD", base .. "readers") > 0 then log.trim(l, now) else log.cut(l, l.top) end
+  if low[1] then
+    local unread = redis.call("XRANGE", base .. "log", low[2] + 1, "+", "COUNT", 1)[1]
+    if patience == 0 or not unread then return -1 end
+    local seen = tonumber(redis.call("HGET", base .. "seen", low[1]) or 0)
+    local till = math.max(seen, tonumber(string.match(unread[1], "%d+$"))) + patience
+    if till > now then return till - now end
+    redis.call("ZREM", base .. "readers", low[1])
+    redis.call("ZADD", base .. "vanished", low[2], low[1])
+  end
+  if channel.free(l, now) == 1 or l.ended - l.begun + size <= l.bytes then return 0 end
 end
 return 0
 
@@ -120,7 +146,7 @@ return packed == "" and {} or cmsgpack.unpack(packed)
 local lines, bad, tables, rejected = unpack(found)
 if not lines then return end
 local totals, list = base .. "totals:" .. who, base .. "rejected:" .. who
-redis.call("HSET", state, "counted", 1)
+redis.call("HSET", state, "counted", 1, "counts:" .. who, 1)
 redis.call("HINCRBY", totals, "lines", lines)
 redis.call("HINCRBY", totals, "rejected", bad)
 for name, keys in pairs(tables) do
@@ -136,6 +162,7 @@ for _, field in ipairs(redis.call("HKEYS", totals)) do
   if name then redis.call("UNLINK", base .. "counts:" .. who .. ":" .. name) end
 end
 redis.call("UNLINK", totals, base .. "rejected:" .. who)
+redis.call("HDEL", state, "counts:" .. who)
 
 --- script open
 --- keys: base state
@@ -146,19 +173,19 @@ local fault, l = log.open()
 if fault then return fault end
 local past = repeated.answer(producer, number)
 if past then return past end
-if l and channel.ended(l) > 0 then
-  local left = redis.call("ZCARD", base .. "readers")
-  if left > 0 then return { "CLOSED", left } end
-  channel.reopen()
-end
-if #ARGV < receivers and (not l or redis.call("ZCARD", base .. "readers") == 0) then return { "STRANGER" } end
+local closed = l and channel.ended(l) > 0
+local left = closed and redis.call("ZCARD", base .. "readers") or 0
+if left > 0 then return { "CLOSED", left } end
+if #ARGV < receivers and not (l and channel.has_receivers()) then return { "STRANGER" } end
 local now = clock.now(given)
+if closed then channel.reopen() end
 if not l then
   log.make(0, limit > 0 and limit or 67108864, 0, 1)
   fault, l = log.open()
 elseif limit > 0 then
   log.keep(0, limit, 0, 1)
 end
+log.rouse("wanting", "+inf")
 if patience > 0 then redis.call("HSET", state, "patience", patience) elseif patience < 0 then redis.call("HDEL", state, "patience") end
 for i = receivers, #ARGV do channel.join(ARGV[i], l.top, now) end
 return repeated.keep(producer, number, { "OK" })
@@ -193,11 +220,11 @@ return { "OK", cmsgpack.pack(found) }
 --- keys: base state
 --- args: producer: str, number: str, given: int, source: str, file: str, token: str, fresh: str, mark: str, place: str
 --- args: ending: str, address: str, stay_ms: int, rest: *
--- Records as kind, body, …; all of them or none. `fresh`: the entry this file replaces ("" none) if it begins here, "-" if it does
--- not. `ending`: what is remembered of it, at `place`, when it ends here; "" if it does not, "-" if nothing is. `stay_ms` > 0: told at `address` when
--- there is space.
+-- Records as kind, body, …; all of them or none. `fresh`: if the file begins here, what is known at `place` ("" nothing), "-" if it
+-- goes on. `ending`: what is remembered of it, at `place`, when it ends here; "" if it does not, "-" if nothing is. `stay_ms` > 0:
+-- told at `address` when there is space.
 -- { "OK", bytes there, slowest receiver }, { "FULL", ms after which to try again or -1, bytes there, slowest receiver } or
--- { "GONE" | "CLOSED" | "TAKEN" | "LARGE" }
+-- { "GONE" | "CLOSED" | "TAKEN" | "LARGE" | "STRANGER" }
 local fault, l = log.open()
 if fault then return fault end
 local past = repeated.answer(producer, number)
@@ -208,15 +235,16 @@ local entry = redis.call("HGET", base .. "sources", source) or ""
 if fresh == "-" then
   local found = entry ~= "" and cmsgpack.unpack(entry) or { "", "" }
   if found[1] ~= token or found[2] ~= file then return { "TAKEN" } end
-elseif entry ~= fresh then
+elseif entry ~= "" or (redis.call("HGET", base .. "sources", place) or "") ~= fresh then
   return { "TAKEN" }
 end
+if not channel.has_receivers() then return { "STRANGER" } end
 local size, now = 0, clock.now(given)
 for i = rest, #ARGV, 2 do size = size + log.size(ARGV[i] .. file, ARGV[i + 1]) end
 if size > l.bytes then return { "LARGE" } end
-local low = redis.call("ZRANGE", base .. "readers", 0, 0)[1]
+local low = redis.call("ZRANGE", base .. "readers", 0, 0)[1] or ""
 if l.ended - l.begun + size > l.bytes then
-  local left = channel.pass_over(l, now)
+  local left = channel.pass_over(l, now, size)
   if l.ended - l.begun + size > l.bytes then
     log.wait("wanting", 0, address, stay_ms)
     return { "FULL", left, l.ended - l.begun, low }
@@ -258,7 +286,8 @@ local now = clock.now(given)
 log.append(l, now, "C", "", "")
 log.appended(l, now, false)
 redis.call("HSET", state, "end", l.top)
-log.ring(l, now)
+log.rouse("wanting", "+inf")
+if redis.call("EXISTS", base .. "readers") == 0 then channel.finish(l) else log.ring(l, now) end
 return repeated.keep(producer, number, { "OK", 1 })
 
 --- script receive
@@ -277,7 +306,12 @@ if not l then
   return { "GONE" }
 end
 local now, found = clock.now(given), channel.counted(counted)
-local cursor, why = channel.reader(who)
+local cursor, why, was = channel.reader(l, who)
+if why == "LATE" and acked < l.top then return { "OK", l.top, l.first, was, 0, 1, "" } end
+if why == "LATE" then
+  channel.over(l, who, now)
+  return { "ENDED" }
+end
 if not cursor then return { why } end
 local owned, again, by = channel.own(who, token, instead, turn, now, lease_ms)
 if owned == "HELD" then
@@ -325,7 +359,8 @@ return 1
 -- For one of several workers of a receiver: first settle these claims with what was `counted` in them, all or none; then claim
 -- more. A second call with this `token` gets the same again.
 -- { "OK", ms until a lease runs out or -1, claim, number, ms, by, body, … } or { "LOST" }: another has one of the claims, and
--- nothing was done; or { "ENDED" | "GONE" | "STRANGER" }
+-- nothing was done; { "MISSED", how many, number of the next }: this receiver was passed over, which one worker is told, and
+-- nothing else was done; or { "ENDED" | "GONE" | "STRANGER" }
 local fault, l = log.open()
 if fault then return fault end
 if not l then
@@ -333,9 +368,16 @@ if not l then
   return { "GONE" }
 end
 local now, found = clock.now(given), channel.counted(counted)
-local cursor, why = channel.reader(who)
-if not cursor then return { why } end
+local cursor, why, was = channel.reader(l, who)
 local said = redis.call("GET", base .. "claim:" .. token)
+local missed = said and cmsgpack.unpack(said).missed
+if not missed and (cursor or was) and l.first - 1 > (cursor or was) then
+  missed = { l.first - 1 - (cursor or was), l.first }
+  redis.call("SET", base .. "claim:" .. token, cmsgpack.pack({ missed = missed }), "PX", 60000)
+  if was then channel.over(l, who, now) else channel.skip(l, who) end
+end
+if missed then return { "MISSED", missed[1], missed[2] } end
+if not cursor then return { why } end
 if #ARGV >= claims and not said then
   local leased = base .. "leased:" .. who
   for i = claims, #ARGV do
@@ -367,26 +409,31 @@ if fault then return fault end
 local past = repeated.answer(producer, number)
 if past then return past end
 if not l then return { "GONE" } end
-if channel.reader(who) then return { "OK", 0 } end
+if channel.reader(l, who) then return { "OK", 0 } end
 if channel.ended(l) > 0 then return { "CLOSED", redis.call("ZCARD", base .. "readers") } end
 channel.join(who, l.top, clock.now(given))
 return repeated.keep(producer, number, { "OK", 1 })
 
 --- script part
 --- keys: base state
---- args: given: int, who: str
+--- args: producer: str, number: str, given: int, who: str
 --- flags: allow-oom
 -- A receiver that receives no more: nothing is kept for it. { "OK", 1 if it was one, 1 if there is more to trim }
 local fault, l = log.open()
 if fault then return fault end
-if not l or not channel.reader(who) then return { "OK", 0, 0 } end
-local now = clock.now(given)
+local past = repeated.answer(producer, number)
+if past then return past end
+local now, cursor, why = clock.now(given), nil, "GONE"
+if l then cursor, why = channel.reader(l, who) end
+if not cursor and why ~= "LATE" then return { "OK", 0, 0 } end
+local more = 0
 if channel.ended(l) > 0 then
   channel.over(l, who, now)
-  return { "OK", 1, 0 }
+else
+  channel.part(who)
+  more = channel.free(l, now)
 end
-channel.part(who)
-return { "OK", 1, log.trim(l, now) }
+return repeated.keep(producer, number, { "OK", 1, more })
 
 --- script channel
 --- keys: base state
@@ -423,6 +470,8 @@ return {
 --- args: who: str
 --- flags: no-writes
 -- { lines, rejected, { table, … } }
+local fault = log.open()
+if fault then return fault end
 local found = redis.call("HGETALL", base .. "totals:" .. who)
 local answer = { 0, 0, {} }
 for i = 1, #found, 2 do
@@ -442,6 +491,8 @@ return answer
 --- args: who: str, name: str, offset: int, n: int
 --- flags: no-writes
 -- { key, count, … }, the highest first
+local fault = log.open()
+if fault then return fault end
 return redis.call("ZRANGE", base .. "counts:" .. who .. ":" .. name, offset, offset + n - 1, "REV", "WITHSCORES")
 
 --- script of_keys
@@ -449,18 +500,24 @@ return redis.call("ZRANGE", base .. "counts:" .. who .. ":" .. name, offset, off
 --- args: who: str, name: str, wanted: *
 --- flags: no-writes
 -- { count or nothing, … }
+local fault = log.open()
+if fault then return fault end
 return redis.call("ZMSCORE", base .. "counts:" .. who .. ":" .. name, unpack(ARGV, wanted))
 
 --- script rejected
 --- keys: base state
 --- args: who: str, offset: int, n: int
 --- flags: no-writes
+local fault = log.open()
+if fault then return fault end
 return redis.call("LRANGE", base .. "rejected:" .. who, offset, offset + n - 1)
 
 --- script forget_counts
 --- keys: base state
 --- args: who: str
 --- flags: allow-oom
+local fault = log.open()
+if fault then return fault end
 channel.forget_counts(who)
 return 1
 
@@ -474,8 +531,9 @@ if fault then return fault end
 local past = repeated.answer(producer, number)
 if past then return past end
 if not l then return repeated.keep(producer, number, { "OK", 0 }) end
-for _, key in ipairs({ "readers", "finished", "vanished" }) do
-  for _, who in ipairs(redis.call("ZRANGE", base .. key, 0, 999)) do channel.forget_counts(who) end
+for _, field in ipairs(redis.call("HKEYS", state)) do
+  local who = string.match(field, "^counts:(.*)$")
+  if who then channel.forget_counts(who) end
 end
 log.free()
 redis.call("UNLINK", base .. "owners", base .. "marks", base .. "sources", base .. "sent_at", base .. "vanished", base .. "finished")

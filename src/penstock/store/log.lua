@@ -164,14 +164,17 @@ l.first = to + 1
 redis.call("HSET", state, "first", l.first, "begun", l.begun)
 if redis.call("EXISTS", base .. "wanting") == 1 then log.rouse("wanting", "+inf") end
 
+--- function log.free_claims()
+local workers = redis.call("HKEYS", base .. "next")
+for i = 1, #workers do redis.call("UNLINK", base .. "claimed:" .. workers[i], base .. "leased:" .. workers[i]) end
+
 --- function log.free()
 -- All of it, and whoever waits finds that it is gone.
 for _ = 1, 10 do
   log.rouse("waiting", "+inf")
   log.rouse("wanting", "+inf")
 end
-local workers = redis.call("HKEYS", base .. "next")
-for i = 1, #workers do redis.call("UNLINK", base .. "claimed:" .. workers[i], base .. "leased:" .. workers[i]) end
+log.free_claims()
 for _, key in ipairs({ "log", "readers", "seen", "devices", "sent", "waiting", "wanting", "watching", "next" }) do
   redis.call("UNLINK", base .. key)
 end

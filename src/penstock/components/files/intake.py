@@ -87,6 +87,13 @@ _here: WeakValueDictionary[str, Intake[Any]] = WeakValueDictionary()
 """Who receives in this process, by token."""
 
 
+def missed(log: ChannelLog, who: str, records: int, first: int) -> BlocksMissed:
+    return BlocksMissed(
+        f"{who!r} was away for too long: {records} records of {log.what} were let go of before it had them. What comes "
+        f"next is number {first}, files that had begun are not whole"
+    )
+
+
 class Busy:
     """What was received is worked on: the renewer says so while that takes long."""
 
@@ -424,17 +431,14 @@ class Intake(Stream[T]):
             self._instead = ""
             self._begin(answer.cursor, _mark(answer.mark) if answer.mark else Mark())
             yield Aside(self._took_over)
-        if missed := self._missed(answer):
+        if away := self._missed(answer):
             for file, place in self._files.items():
                 self._dropped(file, place)
             self._begin(answer.first - 1, Mark())
             self._settled = Done(answer.cursor, Mark())
-            self._error = BlocksMissed(
-                f"{self._who!r} was away for too long: {missed} records of {self._log.what} were let go of before it "
-                f"had them. What comes next is number {answer.first}, files that had begun are not whole"
-            )
+            self._error = missed(self._log, self._who, away, answer.first)
         if not answer.records:
-            if answer.fresh or missed:
+            if answer.fresh or away:
                 return True
             yield self._log.hold(self._who, self._token, 0)
             return False

@@ -152,7 +152,8 @@ class Sender:
                     self._sent.skipped.append(job.source.name)
                 else:
                     left.append(job)
-        return left
+        # What was begun first: it may have been renamed since, and be given under its new name as well.
+        return sorted(left, key=lambda job: job.begun is None)
 
     def _job(self, source: Source) -> Job:
         try:
@@ -243,7 +244,7 @@ class Course:
         self._sender = sender
         self._key = job.key
         self._file = file
-        self._fresh: bytes | None = b"" if records else None
+        self._fresh = (job.sent.raw if job.sent else b"") if records else None
         self._resumed = not records
         self._mark = noted.mark
         self._digest = noted.digest

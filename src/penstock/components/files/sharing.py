@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from penstock.components.files.blocks import ABORT, DATA, Header, Record, block
-from penstock.components.files.intake import Stream
+from penstock.components.files.intake import Stream, missed
 from penstock.components.files.transitions import ChannelLog, Shared
 from penstock.components.log import REMIND, check_wait, until_found
 from penstock.driver.steps import Drivers, Step, Steps
@@ -71,10 +71,13 @@ class Sharing(Stream[T]):
 
         answer = yield from until_found(
             self._log.keys.inbox, REMIND, self._log.stay, self._wait, ask,
-            lambda answer: answer.records or answer.state == "ENDED",
+            lambda answer: answer.records or answer.state in {"ENDED", "MISSED"},
             lambda answer: 0.0 if answer.state == "LOST" else answer.due,
         )  # fmt: skip
         self.ended = answer.state == "ENDED"
+        if answer.state == "MISSED":
+            self._error = missed(self._log, self._who, answer.missed, answer.first)
+            return True
         self._records = list(zip(answer.claims, answer.records, strict=True))
         return self.ended or bool(self._records)
 

@@ -75,12 +75,15 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """An answer to one of several workers. `state`: as in Received, or LOST. `claims`: of the records, in order."""
+    """An answer to one of several workers. `state`: as in Received, LOST or MISSED (`missed` records before number
+    `first`). `claims`: of the records, in order."""
 
     state: str
     records: Sequence[Record] = ()
     claims: Sequence[bytes] = ()
     due: float | None = None
+    missed: int = 0
+    first: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +176,8 @@ class ChannelLog(Log):
         self, source: str, file: str, token: str, records: Sequence[tuple[str, bytes]],
         *, fresh: bytes | None, mark: str, place: str, ending: str, address: str = "", stay: float = 0.0,
     ) -> Step[Put]:  # fmt: skip
-        """`fresh`: the file begins here, in the place of this entry; None: it goes on. `place`: what it is known by
-        when it was sent."""
+        """`fresh`: the file begins here, and this is known of one that was sent from its place; None: it goes on.
+        `place`: what it is known by when it was sent."""
         rest = [part for record in records for part in record]
         args: tuple[Arg, ...] = (
             "", "", self.clock.now_ms, source, file, token, b"-" if fresh is None else fresh, mark, place,
@@ -236,6 +239,8 @@ class ChannelLog(Log):
                     found = [rows[at] for at in range(0, len(rows), 5)]
                     del rows[0::5]
                     return Shared("OK", _records(rows), found, None if due < 0 else due / 1000)
+                case b"MISSED":
+                    return Shared("MISSED", missed=reply[1], first=reply[2])
                 case b"LOST" | b"ENDED" | b"GONE":
                     return Shared(reply[0].decode())
                 case _:
@@ -248,7 +253,7 @@ class ChannelLog(Log):
 
     def part(self, who: str) -> Step[tuple[bool, bool]]:
         """Whether it was one, and whether there is more to trim."""
-        return self._step("part", (self.clock.now_ms, who), lambda reply: (bool(reply[1]), bool(reply[2])))
+        return self._step("part", ("", "", self.clock.now_ms, who), lambda reply: (bool(reply[1]), bool(reply[2])))
 
     # --- what people ask ---
 
