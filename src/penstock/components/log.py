@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from penstock import codec
-from penstock.driver.steps import Arg, Drivers, Listen, Step, Steps, Wait, verb
+from penstock.driver.steps import Arg, Drivers, Listen, Step, Steps, Wait, Waiter, verb
 from penstock.errors import BadCall, ChatExists, ChatGone, MessageError, NoSpace, NotAMember, PenstockError
 from penstock.settings import REMEMBERED, Settings
 from penstock.store.keys import LogKeys
@@ -28,6 +28,9 @@ ROOM = 1024 * 1024
 
 MOST = 1000
 """Messages of one pull."""
+
+GLANCE = 0.5
+"""Seconds between two looks of who waits at something on this host, which costs no command."""
 
 REMIND = 300.0
 """Seconds after which somebody who waits for a message says so again. Only a message that got lost makes it matter."""
@@ -360,11 +363,13 @@ def unless(words: bytes, step: Step[R], otherwise: T) -> Step[R | T]:
 def until_found(
     inbox: str, every: float, stay: Callable[[str], Step[int]], wait: float | None,
     ask: Ask[R], found: Callable[[R], object], due: Due[R] = lambda _: None,
+    stirs: Callable[[R], Callable[[], bool] | None] = lambda _: None,
 ) -> Steps[R]:  # fmt: skip
     """Ask until there is something or the time is over.
 
     `ask` is told an address, and for how long somebody listens there. Each `every` seconds it is asked anew, so that a
-    message that got lost costs that time and no more. `stay`: nobody is at the address any more.
+    message that got lost costs that time and no more. `stay`: nobody is at the address any more. `stirs`: what to look
+    at meanwhile, on this host, that is a reason to ask, too.
     """
     if wait == 0:
         answer: R = yield ask("", 0.0)
@@ -379,12 +384,21 @@ def until_found(
             if last or found(answer):
                 return answer
             pauses = (every, left, due(answer))
-            yield Wait(waiter, min(pause for pause in pauses if pause is not None))
+            yield from _rest(waiter, min(pause for pause in pauses if pause is not None), stirs(answer))
     except BaseException:
         yield stay(waiter.address)
         raise
     finally:
         waiter.close()
+
+
+def _rest(waiter: Waiter, pause: float, stirs: Callable[[], bool] | None) -> Steps[None]:
+    if stirs is None:
+        yield Wait(waiter, pause)
+        return
+    until = time.monotonic() + pause
+    while (left := until - time.monotonic()) > 0 and not (yield Wait(waiter, min(left, GLANCE))) and not stirs():
+        pass
 
 
 class Pulling:

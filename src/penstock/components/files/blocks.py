@@ -41,7 +41,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
 class Header(msgspec.Struct, frozen=True, array_like=True):
     """Of one block. `offset`: of its first byte; `line`: of how many lines the ends are before it, -1 if it was not
     cut at line ends; `inside`: it begins in the middle of one that is longer than a block; `packed`: deflated;
-    `digest`: SHA-256 of its bytes."""
+    `digest`: SHA-256 of its bytes; `more`: its last line goes on in the next."""
 
     name: str
     offset: int
@@ -49,6 +49,7 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
     inside: bool
     packed: bool
     digest: bytes
+    more: bool = False
 
 
 class Ending(msgspec.Struct, frozen=True, array_like=True):

@@ -4,7 +4,8 @@
     Done       a point up to which all is done with, as it is noted in the server
 
 What was handed on counts as done with when the next is asked for. Where it then is, is noted in the step that moves the
-cursor: the files that were begun, how far each is, and its digest so far. Whoever comes next goes on exactly there.
+cursor: the files that were begun, how far each is, its digest so far, and what is there of a line that goes on in its
+next block. Whoever comes next goes on exactly there, and no file waits for a block of another.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from msgspec.structs import replace
 from penstock.components.files.blocks import (
     ABORT,
     BEGIN,
+    CLOSE,
     DATA,
     END,
     START,
@@ -45,32 +47,27 @@ T = TypeVar("T")
 AT_ONCE = 16
 """Blocks, or batches, that are made ready together."""
 
-DONE = 2**62
-"""`at` of a file that is done with."""
-
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """How far a file is. `offset`, `digest`: of what was received and checked; `at`, `line`: up to where its lines are
-    done with, and `inside` of one that is too long; `spooled`: it is gzip, and received whole before its lines are
-    read."""
+    """How far a file is. `offset`, `digest`: of what was received and checked. `line`: how many lines of it were given;
+    `carried`: what is there of the next, or `inside` one of which nothing more is given. `spooled`: it is packed, and
+    received whole before its lines are read."""
 
     name: str
     lines: bool
     unpacked: bool
     offset: int = 0
     digest: bytes = START
-    at: int = 0
     line: int = 0
     inside: bool = False
+    carried: bytes = b""
     spooled: bool = False
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Where a receiver is. `files`: those begun before its cursor; `ahead`: those begun behind it of which lines are
-    done with already, because a line of another file holds the cursor back."""
+    """Where a receiver is: in the files that were begun and have not ended."""
 
     files: dict[str, Place] = {}
-    ahead: dict[str, Place] = {}
 
 
 _mark = msgspec.json.Decoder(Mark).decode
@@ -122,6 +119,8 @@ class Stream(Generic[T]):
     """What comes, one by one: `for`, `async for`; and with `with` what was done with is settled at its end."""
 
     _drivers: Drivers
+    _doubtful = False
+    """What is ready may be another's by now: ask before it is given."""
 
     def __init__(self) -> None:
         self._ready: deque[tuple[T, Any]] = deque()
@@ -183,7 +182,7 @@ class Stream(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        if not self._ready and self._error is None:
+        if self._doubtful or (not self._ready and self._error is None):
             self.fetch()
         return self._give(StopIteration)
 
@@ -191,7 +190,7 @@ class Stream(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        if not self._ready and self._error is None:
+        if self._doubtful or (not self._ready and self._error is None):
             await self.fetch.aio()
         return self._give(StopAsyncIteration)
 
@@ -228,16 +227,18 @@ class Intake(Stream[T]):
         self._renewer = renewer
         self._who = who
         self._wait = wait
+        self._token = ""
         self._token = self._new_token()
         self._ended = False
         self._turn = 0
         self._instead = ""
         self._busy: Busy | None = None
         self._records: deque[Record] = deque()
-        self._making = self._make()
+        self._making: Iterator[tuple[T, Done]] | None = None
         self._begin(0, Mark())
 
     def _new_token(self) -> str:
+        _here.pop(self._token, None)
         token = mint_token()
         _here[token] = self
         return token
@@ -246,9 +247,6 @@ class Intake(Stream[T]):
         """Go on from here, as nobody."""
         self._position = cursor
         self._files = dict(mark.files)
-        self._ahead = dict(mark.ahead)
-        self._base, self._changes = dict(mark.files), deque[tuple[int, str, Place | None]]()
-        self._held: dict[str, int] = {}
         self._reached = self._given = self._done = self._settled = Done(cursor, mark)
         self._resumed()
 
@@ -257,8 +255,8 @@ class Intake(Stream[T]):
     def _resumed(self) -> None:
         """Nothing is in hand."""
 
-    def _took_over(self) -> None:
-        """Another process received before this one."""
+    def _tidy(self) -> None:
+        """Another process received before this one: nothing it left is needed, but of files that have begun."""
 
     def _settled_upto(self, number: int) -> None:
         """The server has noted it."""
@@ -273,102 +271,121 @@ class Intake(Stream[T]):
     def _end(self, record: Record, place: Place) -> Iterable[T]:
         return ()
 
-    def _dropped(self, file: str, place: Place) -> None:
-        """It will not be whole."""
+    def _dropped(self, number: int, file: str) -> None:
+        """It will not be whole; when the server has noted this number, nobody asks for it any more."""
 
     # --- records, one after the other ---
 
-    def _make(self) -> Iterator[tuple[T, Done]]:
-        while self._records:
-            record = self._records.popleft()
-            try:
-                for item in self._take(record):
-                    yield item, self._as_of(record.number - 1)
-            except FilesError as error:
-                self._error = error
-                if (place := self._files.get(record.file)) is not None:
-                    self._dropped(record.file, place)
-                self._change(record, None)
-            self._reached = self._as_of(record.number)
-            if self._error is not None:
-                return
+    def _work(self) -> None:
+        """Make some of what was pulled ready, up to an error."""
+        while self._error is None and len(self._ready) < AT_ONCE:
+            if self._making is None:
+                if not self._records or self._doubtful:
+                    return
+                self._making = self._make(self._records.popleft())
+            before = len(self._ready)
+            self._ready.extend(islice(self._making, AT_ONCE))
+            if len(self._ready) < before + AT_ONCE:
+                self._making = None  # at once: it refers to us, and who was dropped in a loop must not live on
+
+    def _make(self, record: Record) -> Iterator[tuple[T, Done]]:
+        try:
+            for item in self._take(record):
+                # What goes on in an END is not through with it.
+                yield item, self._as_of(record.number - (record.kind == END and record.file in self._files))
+        except FilesError as error:
+            self._error = error
+            for file in [*self._files] if record.kind == CLOSE else [record.file]:
+                self._files.pop(file, None)
+                self._dropped(record.number, file)
+        self._reached = self._as_of(record.number)
+
+    def _as_of(self, number: int) -> Done:
+        return Done(number, Mark(dict(self._files)))
 
     def _take(self, record: Record) -> Iterator[T]:
         place = self._files.get(record.file)
         if record.kind == BEGIN:
             what = manifest(record)
-            ahead = self._ahead.pop(record.file, None)
-            place = Place(
-                what.name, what.lines, what.unpacked, what.offset, START, what.offset, what.line
-            ) if ahead is None else replace(ahead, offset=what.offset, digest=START)  # fmt: skip
-            self._change(record, place)
+            self._files[record.file] = Place(what.name, what.lines, what.unpacked, what.offset, line=what.line)
             self._begun(record.file, what)
+        elif record.kind == CLOSE and self._files:
+            names = ", ".join(sorted(place.name for place in self._files.values()))
+            raise FileDamaged(f"{self._log.what} was closed before all of these was sent: {names}")
         elif place is None:  # it began before this receiver, or is damaged
             return
         elif record.kind == DATA:
             head, data = block(record)
             if head.offset != place.offset:
                 raise FileDamaged(f"{head.name} is damaged: its block at byte {place.offset:,} is missing")
-            self._change(
-                record, replace(place, offset=head.offset + len(data), digest=chain(place.digest, head.digest))
+            self._files[record.file] = replace(
+                place, offset=head.offset + len(data), digest=chain(place.digest, head.digest)
             )
             yield from self._block(record, head, data)
         elif record.kind == END:
             end = ending(record)
             if (end.size, end.digest) != (place.offset, place.digest):
                 raise FileDamaged(f"{place.name} is damaged: {place.offset:,} of {end.size:,} bytes, or others")
+            if not place.spooled:
+                del self._files[record.file]
             yield from self._end(record, place)
-            self._held.pop(record.file, None)
-            self._change(record, None)
+            self._files.pop(record.file, None)
         elif record.kind == ABORT:
             raise FileDamaged(record.body.decode())
-
-    def _change(self, record: Record, place: Place | None) -> None:
-        self._changes.append((record.number, record.file, place))
-        if place is not None:
-            self._files[record.file] = place
-        elif record.file in self._files:
-            self._ahead[record.file] = replace(self._files.pop(record.file), at=DONE, inside=False)
-            self._held.pop(record.file, None)
-
-    def _as_of(self, number: int) -> Done:
-        """Where this receiver is when it is done with this record, and what was made of the next one so far."""
-        number = min([number, *(held - 1 for held in self._held.values())])
-        while self._changes and self._changes[0][0] <= number:
-            _, file, place = self._changes.popleft()
-            if place is not None:
-                self._base[file] = place
-            else:
-                self._base.pop(file, None)
-                self._ahead.pop(file, None)
-        files, ahead = {}, {}
-        for file, place in self._base.items():
-            now_ = self._files.get(file) or self._ahead[file]
-            files[file] = replace(place, at=now_.at, line=now_.line, inside=now_.inside, spooled=now_.spooled)
-        for file, place in {**self._files, **self._ahead}.items():
-            if file not in files:
-                ahead[file] = place
-        return Done(number, Mark(files, ahead))
 
     # --- steps ---
 
     def fill(self) -> Steps[None]:
-        while not self._ready and self._error is None and not self._ended:
-            yield Aside(self._work)
-            if self._ready or self._error is not None:
+        while True:
+            if self._doubtful:
+                yield from self._look_again()
+            if self._ready or self._error is not None or self._ended:
                 return
+            try:
+                yield Aside(self._work)
+            except BaseException:
+                self._start_anew()
+                raise
+            if self._ready or self._error is not None or self._records:
+                continue
             if not (yield from self._pull()):
                 return
 
-    def _work(self) -> None:
-        self._ready.extend(islice(self._making, AT_ONCE))
-        if not self._ready and self._error is None:  # or it stopped at an error, and there is more behind that
-            self._making = self._make()
-            self._ready.extend(islice(self._making, AT_ONCE))
+    @property
+    def _doubtful(self) -> bool:  # type: ignore[override]
+        """This process stood still for a lease: another may have received, and be ahead by now."""
+        return self._busy is not None and self._busy.valid_until < now()
 
-    def _pull(self) -> Steps[bool]:
+    def _look_again(self) -> Steps[None]:
+        asked, busy = now(), self._busy
+        if busy is None or not (yield busy.renewal):
+            self._counted()
+            self._start_anew()
+            return
+        busy.valid_until = valid_until(asked, busy.lease)
+        if not busy.kept:
+            self._renewer.keep(busy, asked)
+
+    def _start_anew(self) -> None:
+        """Whether what was given is settled is not known here: the server knows."""
+        self._rest()
+        self._instead, self._token = self._token, self._new_token()
+        self._drop()
+
+    def _rest(self) -> None:
         if self._busy is not None:
             self._busy.kept, self._busy = False, None
+
+    def _drop(self) -> None:
+        """What is in hand and was not given."""
+        self._records.clear()
+        self._ready.clear()
+        self._error = None
+        self._making = None
+        self._begin(0, Mark())
+
+    def _pull(self) -> Steps[bool]:
+        self._rest()
         self._given = self._done = self._reached
         unsettled = [(self._done, self._counted())]
         asked = 0.0
@@ -379,15 +396,21 @@ class Intake(Stream[T]):
             return self._receive(unsettled.pop() if unsettled else None, RECORDS, address, stay)
 
         try:
-            answer = yield from until_found(
-                self._log.keys.inbox, REMIND, self._log.stay, self._wait, ask, self._found, self._due
-            )
+            while True:
+                answer = yield from until_found(
+                    self._log.keys.inbox, REMIND, self._log.stay, self._wait, ask, self._found, self._due, self._stirs
+                )
+                if not self._is_orphaned(answer):
+                    break
+                self._instead = answer.holder
         except BaseException:
-            # Whether it was settled is not known: the server knows.
-            self._instead, self._token = self._token, self._new_token()
-            self._begin(0, Mark())
+            self._start_anew()
             raise
         return (yield from self._took(answer, asked))
+
+    def _is_orphaned(self, answer: Received) -> bool:
+        """Whether the process that receives has died on this host."""
+        return answer.state == "HELD" and not lives(answer.holder, _here)
 
     def _receive(
         self, settled: tuple[Done, bytes] | None, limit: int, address: str = "", stay: float = 0.0
@@ -404,36 +427,40 @@ class Intake(Stream[T]):
         )  # fmt: skip
 
     def _found(self, answer: Received) -> bool:
-        if answer.state == "HELD" and not lives(answer.holder, _here):
-            self._instead = answer.holder
-        return answer.state == "ENDED" or (
-            answer.state == "OK" and (answer.fresh or bool(answer.records) or self._missed(answer) > 0)
+        return (
+            answer.state == "ENDED"
+            or self._is_orphaned(answer)
+            or (answer.state == "OK" and (answer.fresh or bool(answer.records) or self._missed(answer) > 0))
         )
 
     def _missed(self, answer: Received) -> int:
         return max(0, answer.first - 1 - (answer.cursor if answer.fresh else self._position))
 
     def _due(self, answer: Received) -> float | None:
-        return 0.0 if answer.holder and answer.holder == self._instead else answer.due
+        return answer.due
+
+    def _stirs(self, answer: Received) -> Callable[[], bool] | None:
+        return partial(self._is_orphaned, answer) if answer.state == "HELD" else None
 
     def _took(self, answer: Received, asked: float) -> Steps[bool]:
         """Whether there is anything to do."""
         if answer.state == "ENDED":
             self._ended = True
-        if answer.state in {"OK", "ENDED"} and not answer.fresh:
-            yield Aside(partial(self._settled_upto, self._settled.number))
-        if self._ended:
+            self._begin(0, Mark())
+            yield Aside(self._tidy)
             return True
         if answer.state != "OK":
             return False
+        if not answer.fresh:
+            yield Aside(partial(self._settled_upto, self._settled.number))
         yield from self._log.trim_rest(answer.more)
         if answer.fresh:
             self._instead = ""
             self._begin(answer.cursor, _mark(answer.mark) if answer.mark else Mark())
-            yield Aside(self._took_over)
+            yield Aside(self._tidy)
         if away := self._missed(answer):
-            for file, place in self._files.items():
-                self._dropped(file, place)
+            for file in self._files:
+                self._dropped(answer.first - 1, file)
             self._begin(answer.first - 1, Mark())
             self._settled = Done(answer.cursor, Mark())
             self._error = missed(self._log, self._who, away, answer.first)
@@ -455,16 +482,19 @@ class Intake(Stream[T]):
             raise LeaseLost(
                 f"another process receives {self._log.what} as {self._who!r} by now: drop what was not settled"
             )
+        if answer.state == "ENDED":
+            self._ended = True
+            yield Aside(self._tidy)
+        else:
+            yield Aside(partial(self._settled_upto, self._settled.number))
 
     def leave(self) -> Steps[None]:
-        if self._busy is not None:
-            self._busy.kept, self._busy = False, None
+        self._rest()
         if not self._ended and self._turn:
             self._given = self._done
             if self._done != self._settled:
                 yield from self.commit()
-            yield self._log.hold(self._who, self._token, 0)
-        self._records.clear()
-        self._ready.clear()
+            if not self._ended:
+                yield self._log.hold(self._who, self._token, 0)
         self._token = self._new_token()
-        self._begin(0, Mark())
+        self._drop()

@@ -16,23 +16,25 @@ LONGEST = 1 << 20
 
 class Lines:
     """Cuts what it is fed. `longest`: bytes of a line without its end; of a longer one it gives that many, as CutLine,
-    as soon as it is known to be longer. `inside`: what comes first is the rest of such a line.
+    as soon as it is known to be longer. What comes first may be the rest of a line that another has begun: of one that
+    was given already (`inside`), or of what that one has `carried`.
 
     Holds `longest` bytes and what one `cut` answers with.
     """
 
-    def __init__(self, longest: int = LONGEST, *, inside: bool = False) -> None:
+    def __init__(self, longest: int = LONGEST, *, inside: bool = False, carried: bytes = b"") -> None:
         if longest < 1:
             raise ValueError(f"Lines(longest={longest}): at least 1 byte")
         self.inside = inside
         """It is in a line that was given already; the rest of it is dropped."""
         self._longest = longest
-        self._kept = bytearray()  # at most one more than `longest`, since a last CR may turn out to be of the end
+        # At most one more than `longest`, since a last CR may turn out to be of the end.
+        self._kept = bytearray(carried[: longest + 2])
 
     @property
-    def carried(self) -> int:
-        """Bytes of the line that is not complete yet: so far back it began."""
-        return len(self._kept)
+    def carried(self) -> bytes:
+        """The line that is not complete yet."""
+        return bytes(self._kept)
 
     def cut(self, data: bytes) -> list[bytes]:
         """The lines that are complete with these bytes."""

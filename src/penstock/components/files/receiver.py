@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -16,10 +17,9 @@ from msgspec.structs import replace
 
 from penstock.components.files.blocks import Header, Manifest, Record
 from penstock.components.files.gunzip import MAGIC, Gunzip
-from penstock.components.files.intake import DONE, Intake, Place, Stream
+from penstock.components.files.intake import Intake, Place, Stream
 from penstock.components.files.lines import LONGEST, CutLine, Lines
 from penstock.components.files.sharing import Sharing
-from penstock.components.files.source import BLOCK
 from penstock.components.files.transitions import ChannelLog
 from penstock.components.renewal import Renewer
 from penstock.driver.steps import Drivers, Step, Steps, verb
@@ -30,6 +30,9 @@ T = TypeVar("T")
 
 _CHUNK = 256 * 1024
 _OPEN = 16
+_HIDDEN = ".penstock-"
+_NO_NAME = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
+"""What no second attempt mends: something else of that name is there, or it is too long."""
 
 
 class Block(bytes):
@@ -79,19 +82,18 @@ class Batches(Intake[Batch]):
         *, longest: int = LONGEST, spool: str | Path | None = None,
     ) -> None:  # fmt: skip
         self._longest = longest
-        self._spool = Folder(Path(spool) if spool else _spool_of(log, who))
-        self._read: list[tuple[int, str]] = []
+        self._spool = Folder((Path(spool) if spool else _temporary()) / _own(log, who))
         super().__init__(log, drivers, renewer, who, wait)
 
     def _resumed(self) -> None:
         self._cutters: dict[str, Lines] = {}
+        self._spool.close()
 
-    def _took_over(self) -> None:
+    def _tidy(self) -> None:
         self._spool.clear(keep=self._files)
 
     def _settled_upto(self, number: int) -> None:
-        while self._read and self._read[0][0] <= number:
-            self._spool.remove(self._read.pop(0)[1])
+        self._spool.settled(number)
 
     def _block(self, record: Record, head: Header, data: bytes) -> Iterable[Batch]:
         place = self._files[record.file]
@@ -100,36 +102,35 @@ class Batches(Intake[Batch]):
         if place.spooled:
             self._spool.write(record.file, head, data)
             return
-        if (cutter := self._cutters.get(record.file)) is None:
-            cutter = self._cutters[record.file] = Lines(self._longest, inside=place.inside)
-        lines = cutter.cut(data[max(0, place.at - head.offset) :])
-        if not cutter.carried:
-            self._held.pop(record.file, None)
-        elif lines or record.file not in self._held:
-            self._held[record.file] = record.number
-        at = max(place.at, head.offset + len(data) - cutter.carried)
-        self._files[record.file] = replace(place, at=at, line=place.line + len(lines), inside=cutter.inside)
+        cutter = self._cutter(record.file, place)
+        lines = cutter.cut(data)
+        self._files[record.file] = replace(
+            place, line=place.line + len(lines), inside=cutter.inside, carried=cutter.carried
+        )
         yield from _batch(place.name, place.line, lines)
+
+    def _cutter(self, file: str, place: Place) -> Lines:
+        if (cutter := self._cutters.get(file)) is None:
+            cutter = self._cutters[file] = Lines(self._longest, inside=place.inside, carried=place.carried)
+        return cutter
 
     def _end(self, record: Record, place: Place) -> Iterable[Batch]:
         if place.spooled:
             yield from self._unspooled(record.file, place)
-            self._read.append((record.number, record.file))
-        elif (cutter := self._cutters.pop(record.file, None)) is not None:
-            yield from _batch(place.name, place.line, cutter.rest())
+        else:
+            yield from _batch(place.name, place.line, self._cutter(record.file, place).rest())
+        self._dropped(record.number, record.file)
 
     def _unspooled(self, file: str, place: Place) -> Iterator[Batch]:
-        if place.at == DONE:
-            return
         for before, lines in _lines_of_gzip(self._spool.open(file, place), place.name, self._longest):
             done = before + len(lines)
             if done > place.line:
                 self._files[file] = replace(self._files[file], line=done)
                 yield from _batch(place.name, max(before, place.line), lines[max(0, place.line - before) :])
 
-    def _dropped(self, file: str, place: Place) -> None:
+    def _dropped(self, number: int, file: str) -> None:
         self._cutters.pop(file, None)
-        self._spool.remove(file)
+        self._spool.leave(number, file)
 
 
 def _batch(name: str, before: int, lines: list[bytes]) -> Iterator[Batch]:
@@ -147,10 +148,10 @@ def lines_of_block(longest: int, head: Header, data: bytes) -> Iterator[Batch]:
         )
     cutter = Lines(longest)
     lines = cutter.cut(data)
+    if not head.more:
+        lines += cutter.rest()
     if head.inside and lines:
         lines[0] = CutLine(lines[0])
-    if len(data) < BLOCK:
-        lines += cutter.rest()
     yield from _batch(head.name, head.line, lines)
 
 
@@ -167,21 +168,27 @@ def _lines_of_gzip(file: BinaryIO, name: str, longest: int) -> Iterator[tuple[in
     yield before, cutter.rest()
 
 
-def _spool_of(log: ChannelLog, who: str) -> Path:
-    """Where the next process of this receiver, on this host, finds it again."""
+def _temporary() -> Path:
+    """Where the next process on this host finds it again."""
     ours = Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"
     ours.mkdir(mode=0o700, exist_ok=True)
     if ours.stat().st_uid != os.getuid():
         raise FilesError(f"{ours} belongs to somebody else: name a folder with spool=")
-    return ours / hashlib.sha256(f"{log.keys.base}{who}".encode()).hexdigest()[:16]
+    return ours
+
+
+def _own(log: ChannelLog, who: str) -> str:
+    """Name of a folder that no other receiver has, of any channel."""
+    return f"{_HIDDEN}{who}-{hashlib.sha256(f'{log.keys.base}{who}'.encode()).hexdigest()[:8]}"
 
 
 class Folder:
-    """Files that are not whole yet, in a folder of their own. Made when the first is written."""
+    """Files that are not whole yet, in a folder of their own: made when the first is written, gone with the last."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._open: dict[str, BinaryIO] = {}
+        self._leaving: list[tuple[int, str]] = []
 
     def part(self, file: str) -> Path:
         return self.path / f"{check_name('file', file)}.part"
@@ -212,6 +219,13 @@ class Folder:
             )
         return path.open("w+b")
 
+    def copy(self, path: Path, file: str) -> None:
+        """Begin with what is there. The part may be there too, and be that very file under its other name."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._close(file)
+        self.part(file).unlink(missing_ok=True)
+        shutil.copyfile(path, self.part(file))
+
     def open(self, file: str, place: Place) -> BinaryIO:
         """What was received of it."""
         self._close(file)
@@ -227,17 +241,48 @@ class Folder:
         found.truncate(place.offset)
         return found
 
-    def remove(self, file: str) -> None:
-        self._close(file)
-        self.part(file).unlink(missing_ok=True)
+    def publish(self, file: str, path: Path) -> None:
+        """In one step; the part stays, for whoever is started before the server knows writes the last blocks again."""
+        whole = self.part(file).with_suffix(".whole")
+        whole.unlink(missing_ok=True)
+        os.link(self.part(file), whole)
+        try:
+            os.replace(whole, path)
+        except OSError:
+            whole.unlink()
+            raise
+
+    def leave(self, number: int, file: str) -> None:
+        """It is needed until the server has noted this number: whoever is started before that asks for it again."""
+        self._leaving.append((number, file))
+
+    def settled(self, number: int) -> None:
+        while self._leaving and self._leaving[0][0] <= number:
+            file = self._leaving.pop(0)[1]
+            self._close(file)
+            self.part(file).unlink(missing_ok=True)
+        self._go()
 
     def clear(self, keep: Iterable[str]) -> None:
         """Remove what a process left behind that died before it could."""
+        self._leaving.clear()
+        self.close()
         kept = {self.part(file).name for file in keep}
-        if self.path.is_dir():
-            for found in self.path.glob("*.part"):
-                if found.name not in kept:
-                    found.unlink(missing_ok=True)
+        for found in self.path.glob("*"):
+            if found.name not in kept:
+                found.unlink(missing_ok=True)
+        self._go()
+
+    def _go(self) -> None:
+        with contextlib.suppress(OSError):  # not empty, or never made
+            self.path.rmdir()
+
+    def close(self) -> None:
+        for file in [*self._open]:
+            self._close(file)
+
+    __del__ = close
+    """Who breaks out of a loop need not close anything."""
 
     def _close(self, file: str) -> None:
         if (out := self._open.pop(file, None)) is not None:
@@ -251,18 +296,17 @@ class Saving(Intake[Saved]):
         self, log: ChannelLog, drivers: Drivers, renewer: Renewer, who: str, wait: float | None, folder: Path
     ) -> None:
         self._folder = folder
-        self._parts = Folder(folder / f".penstock-{who}")
-        self._saved: list[tuple[int, str]] = []
+        self._parts = Folder(folder / _own(log, who))
         super().__init__(log, drivers, renewer, who, wait)
 
-    def _took_over(self) -> None:
+    def _resumed(self) -> None:
+        self._parts.close()
+
+    def _tidy(self) -> None:
         self._parts.clear(keep=self._files)
 
     def _settled_upto(self, number: int) -> None:
-        while self._saved and self._saved[0][0] <= number:
-            self._parts.remove(self._saved.pop(0)[1])
-            with contextlib.suppress(OSError):  # not empty
-                self._parts.path.rmdir()
+        self._parts.settled(number)
 
     def _begun(self, file: str, what: Manifest) -> None:
         """What a log grew by comes behind what was saved of it before."""
@@ -272,39 +316,34 @@ class Saving(Intake[Saved]):
                 raise FileDamaged(
                     f"{what.name}: its first {what.offset:,} bytes were sent before, and are not in {path}"
                 )
-            self._parts.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            shutil.copyfile(path, self._parts.part(file))
+            self._parts.copy(path, file)
 
     def _block(self, record: Record, head: Header, data: bytes) -> Iterable[Saved]:
         self._parts.write(record.file, head, data)
         return ()
 
     def _end(self, record: Record, place: Place) -> Iterable[Saved]:
-        path, part = self._path(place), self._parts.part(record.file)
+        path = self._path(place)
         with self._parts.open(record.file, place) as out:
             os.fsync(out.fileno())
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # The part stays until the server knows: whoever is started before that writes the last blocks once more.
-        whole = part.with_suffix(".whole")
-        whole.unlink(missing_ok=True)
-        os.link(part, whole)
-        os.replace(whole, path)
-        self._saved.append((record.number, record.file))
+        self._parts.leave(record.number, record.file)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._parts.publish(record.file, path)
+        except OSError as error:
+            if error.errno in _NO_NAME:
+                raise FilesError(f"{place.name} cannot be saved as {path}: {error.strerror}") from error
+            raise
         yield Saved(path, place.name, place.offset, place.digest.hex())
 
-    def _dropped(self, file: str, place: Place) -> None:
-        self._parts.remove(file)
+    def _dropped(self, number: int, file: str) -> None:
+        self._parts.leave(number, file)
 
     def _path(self, place: Place) -> Path:
         packed = ".zst" if place.name.endswith(".zst") else ".gz"
         name = place.name.removesuffix(packed) if place.unpacked else place.name
         parts = name.split("/")
-        if (
-            not name
-            or any(part in {"", ".", ".."} for part in parts)
-            or "\0" in name
-            or parts[0].startswith(".penstock-")
-        ):
+        if not name or any(part in {"", ".", ".."} for part in parts) or "\0" in name or parts[0].startswith(_HIDDEN):
             raise FileDamaged(f"{name!r} is no name to save a file under: it would leave the folder")
         return self._folder.joinpath(*parts)
 

@@ -74,11 +74,13 @@ class Sent:
 
 
 class Noted(msgspec.Struct, frozen=True):
-    """How far a file is, as it is kept in the server. `digest`: of all blocks so far."""
+    """How far a file is, as it is kept in the server. `digest`: of all blocks so far; `inside`: the next one begins in
+    the middle of a line that is longer than a block."""
 
     name: str
     mark: Mark | None
     digest: bytes
+    inside: bool = False
 
 
 @dataclass(slots=True)
@@ -240,7 +242,8 @@ class Course:
         self.ended = False
         self.failure: FilesError | None = None
         self.moved = 0
-        self._ready = self._inside = False
+        self._ready = False
+        self._inside = noted.inside
         self._sender = sender
         self._key = job.key
         self._file = file
@@ -314,14 +317,14 @@ class Course:
         own = hashlib.sha256(block.data).digest()
         self._digest = chain(self._digest, own)
         packed = self._sender.lines and self.reading.packed
-        head = Header(self.name, block.offset, block.first_line - 1, self._inside, packed, own)
+        head = Header(self.name, block.offset, block.first_line - 1, self._inside, packed, own, block.more)
         self._inside = block.more
         self._records.append((DATA, pack_block(head, block.data)))
         self.moved += len(block.data)
         self._mark = self.reading.mark(block, own)
 
     def step(self, address: str, stay: float) -> Step[Put]:
-        noted = msgspec.json.encode(Noted(self.name, self._mark, self._digest)).decode()
+        noted = msgspec.json.encode(Noted(self.name, self._mark, self._digest, self._inside)).decode()
         return self._sender.log.put(
             self._key, self._file, self._sender.token, self._records,
             fresh=self._fresh, mark=noted, place=self.place, ending=self._ending, address=address, stay=stay,
