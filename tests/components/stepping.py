@@ -14,7 +14,7 @@ from penstock.components.files import intake
 from penstock.components.files.channel import Channel
 from penstock.components.files.sender import Course, Sender, Sent
 from penstock.components.files.source import sources
-from penstock.driver.steps import Aside, Listen, Steps, Wait
+from penstock.driver.steps import Aside, Effect, Listen, Step, Steps, Wait
 
 
 class Killed(BaseException):
@@ -36,45 +36,44 @@ class Stepping:
 
     def __init__(self, channel: Channel, steps: Steps[Any]) -> None:
         self.ended = False
-        self.waits = False
         self.answer: Any = None
         self.error: Exception | None = None
         self._channel = channel
         self._steps = steps
         self._reply: Any = None
+        self._fault: Exception | None = None
 
     def go(self) -> bool:
         """One effect more; False: there was none."""
         if self.ended:
             return False
         try:
-            effect = self._steps.send(self._reply)
+            effect = self._steps.throw(self._fault) if self._fault is not None else self._steps.send(self._reply)
         except StopIteration as done:
             self.ended, self.answer = True, done.value
             return False
         except Exception as error:
             self.ended, self.error = True, error
             return False
-        self.waits = isinstance(effect, Wait)
-        match effect:
-            case Aside():
-                self._reply = self._try(effect.work)
-            case Listen():
-                self._reply = Nobody()
-            case Wait():
-                self._reply = []
-            case _:
-                self._reply = self._channel._drivers.blocking.run(effect)
+        self._reply = self._fault = None
+        try:
+            self._reply = self._done(effect)
+        except Exception as error:
+            self._fault = error
         return True
 
-    def _try(self, work: Any) -> Any:
-        try:
-            return work()
-        except Exception as error:
-            # As the driver does: it is thrown into the generator, which is asked for its next effect.
-            thrown = error
-        self._steps = _thrown(self._steps, thrown)
-        return None
+    def _done(self, effect: Effect) -> Any:
+        match effect:
+            case Aside():
+                return effect.work()
+            case Listen():
+                return Nobody()
+            case Wait():
+                return []
+            case Step():
+                return self._channel._drivers.blocking.run(effect)
+            case _:
+                raise AssertionError(f"a channel does not do {effect}")
 
     def run(self) -> Stepping:
         while self.go():
@@ -89,20 +88,6 @@ class Stepping:
         with contextlib.suppress(Killed, StopIteration):
             while True:
                 self._steps.throw(Killed())
-
-
-def _thrown(steps: Steps[Any], error: Exception) -> Steps[Any]:
-    reply = yield from _after(steps, error)
-    return reply
-
-
-def _after(steps: Steps[Any], error: Exception) -> Steps[Any]:
-    try:
-        effect = steps.throw(error)
-        while True:
-            effect = steps.send((yield effect))
-    except StopIteration as done:
-        return done.value
 
 
 def sending(

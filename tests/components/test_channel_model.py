@@ -8,6 +8,7 @@ import random
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,11 @@ def of_saved(saved: Any) -> Counter[str]:
     return Counter([f"{saved.name} {saved.path.read_bytes()!r}"])
 
 
+def _taken(channel: Channel, renewer: Any, kind: Any, who: str, **more: Any) -> Any:
+    """At once, or nothing."""
+    return kind(channel.log, channel._drivers, renewer, who, 0, **more)
+
+
 class World:
     """A channel, those who send and those who receive; all is said to a real server."""
 
@@ -91,17 +97,15 @@ class World:
                 path.write_bytes(gzip.compress(text, mtime=0) if packed else text)
         self.folder = folder / "out"
         self.senders = [self._sender(n) for n in range(len(plan.files))]
-        log, drivers, renewer = self.channel.log, self.channel._drivers, NoRenewer()
-        rest: Any = (log, drivers, renewer)
-
-        def batches(who: str) -> Any:
-            return lambda: Batches(*rest, who, 0, longest=plan.longest, spool=folder / "spool")
-
+        renewer: Any = NoRenewer()
+        taken = partial(_taken, self.channel, renewer)
         self.receivers = {
-            "blocks": Counting(self.channel, lambda: Blocks(*rest, "blocks", 0), of_block),
-            "lines": Counting(self.channel, batches("lines"), of_batch),
-            "saved": Counting(self.channel, lambda: Saving(*rest, "saved", 0, self.folder), of_saved),
-        }  # fmt: skip
+            "blocks": Counting(self.channel, lambda: taken(Blocks, "blocks"), of_block),
+            "lines": Counting(
+                self.channel, lambda: taken(Batches, "lines", longest=plan.longest, spool=folder / "spool"), of_batch
+            ),
+            "saved": Counting(self.channel, lambda: taken(Saving, "saved", folder=self.folder), of_saved),
+        }
 
     def _sender(self, n: int) -> Stepping:
         names = ["blocks", "lines", "saved"]
@@ -143,7 +147,8 @@ class World:
             who.go()
 
     def counted(self, who: str) -> Counter[str]:
-        return Counter(self.channel._drivers.blocking.run(self.channel.log.top(who, "seen", 0, 100_000)))
+        found: dict[str, int] = self.channel._drivers.blocking.run(self.channel.log.top(who, "seen", 0, 100_000))
+        return Counter(found)
 
     def wanted(self, who: str) -> Counter[str]:
         found = Counter[str]()

@@ -24,9 +24,13 @@ from penstock.components.files.transitions import ChannelLog
 from penstock.components.renewal import Renewer
 from penstock.driver.steps import Drivers, Step, Steps, verb
 from penstock.errors import FileDamaged, FilesError
+from penstock.settings import MiB
 from penstock.store.keys import check_name
 
 T = TypeVar("T")
+
+MOST = 16 * MiB
+"""Bytes of the longest line: what is there of one that is not complete is noted in the server."""
 
 _CHUNK = 256 * 1024
 _OPEN = 16
@@ -440,6 +444,8 @@ class Receiver:
     ) -> Stream[Batch]:  # fmt: skip
         """The lines of each block as a list, with `file` and `first`, the number of the first line. As `lines`
         otherwise."""
+        if not 1 <= longest <= MOST:
+            raise ValueError(f"longest={longest}: bytes from 1 to {MOST:,}; a longer line is given up to there")
         if share:
             return self._shared(wait, lease, partial(lines_of_block, longest))
         return Batches(self._log, self._drivers, self._renewer, self.name, wait, longest=longest, spool=spool)
@@ -451,7 +457,7 @@ class Receiver:
         """Every line without its end (LF or CRLF), as bytes; of gzip files those of the text.
 
         wait, share, lease  as in `blocks`; to share, files must be sent with `send_lines`
-        longest   bytes; of a longer line this much is given, as `CutLine`
+        longest   bytes, up to 16 MiB; of a longer line this much is given, as `CutLine`
         encoding  lines are str then, and those that cannot be decoded stay bytes
         spool     folder in which gzip files that were sent as bytes are collected; None: one in the folder for
                   temporary files

@@ -199,11 +199,13 @@ class Sender:
 
     def _carry(self, course: Course) -> Steps[None]:
         with course.reading:
-            while not course.ended:
+            ended = False  # what is ready of it may be its end, and must be put all the same
+            while not ended:
                 yield Aside(course.read_on)
                 yield from self._put(course)
                 if course.failure is not None:
                     raise course.failure
+                ended = course.ended
         self._sent.files.append(course.as_sent())
 
     def _put(self, course: Course) -> Steps[None]:
