@@ -16,6 +16,8 @@ from typing import Literal
 from penstock.app import Penstock
 from penstock.components.chat import ChatInfo, Member
 from penstock.components.directory import Directory
+from penstock.components.files.channel import Channel
+from penstock.components.files.transitions import ChannelInfo
 from penstock.components.job import JobInfo, Reason, Status, info_of, status_of
 from penstock.components.lock import LockInfo
 from penstock.components.queue import CHUNK, DeadLetter, Queue
@@ -24,7 +26,7 @@ from penstock.console.doctor import Finding, diagnose, prove_locks
 from penstock.console.inventory import Inventory, inventory
 from penstock.driver.probe import Facts, facts, instances, lock_names, now, primaries, queue_names
 from penstock.driver.steps import Drivers, Step, Steps, verb
-from penstock.errors import ChatGone, JobNotFound, PenstockError
+from penstock.errors import ChannelError, ChatGone, JobNotFound, PenstockError
 from penstock.store.keys import LogKeys
 
 LOOKED = 200
@@ -204,11 +206,13 @@ class Inspector:
         return len(seen), [TenantView(*pair) for pair in largest]
 
     def _no_such_queue(self, name: str) -> Steps[None]:
-        known = yield from queue_names(self._app.settings.prefix)
+        raise self._none_of("queue", name, (yield from queue_names(self._app.settings.prefix)))
+
+    def _none_of(self, kind: str, name: str, known: Sequence[str]) -> PenstockError:
         near = difflib.get_close_matches(name, known, 3) or known[:5]
         there = ", ".join(near) + (", …" if len(near) < len(known) else "")
-        raise PenstockError(
-            f"no queue {name!r} with prefix {self._app.settings.prefix!r} on this server; there is {there or 'none'}"
+        return PenstockError(
+            f"no {kind} {name!r} with prefix {self._app.settings.prefix!r} on this server; there is {there or 'none'}"
         )
 
     @verb
@@ -266,6 +270,34 @@ class Inspector:
                 readers = yield chat.roster(1)
                 views.append(ChatView(info, readers[0] if readers else None))
         return views
+
+    # --- channels of files ---
+
+    @verb
+    def channels(self) -> Steps[list[ChannelInfo]]:
+        """Every channel of files, by name. A round trip for each 1000 keys of the server, and one for each channel."""
+        found = []
+        for name in (yield from self._channel_names()):
+            with contextlib.suppress(ChannelError):
+                found.append((yield self.files(name).log.info()))
+        return found
+
+    @verb
+    def channel(self, name: str) -> Steps[ChannelInfo]:
+        """One channel: what it holds, and how far each receiver is. Raises PenstockError where there is none."""
+        try:
+            info: ChannelInfo = yield self.files(name).log.info()
+        except ChannelError:
+            raise self._none_of("channel", name, (yield from self._channel_names())) from None
+        return info
+
+    def files(self, name: str) -> Channel:
+        """One channel, to send and to receive; as `app.files`. No round trip."""
+        return self._app.files(name)
+
+    def _channel_names(self) -> Steps[list[str]]:
+        names = yield from instances(self._app.settings.prefix, "files", "state")
+        return [LogKeys.read(f"files:{name}")[1] for name in names]
 
     # --- directories ---
 

@@ -44,6 +44,12 @@ def temporary_server(url: str | None, purpose: str) -> Iterator[Place]:
                 embedded.stop(home)
 
 
+def keep_nothing(app: Penstock) -> None:
+    """A server of our own writes no file: what is in it is of no use to anybody later."""
+    with library_client(app) as client:
+        client.config_set("appendonly", "no")
+
+
 @contextlib.contextmanager
 def library_client(app: Penstock) -> Iterator[Any]:
     """The library's own client, for what is no verb of ours, with our error for any of its own."""

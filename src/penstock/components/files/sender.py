@@ -33,8 +33,8 @@ LOT = 4
 class Progress:
     """How far a `send` is, told after each lot and while it waits for space.
 
-    name, done, size  the file, bytes of it that were read, and its size
-    sent, total       bytes of all files
+    name, done, size  the file, bytes of it that were read, and its size; of gzip the packed ones
+    sent, total       bytes of all files that were to be sent
     held, slowest     bytes in the channel that some receiver has not had, and the receiver that is furthest behind
     waiting           there is no space: the slowest decides
     """
@@ -110,7 +110,7 @@ class Sender:
         self.token = mint_token()
         self._tell = tell
         self._sent = Sent()
-        self._bytes = self._total = 0
+        self._read = self._total = 0
         self._renamed = set[str]()
 
     def run(
@@ -128,6 +128,7 @@ class Sender:
                 raise
             except FilesError as error:
                 failed.append(error)
+            self._read += job.size
         if close:
             yield self.log.close()
             self._sent.closed = True
@@ -217,16 +218,14 @@ class Sender:
             yield from self.log.until_found(
                 None, ask, lambda answer: not answer.full, lambda answer: answer.due, every=self.log.settings.sleep
             )
-        self._bytes += course.settle()
+        course.settle()
 
     def _told(self, course: Course, answer: Put) -> Put:
         if self._tell is not None:
-            done, sent = course.done, self._bytes
-            if not answer.full:
-                sent += course.moved
+            done, size = course.reading.read, course.reading.size
             self._tell(
                 Progress(
-                    course.name, done, course.reading.size, sent, self._total, answer.bytes, answer.slowest, answer.full
+                    course.name, done, size, self._read + done, self._total, answer.bytes, answer.slowest, answer.full
                 )
             )
         return answer
@@ -243,7 +242,6 @@ class Course:
         self.place = f"{job.key.split(':')[0]}:{sender.host}:{reading.place}"
         self.ended = False
         self.failure: FilesError | None = None
-        self.moved = 0
         self._ready = False
         self._inside = noted.inside
         self._sender = sender
@@ -322,7 +320,6 @@ class Course:
         head = Header(self.name, block.offset, block.first_line - 1, self._inside, packed, own, block.more)
         self._inside = block.more
         self._records.append((DATA, pack_block(head, block.data)))
-        self.moved += len(block.data)
         self._mark = self.reading.mark(block, own)
 
     def step(self, address: str, stay: float) -> Step[Put]:
@@ -332,12 +329,10 @@ class Course:
             fresh=self._fresh, mark=noted, place=self.place, ending=self._ending, address=address, stay=stay,
         )  # fmt: skip
 
-    def settle(self) -> int:
-        """The lot is in the channel. Returns its bytes."""
-        moved, self.moved = self.moved, 0
+    def settle(self) -> None:
+        """The lot is in the channel."""
         self._records = []
         self._fresh, self._ready = None, False
-        return moved
 
     def as_sent(self) -> SentFile:
         lines = self._mark.lines if self._mark else 0

@@ -6,11 +6,9 @@ import contextlib
 import os
 import platform
 import signal
-import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from types import FrameType
 from typing import Any
 
 from penstock.app import Penstock
@@ -18,7 +16,8 @@ from penstock.console.bench.figures import Figure
 from penstock.console.bench.placement import Pin, placed
 from penstock.console.bench.stand import Pace, Stand
 from penstock.console.bench.topic import Scenario, load_topic
-from penstock.console.temporary import library_client, temporary_server
+from penstock.console.signals import interrupted_by, undisturbed
+from penstock.console.temporary import keep_nothing, library_client, temporary_server
 from penstock.errors import ConfigurationError
 from penstock.settings import Settings
 from penstock.store.record import mint_id
@@ -90,7 +89,7 @@ def bench(order: Order) -> Iterator[Run]:
     if order.url and order.aof:
         raise ConfigurationError("--aof is for the bench's own server; the one at that address stays as it is set up")
     with (
-        _interrupted_by(signal.SIGTERM, signal.SIGHUP),
+        interrupted_by(signal.SIGTERM, signal.SIGHUP),
         temporary_server(order.url, "bench") as place,
         placed(order.pin, place),
         Penstock(place.address, prefix=f"{PREFIX}-{mint_id()}", settings=Settings(give_up_after=5)) as app,
@@ -100,13 +99,12 @@ def bench(order: Order) -> Iterator[Run]:
         stand = Stand(app, place.address, order.pace, order.pin)
         stand.tasks.queue.count()
         if place.pid is not None and not order.aof:
-            with library_client(app) as client:
-                client.config_set("appendonly", "no")
+            keep_nothing(app)
         try:
             with contextlib.ExitStack() as ends:
                 yield Run(_conditions(order, app), scenarios, stand, ends)
         finally:
-            with _undisturbed():
+            with undisturbed():
                 stand.clear()
 
 
@@ -129,34 +127,3 @@ def _installed(package: str, or_else: str = "none") -> str:
         return f"{package} {version(package)}"
     except PackageNotFoundError:
         return or_else
-
-
-@contextlib.contextmanager
-def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
-    """These signals end it as Ctrl-C does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    with _handled(interrupt, *numbers):
-        yield
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C does not keep us from clearing away; that ends by itself when the server does not answer."""
-    with _handled(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        yield
-
-
-@contextlib.contextmanager
-def _handled(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = [(number, signal.signal(number, handler)) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, old in before:
-            signal.signal(number, old)

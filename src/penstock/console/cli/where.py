@@ -23,6 +23,7 @@ from penstock.settings import Settings
 IMPATIENT = 3.0
 """Seconds a command waits for a reply, and goes on trying after that: somebody sits there and waits."""
 
+Flag: TypeAlias = Annotated[bool, Parameter(negative=(), show_default=False)]
 AsJson: TypeAlias = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
 Yes: TypeAlias = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), show_default=False)]
 Limit: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1, lte=1000))]
@@ -49,15 +50,18 @@ class Where:
     app: str | None = None
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[Inspector]:
-        """The app that is meant, for as long as the command runs. Starts no server where there never was one."""
+    def open(self, *, patient: bool = False) -> Iterator[Inspector]:
+        """The app that is meant, for as long as the command runs. Starts no server where there never was one.
+        `patient`: for work that goes on for long, and should outlast a restart of the server."""
         outside = Outside()
         outside.hand_on("url", self.url)
         outside.hand_on("prefix", self.prefix)
-        with self._find(outside) as app:
+        with self._find(
+            outside, Settings() if patient else Settings(reply_timeout=IMPATIENT, give_up_after=IMPATIENT)
+        ) as app:
             yield Inspector(app)
 
-    def _find(self, outside: Outside) -> Penstock:
+    def _find(self, outside: Outside, settings: Settings) -> Penstock:
         if self.app:
             return load_app(self.app)
         if not outside.text("url") and not find_home().is_dir():
@@ -65,8 +69,7 @@ class Where:
                 f"no server: there is no --url and no PENSTOCK_URL, and {find_home()} was never made; "
                 "go to the project's folder, or name the app with --app module:name"
             )
-        patience = Settings(reply_timeout=IMPATIENT, give_up_after=IMPATIENT)
-        return Penstock(prefix=outside.text("prefix"), settings=patience)
+        return Penstock(prefix=outside.text("prefix"), settings=settings)
 
 
 HERE = Where()

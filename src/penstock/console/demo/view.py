@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from penstock.console.demo.books import Account, Books
 from penstock.console.demo.run import Order, Progress, Report
+from penstock.console.progress import showing
 
 Watch = Callable[[Progress], None]
 
-REDRAW = 0.2
-LINE_EVERY = 2.0
 BAR = 24
 WIDEST = 100
 
@@ -27,26 +24,8 @@ WIDEST = 100
 @contextlib.contextmanager
 def watching(order: Order, *, live: bool) -> Iterator[Watch]:
     """What to tell of the progress: a live view in a terminal, else a line now and then."""
-    console = Console(stderr=True)
-    if not live:
-        yield lambda _: None
-    elif not console.is_terminal:
-        yield _every(LINE_EVERY, lambda progress: console.print(_line(progress), soft_wrap=True))
-    else:
-        with Live(_title(order), console=console, auto_refresh=False, transient=True) as screen:
-            yield _every(REDRAW, lambda progress: screen.update(_screen(order, progress), refresh=True))
-
-
-def _every(seconds: float, show: Watch) -> Watch:
-    due = 0.0
-
-    def watch(progress: Progress) -> None:
-        nonlocal due
-        if time.monotonic() >= due:
-            due = time.monotonic() + seconds
-            show(progress)
-
-    return watch
+    with showing(_line, lambda progress: _screen(order, progress), first=_title(order), quiet=not live) as watch:
+        yield watch
 
 
 def _title(order: Order) -> Text:

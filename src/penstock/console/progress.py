@@ -1,0 +1,56 @@
+"""What is shown on stderr while something runs: a live view at a terminal, else a line now and then."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+T = TypeVar("T")
+
+REDRAW = 0.2
+LINE_EVERY = 2.0
+
+
+@contextlib.contextmanager
+def showing(
+    line: Callable[[T], str], screen: Callable[[T], RenderableType], *, first: RenderableType = "", quiet: bool = False
+) -> Iterator[Callable[[T], None]]:
+    """What to tell of the progress, as often as one likes. `first`: the view before anything is told."""
+    console = Console(stderr=True, highlight=False, emoji=False, markup=False)
+    if quiet:
+        yield lambda _: None
+    elif not console.is_terminal:
+        yield _every(LINE_EVERY, lambda progress: console.print(line(progress), soft_wrap=True), after=LINE_EVERY)
+    else:
+        with Live(first, console=console, auto_refresh=False, transient=True) as view:
+            yield _every(REDRAW, lambda progress: view.update(screen(progress), refresh=True))
+
+
+def _every(seconds: float, show: Callable[[T], None], after: float = 0.0) -> Callable[[T], None]:
+    due = time.monotonic() + after
+
+    def watch(progress: T) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + seconds
+            show(progress)
+
+    return watch
+
+
+class Pace:
+    """How fast a number grows, per second, between the last times it was told."""
+
+    def __init__(self) -> None:
+        self._told = deque[tuple[float, float]](maxlen=10)
+
+    def at(self, number: float) -> float:
+        self._told.append((time.monotonic(), number))
+        (since, before), (now, _) = self._told[0], self._told[-1]
+        return (number - before) / (now - since) if now > since else 0.0
