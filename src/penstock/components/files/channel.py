@@ -73,7 +73,7 @@ class Channel:
 
         Arguments, errors and cost are those of `send`. What a log grew by since it was sent, also under another name
         by now, is sent behind it, not the whole again. Gzip is sent inflated, each block deflated for itself;
-        FileDamaged names one that is truncated or broken, the lines before that are sent.
+        FilesError names one that is truncated or broken, the lines before that are sent, once.
         """
         return self._send(True, paths, receivers, close, limit, patience, again, host, progress)
 

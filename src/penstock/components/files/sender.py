@@ -22,7 +22,7 @@ from penstock.components.files.transitions import KNOWN_AT_ONCE, ChannelLog, Ent
 from penstock.components.holding import mint_token
 from penstock.components.log import unless
 from penstock.driver.steps import Aside, Step, Steps
-from penstock.errors import ChannelError, FileChanged, FilesError, SentElsewhere
+from penstock.errors import ChannelError, FileChanged, FileDamaged, FilesError, SentElsewhere
 from penstock.store.record import mint_id
 
 LOT = 4
@@ -112,6 +112,7 @@ class Sender:
         self._sent = Sent()
         self._read = self._total = 0
         self._renamed = set[str]()
+        self._failed: list[FilesError] = []
 
     def run(
         self, given: Sequence[Source], receivers: Sequence[str], limit: int | None, patience: float | None, close: bool
@@ -120,20 +121,20 @@ class Sender:
         if jobs or not (yield from self._is_closed()):
             yield self.log.open(receivers, limit, patience)
         self._total = sum(job.size for job in jobs)
-        failed: list[FilesError] = []
         for job in jobs:
             try:
                 yield from self._send(job)
             except ChannelError:
                 raise
             except FilesError as error:
-                failed.append(error)
+                self._failed.append(error)
             self._read += job.size
         if close:
             yield self.log.close()
             self._sent.closed = True
-        if failed:
-            raise FilesError(f"{len(failed)} of {len(given)} files were not sent whole: {'; '.join(map(str, failed))}")
+        if self._failed:
+            faults = "; ".join(map(str, self._failed))
+            raise FilesError(f"{len(self._failed)} of {len(given)} files were not sent whole: {faults}")
         return self._sent
 
     def _is_closed(self) -> Steps[bool]:
@@ -151,8 +152,11 @@ class Sender:
             entries = yield unless(b"GONE", self.log.known(keys), [None] * len(keys))
             for job, begun, sent in zip(page, entries[: len(page)], entries[len(page) :], strict=True):
                 job.begun, job.sent = begun, sent
-                if job.begun is None and job.sent is not None and job.sent.end == job.end and not self.again:
+                end = sent.end if begun is None and sent is not None and not self.again else ""
+                if end == job.end:
                     self._sent.skipped.append(job.source.name)
+                elif end.startswith(f"{job.end} "):
+                    self._failed.append(FileDamaged(end.removeprefix(f"{job.end} ")))
                 else:
                     left.append(job)
         # What was begun first: it may have been renamed since, and be given under its new name as well.
@@ -303,7 +307,9 @@ class Course:
                 wanted -= 1
         except FilesError as error:
             self.failure = error
-            self._end(ABORT, str(error).encode(), "-")
+            # The same damage is not sent twice, as long as the file is the same.
+            known = f"{self.reading.identity} {error}" if isinstance(error, FileDamaged) else "-"
+            self._end(ABORT, str(error).encode(), known)
             return
         if wanted:
             lines = self._mark.lines if self._mark else 0

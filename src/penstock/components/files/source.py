@@ -24,7 +24,7 @@ from pathlib import Path
 from penstock.components.files import gunzip, unzstd
 from penstock.components.files.gunzip import Gunzip
 from penstock.components.files.unzstd import Unzstd
-from penstock.errors import FileChanged, FilesError
+from penstock.errors import FileChanged, FileDamaged, FilesError
 
 BLOCK = 255 * 1024
 """Bytes of a block at most: with what stands around it, it stays below 256 KiB."""
@@ -207,8 +207,8 @@ class Reading:
 
         A line longer than a block is spread over several. The first block costs O(1), but in a packed file the time to
         inflate what is before it. Raises FileChanged if the content before the mark is another, or the file became
-        shorter; FileDamaged for what is no sound gzip or Zstandard; FilesError for a disk that cannot read, and for
-        Zstandard where the extra `zstd` is missing.
+        shorter; FileDamaged for what is no sound gzip or Zstandard, when all lines that end before the damage were
+        given; FilesError for a disk that cannot read, and for Zstandard where the extra `zstd` is missing.
         """
         unpack = self._unpacked_by if self._lines else None
         content = _Text(self._inflated(unpack(_shown(self.source.path)))).at if unpack else self._bytes
@@ -278,22 +278,31 @@ def _unpacks(head: bytes, path: Path) -> type[Gunzip] | type[Unzstd] | None:
 
 
 class _Text:
-    """What pieces make together, at any offset, as long as that never goes back."""
+    """What pieces make together, at any offset, as long as that never goes back. Where they end in damage, the lines
+    that are whole are given before that is raised."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
+        self._damage: FileDamaged | None = None
         self._held = b""
         self._begin = 0  # of what is held
 
     def at(self, offset: int, length: int) -> bytes:
         parts = [self._held[offset - self._begin :]]
         end = self._begin + len(self._held)
-        while end < offset + length and (piece := next(self._pieces, b"")):
-            end += len(piece)
-            if end > offset:
-                parts.append(piece[-(end - offset) :])
+        try:
+            while end < offset + length and (piece := next(self._pieces, b"")):
+                end += len(piece)
+                if end > offset:
+                    parts.append(piece[-(end - offset) :])
+        except FileDamaged as error:
+            self._damage = error
         self._held = b"".join(parts)
         self._begin = offset
+        if self._damage is not None:
+            self._held = self._held[: self._held.rfind(b"\n") + 1]
+            if not self._held:
+                raise self._damage
         return self._held[:length]
 
 
