@@ -1,6 +1,7 @@
 """An app that was used as it should be leaves nothing behind; what was left is told."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,6 +64,48 @@ async def test_what_should_not_be_there_is_told(
     with pytest.raises(AssertionError, match="left in the server:"):
         assert_no_leaks(app)
     assert leaks(neighbour) == []
+    raw.delete(*raw.keys())
+
+
+CHANNEL_DAMAGES: list[tuple[str, Callable[[Any, str], Any]]] = [
+    ("state ended: ", lambda raw, base: raw.hincrby(base + "state", "ended", 1)),
+    ("state peak: ", lambda raw, base: raw.hset(base + "state", "peak", 1)),
+    ("state end: ", lambda raw, base: raw.hset(base + "state", "end", 99)),
+    ("log: ", lambda raw, base: raw.xtrim(base + "log", maxlen=1, approximate=False)),
+    ("cursor of b'b': ", lambda raw, base: raw.zadd(base + "readers", {"b": 99})),
+    ("first: ", lambda raw, base: raw.zadd(base + "readers", {"a": 2, "b": 2})),
+    ("but nobody is to have them", lambda raw, base: raw.delete(base + "readers")),
+    ("readers: [b'b'] have had all", lambda raw, base: raw.zadd(base + "readers", {"b": 8})),
+    ("receivers: {b'b'} are there, and", lambda raw, base: raw.zadd(base + "vanished", {"b": 1})),
+    ("seen: {b'ghost'}", lambda raw, base: raw.hset(base + "seen", "ghost", 1)),
+    ("owners: {b'ghost'}", lambda raw, base: raw.hset(base + "owners", "ghost", "1 1 1 t")),
+    ("marks: {b'ghost'}", lambda raw, base: raw.hset(base + "marks", "ghost", "{}")),
+    ("sent_at: {b'ghost'}", lambda raw, base: raw.zadd(base + "sent_at", {"ghost": 1})),
+    ("totals:a: b'4' of b'3' lines", lambda raw, base: raw.hset(base + "totals:a", "rejected", 4)),
+    ("state counted: ", lambda raw, base: raw.hdel(base + "state", "counted")),
+    ("rejected:ghost: ", lambda raw, base: raw.rpush(base + "rejected:ghost", "x")),
+    ("counts: {'counts:a:odd'}", lambda raw, base: raw.zadd(base + "counts:a:odd", {"x": 1})),
+]
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize(("told", "damage"), CHANNEL_DAMAGES, ids=lambda value: value if isinstance(value, str) else "")
+async def test_what_should_not_be_in_a_channel_of_files_is_told(
+    make_app: MakeApp, raw: Any, tmp_path: Path, told: str, damage: Callable[[Any, str], Any]
+):
+    app = make_app()
+    channel = app.files("access")
+    (tmp_path / "one").write_text("1\n2\n")
+    (tmp_path / "two").write_text("3\n")
+    await channel.send_lines.aio([tmp_path / "one", tmp_path / "two"], receivers=["a", "b"], close=True)
+    counting = app.aggregate("access", receiver="a")(lambda lines: {"lines": {str(len(lines)): len(lines)}})
+    assert (await counting.run.aio()).lines == 3
+    async for _ in channel.receiver("b").blocks():
+        break
+    assert leaks(app) == []
+    damage(raw, channel.log.keys.base)
+    found = leaks(app)
+    assert any(told in fault for fault in found), found
     raw.delete(*raw.keys())
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.console.logbook import LogBook, unlisted
+from penstock.console.logbook import ChannelBook, LogBook, unlisted
 from penstock.console.shelves import Shelves
 from penstock.store.keys import OWNED, kind_of, parts, row
 from penstock.store.record import REASON, Record
@@ -79,7 +79,7 @@ def _each(client: Any, command: str, keys: Iterable[bytes]) -> list[Any]:
 def books(found: Iterable[Entry]) -> dict[tuple[str, str], Books | Shelves | LogBook]:
     """By prefix and what stands behind it in the hash tag."""
     of_kind: dict[str, type[Books | Shelves | LogBook]] = {
-        "queue": Books, "directory": Shelves, "chat": LogBook, "mailbox": LogBook,
+        "queue": Books, "directory": Shelves, "chat": LogBook, "mailbox": LogBook, "files": ChannelBook,
     }  # fmt: skip
     homes = _homes(found).items()
     return {home: of_kind[kind](keys) for home, keys in homes if (kind := kind_of(home[1])) in of_kind}

@@ -1,4 +1,4 @@
-"""Reads back what a mailbox or a chat keeps, and compares it with itself; see `audit.py`."""
+"""Reads back what a mailbox, a chat or a channel of files keeps, and compares it with itself; see `audit.py`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ class LogBook:
     def members(self) -> set[str]:
         return {reader.partition(b"\0")[0].decode() for reader in self.readers}
 
+    @property
+    def _known(self) -> set[bytes]:
+        """Of whom it may keep something."""
+        return set(self.readers)
+
     def faults(self) -> Iterator[str]:
         """One sentence for each thing that does not fit the rest."""
         if not self.state:
@@ -34,7 +39,7 @@ class LogBook:
         for reader in self.keys.get("next", {}):
             yield from self._claims(reader)
         for name in ("seen", "watching", "next"):
-            if strangers := set(self.keys.get(name, {})) - set(self.readers):
+            if strangers := set(self.keys.get(name, {})) - self._known:
                 yield f"{name}: {strangers} are no readers"
 
     def waits(self) -> Iterator[str]:
@@ -71,6 +76,72 @@ class LogBook:
         following = int(self.keys["next"][reader])
         if any(not self.readers.get(reader, 0) < number < following for number in claimed.values()):
             yield f"claimed: {claimed}, above cursor {self.readers.get(reader)} and below {following}"
+
+
+class ChannelBook(LogBook):
+    """The keys of one channel of files that stay, by suffix."""
+
+    def __init__(self, keys: dict[str, Any]) -> None:
+        super().__init__(keys)
+        self.vanished = keys.get("vanished", {})
+        self.finished = keys.get("finished", {})
+
+    @property
+    def _known(self) -> set[bytes]:
+        return {*self.readers, *self.vanished}
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        if not self.state:
+            return
+        for name in ("owners", "marks"):
+            if strangers := set(self.keys.get(name, {})) - self._known:
+                yield f"{name}: {strangers} are no receivers"
+        if twice := (set(self.readers) & set(self.vanished)) | (self._known & set(self.finished)):
+            yield f"receivers: {twice} are there, and passed over or done as well"
+        yield from self._bytes()
+        yield from self._sources()
+        yield from self._totals()
+
+    def _bytes(self) -> Iterator[str]:
+        """The CLOSE is not counted: it must find room in a full channel, too."""
+        held, end = self.state[b"ended"] - self.state[b"begun"], self.state.get(b"end", 0)
+        close = BESIDE + 1 if end and self.log else 0
+        if held - close > self.state.get(b"peak", 0):
+            yield f"state peak: {self.state.get(b'peak')}, but there are {held}"
+        if end > self.state[b"top"]:
+            yield f"state end: {end}, of {self.state[b'top']} records"
+
+    def _cursors(self) -> Iterator[str]:
+        first, top, end = self.state[b"first"], self.state[b"top"], self.state.get(b"end", 0)
+        for who, cursor in {**self.readers, **self.vanished}.items():
+            if not 0 <= cursor <= top:
+                yield f"cursor of {who!r}: {cursor:.0f}, of {top} records"
+        if self.readers and min(self.readers.values()) >= first:
+            yield f"first: {first}, though all have had {min(self.readers.values()):.0f}"
+        if done := [who for who, cursor in self.readers.items() if 0 < end <= cursor]:
+            yield f"readers: {done} have had all, and are receivers still"
+        if not self.readers and self.log:
+            yield f"log: records {first} to {top}, but nobody is to have them"
+
+    def _sources(self) -> Iterator[str]:
+        if lost := set(self.keys.get("sent_at", {})) - set(self.keys.get("sources", {})):
+            yield f"sent_at: {lost} are not in sources"
+
+    def _totals(self) -> Iterator[str]:
+        tables = set()
+        for name, held in self.keys.items():
+            kind, _, who = name.partition(":")
+            if kind == "totals":
+                tables |= {f"counts:{who}:{field[6:].decode()}" for field in held if field.startswith(b"table:")}
+                if not 0 <= int(held[b"rejected"]) <= int(held[b"lines"]):
+                    yield f"{name}: {held[b'rejected']!r} of {held[b'lines']!r} lines are rejected"
+                if b"counted" not in self.state:
+                    yield f"state counted: not there, but {who!r} counts"
+            elif kind == "rejected" and f"totals:{who}" not in self.keys:
+                yield f"{name}: of nobody who counts"
+        if strangers := {name for name in self.keys if name.startswith("counts:")} - tables:
+            yield f"counts: {strangers} are tables of nobody"
 
 
 def unlisted(books: Mapping[tuple[str, str], Any], indexes: Mapping[tuple[str, str], Any]) -> Iterator[str]:
