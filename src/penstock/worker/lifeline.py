@@ -33,16 +33,28 @@ def watch_parent(gone: Callable[[], object], patience: float) -> None:
     """When the parent has ended, call `gone` on the running loop; who is still there after `patience` seconds, the loop
     being blocked, ends at once. Does nothing in a process that got no lifeline.
     """
-    handed = os.environ.pop(_NAME, None)
-    if handed is None:
+    if _NAME not in os.environ:
         return
-    loop, end = asyncio.get_running_loop(), int(handed)
+    loop = asyncio.get_running_loop()
 
-    def wait() -> None:
-        os.read(end, 1)
+    def tell() -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: we are ending
             loop.call_soon_threadsafe(gone)
         time.sleep(patience)
+
+    end_with_parent(tell)
+
+
+def end_with_parent(before: Callable[[], object] = bool) -> None:
+    """When the parent has ended, do this in a thread, and end at once. Does nothing in a process that got no
+    lifeline."""
+    handed = os.environ.pop(_NAME, None)
+    if handed is None:
+        return
+
+    def wait() -> None:
+        os.read(int(handed), 1)
+        before()
         os._exit(1)
 
     threading.Thread(target=wait, name="penstock-lifeline", daemon=True).start()

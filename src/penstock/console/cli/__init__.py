@@ -58,6 +58,7 @@ COMMANDS = (
     Command("files ls", "penstock.console.cli.files:ls", "list the channels of files, or all about one"),
     Command("files close", "penstock.console.cli.files:close", "nothing comes any more: receivers end"),
     Command("files rm", "penstock.console.cli.files:rm", "delete a channel, or take receivers out of it"),
+    Command("logs count", "penstock.console.cli.logs:count", "count access logs by day, country and host, in one go"),
     Command("lock ls", "penstock.console.cli.lock:ls", "list the locks that are held, by whom, and who waits"),
     Command("server start", "penstock.console.cli.server:start", "start this folder's own server, and keep it"),
     Command("server stop", "penstock.console.cli.server:stop", "stop this folder's own server"),

@@ -22,7 +22,7 @@ from rich.text import Text
 from penstock.components.files.intake import Stream
 from penstock.components.files.receiver import Batch, Saved
 from penstock.components.files.sender import Progress, Sent
-from penstock.components.files.source import sources
+from penstock.components.files.source import Source, sources
 from penstock.components.files.transitions import ChannelInfo, ReceiverInfo
 from penstock.console.cli.answer import Kind, cell, show, show_facts, show_json, show_table
 from penstock.console.cli.where import HERE, AsJson, Flag, Where, Yes, agree
@@ -108,10 +108,11 @@ class Delivered:
     seconds: float
 
 
-def check_paths(paths: tuple[Path, ...]) -> None:
-    """ConfigurationError, in one line, for paths that are not there, cannot be read or are no files."""
+def check_paths(paths: tuple[Path, ...]) -> list[Source]:
+    """The files that are meant. ConfigurationError, in one line, for paths that are not there, cannot be read or are no
+    files."""
     try:
-        sources(paths)
+        return sources(paths)
     except FilesError as error:
         what, *faults = map(str.strip, str(error).splitlines())
         raise ConfigurationError(" ".join(filter(None, (what, "; ".join(faults))))) from None

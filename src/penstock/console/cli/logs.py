@@ -1,0 +1,77 @@
+"""`penstock logs …`: access logs counted in one go."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.types import ExistingFile
+from cyclopts.validators import Number
+
+from penstock.components.counting.access_log import By, requests_per
+from penstock.console.cli.answer import show_json
+from penstock.console.cli.files import check_paths
+from penstock.console.cli.where import AsJson, Flag, Limit
+from penstock.console.counting.run import Order, count_logs
+from penstock.console.counting.view import show_report, watching
+from penstock.console.exits import Exit
+from penstock.console.readable import printable
+from penstock.settings import MiB
+
+
+def count(
+    *logs: Path,
+    receivers: Annotated[int, Parameter(validator=Number(gte=1, lte=64))] = 2,
+    by: str = "day,country",
+    limit_mb: Annotated[int, Parameter(validator=Number(gte=2))] = 64,
+    utc: Flag = False,
+    mmdb: ExistingFile | None = None,
+    top: Limit = 10,
+    url: str | None = None,
+    as_json: AsJson = False,
+) -> int:
+    """Count the requests in web access logs, per day, country and host, in several processes.
+
+    Starts a server in a temporary folder, a process that reads and some that count, and ends them. Every line is
+    counted or rejected; a process that dies changes nothing in the totals. Exit code 1 if a log could not be read
+    whole, or no line at all is one of an access log.
+
+    Parameters
+    ----------
+    logs
+        Files in the Common or Combined Log Format, plain or packed, and folders, which stand for the files in them.
+    receivers
+        Processes that count.
+    by
+        What to count by: day, country, host.
+    limit_mb
+        Megabytes of the window that all goes through.
+    utc
+        Count by the day in UTC, not the one that is written in the line.
+    mmdb
+        Tell countries by this database in the MMDB format.
+    top
+        So many countries and hosts, those with the most requests.
+    url
+        Use this server, as in valkey://host:6379/0, under keys of the command's own, deleted at its end. Only if said
+        here: PENSTOCK_URL does not count.
+    as_json
+        Print the result as one JSON object.
+    """
+    files = tuple(source.path for source in check_paths(logs))
+    parts: list[By] = [name.strip() for name in by.split(",") if name.strip()]  # type: ignore[misc]
+    requests_per(*parts)
+    order = Order(files, tuple(parts), receivers, limit_mb * MiB, utc, mmdb, top, url)
+    with watching(quiet=as_json) as watch:
+        report = count_logs(order, watch)
+    if as_json:
+        show_json(report.as_json())
+    else:
+        show_report(report)
+    if report.fault:
+        print(f"penstock: {printable(report.fault)}", file=sys.stderr)
+    elif report.lines and not report.counted:
+        print("penstock: no line is in the Common or Combined Log Format", file=sys.stderr)
+    return Exit.FAILED if report.fault or (report.lines and not report.counted) else Exit.OK
