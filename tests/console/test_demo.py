@@ -196,7 +196,7 @@ def test_a_damaged_log_ends_the_demo_with_one_line(run, tmp_path):
     path.write_bytes(b"\x1f\x8b\x08\x00 no gzip")
     done = run("demo", path, "--flood", "10")
     assert done.returncode == Exit.FAILED
-    assert done.stderr.splitlines()[-1].startswith(f"penstock: {path} cannot be read")
+    assert done.stderr.splitlines()[-1].startswith(f"penstock: {path} is damaged: ")
 
 
 @pytest.mark.skipif(not ELASTIC.is_file(), reason="the real log is not here")
