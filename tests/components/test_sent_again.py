@@ -1,4 +1,4 @@
-"""Files that are sent a second time: what grew, and what is damaged, sends what is new and nothing twice."""
+"""Files that are sent a second time: what is new comes, and nothing twice. What is told of the progress."""
 
 import gzip
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock import FileDamaged, FilesError, Penstock
+from penstock.components.files.sender import Progress
 from tests.conftest import Do
 
 
@@ -48,3 +49,19 @@ async def test_what_a_short_log_grew_by_is_sent(channel, do: Do, tmp_path: Path)
     file.write_text("one\ntwo\n")
     await do(channel.send_lines, file, close=True)
     assert [line async for line in channel.receiver("me").lines()] == [b"one", b"two"]
+
+
+async def test_progress_is_told_in_bytes_of_the_files_as_they_lie(channel, do: Do, tmp_path: Path):
+    files = [tmp_path / "a.log", tmp_path / "b.log.gz", tmp_path / "c.log"]
+    text = b"".join(b"%d\n" % (number * number) for number in range(200_000))
+    for file in files:
+        file.write_bytes(gzip.compress(text) if file.suffix == ".gz" else text)
+    told: list[Progress] = []
+    await do(channel.send_lines, files, progress=told.append)
+    sizes = [file.stat().st_size for file in files]
+    assert [one.sent for one in told] == sorted(one.sent for one in told)
+    assert {one.total for one in told} == {sum(sizes)}
+    ends = {one.name: (one.sent, one.done, one.size) for one in told}
+    assert ends == {
+        file.name: (sum(sizes[: place + 1]), sizes[place], sizes[place]) for place, file in enumerate(files)
+    }

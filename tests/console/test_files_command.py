@@ -141,7 +141,11 @@ def test_a_damaged_file_is_told_and_the_others_are_sent(shop: Penstock, penstock
     ("words", "code", "told"),
     [
         (["send", "logs", "--channel", "access"], Exit.FAILED, "no receivers: name some, as in --to agg-1,agg-2"),
-        (["send", "gone", "no", "--channel", "access"], Exit.USAGE, "because of gone: No such file or directory; no:"),
+        (
+            ["send", "gone", "no", "--channel", "access"],
+            Exit.USAGE,
+            "nothing was sent: gone: No such file or directory; no:",
+        ),
         (["send", "--channel", "access"], Exit.USAGE, "name at least one file or folder"),
         (["send", "logs"], Exit.USAGE, "--channel"),
         (["send", "logs", "--channel", "access", "--limit-mb", "1"], Exit.USAGE, "--limit-mb"),

@@ -255,3 +255,17 @@ async def test_a_server_says_what_it_is(do, look, nodes):
     said = await do(look.servers)
     assert len(said) == len(nodes)
     assert all(one.name.startswith("valkey ") and one.number("used_memory") > 0 for one in said)
+
+
+async def test_every_channel_of_files_is_found_and_none_that_is_not(do, app, look, make_app, tmp_path):
+    (tmp_path / "a").write_bytes(b"x" * 1000)
+    for name in ("b", "a}%/名"):
+        await do(app.files(name).send, tmp_path / "a", receivers=["me"])
+    await do(make_app().files("theirs").open, ["me"])
+    found = await do(look.channels)
+    assert [(info.name, info.bytes > 1000, info.receivers[0].behind) for info in found] == [
+        ("a}%/名", True, 3), ("b", True, 3),
+    ]  # fmt: skip
+    assert await do(look.channel, "b") == found[1]
+    with pytest.raises(PenstockError, match=r"no channel 'theirs' with prefix .*; there is "):
+        await do(look.channel, "theirs")

@@ -119,8 +119,8 @@ def test_a_damaged_log_is_told_and_its_readable_lines_are_counted(run: Run, tmp_
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["gone.log"], Exit.USAGE, "gone.log: No such file or directory"),
-        ([], Exit.USAGE, "name at least one file or folder"),
+        (["gone.log"], Exit.USAGE, "nothing was counted: gone.log: No such file or directory"),
+        ([], Exit.USAGE, "nothing was counted: name at least one file or folder"),
         (["a.txt", "--by", "day,planet"], Exit.USAGE, "not by day, planet"),
         (["a.txt", "--by", ","], Exit.USAGE, "not by none"),
         (["a.txt", "--mmdb", "a.txt"], Exit.USAGE, "cannot be read as a database of countries"),
@@ -169,8 +169,31 @@ def test_totals_are_exact_though_processes_are_killed_and_frozen(start: Start, t
     assert told["deaths"] == 3
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_count_leaves_no_process_and_no_key(start: Start, tmp_path: Path, number: signal.Signals):
+def test_an_interrupted_count_leaves_no_server(start: Start, tmp_path: Path):
+    (tmp_path / "a.log").write_text("\n".join(generate(20_000)) * 20)
+    counting = start("logs", "count", "a.log")
+    eventually(lambda: len(children(counting.pid)) == 3)
+    pids = [*children(counting.pid), *servers_of(tmp_path)]
+    counting.send_signal(signal.SIGTERM)
+    _, told = counting.communicate(timeout=30)
+    assert (counting.returncode, told) == (Exit.INTERRUPTED, "penstock: interrupted\n")
+    assert len(pids) > 3
+    eventually(lambda: not any(is_alive(pid) for pid in pids))
+
+
+def servers_of(folder: Path) -> list[int]:
+    """Processes whose working directory is below it."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if stat.readlink().is_relative_to(folder / "temporary"):
+                found.append(int(stat.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_an_interrupted_count_leaves_no_process_and_no_key(start: Start, tmp_path: Path):
     (tmp_path / "a.log").write_text("\n".join(generate(20_000)) * 20)
     with Server() as server:
         server.client.set("{penstock-logs:files:mine}:x", "mine")
@@ -178,7 +201,7 @@ def test_an_interrupted_count_leaves_no_process_and_no_key(start: Start, tmp_pat
         eventually(lambda: server.client.dbsize() > 3)
         eventually(lambda: len(server.client.client_list()) > 3)
         pids = children(counting.pid)
-        counting.send_signal(number)
+        counting.send_signal(signal.SIGINT)
         _, told = counting.communicate(timeout=30)
         assert (counting.returncode, told) == (Exit.INTERRUPTED, "penstock: interrupted\n")
         assert server.client.keys() == [b"{penstock-logs:files:mine}:x"]

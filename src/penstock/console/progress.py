@@ -19,17 +19,30 @@ LINE_EVERY = 2.0
 
 @contextlib.contextmanager
 def showing(
-    line: Callable[[T], str], screen: Callable[[T], RenderableType], *, first: RenderableType = "", quiet: bool = False
-) -> Iterator[Callable[[T], None]]:
-    """What to tell of the progress, as often as one likes. `first`: the view before anything is told."""
+    line: Callable[[T], str], screen: Callable[[T], RenderableType], *, first: RenderableType = "",
+    quiet: bool = False, frozen: bool = False,
+) -> Iterator[Callable[[T], None]]:  # fmt: skip
+    """What to tell of the progress, as often as one likes.
+
+    first   the view before anything is told
+    frozen  what is told never changes: a thread shows it, also while nothing is told for long
+    """
     console = Console(stderr=True, highlight=False, emoji=False, markup=False)
     if quiet:
         yield lambda _: None
     elif not console.is_terminal:
         yield _every(LINE_EVERY, lambda progress: console.print(line(progress), soft_wrap=True), after=LINE_EVERY)
+    elif frozen:
+        told: list[T] = []
+
+        def view() -> RenderableType:
+            return screen(told[-1]) if told else first
+
+        with Live(get_renderable=view, console=console, refresh_per_second=1 / REDRAW, transient=True):
+            yield lambda progress: told.__setitem__(slice(None), [progress])
     else:
-        with Live(first, console=console, auto_refresh=False, transient=True) as view:
-            yield _every(REDRAW, lambda progress: view.update(screen(progress), refresh=True))
+        with Live(first, console=console, auto_refresh=False, transient=True) as shown:
+            yield _every(REDRAW, lambda progress: shown.update(screen(progress), refresh=True))
 
 
 def _every(seconds: float, show: Callable[[T], None], after: float = 0.0) -> Callable[[T], None]:

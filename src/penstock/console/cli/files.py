@@ -108,14 +108,15 @@ class Delivered:
     seconds: float
 
 
-def check_paths(paths: tuple[Path, ...]) -> list[Source]:
+def check_paths(paths: tuple[Path, ...], done: str = "sent") -> list[Source]:
     """The files that are meant. ConfigurationError, in one line, for paths that are not there, cannot be read or are no
-    files."""
+    files: nothing was `done`."""
     try:
         return sources(paths)
     except FilesError as error:
-        what, *faults = map(str.strip, str(error).splitlines())
-        raise ConfigurationError(" ".join(filter(None, (what, "; ".join(faults))))) from None
+        first, *faults = map(str.strip, str(error).splitlines())
+        why = "; ".join(faults) or first.partition(": ")[2]
+        raise ConfigurationError(f"nothing was {done}: {why}") from None
 
 
 def _show_sent(channel: str, sent: Sent, seconds: float) -> None:
@@ -158,7 +159,7 @@ def _sending(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
         name.truncate(60, overflow="ellipsis")
         return Group(head, name, Text(_window(told), "yellow" if told.waiting else "dim"))
 
-    with showing(line, screen, quiet=quiet) as watch:
+    with showing(line, screen, quiet=quiet, frozen=True) as watch:
         yield watch
 
 

@@ -60,7 +60,7 @@ def count(
     as_json
         Print the result as one JSON object.
     """
-    files = tuple(source.path for source in check_paths(logs))
+    files = tuple(source.path for source in check_paths(logs, "counted"))
     parts: list[By] = [name.strip() for name in by.split(",") if name.strip()]  # type: ignore[misc]
     requests_per(*parts)
     order = Order(files, tuple(parts), receivers, limit_mb * MiB, utc, mmdb, top, url)
