@@ -42,15 +42,6 @@ async def test_its_lines_before_the_damage_are_sent_once_until_it_changes(channe
     assert len(faults) == 1
 
 
-async def test_what_a_short_log_grew_by_is_sent(channel, do: Do, tmp_path: Path):
-    file = tmp_path / "a.log"
-    file.write_text("one\n")
-    await do(channel.send_lines, file)
-    file.write_text("one\ntwo\n")
-    await do(channel.send_lines, file, close=True)
-    assert [line async for line in channel.receiver("me").lines()] == [b"one", b"two"]
-
-
 async def test_progress_is_told_in_bytes_of_the_files_as_they_lie(channel, do: Do, tmp_path: Path):
     files = [tmp_path / "a.log", tmp_path / "b.log.gz", tmp_path / "c.log"]
     text = b"".join(b"%d\n" % (number * number) for number in range(200_000))

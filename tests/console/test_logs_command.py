@@ -1,5 +1,6 @@
 """`penstock logs count`: exact whatever the logs are like, whoever dies on the way, and nothing is left behind."""
 
+import contextlib
 import gzip
 import json
 import os
@@ -150,18 +151,23 @@ def test_totals_are_exact_though_processes_are_killed_and_frozen(start: Start, t
     eventually(lambda: len(children(counting.pid, "count")) == 3)
     time.sleep(0.7)  # they have work in hand
     counters = children(counting.pid, "count")
-    for pid in counters:
-        os.kill(pid, signal.SIGSTOP)  # now it cannot end
-    killed = set[int]()
-    for _ in range(2):
-        eventually(lambda: set(children(counting.pid, "send")) - killed)
-        time.sleep(0.5)
-        (pid,) = children(counting.pid, "send")
-        os.kill(pid, signal.SIGKILL)
-        killed.add(pid)
-    os.kill(counters[0], signal.SIGKILL)
-    os.kill(counters[1], signal.SIGCONT)
-    out, err = counting.communicate(timeout=60)
+    try:
+        for pid in counters:
+            os.kill(pid, signal.SIGSTOP)  # now it cannot end
+        killed = set[int]()
+        for _ in range(2):
+            eventually(lambda: set(children(counting.pid, "send")) - killed)
+            time.sleep(0.5)
+            (pid,) = children(counting.pid, "send")
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+        os.kill(counters[0], signal.SIGKILL)
+        os.kill(counters[1], signal.SIGCONT)
+        out, err = counting.communicate(timeout=60)
+    finally:
+        for pid in counters:  # what is frozen would not even notice that its parent has gone
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     told = json.loads(out)
     assert (counting.returncode, "0.log.gz is damaged" in err) == (Exit.FAILED, True)
     assert told["days"] == {day: 41 * number for day, number in days(lines).items()}
