@@ -25,7 +25,7 @@ from penstock.components.files.intake import Stream
 from penstock.settings import MiB
 from tests.chaos.hatchery import ROOT
 from tests.components.stepping import sending
-from tests.conftest import Do, Time
+from tests.conftest import Do, Time, commands
 from tests.servers import Server, eventually
 
 NAMES = [
@@ -369,7 +369,7 @@ async def test_what_was_sent_as_bytes_has_no_lines_to_share(channel: Channel, do
 
 
 async def test_a_second_process_waits_and_goes_on_where_the_first_has_left(
-    channel: Channel, do: Do, face: str, tmp_path: Path, small: None
+    channel: Channel, do: Do, face: str, tmp_path: Path, small: None, nodes: list[Any]
 ):
     path = tmp_path / "log"
     path.write_bytes(b"".join(b"%d" % n * 100 for n in range(6)))
@@ -379,6 +379,9 @@ async def test_a_second_process_waits_and_goes_on_where_the_first_has_left(
     assert await gather(face, channel.receiver("r").blocks(wait=0)) == []
     waiting = asyncio.create_task(gather(face, channel.receiver("r").blocks()))
     await asyncio.sleep(0.3)
+    before = sum(map(commands, nodes))
+    await asyncio.sleep(1)
+    assert sum(map(commands, nodes)) - before <= 1
     assert not waiting.done()
     began = time.monotonic()
     await do(first.settle)

@@ -294,6 +294,8 @@ def test_without_receivers_nothing_is_sent(client: Any):
             run(client, refused)
     with pytest.raises(NoReceiver):
         run(client, receive(1))
+    assert run(client, LOG.close())
+    assert eternal(client) == []
 
 
 # --- who is away for too long ---
@@ -350,6 +352,7 @@ def test_who_comes_back_when_all_is_over_is_told_of_the_gap_and_of_the_end(clien
     run(client, put("D", size=1000))
     run(client, LOG.close())
     assert run(client, receive(3, "bo", acked=4)).state == "ENDED"
+    assert counted or eternal(client) == []
     for _ in range(2):
         back = run(client, receive(1))
         assert (back.fresh, back.cursor, back.first) == (True, 0, 5)
