@@ -15,6 +15,7 @@ from penstock.components.files.channel import Channel
 from penstock.components.files.sender import Course, Sender, Sent
 from penstock.components.files.source import sources
 from penstock.driver.steps import Aside, Effect, Listen, Step, Steps, Wait
+from penstock.errors import LeaseLost
 
 
 class Killed(BaseException):
@@ -35,18 +36,19 @@ class Stepping:
     """`answer`: what the operation returned; `error`: what it raised."""
 
     def __init__(self, channel: Channel, steps: Steps[Any]) -> None:
-        self.ended = False
+        self.begun = self.ended = False
         self.answer: Any = None
         self.error: Exception | None = None
         self._channel = channel
         self._steps = steps
         self._reply: Any = None
-        self._fault: Exception | None = None
+        self._fault: BaseException | None = None
 
     def go(self) -> bool:
         """One effect more; False: there was none."""
         if self.ended:
             return False
+        self.begun = True
         try:
             effect = self._steps.throw(self._fault) if self._fault is not None else self._steps.send(self._reply)
         except StopIteration as done:
@@ -79,6 +81,13 @@ class Stepping:
         while self.go():
             pass
         return self
+
+    def interrupt(self) -> None:
+        """As a cancellation does: it says its farewell, and ends."""
+        self._fault = Killed()
+        with contextlib.suppress(Killed):
+            self.run()
+        self.ended = True
 
     def kill(self) -> None:
         """It does no more: what it would still say to the server is not said."""
@@ -136,14 +145,14 @@ class Counting:
             if self._fetching.go():
                 return
             done, self._fetching = self._fetching, None
-            if done.error is not None:
+            if done.error is not None and not (self._leaving and isinstance(done.error, LeaseLost)):
                 raise done.error
             if self._leaving:
                 self.start()
                 return
         stream = self.stream
         if not stream._ready and stream._error is None:
-            self.ended = stream._ended
+            self.ended = getattr(stream, "_ended", False) or getattr(stream, "ended", False)
             if not self.ended:
                 self._fetching = Stepping(self._channel, stream.fill())
             return
@@ -161,8 +170,15 @@ class Counting:
             self.stream._left(None)
             self._fetching = Stepping(self._channel, self.stream.leave())
 
+    def interrupt(self) -> None:
+        """The wait is cancelled, and the same loop goes on."""
+        if self._fetching is not None and self._fetching.begun and not self._leaving:
+            self._fetching.interrupt()
+            self._fetching = None
+            self._unsettled.clear()
+
     def kill(self) -> None:
-        intake._here.pop(self.stream._token, None)  # its process is gone
+        intake._here.pop(getattr(self.stream, "_token", ""), None)  # its process is gone
         if self._fetching is not None:
             self._fetching.kill()
         self.start()

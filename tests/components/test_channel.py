@@ -317,6 +317,51 @@ async def test_who_vanished_is_passed_over_and_told_once_of_the_gap(
     assert await gather(channel.receiver("gone").blocks()) == []
 
 
+async def test_of_those_who_share_one_is_told_of_the_gap(
+    channel: Channel, do: Do, gather: Gather, tmp_path: Path, clock: Time
+):
+    a, b = write(tmp_path, a=os.urandom(MiB), b=os.urandom(MiB))
+    await do(channel.send, a, receivers=["r", "gone"], limit=2 * MiB, patience=60)
+    clock.advance(3600)
+    assert len(await gather(channel.receiver("r").blocks(wait=0))) == 5
+    await do(channel.send, b, close=True)
+    one, two = (channel.receiver("gone").blocks(share=True, wait=0) for _ in range(2))
+    with pytest.raises(BlocksMissed, match="'gone' was away for too long"):
+        await gather(one)
+    found = [*await gather(two), *await gather(one)]
+    assert joined(sorted(found, key=lambda block: block.offset)) == {"b": b.read_bytes()}
+
+
+async def test_who_shares_and_leaves_gives_the_rest_to_another_at_once(
+    channel: Channel, do: Do, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(source, "BLOCK", 100)
+    (path,) = write(tmp_path, a=os.urandom(1000))
+    await do(channel.send, path, receivers=["r"], close=True)
+    leaves = channel.receiver("r").blocks(share=True)
+    await do(leaves.fetch)
+    first = leaves._give(StopIteration)
+    leaves._left(None)
+    await do(leaves.settle)
+    rest = await gather(channel.receiver("r").blocks(share=True))
+    assert joined(sorted([first, *rest], key=lambda block: block.offset)) == {"a": path.read_bytes()}
+
+
+@pytest.mark.damages
+async def test_a_block_that_is_missing_in_the_server_is_told_and_the_next_file_comes(
+    channel: Channel, do: Do, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: Any
+):
+    monkeypatch.setattr(source, "BLOCK", 100)
+    a, b = write(tmp_path, a=b"x" * 500, b=b"whole")
+    await do(channel.send, [a, b], receivers=["r"], close=True)
+    key = f"{channel.log.keys.base}log"
+    raw.xdel(key, raw.xrange(key)[3][0])
+    stream = channel.receiver("r").blocks()
+    with pytest.raises(FilesError, match="a is damaged: its block at byte 200 is missing"):
+        await gather(stream)
+    assert [bytes(block) for block in await gather(stream)] == [b"whole"]
+
+
 # --- bad input ---
 
 

@@ -22,10 +22,13 @@ from penstock.components.files.channel import Channel
 from penstock.components.files.lines import LONGEST, CutLine, Lines
 from penstock.components.files.receiver import Batches, Blocks, Saving
 from penstock.components.files.source import Reading, Source
+from penstock.testing import MovableClock
 from tests.components.stepping import Counting, NoRenewer, Stepping, sending
 from tests.conftest import Apps
 
 _numbers = itertools.count(1)
+
+NAMES = ["blocks", "lines", "saved", "shared"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ plans = st.builds(
     longest=st.sampled_from([3, 10, LONGEST]),
     lines=st.tuples(st.booleans(), st.booleans()),
     files=st.lists(st.lists(texts, min_size=1, max_size=3).map(tuple), min_size=1, max_size=2).map(tuple),
-    deaths=st.sampled_from([0.0, 0.02, 0.1]),
+    deaths=st.sampled_from([0.0, 0.02, 0.08]),
 )
 
 
@@ -97,25 +100,33 @@ class World:
                 path.write_bytes(gzip.compress(text, mtime=0) if packed else text)
         self.folder = folder / "out"
         self.senders = [self._sender(n) for n in range(len(plan.files))]
+        self.clock = MovableClock(app)
         renewer: Any = NoRenewer()
         taken = partial(_taken, self.channel, renewer)
+
+        def blocks() -> Counting:
+            return Counting(self.channel, lambda: taken(Blocks, "blocks"), of_block)
+
+        def lines() -> Counting:
+            spool = folder / "spool"
+            return Counting(self.channel, lambda: taken(Batches, "lines", longest=plan.longest, spool=spool), of_batch)
+
+        def shared() -> Counting:
+            return Counting(self.channel, lambda: self.channel.receiver("shared").blocks(wait=0, share=True), of_block)
+
+        spooled = any(packed and not plan.lines[n] for n, files in enumerate(plan.files) for _, packed in files)
         self.receivers = {
-            "blocks": Counting(self.channel, lambda: taken(Blocks, "blocks"), of_block),
-            "lines": Counting(
-                self.channel, lambda: taken(Batches, "lines", longest=plan.longest, spool=folder / "spool"), of_batch
-            ),
-            "saved": Counting(self.channel, lambda: taken(Saving, "saved", folder=self.folder), of_saved),
+            "blocks": [blocks(), blocks()],
+            "lines": [lines()] if spooled else [lines(), lines()],
+            "saved": [Counting(self.channel, lambda: taken(Saving, "saved", folder=self.folder), of_saved)],
+            "shared": [shared(), shared()],
         }
 
     def _sender(self, n: int) -> Stepping:
-        names = ["blocks", "lines", "saved"]
-        return sending(self.channel, self.paths[n], names, lines=self.plan.lines[n], limit=self.plan.window)
+        return sending(self.channel, self.paths[n], NAMES, lines=self.plan.lines[n], limit=self.plan.window)
 
     def run(self) -> None:
-        opening = Stepping(
-            self.channel, iter_of(self.channel.log.open(["blocks", "lines", "saved"], self.plan.window, None))
-        )
-        opening.run()
+        self.channel._drivers.blocking.run(self.channel.log.open(NAMES, self.plan.window, None))
         for _ in range(30_000):
             if all(one.ended for one in self.senders):
                 break
@@ -123,16 +134,21 @@ class World:
         else:
             raise AssertionError(f"nobody gets on: {self.channel.info()}")
         assert self.channel.close()
-        while not all(one.ended for one in self.receivers.values()):
+        while not all(one.ended for one in self._everybody()):
             self._turn()
 
+    def _everybody(self) -> list[Counting]:
+        return [one for several in self.receivers.values() for one in several]
+
     def _turn(self) -> None:
-        """Of one of them, which may die, or leave."""
+        """Of one of them, which may die, leave or be cancelled; or all stand still for a lease."""
         sends = [n for n, one in enumerate(self.senders) if not one.ended]
-        receives = [one for one in self.receivers.values() if not one.ended]
+        receives = [one for one in self._everybody() if not one.ended]
         who: Any = self.chance.choice([*sends, *receives])
         fate = self.chance.random()
-        if isinstance(who, int):
+        if fate > 1 - self.plan.deaths / 4 or (not sends and fate > 0.98):
+            self._stand_still(receives)
+        elif isinstance(who, int):
             sent = self.senders[who]
             if fate < self.plan.deaths:
                 sent.kill()
@@ -143,8 +159,16 @@ class World:
             who.kill()
         elif fate < self.plan.deaths * 1.5:
             who.leave()
+        elif fate < self.plan.deaths * 2:
+            who.interrupt()
         else:
             who.go()
+
+    def _stand_still(self, receives: list[Counting]) -> None:
+        self.clock.advance(11)
+        for one in receives:
+            if (busy := getattr(one.stream, "_busy", None)) is not None and self.chance.random() < 0.5:
+                busy.valid_until -= 11
 
     def counted(self, who: str) -> Counter[str]:
         found: dict[str, int] = self.channel._drivers.blocking.run(self.channel.log.top(who, "seen", 0, 100_000))
@@ -159,7 +183,7 @@ class World:
                     blocks = list(reading.blocks())
                 content = b"".join(block.data for block in blocks)
                 assert content == (text if lines else path.read_bytes())
-                if who == "blocks":
+                if who in {"blocks", "shared"}:
                     found.update(f"{path.name} {block.offset} {block.data!r}" for block in blocks)
                 elif who == "saved":
                     found[f"{path.name} {content!r}"] += 1
@@ -168,10 +192,6 @@ class World:
                     given = [*cutter.cut(text), *cutter.rest()]
                     found.update(f"{path.name} {at} {shown(line)}" for at, line in enumerate(given, 1))
         return found
-
-
-def iter_of(step: Any) -> Any:
-    return (yield step)
 
 
 @pytest.fixture
@@ -186,7 +206,7 @@ def app(apps: Apps) -> Any:
 
 
 @given(plan=plans)
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_everything_is_received_once_and_whole(app: Penstock, plan: Plan):
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(source, "BLOCK", plan.block)
@@ -195,8 +215,8 @@ def test_everything_is_received_once_and_whole(app: Penstock, plan: Plan):
         patch.setattr(intake, "AT_ONCE", plan.at_once)
         world = World(app, plan, Path(folder))
         world.run()
-        for who, one in world.receivers.items():
-            assert one.errors == []
+        for who, several in world.receivers.items():
+            assert [one.errors for one in several] == [[]] * len(several)
             assert world.counted(who) == world.wanted(who), who
         assert [path.name for path in world.folder.iterdir() if path.name.startswith(".")] == []
         assert [*Path(folder).glob("spool/*")] == []

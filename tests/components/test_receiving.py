@@ -444,6 +444,30 @@ async def test_a_cancelled_wait_may_be_taken_up_again(channel: Channel, tmp_path
     assert [line async for line in stream] == [b"1"]
 
 
+async def test_a_wait_that_is_cancelled_within_a_file_goes_on_there(
+    channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(source, "BLOCK", 7)
+    path = tmp_path / "log"
+    path.write_bytes(b"one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\n")
+
+    def die(_: Any) -> None:
+        raise KeyError("in the middle")
+
+    with pytest.raises(KeyError):
+        await channel.send.aio(path, receivers=["r"], progress=die)
+    stream = channel.receiver("r").batches()
+    found = [line for _ in range(4) for line in await anext(stream)]
+    waiting = asyncio.create_task(anext(stream))
+    await asyncio.sleep(0.2)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await channel.send.aio(path, close=True)
+    found += [line async for batch in stream for line in batch]
+    assert found == path.read_bytes().split()
+
+
 async def test_a_cancelled_send_goes_on_when_it_is_called_again(channel: Channel, tmp_path: Path):
     path = tmp_path / "log"
     path.write_bytes(os.urandom(3 * MiB))

@@ -193,10 +193,13 @@ def test_what_became_shorter_than_it_was_when_it_was_sent_is_sent_anew(app: Pens
     channel.delete()
 
 
-def test_a_long_line_is_marked_as_cut_also_behind_a_restart(app: Penstock, tmp_path: Path):
+def test_a_long_line_is_marked_as_cut_also_behind_a_restart(
+    app: Penstock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sender, "LOT", 1)
     path = tmp_path / "long"
     path.write_bytes(b"short\n" + b"x" * 1000 + b"\nend")
-    for steps in range(14):
+    for steps in range(24):
         channel = new(app)
         first = sending(channel, [path], ["r"], lines=True)
         for _ in range(steps):

@@ -336,16 +336,19 @@ class Intake(Stream[T]):
     # --- steps ---
 
     def fill(self) -> Steps[None]:
+        try:
+            yield from self._fill()
+        except BaseException:
+            self._start_anew()
+            raise
+
+    def _fill(self) -> Steps[None]:
         while True:
             if self._doubtful:
                 yield from self._look_again()
             if self._ready or self._error is not None or self._ended:
                 return
-            try:
-                yield Aside(self._work)
-            except BaseException:
-                self._start_anew()
-                raise
+            yield Aside(self._work)
             if self._ready or self._error is not None or self._records:
                 continue
             if not (yield from self._pull()):
@@ -395,17 +398,13 @@ class Intake(Stream[T]):
             asked = now()
             return self._receive(unsettled.pop() if unsettled else None, RECORDS, address, stay)
 
-        try:
-            while True:
-                answer = yield from until_found(
-                    self._log.keys.inbox, REMIND, self._log.stay, self._wait, ask, self._found, self._due, self._stirs
-                )
-                if not self._is_orphaned(answer):
-                    break
-                self._instead = answer.holder
-        except BaseException:
-            self._start_anew()
-            raise
+        while True:
+            answer = yield from until_found(
+                self._log.keys.inbox, REMIND, self._log.stay, self._wait, ask, self._found, self._due, self._stirs
+            )
+            if not self._is_orphaned(answer):
+                break
+            self._instead = answer.holder
         return (yield from self._took(answer, asked))
 
     def _is_orphaned(self, answer: Received) -> bool:
@@ -490,11 +489,13 @@ class Intake(Stream[T]):
 
     def leave(self) -> Steps[None]:
         self._rest()
-        if not self._ended and self._turn:
-            self._given = self._done
-            if self._done != self._settled:
-                yield from self.commit()
-            if not self._ended:
-                yield self._log.hold(self._who, self._token, 0)
-        self._token = self._new_token()
-        self._drop()
+        try:
+            if not self._ended and self._turn:
+                self._given = self._done
+                if self._done != self._settled:
+                    yield from self.commit()
+                if not self._ended:
+                    yield self._log.hold(self._who, self._token, 0)
+        finally:
+            self._token = self._new_token()
+            self._drop()

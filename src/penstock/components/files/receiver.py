@@ -224,10 +224,8 @@ class Folder:
         return path.open("w+b")
 
     def copy(self, path: Path, file: str) -> None:
-        """Begin with what is there. The part may be there too, and be that very file under its other name."""
+        """Begin with what is there."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._close(file)
-        self.part(file).unlink(missing_ok=True)
         shutil.copyfile(path, self.part(file))
 
     def open(self, file: str, place: Place) -> BinaryIO:
