@@ -338,12 +338,13 @@ async def test_who_shares_and_leaves_gives_the_rest_to_another_at_once(
     monkeypatch.setattr(source, "BLOCK", 100)
     (path,) = write(tmp_path, a=os.urandom(1000))
     await do(channel.send, path, receivers=["r"], close=True)
-    leaves = channel.receiver("r").blocks(share=True)
+    leaves = channel.receiver("r").blocks(share=True, lease=60)
     await do(leaves.fetch)
     first = leaves._give(StopIteration)
     leaves._left(None)
     await do(leaves.settle)
-    rest = await gather(channel.receiver("r").blocks(share=True))
+    async with asyncio.timeout(30):
+        rest = await gather(channel.receiver("r").blocks(share=True))
     assert joined(sorted([first, *rest], key=lambda block: block.offset)) == {"a": path.read_bytes()}
 
 
