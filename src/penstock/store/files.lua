@@ -31,9 +31,9 @@
 local owned = redis.call("HGET", base .. "owners", who)
 local till, last, new, owner = string.match(owned or "", "^(%d+) (%d+) (%d) (.*)$")
 if owned and owner ~= token and owner ~= instead and tonumber(till) > now then return "HELD", tonumber(till) - now, owner end
-local again = owner == token and tonumber(last) == turn
+local again = owner == token and turn <= tonumber(last)  -- less: a copy that was under way for long
 local fresh = owner ~= token or (again and new == "1")
-redis.call("HSET", base .. "owners", who, string.format("%d %d %d %s", now + lease_ms, turn, fresh and 1 or 0, token))
+redis.call("HSET", base .. "owners", who, string.format("%d %d %d %s", now + lease_ms, again and last or turn, fresh and 1 or 0, token))
 redis.call("HSET", base .. "seen", who, string.format("%d", now))
 return fresh and "FRESH" or "MINE", again
 

@@ -475,8 +475,9 @@ class Intake(Stream[T]):
         return True
 
     def commit(self) -> Steps[None]:
-        """Raises LeaseLost if another process receives by now."""
-        answer = yield self._receive((self._given, self._counted()), 0)
+        """Raises LeaseLost if another process receives by now; then nothing is to be done but leave."""
+        self._done = self._given
+        answer = yield self._receive((self._done, self._counted()), 0)
         if answer.state == "HELD" or answer.fresh:
             raise LeaseLost(
                 f"another process receives {self._log.what} as {self._who!r} by now: drop what was not settled"
