@@ -21,7 +21,7 @@ from penstock.components.files.lines import CutLine
 from penstock.components.files.receiver import Batch
 from penstock.components.files.transitions import Totals
 from penstock.driver.steps import Aside, Step, Steps, verb
-from penstock.errors import BadCall, BlocksMissed
+from penstock.errors import BadCall, BlocksMissed, FileDamaged
 from penstock.store.keys import check_name
 
 Tables: TypeAlias = Mapping[str, Mapping[str, int]]
@@ -29,6 +29,9 @@ Function: TypeAlias = Callable[[Batch], Tables | Tally]
 
 MOST = 20_000
 """Different keys in one step: some twenty milliseconds of server time."""
+
+LINES = 500_000
+"""Counted at most before they are settled: what is counted once more after a crash takes a second or two."""
 
 SHOWN = 1000
 """Rejected lines that are kept, and shown at once."""
@@ -44,21 +47,20 @@ class Unsettled:
         self._begin()
 
     def _begin(self) -> None:
-        self.keys = 0
-        self._lines = self._bad = 0
+        self.keys = self.lines = self._bad = 0
         self._tables: dict[str, Counter[str]] = {}
         self._rows: list[str] = []
 
     def take(self) -> bytes:
         """As `files.lua` has it; then it begins anew."""
         packed = b""
-        if self._lines or self._rows:
-            packed = _pack((self._lines, self._bad, self._tables, self._rows))
+        if self.lines or self._rows:
+            packed = _pack((self.lines, self._bad, self._tables, self._rows))
         self._begin()
         return packed
 
     def add(self, lines: int, found: Tally) -> None:
-        self._lines += lines
+        self.lines += lines
         for name, counts in found.tables.items():
             table = self._tables.setdefault(name, Counter())
             before = len(table)
@@ -107,8 +109,12 @@ class Aggregate:
         The function is given a batch of lines (see `Receiver.batches`) and answers with counts, table -> key -> count,
         or `Tally` if it rejects lines. What it answers must depend on these lines alone: after a crash it is asked
         again. A line longer than a megabyte, a file that is damaged or that its sender gave up, are noted among the
-        rejected. What the function raises ends the run, and nothing of its batch is counted. Raises BlocksMissed once
-        where this receiver was passed over; run again, it goes on. One round trip a megabyte.
+        rejected. What the function raises ends the run, and nothing of its batch is counted; run again, it is given
+        that batch again.
+
+        Raises BlocksMissed once where this receiver was passed over; run again, it goes on. LeaseLost where another
+        process took over, which counts what was not settled here. BadCall for an answer that is no counts, FilesError
+        where files that were sent as bytes are to be shared. One round trip a megabyte.
         """
         unsettled = Unsettled()
         stream = self.receiver.batches(wait=wait, share=share)
@@ -124,8 +130,10 @@ class Aggregate:
                     break
                 yield Aside(partial(self._count, batches, unsettled))
                 if error is not None:
+                    if not isinstance(error, FileDamaged | BlocksMissed):
+                        raise error
                     unsettled.note("", 0, str(error))
-                if unsettled.keys > MOST or isinstance(error, BlocksMissed):
+                if unsettled.keys > MOST or unsettled.lines > LINES or isinstance(error, BlocksMissed):
                     yield from stream.commit()
                 if isinstance(error, BlocksMissed):
                     raise error
@@ -141,24 +149,20 @@ class Aggregate:
             good = batch
             if any(type(line) is CutLine for line in batch):
                 good, numbers = _without_cut(batch, unsettled)
-            found = self.__wrapped__(good)
-            checked = self._checked(found if isinstance(found, Tally) else Tally(found))
-            unsettled.add(len(batch), checked)
-            for place, reason in checked.rejected.items():
+            found = self._checked(self.__wrapped__(good), len(good))
+            unsettled.add(len(batch), found)
+            for place, reason in found.rejected.items():
                 unsettled.reject(batch.file, numbers[place], reason)
 
-    def _checked(self, found: Tally) -> Tally:
-        try:
-            for name, counts in found.tables.items():
-                check_name("table", name)
-                for key, n in counts.items():
-                    if type(key) is not str or type(n) is not int or not -(2**53) < n < 2**53:
-                        raise TypeError(f"{key!r}: {n!r} in table {name!r}")
-        except (AttributeError, TypeError, ValueError) as error:
+    def _checked(self, answer: object, lines: int) -> Tally:
+        if (fault := _fault(answer, lines)) is not None:
             raise BadCall(
-                f"{self.__name__} must answer with counts, as {{'table': {{'key': 1}}}}, or Tally; not with {error}"
-            ) from error
-        return found
+                f"{self.__name__} must answer with counts, as {{'table': {{'key': 1}}}}, or with a Tally: {fault}"
+            )
+        tally = answer if isinstance(answer, Tally) else Tally(answer)  # type: ignore[arg-type]
+        for name in tally.tables:
+            check_name("table", name)
+        return tally
 
     # --- what was counted ---
 
@@ -207,6 +211,28 @@ class Aggregate:
     def reset(self) -> Step[bool]:
         """Forget what was counted; where it is in the files stays. One round trip."""
         return self._log.forget_counts(self.receiver.name)
+
+
+def _fault(answer: object, lines: int) -> str | None:
+    """What cannot be counted, in what a function answered for so many lines."""
+    tables, rejected = answer if isinstance(answer, Tally) else (answer, {})
+    if not isinstance(tables, Mapping) or not isinstance(rejected, Mapping):
+        return f"{answer!r} is none of these"
+    for name, counts in tables.items():
+        if not _is_text(name) or not isinstance(counts, Mapping):
+            return f"{name!r}: {counts!r} is no name and its table"
+        for key, n in counts.items():
+            if not _is_text(key) or type(n) is not int or not -(2**53) < n < 2**53:
+                return f"{key!r}: {n!r} in table {name!r} is no text and its count"
+    for place, reason in rejected.items():
+        if type(place) is not int or not 0 <= place < lines or not _is_text(reason):
+            return f"{place!r}: {reason!r} is no place among {lines:,} lines and the reason for rejecting it"
+    return None
+
+
+def _is_text(value: object) -> bool:
+    """Of whole characters: half of one (a lone surrogate) cannot be sent."""
+    return type(value) is str and (value.isascii() or value.encode(errors="ignore").decode() == value)
 
 
 def _without_cut(batch: Batch, unsettled: Unsettled) -> tuple[Batch, list[int]]:
