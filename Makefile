@@ -6,7 +6,7 @@ BIN := .venv/bin
 # uv takes an interpreter that is on the machine, and says so if none fits.
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help setup check test storm demo bench clean
+.PHONY: help setup check test storm flood demo bench clean
 
 help:  ## this list
 	@awk -F ':.*##  *' '/^[a-z]+:.*##/ { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -38,6 +38,9 @@ test: check  ## check, then every test, three at a time, because they mostly wai
 
 storm: setup  ## ten minutes of kills, restarts and lost replies (one of them is in make test); SEED=n: that one again
 	PENSTOCK_STORM_SECONDS=600 PENSTOCK_STORM_SEED=$(SEED) $(BIN)/pytest -s tests/chaos
+
+flood: setup  ## a gigabyte of log through 64 MiB to three receivers that count, all killed again and again; SEED=n
+	PENSTOCK_FLOOD_MB=1024 PENSTOCK_STORM_SEED=$(SEED) $(BIN)/pytest -s tests/chaos/test_files.py
 
 demo: setup  ## the main job on the embedded server; LOG=FILE reads a web access log of yours
 	$(BIN)/penstock demo $(if $(LOG),'$(LOG)')

@@ -1,0 +1,130 @@
+"""Processes that send and count a log larger than the window are killed all the time, and the counts are exact.
+
+Some megabytes here; a gigabyte with `make flood`.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tests.chaos import flood, storm
+from tests.servers import Server
+
+MB = int(os.environ.get("PENSTOCK_FLOOD_MB", "60"))
+LARGE = MB >= 500
+LIMIT = (64 if LARGE else 4) << 20
+EVERY = 2.0 if LARGE else 0.7
+"""Seconds from one kill to the next."""
+
+Role: TypeAlias = tuple[Callable[..., None], tuple[Any, ...]]
+
+RECEIVERS = ["agg-1", "agg-2", "agg-3"]
+
+
+class Memory(threading.Thread):
+    """Looks every 50 ms at what the server uses beyond what it used at first."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self._client = server.client
+        self._base = self._used()
+        self._over = threading.Event()
+        self.peak = self.looks = 0
+
+    def _used(self) -> int:
+        return int(self._client.info("memory")["used_memory"])
+
+    def run(self) -> None:
+        while not self._over.wait(0.05):
+            self.peak = max(self.peak, self._used() - self._base)
+            self.looks += 1
+
+    def __enter__(self) -> Memory:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join()
+
+
+class Crew:
+    """The processes, each begun again when it was killed."""
+
+    def __init__(self, roles: dict[str, Role]) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["tests.chaos.flood"])
+        self._roles = roles
+        self.running = {name: self._start(name) for name in roles}
+        self.kills = 0
+
+    def _start(self, name: str) -> Any:
+        work, args = self._roles[name]
+        process = self._context.Process(target=work, args=args, daemon=True)
+        process.start()
+        return process
+
+    def strike(self, chance: random.Random) -> None:
+        name = chance.choice(sorted(self.running))
+        process = self.running[name]
+        process.kill()
+        process.join()
+        if process.exitcode:
+            self.kills += 1
+            self.running[name] = self._start(name)
+
+    def look(self) -> None:
+        """Who came to its end is not begun again."""
+        for name, process in list(self.running.items()):
+            if process.exitcode is not None:
+                assert process.exitcode == 0, f"{name} ended with {process.exitcode}"
+                del self.running[name]
+
+
+def test_counts_are_exact_though_everybody_is_killed_again_and_again(start: Callable[..., Server], tmp_path: Path):
+    seed = storm.seed()
+    chance = random.Random(seed)
+    faulthandler.cancel_dump_traceback_later()  # it has a deadline of its own
+    path = tmp_path / "access.log.gz"
+    truth = flood.make_log(path, MB << 20, seed)
+    server = start()
+    roles: dict[str, Role] = {"sender": (flood.send, (server.address, str(path), RECEIVERS, LIMIT))}
+    roles |= {name: (flood.count, (server.address, name)) for name in RECEIVERS}
+    began = time.monotonic()
+    with Memory(server) as memory:
+        crew = Crew(roles)
+        while crew.running:
+            assert time.monotonic() < began + 60 + 2 * MB, f"{list(crew.running)} did not come to an end"
+            next_kill = time.monotonic() + chance.uniform(0.5, 1.5) * EVERY
+            while crew.running and time.monotonic() < next_kill:
+                time.sleep(0.02)
+                crew.look()
+            if crew.running:
+                crew.strike(chance)
+    took = time.monotonic() - began
+    with flood.make_app(server.address) as app:
+        peak = app.files(flood.CHANNEL).info().peak
+        print(
+            f"{truth.bytes >> 20} MiB of text ({path.stat().st_size >> 20} packed), {truth.lines:,} lines, "
+            f"in {took:.1f} s, {crew.kills} killed; limit {LIMIT >> 20} MiB, peak of blocks {peak / LIMIT:.3f} of it, "
+            f"of the server's memory {memory.peak / LIMIT:.3f} in {memory.looks} looks"
+        )
+        for name in RECEIVERS:
+            aggregate = app.aggregate(flood.CHANNEL, receiver=name)(lambda _: {})
+            totals = aggregate.totals()
+            assert (totals.lines, totals.rejected) == (truth.lines, truth.rejected), name
+            assert aggregate.table("by_day") == dict(truth.by_day), name
+            assert aggregate.table("days") == truth.over(0), name
+            assert aggregate.table("countries") == truth.over(1), name
+    assert crew.kills > 3
+    assert LIMIT / 2 < peak <= LIMIT
+    if LARGE:
+        assert memory.peak <= 1.15 * LIMIT
