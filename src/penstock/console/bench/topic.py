@@ -15,7 +15,7 @@ from penstock.errors import ConfigurationError
 Figures: TypeAlias = Generator[Figure, None, None]
 Measure: TypeAlias = Callable[[Stand], Figures]
 
-TOPICS = ("jobs", "completion", "locks", "messages")
+TOPICS = ("jobs", "completion", "locks", "messages", "files")
 """Modules of `topics/`."""
 
 
