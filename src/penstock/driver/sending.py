@@ -118,7 +118,9 @@ class Sender(Generic[L, W]):
     async def _deliver(self, node: Node, step: Step[Any], call: Command, *, asking: bool, again: bool) -> Any:
         script = step.script
         before: tuple[Command, ...] = (("ASKING",),) if asking else ()
-        after = (await self._confirmation(node),) if step.durable else ()
+        after: tuple[Command, ...] = (await self._confirmation(node),) if step.durable else ()
+        if step.behind:
+            after = (*before, step.behind)
         replies = await self.exchange(node, *before, ("EVALSHA", script.sha, *call), *after, alone=step.durable)
         reply = replies[len(before)]
         if isinstance(reply, Exception) and code(reply) == NOSCRIPT:
@@ -126,6 +128,10 @@ class Sender(Generic[L, W]):
             reply = replies[len(before)]
         if isinstance(reply, Exception):
             raise reply
+        if step.behind:
+            if isinstance(replies[-1], Exception):
+                raise replies[-1]
+            return reply, replies[-1]
         if after and again and after[0][0] == "WAIT":
             await self._wait_for_replica(node)
         elif after:

@@ -41,6 +41,8 @@ class Step(Generic[R]):
     A script whose first two arguments are `producer` and `number` is numbered by the driver: what stands
     there in `args` is replaced, so that a call whose reply was lost is recognised when it is sent again.
     `durable`: answer only when the write is on disk or on a replica.
+    `behind`: a command that only reads, sent behind the script in the same round trip; `read` is given both replies.
+    For what is large: a script hashes each text it touches. Not with `durable`, nor in Several or in a pipeline.
     `again`: how to read the reply when an earlier copy of the step may have been done, if that makes a difference.
     """
 
@@ -50,13 +52,14 @@ class Step(Generic[R]):
     read: Callable[[Any], R]
     durable: bool = False
     again: Callable[[Any], R] | None = None
+    behind: tuple[Arg, ...] = ()
 
     def then(self, follow: Callable[[R], T]) -> Step[T]:
         """The same call, its answer handed on."""
         read, again = self.read, self.again or self.read
         return Step(
             self.script, self.keys, self.args, lambda reply: follow(read(reply)), self.durable,
-            lambda reply: follow(again(reply)),
+            lambda reply: follow(again(reply)), self.behind,
         )  # fmt: skip
 
 

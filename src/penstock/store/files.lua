@@ -79,7 +79,7 @@ if redis.call("EXISTS", base .. "readers") == 0 then channel.finish(l) end
 -- All have had all. The files go, and what only matters while they come.
 log.rouse("waiting", "+inf")
 log.free_claims()
-redis.call("UNLINK", base .. "log", base .. "readers", base .. "seen", base .. "next", base .. "wanting")
+redis.call("UNLINK", base .. "log", base .. "ends", base .. "readers", base .. "seen", base .. "next", base .. "wanting")
 l.begun, l.first = l.ended, l.top + 1
 redis.call("HSET", state, "first", l.first, "begun", l.begun)
 if redis.call("HGET", state, "counted") then return end
@@ -137,6 +137,24 @@ for _ = 1, 10 do
   if channel.free(l, now) == 1 or l.ended - l.begun + size <= l.bytes then return 0 end
 end
 return 0
+
+--- function channel.append(l: table, now: int, by: str, body: str)
+log.append(l, now, by, "", body)
+redis.call("RPUSH", base .. "ends", l.ended)
+
+--- function channel.fit(l: table, position: int, room: int) -> int
+-- How many records behind `position` make up to `room` bytes: at least one if there is any, at most a thousand.
+local from, n = position + 1 - l.first, 0
+local before = from > 0 and tonumber(redis.call("LINDEX", base .. "ends", from - 1)) or l.begun
+while position + n < l.top and n < 1000 do
+  local ends = redis.call("LRANGE", base .. "ends", from + n, from + n + 15)
+  for i = 1, #ends do
+    if n > 0 and ends[i] - before > room then return n end
+    n = n + 1
+  end
+  if #ends == 0 then break end
+end
+return n
 
 --- function channel.counted(packed: str) -> table
 -- { lines, how many rejected, { table = { key = n } }, { what was rejected, … } }; {} for "".
@@ -250,7 +268,7 @@ if l.ended - l.begun + size > l.bytes then
     return { "FULL", left, l.ended - l.begun, low }
   end
 end
-for i = rest, #ARGV, 2 do log.append(l, now, ARGV[i] .. file, "", ARGV[i + 1]) end
+for i = rest, #ARGV, 2 do channel.append(l, now, ARGV[i] .. file, ARGV[i + 1]) end
 log.appended(l, now, false)
 if l.ended - l.begun > tonumber(redis.call("HGET", state, "peak") or 0) then redis.call("HSET", state, "peak", l.ended - l.begun) end
 if ending == "" then
@@ -283,7 +301,7 @@ if past then return past end
 if not l then return { "GONE" } end
 if channel.ended(l) > 0 then return { "OK", 0 } end
 local now = clock.now(given)
-log.append(l, now, "C", "", "")
+channel.append(l, now, "C", "")
 log.appended(l, now, false)
 redis.call("HSET", state, "end", l.top)
 log.rouse("wanting", "+inf")
@@ -296,8 +314,9 @@ return repeated.keep(producer, number, { "OK", 1 })
 --- args: after: int, limit: int, room: int, address: str, stay_ms: int
 --- flags: allow-oom
 -- First settle: acknowledge up to `acked`, keep `mark`, add what was `counted`; all of it once, if this process still is the one that
--- receives. Then read on behind the cursor, or `after` if that is further. If there is nothing: told at `address` within `stay_ms`.
--- { "OK", top, first, cursor, 1 if there is more to trim, 1 if another received since, mark, number, ms, by, body, … }
+-- receives. It then reads `limit` records behind `after` by itself, for bodies are too large to be touched here. If there is nothing:
+-- told at `address` within `stay_ms`.
+-- { "OK", top, first, cursor, 1 if there is more to trim, 1 if another received since, mark, how many to read next time }
 -- or { "HELD", ms, by whom }, { "ENDED" | "GONE" | "STRANGER" }
 local fault, l = log.open()
 if fault then return fault end
@@ -328,10 +347,12 @@ if owned == "MINE" and not again and (acked > cursor or mark ~= "" or counted ~=
   cursor = math.max(cursor, acked)
 end
 local fresh = owned == "FRESH"
-local answer = { "OK", l.top, l.first, cursor, more, fresh and 1 or 0, fresh and redis.call("HGET", base .. "marks", who) or "" }
-log.read(l, math.max(cursor, l.first - 1, fresh and 0 or after), limit, room, answer)
-log.wait("waiting", l.top, address, #answer == 7 and stay_ms or 0)
-return answer
+local position = math.max(cursor, l.first - 1, fresh and 0 or after)
+log.wait("waiting", l.top, address, position >= l.top and stay_ms or 0)
+if fresh then
+  return { "OK", l.top, l.first, cursor, more, 1, redis.call("HGET", base .. "marks", who) or "", channel.fit(l, position, room) }
+end
+return { "OK", l.top, l.first, cursor, more, 0, "", position == after and channel.fit(l, after + limit, room) or 0 }
 
 --- script hold
 --- keys: base state

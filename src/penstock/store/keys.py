@@ -115,6 +115,7 @@ LOG = {
 
 FILES = {
     **LOG,
+    "ends": ("LIST", "bytes up to the end of each message that is there", "the last reader of a message"),
     "owners": ("HASH", "receiver -> the process that receives, and until when", "the receiver"),
     "marks": ("HASH", "receiver -> where it is in the files it has begun", "the receiver"),
     "sources": ("HASH", "what is sent -> how far, and by whom", "TTL, or who deletes the channel"),
@@ -431,6 +432,11 @@ class LogKeys:
     @cached_property
     def inbox(self) -> str:
         return self.base + "inbox:"
+
+    @cached_property
+    def log(self) -> str:
+        """The messages themselves, for a plain XRANGE."""
+        return self.base + "log"
 
     @staticmethod
     def read(name: str) -> tuple[str, str]:

@@ -8,6 +8,7 @@
 --   state        HASH    format; top: number of the last message; first: of the first still there; begun, ended: bytes that
 --                        were ever let go of, and put in; messages, bytes, age ms, refuse: what to keep
 --   log          STREAM  <number>-<server ms>, numbers without holes: by (who, or what it is), end (bytes so far), body
+--   ends         LIST    of a channel of files, whose bodies are large: `end` of each message that is there
 --   readers      ZSET    reader -> the last number it acknowledged: its cursor
 --   seen         HASH    reader -> server ms at which it last pulled
 --   devices      HASH    member -> its devices that read for themselves. A reader is a member, or a member NUL a device
@@ -153,11 +154,17 @@ return more
 --- function log.cut(l: table, to: int)
 -- Free all up to this number.
 if to >= l.top then
-  redis.call("UNLINK", base .. "log")
+  redis.call("UNLINK", base .. "log", base .. "ends")
   l.begun = l.ended
 else
-  local at = redis.call("XRANGE", base .. "log", to, to, "COUNT", 1)
-  if at[1] then l.begun = tonumber(log.field(at[1], "end")) end
+  local ended = redis.call("LINDEX", base .. "ends", to - l.first)
+  if ended then
+    redis.call("LTRIM", base .. "ends", to - l.first + 1, -1)
+  else
+    local at = redis.call("XRANGE", base .. "log", to, to, "COUNT", 1)
+    ended = at[1] and log.field(at[1], "end") or l.begun
+  end
+  l.begun = tonumber(ended)
   redis.call("XTRIM", base .. "log", "MINID", to + 1)
 end
 l.first = to + 1
@@ -175,7 +182,7 @@ for _ = 1, 10 do
   log.rouse("wanting", "+inf")
 end
 log.free_claims()
-for _, key in ipairs({ "log", "readers", "seen", "devices", "sent", "waiting", "wanting", "watching", "next" }) do
+for _, key in ipairs({ "log", "ends", "readers", "seen", "devices", "sent", "waiting", "wanting", "watching", "next" }) do
   redis.call("UNLINK", base .. key)
 end
 redis.call("UNLINK", state)

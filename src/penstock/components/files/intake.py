@@ -35,7 +35,7 @@ from penstock.components.files.blocks import (
     manifest,
 )
 from penstock.components.files.source import chain
-from penstock.components.files.transitions import RECORDS, ChannelLog, Received
+from penstock.components.files.transitions import ChannelLog, Received
 from penstock.components.holding import lives, mint_token
 from penstock.components.log import REMIND, check_wait, until_found
 from penstock.components.renewal import Renewer, now, valid_until
@@ -246,6 +246,7 @@ class Intake(Stream[T]):
     def _begin(self, cursor: int, mark: Mark) -> None:
         """Go on from here, as nobody."""
         self._position = cursor
+        self._following = 0
         self._files = dict(mark.files)
         self._reached = self._given = self._done = self._settled = Done(cursor, mark)
         self._resumed()
@@ -396,7 +397,7 @@ class Intake(Stream[T]):
         def ask(address: str, stay: float) -> Step[Received]:
             nonlocal asked
             asked = now()
-            return self._receive(unsettled.pop() if unsettled else None, RECORDS, address, stay)
+            return self._receive(unsettled.pop() if unsettled else None, self._following, address, stay)
 
         while True:
             answer = yield from until_found(
@@ -429,7 +430,7 @@ class Intake(Stream[T]):
         return (
             answer.state == "ENDED"
             or self._is_orphaned(answer)
-            or (answer.state == "OK" and (answer.fresh or bool(answer.records) or self._missed(answer) > 0))
+            or (answer.state == "OK" and (answer.fresh or answer.top > self._position or bool(answer.records)))
         )
 
     def _missed(self, answer: Received) -> int:
@@ -463,8 +464,9 @@ class Intake(Stream[T]):
             self._begin(answer.first - 1, Mark())
             self._settled = Done(answer.cursor, Mark())
             self._error = missed(self._log, self._who, away, answer.first)
+        self._following = answer.following
         if not answer.records:
-            if answer.fresh or away:
+            if answer.fresh or away or answer.top > self._position:
                 return True
             yield self._log.hold(self._who, self._token, 0)
             return False

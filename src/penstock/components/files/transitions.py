@@ -21,8 +21,9 @@ _entry: Any = msgspec.msgpack.Decoder(tuple[str, str, str, str]).decode
 _row: Any = msgspec.json.Decoder(tuple[str, int, str]).decode
 
 KNOWN_AT_ONCE = 500
-RECORDS = 1000
-"""Of one pull; a megabyte is reached before, but for empty files."""
+
+RECORDS = 4
+"""Of a pull for which it is not known how many make a megabyte: blocks, which do."""
 
 
 @cache
@@ -60,11 +61,13 @@ class Put:
 @dataclass(frozen=True, slots=True)
 class Received:
     """An answer to a receiver. `state`: OK, HELD (`due`: seconds until it may be asked for; `holder`: by whom), ENDED,
-    GONE. `fresh`: another received since, and got as far as `mark` tells."""
+    GONE. `fresh`: another received since, and got as far as `mark` tells. `following`: how many to ask for next."""
 
     state: str
     records: Sequence[Record] = ()
+    following: int = 0
     cursor: int = 0
+    top: int = 0
     first: int = 1
     more: bool = False
     fresh: bool = False
@@ -199,19 +202,26 @@ class ChannelLog(Log):
     # --- what a receiver says ---
 
     def receive(
-        self, who: str, token: str, turn: int, *, lease: float, limit: int = RECORDS, instead: str = "", acked: int = 0,
+        self, who: str, token: str, turn: int, *, lease: float, limit: int, instead: str = "", acked: int = 0,
         mark: str = "", counted: bytes = b"", after: int = 0, address: str = "", stay: float = 0.0,
     ) -> Step[Received]:  # fmt: skip
+        """`limit`: records to read behind `after`; 0: none, as where it is not known where to go on."""
         args: tuple[Arg, ...] = (
             self.clock.now_ms, who, token, instead, turn, int(lease * 1000), acked, mark, counted,
             after, limit, ROOM, address, int(stay * 1000),
         )  # fmt: skip
 
-        def read(reply: Sequence[Any]) -> Received:
+        def read(found: Any) -> Received:
+            reply, rows = found if limit else (found, [])
             match reply[0]:
                 case b"OK":
-                    _, _, first, cursor, more, fresh, noted, *rows = reply
-                    return Received("OK", _records(rows), cursor, first, bool(more), bool(fresh), noted)
+                    _, top, first, cursor, more, fresh, noted, following = reply
+                    records = [] if fresh else _records_of(rows)
+                    if records and records[0].number != max(after + 1, first):  # something was let go of meanwhile
+                        records, following = [], 0
+                    return Received(
+                        "OK", records, following or RECORDS, cursor, top, first, bool(more), bool(fresh), noted
+                    )
                 case b"HELD":
                     return Received("HELD", due=reply[1] / 1000, holder=reply[2].decode())
                 case b"ENDED" | b"GONE":
@@ -219,7 +229,8 @@ class ChannelLog(Log):
                 case _:
                     raise self._refused(reply, who)
 
-        return Step(self._scripts["receive"], self._declared, args, read)
+        behind = ("XRANGE", self.keys.log, after + 1, "+", "COUNT", limit) if limit else ()
+        return Step(self._scripts["receive"], self._declared, args, read, behind=behind)
 
     def hold(self, who: str, token: str, lease: float) -> Step[bool]:
         return Step(self._scripts["hold"], self._declared, (self.clock.now_ms, who, token, int(lease * 1000)), bool)
@@ -304,6 +315,14 @@ class ChannelLog(Log):
 
     def delete(self) -> Step[bool]:
         return self._step("delete_channel", ("", ""), lambda reply: bool(reply[1]))
+
+
+def _records_of(rows: Sequence[Any]) -> list[Record]:
+    """From entries of the stream as `log.lua` writes them."""
+    return [
+        as_record((int(entry.partition(b"-")[0]), fields[1].decode(), fields[5]))
+        for entry, fields in rows
+    ]  # fmt: skip
 
 
 def _records(rows: Sequence[Any]) -> list[Record]:
