@@ -264,7 +264,8 @@ local low = redis.call("ZRANGE", base .. "readers", 0, 0)[1] or ""
 if l.ended - l.begun + size > l.bytes then
   local left = channel.pass_over(l, now, size)
   if l.ended - l.begun + size > l.bytes then
-    log.wait("wanting", 0, address, stay_ms)
+    -- Not at once when there is space for this: it would be refused, and sent again, at every megabyte.
+    log.wait("wanting", math.max(size, math.floor(l.bytes / 4)), address, stay_ms)
     return { "FULL", left, l.ended - l.begun, low }
   end
 end

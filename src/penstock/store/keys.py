@@ -102,7 +102,7 @@ LOG = {
     "devices": ("HASH", "member -> its devices", "the member"),
     "sent": ("ZSET", "message id -> number", "TTL"),
     "waiting": ("ZSET", "address -> what it waits for", "TTL"),
-    "wanting": ("ZSET", "address of who waits for space -> 0", "TTL"),
+    "wanting": ("ZSET", "address of who waits for space -> how much", "TTL"),
     "watching": ("ZSET", "reader -> when to tell its member", "the reader"),
     "next": ("HASH", "reader -> first number none of its workers claimed", "the reader"),
     "claimed:": ("ZSET", "claim -> number; one key a reader", "the reader"),

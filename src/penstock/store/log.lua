@@ -14,7 +14,7 @@
 --   devices      HASH    member -> its devices that read for themselves. A reader is a member, or a member NUL a device
 --   sent         ZSET    message id of the sender's -> number; PX a day, the last 1000
 --   waiting      ZSET    address -> top when it lay down; PX        who waits for a message
---   wanting      ZSET    address -> 0; PX                           who waits for space
+--   wanting      ZSET    address -> bytes; PX                       who waits for so much space
 --   watching     ZSET    reader -> top when it was told all, or when to tell it again     told by whoever sends
 --   next, claimed:, leased:, claim: (claim.lua)                     of readers with several workers
 --   producer: (repeated), inbox: (wake)
@@ -169,7 +169,8 @@ else
 end
 l.first = to + 1
 redis.call("HSET", state, "first", l.first, "begun", l.begun)
-if redis.call("EXISTS", base .. "wanting") == 1 then log.rouse("wanting", "+inf") end
+local space = l.bytes > 0 and string.format("%d", math.max(0, l.bytes - l.ended + l.begun)) or "+inf"
+if redis.call("EXISTS", base .. "wanting") == 1 then log.rouse("wanting", space) end
 
 --- function log.free_claims()
 local workers = redis.call("HKEYS", base .. "next")
