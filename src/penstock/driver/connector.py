@@ -240,6 +240,11 @@ class Connector:
                 await one.aclose()
 
 
+LARGE = 65_536
+"""Bytes of a last word from which on a command is put together here: the libraries grow a text as they go, and copy it
+each time."""
+
+
 def packer() -> Callable[[Command], bytes]:
     """Turns a command into bytes: in C, where a parser in C is installed."""
     for name in ("libvalkey", "hiredis"):
@@ -247,10 +252,18 @@ def packer() -> Callable[[Command], bytes]:
             pack: Callable[[Command], bytes] = import_module(name).pack_command
         except (ImportError, AttributeError):
             continue
-        return pack
+        return lambda command: (_pack if _is_large(command[-1]) else pack)(command)
     return _pack
 
 
+def _is_large(word: str | bytes | int | float) -> bool:
+    return type(word) is bytes and len(word) > LARGE
+
+
 def _pack(command: Command) -> bytes:
-    words = [word if isinstance(word, bytes) else str(word).encode() for word in command]
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+    """Each word is copied once."""
+    parts = [b"*%d" % len(command)]
+    for word in command:
+        text = word if isinstance(word, bytes) else str(word).encode()
+        parts += (b"\r\n$%d\r\n" % len(text), text)
+    return b"".join((*parts, b"\r\n"))
