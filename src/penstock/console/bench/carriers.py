@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
@@ -30,7 +31,7 @@ SLOTS = 256
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """`name`: of the channel, or of the keys; `who`: the receiver; `amount`: bytes or lines that there will be."""
+    """`name`: of the channel, or of the keys; `who`: the receiver; `amount`: bytes that a bare reader is to have."""
 
     role: Role
     address: str
@@ -88,15 +89,17 @@ def _count(app: Penstock, order: Order) -> Callable[[], int]:
 
 def _set(app: Penstock, order: Order) -> Callable[[], int]:
     client, keys = app._driver.connector.blocking_client(), _keys(order)
-    value = bytes(BLOCK)
 
     def write() -> int:
-        for at in range(0, order.amount // BLOCK, LOT):
-            pipe = client.pipeline(transaction=False)
-            for n in range(at, at + LOT):
-                pipe.set(keys[n % SLOTS], value)
-            pipe.execute()
-        return order.amount
+        sent, slots = 0, cycle(keys)
+        with open(order.path, "rb", buffering=0) as file:
+            while blocks := [data for _ in range(LOT) if (data := file.read(BLOCK))]:
+                pipe = client.pipeline(transaction=False)
+                for data in blocks:
+                    pipe.set(next(slots), data)
+                pipe.execute()
+                sent += sum(map(len, blocks))
+        return sent
 
     return write
 

@@ -82,12 +82,12 @@ def through_channel(stand: Stand, receivers: int, path: Path) -> Run:
 
 
 def by_bare_commands(stand: Stand, receivers: int, path: Path) -> Run:
-    """The same bytes, by blocks of the same size, as many in a round trip, into as large a window."""
+    """The same file, by blocks of the same size, as many in a round trip, into as large a window."""
     name = f"bare-{next(_numbers)}"
     base = LogKeys(stand.app.settings.prefix, "files", name).base
     with library_client(stand.app) as client:
         for n in range(SLOTS):
-            client.set(f"{base}user:{n}", bytes(BLOCK))
+            client.set(f"{base}user:{n}", os.urandom(BLOCK))
         try:
             readers: list[tuple[Role, str]] = [("get", str(n)) for n in range(receivers)]
             return Run(stand, name, ("set", ""), *readers, path=path, amount=path.stat().st_size)
