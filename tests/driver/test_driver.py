@@ -317,6 +317,22 @@ async def test_big_values_pass_in_both_directions(both: Both, key: str):
 # --- steps behind one another ---
 
 
+async def test_a_command_behind_a_script_is_answered_with_it(both: Both, key: str):
+    def read(replies: Any) -> tuple[int, int]:
+        added, (first, *rest) = replies
+        assert first == b"a"
+        return added, 1 + len(rest)
+
+    step = Step(APPEND, (key,), ("a",), read, behind=("LRANGE", key, 0, -1))
+    assert await both.run(step) == (1, 1)
+    assert await both.run(step.then(list)) == [2, 2]
+
+
+async def test_what_a_command_behind_a_script_is_refused_with_is_raised(both: Both, key: str):
+    with pytest.raises(ServerError, match="WRONGTYPE"):
+        await both.run(Step(APPEND, (key,), ("a",), list, behind=("HGETALL", key)))
+
+
 async def test_an_error_is_thrown_into_the_generator(both: Both, key: str):
     wrong = script("wrong2", "return server.error_reply('ERR no')")
 

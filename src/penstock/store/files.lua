@@ -156,6 +156,13 @@ while position + n < l.top and n < 1000 do
 end
 return n
 
+--- function channel.lacking(l: table, space: int, now: int) -> table | nil
+-- The answer to who wants so much space where there is less, though receivers were passed over.
+local low = redis.call("ZRANGE", base .. "readers", 0, 0)[1]
+if l.ended - l.begun + space <= l.bytes then return nil end
+local left = channel.pass_over(l, now, space)
+if l.ended - l.begun + space > l.bytes then return { "FULL", left, l.ended - l.begun, low } end
+
 --- function channel.counted(packed: str) -> table
 -- { lines, how many rejected, { table = { key = n } }, { what was rejected, … } }; {} for "".
 return packed == "" and {} or cmsgpack.unpack(packed)
@@ -237,10 +244,9 @@ return { "OK", cmsgpack.pack(found) }
 --- script put
 --- keys: base state
 --- args: producer: str, number: str, given: int, source: str, file: str, token: str, fresh: str, mark: str, place: str
---- args: ending: str, address: str, stay_ms: int, rest: *
+--- args: ending: str, rest: *
 -- Records as kind, body, …; all of them or none. `fresh`: if the file begins here, what is known at `place` ("" nothing), "-" if it
--- goes on. `ending`: what is remembered of it, at `place`, when it ends here; "" if it does not, "-" if nothing is. `stay_ms` > 0:
--- told at `address` when there is space.
+-- goes on. `ending`: what is remembered of it, at `place`, when it ends here; "" if it does not, "-" if nothing is.
 -- { "OK", bytes there, slowest receiver }, { "FULL", ms after which to try again or -1, bytes there, slowest receiver } or
 -- { "GONE" | "CLOSED" | "TAKEN" | "LARGE" | "STRANGER" }
 local fault, l = log.open()
@@ -260,15 +266,8 @@ if not channel.has_receivers() then return { "STRANGER" } end
 local size, now = 0, clock.now(given)
 for i = rest, #ARGV, 2 do size = size + log.size(ARGV[i] .. file, ARGV[i + 1]) end
 if size > l.bytes then return { "LARGE" } end
-local low = redis.call("ZRANGE", base .. "readers", 0, 0)[1] or ""
-if l.ended - l.begun + size > l.bytes then
-  local left = channel.pass_over(l, now, size)
-  if l.ended - l.begun + size > l.bytes then
-    -- Not at once when there is space for this: it would be refused, and sent again, at every megabyte.
-    log.wait("wanting", math.max(size, math.floor(l.bytes / 4)), address, stay_ms)
-    return { "FULL", left, l.ended - l.begun, low }
-  end
-end
+local full = channel.lacking(l, size, now)
+if full then return full end
 for i = rest, #ARGV, 2 do channel.append(l, now, ARGV[i] .. file, ARGV[i + 1]) end
 log.appended(l, now, false)
 if l.ended - l.begun > tonumber(redis.call("HGET", state, "peak") or 0) then redis.call("HSET", state, "peak", l.ended - l.begun) end
@@ -287,8 +286,20 @@ if ending ~= "" and ending ~= "-" then
   end
 end
 log.ring(l, now)
-log.wait("wanting", 0, address, 0)
-return repeated.keep(producer, number, { "OK", l.ended - l.begun, low })
+return repeated.keep(producer, number, { "OK", l.ended - l.begun, redis.call("ZRANGE", base .. "readers", 0, 0)[1] })
+
+--- script await_space
+--- keys: base state
+--- args: given: int, size: int, address: str, stay_ms: int
+--- flags: allow-oom
+-- For who was refused: told at `address` when there is space for this, and for a quarter of all: else it would be refused, and
+-- send in vain, at every megabyte. Answers as `put`.
+local fault, l = log.open()
+if fault then return fault end
+local space = l and math.min(l.bytes, math.max(size, math.floor(l.bytes / 4)))
+local full = l and channel.ended(l) == 0 and channel.lacking(l, space, clock.now(given))
+log.wait("wanting", space or 0, address, full and stay_ms or 0)
+return full or { "OK", l and l.ended - l.begun or 0, "" }
 
 --- script close
 --- keys: base state

@@ -214,13 +214,13 @@ class Sender:
         self._sent.files.append(course.as_sent())
 
     def _put(self, course: Course) -> Steps[None]:
-        def ask(address: str, stay: float) -> Step[Put]:
-            return course.step(address, stay).then(partial(self._told, course))
-
-        answer = yield ask("", 0.0)
-        if answer.full:
+        while (yield course.step().then(partial(self._told, course))).full:
             yield from self.log.until_found(
-                None, ask, lambda answer: not answer.full, lambda answer: answer.due, every=self.log.settings.sleep
+                None,
+                course.await_space,
+                lambda answer: not answer.full,
+                lambda answer: answer.due,
+                every=self.log.settings.sleep,
             )
         course.settle()
 
@@ -328,11 +328,14 @@ class Course:
         self._records.append((DATA, pack_block(head, block.data)))
         self._mark = self.reading.mark(block, own)
 
-    def step(self, address: str, stay: float) -> Step[Put]:
+    def await_space(self, address: str, stay: float) -> Step[Put]:
+        return self._sender.log.await_space(self._records, address, stay)
+
+    def step(self) -> Step[Put]:
         noted = msgspec.json.encode(Noted(self.name, self._mark, self._digest, self._inside)).decode()
         return self._sender.log.put(
             self._key, self._file, self._sender.token, self._records,
-            fresh=self._fresh, mark=noted, place=self.place, ending=self._ending, address=address, stay=stay,
+            fresh=self._fresh, mark=noted, place=self.place, ending=self._ending,
         )  # fmt: skip
 
     def settle(self) -> None:

@@ -177,24 +177,29 @@ class ChannelLog(Log):
 
     def put(
         self, source: str, file: str, token: str, records: Sequence[tuple[str, bytes]],
-        *, fresh: bytes | None, mark: str, place: str, ending: str, address: str = "", stay: float = 0.0,
+        *, fresh: bytes | None, mark: str, place: str, ending: str,
     ) -> Step[Put]:  # fmt: skip
         """`fresh`: the file begins here, and this is known of one that was sent from its place; None: it goes on.
         `place`: what it is known by when it was sent."""
         rest = [part for record in records for part in record]
         args: tuple[Arg, ...] = (
             "", "", self.clock.now_ms, source, file, token, b"-" if fresh is None else fresh, mark, place,
-            ending, address, int(stay * 1000), *rest,
+            ending, *rest,
         )  # fmt: skip
+        return Step(self._scripts["put"], self._declared, args, self._put)
 
-        def read(reply: Sequence[Any]) -> Put:
-            if reply[0] == b"OK":
-                return Put(False, reply[1], (reply[2] or b"").decode())
-            if reply[0] == b"FULL":
-                return Put(True, reply[2], (reply[3] or b"").decode(), None if reply[1] < 0 else reply[1] / 1000)
-            raise self._refused(reply, "")
+    def await_space(self, records: Sequence[tuple[str, bytes]], address: str, stay: float) -> Step[Put]:
+        """Whether there would be space for these, and for some more."""
+        size = sum(len(body) + 100 for _, body in records)
+        args: tuple[Arg, ...] = (self.clock.now_ms, size, address, int(stay * 1000))
+        return Step(self._scripts["await_space"], self._declared, args, self._put)
 
-        return Step(self._scripts["put"], self._declared, args, read)
+    def _put(self, reply: Sequence[Any]) -> Put:
+        if reply[0] == b"OK":
+            return Put(False, reply[1], (reply[2] or b"").decode())
+        if reply[0] == b"FULL":
+            return Put(True, reply[2], (reply[3] or b"").decode(), None if reply[1] < 0 else reply[1] / 1000)
+        raise self._refused(reply, "")
 
     def close(self) -> Step[bool]:
         return self._step("close", ("", "", self.clock.now_ms), lambda reply: bool(reply[1]))
