@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from penstock import BadCall, BlocksMissed, ConfigurationError, FilesError, LeaseLost, Penstock
+from penstock import BadCall, BlocksMissed, ConfigurationError, FilesError, LeaseLost, Penstock, PenstockError
 from penstock.components.counting import aggregate as counting
 from penstock.components.counting.aggregate import Aggregate
 from penstock.components.counting.tally import Tally
@@ -118,6 +118,7 @@ class Process:
         self._run = app._driver.blocking.run
         self._steps: Any = Aggregate.run.steps(aggregate, share=share)
         self._answer: Any = None
+        self._said: list[Step[Any]] = []
         self.ended = False
 
     def step(self, *, copies: int = 1) -> None:
@@ -136,9 +137,17 @@ class Process:
             return Nowhere()
         if isinstance(effect, Wait):
             return []
+        if isinstance(effect, Step):
+            self._said.append(effect)
         for _ in range(copies if isinstance(effect, Step) else 1):
             answer = self._run(_alone(effect))
         return answer
+
+    def arrive_late(self, chance: random.Random) -> None:
+        """A copy of something it said before."""
+        with contextlib.suppress(PenstockError):
+            if self._said:
+                self._run(chance.choice(self._said[-4:]))
 
     def die(self) -> None:
         with contextlib.suppress(Dead, StopIteration, RuntimeError):
@@ -181,9 +190,10 @@ def test_a_process_that_dies_after_any_step_changes_nothing_in_the_totals(
 @alone
 @pytest.mark.parametrize(("mode", "share"), SHARED)
 def test_whatever_three_processes_do_and_suffer_each_line_is_counted_once(
-    apps: Apps, tmp_path: Path, small: None, mode: str, share: bool
+    apps: Apps, raw: Any, tmp_path: Path, small: None, mode: str, share: bool
 ):
-    """They take turns by chance, die, freeze for longer than their lease, and replies to them are lost."""
+    """They take turns by chance, die, freeze for longer than their lease, replies to them are lost, and what they said
+    arrives once more, later."""
     lines = [some_lines(500), some_lines(300, seed=2)]
     paths = [written(tmp_path, some, f"{n}.log", packed=mode.endswith("gz")) for n, some in enumerate(lines)]
     with apps.make() as app:
@@ -199,6 +209,8 @@ def test_whatever_three_processes_do_and_suffer_each_line_is_counted_once(
                     process.step(copies=chance.choice((1, 1, 1, 2, 3)))
                     if process.ended:
                         break
+                if chance.random() < 0.2:
+                    process.arrive_late(chance)
                 if process.ended or chance.random() < 0.1:
                     process.die()
                     processes[processes.index(process)] = Process(app, aggregate, share=share)
@@ -207,6 +219,8 @@ def test_whatever_three_processes_do_and_suffer_each_line_is_counted_once(
                 if turn % 20 == 0:
                     found = counted(aggregate)
                     assert sum(found[2].values()) == found[0] - found[1], f"seed {seed}"
+                    base = app.files(f"c{seed}").log.keys.base
+                    assert raw.llen(f"{base}ends") == raw.xlen(f"{base}log"), f"seed {seed}"
                     if found[0] >= 800:
                         break
             for process in processes:

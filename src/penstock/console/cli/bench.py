@@ -37,7 +37,8 @@ def bench(
     Parameters
     ----------
     topic
-        What to measure: `jobs`, `completion`, `locks` (with semaphores, rate limits and transactions) or `messages`.
+        What to measure: `jobs`, `completion`, `locks` (with semaphores, rate limits and transactions), `messages`
+        or `files`.
     quick
         Some seconds: enough to see that it works, too little to compare.
     full
