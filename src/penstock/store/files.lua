@@ -158,7 +158,7 @@ return n
 
 --- function channel.lacking(l: table, space: int, now: int) -> table | nil
 -- The answer to who wants so much space where there is less, though receivers were passed over.
-local low = redis.call("ZRANGE", base .. "readers", 0, 0)[1]
+local low = redis.call("ZRANGE", base .. "readers", 0, 0)[1] or ""
 if l.ended - l.begun + space <= l.bytes then return nil end
 local left = channel.pass_over(l, now, space)
 if l.ended - l.begun + space > l.bytes then return { "FULL", left, l.ended - l.begun, low } end
@@ -286,7 +286,7 @@ if ending ~= "" and ending ~= "-" then
   end
 end
 log.ring(l, now)
-return repeated.keep(producer, number, { "OK", l.ended - l.begun, redis.call("ZRANGE", base .. "readers", 0, 0)[1] })
+return repeated.keep(producer, number, { "OK", l.ended - l.begun, redis.call("ZRANGE", base .. "readers", 0, 0)[1] or "" })
 
 --- script await_space
 --- keys: base state
