@@ -78,7 +78,8 @@ def channel(stand: Stand, receivers: int, limit: int = WINDOW) -> Iterator[tuple
 
 def through_channel(stand: Stand, receivers: int, path: Path) -> Run:
     with channel(stand, receivers) as (name, names):
-        return Run(stand, name, ("send", ""), *(("receive", who) for who in names), path=path)
+        parties: list[tuple[Role, str]] = [("send", ""), *(("receive", who) for who in names)]
+        return Run(stand, name, *parties, path=path)
 
 
 def by_bare_commands(stand: Stand, receivers: int, path: Path) -> Run:
