@@ -319,7 +319,11 @@ async def test_lines_that_were_given_and_not_the_rest_of_their_batch_come_again(
     assert await gather(face, channel.receiver("r").lines()) == [b"1", b"2", b"3"]
 
 
-@pytest.mark.parametrize("text", [gzip.compress(b"a\n" * 100)[:-4], gzip.compress(b"a\n" * 100) + b"x", b"\x1f\x8bno"])
+@pytest.mark.parametrize(
+    "text",
+    [gzip.compress(b"a\n" * 100)[:-4], gzip.compress(b"a\n" * 100) + b"x", b"\x1f\x8bno"],
+    ids=["cut", "more", "none"],
+)
 async def test_gzip_that_was_sent_as_bytes_and_is_damaged_is_told_by_name(
     channel: Channel, do: Do, face: str, tmp_path: Path, text: bytes
 ):

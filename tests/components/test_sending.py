@@ -298,7 +298,11 @@ def test_a_file_that_shrinks_while_it_is_sent_is_given_up(app: Penstock, tmp_pat
     channel.delete()
 
 
-@pytest.mark.parametrize("text", [b"", b"no gzip at all", gzip.compress(TEXT)[:-9], gzip.compress(TEXT) + b"x"])
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"no gzip at all", gzip.compress(TEXT)[:-9], gzip.compress(TEXT) + b"x"],
+    ids=["empty", "text", "cut", "more"],
+)
 def test_damaged_gzip_is_told_by_name_and_the_next_file_goes_on(app: Penstock, tmp_path: Path, text: bytes):
     bad, good, channel = tmp_path / "bad.gz", tmp_path / "good.gz", new(app)
     bad.write_bytes(text)
