@@ -23,9 +23,10 @@ from penstock.components.counting.tally import Tally
 from penstock.components.files import gunzip, source, transitions
 from penstock.components.files.channel import Channel
 from penstock.components.files.receiver import Batch
+from penstock.components.files.sender import Progress
 from penstock.components.files.transitions import Totals
 from penstock.driver.steps import Listen, Step, Steps, Wait
-from tests.conftest import Apps, Do, Time
+from tests.conftest import Apps, Do, Time, until
 from tests.driver.proxy import Proxy
 from tests.servers import Server
 
@@ -85,8 +86,9 @@ def send(app: Penstock, channel: str, mode: str, *paths: Path, receivers: Sequen
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks, pulls and steps so small that a few thousand lines take many of each."""
-    monkeypatch.setattr(source, "BLOCK", 2048)
-    monkeypatch.setattr(transitions, "ROOM", 9000)
+    monkeypatch.setattr(source, "BLOCK", 1024)
+    monkeypatch.setattr(transitions, "ROOM", 3000)
+    monkeypatch.setattr(transitions, "RECORDS", 1)
     monkeypatch.setattr(counting, "LINES", 100)
     monkeypatch.setattr(gunzip, "_STEP", 256)
 
@@ -262,13 +264,14 @@ def test_a_worker_that_was_away_for_longer_than_its_lease_counts_nothing_of_it(a
             assert go_on.wait(30)
             return by_day(batch)
 
-        send(app, "access", "send_lines", written(tmp_path, lines))
-        slow = threading.Thread(target=app.aggregate("access", receiver="agg")(away).run, kwargs={"share": True})
+        app.files("access").send_lines(written(tmp_path, lines), receivers=["agg"])
+        theirs = app.aggregate("access", receiver="agg")(away)
+        slow = threading.Thread(target=theirs.run, kwargs={"share": True, "wait": 0})
         slow.start()
         assert held.wait(30)
         clock.advance(60)
         aggregate = app.aggregate("access", receiver="agg")(by_day)
-        aggregate.run(share=True)
+        aggregate.run(share=True, wait=0)
         go_on.set()
         slow.join(30)
         assert counted(aggregate) == truth(lines)
@@ -460,10 +463,12 @@ async def test_blocks_that_were_missed_are_told_once_and_noted(
     late, other = (app.aggregate("access", receiver=name)(by_day) for name in ("late", "agg"))
     await do(channel.send_lines, written(tmp_path, lines[:100], "a.log"))
     assert (await do(late.run, wait=0)).lines == 100
+    counting, told = asyncio.create_task(do(other.run)), list[Progress]()
+    path = written(tmp_path, lines, "b.log")
+    sending = asyncio.create_task(do(channel.send_lines, path, progress=told.append))
+    await until(lambda: told and told[-1].waiting)
     clock.advance(60)
-    assert (await do(other.run, wait=0)).lines == 100
-    counting = asyncio.create_task(do(other.run))
-    await do(channel.send_lines, written(tmp_path, lines, "b.log"))
+    await sending
     with pytest.raises(BlocksMissed, match="was away for too long"):
         await do(late.run)
     await do(channel.close)

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock import Penstock
-from penstock.components.files import intake, sender, source
+from penstock.components.files import intake, sender, source, transitions
 from penstock.components.files.channel import Channel
 from penstock.components.files.lines import LONGEST, CutLine, Lines
 from penstock.components.files.receiver import Batches, Blocks, Saving
@@ -211,7 +211,8 @@ def test_everything_is_received_once_and_whole(app: Penstock, plan: Plan):
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(source, "BLOCK", plan.block)
         patch.setattr(sender, "LOT", plan.lot)
-        patch.setattr(intake, "RECORDS", plan.records)
+        patch.setattr(transitions, "RECORDS", plan.records)
+        patch.setattr(transitions, "ROOM", plan.records * (plan.block + 100))
         patch.setattr(intake, "AT_ONCE", plan.at_once)
         world = World(app, plan, Path(folder))
         world.run()

@@ -338,7 +338,7 @@ if not l then
 end
 local now, found = clock.now(given), channel.counted(counted)
 local cursor, why, was = channel.reader(l, who)
-if why == "LATE" and acked < l.top then return { "OK", l.top, l.first, was, 0, 1, "" } end
+if why == "LATE" and acked < l.top then return { "OK", l.top, l.first, was, 0, 1, "", 0 } end
 if why == "LATE" then
   channel.over(l, who, now)
   return { "ENDED" }
