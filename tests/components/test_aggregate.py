@@ -8,6 +8,7 @@ import gc
 import gzip
 import os
 import random
+import re
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -334,6 +335,14 @@ async def test_two_receivers_count_everything_each(app: Penstock, channel: Chann
         assert await do(one.table, "days") == truth(lines)[2]
 
 
+async def test_a_coroutine_function_is_refused_where_it_is_written(app: Penstock):
+    async def counts(lines: Sequence[bytes]) -> Tally:
+        return by_day(lines)
+
+    with pytest.raises(ConfigurationError, match=r"write it with def, and await its run\.aio\(\)"):
+        app.aggregate("access")(counts)  # type: ignore[arg-type]
+
+
 async def test_what_the_function_raises_ends_the_run_and_mended_it_goes_on(
     app: Penstock, channel: Channel, do: Do, tmp_path: Path, small: None
 ):
@@ -347,8 +356,10 @@ async def test_what_the_function_raises_ends_the_run_and_mended_it_goes_on(
             raise ZeroDivisionError("a bug")
         return by_day(batch)
 
-    with pytest.raises(ZeroDivisionError, match="a bug"):
+    with pytest.raises(ZeroDivisionError, match="a bug") as caught:
         await do(app.aggregate("access", receiver="agg")(failing).run)
+    (note,) = caught.value.__notes__
+    assert re.fullmatch(r"raised by failing for lines \d+ to \d+ of access\.log, which come again: .*", note), note
     aggregate = app.aggregate("access", receiver="agg")(by_day)
     before = await do(aggregate.totals)
     assert 0 < before.lines < 600

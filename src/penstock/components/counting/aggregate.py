@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import TypeAlias
 
 import msgspec
@@ -21,7 +22,7 @@ from penstock.components.files.lines import CutLine
 from penstock.components.files.receiver import Batch
 from penstock.components.files.transitions import Totals
 from penstock.driver.steps import Aside, Step, Steps, verb
-from penstock.errors import BadCall, BlocksMissed, FileDamaged
+from penstock.errors import BadCall, BlocksMissed, ConfigurationError, FileDamaged
 from penstock.store.keys import check_name
 
 Tables: TypeAlias = Mapping[str, Mapping[str, int]]
@@ -85,6 +86,8 @@ class Aggregate:
     def __init__(self, function: Function, channel: Channel, receiver: str | None) -> None:
         self.__wrapped__ = function
         self.__name__ = getattr(function, "__name__", "aggregate")
+        if iscoroutinefunction(function):
+            raise ConfigurationError(f"{self.__name__} only counts lines: write it with def, and await its run.aio()")
         self.__doc__ = function.__doc__
         self.receiver = channel.receiver(receiver or self.__name__)
         self._log = channel.log
@@ -149,7 +152,15 @@ class Aggregate:
             good = batch
             if any(type(line) is CutLine for line in batch):
                 good, numbers = _without_cut(batch, unsettled)
-            found = self._checked(self.__wrapped__(good), len(good))
+            try:
+                answer = self.__wrapped__(good)
+            except Exception as error:
+                error.add_note(
+                    f"raised by {self.__name__} for lines {batch.first:,} to {batch.first + len(batch) - 1:,} of "
+                    f"{batch.file}, which come again: a line that is no good belongs into Tally(tables, rejected=…)"
+                )
+                raise
+            found = self._checked(answer, len(good))
             unsettled.add(len(batch), found)
             for place, reason in found.rejected.items():
                 unsettled.reject(batch.file, numbers[place], reason)
