@@ -235,7 +235,8 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_process_that_dies_again_and_again_ends_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("sys.path", [])  # nothing can be imported
+    (tmp_path / "penstock.py").write_text("raise SystemExit('no penstock at all')")
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
     work = Work("unix:///nowhere", "c", [], 0, ["day"], False, None)
     with (
         crew(work, 1) as (sender, counter),
