@@ -83,15 +83,19 @@ redis.call("UNLINK", base .. "log", base .. "ends", base .. "readers", base .. "
 l.begun, l.first = l.ended, l.top + 1
 redis.call("HSET", state, "first", l.first, "begun", l.begun)
 if redis.call("HGET", state, "counted") then return end
-for _, key in ipairs({ state, base .. "sources", base .. "sent_at", base .. "finished", base .. "vanished" }) do
-  redis.call("PEXPIRE", key, 86400000)
-end
+for _, key in ipairs(channel.outlasting()) do redis.call("PEXPIRE", key, 86400000) end
+
+--- function channel.outlasting() -> table
+-- What stays for a day where all is over, some of it of receivers that were passed over.
+local keys = { state }
+for _, name in ipairs({ "sources", "sent_at", "finished", "vanished", "owners", "marks" }) do keys[#keys + 1] = base .. name end
+return keys
 
 --- function channel.reopen()
 -- What was over begins anew; numbers go on.
 redis.call("HDEL", state, "end")
 redis.call("UNLINK", base .. "finished")
-for _, key in ipairs({ state, base .. "sources", base .. "sent_at", base .. "vanished" }) do redis.call("PERSIST", key) end
+for _, key in ipairs(channel.outlasting()) do redis.call("PERSIST", key) end
 
 --- function channel.has_receivers() -> bool
 return redis.call("EXISTS", base .. "readers", base .. "vanished") > 0
@@ -120,8 +124,9 @@ redis.call("ZADD", base .. "readers", l.first - 1, who)
 claim.pass_over(who, l.first - 1)
 
 --- function channel.pass_over(l: table, now: int, size: int) -> int
--- So much space is wanted: receivers that hold it and were not seen for too long are passed over, counted from when there was
--- something for them. Returns the ms after which the next one will be, or -1.
+-- So much space is wanted: what somebody left to be trimmed goes, then receivers that hold it and were not seen for too long are
+-- passed over, counted from when there was something for them. Returns the ms after which the next one will be, or -1.
+if log.trim(l, now) == 1 or l.ended - l.begun + size <= l.bytes then return 0 end
 local patience = tonumber(redis.call("HGET", state, "patience") or 0)
 for _ = 1, 10 do
   local low = redis.call("ZRANGE", base .. "readers", 0, 0, "WITHSCORES")

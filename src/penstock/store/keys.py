@@ -116,8 +116,8 @@ LOG = {
 FILES = {
     **LOG,
     "ends": ("LIST", "bytes up to the end of each message that is there", "the last reader of a message"),
-    "owners": ("HASH", "receiver -> the process that receives, and until when", "the receiver"),
-    "marks": ("HASH", "receiver -> where it is in the files it has begun", "the receiver"),
+    "owners": ("HASH", "receiver -> the process that receives, and until when", "the receiver, or TTL"),
+    "marks": ("HASH", "receiver -> where it is in the files it has begun", "the receiver, or TTL"),
     "sources": ("HASH", "what is sent -> how far, and by whom", "TTL, or who deletes the channel"),
     "sent_at": ("ZSET", "what is sent whole -> when; the last 10,000", "TTL, or who deletes the channel"),
     "vanished": ("ZSET", "receiver that was passed over -> its cursor", "the receiver"),
