@@ -181,6 +181,25 @@ async def test_what_a_saved_log_grew_by_comes_behind_it_also_after_a_crash(
         await gather(face, channel.receiver("r").save(out, wait=0))
 
 
+async def test_what_a_log_grew_by_is_not_put_behind_another_file_of_its_name(
+    channel: Channel, do: Do, face: str, tmp_path: Path
+):
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    logs.mkdir()
+    older, log = logs / "log.1", logs / "log"
+    older.write_bytes(b"yesterday\n" * 50)
+    log.write_bytes(b"today\n" * 10)
+    await do(channel.send_lines, logs, receivers=["r"])
+    assert len(await gather(face, channel.receiver("r").save(out, wait=0))) == 2
+    older.rename(logs / "log.2")
+    with log.rename(logs / "log.1").open("ab") as file:
+        file.write(b"later\n" * 10)
+    await do(channel.send_lines, logs)
+    with pytest.raises(FileDamaged, match=r"log\.1: its first 60 bytes were sent before"):
+        await gather(face, channel.receiver("r").save(out, wait=0))
+    assert (out / "log.1").read_bytes() == b"yesterday\n" * 50
+
+
 async def test_two_channels_may_save_in_one_folder_under_one_name_of_a_receiver(
     app: Penstock, do: Do, face: str, tmp_path: Path, small: None
 ):

@@ -28,7 +28,7 @@ START = bytes(32)
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
     """`lines`: it was cut at line ends; `unpacked`: and was gzip. `offset`, `line`: what was sent of it before: bytes,
-    and lines."""
+    and lines; `length`, `last`: size and SHA-256 of the last block of that."""
 
     name: str
     size: int
@@ -36,6 +36,8 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     unpacked: bool = False
     offset: int = 0
     line: int = 0
+    length: int = 0
+    last: bytes = b""
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True):

@@ -20,6 +20,7 @@ from penstock.components.files.gunzip import MAGIC, Gunzip
 from penstock.components.files.intake import Intake, Place, Stream
 from penstock.components.files.lines import LONGEST, CutLine, Lines
 from penstock.components.files.sharing import Sharing
+from penstock.components.files.source import BLOCK
 from penstock.components.files.transitions import ChannelLog
 from penstock.components.renewal import Renewer
 from penstock.driver.steps import Drivers, Step, Steps, verb
@@ -314,7 +315,7 @@ class Saving(Intake[Saved]):
         """What a log grew by comes behind what was saved of it before."""
         path = self._path(self._files[file])
         if what.offset:
-            if not path.is_file() or path.stat().st_size < what.offset:
+            if not _holds(path, what):
                 raise FileDamaged(
                     f"{what.name}: its first {what.offset:,} bytes were sent before, and are not in {path}"
                 )
@@ -348,6 +349,18 @@ class Saving(Intake[Saved]):
         if not name or any(part in {"", ".", ".."} for part in parts) or "\0" in name or parts[0].startswith(_HIDDEN):
             raise FileDamaged(f"{name!r} is no name to save a file under: it would leave the folder")
         return self._folder.joinpath(*parts)
+
+
+def _holds(path: Path, what: Manifest) -> bool:
+    """Whether the file is what was sent before, and not another that has its name: by the last block of that."""
+    if not 0 < what.length <= min(what.offset, BLOCK):
+        return False
+    try:
+        with path.open("rb") as file:
+            file.seek(what.offset - what.length)
+            return hashlib.sha256(file.read(what.length)).digest() == what.last
+    except OSError:
+        return False
 
 
 class LinesOf:

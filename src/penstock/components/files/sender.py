@@ -275,14 +275,8 @@ class Course:
     def _from(cls, sender: Sender, job: Job, start: Mark | None) -> Course:
         reading = Reading(job.source, lines=sender.lines, start=start)
         name, lines = job.source.name, sender.lines
-        manifest = Manifest(
-            name,
-            reading.size,
-            lines,
-            lines and reading.packed,
-            start.offset if start else 0,
-            start.lines if start else 0,
-        )
+        before = (start.offset, start.lines, start.length, start.last) if start else ()
+        manifest = Manifest(name, reading.size, lines, lines and reading.packed, *before)
         return cls(sender, job, reading, mint_id(), Noted(name, start, START), [(BEGIN, pack(manifest))])
 
     @classmethod
