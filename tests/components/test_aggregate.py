@@ -500,6 +500,29 @@ async def test_very_many_keys_are_settled_in_several_steps(app: Penstock, channe
     assert set(found.values()) == {1}
 
 
+@pytest.mark.parametrize("share", [False, True])
+async def test_no_step_settles_many_more_keys_than_one_block_has(
+    app: Penstock, channel: Channel, do: Do, tmp_path: Path, share: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(source, "BLOCK", 700)
+    monkeypatch.setattr(counting, "MOST", 50)
+    monkeypatch.setattr("penstock.components.files.sharing.AT_ONCE", 16)
+    lines = [b"%06d" % n for n in range(2000)]  # a hundred to a block
+    await do(channel.send_lines, written(tmp_path, lines), receivers=["agg"], close=True)
+    aggregate = app.aggregate("access", receiver="agg")(lambda lines: {"words": Counter(map(bytes.decode, lines))})
+    settled: list[int] = []
+    take = counting.Unsettled.take
+
+    def noted(unsettled: counting.Unsettled) -> bytes:
+        settled.append(unsettled.keys)
+        return take(unsettled)
+
+    monkeypatch.setattr(counting.Unsettled, "take", noted)
+    assert (await do(aggregate.run, share=share)).lines == 2000
+    assert max(settled) <= 150
+    assert set((await do(aggregate.table, "words")).values()) == {1}
+
+
 async def test_a_thousand_rejected_lines_are_kept(app: Penstock, channel: Channel, do: Do, tmp_path: Path):
     await do(channel.send_lines, written(tmp_path, [b"bad"] * 2500), receivers=["agg"], close=True)
     aggregate = app.aggregate("access", receiver="agg")(by_day)

@@ -29,7 +29,7 @@ Tables: TypeAlias = Mapping[str, Mapping[str, int]]
 Function: TypeAlias = Callable[[Batch], Tables | Tally]
 
 MOST = 20_000
-"""Different keys in one step: some twenty milliseconds of server time."""
+"""Different keys in one step, and those of a block: some twenty milliseconds of server time."""
 
 LINES = 500_000
 """Counted at most before they are settled: what is counted once more after a crash takes a second or two."""
@@ -51,6 +51,11 @@ class Unsettled:
         self.keys = self.lines = self._bad = 0
         self._tables: dict[str, Counter[str]] = {}
         self._rows: list[str] = []
+
+    @property
+    def is_much(self) -> bool:
+        """Enough for one step."""
+        return self.keys > MOST or self.lines > LINES
 
     def take(self) -> bytes:
         """As `files.lua` has it; then it begins anew."""
@@ -128,15 +133,15 @@ class Aggregate:
         try:
             while True:
                 yield from stream.fill()
-                batches, error = stream.taken()
-                if not batches and error is None:
+                found = yield Aside(partial(self._count, stream, unsettled))
+                error = stream.fault()
+                if not found and error is None:
                     break
-                yield Aside(partial(self._count, batches, unsettled))
                 if error is not None:
                     if not isinstance(error, FileDamaged | BlocksMissed):
                         raise error
                     unsettled.note("", 0, str(error))
-                if unsettled.keys > MOST or unsettled.lines > LINES or isinstance(error, BlocksMissed):
+                if unsettled.is_much or isinstance(error, BlocksMissed):
                     yield from stream.commit()
                 if isinstance(error, BlocksMissed):
                     raise error
@@ -146,8 +151,11 @@ class Aggregate:
         totals: Totals = yield self._log.totals(self.receiver.name)
         return totals
 
-    def _count(self, batches: Sequence[Batch], unsettled: Unsettled) -> None:
-        for batch in batches:
+    def _count(self, stream: Stream[Batch], unsettled: Unsettled) -> bool:
+        """What is ready, or as much of it as one step should settle; whether there was anything."""
+        found = False
+        for batch in stream.taken():
+            found = True
             numbers: Sequence[int] = range(batch.first, batch.first + len(batch))
             good = batch
             if any(type(line) is CutLine for line in batch):
@@ -160,10 +168,13 @@ class Aggregate:
                     f"{batch.file}, which come again: a line that is no good belongs into Tally(tables, rejected=…)"
                 )
                 raise
-            found = self._checked(answer, len(good))
-            unsettled.add(len(batch), found)
-            for place, reason in found.rejected.items():
+            tally = self._checked(answer, len(good))
+            unsettled.add(len(batch), tally)
+            for place, reason in tally.rejected.items():
                 unsettled.reject(batch.file, numbers[place], reason)
+            if unsettled.is_much:
+                break
+        return found
 
     def _checked(self, answer: object, lines: int) -> Tally:
         if (fault := _fault(answer, lines)) is not None:

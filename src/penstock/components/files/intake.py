@@ -156,16 +156,19 @@ class Stream(Generic[T]):
         """Settle what was done with, and let another process receive. Two round trips."""
         return self.leave()
 
-    def taken(self) -> tuple[list[T], FilesError | None]:
-        """All that is ready, and what went wrong behind it."""
-        items = [item for item, _ in self._ready]
-        if self._ready:
-            self._given = self._ready[-1][1]
-        self._ready.clear()
+    def taken(self) -> Iterator[T]:
+        """What is ready, one by one; the rest of it is given later."""
+        while self._ready:
+            item, self._given = self._ready.popleft()
+            yield item
+
+    def fault(self) -> FilesError | None:
+        """What went wrong behind all that was ready."""
+        if self._ready or self._error is None:
+            return None
         error, self._error = self._error, None
-        if error is not None:
-            self._given = self._reached
-        return items, error
+        self._given = self._reached
+        return error
 
     def _give(self, stop: type[Exception]) -> T:
         self._done = self._given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -97,7 +98,10 @@ class Sharing(Stream[T]):
 
     def commit(self) -> Steps[None]:
         """What another has by now is neither settled nor counted here."""
-        done, self._claims = self._claims[: self._given], self._claims[self._given :]
+        given = self._given
+        done, self._claims = self._claims[:given], self._claims[given:]
+        self._ready = deque((item, place - given) for item, place in self._ready)
+        self._reached -= given
         self._given = self._done = 0
         if done:
             yield self._share(0, done, self._counted())
