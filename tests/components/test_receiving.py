@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import gzip
+import hashlib
 import os
 import random
 import signal
@@ -22,7 +23,18 @@ import pytest
 
 from penstock import Channel, CutLine, FileDamaged, FilesError, Penstock, file_digest
 from penstock.components.files import sender, source
-from penstock.components.files.blocks import BEGIN, END, START, Ending, Manifest, pack
+from penstock.components.files.blocks import (
+    ABORT,
+    BEGIN,
+    DATA,
+    END,
+    START,
+    Ending,
+    Header,
+    Manifest,
+    pack,
+    pack_block,
+)
 from penstock.components.files.intake import Stream
 from penstock.settings import MiB
 from tests.chaos.hatchery import ROOT
@@ -45,6 +57,11 @@ NAMES = [
     "x" * 300,
     "taken/x",
 ]
+
+ONE = Header("x", 0, -1, False, False, hashlib.sha256(b"x").digest())
+"""Of a block that is sound."""
+
+BOMB = pack_block(Header("x", 0, -1, False, True, hashlib.sha256(bytes(2 * MiB)).digest()), bytes(2 * MiB))
 
 
 @pytest.fixture
@@ -198,6 +215,61 @@ async def test_what_a_log_grew_by_is_not_put_behind_another_file_of_its_name(
     with pytest.raises(FileDamaged, match=r"log\.1: its first 60 bytes were sent before"):
         await gather(face, channel.receiver("r").save(out, wait=0))
     assert (out / "log.1").read_bytes() == b"yesterday\n" * 50
+
+
+async def test_a_link_in_place_of_the_hidden_folder_is_not_followed(
+    channel: Channel, do: Do, face: str, tmp_path: Path
+):
+    path, out, theirs = tmp_path / "log", tmp_path / "out", tmp_path / "theirs"
+    path.write_bytes(b"one\n")
+    theirs.mkdir()
+    (theirs / "key").write_bytes(b"secret")
+    await do(channel.send, path, receivers=["r"])
+    saving = channel.receiver("r").save(out, wait=0)
+    out.mkdir()
+    saving._parts.path.symlink_to(theirs)
+    with pytest.raises(FilesError, match="is a link"):
+        await gather(face, saving)
+    assert [path.name for path in theirs.iterdir()] == ["key"]
+
+
+async def test_a_link_in_place_of_the_folder_for_temporary_files_is_refused(
+    channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / f"penstock-{os.getuid()}").symlink_to(tmp_path / "mine")
+    with pytest.raises(FilesError, match="name a folder with spool="):
+        channel.receiver("r").lines()
+
+
+FOREIGN: list[tuple[str, list[tuple[str, bytes]]]] = [
+    ("../../x", [(BEGIN, pack(Manifest("x", 1, False))), (DATA, pack_block(ONE, b"x"))]),
+    ("x" * 300, [(BEGIN, pack(Manifest("x", 1, False))), (DATA, pack_block(ONE, b"x"))]),
+    ("f", [(BEGIN, pack(Manifest("x", 1, False))), (DATA, b"\0\2zz")]),
+    ("f", [(BEGIN, pack(Manifest("x" * 300, 1, False, False, 5)))]),
+    ("f", [(BEGIN, pack(Manifest("x", 1, False, False, -5)))]),
+    ("f", [(BEGIN, pack(Manifest("x", 1, False))), (ABORT, b"\xff")]),
+    ("f", [(BEGIN, pack(Manifest("x", 1, False))), (DATA, BOMB)]),
+]
+
+
+@pytest.mark.parametrize(("file", "records"), FOREIGN)
+async def test_records_that_no_sender_of_ours_makes_are_told_once_and_the_next_file_comes(
+    channel: Channel, do: Do, face: str, tmp_path: Path, file: str, records: list[tuple[str, bytes]]
+):
+    good, out = tmp_path / "good", tmp_path / "a" / "b" / "out"
+    good.write_bytes(b"good")
+    await do(channel.open, ["r"])
+    put = channel.log.put("k", file, "t", records, fresh=b"", mark="", place="p", ending="-")
+    await anyio.to_thread.run_sync(channel._drivers.blocking.run, put)
+    await do(channel.send, good, close=True)
+    saving = channel.receiver("r").save(out)
+    with pytest.raises(FilesError):
+        await gather(face, saving)
+    (saved,) = await gather(face, saving)
+    assert saved.path.read_bytes() == b"good"
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["good", "good"]
 
 
 async def test_two_channels_may_save_in_one_folder_under_one_name_of_a_receiver(

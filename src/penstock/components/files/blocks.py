@@ -22,6 +22,9 @@ from penstock.errors import FileDamaged
 
 BEGIN, DATA, END, ABORT, CLOSE = "B", "D", "E", "A", "C"
 
+INFLATED = 1024 * 1024
+"""Bytes that no block has, however well it is packed."""
+
 START = bytes(32)
 """The digest of a file before its first block."""
 
@@ -87,6 +90,11 @@ def as_record(row: tuple[int, str, bytes]) -> Record:
     return Record(number, by[:1], by[1:], body)
 
 
+def is_id(file: str) -> bool:
+    """Whether it can name a part of a file: nobody but a sender of ours is sure to have made it."""
+    return file.isascii() and file.isalnum() and len(file) <= 100
+
+
 def manifest(record: Record) -> Manifest:
     return _read(record, _manifest)  # type: ignore[no-any-return]
 
@@ -105,7 +113,7 @@ def block(record: Record) -> tuple[Header, bytes]:
         head = header(record)
         data = record.body[2 + int.from_bytes(record.body[:2], "big") :]
         if head.packed:
-            data = zlib.decompress(data)
+            data = zlib.decompressobj().decompress(data, INFLATED)
     except (msgspec.MsgspecError, zlib.error) as error:
         raise FileDamaged(f"record {record.number} cannot be read: {error}") from None
     if hashlib.sha256(data).digest() != head.digest:

@@ -32,6 +32,7 @@ from penstock.components.files.blocks import (
     Record,
     block,
     ending,
+    is_id,
     manifest,
 )
 from penstock.components.files.source import chain
@@ -299,8 +300,8 @@ class Intake(Stream[T]):
                 yield item, self._as_of(record.number - (record.kind == END and record.file in self._files))
         except FilesError as error:
             self._error = error
-            for file in [*self._files] if record.kind == CLOSE else [record.file]:
-                self._files.pop(file, None)
+            for file in self._files.keys() & (self._files if record.kind == CLOSE else {record.file}):
+                del self._files[file]
                 self._dropped(record.number, file)
         self._reached = self._as_of(record.number)
 
@@ -311,6 +312,8 @@ class Intake(Stream[T]):
         place = self._files.get(record.file)
         if record.kind == BEGIN:
             what = manifest(record)
+            if not is_id(record.file):
+                raise FileDamaged(f"{what.name}: record {record.number} is of no file that was sent in order")
             self._files[record.file] = Place(what.name, what.lines, what.unpacked, what.offset, line=what.line)
             self._begun(record.file, what)
         elif record.kind == CLOSE and self._files:
@@ -335,7 +338,7 @@ class Intake(Stream[T]):
             yield from self._end(record, place)
             self._files.pop(record.file, None)
         elif record.kind == ABORT:
-            raise FileDamaged(record.body.decode())
+            raise FileDamaged(record.body.decode(errors="replace"))
 
     # --- steps ---
 

@@ -177,7 +177,7 @@ def _temporary() -> Path:
     """Where the next process on this host finds it again."""
     ours = Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"
     ours.mkdir(mode=0o700, exist_ok=True)
-    if ours.stat().st_uid != os.getuid():
+    if ours.is_symlink() or ours.stat().st_uid != os.getuid():
         raise FilesError(f"{ours} belongs to somebody else: name a folder with spool=")
     return ours
 
@@ -196,7 +196,7 @@ class Folder:
         self._leaving: list[tuple[int, str]] = []
 
     def part(self, file: str) -> Path:
-        return self.path / f"{check_name('file', file)}.part"
+        return self.path / f"{file}.part"
 
     def write(self, file: str, head: Header, data: bytes) -> None:
         out = self._open.get(file)
@@ -270,6 +270,8 @@ class Folder:
         """Remove what a process left behind that died before it could."""
         self._leaving.clear()
         self.close()
+        if self.path.is_symlink():
+            raise FilesError(f"{self.path} is a link, and not what was made here: remove it")
         kept = {self.part(file).name for file in keep}
         for found in self.path.glob("*"):
             if found.name not in kept:

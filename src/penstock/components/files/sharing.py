@@ -56,7 +56,7 @@ class Sharing(Stream[T]):
                     for item in self._make(*block(record)):
                         self._ready.append((item, len(self._claims)))
                 elif record.kind == ABORT:
-                    raise FileDamaged(record.body.decode())
+                    raise FileDamaged(record.body.decode(errors="replace"))
             except FilesError as error:
                 self._error = error
             self._reached = len(self._claims)

@@ -333,4 +333,4 @@ def _records_of(rows: Sequence[Any]) -> list[Record]:
 def _records(rows: Sequence[Any]) -> list[Record]:
     """From number, ms, by, body, …"""
     found = zip(rows[0::4], rows[2::4], rows[3::4], strict=True)
-    return [as_record((number, by.decode(), body)) for number, by, body in found]
+    return [as_record((number, by.decode(errors="replace"), body)) for number, by, body in found]
