@@ -159,6 +159,24 @@ def test_of_a_file_that_is_another_now_the_receivers_are_told(app: Penstock, tmp
         assert all(str(path) in text for text in told)
 
 
+def test_that_a_file_is_another_now_is_told_when_there_is_space_for_it(app: Penstock, tmp_path: Path):
+    channel, path = new(app), tmp_path / "log"
+    path.write_bytes(TEXT)
+    first = sending(channel, [path], ["r"])
+    while _last(channel) < 3:
+        first.go()
+    first.kill()
+    replaced(path)
+    again = sending(channel, [path], limit=channel.info().bytes + 100)
+    for _ in range(20):
+        again.go()
+    assert not again.ended, again.error
+    channel.open(limit=2 << 20)
+    assert again.run().error is None
+    found, told = received(channel)
+    assert (found, len(told)) == ([("log", OTHER)], 1)
+
+
 @pytest.mark.parametrize("name", ["log", "log.gz"])
 def test_of_a_log_that_grew_only_what_came_is_sent_as_lines(app: Penstock, tmp_path: Path, name: str):
     for channel, path, _ in stopped_at_every_step(app, tmp_path, True, grown, name):

@@ -193,7 +193,8 @@ class Sender:
             course: Course = yield Aside(partial(Course.resumed, self, job, took))
         except FilesError as error:
             lost = [(ABORT, str(error).encode())]
-            yield self.log.put(job.key, took.file, self.token, lost, fresh=None, mark="", place=job.place, ending="-")
+            put = self.log.put(job.key, took.file, self.token, lost, fresh=None, mark="", place=job.place, ending="-")
+            yield from self._until_taken(lambda: put, partial(self.log.await_space, lost))
             return False
         try:
             yield from self._carry(course)
@@ -214,15 +215,18 @@ class Sender:
         self._sent.files.append(course.as_sent())
 
     def _put(self, course: Course) -> Steps[None]:
-        while (yield course.step().then(partial(self._told, course))).full:
+        yield from self._until_taken(lambda: course.step().then(partial(self._told, course)), course.await_space)
+        course.settle()
+
+    def _until_taken(self, put: Callable[[], Step[Put]], await_space: Callable[[str, float], Step[Put]]) -> Steps[None]:
+        while (yield put()).full:
             yield from self.log.until_found(
                 None,
-                course.await_space,
+                await_space,
                 lambda answer: not answer.full,
                 lambda answer: answer.due,
                 every=self.log.settings.sleep,
             )
-        course.settle()
 
     def _told(self, course: Course, answer: Put) -> Put:
         if self._tell is not None:
