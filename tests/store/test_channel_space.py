@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.components.files.transitions import ChannelLog
@@ -59,6 +60,41 @@ def test_a_sender_trims_what_whoever_should_have_did_not(client: Any, patience: 
             return
         assert answer.due == 0
     raise AssertionError("it was not trimmed")
+
+
+def test_one_block_wakes_all_however_many_wait(client: Any):
+    """A script wakes a hundred, and those the others."""
+    run(client, LOG.open([f"r{n}" for n in range(350)], None, None))
+    for n in range(350):
+        run(client, receive(1, f"r{n}", address=f"p/{n}", stay=9))
+        run(client, receive(2, f"r{n}", address=f"p/{n}", stay=9))
+    run(client, put("B", "D", "E", file="f", size=1))
+    woken = set[int]()
+    while found := client.lpop(LOG.keys.inbox + "p", 1000):
+        for n in (int(message.split()[0]) for message in found):
+            woken.add(n)
+            run(client, receive(3, f"r{n}", address=f"p/{n}", stay=9))
+    assert len(woken) == 350
+
+
+@pytest.mark.parametrize("counted", [b"", msgspec.msgpack.encode((1, 0, {}, []))])
+def test_the_end_is_told_to_all_who_share_however_many_wait(client: Any, counted: bytes):
+    def share(token: str, *claims: bytes, n: int, counted: bytes = b"") -> Any:
+        more: dict[str, Any] = {"limit": 9, "counted": counted, "claims": claims}
+        return run(client, LOG.share("ada", token, lease=5, address=f"p/{n}", stay=9, **more))
+
+    run(client, LOG.open(["ada"], None, None))
+    for n in range(350):
+        share(f"1-{n}", n=n)
+    run(client, LOG.close())
+    claims = share("last", n=1000).claims
+    assert share("end", *claims, n=1000, counted=counted).state == "ENDED"
+    ended = set[int]()
+    while found := client.lpop(LOG.keys.inbox + "p", 1000):
+        for n in (int(message.split()[0]) for message in found):
+            assert share(f"2-{n}", n=n).state == "ENDED"
+            ended.add(n)
+    assert len(ended) == 350
 
 
 def test_nothing_of_one_who_was_passed_over_outlives_the_channel(client: Any):

@@ -51,6 +51,11 @@ if cursor then
 end
 return nil, redis.call("ZSCORE", base .. "finished", who) and "ENDED" or "STRANGER"
 
+--- function channel.none(why: str) -> table
+-- The answer to who has no cursor.
+if why == "ENDED" then log.rouse("waiting", "+inf") end
+return { why }
+
 --- function channel.join(who: str, cursor: int, now: int)
 if redis.call("ZSCORE", base .. "readers", who) or redis.call("ZSCORE", base .. "vanished", who) then return end
 redis.call("ZREM", base .. "finished", who)
@@ -348,7 +353,7 @@ if why == "LATE" then
   channel.over(l, who, now)
   return { "ENDED" }
 end
-if not cursor then return { why } end
+if not cursor then return channel.none(why) end
 local owned, again, by = channel.own(who, token, instead, turn, now, lease_ms)
 if owned == "HELD" then
   log.wait("waiting", 1e15, address, stay_ms)
@@ -365,6 +370,7 @@ if owned == "MINE" and not again and (acked > cursor or mark ~= "" or counted ~=
 end
 local fresh = owned == "FRESH"
 local position = math.max(cursor, l.first - 1, fresh and 0 or after)
+if position < l.top then log.ring(l, now) end
 log.wait("waiting", l.top, address, position >= l.top and stay_ms or 0)
 if fresh then
   return { "OK", l.top, l.first, cursor, more, 1, redis.call("HGET", base .. "marks", who) or "", channel.fit(l, position, room) }
@@ -415,7 +421,7 @@ if not missed and (cursor or was) and l.first - 1 > (cursor or was) then
   if was then channel.over(l, who, now) else channel.skip(l, who) end
 end
 if missed then return { "MISSED", missed[1], missed[2] } end
-if not cursor then return { why } end
+if not cursor then return channel.none(why) end
 if #ARGV >= claims and not said then
   local leased = base .. "leased:" .. who
   for i = claims, #ARGV do
@@ -432,7 +438,10 @@ end
 redis.call("HSET", base .. "seen", who, string.format("%d", now))
 local answer = { "OK", -1 }
 claim.hand_out(l, who, cursor, now, token, said, lease_ms, limit, room, answer)
-if #answer > 2 then stay_ms = 0 end
+if #answer > 2 then
+  stay_ms = 0
+  log.ring(l, now)
+end
 log.wait("waiting", l.top, address, stay_ms)
 if stay_ms > 0 then answer[2] = claim.due(who, now) end
 return answer
