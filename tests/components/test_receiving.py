@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ from penstock.components.files.blocks import (
     pack_block,
 )
 from penstock.components.files.intake import Stream
+from penstock.components.files.sharing import Sharing
 from penstock.settings import MiB
 from tests.chaos.hatchery import ROOT
 from tests.components.stepping import sending
@@ -215,6 +217,41 @@ async def test_what_a_log_grew_by_is_not_put_behind_another_file_of_its_name(
     with pytest.raises(FileDamaged, match=r"log\.1: its first 60 bytes were sent before"):
         await gather(face, channel.receiver("r").save(out, wait=0))
     assert (out / "log.1").read_bytes() == b"yesterday\n" * 50
+
+
+async def test_a_saved_file_and_its_name_are_on_disk_before_it_is_given(
+    channel: Channel, do: Do, face: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    logs, out = [tmp_path / side / "log" for side in ("a", "b")], tmp_path / "out"
+    for log in logs:
+        log.parent.mkdir()
+        log.write_bytes(b"one\n")
+    await do(channel.send, logs, receivers=["r"], close=True)
+    kept, fsync = list[int](), os.fsync
+
+    def noted(file: int) -> None:
+        kept.append(os.fstat(file).st_ino)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    for saved in await gather(face, channel.receiver("r").save(out)):
+        assert {path.stat().st_ino for path in (saved.path, saved.path.parent, out)} <= set(kept)
+
+
+async def test_shared_blocks_are_unpacked_aside(
+    channel: Channel, do: Do, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "log").write_bytes(b"one\n")
+    await do(channel.send_lines, tmp_path / "log", receivers=["r"], close=True)
+    work, threads = Sharing._work, list[threading.Thread]()
+
+    def noted(sharing: Sharing[Any]) -> None:
+        threads.append(threading.current_thread())
+        work(sharing)
+
+    monkeypatch.setattr(Sharing, "_work", noted)
+    assert [batch async for batch in channel.receiver("r").batches(share=True)] == [[b"one"]]
+    assert threading.main_thread() not in threads
 
 
 async def test_a_link_in_place_of_the_hidden_folder_is_not_followed(

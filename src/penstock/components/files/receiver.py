@@ -335,6 +335,7 @@ class Saving(Intake[Saved]):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._parts.publish(record.file, path)
+            self._keep_names(path.parent)
         except OSError as error:
             if error.errno in _NO_NAME:
                 raise FilesError(f"{place.name} cannot be saved as {path}: {error.strerror}") from error
@@ -343,6 +344,17 @@ class Saving(Intake[Saved]):
 
     def _dropped(self, number: int, file: str) -> None:
         self._parts.leave(number, file)
+
+    def _keep_names(self, folder: Path) -> None:
+        """On disk: of the folder of a file, and of those within ours that may be new."""
+        for one in (folder, *folder.parents):
+            opened = os.open(one, os.O_RDONLY)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
+            if one == self._folder:
+                return
 
     def _path(self, place: Place) -> Path:
         packed = ".zst" if place.name.endswith(".zst") else ".gz"

@@ -279,8 +279,11 @@ class Course:
     def _from(cls, sender: Sender, job: Job, start: Mark | None) -> Course:
         reading = Reading(job.source, lines=sender.lines, start=start)
         name, lines = job.source.name, sender.lines
-        before = (start.offset, start.lines, start.length, start.last) if start else ()
-        manifest = Manifest(name, reading.size, lines, lines and reading.packed, *before)
+        manifest = Manifest(name, reading.size, lines, lines and reading.packed)
+        if start:
+            manifest = msgspec.structs.replace(
+                manifest, offset=start.offset, line=start.lines, length=start.length, last=start.last
+            )
         return cls(sender, job, reading, mint_id(), Noted(name, start, START), [(BEGIN, pack(manifest))])
 
     @classmethod

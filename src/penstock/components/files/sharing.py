@@ -10,7 +10,7 @@ from penstock.components.files.blocks import ABORT, DATA, Header, Record, block
 from penstock.components.files.intake import Stream, missed
 from penstock.components.files.transitions import ChannelLog, Shared
 from penstock.components.log import REMIND, check_wait, unless, until_found
-from penstock.driver.steps import Drivers, Step, Steps
+from penstock.driver.steps import Aside, Drivers, Step, Steps
 from penstock.errors import FileDamaged, FilesError
 from penstock.store.record import mint_id
 
@@ -44,7 +44,7 @@ class Sharing(Stream[T]):
         while not self._ready and self._error is None and not self.ended:
             if not self._records and not (yield from self._claim()):
                 return
-            self._work()
+            yield Aside(self._work)
 
     def _work(self) -> None:
         """`_reached`: how many claims are done with when all is that is ready."""
