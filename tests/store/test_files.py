@@ -91,6 +91,12 @@ def run(client: Any, step: Step[Any]) -> Any:
     return step.read(send(client, step))
 
 
+def let_sharers_end(client: Any) -> None:
+    """What `fill` left in the hands of one is done with, so that one process may receive in their place."""
+    (claimed,) = run(client, share("t0", limit=1)).claims
+    run(client, share("done", claimed, limit=0))
+
+
 @pytest.fixture
 def client(store_server: Server) -> Iterator[Any]:
     store_server.client.flushall()
@@ -124,6 +130,33 @@ def test_a_call_that_is_sent_again_answers_the_same_and_changes_nothing(client: 
         before = dump(client)
         assert send(client, NUMBERED[name], "7") == answer
         assert dump(client) == before
+
+
+def test_a_copy_that_comes_when_its_caller_has_gone_on_changes_nothing(client: Any):
+    fill(client)
+    late = put("D")
+    send(client, late, "7")
+    send(client, LOG.open(["di"], None, None), "8")
+    before = dump(client)
+    send(client, late, "7")
+    assert dump(client) == before
+
+
+def test_who_receives_alone_and_those_who_share_shut_each_other_out(client: Any):
+    for step in (LOG.open(["bo"], None, None), put("B", "D", "D", "E", file="f0")):
+        run(client, step)
+    assert run(client, receive(1, "bo", acked=0)).state == "OK"
+    assert (run(client, share("t1")).state, run(client, share("t1")).due) == ("HELD", 10.0)
+    run(client, LOG.hold("bo", HELD, 0))
+    claimed = run(client, share("t2", limit=2)).claims
+    with pytest.raises(ChannelError, match="share=True"):
+        run(client, receive(2, "bo"))
+    run(client, share("t3", claimed[1], limit=0))  # it is settled above the cursor
+    with pytest.raises(ChannelError, match="share=True"):
+        run(client, receive(3, "bo"))
+    run(client, share("t4", claimed[0], limit=0))
+    alone = run(client, receive(4, "bo"))
+    assert (alone.state, alone.cursor) == ("OK", 2)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -280,6 +313,7 @@ def test_a_closed_channel_takes_nothing_and_opens_anew_when_all_is_had(client: A
         with pytest.raises(ChannelClosed, match="3 of its receivers"):
             run(client, refused)
     assert dump(client) == before
+    let_sharers_end(client)
     for who in ("ada", "bo", "cy"):
         run(client, receive(5, who))
         assert run(client, receive(6, who, acked=7)).state == "ENDED"
@@ -405,6 +439,7 @@ def test_of_workers_that_share_one_is_told_of_the_gap(client: Any):
 
 
 def finish(client: Any, counted: bytes = b"") -> None:
+    let_sharers_end(client)
     send(client, put("D", "E"))
     send(client, LOG.close())
     for who in ("ada", "bo", "cy"):
@@ -487,9 +522,9 @@ def test_a_full_server_takes_no_file_but_gives_and_frees(client: Any):
         for name, step in EVERY.items():
             if name not in ADDS | {"delete_channel"}:
                 send(client, step, "7" if name in NUMBERED else "")
-        for who in ("ada", "bo"):
-            run(client, receive(8, who))
-            assert run(client, receive(9, who, acked=7)).state == "ENDED"
+        run(client, receive(8))
+        assert run(client, receive(9, acked=7)).state == "ENDED"
+        assert run(client, LOG.part("bo")) == (True, False)
         assert run(client, LOG.delete())
     finally:
         client.config_set("maxmemory", 0)

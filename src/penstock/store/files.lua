@@ -339,7 +339,7 @@ return repeated.keep(producer, number, { "OK", 1 })
 -- receives. It then reads `limit` records behind `after` by itself, for bodies are too large to be touched here. If there is nothing:
 -- told at `address` within `stay_ms`.
 -- { "OK", top, first, cursor, 1 if there is more to trim, 1 if another received since, mark, how many to read next time }
--- or { "HELD", ms, by whom }, { "ENDED" | "GONE" | "STRANGER" }
+-- or { "HELD", ms, by whom }, { "SHARED" }: several workers are not through, { "ENDED" | "GONE" | "STRANGER" }
 local fault, l = log.open()
 if fault then return fault end
 if not l then
@@ -354,6 +354,8 @@ if why == "LATE" then
   return { "ENDED" }
 end
 if not cursor then return channel.none(why) end
+-- What workers have in hand, or settled above the cursor, would come once more.
+if tonumber(redis.call("HGET", base .. "next", who) or 0) - 1 > cursor then return { "SHARED" } end
 local owned, again, by = channel.own(who, token, instead, turn, now, lease_ms)
 if owned == "HELD" then
   log.wait("waiting", 1e15, address, stay_ms)
@@ -404,7 +406,7 @@ return 1
 -- more. A second call with this `token` gets the same again.
 -- { "OK", ms until a lease runs out or -1, claim, number, ms, by, body, … } or { "LOST" }: another has one of the claims, and
 -- nothing was done; { "MISSED", how many, number of the next }: this receiver was passed over, which one worker is told, and
--- nothing else was done; or { "ENDED" | "GONE" | "STRANGER" }
+-- nothing else was done; { "HELD", ms }: one process receives alone; or { "ENDED" | "GONE" | "STRANGER" }
 local fault, l = log.open()
 if fault then return fault end
 if not l then
@@ -422,6 +424,11 @@ if not missed and (cursor or was) and l.first - 1 > (cursor or was) then
 end
 if missed then return { "MISSED", missed[1], missed[2] } end
 if not cursor then return channel.none(why) end
+local till = tonumber(string.match(redis.call("HGET", base .. "owners", who) or "0", "^%d+"))
+if till > now then
+  log.wait("waiting", 1e15, address, stay_ms)
+  return { "HELD", till - now }
+end
 if #ARGV >= claims and not said then
   local leased = base .. "leased:" .. who
   for i = claims, #ARGV do

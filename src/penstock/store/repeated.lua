@@ -3,10 +3,11 @@
 --   producer:<p> STRING  number of the call and the answer; PX 60 s
 
 --- function repeated.answer(producer: str, number: str) -> int | table | nil
--- What this call answered when it came before.
+-- What this call answered when it came before. A lower number is a copy that was under way for long, its caller has gone on
+-- since: nobody reads the answer, but it must not be done again.
 local last = producer ~= "" and redis.call("GET", base .. "producer:" .. producer)
-local length = #number + 1
-if last and string.sub(last, 1, length) == number .. " " then return cmsgpack.unpack(string.sub(last, length + 1)) end
+local known, answer = string.match(last or "", "^(%d+) (.*)$")
+if known and tonumber(number) <= tonumber(known) then return cmsgpack.unpack(answer) end
 
 --- function repeated.keep(producer: str, number: str, answer: int | table) -> int | table
 if producer ~= "" then

@@ -107,12 +107,16 @@ class Aggregate:
     # --- count ---
 
     @verb
-    def run(self, *, wait: float | None = None, share: bool = False) -> Steps[Totals]:
+    def run(
+        self, *, wait: float | None = None, share: bool = False, lease: float | None = None
+    ) -> Steps[Totals]:  # fmt: skip
         """Count until the channel is closed and all was counted; answers with the totals.
 
         wait   seconds to wait for more, then it returns; None: until the channel is closed
         share  several processes count together, each block in one of them: for what was sent with `send_lines`.
                Without it a second process waits, and takes over when the first is gone
+        lease  of shared blocks: seconds in which the function must be through with four of them, or another process
+               counts them, too, and only one of the two is settled; None: the app's setting
 
         The function is given a batch of lines (see `Receiver.batches`) and answers with counts, table -> key -> count,
         or `Tally` if it rejects lines. What it answers must depend on these lines alone: after a crash it is asked
@@ -125,7 +129,7 @@ class Aggregate:
         where files that were sent as bytes are to be shared. One round trip a megabyte.
         """
         unsettled = Unsettled()
-        stream = self.receiver.batches(wait=wait, share=share)
+        stream = self.receiver.batches(wait=wait, share=share, lease=lease)
         stream.along(unsettled.take)
         return self._run(stream, unsettled)
 

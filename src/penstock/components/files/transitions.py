@@ -78,8 +78,8 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """An answer to one of several workers. `state`: as in Received, LOST or MISSED (`missed` records before number
-    `first`). `claims`: of the records, in order."""
+    """An answer to one of several workers. `state`: as in Received, LOST HELD (one process receives alone) or MISSED (`missed`
+    records before number `first`). `claims`: of the records, in order."""
 
     state: str
     records: Sequence[Record] = ()
@@ -151,6 +151,10 @@ class ChannelLog(Log):
             case b"CLOSED":
                 left = f"{reply[1]} of its receivers have not had all yet" if reply[1] else "open it by sending files"
                 return ChannelClosed(f"{self.what} was closed: {left}")
+            case b"SHARED":
+                return ChannelError(
+                    f"several processes share {who!r} of {self.what}: receive with share=True, too, until they are through"
+                )
             case b"TAKEN":
                 return SentElsewhere(f"another process sends this file to {self.what} now; this one has stopped")
             case b"LARGE":
@@ -257,6 +261,8 @@ class ChannelLog(Log):
                     return Shared("OK", _records(rows), found, None if due < 0 else due / 1000)
                 case b"MISSED":
                     return Shared("MISSED", missed=reply[1], first=reply[2])
+                case b"HELD":
+                    return Shared("HELD", due=reply[1] / 1000)
                 case b"LOST" | b"ENDED" | b"GONE":
                     return Shared(reply[0].decode())
                 case _:
