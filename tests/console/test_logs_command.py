@@ -121,6 +121,10 @@ def test_a_damaged_log_is_told_and_its_readable_lines_are_counted(run: Run, tmp_
     ("words", "code", "told"),
     [
         (["gone.log"], Exit.USAGE, "nothing was counted: gone.log: No such file or directory"),
+        (["/dev/stdin"], Exit.USAGE, "nothing was counted: /dev/stdin is no regular file: save it first"),
+        (["/dev/fd/0"], Exit.USAGE, "no regular file: save it first"),
+        (["/proc/self/fd/0"], Exit.USAGE, "no regular file: save it first"),
+        (["/dev/null"], Exit.USAGE, "/dev/null: a device, no regular file"),
         ([], Exit.USAGE, "nothing was counted: name at least one file or folder"),
         (["a.txt", "--by", "day,planet"], Exit.USAGE, "not by day, planet"),
         (["a.txt", "--by", ","], Exit.USAGE, "not by none"),

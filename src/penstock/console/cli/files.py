@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import time
@@ -108,9 +109,16 @@ class Delivered:
     seconds: float
 
 
+_OWN = ("/dev/stdin", "/dev/fd/", "/proc/self/")
+"""What stands here is another file for each process, also where it is a regular one."""
+
+
 def check_paths(paths: tuple[Path, ...], done: str = "sent") -> list[Source]:
     """The files that are meant. ConfigurationError, in one line, for paths that are not there, cannot be read or are no
     files: nothing was `done`."""
+    for path in paths:
+        if os.path.abspath(path).startswith(_OWN):
+            raise ConfigurationError(f"nothing was {done}: {path} is no regular file: save it first")
     try:
         return sources(paths)
     except FilesError as error:
