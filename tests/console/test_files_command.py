@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from penstock import Penstock
+from penstock.components.files.transitions import ChannelInfo, ReceiverInfo
 from penstock.console.exits import Exit
 from penstock.console.inspect import Inspector
+from penstock.console.sending import holder
 from tests.console.conftest import Command, Start
 from tests.servers import eventually
 
@@ -205,3 +207,40 @@ def test_a_receiver_joins_and_a_channel_is_closed_by_hand(shop: Penstock, pensto
     assert penstock("files", "close", "access")[:2] == (Exit.OK, "access is closed.\n")
     assert penstock("files", "close", "access")[:2] == (Exit.OK, "access was closed before.\n")
     assert penstock("files", "receive", "--channel", "access", "--as", "late")[0] == Exit.OK
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_who_holds_it_up_now_is_told_while_nothing_moves(shop: Penstock, start: Start, logs: Path, words: list[str]):
+    (logs / "d.bin").write_bytes(os.urandom(4_000_000))
+    sending = penstock_at(
+        shop, start, "files", "send", "logs/d.bin", "--channel", "access", "--to", "ada,bo", "--limit-mb", "2", *words
+    )  # fmt: skip
+    channel = shop.files("access")
+    eventually(lambda: any(one.bytes > 1_500_000 for one in Inspector(shop).channels()))
+    assert sending.stderr is not None
+    with channel.receiver("ada").blocks(wait=0) as blocks:
+        list(blocks)
+    told = sending.stderr.readline()
+    while "bo" not in told:
+        told = sending.stderr.readline()
+    assert "full: waiting for bo" in told
+    channel.receiver("bo").leave()
+    with channel.receiver("ada").blocks(wait=1) as blocks:
+        list(blocks)
+    assert sending.wait(30) == Exit.OK
+
+
+def test_of_a_silent_receiver_the_way_out_is_told():
+    def receiver(name: str, state: str, behind: int) -> ReceiverInfo:
+        return ReceiverInfo(name, state, behind, 1000.0, "")
+
+    def held_up_by(*receivers: ReceiverInfo, now: float) -> str:
+        return holder(ChannelInfo("logs", 1, 1, 1, 9, 1, False, None, receivers), now)
+
+    three = [receiver("one", "gone", 9), receiver("two", "reading", 1), receiver("three", "reading", 5)]
+    assert held_up_by(*three, now=1005.0) == "three"
+    assert held_up_by(*three, now=1600.0) == (
+        "three, not heard of for 10 min: `penstock files rm logs three` takes it out, or --patience"
+    )
+    assert held_up_by(three[0], now=1000.0) == "nobody"
+    assert "four, not heard of yet: `" in held_up_by(ReceiverInfo("four", "reading", 1, 0.0, ""), now=1000.0)

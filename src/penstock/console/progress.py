@@ -58,12 +58,14 @@ def _every(seconds: float, show: Callable[[T], None], after: float = 0.0) -> Cal
 
 
 class Pace:
-    """How fast a number grows, per second, between the last times it was told."""
+    """How fast a number grows, per second, over the last two seconds; to be told as often as one likes."""
 
     def __init__(self) -> None:
         self._told = deque[tuple[float, float]](maxlen=10)
 
     def at(self, number: float) -> float:
-        self._told.append((time.monotonic(), number))
-        (since, before), (now, _) = self._told[0], self._told[-1]
+        now = time.monotonic()
+        if not self._told or now >= self._told[-1][0] + REDRAW:
+            self._told.append((now, number))
+        since, before = self._told[0]
         return (number - before) / (now - since) if now > since else 0.0

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -15,21 +15,17 @@ from typing import Annotated, TypeVar
 from cyclopts import Parameter
 from cyclopts.types import NonNegativeFloat
 from cyclopts.validators import Number
-from rich.console import Group
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
 from penstock.components.files.intake import Stream
 from penstock.components.files.receiver import Batch, Saved
-from penstock.components.files.sender import Progress, Sent
+from penstock.components.files.sender import Sent
 from penstock.components.files.source import Source, sources
 from penstock.components.files.transitions import ChannelInfo, ReceiverInfo
-from penstock.console.cli.answer import Kind, cell, show, show_facts, show_json, show_table
+from penstock.console.cli.answer import Kind, show, show_facts, show_json, show_table
 from penstock.console.cli.where import HERE, AsJson, Flag, Where, Yes, agree
 from penstock.console.exits import Exit
-from penstock.console.progress import Pace, showing
 from penstock.console.readable import age, many, size
+from penstock.console.sending import sending
 from penstock.console.signals import interrupted_by
 from penstock.errors import BlocksMissed, ConfigurationError, FileDamaged, FilesError, NoReceiver, PenstockError
 from penstock.settings import MiB
@@ -81,7 +77,7 @@ def send(
     check_paths(paths)
     names = [name.strip() for name in to.split(",") if name.strip()]
     began = time.monotonic()
-    with where.open(patient=True) as inspector, _going_on(), _sending(quiet=as_json) as watch:
+    with where.open(patient=True) as inspector, _going_on(), sending(inspector, channel) as watch:
         target = inspector.files(channel)
         carry = target.send_lines if lines else target.send
         try:
@@ -150,36 +146,6 @@ def _going_on() -> Iterator[None]:
     except KeyboardInterrupt:
         print("penstock: the same command goes on where it stopped", file=sys.stderr)
         raise
-
-
-@contextlib.contextmanager
-def _sending(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    pace = Pace()
-
-    def line(told: Progress) -> str:
-        return f"{told.name}: {size(told.sent)} of {size(told.total)}, {_speed(pace, told)}; {_window(told)}"
-
-    def screen(told: Progress) -> Group:
-        head = Table.grid(padding=(0, 2))
-        bar = ProgressBar(told.total or 1, told.sent, width=24)
-        head.add_row(bar, f"{size(told.sent)} of {size(told.total)}", Text(_speed(pace, told), "bold"))
-        name = cell(told.name)
-        name.truncate(60, overflow="ellipsis")
-        return Group(head, name, Text(_window(told), "yellow" if told.waiting else "dim"))
-
-    with showing(line, screen, quiet=quiet, frozen=True) as watch:
-        yield watch
-
-
-def _speed(pace: Pace, told: Progress) -> str:
-    return f"{size(pace.at(told.sent))}/s"
-
-
-def _window(told: Progress) -> str:
-    held = f"{size(told.held)} in the channel"
-    if not told.slowest:
-        return held
-    return f"{held}, full: waiting for {told.slowest}" if told.waiting else f"{held}, {told.slowest} is furthest behind"
 
 
 # --- receive ---

@@ -52,7 +52,12 @@ def watching(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
         return Group(head, Text(f"{size(told.held)} of {size(told.limit)} in the window", "dim"))
 
     with showing(line, screen, quiet=quiet) as watch:
-        yield watch
+
+        def tell(told: Progress) -> None:
+            speeds(told)  # else the first line would have nothing to compare with
+            watch(told)
+
+        yield tell
 
 
 def show_report(report: Report) -> None:
