@@ -15,7 +15,7 @@ from penstock.components.files.transitions import ChannelInfo, ReceiverInfo
 from penstock.console.exits import Exit
 from penstock.console.inspect import Inspector
 from penstock.console.sending import holder
-from tests.console.conftest import Command, Start
+from tests.console.conftest import Command, Run, Start
 from tests.servers import eventually
 
 LINES = [f"{number * number}" for number in range(40_000)]
@@ -244,3 +244,18 @@ def test_of_a_silent_receiver_the_way_out_is_told():
     )
     assert held_up_by(three[0], now=1000.0) == "nobody"
     assert "four, not heard of yet: `" in held_up_by(ReceiverInfo("four", "reading", 1, 0.0, ""), now=1000.0)
+
+
+def test_in_a_fresh_folder_work_starts_a_server_and_a_look_names_how(run: Run, tmp_path: Path):
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "a").write_text("a")
+    looked = run("files", "ls")
+    assert looked.returncode == Exit.USAGE
+    assert "start one here: penstock server start" in looked.stderr
+    try:
+        sent = run("files", "send", "a", "--channel", "c", "--to", "me", "--close")
+        assert sent.returncode == Exit.OK
+        assert sent.stderr.startswith("penstock: no --url and no PENSTOCK_URL: a server of this folder's own")
+        assert run("files", "receive", "--channel", "c", "--as", "me").stdout.endswith("1 file saved in c.\n")
+    finally:
+        run("server", "stop")

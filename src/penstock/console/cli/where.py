@@ -51,24 +51,26 @@ class Where:
 
     @contextlib.contextmanager
     def open(self, *, patient: bool = False) -> Iterator[Inspector]:
-        """The app that is meant, for as long as the command runs. Starts no server where there never was one.
-        `patient`: for work that goes on for long, and should outlast a restart of the server."""
+        """The app that is meant, for as long as the command runs. Starts no server where there never was one, but for
+        work, which is `patient`: it goes on for long, and should outlast a restart of the server."""
         outside = Outside()
         outside.hand_on("url", self.url)
         outside.hand_on("prefix", self.prefix)
-        with self._find(
-            outside, Settings() if patient else Settings(reply_timeout=IMPATIENT, give_up_after=IMPATIENT)
-        ) as app:
+        with self._find(outside, patient=patient) as app:
             yield Inspector(app)
 
-    def _find(self, outside: Outside, settings: Settings) -> Penstock:
+    def _find(self, outside: Outside, *, patient: bool) -> Penstock:
         if self.app:
             return load_app(self.app)
-        if not outside.text("url") and not find_home().is_dir():
-            raise ConfigurationError(
-                f"no server: there is no --url and no PENSTOCK_URL, and {find_home()} was never made; "
-                "go to the project's folder, or name the app with --app module:name"
-            )
+        if not outside.text("url") and not (home := find_home()).is_dir():
+            if not patient:
+                raise ConfigurationError(
+                    f"no server: there is no --url and no PENSTOCK_URL, and {home} was never made; "
+                    "go to the project's folder, name the app with --app module:name, or start one here: "
+                    "penstock server start"
+                )
+            print(f"penstock: no --url and no PENSTOCK_URL: a server of this folder's own, in {home}", file=sys.stderr)
+        settings = Settings() if patient else Settings(reply_timeout=IMPATIENT, give_up_after=IMPATIENT)
         return Penstock(prefix=outside.text("prefix"), settings=settings)
 
 
