@@ -202,7 +202,10 @@ def test_channels_are_listed_and_one_is_told_whole(shop: Penstock, penstock: Com
 
 def test_a_receiver_joins_and_a_channel_is_closed_by_hand(shop: Penstock, penstock: Command, logs: Path):
     words = ("files", "receive", "--channel", "access", "--as", "late", "--wait", "0", "--join")
-    assert penstock(*words)[:2] == (Exit.OK, "0 files saved in access.\n")
+    code, out, err = penstock(*words)
+    assert (code, out) == (Exit.OK, "0 files saved in access.\n")
+    assert err == "penstock: late stays a receiver: `penstock files rm access late` ends that\n"
+    assert not Path("access").exists()
     shop.files("access").send(logs)
     assert penstock("files", "close", "access")[:2] == (Exit.OK, "access is closed.\n")
     assert penstock("files", "close", "access")[:2] == (Exit.OK, "access was closed before.\n")
@@ -259,3 +262,25 @@ def test_in_a_fresh_folder_work_starts_a_server_and_a_look_names_how(run: Run, t
         assert run("files", "receive", "--channel", "c", "--as", "me").stdout.endswith("1 file saved in c.\n")
     finally:
         run("server", "stop")
+
+
+def test_who_waits_is_told_for_what(shop: Penstock, penstock: Command, start: Start, logs: Path):
+    code, out, err = penstock("files", "receive", "--channel", "typo", "--as", "me", "--wait", "0")
+    assert (code, out) == (Exit.OK, "0 files saved in typo.\n")
+    assert err == "penstock: no channel 'typo' yet: waiting for it (channels here: none)\n"
+
+    channel = shop.files("access")
+    channel.send(logs / "a.log", receivers=["me"])
+    words = ("files", "receive", "--channel", "access", "--as", "me")
+    first = penstock_at(shop, start, *words)
+    eventually(lambda: any(one.holder for one in channel.info().receivers))
+    (one,) = channel.info().receivers
+    told = penstock(*words, "--wait", "0.1")[2]
+    assert told == f"penstock: me is read by {one.holder}: standing by\n"
+    assert penstock("files", "receive", "--channel", "typo", "--as", "me", "--wait", "0")[2].endswith("here: access)\n")
+    assert one.holder in penstock("files", "ls", "access")[1]
+
+    first.kill()
+    first.wait()
+    assert f"{one.holder}, ended" in penstock("files", "ls", "access")[1]
+    assert penstock(*words, "--wait", "0.1")[2] == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from textwrap import wrap
 from typing import Any, Literal, TypeAlias
@@ -31,6 +32,11 @@ def show(*lines: str | Text) -> None:
         _console().print(
             Text("\n").join(map(cell, line.splitlines())) if isinstance(line, str) else line, soft_wrap=True
         )
+
+
+def note(text: str) -> None:
+    """What is to be known beside the answer, in one line on stderr."""
+    print(f"penstock: {printable(text)}", file=sys.stderr)
 
 
 def show_beside(head: Text, text: str) -> None:

@@ -16,18 +16,29 @@ from cyclopts import Parameter
 from cyclopts.types import NonNegativeFloat
 from cyclopts.validators import Number
 
+from penstock.components.files.channel import Channel
 from penstock.components.files.intake import Stream
 from penstock.components.files.receiver import Batch, Saved
 from penstock.components.files.sender import Sent
 from penstock.components.files.source import Source, sources
 from penstock.components.files.transitions import ChannelInfo, ReceiverInfo
-from penstock.console.cli.answer import Kind, show, show_facts, show_json, show_table
+from penstock.components.holding import lives
+from penstock.console.cli.answer import Kind, note, show, show_facts, show_json, show_table
 from penstock.console.cli.where import HERE, AsJson, Flag, Where, Yes, agree
 from penstock.console.exits import Exit
+from penstock.console.inspect import Inspector
 from penstock.console.readable import age, many, size
 from penstock.console.sending import sending
 from penstock.console.signals import interrupted_by
-from penstock.errors import BlocksMissed, ConfigurationError, FileDamaged, FilesError, NoReceiver, PenstockError
+from penstock.errors import (
+    BlocksMissed,
+    ChannelError,
+    ConfigurationError,
+    FileDamaged,
+    FilesError,
+    NoReceiver,
+    PenstockError,
+)
 from penstock.settings import MiB
 
 T = TypeVar("T")
@@ -144,7 +155,7 @@ def _going_on() -> Iterator[None]:
         with interrupted_by(signal.SIGTERM):
             yield
     except KeyboardInterrupt:
-        print("penstock: the same command goes on where it stopped", file=sys.stderr)
+        note("the same command goes on where it stopped")
         raise
 
 
@@ -191,27 +202,64 @@ def receive(
         target = inspector.files(channel)
         if join:
             target.open([as_])
+        _tell_why_it_may_wait(inspector, channel, as_)
         receiver = target.receiver(as_)
         try:
             if lines:
                 return _print(receiver.batches(wait=wait))
-            folder = _folder(into, channel)
-            return _save(folder, receiver.save(folder, wait=wait), as_json=as_json)
+            with _folder(into, channel) as folder:
+                return _save(folder, receiver.save(folder, wait=wait), as_json=as_json)
         except NoReceiver:
             raise PenstockError(
                 f"{as_!r} is no receiver of channel {channel!r}: name it in files send --to, or say --join"
             ) from None
+        finally:
+            if join and wait is not None:
+                _tell_that_it_stays(target, as_)
 
 
-def _folder(into: Path | None, channel: str) -> Path:
+def _tell_why_it_may_wait(inspector: Inspector, channel: str, as_: str) -> None:
+    try:
+        info = inspector.files(channel).info()
+    except ChannelError:
+        names = ", ".join(inspector.channel_names()) or "none"
+        note(f"no channel {channel!r} yet: waiting for it (channels here: {names})")
+        return
+    for one in info.receivers:
+        if one.name == as_ and one.holder and not _has_ended(one):
+            note(f"{as_} is read by {one.holder}: standing by")
+
+
+def _tell_that_it_stays(target: Channel, as_: str) -> None:
+    with contextlib.suppress(PenstockError):  # what went wrong before is told, not that nobody can be asked now
+        if any(one.name == as_ and one.state != "done" for one in target.info().receivers):
+            note(f"{as_} stays a receiver: `penstock files rm {target.name} {as_}` ends that")
+
+
+def _has_ended(one: ReceiverInfo) -> bool:
+    """The process that received last was of this host, and is gone."""
+    host, _, pid = one.holder.rpartition(":")
+    token = f"/{host}/{pid}"
+    return not lives(token, [token])
+
+
+@contextlib.contextmanager
+def _folder(into: Path | None, channel: str) -> Iterator[Path]:
+    """The folder for what comes; not left behind empty."""
     if into is None and channel != Path(channel).name:
         raise ConfigurationError(f"no folder can be called {channel!r}: name one with --into")
     folder = into or Path(channel)
+    was_there = folder.is_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(f"{folder} cannot be a folder for what comes: {error.strerror}") from None
-    return folder
+    try:
+        yield folder
+    finally:
+        if not was_there:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def _save(folder: Path, stream: Stream[Saved], *, as_json: bool) -> int:
@@ -256,7 +304,7 @@ def _all_of(stream: Stream[T], faults: list[FilesError]) -> Iterator[T]:
         try:
             yield from stream
         except (FileDamaged, BlocksMissed) as error:
-            print(f"penstock: {error}", file=sys.stderr)
+            note(str(error))
             faults.append(error)
         else:
             return
@@ -334,8 +382,9 @@ def _describe(one: ChannelInfo, now: float) -> None:
 
 def _receiver(one: ReceiverInfo, now: float) -> tuple[object, ...]:
     seen = f"{age(max(0.0, now - one.seen))} ago" if one.seen else ""
-    state = {"gone": "passed over", "done": "has had all"}.get(one.state, "")
-    return one.name, f"{one.behind:,}", seen, state, one.holder
+    meaning = {"reading": "up to date" if not one.behind else "behind", "gone": "passed over", "done": "has had all"}
+    held = f"{one.holder}, ended" if one.holder and _has_ended(one) else one.holder
+    return one.name, f"{one.behind:,}", seen, meaning[one.state], held
 
 
 def close(channel: str, /, *, where: Where = HERE) -> None:
