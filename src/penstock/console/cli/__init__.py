@@ -15,7 +15,7 @@ from penstock.console.exits import Exit, exit_for
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from cyclopts import App
+    from cyclopts import App, CycloptsError
 
 
 class Command(NamedTuple):
@@ -117,9 +117,23 @@ def _run(words: list[str]) -> int:
     try:
         return int(app(words) or Exit.OK)
     except CycloptsError as error:
-        known = words[0] in {command.name.partition(" ")[0] for command in COMMANDS}
-        print(f"penstock: {error} See penstock {words[0] + ' ' if known else ''}--help", file=sys.stderr)
+        print(f"penstock: {_wrong(error)} See {' '.join(['penstock', *_meant(words), '--help'])}", file=sys.stderr)
         return Exit.USAGE
+
+
+def _wrong(error: CycloptsError) -> str:
+    from cyclopts import MissingArgumentError
+
+    argument = error.argument
+    if isinstance(error, MissingArgumentError) and argument and argument.required and argument.name.startswith("--"):
+        return f"say {argument.name} NAME."
+    return str(error)
+
+
+def _meant(words: list[str]) -> list[str]:
+    """As much of it as names a command, or what several begin with."""
+    names = [command.name.split() for command in COMMANDS]
+    return next((words[:n] for n in (2, 1) if words[:n] in [name[:n] for name in names]), [])
 
 
 def _add(noun: App, verb: str, target: str) -> None:

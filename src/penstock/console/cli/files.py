@@ -14,7 +14,6 @@ from typing import Annotated, TypeVar
 
 from cyclopts import Parameter
 from cyclopts.types import NonNegativeFloat
-from cyclopts.validators import Number
 
 from penstock.components.files.channel import Channel
 from penstock.components.files.intake import Stream
@@ -24,7 +23,7 @@ from penstock.components.files.source import Source, sources
 from penstock.components.files.transitions import ChannelInfo, ReceiverInfo
 from penstock.components.holding import lives
 from penstock.console.cli.answer import Kind, note, show, show_facts, show_json, show_table
-from penstock.console.cli.where import HERE, AsJson, Flag, Where, Yes, agree
+from penstock.console.cli.where import HERE, AsJson, Flag, Where, Yes, agree, within
 from penstock.console.exits import Exit
 from penstock.console.inspect import Inspector
 from penstock.console.readable import age, many, size
@@ -54,7 +53,7 @@ def send(
     to: str = "",
     lines: Flag = False,
     close: Flag = False,
-    limit_mb: Annotated[int | None, Parameter(validator=Number(gte=2))] = None,
+    limit_mb: int | None = None,
     patience: NonNegativeFloat | None = None,
     again: Flag = False,
     where: Where = HERE,
@@ -77,7 +76,7 @@ def send(
     close
         Nothing comes any more: who receives is done when it has had all.
     limit_mb
-        Megabytes the channel may hold; as it is unless given, 64 for a new one.
+        MiB the channel may hold, 2 or more; as it is unless given, 64 for a new one.
     patience
         Seconds after which a receiver that is not heard of is passed over where it holds up the others; 0 is never.
     again
@@ -85,6 +84,7 @@ def send(
     as_json
         Print the result as one JSON object.
     """
+    within("--limit-mb", limit_mb, 2)
     check_paths(paths)
     names = [name.strip() for name in to.split(",") if name.strip()]
     began = time.monotonic()

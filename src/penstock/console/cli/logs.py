@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
 from cyclopts.types import ExistingFile
-from cyclopts.validators import Number
 
 from penstock.components.counting.access_log import By, requests_per
 from penstock.console.cli.answer import show_json
 from penstock.console.cli.files import check_paths
-from penstock.console.cli.where import AsJson, Flag, Limit
+from penstock.console.cli.where import AsJson, Flag, Limit, within
 from penstock.console.counting.run import Order, count_logs
 from penstock.console.counting.view import show_report, watching
 from penstock.console.exits import Exit
@@ -23,9 +20,9 @@ from penstock.settings import MiB
 
 def count(
     *logs: Path,
-    receivers: Annotated[int, Parameter(validator=Number(gte=1, lte=64))] = 2,
+    receivers: int = 2,
     by: str = "day,country",
-    limit_mb: Annotated[int, Parameter(validator=Number(gte=2))] = 64,
+    limit_mb: int = 64,
     utc: Flag = False,
     mmdb: ExistingFile | None = None,
     top: Limit = 10,
@@ -43,11 +40,11 @@ def count(
     logs
         Files in the Common or Combined Log Format, plain or packed, and folders, which stand for the files in them.
     receivers
-        Processes that count.
+        Processes that count, 1 to 64.
     by
         What to count by: day, country, host.
     limit_mb
-        Megabytes of the window that all goes through.
+        MiB of the window that all goes through, 2 or more.
     utc
         Count by the day in UTC, not the one that is written in the line.
     mmdb
@@ -60,6 +57,8 @@ def count(
     as_json
         Print the result as one JSON object.
     """
+    within("--receivers", receivers, 1, 64)
+    within("--limit-mb", limit_mb, 2)
     files = tuple(source.path for source in check_paths(logs, "counted"))
     parts: list[By] = [name.strip() for name in by.split(",") if name.strip()]  # type: ignore[misc]
     requests_per(*parts)

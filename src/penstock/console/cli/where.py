@@ -78,6 +78,13 @@ HERE = Where()
 """Nothing said: what the environment and the folder say."""
 
 
+def within(name: str, number: int | None, least: int, most: int | None = None) -> None:
+    """ConfigurationError for an option that is out of its bounds."""
+    if number is not None and (number < least or (most is not None and number > most)):
+        bounds = f"{least} or more" if most is None else f"{least} to {most}"
+        raise ConfigurationError(f"{name} {number}: {bounds}")
+
+
 def agree(what: str, *, yes: bool) -> None:
     """Say what is about to be destroyed, and go on only if that is wanted: ConfigurationError if not."""
     print(what, file=sys.stderr)
