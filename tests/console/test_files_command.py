@@ -285,3 +285,14 @@ def test_who_waits_is_told_for_what(shop: Penstock, penstock: Command, start: St
     first.wait()
     assert f"{one.holder}, ended" in penstock("files", "ls", "access")[1]
     assert penstock(*words, "--wait", "0.1")[2] == ""
+
+
+def test_subfolders_are_left_out_and_told(shop: Penstock, penstock: Command, logs: Path):
+    for name in "dxyz":
+        (logs / name).mkdir()
+    words = ("files", "send", "--channel", "access", "--to", "me")
+    code, out, err = penstock(*words, "logs")
+    assert (code, out[:12]) == (Exit.OK, "3 files sent")
+    assert err == "penstock: 4 subfolders left out: logs/d, logs/x, logs/y, …\n"
+    code, _, err = penstock(*words, "logs/d")
+    assert (code, err) == (Exit.USAGE, "penstock: nothing was sent: logs/d holds no file\n")

@@ -66,7 +66,7 @@ def send(
     Parameters
     ----------
     paths
-        Files, and folders, which stand for the files in them.
+        Files, and folders, which stand for the files directly in them, hidden ones too.
     channel
         Its name. It is made if there is none.
     to
@@ -121,17 +121,23 @@ _OWN = ("/dev/stdin", "/dev/fd/", "/proc/self/")
 
 
 def check_paths(paths: tuple[Path, ...], done: str = "sent") -> list[Source]:
-    """The files that are meant. ConfigurationError, in one line, for paths that are not there, cannot be read or are no
-    files: nothing was `done`."""
+    """The files that are meant, having told of folders in folders, which are left out. ConfigurationError, in one line,
+    for paths that are not there, cannot be read or are no files: nothing was `done`."""
     for path in paths:
         if os.path.abspath(path).startswith(_OWN):
             raise ConfigurationError(f"nothing was {done}: {path} is no regular file: save it first")
     try:
-        return sources(paths)
+        found = sources(paths)
     except FilesError as error:
         first, *faults = map(str.strip, str(error).splitlines())
         why = "; ".join(faults) or first.partition(": ")[2]
         raise ConfigurationError(f"nothing was {done}: {why}") from None
+    left = [str(one) for path in paths if path.is_dir() for one in sorted(path.iterdir()) if one.is_dir()]
+    if left:
+        note(f"{many(len(left), 'subfolder')} left out: {', '.join(left[:3])}{', …' if len(left) > 3 else ''}")
+    if not found:
+        raise ConfigurationError(f"nothing was {done}: {', '.join(map(str, paths))} holds no file")
+    return found
 
 
 def _show_sent(channel: str, sent: Sent, seconds: float) -> None:

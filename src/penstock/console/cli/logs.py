@@ -38,7 +38,8 @@ def count(
     Parameters
     ----------
     logs
-        Files in the Common or Combined Log Format, plain or packed, and folders, which stand for the files in them.
+        Files in the Common or Combined Log Format, plain, gzip or Zstandard, and folders, which stand for the files
+        directly in them.
     receivers
         Processes that count, 1 to 64.
     by
