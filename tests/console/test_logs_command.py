@@ -1,8 +1,10 @@
 """`penstock logs count`: exact whatever the logs are like, whoever dies on the way, and nothing is left behind."""
 
+import bz2
 import contextlib
 import gzip
 import json
+import lzma
 import os
 import signal
 import time
@@ -80,6 +82,7 @@ def test_logs_of_all_kinds_are_counted_line_by_line(run: Run, tmp_path: Path):
     assert rejected == [("e.log", 1901 + number) for number in range(4)]
     assert 0 < told["peak_bytes"] <= 2 * 2**20
     assert told["deaths"] == 0
+    assert told["rejected_files"] == {}
 
 
 def test_people_get_tables_and_nothing_that_controls_a_terminal(run: Run, tmp_path: Path):
@@ -260,3 +263,28 @@ def test_real_logs_have_their_known_requests_per_day(run: Run):
         "2021-11-12": 528, "2021-11-21": 318, "2021-11-22": 154,
     }  # fmt: skip
     assert told["countries"]["name"] == 1733
+
+
+def test_a_file_without_any_request_is_named(run: Run, tmp_path: Path):
+    (tmp_path / "a.log").write_text("\n".join(generate(70)))
+    (tmp_path / "b.log").write_text("nothing\n" * 70)
+    (tmp_path / "c.log").touch()
+    done = run("logs", "count", "a.log", "b.log", "c.log", "--json")
+    assert (done.returncode, done.stderr) == (Exit.FAILED, "penstock: b.log: all 70 lines rejected\n")
+    assert json.loads(done.stdout)["rejected_files"] == {"b.log": 70}
+
+
+@pytest.mark.parametrize(
+    ("packer", "data"),
+    [
+        ("bzip2", bz2.compress(b"x")),
+        ("bzip2", bz2.compress(b"")),
+        ("xz", lzma.compress(b"x")),
+        ("zip", b"PK\3\4\n"),
+    ],
+)
+def test_what_is_packed_otherwise_is_refused(run: Run, tmp_path: Path, packer: str, data: bytes):
+    (tmp_path / "a.log").write_bytes(data)
+    done = run("logs", "count", "a.log")
+    assert (done.returncode, done.stdout) == (Exit.USAGE, "")
+    assert done.stderr == f"penstock: a.log is packed with {packer}, which is not read here: unpack it first\n"

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import sys
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cyclopts.types import ExistingFile
 
 from penstock.components.counting.access_log import By, requests_per
-from penstock.console.cli.answer import show_json
+from penstock.console.cli.answer import note, show_json
 from penstock.console.cli.files import check_paths
 from penstock.console.cli.where import AsJson, Flag, Limit, within
-from penstock.console.counting.run import Order, count_logs
+from penstock.console.counting.run import Order, Report, count_logs
 from penstock.console.counting.view import show_report, watching
 from penstock.console.exits import Exit
-from penstock.console.readable import printable
+from penstock.console.readable import many
+from penstock.errors import ConfigurationError
 from penstock.settings import MiB
 
 
@@ -33,7 +35,7 @@ def count(
 
     Starts a server in a temporary folder, a process that reads and some that count, and ends them. Every line is
     counted or rejected; a process that dies changes nothing in the totals. Exit code 1 if a log could not be read
-    whole, or no line at all is one of an access log.
+    whole, or none of its lines is one of an access log.
 
     Parameters
     ----------
@@ -61,6 +63,7 @@ def count(
     within("--receivers", receivers, 1, 64)
     within("--limit-mb", limit_mb, 2)
     files = tuple(source.path for source in check_paths(logs, "counted"))
+    _refuse_packed(files)
     parts: list[By] = [name.strip() for name in by.split(",") if name.strip()]  # type: ignore[misc]
     requests_per(*parts)
     order = Order(files, tuple(parts), receivers, limit_mb * MiB, utc, mmdb, top, url)
@@ -70,8 +73,30 @@ def count(
         show_json(report.as_json())
     else:
         show_report(report)
+    faults = list(_faults(report))
+    for fault in faults:
+        note(fault)
+    return Exit.FAILED if faults else Exit.OK
+
+
+def _faults(report: Report) -> Iterator[str]:
     if report.fault:
-        print(f"penstock: {printable(report.fault)}", file=sys.stderr)
+        yield report.fault
     elif report.lines and not report.counted:
-        print("penstock: no line is in the Common or Combined Log Format", file=sys.stderr)
-    return Exit.FAILED if report.fault or (report.lines and not report.counted) else Exit.OK
+        yield "no line is in the Common or Combined Log Format"
+    if report.counted:
+        for file, number in sorted(report.rejected_files.items()):
+            yield f"{file}: all {many(number, 'line')} rejected"
+
+
+_PACKED = {"bzip2": rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "xz": rb"\xfd7zXZ\0", "zip": rb"PK\x03\x04"}
+
+
+def _refuse_packed(files: Iterable[Path]) -> None:
+    """What would be read as text, and rejected line by line."""
+    for file in files:
+        with file.open("rb") as opened:
+            head = opened.read(10)
+        for packer, begin in _PACKED.items():
+            if re.match(begin, head):
+                raise ConfigurationError(f"{file} is packed with {packer}, which is not read here: unpack it first")

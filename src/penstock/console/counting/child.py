@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
@@ -15,6 +15,7 @@ from penstock.app import Penstock
 from penstock.components.counting.access_log import By, requests_per
 from penstock.components.counting.countries import mmdb
 from penstock.components.counting.tally import Tally
+from penstock.components.files.receiver import Batch
 from penstock.components.files.sender import Progress
 from penstock.errors import ChannelError, FilesError, PenstockError
 from penstock.settings import Settings
@@ -22,6 +23,9 @@ from penstock.worker.lifeline import end_with_parent
 
 PREFIX = "penstock-logs"
 RECEIVER = "count"
+
+LINES, REJECTED = "lines", "rejected"
+"""Tables of the counts by file."""
 
 TOLD = 3
 """Exit code of one that cannot do its work, and said why in the last line on stderr."""
@@ -46,8 +50,18 @@ class Work(msgspec.Struct, frozen=True):
     utc: bool
     mmdb: str | None
 
-    def function(self) -> Callable[[Sequence[bytes]], Tally]:
-        return requests_per(*self.by, utc=self.utc, countries=mmdb(self.mmdb) if self.mmdb else None)
+    def function(self) -> Callable[[Batch], Tally]:
+        """The requests, and how many lines of each file there were, and were rejected."""
+        requests = requests_per(*self.by, utc=self.utc, countries=mmdb(self.mmdb) if self.mmdb else None)
+
+        def count(lines: Batch) -> Tally:
+            tally = requests(lines)
+            by_file = {LINES: {lines.file: len(lines)}}
+            if tally.rejected:
+                by_file[REJECTED] = {lines.file: len(tally.rejected)}
+            return tally._replace(tables={**tally.tables, **by_file})
+
+        return count
 
     def send(self, app: Penstock) -> None:
         def tell(progress: Progress) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from penstock.app import Penstock
 from penstock.components.counting.access_log import By
 from penstock.components.counting.aggregate import SHOWN, Aggregate
-from penstock.console.counting.child import PREFIX, RECEIVER, Work
+from penstock.console.counting.child import LINES, PREFIX, RECEIVER, REJECTED, Work
 from penstock.console.counting.crew import crew
 from penstock.console.signals import interrupted_by, undisturbed
 from penstock.console.temporary import Place, clear, keep_nothing, temporary_server
@@ -25,6 +25,8 @@ from penstock.settings import MiB, Settings
 from penstock.store.record import mint_id
 
 TICK = 0.05
+
+TABLES = ("days", "countries", "by_day", LINES, REJECTED)
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class Report:
     hosts: dict[str, int]
     rejected_lines: list[tuple[str, int, str]]
     """File, number and reason of the first."""
+    rejected_files: dict[str, int]
+    """Those that have no other lines than rejected ones -> how many."""
     peak: int
     seconds: float
     size: int
@@ -90,6 +94,7 @@ class Report:
             "rejected_lines": [
                 {"file": file, "line": number, "reason": reason} for file, number, reason in self.rejected_lines
             ],
+            "rejected_files": self.rejected_files,
             "fault": self.fault or None,
             "peak_bytes": self.peak,
             "deaths": self.deaths,
@@ -159,15 +164,17 @@ class _Run:
 
     def _report(self, counting: Aggregate, peak: int, seconds: float, fault: str, deaths: int) -> Report:
         totals, by = counting.totals(), self._order.by
-        tables = {name: counting.table(name) for name in ("days", "countries", "by_day") if name in totals.tables}
+        tables = {name: counting.table(name) for name in TABLES if name in totals.tables}
         by_day: dict[str, dict[str, int]] = {}
         for key, number in tables.get("by_day", {}).items():
             day, _, country = key.partition(" ")
             by_day.setdefault(day, {})[country] = number
+        of_file = tables.get(LINES, {})
+        in_vain = {file: n for file, n in tables.get(REJECTED, {}).items() if n == of_file[file]}
         lines = [row for row in counting.rejected(SHOWN) if row[1]]
         return Report(
             self._order, totals.lines, totals.rejected, dict(sorted(tables.get("days", {}).items())),
             tables.get("countries", {}), dict(sorted(by_day.items())),
-            counting.top("hosts", self._order.top) if "host" in by else {}, lines, peak, seconds, self._size, fault,
-            deaths,
+            counting.top("hosts", self._order.top) if "host" in by else {}, lines, in_vain,
+            peak, seconds, self._size, fault, deaths,
         )  # fmt: skip
