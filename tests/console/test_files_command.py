@@ -158,6 +158,7 @@ def test_a_damaged_file_is_told_and_the_others_are_sent(shop: Penstock, penstock
         (["receive", "--channel", "../x", "--as", "me"], Exit.USAGE, "no folder can be called '../x'"),
         (["receive", "--channel", "access", "--as", "me", "--into", "logs/a.log"], Exit.USAGE, "cannot be a folder"),
         (["ls", "acces"], Exit.FAILED, "no channel 'acces' with prefix"),
+        (["ls", "b"], Exit.FAILED, "on this server; there is access"),
         (["close", "acces"], Exit.FAILED, "there is access"),
         (["rm", "access"], Exit.USAGE, "nothing was done: add --yes"),
     ],
@@ -175,6 +176,7 @@ def test_what_cannot_be_is_told_in_one_line_with_the_fix(
 
 def test_channels_are_listed_and_one_is_told_whole(shop: Penstock, penstock: Command, logs: Path):
     assert penstock("files", "ls") == (Exit.OK, "No channel here.\n", "")
+    assert penstock("files", "ls", "x")[2].endswith(" on this server\n")
     odd = shop.files("a}b%\x1b[31m")
     odd.send(logs, receivers=["ada", "bo"])
     code, out, _ = penstock("files", "ls", "--json")
@@ -197,7 +199,7 @@ def test_channels_are_listed_and_one_is_told_whole(shop: Penstock, penstock: Com
     assert "has had all" in penstock("files", "ls", odd.name)[1]
     code, _, err = penstock("files", "rm", odd.name, "--yes")
     assert code == Exit.OK
-    assert "0 B that some of its 2 receivers did not have yet" in err
+    assert err.endswith(f"{shop.settings.prefix!r}: all that was counted in it.\n")
     assert penstock("files", "ls", "--json")[1] == "[]\n"
 
 

@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import os
+import re
 import signal
 import time
 from collections import Counter
@@ -263,6 +264,12 @@ def test_real_logs_have_their_known_requests_per_day(run: Run):
         "2021-11-12": 528, "2021-11-21": 318, "2021-11-22": 154,
     }  # fmt: skip
     assert told["countries"]["name"] == 1733
+
+
+def test_what_is_not_shown_of_the_countries_is_summed_up(run: Run, tmp_path: Path):
+    (tmp_path / "a.log").write_text("\n".join(generate(300)))
+    done = run("logs", "count", "a.log", "--by", "country", "--top", "1")
+    assert re.search(r"^and \d+ requests from 1 other$", done.stdout, re.MULTILINE)
 
 
 def test_a_file_without_any_request_is_named(run: Run, tmp_path: Path):

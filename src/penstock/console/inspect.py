@@ -210,10 +210,8 @@ class Inspector:
 
     def _none_of(self, kind: str, name: str, known: Sequence[str]) -> PenstockError:
         near = difflib.get_close_matches(name, known, 3) or known[:5]
-        there = ", ".join(near) + (", …" if len(near) < len(known) else "")
-        return PenstockError(
-            f"no {kind} {name!r} with prefix {self._app.settings.prefix!r} on this server; there is {there or 'none'}"
-        )
+        there = f"; there is {', '.join(near)}{', …' if len(near) < len(known) else ''}" if known else ""
+        return PenstockError(f"no {kind} {name!r} with prefix {self._app.settings.prefix!r} on this server{there}")
 
     @verb
     def pause(self, name: str, on: bool = True) -> Steps[Counts]:

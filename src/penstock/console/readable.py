@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _AGES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
-_SIZES = ("B", "kB", "MB", "GB", "TB")
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def age(seconds: float) -> str:
@@ -22,7 +22,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def size(octets: float) -> str:
-    """`512 B`, `1.5 MB`: steps of 1024, as the server counts."""
+    """`512 B`, `1.5 MiB`: steps of 1024, as the server counts."""
     place = 0
     while octets >= 1000 and place < len(_SIZES) - 1:
         octets, place = octets / 1024, place + 1

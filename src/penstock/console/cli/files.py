@@ -433,10 +433,8 @@ def rm(channel: str, /, *receivers: str, yes: Yes = False, where: Where = HERE) 
             gone = [name for name in receivers if target.receiver(name).leave()]
             show(f"Took {many(len(gone), 'receiver')} out of {channel}.")
             return Exit.OK if len(gone) == len(set(receivers)) else Exit.FAILED
-        agree(
-            f"This deletes {channel}, at {inspector.place}: {size(found.bytes)} that some of its "
-            f"{many(len(found.receivers), 'receiver')} did not have yet, and all that was counted in it.", yes=yes,
-        )  # fmt: skip
+        lost = f"{size(found.bytes)} that not every receiver has had, and " if found.bytes else ""
+        agree(f"This deletes {channel}, at {inspector.place}: {lost}all that was counted in it.", yes=yes)
         target.delete()
     show(f"Deleted {channel}.")
     return Exit.OK

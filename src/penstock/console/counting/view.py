@@ -115,7 +115,7 @@ def _show_countries(report: Report) -> None:
     _show("country", shown, of=report.counted, notes=_BUCKETS)
     if more := len(report.countries) - len(shown):
         requests = many(sum(report.countries.values()) - sum(shown.values()), "request")
-        show(f"and {requests} from {many(more, 'other country', 'other countries')}", "")
+        show(f"and {requests} from {many(more, 'other')}", "")
 
 
 def _show_matrix(by_day: Mapping[str, Mapping[str, int]], countries: Mapping[str, int]) -> None:
