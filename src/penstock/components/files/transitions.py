@@ -78,8 +78,8 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """An answer to one of several workers. `state`: as in Received, LOST HELD (one process receives alone) or MISSED (`missed`
-    records before number `first`). `claims`: of the records, in order."""
+    """An answer to one of several workers. `state`: as in Received, LOST, HELD (one process receives alone) or MISSED
+    (`missed` records before number `first`). `claims`: of the records, in order."""
 
     state: str
     records: Sequence[Record] = ()
@@ -153,7 +153,8 @@ class ChannelLog(Log):
                 return ChannelClosed(f"{self.what} was closed: {left}")
             case b"SHARED":
                 return ChannelError(
-                    f"several processes share {who!r} of {self.what}: receive with share=True, too, until they are through"
+                    f"several processes share {who!r} of {self.what}: receive with share=True, too, until they are "
+                    "through"
                 )
             case b"TAKEN":
                 return SentElsewhere(f"another process sends this file to {self.what} now; this one has stopped")
