@@ -36,8 +36,8 @@ from penstock.components.files.blocks import (
     pack,
     pack_block,
 )
-from penstock.components.files.intake import Stream
 from penstock.components.files.sharing import Sharing
+from penstock.components.files.stream import Stream
 from penstock.settings import MiB
 from tests.chaos.hatchery import ROOT
 from tests.components.stepping import sending

@@ -17,9 +17,9 @@ import msgspec
 
 from penstock.components.counting.tally import Tally
 from penstock.components.files.channel import Channel
-from penstock.components.files.intake import Stream
 from penstock.components.files.lines import CutLine
 from penstock.components.files.receiver import Batch
+from penstock.components.files.stream import Stream
 from penstock.components.files.transitions import Totals
 from penstock.driver.steps import Aside, Step, Steps, verb
 from penstock.errors import BadCall, BlocksMissed, ConfigurationError, FileDamaged

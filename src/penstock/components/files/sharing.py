@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from penstock.components.files.blocks import ABORT, DATA, Header, Record, block
-from penstock.components.files.intake import Stream, missed
+from penstock.components.files.intake import missed
+from penstock.components.files.stream import Stream
 from penstock.components.files.transitions import ChannelLog, Shared
 from penstock.components.log import REMIND, check_wait, unless, until_found
 from penstock.driver.steps import Aside, Drivers, Step, Steps

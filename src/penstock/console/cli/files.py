@@ -16,10 +16,10 @@ from cyclopts import Parameter
 from cyclopts.types import NonNegativeFloat
 
 from penstock.components.files.channel import Channel
-from penstock.components.files.intake import Stream
 from penstock.components.files.receiver import Batch, Saved
 from penstock.components.files.sender import Sent
 from penstock.components.files.source import Source, sources
+from penstock.components.files.stream import Stream
 from penstock.components.files.transitions import ChannelInfo, ReceiverInfo
 from penstock.components.holding import lives
 from penstock.console.cli.answer import Kind, note, show, show_facts, show_json, show_table
