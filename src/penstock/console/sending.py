@@ -95,5 +95,7 @@ def holder(channel: ChannelInfo, now: float) -> str:
         return "nobody"
     if now - last.seen <= SILENT:
         return last.name
-    silent = f"not heard of for {age(now - last.seen)}" if last.seen else "not heard of yet"
-    return f"{last.name}, {silent}: `penstock files rm {channel.name} {last.name}` takes it out, or --patience"
+    return (
+        f"{last.name}, not heard of for {age(now - last.seen)}: "
+        f"`penstock files rm {channel.name} {last.name}` takes it out, or --patience"
+    )
