@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,6 +152,11 @@ _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
+# One file a process, however many threads begin at once; and no child is born while it is held.
+_opening = threading.Lock()
+os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_opening.release)
+
+
 class History:
     """The part of a history that this process writes. The folder is made where it is missing."""
 
@@ -163,10 +169,15 @@ class History:
     def note(self, event: Event) -> None:
         """Write an event down. It outlives this process, however that ends (but not the host's memory)."""
         if self._pid != os.getpid():
+            with _opening:
+                self._open()
+        os.write(self._file, _encoder.encode(event) + b"\n")
+
+    def _open(self) -> None:
+        if self._pid != os.getpid():
             name = f"{os.getpid()}-{secrets.token_hex(4)}.jsonl"
             self._file = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             self._pid = os.getpid()
-        os.write(self._file, _encoder.encode(event) + b"\n")
 
     def close(self) -> None:
         if self._pid == os.getpid():
