@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,6 +15,15 @@ from penstock.components.files.intake import Place
 from penstock.errors import FileDamaged, FilesError
 
 _OPEN = 16
+
+
+@cache
+def boot() -> str:
+    """Which start of this host it is: what was written before a power loss need not be there. Only Linux tells."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "any"
 
 
 class Folder:
@@ -25,7 +35,7 @@ class Folder:
         self._leaving: list[tuple[int, str]] = []
 
     def part(self, file: str) -> Path:
-        return self.path / f"{file}.part"
+        return self.path / f"{file}.{boot()}.part"
 
     def write(self, file: str, head: Header, data: bytes) -> None:
         out = self._open.get(file)
@@ -48,8 +58,8 @@ class Folder:
             out.close()
         if head.offset:
             raise FileDamaged(
-                f"{head.name}: its first {head.offset:,} bytes are not in {self.path}. It was received elsewhere: "
-                "go on there, or send it again"
+                f"{head.name}: its first {head.offset:,} bytes are not in {self.path}. They were received elsewhere, "
+                "or before this host was started: go on there, or send it again"
             )
         return path.open("w+b")
 
@@ -66,7 +76,7 @@ class Folder:
         except FileNotFoundError:
             if place.offset:
                 raise FileDamaged(
-                    f"{place.name}: it is not in {self.path}; was it received elsewhere before?"
+                    f"{place.name}: it is not in {self.path}; was it received elsewhere, or before this host started?"
                 ) from None
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             found = self.part(file).open("w+b")
