@@ -33,8 +33,8 @@ check: setup  ## format, lint, types, and the rules of the house
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/pytest -q tests/test_layers.py tests/test_surface.py tests/test_docs.py
 
-test: check  ## check, then every test, three at a time, because they mostly wait
-	$(BIN)/pytest -q -n 3 --dist loadfile
+test: check  ## check, then every test, three at a time, because they mostly wait (what fails so is tried again alone)
+	$(BIN)/pytest -q -n 3 --dist loadfile || $(BIN)/pytest -q --last-failed --last-failed-no-failures none
 
 storm: setup  ## ten minutes of kills, restarts and lost replies (one of them is in make test); SEED=n: that one again
 	PENSTOCK_STORM_SECONDS=600 PENSTOCK_STORM_SEED=$(SEED) $(BIN)/pytest -s tests/chaos
