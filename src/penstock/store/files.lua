@@ -590,5 +590,5 @@ for _, field in ipairs(redis.call("HKEYS", state)) do
   if who then channel.forget_counts(who) end
 end
 log.free()
-redis.call("UNLINK", base .. "owners", base .. "marks", base .. "sources", base .. "sent_at", base .. "vanished", base .. "finished")
+redis.call("UNLINK", unpack(channel.outlasting()))
 return repeated.keep(producer, number, { "OK", 1 })

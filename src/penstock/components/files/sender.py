@@ -17,7 +17,7 @@ from itertools import islice
 import msgspec
 
 from penstock.components.files.blocks import ABORT, BEGIN, DATA, END, START, Ending, Header, Manifest, pack, pack_block
-from penstock.components.files.source import Block, Mark, Reading, Source, chain
+from penstock.components.files.source import Block, Mark, Reading, Source, chain, identity_of, place_of
 from penstock.components.files.transitions import KNOWN_AT_ONCE, ChannelLog, Entry, Put
 from penstock.components.holding import mint_token
 from penstock.components.log import unless
@@ -170,8 +170,8 @@ class Sender:
         kind = "lines" if self.lines else "bytes"
         path = os.fsencode(os.path.abspath(source.path)).decode(errors="backslashreplace")
         key = f"{kind}:{self.host}:{path}"
-        place = f"{kind}:{self.host}:{stat.st_dev}:{stat.st_ino}"
-        return Job(source, key, place, stat.st_size, f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}")
+        place = f"{kind}:{self.host}:{place_of(stat)}"
+        return Job(source, key, place, stat.st_size, identity_of(stat, stat.st_size))
 
     # --- one file ---
 

@@ -90,13 +90,13 @@ def _files_of(path: AnyPath) -> list[Path]:
     if not folder.is_dir():
         return [folder]
     files = [file for file in sorted(folder.iterdir()) if file.is_file()]
-    here = {_place(file.stat()) for file in files if not file.is_symlink()}
-    return [file for file in files if not file.is_symlink() or _place(file.stat()) not in here]
+    here = {place_of(file.stat()) for file in files if not file.is_symlink()}
+    return [file for file in files if not file.is_symlink() or place_of(file.stat()) not in here]
 
 
 def _add(files: dict[str, Path], file: Path) -> None:
     with _open(file) as opened:
-        place = _place(os.fstat(opened.fileno()))
+        place = place_of(os.fstat(opened.fileno()))
     if other := files.get(place):
         raise ValueError("given twice" if other == file else f"the same file as {_shown(other)}")
     files[place] = file
@@ -174,9 +174,9 @@ class Reading:
         status = os.fstat(self._file.fileno())
         self.size = start.size if start else status.st_size
         """Bytes of the file when its sending began; what is appended later is not sent."""
-        self.place = _place(status)
+        self.place = place_of(status)
         """Device and inode: who has it is this file, whatever its name."""
-        self.identity = f"{self.place}:{self.size}:{status.st_mtime_ns}"
+        self.identity = identity_of(status, self.size)
         """Changes with the content: a file that was sent with this identity and name need not be sent again."""
         try:
             self._unpacked_by = _unpacks(self._bytes(0, 4), source.path)
@@ -233,7 +233,7 @@ class Reading:
             if _place_of(path) == place:
                 with suppress(FileNotFoundError):  # renamed since
                     file = _open(path)
-                    if _place(os.fstat(file.fileno())) == place:
+                    if place_of(os.fstat(file.fileno())) == place:
                         return file
                     file.close()
         raise self._changed("another file has its name, and it is in its folder under no other")
@@ -365,13 +365,17 @@ def _refuse_special(status: os.stat_result) -> None:
         raise OSError(errno.EINVAL, f"a {_KINDS.get(stat.S_IFMT(status.st_mode), 'device')}, no regular file")
 
 
-def _place(status: os.stat_result) -> str:
+def place_of(status: os.stat_result) -> str:
     return f"{status.st_dev}:{status.st_ino}"
+
+
+def identity_of(status: os.stat_result, size: int) -> str:
+    return f"{place_of(status)}:{size}:{status.st_mtime_ns}"
 
 
 def _place_of(path: Path) -> str | None:
     try:
-        return _place(path.stat())
+        return place_of(path.stat())
     except OSError:
         return None
 
