@@ -23,8 +23,9 @@ from pathlib import Path
 from statistics import median
 
 from penstock import Penstock, PenstockError, __version__
-from penstock.console.bench.placement import placed
-from penstock.console.temporary import library_client, temporary_server
+from penstock.bench.placement import placed
+from penstock.ops.raw_client import library_client
+from penstock.testing.server import temporary_server
 
 HERE = Path(__file__).parent
 PEERS = ("penstock", "dramatiq", "huey", "saq", "arq", "rq")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import valkey
 
 from penstock import Penstock, TransactionRefused
-from penstock.console.temporary import temporary_server
+from penstock.testing.server import temporary_server
 
 SELLERS, BUYERS, GOODS, FUNDS = 4, 8, 200, 1_000
 

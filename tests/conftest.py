@@ -15,6 +15,7 @@ import valkey
 
 from penstock import Penstock, Settings
 from penstock.testing import MovableClock
+from tests.jobs.stand import Stand
 from tests.leaks import faults
 from tests.servers import Cluster, Server
 
@@ -54,6 +55,20 @@ def start() -> Iterator[Callable[..., Server]]:
             return started.enter_context(Server(*options))
 
         yield begin
+
+
+@pytest.fixture(scope="session")
+def store_server() -> Iterator[Server]:
+    """For script-level tests."""
+    with Server() as started:
+        yield started
+
+
+@pytest.fixture
+def stand(store_server: Server) -> Stand:
+    """A queue on a test stand; its server is empty at the start of each test."""
+    store_server.client.flushall()
+    return Stand(store_server.client)
 
 
 # --- the app under test ---

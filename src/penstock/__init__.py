@@ -17,32 +17,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.app import Penstock
-    from penstock.components.chat import Chat, ChatInfo, Member, Reader
-    from penstock.components.chats import Chats, UserChats
-    from penstock.components.contacts import Contacts
-    from penstock.components.counting.access_log import requests_per
-    from penstock.components.counting.aggregate import Aggregate
-    from penstock.components.counting.countries import mmdb
-    from penstock.components.counting.tally import Tally
-    from penstock.components.directory import Directory, Entry
-    from penstock.components.files.channel import Channel
-    from penstock.components.files.lines import CutLine
-    from penstock.components.files.receiver import Batch, Block, Receiver, Saved
-    from penstock.components.files.sender import Progress, Sent, SentFile
-    from penstock.components.files.source import file_digest
-    from penstock.components.files.transitions import ChannelInfo, ReceiverInfo, Totals
-    from penstock.components.holding import Party
-    from penstock.components.job import Job, JobInfo, Status
-    from penstock.components.lock import Held, Lock, LockInfo
-    from penstock.components.log import Follow, Gap, Keep, Mail, Message
-    from penstock.components.mailbox import Claimed, Mailbox, MailboxInfo
-    from penstock.components.queue import DeadLetter, Item, Queue, Tenant
-    from penstock.components.rate import Allowance, RateLimit
-    from penstock.components.rwlock import Reading, ReadWriteLock, Writing
-    from penstock.components.semaphore import Permit, Semaphore, SemaphoreInfo
-    from penstock.components.task import Call, Task
-    from penstock.components.transaction import Transaction
-    from penstock.components.transitions import Counts, TenantCounts, WorkerInfo
+    from penstock.completion.contacts import Contacts
+    from penstock.completion.directory import Directory, Entry
+    from penstock.counting.access_log import requests_per
+    from penstock.counting.aggregate import Aggregate
+    from penstock.counting.countries import mmdb
+    from penstock.counting.tally import Tally
     from penstock.errors import (
         BadCall,
         BadName,
@@ -84,40 +64,60 @@ if TYPE_CHECKING:
         TransactionRefused,
         UnknownTask,
     )
+    from penstock.files.bindings import ChannelInfo, ReceiverInfo, Totals
+    from penstock.files.channel import Channel
+    from penstock.files.lines import CutLine
+    from penstock.files.receiver import Batch, Block, Receiver, Saved
+    from penstock.files.sender import Progress, Sent, SentFile
+    from penstock.files.source import file_digest
+    from penstock.jobs.bindings import Counts, TenantCounts, WorkerInfo
+    from penstock.jobs.definition import Options
+    from penstock.jobs.job import Job, JobInfo, Status
+    from penstock.jobs.queue import DeadLetter, Item, Queue, Tenant
+    from penstock.jobs.retry import Drop, Retry, RetryLater
+    from penstock.jobs.task import Call, Task
+    from penstock.locks.leased import Party
+    from penstock.locks.lock import Held, Lock, LockInfo
+    from penstock.locks.rate_limit import Allowance, RateLimit
+    from penstock.locks.rwlock import Reading, ReadWriteLock, Writing
+    from penstock.locks.semaphore import Permit, Semaphore, SemaphoreInfo
+    from penstock.locks.transaction import Transaction
+    from penstock.messages.chat import Chat, ChatInfo, Member, Reader
+    from penstock.messages.chats import Chats, UserChats
+    from penstock.messages.log import Follow, Gap, Keep, Mail, Message
+    from penstock.messages.mailbox import Claimed, Mailbox, MailboxInfo
     from penstock.settings import Settings, WorkerSettings
-    from penstock.tasks.definition import Options
-    from penstock.tasks.retry import Drop, Retry, RetryLater
 else:
     from importlib import import_module
 
     _NAMES = {
         "app": "Penstock",
-        "components.chat": "Chat ChatInfo Member Reader",
-        "components.chats": "Chats UserChats",
-        "components.contacts": "Contacts",
-        "components.counting.access_log": "requests_per",
-        "components.counting.aggregate": "Aggregate",
-        "components.counting.countries": "mmdb",
-        "components.counting.tally": "Tally",
-        "components.files.channel": "Channel",
-        "components.files.lines": "CutLine",
-        "components.files.receiver": "Batch Block Receiver Saved",
-        "components.files.sender": "Progress Sent SentFile",
-        "components.files.source": "file_digest",
-        "components.files.transitions": "ChannelInfo ReceiverInfo Totals",
-        "components.directory": "Directory Entry",
-        "components.holding": "Party",
-        "components.job": "Job JobInfo Status",
-        "components.lock": "Held Lock LockInfo",
-        "components.log": "Follow Gap Keep Mail Message",
-        "components.mailbox": "Claimed Mailbox MailboxInfo",
-        "components.queue": "DeadLetter Item Queue Tenant",
-        "components.rate": "Allowance RateLimit",
-        "components.rwlock": "Reading ReadWriteLock Writing",
-        "components.semaphore": "Permit Semaphore SemaphoreInfo",
-        "components.task": "Call Task",
-        "components.transaction": "Transaction",
-        "components.transitions": "Counts TenantCounts WorkerInfo",
+        "messages.chat": "Chat ChatInfo Member Reader",
+        "messages.chats": "Chats UserChats",
+        "completion.contacts": "Contacts",
+        "counting.access_log": "requests_per",
+        "counting.aggregate": "Aggregate",
+        "counting.countries": "mmdb",
+        "counting.tally": "Tally",
+        "files.channel": "Channel",
+        "files.lines": "CutLine",
+        "files.receiver": "Batch Block Receiver Saved",
+        "files.sender": "Progress Sent SentFile",
+        "files.source": "file_digest",
+        "files.bindings": "ChannelInfo ReceiverInfo Totals",
+        "completion.directory": "Directory Entry",
+        "locks.leased": "Party",
+        "jobs.job": "Job JobInfo Status",
+        "locks.lock": "Held Lock LockInfo",
+        "messages.log": "Follow Gap Keep Mail Message",
+        "messages.mailbox": "Claimed Mailbox MailboxInfo",
+        "jobs.queue": "DeadLetter Item Queue Tenant",
+        "locks.rate_limit": "Allowance RateLimit",
+        "locks.rwlock": "Reading ReadWriteLock Writing",
+        "locks.semaphore": "Permit Semaphore SemaphoreInfo",
+        "jobs.task": "Call Task",
+        "locks.transaction": "Transaction",
+        "jobs.bindings": "Counts TenantCounts WorkerInfo",
         "errors": "BadCall BadName BlocksMissed ChannelClosed ChannelError ChatExists ChatGone ConfigurationError "
         "DurabilityUnavailable FileChanged FileDamaged FilesError FormatTooNew JobCancelled JobError "
         "JobExpired JobFailed JobNotFound LeaseLost LockTimeout MessageError NoReceiver NoSpace NotAMember "
@@ -125,8 +125,8 @@ else:
         "SentElsewhere ServerError ServerFull ServerRefused ServerTooOld ServerUnavailable TransactionRefused "
         "UnknownTask",
         "settings": "Settings WorkerSettings",
-        "tasks.definition": "Options",
-        "tasks.retry": "Drop Retry RetryLater",
+        "jobs.definition": "Options",
+        "jobs.retry": "Drop Retry RetryLater",
     }
     _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

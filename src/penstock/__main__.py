@@ -2,7 +2,7 @@
 
 import sys
 
-from penstock.console.cli import main
+from penstock.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

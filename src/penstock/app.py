@@ -8,31 +8,31 @@ from dataclasses import replace
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakValueDictionary
 
-from penstock.components.chats import Chats
-from penstock.components.contacts import Contacts, Order
-from penstock.components.counting.aggregate import Aggregate, Function
-from penstock.components.directory import Directory
-from penstock.components.files.channel import Channel
-from penstock.components.job import Job
-from penstock.components.lock import Held, Lock
-from penstock.components.mailbox import Mailbox
-from penstock.components.queue import Item, Queue
-from penstock.components.rate import RateLimit
-from penstock.components.renewal import Renewer
-from penstock.components.rwlock import ReadWriteLock
-from penstock.components.semaphore import Permit, Semaphore
-from penstock.components.task import Call, Task, enqueue_all
-from penstock.components.transaction import Transaction
-from penstock.components.transitions import Clock
+from penstock.completion.contacts import Contacts, Order
+from penstock.completion.directory import Directory
+from penstock.config import Outside
+from penstock.core.clock import Clock
+from penstock.core.keys import in_tag
+from penstock.core.operations import Drivers, Operation, verb
+from penstock.core.renewal import Renewer
+from penstock.counting.aggregate import Aggregate, Function
 from penstock.driver.connect import Driver
-from penstock.driver.steps import Drivers, Steps, verb
 from penstock.errors import ConfigurationError
-from penstock.outside import Outside
+from penstock.files.channel import Channel
+from penstock.jobs.definition import Definition
+from penstock.jobs.job import Job
+from penstock.jobs.queue import Item, Queue
+from penstock.jobs.registry import Registry
+from penstock.jobs.retry import Retry
+from penstock.jobs.task import Call, Task, enqueue_all
+from penstock.locks.lock import Held, Lock
+from penstock.locks.rate_limit import RateLimit
+from penstock.locks.rwlock import ReadWriteLock
+from penstock.locks.semaphore import Permit, Semaphore
+from penstock.locks.transaction import Transaction
+from penstock.messages.chats import Chats
+from penstock.messages.mailbox import Mailbox
 from penstock.settings import Settings
-from penstock.store.keys import in_tag
-from penstock.tasks.definition import Definition
-from penstock.tasks.registry import Registry
-from penstock.tasks.retry import Retry
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -149,7 +149,7 @@ class Penstock:
         return register if function is None else register(function)
 
     @verb
-    def enqueue_many(self, calls: Iterable[Call[R]]) -> Steps[list[Job[R]]]:
+    def enqueue_many(self, calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
         """Enqueue many calls (`task.call(…)`), of one task or several, 500 a round trip.
 
         The iterable is read as it goes: an error in it leaves what was sent before it enqueued.
@@ -172,7 +172,7 @@ class Penstock:
         return Job(self.queue(queue), key)
 
     @verb
-    def claim(self, queues: Sequence[str], n: int = 1, *, lease: float | None = None) -> Steps[list[Item]]:
+    def claim(self, queues: Sequence[str], n: int = 1, *, lease: float | None = None) -> Operation[list[Item]]:
         """Up to `n` jobs from the first of these queues that has any, then from the next; never waits.
 
         For a program that wants the most urgent of several queues. One round trip a queue asked.

@@ -13,7 +13,7 @@ import threading
 import time
 
 from penstock import Held, LeaseLost, LockTimeout, Penstock, Permit, PermitTimeout, Semaphore, ServerError
-from penstock.components.lock import Lock
+from penstock.locks.lock import Lock
 from penstock.testing import History
 from penstock.testing.history import Sure
 

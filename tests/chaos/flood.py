@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock import Penstock, Settings
-from penstock.components.counting.access_log import requests_per
-from penstock.components.counting.countries import registration
+from penstock.counting.access_log import requests_per
+from penstock.counting.countries import registration
 
 CHANNEL = "flood"
 

@@ -111,7 +111,7 @@ def main() -> None:
 
 def _warm_up() -> None:
     for name in (
-        "valkey.connection", "valkey.asyncio.connection", "penstock.console.cli.worker",
+        "valkey.connection", "valkey.asyncio.connection", "penstock.cli.worker",
         "tests.chaos.producer",
     ):  # fmt: skip
         import_module(name)
@@ -135,10 +135,10 @@ def _hatched(order: dict[str, Any]) -> None:
 
 def _work(command: list[str], options: dict[str, Any]) -> int:
     if options:
-        worker: Any = import_module("penstock.console.cli.worker")
+        worker: Any = import_module("penstock.cli.worker")
         worker.WorkerSettings = partial(worker.WorkerSettings, **options)
     sys.argv = ["penstock", *command]  # a supervisor reads there what its children are to do
-    penstock: Callable[[list[str]], int] = import_module("penstock.console.cli").main
+    penstock: Callable[[list[str]], int] = import_module("penstock.cli").main
     return penstock(command)
 
 

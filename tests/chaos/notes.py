@@ -11,11 +11,11 @@ import os
 from collections.abc import Callable
 from typing import Any, Literal
 
-from penstock.components.transitions import Claim, Settlement, Turn
+from penstock.jobs.bindings import Claim, Settlement, Turn
 from penstock.testing.history import Ended, History, Lost, Settled, Started
 from penstock.worker.execution import Execution, Run
 from penstock.worker.feed import Feed
-from penstock.worker.inflight import Inflight
+from penstock.worker.running import Inflight
 from tests.chaos.work import app, in_hand, newer, number
 
 __all__ = ["app", "history", "newer"]

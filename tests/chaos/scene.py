@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Call, Counts
-from penstock.components.job import Reason
-from penstock.console.audit import books, entries
-from penstock.store.keys import pattern
+from penstock.core.keys import pattern
+from penstock.jobs.job import Reason
+from penstock.ops.audit.books import books, entries
 from penstock.testing.checker import check
 from penstock.testing.history import Enqueued, Event, Found, History, Hit, Outage, read
 from tests.chaos.hatchery import Hatchery, runs
@@ -125,7 +125,7 @@ class Scene:
 
     def look(self, jobs: Iterable[str]) -> None:
         """Note where each of these jobs is now."""
-        base, rest = self.app.queue(QUEUE).transitions.keys.base, iter(jobs)
+        base, rest = self.app.queue(QUEUE).bindings.keys.base, iter(jobs)
         while some := list(islice(rest, 1000)):
             records = self.server.client.hmget(f"{base}jobs", some)
             reasons = self.server.client.hmget(f"{base}reasons", some)

@@ -11,7 +11,7 @@ import time
 from contextvars import ContextVar
 
 from penstock import Penstock, Retry, Settings, Task
-from penstock.components.transitions import Claim
+from penstock.jobs.bindings import Claim
 
 QUEUE = "storm"
 

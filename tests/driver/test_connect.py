@@ -17,25 +17,26 @@ import valkey
 import valkey.asyncio
 import valkey.sentinel
 
+from penstock.core.operations import RoundTrip
+from penstock.core.scripts import Script
+from penstock.core.slots import slot
 from penstock.driver.address import Origin, parse, read_client
 from penstock.driver.connect import Driver
 from penstock.driver.connector import MINIMUM, Connector
-from penstock.driver.route import Route, slot
-from penstock.driver.steps import Step
+from penstock.driver.route import Route
 from penstock.errors import ConfigurationError, ServerRefused, ServerTooOld, ServerUnavailable
 from penstock.settings import Settings
-from penstock.store.scripts import Script
 from tests.servers import Server, free_port
 
 ECHO = Script("echo", ("key",), ("text",), (), "#!lua flags=no-writes\nreturn ARGV[1]")
 IMPATIENT = Settings(give_up_after=0.3)
 
 
-def echo(text: str = "hello") -> Step[bytes]:
-    return Step(ECHO, ("{t}:echo",), (text,), bytes)
+def echo(text: str = "hello") -> RoundTrip[bytes]:
+    return RoundTrip(ECHO, ("{t}:echo",), (text,), bytes)
 
 
-async def run(driver: Driver, face: str, step: Step[Any]) -> Any:
+async def run(driver: Driver, face: str, step: RoundTrip[Any]) -> Any:
     if face == "aio":
         return await driver.aio.run(step)
     return await anyio.to_thread.run_sync(driver.blocking.run, step)
@@ -148,7 +149,7 @@ def test_an_app_is_built_without_a_client_library():
 
 
 async def test_without_any_address_a_server_is_started(face: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from penstock.driver import embedded
+    from penstock.embedded import client as embedded
 
     monkeypatch.delenv("PENSTOCK_URL", raising=False)
     monkeypatch.delenv("PENSTOCK_EMBEDDED", raising=False)
@@ -166,7 +167,7 @@ async def test_without_any_address_a_server_is_started(face: str, tmp_path: Path
 async def test_an_embedded_server_whose_keeper_died_is_started_again(
     face: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from penstock.driver import embedded
+    from penstock.embedded import client as embedded
 
     monkeypatch.delenv("PENSTOCK_URL", raising=False)
     monkeypatch.delenv("PENSTOCK_EMBEDDED", raising=False)
@@ -188,7 +189,7 @@ async def test_a_client_serves_both_faces(library: Any, tuned: dict[str, Any], f
     client = library.from_url(f"{library.__name__.partition('.')[0]}://127.0.0.1:{server.port}/2", **tuned)
     driver = Driver(client)
     name = Script("name", ("key",), (), (), "#!lua\nreturn server.call('SET', KEYS[1], 'é')")
-    await run(driver, face, Step(name, ("{t}:name",), (), str))
+    await run(driver, face, RoundTrip(name, ("{t}:name",), (), str))
     assert server.client.execute_command("SELECT", 2)
     assert driver.connector.address.endswith(f"127.0.0.1:{server.port}/2")
     assert driver.connector.find().library == library.__name__.partition(".")[0]

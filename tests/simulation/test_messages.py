@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock import BadCall, ChatExists, ChatGone, Keep, NotAMember, Penstock
-from penstock.console.audit import books, entries, lost_members
-from penstock.store.keys import pattern
+from penstock.core.keys import pattern
+from penstock.ops.audit.books import books, entries, lost_members
 from penstock.testing import message_faults
 from penstock.testing.history import Acked, Event, Opened, Read, Sent
 from tests.servers import Server

@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.components.transitions import Claim, Ending, Introduction, Settlement, Trial, Turn
-from penstock.driver.steps import Step
+from penstock.core.operations import RoundTrip
+from penstock.jobs.bindings import Claim, Ending, Introduction, Settlement, Trial, Turn
+from tests.jobs.stand import START, Stand, record
 from tests.servers import Server
 from tests.simulation.queue_model import Job, QueueModel
-from tests.store.stand import START, Stand, record
 
 R = TypeVar("R")
 
@@ -113,14 +113,14 @@ class Histories(RuleBasedStateMachine):
 
     @property
     def move(self) -> Any:
-        return self.stand.transitions
+        return self.stand.bindings
 
-    def send(self, step: Step[R]) -> R:
+    def send(self, step: RoundTrip[R]) -> R:
         reply = self.stand.run(step)
         self.before, self.dump = self.dump, self.stand.dump()
         return reply
 
-    def say(self, step: Step[R], expected: object) -> None:
+    def say(self, step: RoundTrip[R], expected: object) -> None:
         assert self.send(step) == expected
 
     def send_turn(
@@ -183,7 +183,7 @@ class Histories(RuleBasedStateMachine):
             self.ids.append(key)
         step = self.move.enqueue(parts)
         if producer:
-            step = Step(step.script, step.keys, (*producer, *step.args[2:]), step.read)
+            step = RoundTrip(step.script, step.keys, (*producer, *step.args[2:]), step.read)
         self.say(step, self.model.enqueue(jobs, due, producer))
 
     @rule(specs=drafts)

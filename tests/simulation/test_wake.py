@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.components.transitions import Claim
+from penstock.jobs.bindings import Claim
+from tests.jobs.stand import START, Hand, Stand, settlement
 from tests.servers import Server
-from tests.store.stand import START, Hand, Stand, settlement
 
 LEASE = 10.0
 BEAT = 3.0
@@ -185,7 +185,7 @@ class World:
     def kill_and_tell(self, one: Process) -> None:
         """Its supervisor saw it die."""
         self.kill(one)
-        self.stand.run(self.stand.transitions.abandon(one.hand.me))
+        self.stand.run(self.stand.bindings.abandon(one.hand.me))
         self.possible |= dict.fromkeys(one.running, self.now)
 
 

@@ -57,7 +57,7 @@ async def test_what_should_not_be_there_is_told(
     app, neighbour = make_app(), make_app()
     await app.queue("q").put_many.aio(range(2), tenant="acme")
     await neighbour.queue("q").put.aio(1)
-    base = app.queue("q").transitions.keys.base
+    base = app.queue("q").bindings.keys.base
     damage(raw, base)
     found = leaks(app)
     assert any(told in fault for fault in found), found

@@ -115,6 +115,6 @@ async def test_a_damaged_payload_is_shown_and_stops_nothing(app: Penstock, raw):
     @app.task
     async def task() -> None: ...
 
-    key = app.queue("default").transitions.keys.base + "jobs"
+    key = app.queue("default").bindings.keys.base + "jobs"
     raw.hset(key, job.key, raw.hget(key, job.key)[:-1])
     assert [call.arguments for call in enqueued(app)] == [{"damaged": b'"abc'}]

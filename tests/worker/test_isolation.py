@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from penstock import ConfigurationError, JobFailed, Penstock, Status, Task, WorkerSettings
-from penstock.components.transitions import Claim, Settlement
-from penstock.store.record import CALL, Record, draft
+from penstock.jobs.bindings import Claim, Settlement
+from penstock.jobs.record import CALL, Record, draft
 from penstock.worker.execution import Execution, Run
 from penstock.worker.isolation import Isolation
 from penstock.worker.worker import Worker
@@ -454,7 +454,7 @@ async def test_a_lost_lease_kills_its_isolated_jobs(app: Penstock, raw: Any, tmp
         await until(note.exists, 20)
         child = int(note.read_text().split()[0])
         (feed,) = worker.feeds
-        await app._drivers.aio.run(feed.queue.transitions.abandon(feed.me))
+        await app._drivers.aio.run(feed.queue.bindings.abandon(feed.me))
         worker._lost(feed, feed.me)
         await until(lambda: not is_alive(child))
         await job.cancel.aio()

@@ -23,7 +23,7 @@ def app(make_app: MakeApp) -> Penstock:
 
 def on_other_nodes(app: Penstock, cluster: Cluster) -> tuple[str, str]:
     """Two queues, each on another node."""
-    names = {cluster.owner(app.queue(f"q{n}").transitions.keys.base): f"q{n}" for n in range(20)}
+    names = {cluster.owner(app.queue(f"q{n}").bindings.keys.base): f"q{n}" for n in range(20)}
     first, second, *_ = names.values()
     return first, second
 
@@ -43,7 +43,7 @@ async def test_a_queue_whose_node_is_away_holds_up_no_other(app: Penstock, clust
     async with at_work(app, queues=(away, near)):
         assert await (await there.enqueue.aio()).result.aio(20) == "there"
         job = await there.enqueue.aio()
-        with cluster.owner(app.queue(away).transitions.keys.base).frozen():
+        with cluster.owner(app.queue(away).bindings.keys.base).frozen():
             began, served = time.monotonic(), 0
             while time.monotonic() - began < 1.5:
                 assert await (await here.enqueue.aio(0.01)).result.aio(20) == "here"
@@ -66,7 +66,7 @@ async def test_a_lease_is_kept_while_the_node_of_another_queue_is_away(app: Pens
     async with at_work(app, queues=(away, near)) as worker:
         jobs = [await there.enqueue.aio(), await here.enqueue.aio()]
         await until(lambda: len(worker._hand.running) == 2)
-        with cluster.owner(app.queue(away).transitions.keys.base).frozen():
+        with cluster.owner(app.queue(away).bindings.keys.base).frozen():
             await asyncio.sleep(1.6)
         for job in jobs:
             await job.result.aio(30)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import ConfigurationError, Penstock, Status, WorkerSettings
-from penstock.components.transitions import Introduction, Turn
+from penstock.jobs.bindings import Introduction, Turn
 from penstock.worker.feed import Feed
 from penstock.worker.worker import Worker
 from tests.conftest import Time, until

@@ -70,7 +70,7 @@ async def states(jobs: list[Job[Any]]) -> list[Status]:
 
 
 async def asleep(raw: Any, app: Penstock, workers: int = 1) -> None:
-    key = f"{app.queue('q').transitions.keys.base}sleepers"
+    key = f"{app.queue('q').bindings.keys.base}sleepers"
     await until(lambda: raw.zcard(key) == workers)
 
 

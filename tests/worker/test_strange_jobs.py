@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import FormatTooNew, JobFailed, Penstock, PenstockError, Status, Task
-from penstock.store.record import HEADER_SIZE
+from penstock.jobs.record import HEADER_SIZE
 from tests.conftest import MakeApp, Time
 from tests.worker.work import burst
 
@@ -30,7 +30,7 @@ def damage(app: Penstock, raw: Any) -> Damage:
     """Changes a job's record by hand."""
 
     def change(key: str, how: Callable[[bytes], bytes]) -> None:
-        jobs = f"{app.queue('q').transitions.keys.base}jobs"
+        jobs = f"{app.queue('q').bindings.keys.base}jobs"
         raw.hset(jobs, key, how(raw.hget(jobs, key)))
 
     return change
@@ -108,7 +108,7 @@ async def test_a_record_damaged_while_it_runs_is_settled_or_told(
 async def test_a_record_that_was_deleted_by_hand_stops_nothing(app: Penstock, add: Task[Any, int], raw: Any):
     jobs = await app.enqueue_many.aio(add.call(n) for n in range(3))
     delayed = await add.using(delay=0.05).enqueue.aio(1)
-    base = app.queue("q").transitions.keys.base
+    base = app.queue("q").bindings.keys.base
     (running,) = await app.queue("q").claim.aio(lease=0.1)
     for job in (running.id.partition(":")[2], jobs[1].key, delayed.key):
         raw.hdel(f"{base}jobs", job)
@@ -175,7 +175,7 @@ async def test_a_bare_value_in_a_workers_queue_is_handed_back(app: Penstock, add
 
 
 async def test_a_newer_format_ends_the_worker_with_one_error(app: Penstock, add: Task[Any, int], raw: Any):
-    meta = f"{app.queue('q').transitions.keys.base}meta"
+    meta = f"{app.queue('q').bindings.keys.base}meta"
     await add.enqueue.aio(1)
     raw.hset(meta, "format", 2)
     with pytest.raises(FormatTooNew, match="2"):

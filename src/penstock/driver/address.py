@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
+from penstock.core.slots import Node
 from penstock.errors import ConfigurationError
 
-Node: TypeAlias = tuple[str, int]  # host and port; of a unix socket its path and 0
 Shape: TypeAlias = Literal["server", "cluster", "sentinel"]
 
 _EXAMPLES = (

@@ -13,18 +13,18 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from penstock.driver.address import Node
+from penstock.core.operations import Operation, RoundTrip, Wait
+from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector, packer
+from penstock.driver.engine import Engine
+from penstock.driver.listening import AioListener, Inbox
 from penstock.driver.retrying import answered
-from penstock.driver.sending import Sender
-from penstock.driver.steps import Step, Steps, Wait
-from penstock.driver.waiting import AioWaiter, Inbox
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-class AioLine:
+class AioConnection:
     """One connection of the client library, and the task that reads it."""
 
     def __init__(self, connection: Any, timeout: float) -> None:
@@ -138,24 +138,24 @@ def _told(reply: Any) -> Any:
     return reply
 
 
-class AioRunner(Sender[AioLine, AioWaiter]):
+class AioRunner(Engine[AioConnection, AioListener]):
     """The `AioDriver` of one event loop."""
 
-    place = AioWaiter
+    place = AioListener
 
     def __init__(self, connector: Connector) -> None:
         super().__init__(connector)
-        self._lines: dict[Node, AioLine] = {}
-        self._opening: dict[Node, asyncio.Task[AioLine]] = {}
-        self._spare: dict[Node, list[AioLine]] = {}
+        self._lines: dict[Node, AioConnection] = {}
+        self._opening: dict[Node, asyncio.Task[AioConnection]] = {}
+        self._spare: dict[Node, list[AioConnection]] = {}
         self._inbox_readers: dict[Inbox, asyncio.Task[None]] = {}
         self._line_readers: set[asyncio.Task[None]] = set()
 
-    async def run(self, work: Step[R] | Steps[R]) -> R:
+    async def run(self, work: RoundTrip[R] | Operation[R]) -> R:
         """Do a step or a generator of steps, and answer with its result."""
-        if isinstance(work, Step):
+        if isinstance(work, RoundTrip):
             return await self.send(work, self.settings.give_up_after)
-        return await self.walk(work)
+        return await self.drive(work)
 
     async def aclose(self) -> None:
         """Stop the readers and close the connections. The next use opens new ones."""
@@ -177,14 +177,14 @@ class AioRunner(Sender[AioLine, AioWaiter]):
             line = await asyncio.shield(self._opened(node))
         return await line.exchange(*commands)
 
-    def _opened(self, node: Node) -> asyncio.Task[AioLine]:
+    def _opened(self, node: Node) -> asyncio.Task[AioConnection]:
         """The one attempt to open a shared line, however many wait for it, and whoever of them gives up."""
         opening = self._opening.get(node)
         if opening is None:
             opening = self._opening[node] = asyncio.create_task(self._open_shared(node))
         return opening
 
-    async def _open_shared(self, node: Node) -> AioLine:
+    async def _open_shared(self, node: Node) -> AioConnection:
         try:
             line = self._lines[node] = await self.admitted(node)
             return line
@@ -202,10 +202,10 @@ class AioRunner(Sender[AioLine, AioWaiter]):
         spare.append(line)
         return replies
 
-    async def open(self, node: Node, *, sentinel: bool = False) -> AioLine:
+    async def open(self, node: Node, *, sentinel: bool = False) -> AioConnection:
         # The line has a clock of its own: the library's costs a task for each command.
         connection = self._connector.connection("aio", node, timeout=None, sentinel=sentinel)
-        line = AioLine(connection, self.settings.reply_timeout)
+        line = AioConnection(connection, self.settings.reply_timeout)
         reader = await line.open(self.settings.connect_timeout)
         self._line_readers.add(reader)
         reader.add_done_callback(self._line_readers.discard)
@@ -220,7 +220,7 @@ class AioRunner(Sender[AioLine, AioWaiter]):
         await asyncio.sleep(seconds)
 
     async def wait(self, effect: Wait) -> list[str]:
-        assert isinstance(effect.waiter, AioWaiter)
+        assert isinstance(effect.waiter, AioListener)
         return await effect.waiter.wait(effect.timeout)
 
     async def aside(self, work: Callable[[], T], *, to_its_end: bool = False) -> T:

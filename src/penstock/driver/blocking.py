@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from penstock.driver.address import Node
+from penstock.core.operations import Operation, RoundTrip, Wait
+from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector, packer
+from penstock.driver.engine import Engine, complete
+from penstock.driver.listening import BlockingListener, Inbox
 from penstock.driver.retrying import answered
-from penstock.driver.sending import Sender, complete
-from penstock.driver.steps import Step, Steps, Wait
-from penstock.driver.waiting import BlockingWaiter, Inbox
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -24,7 +24,7 @@ T = TypeVar("T")
 _STOPPING = 1.0
 
 
-class BlockingLine:
+class BlockingConnection:
     """One connection of the client library."""
 
     __slots__ = ("_closed", "_connection", "_pack")
@@ -64,21 +64,21 @@ class BlockingLine:
         self._connection.disconnect()
 
 
-class BlockingRunner(Sender[BlockingLine, BlockingWaiter]):
+class BlockingRunner(Engine[BlockingConnection, BlockingListener]):
     """The `BlockingDriver` of one process."""
 
-    place = BlockingWaiter
+    place = BlockingListener
 
     def __init__(self, connector: Connector) -> None:
         super().__init__(connector)
-        self._idle: dict[Node, list[BlockingLine]] = {}
+        self._idle: dict[Node, list[BlockingConnection]] = {}
         self._readers: dict[Inbox, threading.Thread] = {}
 
-    def run(self, work: Step[R] | Steps[R]) -> R:
+    def run(self, work: RoundTrip[R] | Operation[R]) -> R:
         """Do a step or a generator of steps, and answer with its result."""
-        if isinstance(work, Step):
+        if isinstance(work, RoundTrip):
             return complete(self.send(work, self.settings.give_up_after))
-        return complete(self.walk(work))
+        return complete(self.drive(work))
 
     def close(self) -> None:
         """Stop the readers, close the idle connections. The next use opens new ones."""
@@ -108,11 +108,11 @@ class BlockingRunner(Sender[BlockingLine, BlockingWaiter]):
         idle.append(line)
         return replies
 
-    async def open(self, node: Node, *, sentinel: bool = False) -> BlockingLine:
+    async def open(self, node: Node, *, sentinel: bool = False) -> BlockingConnection:
         # The greeting is a part of the attempt to connect.
         timeout = self.settings.connect_timeout
         connection = self._connector.connection("blocking", node, timeout=timeout, sentinel=sentinel)
-        return BlockingLine(connection, self.settings.reply_timeout)
+        return BlockingConnection(connection, self.settings.reply_timeout)
 
     def drop(self, node: Node) -> None:
         for line in self._idle.pop(node, ()):
@@ -122,7 +122,7 @@ class BlockingRunner(Sender[BlockingLine, BlockingWaiter]):
         time.sleep(seconds)  # noqa: ASYNC251 - no loop runs here
 
     async def wait(self, effect: Wait) -> list[str]:
-        assert isinstance(effect.waiter, BlockingWaiter)
+        assert isinstance(effect.waiter, BlockingListener)
         return effect.waiter.wait(effect.timeout)
 
     async def aside(self, work: Callable[[], T], *, to_its_end: bool = False) -> T:

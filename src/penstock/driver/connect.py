@@ -9,11 +9,11 @@ from collections.abc import MutableMapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from penstock.core.operations import RoundTrip
 from penstock.driver.aio import AioRunner
 from penstock.driver.blocking import BlockingRunner
 from penstock.driver.connector import Connector
 from penstock.driver.pipeline import in_pipeline
-from penstock.driver.steps import Step
 from penstock.settings import Settings
 
 
@@ -51,7 +51,7 @@ class Driver:
                 runner = self._aio[loop] = AioRunner(self.connector)
         return runner
 
-    def in_pipeline(self, pipeline: Any, step: Step[Any]) -> None:
+    def in_pipeline(self, pipeline: Any, step: RoundTrip[Any]) -> None:
         """Put a step into a pipeline or MULTI of the user's (see `pipeline.py`)."""
         in_pipeline(pipeline, step)
 

@@ -17,10 +17,11 @@ from types import ModuleType
 from typing import Any, Literal, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
-from penstock.driver.address import Node, Origin, parse, read_client
+from penstock.config import Outside
+from penstock.core.slots import Node
+from penstock.driver.address import Origin, parse, read_client
 from penstock.driver.route import Route
 from penstock.errors import ConfigurationError, ServerTooOld
-from penstock.outside import Outside
 from penstock.settings import Settings
 
 Face: TypeAlias = Literal["blocking", "aio"]
@@ -92,7 +93,7 @@ class Connector:
                 self._attach()
 
     def _attach(self) -> Origin:
-        from penstock.driver import embedded
+        from penstock.embedded import client as embedded
 
         # The folder is looked for once: the working directory may be another by the time the server is revived.
         self._home = self._home or embedded.find_home()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from penstock.driver.steps import Step
+from penstock.core.operations import RoundTrip
 
 # Pipeline -> its list of commands, and the scripts loaded in it. Pipelines begin a new list after each execute().
 _loaded: WeakKeyDictionary[Any, tuple[list[Any], set[str]]] = WeakKeyDictionary()
 
 
-def in_pipeline(pipe: Any, step: Step[Any]) -> None:
+def in_pipeline(pipe: Any, step: RoundTrip[Any]) -> None:
     """Put a step into a pipeline of valkey-py or redis-py, of either face; nothing is sent before its execute().
 
     The replies of execute() are the user's: a step adds one, and the first use of a script one more before it,

@@ -8,21 +8,11 @@ confirmation and a blocked read need a connection to a known node, and one text 
 
 from __future__ import annotations
 
-import binascii
 import random
 from typing import Any
 
-from penstock.driver.address import Node, Origin
-
-SLOTS = 16384
-
-
-def slot(key: str) -> int:
-    """The cluster slot of a key: of what stands between its first `{` and the next `}`, if anything does."""
-    start = key.find("{")
-    if start >= 0 and (end := key.find("}", start + 1)) > start + 1:
-        key = key[start + 1 : end]
-    return binascii.crc_hqx(key.encode(), 0) % SLOTS
+from penstock.core.slots import SLOTS, Node, slot
+from penstock.driver.address import Origin
 
 
 class Route:

@@ -12,7 +12,7 @@ message_faults    the same for what was sent and read in mailboxes and chats
 The embedded server in a temporary folder, or any server under a prefix of its own, will do: docs/howto/test.md.
 """
 
-from penstock.console.proof import Hold, Proof, lock_faults, prove, semaphore_faults
+from penstock.ops.proof import Hold, Proof, lock_faults, prove, semaphore_faults
 from penstock.testing.checker import check
 from penstock.testing.clearing import clear
 from penstock.testing.clock import MovableClock

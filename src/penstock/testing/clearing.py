@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.app import Penstock
+from penstock.core.keys import pattern
 from penstock.errors import ConfigurationError
-from penstock.store.keys import pattern
 
 
 def clear(app: Penstock) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.console.proof import Hold
+from penstock.ops.proof import Hold
 from penstock.testing.history import Event, Sure
 
 

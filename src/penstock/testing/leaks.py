@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import chain
 
 from penstock.app import Penstock
-from penstock.console.audit import books, entries, lost_members
-from penstock.store.keys import pattern
+from penstock.core.keys import pattern
+from penstock.ops.audit.books import books, entries, lost_members
 
 
 def leaks(app: Penstock) -> list[str]:

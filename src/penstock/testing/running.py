@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from penstock.app import Penstock
-from penstock.components.queue import DeadLetter
-from penstock.components.transitions import Counts
+from penstock.jobs.bindings import Counts
+from penstock.jobs.queue import DeadLetter
 from penstock.settings import WorkerSettings
 from penstock.testing.clock import MovableClock
 from penstock.testing.waiting import enqueued

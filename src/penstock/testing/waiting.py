@@ -12,14 +12,14 @@ import msgspec
 
 from penstock import codec
 from penstock.app import Penstock
-from penstock.components.job import Job
-from penstock.components.queue import Queue
-from penstock.components.task import Task
 from penstock.driver.connect import Driver
 from penstock.errors import BadCall
-from penstock.store.record import Record
-from penstock.tasks.definition import Options
-from penstock.tasks.signature import split
+from penstock.jobs.definition import Options
+from penstock.jobs.job import Job
+from penstock.jobs.queue import Queue
+from penstock.jobs.record import Record
+from penstock.jobs.signature import split
+from penstock.jobs.task import Task
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -91,7 +91,7 @@ def _client(queue: Queue) -> Any:
 
 def _read(queue: Queue) -> Iterator[tuple[int, bytes, WaitingCall]]:
     """Each with its time and its generation, which say who came first."""
-    for key, body in _client(queue).hgetall(f"{queue.transitions.keys.base}jobs").items():
+    for key, body in _client(queue).hgetall(f"{queue.bindings.keys.base}jobs").items():
         record = Record.read(body)
         if record is not None and record.state in {b"r", b"s"}:
             due = record.since / 1000 if record.state == b"s" else None
@@ -120,8 +120,8 @@ def _wanted(task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _now(queue: Queue) -> float:
-    if queue.transitions.clock.now_ms:
-        return queue.transitions.clock.now_ms / 1000
+    if queue.bindings.clock.now_ms:
+        return queue.bindings.clock.now_ms / 1000
     seconds, microseconds = _client(queue).time()
     return float(seconds + microseconds / 1e6)
 

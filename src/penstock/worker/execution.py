@@ -12,14 +12,15 @@ from typing import Any
 import msgspec
 
 from penstock import codec
-from penstock.components.job import Reason
-from penstock.components.transitions import Claim, Settlement, milliseconds
+from penstock.core.clock import milliseconds
 from penstock.errors import BadCall
+from penstock.jobs.bindings import Claim, Settlement
+from penstock.jobs.definition import Definition
+from penstock.jobs.job import Reason
+from penstock.jobs.registry import Registry
+from penstock.jobs.retry import Drop, Retry, RetryLater
+from penstock.jobs.signature import split
 from penstock.settings import WorkerSettings
-from penstock.tasks.definition import Definition
-from penstock.tasks.registry import Registry
-from penstock.tasks.retry import Drop, Retry, RetryLater
-from penstock.tasks.signature import split
 from penstock.worker.overtime import Overtime, TimeIsUp
 
 log = logging.getLogger("penstock.worker")

@@ -7,11 +7,11 @@ import math
 import time
 from collections.abc import Callable
 
-from penstock.components.queue import Queue
-from penstock.components.transitions import Claim, Introduction, Settlement, Turn
-from penstock.driver.steps import Step, called_in
+from penstock.core.ids import mint_id
+from penstock.core.operations import RoundTrip, called_in
+from penstock.jobs.bindings import Claim, Introduction, Settlement, Turn
+from penstock.jobs.queue import Queue
 from penstock.settings import REMEMBERED, MiB
-from penstock.store.record import mint_id
 from penstock.worker.board import Shown
 
 log = logging.getLogger("penstock.worker")
@@ -48,7 +48,7 @@ class Feed:
     def _begin(self) -> None:
         self.me = mint_id()
         self._number = 0
-        self._unanswered: Step[Turn] | None = None
+        self._unanswered: RoundTrip[Turn] | None = None
         self._want = 0
         self._sent: list[Settlement] = []
         self.held.clear()
@@ -58,7 +58,7 @@ class Feed:
         self.wake_at = 0.0
         self._show(Shown(self.me, self.renewed, False))
 
-    def turn(self, want: int, *, leave: bool = False) -> Step[Turn]:
+    def turn(self, want: int, *, leave: bool = False) -> RoundTrip[Turn]:
         """The next turn; or, while one is unanswered, that one again."""
         if self._unanswered is None:
             self._number += 1
@@ -67,7 +67,7 @@ class Feed:
             # A message that comes from here on may overtake the answer, and must outlive it.
             self.wake_at = math.inf
             self._want = want
-            self._unanswered = self.queue.transitions.turn(
+            self._unanswered = self.queue.bindings.turn(
                 self.me,
                 self._number,
                 lease=self.lease,

@@ -33,11 +33,11 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from penstock.components.transitions import Claim, Settlement
+from penstock.jobs.bindings import Claim, Settlement
+from penstock.jobs.definition import Definition
+from penstock.jobs.record import Record
+from penstock.jobs.registry import Registry
 from penstock.settings import WorkerSettings
-from penstock.store.record import Record
-from penstock.tasks.definition import Definition
-from penstock.tasks.registry import Registry
 from penstock.worker.execution import Execution
 
 COMMAND: Final = struct.Struct(">cI")

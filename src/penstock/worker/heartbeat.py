@@ -11,7 +11,7 @@ import traceback
 from abc import abstractmethod
 from collections.abc import Callable
 
-from penstock.driver.steps import BlockingDriver
+from penstock.core.operations import BlockingDriver
 from penstock.errors import PenstockError
 from penstock.worker.feed import Feed
 
@@ -63,7 +63,7 @@ class Heartbeat(_Looking):
             return
         me = feed.me
         try:
-            alive = self._driver.run(feed.queue.transitions.beat(me, feed.lease))
+            alive = self._driver.run(feed.queue.bindings.beat(me, feed.lease))
         except PenstockError as error:
             log.warning("no heartbeat on queue %s: %s", feed.queue.name, error)
             return

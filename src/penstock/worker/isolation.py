@@ -22,9 +22,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.components.transitions import Settlement
 from penstock.errors import ConfigurationError
-from penstock.tasks.definition import Definition
+from penstock.jobs.bindings import Settlement
+from penstock.jobs.definition import Definition
 from penstock.worker import forkserver
 from penstock.worker.execution import Execution, Run
 from penstock.worker.forkserver import BORN, COMMAND, FORK, KILL, LENGTH, NOT_FORKED, READY, REPORT, Order, Preparation

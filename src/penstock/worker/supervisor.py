@@ -23,10 +23,10 @@ import socket
 import time
 from collections.abc import Sequence
 
-from penstock.components.job import Reason
-from penstock.components.queue import Queue
-from penstock.components.transitions import Ending
 from penstock.errors import PenstockError
+from penstock.jobs.bindings import Ending
+from penstock.jobs.job import Reason
+from penstock.jobs.queue import Queue
 from penstock.settings import WorkerSettings
 from penstock.worker.board import Board
 from penstock.worker.lifeline import Lifeline
@@ -200,7 +200,7 @@ class Child:
             for queue, shown in zip(self._queues, self._board.shown(), strict=True):
                 if works and shown.holds and time.monotonic() - shown.renewed > lease / 2:
                     with contextlib.suppress(PenstockError):
-                        await queue._drivers.aio.run(queue.transitions.beat(shown.me, lease))
+                        await queue._drivers.aio.run(queue.bindings.beat(shown.me, lease))
 
     def _works(self) -> bool:
         """It is not stopped, and has used CPU since this was asked last. Only Linux tells."""

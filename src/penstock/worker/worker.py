@@ -21,20 +21,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from penstock.components.queue import Queue
-from penstock.components.transitions import Claim, Introduction, Settlement
-from penstock.driver.steps import AwaitedWaiter, Drivers
+from penstock.core.operations import AwaitedListener, Drivers
 from penstock.errors import ConfigurationError, FormatTooNew, ServerError
+from penstock.jobs.bindings import Claim, Introduction, Settlement
+from penstock.jobs.queue import Queue
+from penstock.jobs.registry import Registry
 from penstock.settings import Settings, WorkerSettings
-from penstock.tasks.registry import Registry
 from penstock.worker.board import Board
 from penstock.worker.execution import Execution, Run
 from penstock.worker.feed import Feed
 from penstock.worker.heartbeat import Heartbeat, Watchdog
-from penstock.worker.inflight import STALLED, Inflight
 from penstock.worker.isolation import Isolation
 from penstock.worker.overtime import Overtime
 from penstock.worker.pool import Threads
+from penstock.worker.running import STALLED, Inflight
 
 log = logging.getLogger("penstock.worker")
 
@@ -132,8 +132,8 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._threads: Threads[Settlement] = Threads(self.settings.concurrency, self._loop, self._finished)
-        await self._drivers.aio.run(self.feeds[0].queue.transitions.counts())
-        waiters = [self._drivers.aio.listen(feed.queue.transitions.keys.inbox) for feed in self.feeds]
+        await self._drivers.aio.run(self.feeds[0].queue.bindings.counts())
+        waiters = [self._drivers.aio.listen(feed.queue.bindings.keys.inbox) for feed in self.feeds]
         for feed, waiter in zip(self.feeds, waiters, strict=True):
             feed.address = waiter.address
         parts = [asyncio.create_task(self._listen(f, w)) for f, w in zip(self.feeds, waiters, strict=True)]
@@ -185,7 +185,7 @@ class Worker:
             self._stop_at = 0.0
         self._pulse.set()
 
-    async def _listen(self, feed: Feed, waiter: AwaitedWaiter) -> None:
+    async def _listen(self, feed: Feed, waiter: AwaitedListener) -> None:
         while True:
             feed.woken(await waiter.wait(None))
             self._pulse.set()

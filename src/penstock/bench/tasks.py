@@ -1,0 +1,50 @@
+"""The tasks of the bench: they do nothing, or say when they started."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import NamedTuple
+
+from penstock.app import AsyncTask, Penstock, PlainTask
+from penstock.jobs.queue import Queue
+
+QUEUE = "bench"
+
+BUSY = 0.05
+"""Seconds that `busy` takes."""
+
+TEXT = "x" * 32
+
+
+class Tasks(NamedTuple):
+    """They are on `queue`."""
+
+    queue: Queue
+    noop: AsyncTask[[int, int, str], int]
+    plain: PlainTask[[int, int, str], int]
+    started: AsyncTask[[], float]
+    busy: AsyncTask[[], None]
+
+
+def make_tasks(app: Penstock) -> Tasks:
+    """Register them: in a worker to run them, in its parent to enqueue them."""
+
+    @app.task(queue=QUEUE, result_ttl=0)
+    async def noop(a: int, b: int, text: str) -> int:
+        return a + b
+
+    @app.task(queue=QUEUE, result_ttl=0)
+    def plain(a: int, b: int, text: str) -> int:
+        return a + b
+
+    @app.task(queue=QUEUE, result_ttl=60)
+    async def started() -> float:
+        """By the clock that all processes of a machine share."""
+        return time.monotonic()
+
+    @app.task(queue=QUEUE, result_ttl=0)
+    async def busy() -> None:
+        await asyncio.sleep(BUSY)
+
+    return Tasks(app.queue(QUEUE), noop, plain, started, busy)

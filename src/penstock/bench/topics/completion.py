@@ -1,0 +1,213 @@
+"""What completion costs: a query at any length of what was typed, from one client and from eight; import; memory."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from penstock.app import Penstock
+from penstock.bench.figures import Figure, Ratio, at_least, at_most, figure, percentile
+from penstock.bench.stand import Stand, timed
+from penstock.bench.topic import Figures, Topic
+from penstock.completion.directory import Directory
+from penstock.ops.raw_client import library_client
+
+TOPIC = Topic()
+
+CLIENTS = 8
+LENGTHS = (1, 2, 3, 4, 6, 9)
+LOT = 50_000
+
+_STARTS = [
+    "a",
+    "an",
+    "be",
+    "bo",
+    "ca",
+    "da",
+    "e",
+    "fi",
+    "ga",
+    "ha",
+    "i",
+    "jo",
+    "ka",
+    "li",
+    "ma",
+    "na",
+    "o",
+    "pe",
+    "ra",
+    "sa",
+    "ta",
+    "u",
+    "vi",
+    "wi",
+    "yu",
+    "zo",
+    "é",
+    "ö",
+    "жа",
+    "ли",
+    "金",
+    "佐",
+    "이",
+    "ם",
+]
+_MIDDLES = ["na", "ri", "mo", "le", "ne", "sa", "ti", "lu", "ka", "re", "do", "ni", "va", "ше", "木", "서", "ر"]
+_ENDS = ["n", "s", "a", "o", "l", "r", "th", "ck", "na", "ën", "ра", "子", "ا"]
+
+
+def some_names(count: int, seed: int = 1) -> Iterator[str]:
+    """Made-up first and last names in several scripts, most of them Latin; all distinct by their number at the end."""
+    chance = random.Random(seed)
+
+    def one() -> str:
+        weights = (*(8 for _ in range(26)), *(1 for _ in _STARTS[26:]))
+        (start,) = chance.choices(_STARTS, weights)
+        return start + "".join(chance.choices(_MIDDLES, k=chance.randint(1, 2))) + chance.choice(_ENDS)
+
+    for number in range(count):
+        yield f"{one()} {one()}".title() + f" {number:x}"
+
+
+def filled(stand: Stand, names: int, **settings: bool) -> Directory:
+    """A directory of so many names, each with an id."""
+    directory = stand.app.directory("bench", **settings)
+    numbered = ((name, f"u{n}") for n, name in enumerate(some_names(names)))
+    while lot := list(islice(numbered, LOT)):
+        directory.add_many(lot)
+    return directory
+
+
+def typed(lengths: Sequence[int], count: int) -> list[str]:
+    """What somebody types who looks for one of the names."""
+    return [name[: lengths[n % len(lengths)]] for n, name in enumerate(some_names(count))]
+
+
+@TOPIC.scenario
+def bulk(stand: Stand) -> Figures:
+    """Names put in 500 a round trip: new, again, and taken out"""
+    count = stand.at_pace(10_000, 200_000, 200_000)
+    names = list(some_names(count))
+    directory = stand.app.directory("bench")
+    for what in ("import", "the same import again"):
+        used = stand.used(lambda: directory.add_many(names))
+        target = at_most(5) if count == 200_000 else None
+        yield figure(f"{what} of {count:,}", used.seconds, "s", target=target)
+        yield figure(f"{what}, CPU of the client", used.client * 1e6 / count, "µs/name")
+        yield figure(f"{what}, CPU of the server", used.server * 1e6 / count, "µs/name")
+    yield figure("clear", timed(directory.clear), "s")
+
+
+@TOPIC.scenario
+def memory(stand: Stand) -> Figures:
+    """What the server holds for a name beside the name itself"""
+    count = stand.at_pace(20_000, 200_000, 1_000_000)
+    size = sum(len(name.encode()) for name in some_names(count)) / count
+    before = stand.memory()
+    filled(stand, count)
+    yield _memory("with an id", stand, before, count, size)
+    stand.clear()
+    names = some_names(count)
+    while lot := list(islice(names, LOT)):
+        stand.app.directory("bench").add_many(lot)
+    yield _memory("its own id", stand, before, count, size)
+
+
+def _memory(kind: str, stand: Stand, before: int, count: int, size: float) -> Figure:
+    beside = (stand.memory() - before) / count - size
+    return figure(
+        f"{count:,} names, {kind}", beside, "B/name", ratio=Ratio(beside / size, "the name"), target=at_most(160)
+    )
+
+
+@TOPIC.scenario
+def queries(stand: Stand) -> Figures:
+    """The first ten of a large directory, one query after the other, by the length of what was typed"""
+    count, times = stand.at_pace(20_000, 200_000, 1_000_000), stand.at_pace(200, 1000, 3000)
+    directory = filled(stand, count)
+    for length in LENGTHS:
+        takes, bare = [], []
+        for text in typed([length], times):
+            takes.append(timed(lambda text=text: directory.complete(text)) * 1e6)  # type: ignore[misc]
+            bare.append(timed(stand.send_trivial) * 1e6)
+        for name, share, goal in (("median", 0.5, None), ("p99", 0.99, 1000)):
+            found = percentile(takes, share)
+            ratio = Ratio(found / percentile(bare, share), "a trivial EVALSHA among them")
+            yield figure(f"{length} of {count:,}, {name}", found, "µs", ratio=ratio, target=at_most(goal))
+    texts = typed(LENGTHS, times)
+    used = stand.used(lambda: [directory.complete(text) for text in texts])
+    yield figure("any, CPU of the client", used.client * 1e6 / times, "µs/query")
+    yield figure("any, CPU of the server", used.server * 1e6 / times, "µs/query")
+
+
+@TOPIC.scenario
+def throughput(stand: Stand) -> Figures:
+    """Queries of one and of eight processes, and what they write"""
+    directory = filled(stand, stand.at_pace(20_000, 100_000, 1_000_000))
+    seconds = stand.at_pace(0.5, 3.0, 10.0)
+    with library_client(stand.app) as client:
+        before = client.info("persistence")["rdb_changes_since_last_save"]
+        for processes, goal in ((1, None), (CLIENTS, 15_000)):
+            yield figure(
+                f"{processes} clients" if processes > 1 else "1 client", _rate(stand, processes, seconds), "queries/s",
+                target=at_least(goal),
+            )  # fmt: skip
+        writes = client.info("persistence")["rdb_changes_since_last_save"] - before
+    yield figure("writes by all of them", writes, "changes", target=at_most(0))
+    yield figure("names that were there", directory.count(), "names")
+
+
+def _rate(stand: Stand, processes: int, seconds: float) -> float:
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(processes) as pool:
+        order = (stand.address, stand.app.settings.prefix, seconds)
+        return sum(pool.starmap(ask, [(*order, number) for number in range(processes)], chunksize=1))
+
+
+def ask(address: str, prefix: str, seconds: float, number: int) -> float:
+    """Queries a second by one process."""
+    texts = typed(LENGTHS, 2000)[number::2]
+    with Penstock(address, prefix=prefix) as app:
+        directory = app.directory("bench")
+        for text in texts[:100]:
+            directory.complete(text)
+        done, began = 0, time.perf_counter()
+        while (passed := time.perf_counter() - began) < seconds:
+            for text in texts[:50]:
+                directory.complete(text)
+            done += 50
+            texts = texts[50:] + texts[:50]
+        return done / passed
+
+
+@TOPIC.scenario
+def ways(stand: Stand) -> Figures:
+    """The other ways to ask: with a slip, by weight, by several words, contacts"""
+    count, times = stand.at_pace(10_000, 100_000, 1_000_000), stand.at_pace(50, 300, 1000)
+    directory = filled(stand, count, words=True)
+    full = [name for name in some_names(times) if len(name) > 8]
+    slips = [name[:3] + name[4:7] for name in full]
+    yield _takes("one slip, p99", directory.complete, [(text, 10) for text in slips], at_most_ms=5, typos=True)
+    yield _takes("two words, p99", directory.complete, [(" ".join(w[:3] for w in n.split()[:2]), 10) for n in full])
+    directory.add_many((name, f"u{n}", n % 1000) for n, name in enumerate(some_names(count // 10)))
+    yield _takes("by weight, p99", directory.top, [(text, 10) for text in typed(LENGTHS, times)])
+    for by, limit in (("recency", 100), ("frequency", 10_000)):
+        contacts = stand.app.contacts(f"bench:{by}", by=by, limit=limit)  # type: ignore[arg-type]
+        for name in some_names(min(limit, stand.at_pace(500, 2000, 10_000))):
+            contacts.touch(name)
+        kind = f"{limit:,} contacts by {by}"
+        yield _takes(f"{kind}, touch, p99", contacts.touch, [(name,) for name in some_names(times)])
+        yield _takes(f"{kind}, complete, p99", contacts.complete, [(text,) for text in typed(LENGTHS, times)])
+
+
+def _takes(
+    name: str, verb: object, calls: Sequence[tuple[object, ...]], at_most_ms: float | None = None, **options: bool
+) -> Figure:
+    assert callable(verb)
+    takes = [timed(lambda call=call: verb(*call, **options)) * 1e3 for call in calls]  # type: ignore[misc]
+    return figure(name, percentile(takes, 0.99), "ms", target=at_most(at_most_ms))

@@ -1,0 +1,129 @@
+"""`penstock dead …`: the jobs that failed for good, until somebody requeues or removes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, TypeAlias
+
+from cyclopts import Parameter
+
+from penstock.cli.exits import Exit
+from penstock.cli.job import text
+from penstock.cli.outcomes import tell
+from penstock.cli.where import HERE, AsJson, Limit, Offset, Where, Yes, agree
+from penstock.errors import ConfigurationError
+from penstock.ops.inspect import Inspector
+from penstock.ops.wording import age, many
+from penstock.terminal.tables import show, show_facts, show_json, show_table
+
+AllOf: TypeAlias = Annotated[str | None, Parameter(name="--all")]
+
+
+def ls(queue: str, /, *, limit: Limit = 20, offset: Offset = 0, where: Where = HERE, as_json: AsJson = False) -> None:
+    """List the dead letters of a queue, the latest first.
+
+    Parameters
+    ----------
+    queue
+        Its name.
+    limit
+        At most so many, up to 1000.
+    offset
+        Leave out so many of the latest.
+    as_json
+        Print one JSON document.
+    """
+    with where.open() as inspector:
+        page, now = inspector.letters(queue, limit, offset), inspector.now()
+    if as_json:
+        return show_json(page)
+    if not page.letters:
+        return show(f"No dead letters in {queue}." if not page.total else f"{queue} has only {page.total:,}.")
+    lines = [(one.id, f"{age(max(0.0, now - one.died))} ago", f"{one.attempts}", one.reason) for one in page.letters]
+    show_table({"job": "name", "died": "number", "attempts": "number", "reason": "text"}, lines)
+    if page.total > len(page.letters):
+        show(f"{offset + 1:,} to {offset + len(page.letters):,} of {page.total:,}; --limit and --offset show others.")
+
+
+def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
+    """Show a dead letter, with the traceback of its last failure.
+
+    Parameters
+    ----------
+    id
+        As it was printed: queue:key.
+    as_json
+        Print one JSON document.
+    """
+    with where.open() as inspector:
+        letter, now = inspector.letter(id), inspector.now()
+    if as_json:
+        return show_json(letter)
+    show_facts(
+        {
+            "job": letter.id,
+            "died": f"{age(max(0.0, now - letter.died))} ago",
+            "attempts": f"{letter.attempts} failed, {many(letter.deliveries, 'delivery', 'deliveries')}",
+            "tenant": letter.tenant or "(none)",
+            "worker": letter.worker or "(none)",
+            "body": text(letter.body),
+            "reason": letter.reason,
+        }
+    )
+    if letter.traceback:
+        show("", letter.traceback.rstrip())
+
+
+def retry(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE) -> Exit:
+    """Run dead letters again, with their attempts at zero. Exit code 1 if one is no dead letter.
+
+    Parameters
+    ----------
+    ids
+        As they were printed: queue:key.
+    all_of
+        Instead of ids: all that are in this queue now.
+    yes
+        Do it without asking; needed with --all.
+    """
+    with where.open() as inspector:
+        if (queue := _all_of(ids, all_of)) is None:
+            return tell(inspector.requeue(*ids), "requeued", "only a dead letter can be retried")
+        done = _do_to_all(inspector, queue, "runs {} again", inspector.requeue_all, yes=yes)
+        show(f"Requeued {many(done, 'job')} of {queue}.")
+        return Exit.OK
+
+
+def rm(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE) -> Exit:
+    """Delete dead letters for good. Exit code 1 if one is no dead letter.
+
+    Parameters
+    ----------
+    ids
+        As they were printed: queue:key.
+    all_of
+        Instead of ids: all that are in this queue now.
+    yes
+        Do it without asking.
+    """
+    with where.open() as inspector:
+        if (queue := _all_of(ids, all_of)) is None:
+            agree(f"This deletes {many(len(ids), 'dead letter')} for good, at {inspector.place}.", yes=yes)
+            return tell(inspector.remove(*ids), "removed", "only a dead letter can be removed")
+        done = _do_to_all(inspector, queue, "deletes {} for good", inspector.remove_all, yes=yes)
+        show(f"Removed {many(done, 'dead letter')} of {queue}.")
+        return Exit.OK
+
+
+def _do_to_all(inspector: Inspector, queue: str, what: str, act: Callable[[str, int], int], *, yes: bool) -> int:
+    """Of the queue's dead letters those that are there now, if somebody agrees; how many it was done to."""
+    dead = inspector.dead(queue)
+    letters = f"{many(dead.count, 'dead letter')} of queue {queue}"
+    agree(f"This {what.format(letters)}, at {inspector.place}.", yes=yes)
+    return act(queue, dead.till)
+
+
+def _all_of(ids: Sequence[str], queue: str | None) -> str | None:
+    if bool(ids) == (queue is not None):
+        raise ConfigurationError("name dead letters by their ids as they were printed, or a queue with --all, not both")
+    return queue

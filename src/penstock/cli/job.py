@@ -1,0 +1,90 @@
+"""`penstock job …`: one job, by its id."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from penstock.cli.exits import Exit
+from penstock.cli.outcomes import tell
+from penstock.cli.where import HERE, AsJson, Where, Yes, agree
+from penstock.jobs.job import JobInfo
+from penstock.ops.wording import age, many
+from penstock.terminal.tables import show, show_facts, show_json
+
+
+def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
+    """Show all that the server knows of a job.
+
+    Parameters
+    ----------
+    id
+        As it was printed: queue:key.
+    as_json
+        Print one JSON document.
+    """
+    with where.open() as inspector:
+        job, now = inspector.job(id), inspector.now()
+    if as_json:
+        return show_json(job)
+    show_facts(facts(job, now))
+    if job.traceback:
+        show("", job.traceback.rstrip())
+
+
+def facts(job: JobInfo, now: float) -> dict[str, object]:
+    """What is known, by name; what is not is left out."""
+    known: dict[str, object] = {"job": job.id, "status": str(job.status)}
+    if job.enqueued is not None and job.since is not None:
+        known |= {"tenant": job.tenant or "(none)", "priority": job.priority, "enqueued": _when(job.enqueued, now)}
+        known["due" if job.status == "scheduled" else f"{job.status} since"] = _when(job.since, now)
+        known |= {
+            "attempts": f"{job.attempts} failed, {many(job.deliveries, 'delivery', 'deliveries')}",
+            "body": text(job.body),
+        }
+    if job.expires is not None:
+        known["expires"] = _when(job.expires, now)
+    if job.status == "completed":
+        known["result"] = text(job.result)
+    if job.reason:
+        known["reason"] = job.reason
+    return known
+
+
+def _when(at: float, now: float) -> str:
+    apart = now - at
+    local = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    return f"{age(apart)} ago, {local}" if apart >= 0 else f"in {age(-apart)}, {local}"
+
+
+def text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def cancel(*ids: str, yes: Yes = False, where: Where = HERE) -> Exit:
+    """Take jobs that wait out of their queues; running ones go on. Exit code 1 if one could not be cancelled.
+
+    Parameters
+    ----------
+    ids
+        As they were printed: queue:key.
+    yes
+        Do it without asking; needed for more than one.
+    """
+    with where.open() as inspector:
+        if len(ids) > 1:
+            agree(f"This cancels {many(len(ids), 'job')}, at {inspector.place}.", yes=yes)
+        return tell(inspector.cancel(*ids), "cancelled", "only a job that waits can be cancelled")
+
+
+def retry(*ids: str, where: Where = HERE) -> Exit:
+    """Run dead letters again, with their attempts at zero. Exit code 1 if one is no dead letter.
+
+    Parameters
+    ----------
+    ids
+        As they were printed: queue:key.
+    """
+    with where.open() as inspector:
+        return tell(inspector.requeue(*ids), "requeued", "only a dead letter can be retried")

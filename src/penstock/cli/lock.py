@@ -1,0 +1,63 @@
+"""`penstock lock …`: who holds what, and who waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from penstock.cli.where import HERE, AsJson, Where
+from penstock.locks.leased import Party
+from penstock.locks.lock import LockInfo
+from penstock.ops.wording import age
+from penstock.terminal.tables import Kind, show, show_json, show_table
+
+_COLUMNS: dict[str, Kind] = {
+    "lock": "name", "holder": "name", "for": "number", "lease": "number", "waiting": "number",
+}  # fmt: skip
+
+
+def ls(
+    *,
+    waiters: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    where: Where = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """List the locks that are held or waited for, with host, process and age; also those of other apps.
+
+    Reads all the server's keys once, in slices: some seconds on one with many millions.
+
+    Parameters
+    ----------
+    waiters
+        Also name who waits, first come first, a hundred for each lock.
+    as_json
+        Print one JSON document.
+    """
+    with where.open() as inspector:
+        locks = inspector.locks()
+    if as_json:
+        return show_json(locks)
+    if not locks:
+        return show("No lock is held.")
+    return show_table(_COLUMNS, (line for lock in locks for line in _lines(lock, waiters=waiters)))
+
+
+def _lines(lock: LockInfo, *, waiters: bool) -> Iterator[tuple[str, ...]]:
+    holder = lock.holder
+    left = "" if holder is None else "for ever" if holder.left is None else age(holder.left)
+    yield lock.name, _who(holder), _age(holder), left, f"{lock.waiting:,}"
+    if waiters:
+        for one in lock.waiters:
+            yield "", f"{_who(one)} waits", _age(one), "", ""
+
+
+def _who(one: Party | None) -> str:
+    if one is None:
+        return "nobody"
+    return f"{one.host}:{one.pid}" if one.host else "another library"
+
+
+def _age(one: Party | None) -> str:
+    return "" if one is None or one.age is None else age(one.age)

@@ -1,0 +1,1 @@
+"""`penstock logs count`."""

@@ -1,0 +1,94 @@
+"""A process of `penstock logs count`: the one that sends the logs, or one of those that count.
+
+Its work is on stdin; the one that sends keeps on stdout how far it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+import msgspec
+
+from penstock.app import Penstock
+from penstock.counting.access_log import By, requests_per
+from penstock.counting.countries import mmdb
+from penstock.counting.tally import Tally
+from penstock.errors import ChannelError, FilesError, PenstockError
+from penstock.files.receiver import Batch
+from penstock.files.sender import Progress
+from penstock.settings import Settings
+from penstock.worker.lifeline import end_with_parent
+
+PREFIX = "penstock-logs"
+RECEIVER = "count"
+
+LINES, REJECTED = "lines", "rejected"
+"""Tables of the counts by file."""
+
+TOLD = 3
+"""Exit code of one that cannot do its work, and said why in the last line on stderr."""
+
+NOT_WHOLE = 4
+"""Exit code of one that sent what could be sent; the last line on stderr says what could not."""
+
+WIDTH = 20
+
+LEASE = 3.0
+"""Seconds after which what a process that died had in hand goes to another; it takes a few milliseconds to do."""
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What the processes are told. `size`: bytes of all logs."""
+
+    address: str
+    channel: str
+    logs: list[str]
+    size: int
+    by: list[By]
+    utc: bool
+    mmdb: str | None
+
+    def function(self) -> Callable[[Batch], Tally]:
+        """The requests, and how many lines of each file there were, and were rejected."""
+        requests = requests_per(*self.by, utc=self.utc, countries=mmdb(self.mmdb) if self.mmdb else None)
+
+        def count(lines: Batch) -> Tally:
+            tally = requests(lines)
+            by_file = {LINES: {lines.file: len(lines)}}
+            if tally.rejected:
+                by_file[REJECTED] = {lines.file: len(tally.rejected)}
+            return tally._replace(tables={**tally.tables, **by_file})
+
+        return count
+
+    def send(self, app: Penstock) -> None:
+        def tell(progress: Progress) -> None:
+            # What an earlier process had sent whole is not in the total.
+            os.pwrite(1, b"%*d" % (WIDTH, self.size - progress.total + progress.sent), 0)
+
+        app.files(self.channel).send_lines(self.logs, progress=tell)
+
+    def count(self, app: Penstock) -> None:
+        app.aggregate(self.channel, receiver=RECEIVER)(self.function()).run(share=True)
+
+
+def main(role: str) -> None:
+    end_with_parent()
+    work = msgspec.json.decode(os.pread(0, os.fstat(0).st_size, 0), type=Work)
+    try:
+        with Penstock(work.address, prefix=PREFIX, settings=Settings(lease=LEASE)) as app:
+            work.send(app) if role == "send" else work.count(app)
+    except PenstockError as error:
+        whole = isinstance(error, ChannelError) or not isinstance(error, FilesError)
+        _end(error, TOLD if whole else NOT_WHOLE)
+
+
+def _end(error: PenstockError, code: int) -> NoReturn:
+    print(" ".join(str(error).split()), file=sys.stderr, flush=True)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

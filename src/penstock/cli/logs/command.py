@@ -1,0 +1,102 @@
+"""`penstock logs …`: access logs counted in one go."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from cyclopts.types import ExistingFile
+
+from penstock.cli.exits import Exit
+from penstock.cli.files import check_paths
+from penstock.cli.logs.run import Order, Report, count_logs
+from penstock.cli.logs.view import show_report, watching
+from penstock.cli.where import AsJson, Flag, Limit, within
+from penstock.counting.access_log import By, requests_per
+from penstock.errors import ConfigurationError
+from penstock.ops.wording import many
+from penstock.settings import MiB
+from penstock.terminal.tables import note, show_json
+
+
+def count(
+    *logs: Path,
+    receivers: int = 2,
+    by: str = "day,country",
+    limit_mb: int = 64,
+    utc: Flag = False,
+    mmdb: ExistingFile | None = None,
+    top: Limit = 10,
+    url: str | None = None,
+    as_json: AsJson = False,
+) -> int:
+    """Count the requests in web access logs, per day, country and host, in several processes.
+
+    Starts a server in a temporary folder, a process that reads and some that count, and ends them. Every line is
+    counted or rejected; a process that dies changes nothing in the totals. Exit code 1 if a log could not be read
+    whole, or none of its lines is one of an access log.
+
+    Parameters
+    ----------
+    logs
+        Files in the Common or Combined Log Format, plain, gzip or Zstandard, and folders, which stand for the files
+        directly in them.
+    receivers
+        Processes that count, 1 to 64.
+    by
+        What to count by: day, country, host.
+    limit_mb
+        MiB of the window that all goes through, 2 or more.
+    utc
+        Count by the day in UTC, not the one that is written in the line.
+    mmdb
+        Tell countries by this database in the MMDB format.
+    top
+        So many countries and hosts, those with the most requests.
+    url
+        Use this server, as in valkey://host:6379/0, under keys of the command's own, deleted at its end. Only if said
+        here: PENSTOCK_URL does not count.
+    as_json
+        Print the result as one JSON object.
+    """
+    within("--receivers", receivers, 1, 64)
+    within("--limit-mb", limit_mb, 2)
+    files = tuple(source.path for source in check_paths(logs, "counted"))
+    _refuse_packed(files)
+    parts: list[By] = [name.strip() for name in by.split(",") if name.strip()]  # type: ignore[misc]
+    requests_per(*parts)
+    order = Order(files, tuple(parts), receivers, limit_mb * MiB, utc, mmdb, top, url)
+    with watching(quiet=as_json) as watch:
+        report = count_logs(order, watch)
+    if as_json:
+        show_json(report.as_json())
+    else:
+        show_report(report)
+    faults = list(_faults(report))
+    for fault in faults:
+        note(fault)
+    return Exit.FAILED if faults else Exit.OK
+
+
+def _faults(report: Report) -> Iterator[str]:
+    if report.fault:
+        yield report.fault
+    elif report.lines and not report.counted:
+        yield "no line is in the Common or Combined Log Format"
+    if report.counted:
+        for file, number in sorted(report.rejected_files.items()):
+            yield f"{file}: all {many(number, 'line')} rejected"
+
+
+_PACKED = {"bzip2": rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "xz": rb"\xfd7zXZ\0", "zip": rb"PK\x03\x04"}
+
+
+def _refuse_packed(files: Iterable[Path]) -> None:
+    """What would be read as text, and rejected line by line."""
+    for file in files:
+        with file.open("rb") as opened:
+            head = opened.read(10)
+        for packer, begin in _PACKED.items():
+            if re.match(begin, head):
+                raise ConfigurationError(f"{file} is packed with {packer}, which is not read here: unpack it first")

@@ -1,0 +1,146 @@
+"""What `penstock logs count` shows: how far it is while it runs, tables at its end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+from rich.console import Console, Group
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli.logs.run import Progress, Report
+from penstock.ops.wording import age, many, size
+from penstock.terminal.progress import Pace, showing
+from penstock.terminal.tables import GAP, Kind, show, show_table
+
+BAR = 40
+WIDEST = 100
+FIRST = 5
+"""Rejected lines that are told one by one."""
+
+LONG = 3.0
+"""Seconds; what takes less is mostly the start of the processes, and its speed says nothing."""
+
+_BUCKETS = {
+    "private": "addresses that are routed nowhere",
+    "invalid": "no addresses, though they look like some",
+    "unknown": "addresses without a country",
+    "name": "host names: not resolved",
+}
+
+
+@contextlib.contextmanager
+def watching(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
+    bytes_, lines = Pace(), Pace()
+
+    def speeds(told: Progress) -> tuple[str, str]:
+        return f"{size(bytes_.at(told.read))}/s", f"{lines.at(told.lines):,.0f} lines/s"
+
+    def line(told: Progress) -> str:
+        return f"{size(told.read)} of {size(told.size)}, {many(told.lines, 'line')}, {', '.join(speeds(told))}"
+
+    def screen(told: Progress) -> Group:
+        read, counted = speeds(told)
+        head = Table.grid(padding=(0, 2))
+        bar = ProgressBar(told.size or 1, told.read, width=24)
+        head.add_row(
+            bar, f"{size(told.read)} of {size(told.size)}", Text(read, "bold"), f"{told.lines:,} lines", counted
+        )
+        return Group(head, Text(f"{size(told.held)} of {size(told.limit)} in the window", "dim"))
+
+    with showing(line, screen, quiet=quiet) as watch:
+
+        def tell(told: Progress) -> None:
+            speeds(told)  # else the first line would have nothing to compare with
+            watch(told)
+
+        yield tell
+
+
+def show_report(report: Report) -> None:
+    """Days with a bar each, countries, hosts, what was rejected, and how fast it went."""
+    if report.days:
+        _show("day", report.days, bars=True)
+    if report.countries:
+        _show_countries(report)
+    if report.by_day:
+        _show_matrix(report.by_day, report.countries)
+    if report.hosts:
+        _show("host", report.hosts, of=report.counted)
+    if report.rejected:
+        _show_rejected(report)
+    took = age(report.seconds)
+    if report.seconds >= LONG:
+        took += f", {size(report.size / report.seconds)}/s, {report.lines / report.seconds:,.0f} lines/s"
+    show(
+        f"{many(report.lines, 'line')} in {many(len(report.order.logs), 'file')}: {report.counted:,} counted, "
+        f"{report.rejected:,} rejected.",
+        f"{took}; {size(report.peak)} in the window at most.",
+    )
+    if report.deaths:
+        show(f"{many(report.deaths, 'process', 'processes')} died and began anew; the counts are exact all the same.")
+
+
+def _show(
+    what: str, counts: Mapping[str, int], *, of: int = 0, bars: bool = False, notes: Mapping[str, str] | None = None
+) -> None:
+    columns: dict[str, Kind] = {what: "name", "requests": "number"}
+    if of:
+        columns["share"] = "number"
+    columns[""] = "text"
+    most = max(counts.values(), default=1)
+    rows = []
+    for key, number in counts.items():
+        share = [f"{number / of:.1%}"] if of else []
+        last: str | Text = _bar(number / most) if bars else (notes or {}).get(key, "")
+        rows.append([key, f"{number:,}", *share, last])
+    show_table(columns, rows)
+    show("")
+
+
+def _bar(share: float) -> Text:
+    eighths = max(1, round(share * BAR * 8))
+    return Text("█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8], "cyan")
+
+
+def _top(counts: Mapping[str, int], n: int) -> list[tuple[str, int]]:
+    return Counter(counts).most_common(n)
+
+
+def _show_countries(report: Report) -> None:
+    shown = dict(_top(report.countries, report.order.top))
+    _show("country", shown, of=report.counted, notes=_BUCKETS)
+    if more := len(report.countries) - len(shown):
+        requests = many(sum(report.countries.values()) - sum(shown.values()), "request")
+        show(f"and {requests} from {many(more, 'other')}", "")
+
+
+def _show_matrix(by_day: Mapping[str, Mapping[str, int]], countries: Mapping[str, int]) -> None:
+    """As many of the countries with most requests as there is room for."""
+    console = Console()
+    width = max(len(f"{max(countries.values()):,}"), 7) + GAP
+    room = ((console.width if console.is_terminal else WIDEST) - len("2026-03-02")) // width - 1
+    shown = [country for country, _ in _top(countries, max(1, room))]
+    columns: dict[str, Kind] = {"day": "name", **dict.fromkeys(shown, "number")}
+    if len(countries) > len(shown):
+        columns["others"] = "number"
+    rows = []
+    for day, counts in by_day.items():
+        others = sum(counts.values()) - sum(counts.get(country, 0) for country in shown)
+        numbers = [*(counts.get(country, 0) for country in shown), others]
+        rows.append([day, *(f"{number:,}" if number else "" for number in numbers[: len(columns) - 1])])
+    show_table(columns, rows)
+    show("")
+
+
+def _show_rejected(report: Report) -> None:
+    show_table(
+        {"rejected": "name", "line": "number", "reason": "text"},
+        [(file, f"{number:,}", reason) for file, number, reason in report.rejected_lines[:FIRST]],
+    )
+    if (more := report.rejected - FIRST) > 0:
+        show(f"and {many(more, 'more line', 'more lines')}")
+    show("")

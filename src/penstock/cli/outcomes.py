@@ -1,0 +1,26 @@
+"""What became of each of some jobs, in words and as an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from penstock.cli.exits import Exit
+from penstock.errors import ConfigurationError
+from penstock.jobs.job import Status
+from penstock.ops.inspect import Outcome
+from penstock.terminal.tables import show
+
+
+def tell(outcomes: Sequence[Outcome], done: str, rule: str) -> Exit:
+    """A line on stdout for each that was done, one on stderr for each that was not."""
+    if not outcomes:
+        raise ConfigurationError("name at least one job, by its id as it was printed: queue:key")
+    for outcome in outcomes:
+        if outcome.done:
+            show(f"{outcome.id} {done}")
+        elif outcome.status is Status.UNKNOWN:
+            print(f"penstock: no job {outcome.id}: never enqueued here, or its result is gone", file=sys.stderr)
+        else:
+            print(f"penstock: job {outcome.id} is {outcome.status}: {rule}", file=sys.stderr)
+    return Exit.OK if all(outcome.done for outcome in outcomes) else Exit.FAILED

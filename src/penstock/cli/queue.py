@@ -1,0 +1,170 @@
+"""`penstock queue …`: what waits, and for what."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from penstock.cli.where import HERE, AsJson, Where, Yes, agree
+from penstock.jobs.bindings import Counts
+from penstock.ops.inspect import QueueDetail
+from penstock.ops.wording import age, many
+from penstock.terminal.tables import Kind, cell, show, show_facts, show_json, show_table
+
+
+def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
+    """List every queue with its jobs by state, and how long its oldest ready job has waited.
+
+    Reads all the server's keys once, in slices: some seconds on one with many millions.
+
+    Parameters
+    ----------
+    as_json
+        Print one JSON document.
+    """
+    with where.open() as inspector:
+        queues = inspector.queues()
+    if as_json:
+        return show_json(queues)
+    if not queues:
+        return show("No queue was ever used here.")
+    columns: dict[str, Kind] = {
+        "queue": "name", "ready": "number", "oldest": "number", "scheduled": "number", "running": "number",
+        "dead": "number", "": "name",
+    }  # fmt: skip
+    lines = [
+        (q.name, f"{c.ready:,}", _oldest(c), f"{c.scheduled:,}", f"{c.running:,}", _dead(c), _state(c))
+        for q in queues
+        for c in (q.counts,)
+    ]
+    return show_table(columns, lines)
+
+
+def _oldest(counts: Counts) -> str:
+    return age(counts.oldest) if counts.ready else ""
+
+
+def _dead(counts: Counts) -> Text:
+    return cell(f"{counts.dead:,}", "red" if counts.dead else "")
+
+
+def _state(counts: Counts) -> Text:
+    return cell("paused" if counts.paused else "", "yellow")
+
+
+def show_one(name: str, /, *, tenants: int = 10, where: Where = HERE, as_json: AsJson = False) -> None:
+    """Show one queue: its jobs by state, what became of them so far, its largest tenants, jobs that no worker knows.
+
+    Parameters
+    ----------
+    name
+        The queue.
+    tenants
+        How many tenants to show, those with the most waiting jobs first.
+    as_json
+        Print one JSON document.
+    """
+    with where.open() as inspector:
+        queue = inspector.queue(name, tenants=tenants)
+    if as_json:
+        return show_json(queue)
+    return _describe(queue)
+
+
+def _describe(queue: QueueDetail) -> None:
+    counts = queue.counts
+    state = "paused: nothing is handed out" if counts.paused else "open"
+    if counts.due_first:
+        state += "; due jobs go first"
+    oldest = f", the oldest for {age(counts.oldest)}" if counts.ready else ""
+    due = f", the next {_due(queue.due_in)}" if queue.due_in is not None else ""
+    show_facts(
+        {
+            "queue": queue.name,
+            "state": cell(state, "yellow" if counts.paused else ""),
+            "ready": f"{counts.ready:,}{oldest}",
+            "scheduled": f"{counts.scheduled:,}{due}",
+            "running": f"{counts.running:,}",
+            "dead": _dead(counts),
+            "so far": _totals(counts),
+        }
+    )
+    if queue.largest:
+        lines = [
+            (
+                t.name or "(no tenant)",
+                *(f"{n:,}" for n in (t.counts.ready, t.counts.scheduled, t.counts.running, t.counts.dead)),
+            )
+            for t in queue.largest
+        ]
+        show("")
+        numbers: dict[str, Kind] = dict.fromkeys(("ready", "scheduled", "running", "dead"), "number")
+        show_table({"tenant": "text", **numbers}, lines)
+        if queue.tenants > len(queue.largest):
+            of = "" if queue.tenants_looked >= queue.tenants else f", the largest of {queue.tenants_looked:,} looked at"
+            show(f"{queue.tenants:,} tenants in all{of}.")
+    if queue.strangers:
+        lines = [(stranger.id, stranger.reason) for stranger in queue.strangers[:10]]
+        show("")
+        show_table({"handed back": "name", "why": "text"}, lines)
+        some = many(len(queue.strangers), "job waits", "jobs wait")
+        show(f"{some} for a worker that knows their task, of the first {queue.jobs_looked:,} scheduled.")
+
+
+def _due(seconds: float) -> str:
+    return f"in {age(seconds)}" if seconds else "now"
+
+
+def _totals(counts: Counts) -> str:
+    totals = {
+        "completed": counts.completed, "retried": counts.retried, "buried": counts.buried, "dropped": counts.dropped,
+        "cancelled": counts.cancelled, "expired": counts.expired, "taken back": counts.lost,
+    }  # fmt: skip
+    return ", ".join(f"{number:,} {name}" for name, number in totals.items() if number) or "nothing"
+
+
+def pause(name: str, /, *, where: Where = HERE) -> None:
+    """Hand out no more jobs of a queue; running ones go on, new ones are accepted.
+
+    Parameters
+    ----------
+    name
+        The queue.
+    """
+    with where.open() as inspector:
+        counts = inspector.pause(name)
+    show(
+        f"{name} is paused; {many(counts.running, 'running job goes', 'running jobs go')} on, {counts.waiting:,} wait."
+    )
+
+
+def resume(name: str, /, *, where: Where = HERE) -> None:
+    """Hand out jobs of a queue again.
+
+    Parameters
+    ----------
+    name
+        The queue.
+    """
+    with where.open() as inspector:
+        counts = inspector.pause(name, on=False)
+    show(f"{name} is open; {many(counts.waiting, 'job waits', 'jobs wait')}.")
+
+
+def purge(name: str, /, *, tenant: str | None = None, yes: Yes = False, where: Where = HERE) -> None:
+    """Cancel all jobs of a queue that wait; running ones go on, dead letters stay.
+
+    Parameters
+    ----------
+    name
+        The queue.
+    tenant
+        Only jobs of this tenant.
+    yes
+        Do it without asking.
+    """
+    with where.open() as inspector:
+        waiting = inspector.waiting(name, tenant)
+        whose = f"queue {name}" + (f", tenant {tenant!r}" if tenant is not None else "")
+        agree(f"This cancels {many(waiting, 'waiting job')} of {whose}, at {inspector.place}.", yes=yes)
+        cancelled = inspector.purge(name, tenant, most=waiting)
+    show(f"Cancelled {many(cancelled, 'job')} of {whose}.")

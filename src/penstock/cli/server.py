@@ -1,0 +1,135 @@
+"""`penstock server …`: the embedded server of this folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from penstock.app import Penstock
+from penstock.cli.exits import Exit
+from penstock.cli.where import IMPATIENT, AsJson
+from penstock.config import Outside
+from penstock.embedded import client as embedded
+from penstock.embedded import keeper
+from penstock.errors import ConfigurationError
+from penstock.ops.inspect import Inspector
+from penstock.ops.wording import age, many, size
+from penstock.settings import Settings
+from penstock.terminal.tables import show, show_facts, show_json
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """The embedded server of a folder. Bytes and seconds; None where it does not run or does not say."""
+
+    running: bool
+    state: str
+    """`ready`, `starting`, `failed` or `stopped`."""
+
+    data: str
+    """The folder with its data."""
+
+    data_bytes: int
+    address: str | None = None
+    pid: int | None = None
+    keeper: int | None = None
+    users: int = 0
+    kept: bool = False
+    """Whether it runs until `penstock server stop`, used or not."""
+
+    version: str | None = None
+    memory_bytes: int | None = None
+    uptime: float | None = None
+
+
+def start() -> None:
+    """Start this folder's own server, and keep it running until `penstock server stop`.
+
+    Without this it runs as long as some program uses it.
+    """
+    _is_allowed()
+    home = embedded.find_home()
+    with embedded.attach(home) as attachment:
+        embedded.keep(home, attachment)
+        show(f"{'Started' if attachment.started else 'It runs'}, and is kept until `penstock server stop`.")
+    _show(_status(home))
+    if Outside().text("url"):
+        print("penstock: note: PENSTOCK_URL or pyproject.toml leads programs to another server", file=sys.stderr)
+
+
+def stop() -> None:
+    """Stop this folder's own server; its data is kept. A program that still uses it starts it again."""
+    home = embedded.find_home()
+    before = embedded.status(home)
+    if not embedded.stop(home):
+        return show(f"No server runs in {home}.")
+    users = before.users if before else 0
+    return show(
+        f"Stopped; the data is kept in {home}."
+        + (f" {many(users, 'program')} used it, and may start it again." if users else "")
+    )
+
+
+def status(*, as_json: AsJson = False) -> Exit:
+    """Show this folder's own server. Exit code 3 if none runs.
+
+    Parameters
+    ----------
+    as_json
+        Print one JSON document.
+    """
+    home = embedded.find_home()
+    found = _status(home)
+    if as_json:
+        show_json(found)
+    else:
+        _show(found)
+    return Exit.OK if found.running else Exit.SERVER
+
+
+def _is_allowed() -> None:
+    if os.environ.get("PENSTOCK_EMBEDDED") == "0":
+        raise ConfigurationError(
+            "PENSTOCK_EMBEDDED=0 forbids a server of our own: unset it, or use one at PENSTOCK_URL"
+        )
+
+
+def _status(home: Path) -> ServerStatus:
+    data = home / keeper.DATA
+    octets = sum(file.stat().st_size for file in data.rglob("*") if file.is_file())
+    found = embedded.status(home)
+    if found is None:
+        return ServerStatus(False, "stopped", str(data), octets)
+    told = ServerStatus(
+        found.running,
+        found.state,
+        str(data),
+        octets,
+        found.address,
+        found.pid or None,
+        found.keeper,
+        found.users,
+        found.kept,
+    )
+    if not found.running:
+        return told
+    with Penstock(found.address, settings=Settings(give_up_after=IMPATIENT)) as app:
+        (facts,) = Inspector(app).servers()
+    memory, uptime = int(facts.number("used_memory")), facts.number("uptime_in_seconds")
+    return replace(told, version=facts.name, memory_bytes=memory, uptime=uptime)
+
+
+def _show(found: ServerStatus) -> None:
+    facts: dict[str, object] = {"server": found.state}
+    if found.running:
+        how_long = "until `penstock server stop`" if found.kept else "as long as it has users"
+        facts |= {
+            "address": found.address,
+            "version": f"{found.version}, up for {age(found.uptime or 0)}",
+            "process": f"{found.pid}, kept by {found.keeper}",
+            "runs": f"{how_long}; {many(found.users, 'user')} now",
+            "memory": size(found.memory_bytes or 0),
+        }
+    show_facts({**facts, "data": f"{found.data}, {size(found.data_bytes)}"})

@@ -1,0 +1,219 @@
+"""`penstock worker`: run the jobs of an app until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any, cast
+
+from cyclopts import Parameter
+
+from penstock.app import Penstock
+from penstock.cli import DEBUG, reload, version
+from penstock.cli.exits import Exit, exit_for
+from penstock.cli.loading import load_app
+from penstock.config import Outside
+from penstock.errors import ConfigurationError, PenstockError
+from penstock.ops import health
+from penstock.settings import WorkerSettings
+from penstock.worker.board import Board
+from penstock.worker.forkserver import fastest_loop
+from penstock.worker.lifeline import watch_parent
+from penstock.worker.logs import LogFormat, LogLevel, start_logging
+from penstock.worker.supervisor import BOARD, Supervisor
+from penstock.worker.worker import Worker, queues_of
+
+log = logging.getLogger("penstock.worker")
+
+
+def worker(
+    app: str,
+    /,
+    *,
+    concurrency: Annotated[int | None, Parameter(name=["--concurrency", "-c"])] = None,
+    processes: int | None = None,
+    queues: str | None = None,
+    burst: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    reload_: Annotated[bool, Parameter(name="--reload", negative=(), show_default=False)] = False,
+    check: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    url: str | None = None,
+    log_format: LogFormat | None = None,
+    log_level: LogLevel = "info",
+    stop_timeout: float | None = None,
+) -> int:
+    """Run the jobs of an app's queues.
+
+    Ctrl-C or SIGTERM: claim no more and let running jobs finish. The same again: hand them back now.
+
+    Parameters
+    ----------
+    app
+        Where the Penstock app is: `module:name` or `path/to/file.py:name`; the name is `app` unless given.
+    concurrency
+        Jobs that run at once in one process; 10 unless given.
+    processes
+        Run so many processes under a supervisor, which starts a new one for each that dies and gives back its jobs at
+        once. Without it, this process is the worker.
+    queues
+        Names as in `mail,raw`, in strict order: the second is asked when the first has nothing. Without it, every
+        queue that has a task.
+    burst
+        Stop when nothing is ready any more.
+    reload
+        For development: start anew when a Python file below the working directory changes.
+    check
+        Run nothing: exit code 0 if a worker of this machine is alive on each of the queues, else 1. For containers.
+    url
+        The server, as in valkey://host:6379/0, for an app that names none.
+    log_format
+        `plain` unless given; `json` is one object a line.
+    log_level
+        The least level that is shown.
+    stop_timeout
+        Seconds that running jobs have to finish; 30 unless given.
+    """
+    outside = Outside()
+    style = cast("LogFormat", outside.text("log_format", log_format, ("plain", "json")) or "plain")
+    start_logging(style, log_level)
+    try:
+        outside.hand_on("url", url)
+        outside.hand_on("prefix")
+        said: dict[str, Any] = {
+            "concurrency": outside.number("concurrency", concurrency),
+            "stop_timeout": stop_timeout,
+        }
+        settings = WorkerSettings(burst=burst, queues=outside.names("queues", queues))
+        settings = replace(settings, **{name: value for name, value in said.items() if value is not None})
+        _check(settings)
+        # What a reloader started does not reload itself, nor do the children of a supervisor in it.
+        is_reloaded = os.environ.pop(reload.RELOADED, None) is not None or BOARD in os.environ
+        if reload_ and not is_reloaded:
+            return reload.run((*_THIS, *sys.argv[1:]))
+        command = _Command(load_app(app), settings, style, log_level)
+        if check:
+            return Exit.OK if health.check(command.app, queues_of(command.app, settings)) else Exit.FAILED
+        count = outside.number("processes", processes)
+        with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+            return runner.run(command.run(count))
+    except PenstockError as error:
+        if style == "plain":
+            raise
+        log.critical("%s", error, exc_info=bool(os.environ.get(DEBUG)))
+        return exit_for(error)
+
+
+def _check(settings: WorkerSettings) -> None:
+    """Here already, before a reloader or a supervisor starts processes that cannot work."""
+    if settings.concurrency < 1:
+        raise ConfigurationError(f"concurrency={settings.concurrency}: 1 or more")
+    if not 0 <= settings.stop_timeout <= _LONGEST_STOP:
+        raise ConfigurationError(f"stop_timeout={settings.stop_timeout:g}: seconds from 0 to a week")
+
+
+_LONGEST_STOP = 7 * 86400.0
+
+_THIS = (sys.executable, "-m", "penstock")
+
+
+@dataclass(frozen=True)
+class _Command:
+    """What was asked for, in one of its three parts: a worker alone, a supervisor, or a supervisor's child."""
+
+    app: Penstock
+    settings: WorkerSettings
+    style: LogFormat
+    level: LogLevel
+
+    async def run(self, processes: int | None) -> int:
+        board = os.environ.pop(BOARD, None)
+        try:
+            if board is not None:
+                return await self._be_child(int(board))
+            if processes is None:
+                worker = self._worker()
+                return await self._run_until_stopped(worker.run(), worker.stop, "")
+            if processes < 1:
+                raise ConfigurationError(f"--processes {processes}: 1 or more")
+            supervisor = Supervisor(self.app, (*_THIS, *sys.argv[1:]), processes, self.settings)
+            where = f" in each of {processes} processes"
+            return await self._run_until_stopped(supervisor.run(), supervisor.stop, where)
+        finally:
+            await self.app.aclose()
+
+    def _worker(self, board: Board | None = None) -> Worker:
+        logs = partial(start_logging, self.style, self.level)
+        return Worker(self.app, self.settings, board=board, start_logging=logs)
+
+    async def _be_child(self, board: int) -> int:
+        worker = self._worker(Board(board))
+        self._listen(worker.stop, signal.SIGTERM)
+        await worker.run()
+        return Exit.OK
+
+    async def _run_until_stopped(
+        self, work: Coroutine[Any, Any, int | None], stop: Callable[[], None], where: str
+    ) -> int:
+        # Before the signals are ours: until a server answers, Ctrl-C just ends the program.
+        try:
+            await self.app.queue(queues_of(self.app, self.settings)[0]).count.aio()
+        except BaseException:
+            work.close()
+            raise
+        self._introduce(where)
+        self._listen(stop, signal.SIGINT, signal.SIGTERM)
+        code = await work
+        log.info("stopped")
+        return code or Exit.OK
+
+    def _listen(self, stop: Callable[[], None], *signals: signal.Signals) -> None:
+        """To these signals, and for the end of the process that started this one and watches over it."""
+        loop = asyncio.get_running_loop()
+        for number in signals:
+            loop.add_signal_handler(number, stop)
+
+        def orphaned() -> None:
+            log.warning("the parent process is gone: stopping")
+            stop()
+
+        watch_parent(orphaned, self.settings.stop_timeout + 5)
+
+    def _introduce(self, where: str) -> None:
+        """Who works, where, at what, and how to stop it."""
+        queues = queues_of(self.app, self.settings)
+        tasks = {queue: [task.name for task in self.app.registry if task.queue == queue] for queue in queues}
+        server, concurrency = describe_server(self.app), self.settings.concurrency
+        if self.style == "json":
+            facts = {"version": version(), "server": server, "pid": os.getpid(), "concurrency": concurrency}
+            log.info("started", extra={**facts, "queues": list(tasks), "tasks": tasks})
+        else:
+            print(_screen(server, f"{concurrency} jobs{where}", tasks), file=sys.stderr, flush=True)
+        for queue in (name for name, known in tasks.items() if not known):
+            others = ", ".join(self.app.registry.queues()) or "none"
+            log.warning("queue %s has no task in this app, jobs found there are handed back; it has: %s", queue, others)
+
+
+def describe_server(app: Penstock) -> str:
+    """`valkey 9.1.2 at unix:///…`, without the password. After the first answer."""
+    connector = app._driver.connector
+    name, number = connector.version or ("unknown", ())
+    kind = "embedded " if connector.is_embedded else ""
+    return f"{kind}{name} {'.'.join(map(str, number))} at {connector.address}"
+
+
+def _screen(server: str, at_once: str, tasks: dict[str, list[str]]) -> str:
+    width = max(map(len, tasks))
+    rows = [f"{place}. {name:{width}}  {', '.join(tasks[name]) or '-'}" for place, name in enumerate(tasks, 1)]
+    queues = "\n           ".join(rows)
+    return f"""\
+penstock {version()}, worker {os.getpid()}
+  server   {server}
+  at once  {at_once}
+  queues   {queues}
+  stop     Ctrl-C lets running jobs finish, a second one hands them back
+"""

@@ -1,0 +1,43 @@
+"""`penstock worker ls`: who works, on what and how much."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from penstock.cli.where import HERE, AsJson, Where
+from penstock.jobs.bindings import WorkerInfo
+from penstock.ops.wording import age
+from penstock.terminal.tables import Kind, cell, show, show_json, show_table
+
+
+def ls(*, queue: str | None = None, where: Where = HERE, as_json: AsJson = False) -> None:
+    """List who works in each queue: workers, and programs that claim without one.
+
+    Parameters
+    ----------
+    queue
+        Only those of this queue.
+    as_json
+        Print one JSON document.
+    """
+    with where.open() as inspector:
+        workers, now = inspector.workers(queue), inspector.now()
+    if as_json:
+        return show_json(workers)
+    if not workers:
+        return show("Nobody works here.")
+    columns: dict[str, Kind] = {
+        "worker": "name", "queue": "name", "jobs": "number", "at once": "number", "since": "number", "state": "name",
+    }  # fmt: skip
+    return show_table(columns, ((*_row(one, now), _state(one)) for one in workers))
+
+
+def _row(one: WorkerInfo, now: float) -> tuple[str, ...]:
+    since = "" if one.since is None else f"{age(max(0.0, now - one.since))} ago"
+    return one.name or "(a program)", one.queue, f"{one.held:,}", f"{one.concurrency or ''}", since
+
+
+def _state(one: WorkerInfo) -> Text:
+    if one.lease <= 0:
+        return cell(f"lost for {age(-one.lease)}", "red")
+    return cell(f"{'busy' if one.held else 'idle'}, lease {age(one.lease)}")

@@ -1,0 +1,1 @@
+"""Contacts and directories: names completed as they are typed."""

@@ -1,1 +1,0 @@
-"""What an application uses; each part written once for both faces."""

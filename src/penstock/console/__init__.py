@@ -1,1 +1,0 @@
-"""Who looks in: the command line, and what stands behind it."""

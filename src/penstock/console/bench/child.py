@@ -1,9 +1,0 @@
-"""What a worker process of the bench loads: `penstock worker penstock.console.bench.child`."""
-
-from __future__ import annotations
-
-from penstock.app import Penstock
-from penstock.console.bench.tasks import make_tasks
-
-app = Penstock()
-make_tasks(app)

@@ -1,0 +1,1 @@
+"""How a round trip reaches the server."""

@@ -1,0 +1,1 @@
+"""Tasks, jobs and queues."""

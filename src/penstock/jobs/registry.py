@@ -1,0 +1,44 @@
+"""The tasks of one app, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.errors import ConfigurationError, UnknownTask
+from penstock.jobs.definition import Definition
+
+
+class Registry:
+    """Name -> definition. Names are the functions' own unless given, so that moving a module breaks no queue."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, Definition] = {}
+
+    def add(self, definition: Definition) -> None:
+        known = self._tasks.get(definition.name)
+        if known is not None and known.place != definition.place:
+            raise ConfigurationError(
+                f"two tasks are named {definition.name!r} ({known.place} and {definition.place}): give one a name=…"
+            )
+        self._tasks[definition.name] = definition
+
+    def get(self, name: str) -> Definition | None:
+        return self._tasks.get(name)
+
+    def find(self, name: str) -> Definition:
+        """The definition, or UnknownTask with what it may have meant."""
+        found = self._tasks.get(name)
+        if found is None:
+            import difflib  # here, because most programs never get this far
+
+            near = difflib.get_close_matches(name, self._tasks, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(sorted(self._tasks)) or 'none'}"
+            raise UnknownTask(f"no task is named {name!r}; {hint}")
+        return found
+
+    def __iter__(self) -> Iterator[Definition]:
+        return iter(self._tasks.values())
+
+    def queues(self) -> tuple[str, ...]:
+        """The queues that have a task, in order of definition."""
+        return tuple(dict.fromkeys(task.queue for task in self))

@@ -1,0 +1,1 @@
+"""Locks, semaphores, rate limits and transactions."""

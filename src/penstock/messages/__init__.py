@@ -1,0 +1,1 @@
+"""Mailboxes, chats, and the log that both are."""

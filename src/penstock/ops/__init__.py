@@ -1,0 +1,1 @@
+"""Who operates Penstock asks here."""

@@ -1,1 +1,0 @@
-"""What can be called: pure values, no server."""

@@ -1,0 +1,72 @@
+"""A file of names, read line by line: `name`, or `name`, tab, `id`, or these, tab and a weight. UTF-8, any size.
+
+A line that cannot be one is told with its number and the reason, and costs nothing but itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from penstock.completion.directory import Named
+from penstock.completion.fold import LONGEST, check_name
+from penstock.errors import BadName
+
+LONGEST_LINE = 4 * LONGEST
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A line that is no name. `line`: its bytes without the line end, at most `LONGEST_LINE` of them."""
+
+    number: int
+    reason: str
+    line: bytes
+
+
+def read_names(file: BinaryIO) -> Iterator[Named | Reject]:
+    """One for each line that is not empty."""
+    for number, line in enumerate(_lines(file), 1):
+        text = line.removeprefix(_BOM) if number == 1 else line
+        if text:
+            try:
+                yield _read(text)
+            except BadName as error:
+                yield Reject(number, str(error), line)
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Without their ends; of a longer line than any that could be right, its beginning."""
+    while line := file.readline(LONGEST_LINE):
+        ended = line
+        while not ended.endswith(b"\n") and (ended := file.readline(LONGEST_LINE)):
+            pass
+        yield line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _read(line: bytes) -> Named:
+    try:
+        parts = line.decode().split("\t")
+    except UnicodeDecodeError as error:
+        raise BadName(f"invalid UTF-8 at byte {error.start + 1}") from None
+    match parts:
+        case [name]:
+            return check_name(name)
+        case [name, id]:
+            return check_name(name), check_name(id, "id")
+        case [name, id, weight]:
+            return check_name(name), check_name(id, "id"), _weight(weight)
+        case _:
+            raise BadName(f"{len(parts)} columns: a name, an id and a weight at most")
+
+
+def _weight(text: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = -1.0
+    if not 0 <= weight < float("inf"):
+        raise BadName(f"weight {text!r}: a number from 0 up")
+    return weight

@@ -1,0 +1,248 @@
+"""`penstock bench`: what it tells, and that it leaves nothing behind. Whether the figures are good is not tested."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from penstock import Penstock, PenstockError, ServerUnavailable
+from penstock.bench.contenders import Holding, at_once, contend
+from penstock.bench.figures import Figure, Ratio, Target, at_least, at_most, figure, percentile
+from penstock.bench.placement import Pin, placed
+from penstock.bench.run import Order, bench
+from penstock.bench.stand import Stand
+from penstock.bench.tasks import QUEUE
+from penstock.bench.topic import TOPICS, load_topic
+from penstock.bench.topics.jobs import Drained, compared, drained, some_calls
+from penstock.bench.topics.locks import contention
+from penstock.bench.usage import Usage, cpu_seconds
+from penstock.bench.workers import workers
+from penstock.cli.exits import Exit
+from penstock.ops.raw_client import library_client
+from penstock.testing.server import Place
+from tests.servers import Server, eventually
+
+# --- figures ---
+
+
+@pytest.mark.parametrize(
+    ("target", "met"),
+    [
+        (at_most(2), True),
+        (at_most(1.9), False),
+        (at_least(2), True),
+        (at_least(2.1), False),
+        (at_most(3, "ratio"), True),
+        (at_most(2.9, "ratio"), False),
+        (at_least(3, "ratio"), True),
+        (None, None),
+        (at_most(None), None),
+        (at_least(None), None),
+    ],
+)
+def test_a_target_is_of_the_value_or_of_the_ratio(target: Target | None, met: bool | None):
+    assert figure("f", 2, "s", ratio=Ratio(3, "a trivial EVALSHA"), target=target).met is met
+
+
+def test_a_target_of_a_ratio_that_was_not_measured_is_neither_met_nor_missed():
+    assert figure("f", 2, "s", target=at_most(3, "ratio")).met is None
+
+
+def test_the_middle_of_several_measurements_is_the_figure():
+    assert figure("f", [3, 1, 9], "s") == Figure("f", 3, "s", lowest=1, highest=9)
+    assert [percentile(range(1, 101), share) for share in (0, 0.5, 0.99, 1)] == [1, 50, 99, 100]
+    assert percentile([7], 0.99) == 7
+
+
+def test_what_costs_more_at_a_larger_backlog_misses_its_target():
+    small = Drained(1_000, 1.0, Usage(0, 0, server=1.0))
+    fine = Drained(10_000, 11.0, Usage(0, 0, server=11.0))
+    worse = Drained(10_000, 13.0, Usage(0, 0, server=13.0))
+    assert [one.met for one in compared({"small": small, "fine": fine})] == [None, None, True, True]
+    assert [one.met for one in compared({"small": small, "worse": worse})] == [None, None, False, False]
+
+
+# --- readings ---
+
+
+def test_the_kernel_tells_the_cpu_seconds_of_any_process_of_ours():
+    assert cpu_seconds(os.getpid()) == pytest.approx(time.process_time(), abs=0.1)
+
+
+@pytest.fixture
+def stand(server: Server):
+    with Penstock(server.address, prefix="bench") as app:
+        stand = Stand(app, server.address, "quick", "free")
+        yield stand
+        stand.clear()
+
+
+def test_commands_are_those_that_were_sent_and_not_those_of_scripts(stand: Stand):
+    stand.tasks.noop.enqueue(1, 2, "")  # the first of each brings its script
+    stand.tasks.queue.count()
+    before = stand.commands()
+    stand.tasks.noop.enqueue(1, 2, "")
+    stand.tasks.queue.count()
+    assert stand.commands() - before == 2
+
+
+def test_all_jobs_of_a_drain_are_counted(stand: Stand):
+    with stand.workers(1, 10) as started:
+        done = drained(stand, started, some_calls(stand.tasks.noop, 500))
+    assert done.jobs == 502
+    assert min(done.seconds, done.usage.server, done.usage.workers) > 0
+    assert stand.tasks.queue.count().completed == 502
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no list of children")
+def test_the_users_own_settings_make_no_other_workers(stand: Stand, tmp_path: Path, monkeypatch):
+    (tmp_path / "pyproject.toml").write_text("[tool.penstock]\nprocesses = 2\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PENSTOCK_PROCESSES", "2")
+    with stand.workers(1, 10) as started:
+        (pid,) = started.pids
+        assert Path(f"/proc/{pid}/task/{pid}/children").read_text() == ""
+
+
+def test_a_worker_that_ends_is_told_with_its_words():
+    told = r"a worker ended with code 2, it said: .*prefix 'a b'"
+    with pytest.raises(PenstockError, match=told), workers(QUEUE, 1, 1, {"PENSTOCK_PREFIX": "a b"}):
+        pass
+
+
+def test_what_is_not_the_servers_fault_is_not_called_so(stand: Stand, server: Server):
+    with pytest.raises(ZeroDivisionError), library_client(stand.app):
+        _ = 1 / 0
+    server.kill()
+    with pytest.raises(ServerUnavailable, match="lost the server"), library_client(stand.app) as client:
+        client.ping()
+    server.start()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux can pin")
+@pytest.mark.parametrize("pin", ["same", "split"])
+def test_a_placement_ends_with_its_run(server: Server, pin: Pin):
+    before = os.sched_getaffinity(0)
+    if len(before) < 2:
+        pytest.skip("one CPU only")
+    with placed(pin, Place(server.address, server.pid)):
+        ours, its = os.sched_getaffinity(0), os.sched_getaffinity(server.pid)
+        assert (len(ours), len(its), ours == its) == (1, 1, pin == "same")
+    assert os.sched_getaffinity(0) == os.sched_getaffinity(server.pid) == before
+
+
+# --- locks ---
+
+
+def test_a_perfect_line_meets_its_targets_and_a_greedy_one_does_not():
+    def line(served: Sequence[int], late: float = 0.0) -> list[Holding]:
+        """All ask at 0, are served in this order, 1 ms apart, and hold it for 2 ms."""
+        return [Holding(0, 0.003 * n + late * (n == 8), 0.003 * n + 0.002) for n in served]
+
+    def met(seen: list[Holding]) -> list[bool | None]:
+        return [one.met for one in contention("penstock", seen)]
+
+    assert met(line(range(16))) == [None, True, True]
+    assert met(line(range(40))) == [None, True, False]  # somebody waited for 39, in a line of 15
+    assert met(line(range(16), late=0.0019)) == [None, False, True]
+
+
+def test_processes_at_once_answer_and_one_that_fails_is_told(server: Server):
+    seen = at_once(contend, [(server.address, "penstock", "x", 3, 0.0)] * 2)
+    assert [len(some) for some in seen] == [3, 3]
+    assert lock_order([one for some in seen for one in some])
+    with pytest.raises(PenstockError, match="ended before its time"):
+        at_once(contend, [(server.address, "no such peer", "x", 3, 0.0)])
+
+
+def lock_order(seen: Sequence[Holding]) -> bool:
+    order = sorted(seen, key=lambda one: one.got)
+    return all(earlier.left <= later.got for earlier, later in pairwise(order))
+
+
+# --- the command ---
+
+
+@pytest.fixture
+def server():
+    """One that nobody else uses: what is in it is looked at."""
+    with Server() as started:
+        yield started
+
+
+def test_who_takes_no_more_figures_leaves_no_worker_and_no_key(server: Server):
+    with bench(Order(only=("backlog",), pace="quick", url=server.address)) as run:
+        _, figures = next(iter(run))
+        next(figures)
+        assert len(server.client.client_list()) > 4
+    assert server.client.keys() == []
+    eventually(lambda: len(server.client.client_list()) == 1)
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_every_scenario_says_what_it_measures(topic: str):
+    assert all(scenario.summary for scenario in load_topic(topic).chosen(()))
+
+
+def test_a_run_on_a_named_server_tells_its_figures_and_deletes_its_keys(run, server: Server):
+    server.client.set("penstock-bench", "mine")
+    done = run("bench", "--quick", "--json", "--only", "enqueue,latency", "--url", server.address)
+    told = json.loads(done.stdout)
+    assert done.returncode == Exit.OK, done.stderr
+    assert (told["conditions"]["pace"], told["conditions"]["appendonly"]) == ("quick", "no")
+    figures = {(one["scenario"], one["name"]): one for one in told["figures"]}
+    assert {scenario for scenario, _ in figures} == {"enqueue", "latency"}
+    assert len(figures) == len(told["figures"])
+    assert all(one["value"] > 0 for one in told["figures"])
+    assert figures["enqueue", "enqueue"]["ratio"] > 1
+    assert figures["latency", "p50"]["target"] == {"of": "ratio", "bound": "at most", "limit": 4}
+    assert server.client.keys() == [b"penstock-bench"]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux can pin")
+def test_on_one_cpu_on_a_server_of_its_own(run, tmp_path):
+    done = run("bench", "jobs", "--quick", "--only", "enqueue", "--pin", "same", "--aof", TMPDIR=str(tmp_path))
+    assert done.returncode == Exit.OK, done.stderr
+    assert "appendonly yes" in done.stdout
+    assert "server, workers and client on one CPU" in done.stdout
+    assert "× the time of a trivial EVALSHA" in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("penstock-bench")] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_run_leaves_no_key_and_no_worker(start, server: Server, number):
+    bench = start("bench", "--only", "drain", PENSTOCK_URL=server.address)
+    eventually(lambda: server.client.dbsize() > 3)
+    eventually(lambda: len(server.client.client_list()) > 4)
+    bench.send_signal(number)
+    _, told = bench.communicate(timeout=60)
+    assert bench.returncode == Exit.INTERRUPTED
+    assert told.endswith("penstock: interrupted\n")
+    assert server.client.keys() == []
+    eventually(lambda: len(server.client.client_list()) == 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("locks!",), "no topic 'locks!': there is jobs"),
+        (("--only", "enqueue,speed"), "--only 'speed' is none of: round-trips, enqueue"),
+        (("--quick", "--full"), "--quick or --full"),
+        (("--pin", "split", "--url", "unix:///gone"), "not ours to pin"),
+        (("--aof", "--url", "unix:///gone"), "--aof"),
+        (("--url", "valkey+cluster://127.0.0.1:1"), "a cluster cannot be measured"),
+    ],
+)
+def test_what_cannot_be_measured_is_told_in_one_line(run, words, told):
+    done = run("bench", *words)
+    assert done.returncode == Exit.USAGE
+    assert done.stdout == ""
+    assert done.stderr.startswith("penstock: ")
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,98 @@
+"""`penstock`: the overview, wrong usage, and how errors are told."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import penstock
+from penstock import Penstock
+from penstock.cli import COMMANDS
+from penstock.cli.exits import Exit, exit_for
+from penstock.errors import BadCall, ConfigurationError, JobFailed, PenstockError, ServerRefused, ServerUnavailable
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])
+def test_the_overview_names_every_command(run, words):
+    done = run(*words)
+    assert done.returncode == Exit.OK
+    assert all(f"  {command.name} " in done.stdout for command in COMMANDS)
+
+
+def test_the_version_is_that_of_the_package(run):
+    assert run("--version").stdout == f"penstock {penstock.__version__}\n"
+
+
+def test_the_overview_loads_no_command_line_library():
+    script = "import sys; from penstock.cli import main; main(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert {"cyclopts", "rich", "penstock.cli.worker"}.isdisjoint(done.stdout.split())
+
+
+@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
+def test_each_command_explains_itself(run, command):
+    done = run(*command.split(), "--help")
+    assert done.returncode == Exit.OK
+    assert done.stdout.startswith(f"Usage: penstock {command}")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("wroker",), 'Did you mean "worker"'),
+        (("worker",), "APP"),
+        (("worker", "tasks", "--concurency", "3"), "--concurency"),
+        (("worker", "tasks", "-c", "many"), "many"),
+        (("worker", "tasks", "--log-format", "xml"), "xml"),
+        (("demo", "no-such.log"), "no-such.log"),
+        (("demo", "--jobs", "0"), "--jobs"),
+    ],
+)
+def test_wrong_usage_is_told_in_one_line(run, words, told):
+    done = run(*words)
+    assert done.returncode == Exit.USAGE
+    assert done.stdout == ""
+    assert done.stderr.startswith("penstock: ")
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [("dead", "ls", "mail"), ("dead", "ls", "mail", "--json")])
+def test_who_reads_no_further_is_no_reason_for_a_traceback(start, server, words):
+    with Penstock(server.address, prefix=f"pipe{os.getpid()}") as app:
+        app.queue("mail").put_many(["x" * 1000] * 300)
+        for item in app.queue("mail").claim(300):
+            item.fail("it broke " * 100)
+        process = start(*words, "--limit", "1000", PENSTOCK_URL=server.address, PENSTOCK_PREFIX=app.settings.prefix)
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.wait(30) == Exit.FAILED
+        assert process.stderr.read() == ""
+        process.stdout = None
+        app.queue("mail").dead.remove(*(letter.id for letter in app.queue("mail").dead.list(1000)))
+
+
+def test_an_error_has_a_traceback_only_for_who_debugs(run):
+    plain, debug, variable = (
+        run("worker", "nowhere"), run("worker", "nowhere", "--debug"), run("worker", "nowhere", PENSTOCK_DEBUG="1"),
+    )  # fmt: skip
+    assert plain.stderr.count("\n") == 1
+    assert "Traceback" in debug.stderr
+    assert "Traceback" in variable.stderr
+    assert {plain.returncode, debug.returncode, variable.returncode} == {Exit.USAGE}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigurationError(), Exit.USAGE),
+        (BadCall(), Exit.USAGE),
+        (ServerUnavailable(), Exit.SERVER),
+        (ServerRefused(), Exit.SERVER),
+        (JobFailed(""), Exit.FAILED),
+        (PenstockError(), Exit.FAILED),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code(error, code):
+    assert exit_for(error) == code

@@ -1,0 +1,309 @@
+"""`penstock files …`: sent and received by processes of their own, looked at, closed and deleted."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import Penstock
+from penstock.cli.exits import Exit
+from penstock.cli.sending import holder
+from penstock.files.bindings import ChannelInfo, ReceiverInfo
+from penstock.ops.inspect import Inspector
+from tests.command_line import Command, Run, Start
+from tests.servers import eventually
+
+LINES = [f"{number * number}" for number in range(40_000)]
+
+
+@pytest.fixture
+def logs(shop: Penstock, tmp_path: Path) -> Iterator[Path]:
+    """A folder of files to send. The channel is deleted when the test is over."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "a.log").write_text("".join(f"{line}\n" for line in LINES))
+    (folder / "b.log.gz").write_bytes(gzip.compress(b"one\r\n") + gzip.compress(b"\xfftwo"))
+    (folder / "c.empty").touch()
+    yield folder
+    shop.files("access").delete()
+
+
+def penstock_at(shop: Penstock, start: Start, *words: str, **environment: str) -> subprocess.Popen[str]:
+    return start(*words, PENSTOCK_URL=os.environ["PENSTOCK_URL"], PENSTOCK_PREFIX=shop.settings.prefix, **environment)
+
+
+def test_files_are_sent_saved_and_told(shop: Penstock, penstock: Command, logs: Path, tmp_path: Path):
+    code, out, err = penstock("files", "send", "logs", "--channel", "access", "--to", "agg-1, agg-2", "--close")
+    assert (code, err) == (Exit.OK, "")
+    assert out.startswith("3 files sent to access: ")
+    assert "closed" in out
+
+    code, out, err = penstock("files", "receive", "--channel", "access", "--as", "agg-1")
+    assert (code, err) == (Exit.OK, "")
+    assert out.splitlines()[-1] == "3 files saved in access."
+    assert out.startswith("access/a.log  ")
+    code, out, _ = penstock("files", "receive", "--channel", "access", "--as", "agg-2", "--into", "x/y", "--json")
+    assert [one["path"] for one in json.loads(out)] == ["x/y/a.log", "x/y/b.log.gz", "x/y/c.empty"]
+    for file in logs.iterdir():
+        assert (
+            file.read_bytes() == (tmp_path / "access" / file.name).read_bytes() == Path("x/y", file.name).read_bytes()
+        )
+
+    code, out, _ = penstock("files", "send", "logs/a.log", "--channel", "access", "--to", "agg-1", "--json")
+    told = json.loads(out)
+    assert (code, told["channel"], told["bytes"], told["sent"]["skipped"]) == (Exit.OK, "access", 0, ["a.log"])
+
+
+def test_lines_are_printed_as_they_are(shop: Penstock, penstock: Command, start: Start, logs: Path):
+    assert penstock("files", "send", "logs", "--channel", "access", "--to", "me", "--lines", "--close")[0] == Exit.OK
+    receiving = penstock_at(shop, start, "files", "receive", "--channel", "access", "--as", "me", "--lines")
+    assert receiving.stdout is not None
+    assert receiving.stdout.buffer.read() == (logs / "a.log").read_bytes() + b"one\n\xfftwo\n"  # type: ignore[attr-defined]
+    assert receiving.wait(30) == Exit.OK
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_who_reads_no_further_ends_it_and_what_was_printed_does_not_come_again(
+    shop: Penstock, start: Start, logs: Path, unbuffered: str
+):
+    channel = shop.files("access")
+    channel.send_lines([logs / "a.log"], receivers=["me"])
+    (logs / "d.log").write_text("".join(f"{number:999}\n" for number in range(1000)))  # more than a pipe holds
+    channel.send_lines([logs / "d.log"], close=True)
+    receiving = penstock_at(
+        shop, start, "files", "receive", "--channel", "access", "--as", "me", "--lines", PYTHONUNBUFFERED=unbuffered
+    )
+    assert receiving.stdout is not None
+    assert [receiving.stdout.readline() for _ in LINES] == [f"{line}\n" for line in LINES]
+    receiving.stdout.close()
+    assert receiving.wait(30) == Exit.FAILED
+    assert receiving.stderr is not None
+    assert receiving.stderr.read() == ""
+    receiving.stdout = None
+    with channel.receiver("me").lines(wait=0) as rest:
+        assert int(next(iter(rest))) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_send_that_is_broken_off_goes_on_with_the_same_command(
+    shop: Penstock, penstock: Command, start: Start, logs: Path, number: signal.Signals
+):
+    (logs / "d.bin").write_bytes(os.urandom(6_000_000))
+    words = ("files", "send", "logs", "--channel", "access", "--to", "me", "--limit-mb", "2", "--close")
+    sending = penstock_at(shop, start, *words)
+    channel = shop.files("access")
+    eventually(lambda: any(one.bytes > 1_000_000 for one in Inspector(shop).channels()))
+    sending.send_signal(number)
+    _, told = sending.communicate(timeout=30)
+    assert sending.returncode == Exit.INTERRUPTED
+    assert told.splitlines()[-2:] == ["penstock: the same command goes on where it stopped", "penstock: interrupted"]
+
+    receiving = penstock_at(shop, start, "files", "receive", "--channel", "access", "--as", "me")
+    code, out, _ = penstock(*words)
+    assert code == Exit.OK
+    assert "1 file had been begun before." in out
+    assert receiving.wait(30) == Exit.OK
+    assert channel.info().peak <= 2 * 2**20
+    assert Path("access/d.bin").read_bytes() == (logs / "d.bin").read_bytes()
+
+
+def test_a_receive_that_is_broken_off_hands_its_place_on(shop: Penstock, start: Start, logs: Path):
+    shop.files("access").send(logs / "a.log", receivers=["me"])
+    words = ("files", "receive", "--channel", "access", "--as", "me")
+    first = penstock_at(shop, start, *words)
+    eventually(Path("access/a.log").exists)
+    first.send_signal(signal.SIGINT)
+    _, told = first.communicate(timeout=30)
+    assert first.returncode == Exit.INTERRUPTED
+    assert "goes on where it stopped" in told
+    second = penstock_at(shop, start, *words)
+    shop.files("access").send(logs / "b.log.gz", close=True)
+    out, _ = second.communicate(timeout=30)
+    # The first may have been broken off before the server knew that it had saved one.
+    assert out.splitlines()[-1] in {"1 file saved in access.", "2 files saved in access."}
+
+
+def test_a_damaged_file_is_told_and_the_others_are_sent(shop: Penstock, penstock: Command, logs: Path):
+    (logs / "b.log.gz").write_bytes(gzip.compress(b"one\ntwo\n")[:-4])
+    code, out, err = penstock("files", "send", "logs", "--channel", "access", "--to", "me", "--lines", "--close")
+    assert (code, out) == (Exit.FAILED, "")
+    assert err.startswith("penstock: 1 of 3 files were not sent whole: ")
+    assert "b.log.gz is damaged" in err
+    assert err.count("\n") == 1
+    code, out, err = penstock("files", "receive", "--channel", "access", "--as", "me")
+    assert (code, out.splitlines()[-1]) == (Exit.FAILED, "2 files saved in access.")
+    assert "b.log.gz is damaged" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["send", "logs", "--channel", "access"], Exit.FAILED, "no receivers: name some, as in --to agg-1,agg-2"),
+        (
+            ["send", "gone", "no", "--channel", "access"],
+            Exit.USAGE,
+            "nothing was sent: gone: No such file or directory; no:",
+        ),
+        (["send", "--channel", "access"], Exit.USAGE, "name at least one file or folder"),
+        (["send", "logs"], Exit.USAGE, "say --channel NAME. See penstock files send --help"),
+        (["receive", "--as", "me"], Exit.USAGE, "say --channel NAME. See penstock files receive --help"),
+        (["send", "logs", "--channel", "access", "--limit-mb", "1"], Exit.USAGE, "--limit-mb 1: 2 or more"),
+        (["receive", "--channel", "access", "--as", "you"], Exit.FAILED, "name it in files send --to, or say --join"),
+        (["receive", "--channel", "access", "--as", "me", "--lines", "--json"], Exit.USAGE, "--lines prints lines"),
+        (["receive", "--channel", "../x", "--as", "me"], Exit.USAGE, "no folder can be called '../x'"),
+        (["receive", "--channel", "access", "--as", "me", "--into", "logs/a.log"], Exit.USAGE, "cannot be a folder"),
+        (["ls", "acces"], Exit.FAILED, "no channel 'acces' with prefix"),
+        (["ls", "b"], Exit.FAILED, "on this server; there is access"),
+        (["close", "acces"], Exit.FAILED, "there is access"),
+        (["rm", "access"], Exit.USAGE, "nothing was done: add --yes"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line_with_the_fix(
+    shop: Penstock, penstock: Command, logs: Path, words: list[str], code: Exit, told: str
+):
+    if "send" not in words:
+        shop.files("access").open(["me"])
+    done = penstock("files", *words)
+    assert (done[0], done[1]) == (code, "")
+    assert told in done[2]
+    assert done[2].splitlines()[-1].startswith("penstock: ")
+
+
+def test_channels_are_listed_and_one_is_told_whole(shop: Penstock, penstock: Command, logs: Path):
+    assert penstock("files", "ls") == (Exit.OK, "No channel here.\n", "")
+    assert penstock("files", "ls", "x")[2].endswith(" on this server\n")
+    odd = shop.files("a}b%\x1b[31m")
+    odd.send(logs, receivers=["ada", "bo"])
+    code, out, _ = penstock("files", "ls", "--json")
+    (one,) = json.loads(out)
+    assert (code, one["name"], one["closed"], one["limit"]) == (Exit.OK, odd.name, False, 64 * 2**20)
+    assert one["bytes"] == one["peak"] > (logs / "a.log").stat().st_size
+    assert [(each["name"], each["state"]) for each in one["receivers"]] == [("ada", "reading"), ("bo", "reading")]
+    for words in ((), (odd.name,)):
+        code, shown, _ = penstock("files", "ls", *words)
+        assert code == Exit.OK
+        assert "ada" in shown
+        assert "\x1b" not in shown
+    odd.close()
+    list(odd.receiver("ada").save("saved"))
+    assert penstock("files", "rm", odd.name, "bo", "--yes")[:2] == (
+        Exit.OK,
+        "Took 1 receiver out of a}b%\\x1b[31m.\n",
+    )
+    assert "over" in penstock("files", "ls")[1]
+    assert "has had all" in penstock("files", "ls", odd.name)[1]
+    code, _, err = penstock("files", "rm", odd.name, "--yes")
+    assert code == Exit.OK
+    assert err.endswith(f"{shop.settings.prefix!r}: all that was counted in it.\n")
+    assert penstock("files", "ls", "--json")[1] == "[]\n"
+
+
+def test_a_receiver_joins_and_a_channel_is_closed_by_hand(shop: Penstock, penstock: Command, logs: Path):
+    words = ("files", "receive", "--channel", "access", "--as", "late", "--wait", "0", "--join")
+    code, out, err = penstock(*words)
+    assert (code, out) == (Exit.OK, "0 files saved in access.\n")
+    assert err == "penstock: late stays a receiver: `penstock files rm access late` ends that\n"
+    assert not Path("access").exists()
+    shop.files("access").send(logs)
+    assert penstock("files", "close", "access")[:2] == (Exit.OK, "access is closed.\n")
+    assert penstock("files", "close", "access")[:2] == (Exit.OK, "access was closed before.\n")
+    assert penstock("files", "receive", "--channel", "access", "--as", "late")[0] == Exit.OK
+
+
+def test_who_joined_and_had_all_leaves_nothing_to_be_told(shop: Penstock, start: Start, logs: Path):
+    receiving = penstock_at(
+        shop, start, "files", "receive", "--channel", "access", "--as", "late", "--wait", "30", "--join"
+    )
+    eventually(lambda: Inspector(shop).channels())
+    shop.files("access").send(logs, close=True)
+    out, err = receiving.communicate(timeout=40)
+    assert (out.splitlines()[-1], err) == ("3 files saved in access.", "")
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_who_holds_it_up_now_is_told_while_nothing_moves(shop: Penstock, start: Start, logs: Path, words: list[str]):
+    (logs / "d.bin").write_bytes(os.urandom(4_000_000))
+    sending = penstock_at(
+        shop, start, "files", "send", "logs/d.bin", "--channel", "access", "--to", "ada,bo", "--limit-mb", "2", *words
+    )  # fmt: skip
+    channel = shop.files("access")
+    eventually(lambda: any(one.bytes > 1_500_000 for one in Inspector(shop).channels()))
+    assert sending.stderr is not None
+    with channel.receiver("ada").blocks(wait=0) as blocks:
+        list(blocks)
+    told = sending.stderr.readline()
+    while "bo" not in told:
+        told = sending.stderr.readline()
+    assert "full: waiting for bo" in told
+    channel.receiver("bo").leave()
+    with channel.receiver("ada").blocks(wait=1) as blocks:
+        list(blocks)
+    assert sending.wait(30) == Exit.OK
+
+
+def test_of_a_silent_receiver_the_way_out_is_told():
+    def receiver(name: str, state: str, behind: int) -> ReceiverInfo:
+        return ReceiverInfo(name, state, behind, 1000.0, "")
+
+    def held_up_by(*receivers: ReceiverInfo, now: float) -> str:
+        return holder(ChannelInfo("logs", 1, 1, 1, 9, 1, False, None, receivers), now)
+
+    three = [receiver("one", "gone", 9), receiver("two", "reading", 1), receiver("three", "reading", 5)]
+    assert held_up_by(*three, now=1005.0) == "three"
+    assert held_up_by(*three, now=1600.0) == (
+        "three, not heard of for 10 min: `penstock files rm logs three` takes it out, or --patience"
+    )
+    assert held_up_by(three[0], now=1000.0) == "nobody"
+
+
+def test_in_a_fresh_folder_work_starts_a_server_and_a_look_names_how(run: Run, tmp_path: Path):
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "a").write_text("a")
+    looked = run("files", "ls")
+    assert looked.returncode == Exit.USAGE
+    assert "start one here: penstock server start" in looked.stderr
+    try:
+        sent = run("files", "send", "a", "--channel", "c", "--to", "me", "--close")
+        assert sent.returncode == Exit.OK
+        assert sent.stderr.startswith("penstock: no --url and no PENSTOCK_URL: a server of this folder's own")
+        assert run("files", "receive", "--channel", "c", "--as", "me").stdout.endswith("1 file saved in c.\n")
+    finally:
+        run("server", "stop")
+
+
+def test_who_waits_is_told_for_what(shop: Penstock, penstock: Command, start: Start, logs: Path):
+    code, out, err = penstock("files", "receive", "--channel", "typo", "--as", "me", "--wait", "0")
+    assert (code, out) == (Exit.OK, "0 files saved in typo.\n")
+    assert err == "penstock: no channel 'typo' yet: waiting for it (channels here: none)\n"
+
+    channel = shop.files("access")
+    channel.send(logs / "a.log", receivers=["me"])
+    words = ("files", "receive", "--channel", "access", "--as", "me")
+    first = penstock_at(shop, start, *words)
+    eventually(lambda: any(one.holder for one in channel.info().receivers))
+    (one,) = channel.info().receivers
+    told = penstock(*words, "--wait", "0.1")[2]
+    assert told == f"penstock: me is read by {one.holder}: standing by\n"
+    assert penstock("files", "receive", "--channel", "typo", "--as", "me", "--wait", "0")[2].endswith("here: access)\n")
+    assert one.holder in penstock("files", "ls", "access")[1]
+
+    first.kill()
+    first.wait()
+    assert f"{one.holder}, ended" in penstock("files", "ls", "access")[1]
+    assert penstock(*words, "--wait", "0.1")[2] == ""
+
+
+def test_subfolders_are_left_out_and_told(shop: Penstock, penstock: Command, logs: Path):
+    for name in "dxyz":
+        (logs / name).mkdir()
+    words = ("files", "send", "--channel", "access", "--to", "me")
+    code, out, err = penstock(*words, "logs")
+    assert (code, out[:12]) == (Exit.OK, "3 files sent")
+    assert err == "penstock: 4 subfolders left out: logs/d, logs/x, logs/y, …\n"
+    code, _, err = penstock(*words, "logs/d")
+    assert (code, err) == (Exit.USAGE, "penstock: nothing was sent: logs/d holds no file\n")

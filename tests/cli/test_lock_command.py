@@ -1,0 +1,37 @@
+"""`penstock lock ls` shows who holds what."""
+
+import json
+import os
+import threading
+
+from penstock import Penstock
+from tests.command_line import Run
+from tests.servers import Server, eventually
+
+
+def test_locks_and_who_waits_are_listed(run: Run, server: Server):
+    with Penstock(server.address) as app:
+        assert run("lock", "ls", PENSTOCK_URL=server.address).stdout == "No lock is held.\n"
+        held = app.lock("{shop}:\x1b[31mtill", lease=60).acquire()
+        server.client.set("theirs", "x")
+        with app.lock("invoice:7", lease=60), app.lock("free", lease=60):
+            waits = threading.Thread(target=lambda: app.lock("invoice:7", lease=60).acquire().release())
+            waits.start()
+            eventually(lambda: app.lock("invoice:7", lease=1).info().waiting)
+            shown = run("lock", "ls", "--waiters", PENSTOCK_URL=server.address).stdout.splitlines()
+            as_json = run("lock", "ls", "--json", "--url", server.address)
+        waits.join()
+        held.release()
+    assert [line.split()[0] for line in shown if line[0] not in " ─"] == [
+        "lock", "free", "invoice:7", "{shop}:\\x1b[31mtill"
+    ]  # fmt: skip
+    shown.pop(1)  # the ruler
+    host = os.uname().nodename
+    assert f"{host}:{os.getpid()}" in shown[2]
+    assert f"{host}:{os.getpid()} waits" in shown[3]
+    locks = json.loads(as_json.stdout)
+    assert [(lock["name"], lock["waiting"]) for lock in locks] == [
+        ("free", 0), ("invoice:7", 1), ("{shop}:\x1b[31mtill", 0)
+    ]  # fmt: skip
+    assert locks[1]["waiters"][0]["pid"] == locks[1]["holder"]["pid"] == os.getpid()
+    server.client.flushall()

@@ -1,0 +1,348 @@
+"""`penstock queue|job|dead|worker …`: what a person reads, what a program reads, and nothing destroyed by accident."""
+
+import contextlib
+import io
+import json
+import sys
+import time
+import unicodedata
+
+import pytest
+
+from penstock import Penstock
+from penstock.cli import COMMANDS
+from penstock.cli.exits import Exit
+from penstock.settings import WorkerSettings
+from penstock.worker.worker import Worker
+from tests.servers import Server
+
+
+@pytest.fixture
+def start():
+    with contextlib.ExitStack() as started:
+        yield lambda *options: started.enter_context(Server(*options))
+
+
+class Keyboard(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Makes stdout a terminal of this width, and stdin one at which somebody types."""
+
+    def become(width, typed=""):
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setenv("TERM", "dumb")
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setattr(sys, "stdin", Keyboard(typed))
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+
+    return become
+
+
+def bury(queue, n, reason="it broke"):
+    """Ids of dead letters, those of one moment in no order."""
+    queue.put_many(range(n))
+    items = queue.claim(n)
+    for item in items:
+        item.fail(reason)
+    return [item.id for item in items]
+
+
+# --- what is read ---
+
+
+def test_every_read_answers_with_one_json_document(shop, penstock):
+    (dead,) = bury(shop.queue("mail"), 1)
+    job = shop.queue("mail").put({"to": "Zoë"}, tenant="acme")
+    read = {
+        ("queue", "ls"): lambda said: said[0]["counts"]["ready"] == 1,
+        ("queue", "show", "mail"): lambda said: said["largest"][0]["name"] == "acme",
+        ("job", "show", job.id): lambda said: said["body"] == {"to": "Zoë"} and said["status"] == "ready",
+        ("dead", "ls", "mail"): lambda said: said["total"] == 1 and said["letters"][0]["id"] == dead,
+        ("dead", "show", dead): lambda said: said["reason"] == "it broke",
+        ("worker", "ls"): lambda said: said == [],
+    }
+    for words, is_right in read.items():
+        code, out, err = penstock(*words, "--json")
+        assert (code, err) == (Exit.OK, ""), words
+        assert is_right(json.loads(out)), out
+
+
+def test_nothing_is_there_yet(shop, penstock):
+    assert penstock("queue", "ls")[1] == "No queue was ever used here.\n"
+    assert penstock("worker", "ls")[1] == "Nobody works here.\n"
+    shop.queue("mail").put(1)
+    assert penstock("dead", "ls", "mail")[1] == "No dead letters in mail.\n"
+
+
+def test_a_list_of_queues_shows_what_waits(shop, penstock):
+    shop.queue("mail").put_many(range(1234))
+    shop.queue("raw").put(1, delay=60)
+    shop.queue("raw").pause()
+    _, out, _ = penstock("queue", "ls")
+    _, _, mail, raw = out.splitlines()
+    assert mail.split()[:2] == ["mail", "1,234"]
+    assert raw.split() == ["raw", "0", "1", "0", "0", "paused"]
+
+
+def test_a_queue_shows_jobs_that_no_worker_knows(shop, penstock):
+    job = shop.queue("mail").put("no call")
+
+    async def work():
+        async with Penstock(shop._driver.connector.address, prefix=shop.settings.prefix) as app:
+            await Worker(app, WorkerSettings(queues=("mail",), burst=True)).run()
+
+    import asyncio
+
+    asyncio.run(work())
+    _, out, _ = penstock("queue", "show", "mail")
+    assert f"{job.id}  a bare value, not a call of a task" in out
+
+
+def test_an_id_is_never_cut_and_a_reason_gives_way_at_a_terminal(shop, penstock, terminal):
+    name = "a-queue-with-a-rather-long-name-that-somebody-made-up"
+    ids = bury(shop.queue(name), 3, "it broke in a way that takes more words than there is room for " * 2)
+    terminal(80)
+    _, out, _ = penstock("dead", "ls", name)
+    lines = out.splitlines()
+    assert all(any(job_id in line for line in lines) for job_id in ids)
+    assert all(len(line) <= 80 or line in ids for line in lines)
+    assert "…" in out
+
+
+def test_a_pipe_gets_whole_lines(shop, penstock):
+    reason = "it broke in a way that takes more words than eighty columns have room for, by far"
+    bury(shop.queue("mail"), 1, reason)
+    _, out, _ = penstock("dead", "ls", "mail")
+    assert reason in out.splitlines()[-1]
+
+
+def test_a_hostile_name_cannot_drive_the_terminal(shop, penstock, terminal):
+    shop.queue("mail").put(1, tenant="\x1b[31m\x07red \u202edne")
+    bury(shop.queue("mail"), 1, "\x1b]0;title\x07\r\nreason")
+    terminal(80)
+    for words in (("queue", "show", "mail"), ("dead", "ls", "mail")):
+        _, out, _ = penstock(*words)
+        said = out.replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[31m", "").replace("\x1b[0m", "")
+        assert not [c for c in said if unicodedata.category(c) in {"Cc", "Cf"} and c != "\n"]
+        assert "\\x1b" in said
+
+
+def test_wide_characters_stand_in_columns(shop, penstock):
+    shop.queue("mail").put(1, tenant="名前")
+    shop.queue("mail").put(1, tenant="plain")
+    rows = penstock("queue", "show", "mail")[1].splitlines()[-2:]
+    assert sorted(rows) == ["plain       1          0        0     0", "名前        1          0        0     0"]
+
+
+def test_dead_letters_come_in_pages(shop, penstock):
+    ids = bury(shop.queue("mail"), 5)
+    code, out, _ = penstock("dead", "ls", "mail", "--limit", "2", "--offset", "1")
+    assert code == Exit.OK
+    assert sum(job_id in out for job_id in ids) == 2
+    assert out.endswith("2 to 3 of 5; --limit and --offset show others.\n")
+    assert penstock("dead", "ls", "mail", "--offset", "9")[1] == "mail has only 5.\n"
+    assert penstock("dead", "ls", "mail", "--limit", "0")[0] == Exit.USAGE
+
+
+def test_a_dead_letter_shows_its_traceback_line_by_line(shop, penstock):
+    @shop.task(queue="mail")
+    def fail() -> None:
+        raise ValueError("never")
+
+    job = fail.enqueue()
+    import asyncio
+
+    asyncio.run(Worker(shop, WorkerSettings(burst=True)).run())
+    _, out, _ = penstock("dead", "show", job.id)
+    assert "\nTraceback (most recent call last):\n" in out
+    assert out.endswith("ValueError: never\n")
+
+
+def test_a_scheduled_job_says_when_it_is_due(shop, penstock):
+    job = shop.queue("mail").put(1, delay=3600, tenant="acme")
+    _, out, _ = penstock("job", "show", job.id)
+    facts = {line.split()[0]: line for line in out.splitlines()}
+    assert "scheduled" in facts["status"]
+    assert "in 60 min" in facts["due"]
+
+
+def test_what_is_not_there_is_told_in_one_line(shop, penstock):
+    shop.queue("mail").put(1)
+    for words, told in {
+        ("queue", "show", "mial"): "no queue 'mial'",
+        ("queue", "pause", "mial"): "no queue 'mial'",
+        ("job", "show", "mail:nobody"): "no job mail:nobody",
+        ("dead", "show", "mail:nobody"): "it is unknown",
+        ("job", "retry", "mail:nobody"): "no job mail:nobody",
+    }.items():
+        code, out, err = penstock(*words)
+        assert (code, out, err.count("\n")) == (Exit.FAILED, "", 1), words
+        assert told in err
+
+
+def test_a_job_that_is_not_dead_is_not_retried_and_why(shop, penstock):
+    job = shop.queue("mail").put(1)
+    code, out, err = penstock("job", "retry", job.id)
+    assert (code, out) == (Exit.FAILED, "")
+    assert err == f"penstock: job {job.id} is ready: only a dead letter can be retried\n"
+
+
+def test_one_that_cannot_be_cancelled_does_not_stop_the_others(shop, penstock):
+    running = shop.queue("mail").put(1)
+    (item,) = shop.queue("mail").claim()
+    waiting = shop.queue("mail").put(2)
+    code, out, err = penstock("job", "cancel", running.id, waiting.id, "--yes")
+    assert (code, out) == (Exit.FAILED, f"{waiting.id} cancelled\n")
+    assert f"job {running.id} is running" in err
+    item.complete()
+
+
+# --- which server, which app ---
+
+
+def test_the_command_line_says_where_over_the_environment(shop, apps, penstock, server):
+    other = apps.make()
+    other.queue("theirs").put(1)
+    _, out, _ = penstock("queue", "ls", "--url", server.address, "--prefix", other.settings.prefix, "--json")
+    assert [queue["name"] for queue in json.loads(out)] == ["theirs"]
+    other.close()
+
+
+def test_an_app_that_names_its_server_in_code_is_asked(shop, penstock, server, tmp_path, monkeypatch):
+    shop.queue("mail").put(1)
+    text = f"from penstock import Penstock\nmine = Penstock({server.address!r}, prefix={shop.settings.prefix!r})\n"
+    (tmp_path / "shop_of_a_test.py").write_text(text)
+    monkeypatch.setenv("PENSTOCK_URL", "valkey://127.0.0.1:1")
+    monkeypatch.setenv("PENSTOCK_PREFIX", "nobody")
+    _, out, _ = penstock("queue", "ls", "--app", "shop_of_a_test:mine", "--json")
+    assert [queue["name"] for queue in json.loads(out)] == ["mail"]
+
+
+def test_looking_makes_no_server_where_there_never_was_one(penstock, monkeypatch, tmp_path):
+    monkeypatch.delenv("PENSTOCK_URL", raising=False)
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    code, _, err = penstock("queue", "ls")
+    assert code == Exit.USAGE
+    assert "no server" in err
+    assert not (tmp_path / ".penstock").exists()
+
+
+def test_nobody_answers_at_the_address(penstock, monkeypatch, tmp_path):
+    monkeypatch.setattr("penstock.cli.where.IMPATIENT", 0.1)
+    code, out, err = penstock("queue", "ls", "--url", f"unix://{tmp_path}/nobody")
+    assert (code, out, err.count("\n")) == (Exit.SERVER, "", 1)
+
+
+def test_a_server_that_is_frozen_is_given_up(penstock, monkeypatch, start):
+    monkeypatch.setattr("penstock.cli.where.IMPATIENT", 0.2)
+    own = start()
+    with own.frozen():
+        code, out, err = penstock("queue", "ls", "--url", own.address)
+    assert (code, out, err.count("\n")) == (Exit.SERVER, "", 1)
+
+
+# --- nothing is destroyed by accident ---
+
+
+DESTROYS = [
+    (("queue", "purge", "mail"), "cancels 2 waiting jobs of queue mail"),
+    (("queue", "purge", "mail", "--tenant", "acme"), "cancels 1 waiting job of queue mail, tenant 'acme'"),
+    (("dead", "rm", "--all", "mail"), "deletes 3 dead letters of queue mail for good"),
+    (("dead", "retry", "--all", "mail"), "runs 3 dead letters of queue mail again"),
+    (("dead", "rm", "mail:x"), "deletes 1 dead letter for good"),
+    (("job", "cancel", "mail:x", "mail:y"), "cancels 2 jobs"),
+]
+
+
+@pytest.fixture
+def full(shop):
+    bury(shop.queue("mail"), 3)
+    shop.queue("mail").put(1, tenant="acme")
+    shop.queue("mail").put(2)
+    return shop.queue("mail")
+
+
+@pytest.mark.parametrize(("words", "told"), DESTROYS)
+def test_without_a_terminal_and_without_yes_nothing_is_done(full, shop, server, penstock, monkeypatch, words, told):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("yes\n"))
+    before = full.count()
+    code, out, err = penstock(*words)
+    assert (code, out) == (Exit.USAGE, "")
+    assert told in err
+    assert f", at {server.address}, prefix {shop.settings.prefix!r}.\n" in err
+    assert "add --yes" in err
+    assert (full.count().waiting, full.count().dead) == (before.waiting, before.dead)
+
+
+@pytest.mark.parametrize(("words", "told"), DESTROYS[:4])
+def test_at_a_terminal_anything_but_yes_is_no(full, penstock, terminal, words, told):
+    for typed in ("", "y\n", "no\n"):
+        terminal(80, typed)
+        code, out, err = penstock(*words)
+        assert (code, out) == (Exit.USAGE, "")
+        assert told in err
+        assert err.endswith("penstock: nothing was done\n")
+    assert (full.count().waiting, full.count().dead) == (2, 3)
+
+
+@pytest.mark.parametrize("words", [words for words, _ in DESTROYS[:4]])
+def test_what_came_after_the_question_is_spared(full, penstock, monkeypatch, words):
+    class Slow(Keyboard):
+        def readline(self, *_):
+            time.sleep(0.01)
+            bury(full, 2)
+            full.put_many(range(3), tenant="acme")
+            return "yes\n"
+
+    monkeypatch.setattr(sys, "stdin", Slow())
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    before = full.count()
+    assert penstock(*words)[0] == Exit.OK
+    gone = before.waiting + before.dead + 5 - full.count().waiting - full.count().dead
+    assert gone == {"purge": 2 - ("acme" in words), "rm": 3, "retry": 0}[words[1]]
+    assert full.count().dead >= 2
+
+
+@pytest.mark.parametrize(
+    ("words", "done", "waiting", "dead"),
+    [
+        (("queue", "purge", "mail"), "Cancelled 2 jobs of queue mail.", 0, 3),
+        (("queue", "purge", "mail", "--tenant", "acme"), "Cancelled 1 job of queue mail, tenant 'acme'.", 1, 3),
+        (("dead", "rm", "--all", "mail"), "Removed 3 dead letters of mail.", 2, 0),
+        (("dead", "retry", "--all", "mail"), "Requeued 3 jobs of mail.", 5, 0),
+    ],
+)
+@pytest.mark.parametrize("way", ["typed", "--yes", "-y"])
+def test_who_agrees_gets_it_done(full, penstock, terminal, words, done, waiting, dead, way):
+    terminal(80, "yes\n")
+    code, out, _ = penstock(*words, *([] if way == "typed" else [way]))
+    assert (code, out) == (Exit.OK, f"{done}\n")
+    assert (full.count().waiting, full.count().dead) == (waiting, dead)
+
+
+def test_ids_or_all_of_a_queue_but_not_both(full, penstock):
+    for words in (("dead", "rm"), ("dead", "retry"), ("dead", "rm", "mail:x", "--all", "mail"), ("job", "cancel")):
+        assert penstock(*words, "--yes")[0] == Exit.USAGE
+
+
+# --- the table of commands ---
+
+
+@pytest.mark.parametrize("noun", sorted({c.name.split()[0] for c in COMMANDS if " " in c.name}))
+def test_a_noun_lists_its_verbs(penstock, noun):
+    code, out, _ = penstock(noun, "--help")
+    assert code == Exit.OK
+    verbs = [command.name.split()[1] for command in COMMANDS if command.name.startswith(f"{noun} ")]
+    assert all(verb in out for verb in verbs)
+
+
+def test_a_wrong_verb_is_told_with_the_right_one(penstock):
+    code, out, err = penstock("queue", "lss")
+    assert (code, out) == (Exit.USAGE, "")
+    assert 'Did you mean "ls"' in err
+    assert "See penstock queue --help" in err

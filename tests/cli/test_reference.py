@@ -1,0 +1,52 @@
+"""docs/reference/cli.md tells every command and every option, and none that is not there."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from cyclopts import App
+
+from penstock.cli import COMMANDS
+from penstock.cli.exits import Exit
+from penstock.ops.doctor import TOPICS
+
+TEXT = (Path(__file__).parents[2] / "docs/reference/cli.md").read_text("utf-8")
+SHARED = {"--url", "--prefix", "--app"}
+
+
+def section(name: str) -> str:
+    """From the heading that names this command to the next."""
+    for part in re.split(r"^#{2,3} ", TEXT, flags=re.MULTILINE):
+        heading = part.partition("\n")[0]
+        if re.search(rf"`penstock {name}[` ]", heading):
+            return part
+    return ""
+
+
+def options(target: str) -> set[str]:
+    module, _, name = target.partition(":")
+    app = App()
+    app.default(getattr(import_module(module), name))
+    found = {name for argument in app.assemble_argument_collection() for name in argument.names}
+    return {name for name in found if name.startswith("-")}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_a_command_stands_there_with_each_of_its_options(command):
+    text = section(command.name)
+    assert text, f"no heading names `penstock {command.name}`"
+    told = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", text))
+    wanted = {name for name in options(command.target) if name != "-y"}
+    assert wanted - SHARED <= told
+    assert told - wanted - SHARED <= {"--no-live"}
+
+
+def test_no_command_stands_there_that_is_not():
+    told = {" ".join(words.split()[:2]) for words in re.findall(r"^### .*?`penstock ([a-z ]+)", TEXT, re.MULTILINE)}
+    assert {words.strip() for words in told} <= {command.name for command in COMMANDS}
+
+
+def test_every_exit_code_and_every_topic_stands_there():
+    assert all(f"| {code.value} |" in TEXT for code in Exit)
+    assert all(f"`{topic}`" in section("doctor") for topic in TOPICS)

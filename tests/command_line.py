@@ -1,0 +1,99 @@
+"""The command line: as a user has it, a process of its own in a folder of its own, or quicker, in the test's."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as package
+from penstock import Penstock
+from penstock.cli import main
+from tests.conftest import Apps
+from tests.servers import Server
+
+Start = Callable[..., subprocess.Popen[str]]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Command = Callable[..., tuple[int, str, str]]
+
+TELL = """
+from pathlib import Path
+
+def tell() -> None:
+    with Path("begun").open("a") as begun:
+        begun.write("!")
+"""
+"""For tasks that say when they have begun: what is only in hand is handed back at a stop, and not charged."""
+
+HERE = Path(package.__file__).parents[1]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `penstock …` in the test's folder; what still runs at the test's end is killed."""
+    begun: list[subprocess.Popen[str]] = []
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    ours = {"PYTHONPATH": str(HERE), "NO_COLOR": "1"}
+
+    def begin(*words: str | Path, **environment: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock", *map(str, words)],
+            cwd=tmp_path, env={**inherited, **ours, **environment}, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        begun.append(process)
+        return process
+
+    # A shell that runs the tests in the background has them ignore Ctrl-C, and so whatever they start.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield begin
+    signal.signal(signal.SIGINT, before)
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def run(start: Start) -> Run:
+    """Runs `penstock …` to its end."""
+
+    def to_the_end(*words: str | Path, **environment: str) -> Any:
+        process = start(*words, **environment)
+        out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    return to_the_end
+
+
+@pytest.fixture
+def penstock(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs one command in this process; answers its exit code, stdout and stderr."""
+
+    def command(*words: str) -> tuple[int, str, str]:
+        code = main(words)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return command
+
+
+@pytest.fixture
+def shop(apps: Apps, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Penstock]:
+    """An app, and an environment and a folder that lead the command line to it."""
+    app = apps.make()
+    monkeypatch.setenv("PENSTOCK_URL", server.address)
+    monkeypatch.setenv("PENSTOCK_PREFIX", app.settings.prefix)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.chdir(tmp_path)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Callable[..., bool]:
+    """Whether so many calls of `tell` were made in the test's folder."""
+    return lambda calls=1: (tmp_path / "begun").exists() and (tmp_path / "begun").stat().st_size >= calls

@@ -1,0 +1,200 @@
+"""The scripts of completion one by one: sent twice, on a full server, on a slot that moves, over many ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from valkey.exceptions import ResponseError
+
+from penstock.completion.bindings import DirectoryShape, Shelf, scripts
+from penstock.completion.card import card, members
+from penstock.completion.keys import ComponentKeys
+from penstock.completion.name_rules import FORMAT
+from penstock.core.operations import RoundTrip
+from penstock.driver.retrying import code
+from tests.servers import Cluster, Server, eventually
+
+DECLARED = ComponentKeys("t", "directory", "g").declared
+BASE = DECLARED[0]
+LINE = DirectoryShape().line
+ANN = card("Ann", accents=True)
+BOB = card("Bob", accents=True)
+
+
+def every_call() -> dict[str, tuple[Any, ...]]:
+    """Arguments that make sense, for each script."""
+    return {
+        "touch_recent": (LINE, 9, ANN),
+        "touch_often": ("p", 1, LINE, 9, ANN),
+        "untouch": ("p", 1, LINE, ANN),
+        "contacts": (LINE, "", 0, 9),
+        "enter": (LINE, 0, 1, ANN, BOB, "u1", card("u1", accents=True)),
+        "dismiss": ("p", 1, LINE, "u1", card("u1", accents=True), "Ann", ANN),
+        "found": (LINE,),
+        "enrol": (LINE, "u2", BOB),
+        "confirm": (LINE, "u2", BOB),
+        "put_members": ("p", 1, LINE, 1, b"cy\0Cy"),
+        "drop_members": ("p", 1, LINE, 1, b"cy\0Cy"),
+        "weigh_ids": (LINE, "u1", card("u1", accents=True), 5),
+        "weigh_members": (LINE, members(ANN, "")[0], 3),
+        "weights": (LINE, members(ANN, "")[0]),
+        "top": (LINE, "", 0, 9),
+        "near": (LINE, 9, "a", "n", "m"),
+        "find_id": (LINE, "u1", ANN),
+        "page": (LINE, "[", "(\xff", 9),
+        "amounts": (LINE, "[", "(\xff", "[a", "(a\xff"),
+        "dissolve": (LINE,),
+    }
+
+
+def test_every_script_has_a_call_here():
+    assert every_call().keys() == scripts().scripts.keys()
+
+
+def step(name: str, *args: Any) -> RoundTrip[Any]:
+    return RoundTrip(scripts()[name], DECLARED, args or every_call()[name], lambda reply: reply)
+
+
+def run(client: Any, name: str, *args: Any) -> Any:
+    call = step(name, *args)
+    return client.eval(call.script.source, len(call.keys), *call.keys, *call.args)
+
+
+def dump(client: Any) -> dict[bytes, bytes]:
+    return {key: client.dump(key) for key in client.keys("*") if b"producer" not in key}
+
+
+@pytest.fixture
+def client(store_server: Server) -> Any:
+    store_server.client.flushall()
+    return store_server.client
+
+
+# --- sent twice ---
+
+
+@pytest.mark.parametrize(
+    "before", [[], ["enter"], ["enter", "weigh_ids", "put_members", "touch_often", "touch_recent"]]
+)
+@pytest.mark.parametrize("name", sorted(every_call()))
+def test_a_call_that_is_sent_again_answers_the_same_and_changes_nothing(client: Any, before: list[str], name: str):
+    for number, other in enumerate(before):
+        args = every_call()[other]
+        run(client, other, *(("q", number, *args[2:]) if args[0] == "p" else args))
+    first = run(client, name)
+    left = dump(client)
+    again = run(client, name)
+    assert dump(client) == left
+    assert again == first or (name, again) == ("put_members", 0)  # nobody counts what was put
+
+
+def test_another_call_of_the_same_client_is_another(client: Any):
+    run(client, "enter")
+    assert run(client, "dismiss") == 2
+    run(client, "enter")
+    assert run(client, "dismiss", "p", 2, *every_call()["dismiss"][2:]) == 2
+
+
+def test_a_script_that_meets_another_shape_only_tells_it(client: Any):
+    run(client, "enter")
+    before = dump(client)
+    for name, args in every_call().items():
+        other = tuple(f"{FORMAT} other=1" if arg == LINE else arg for arg in args)
+        assert run(client, name, *other) == LINE.encode(), name
+    assert dump(client) == before
+
+
+def test_a_directory_that_was_emptied_leaves_no_key(client: Any):
+    for name in ("enter", "weigh_ids", "dismiss"):
+        run(client, name)
+    assert dump(client) == {}
+
+
+# --- many ids ---
+
+
+def test_an_id_is_found_in_whatever_bucket_it_is(client: Any):
+    shelf = Shelf("t", "g", DirectoryShape())
+    assert shelf.shape.line == LINE
+    for lot in range(0, 3000, 500):
+        threes = [part for n in range(lot, lot + 500) for part in (f"Name {n}", f"u{n}", f"u{n}")]
+        assert run(client, "enter", LINE, 0, 0, *threes) == 500
+        assert client.hget(DECLARED[1], "ids") == str(lot + 500).encode()
+    assert all(run(client, "find_id", LINE, f"u{n}", "") == [f"Name {n}".encode()] for n in range(0, 3000, 7))
+    sizes = [client.hlen(key) for key in client.keys("*ids:*")]
+    assert (sum(sizes), len(sizes)) == (3000, 47)
+    assert run(client, "dismiss", "", 0, LINE, *(part for n in range(2990) for part in (f"u{n}", f"u{n}"))) == 2990
+    assert sum(client.hlen(key) for key in client.keys("*ids:*")) == 10
+
+
+# --- a full server ---
+
+ADDS = {"touch_recent", "touch_often", "enter", "found", "put_members", "weigh_ids", "weigh_members"}
+
+
+@pytest.fixture(scope="module")
+def small_server() -> Iterator[Server]:
+    with Server("--maxmemory-policy", "noeviction") as started:
+        yield started
+
+
+@pytest.mark.parametrize("name", sorted(every_call()))
+def test_a_full_server_refuses_what_comes_and_lets_go_what_goes(small_server: Server, name: str):
+    client = small_server.client
+    client.flushall()
+    for other in ("enter", "weigh_ids"):
+        run(client, other)
+    before = dump(client)
+    client.config_set("maxmemory", 1)
+    try:
+        if name in ADDS:
+            with pytest.raises(ResponseError) as refused:
+                run(client, name)
+            assert code(refused.value) == "OOM"
+            assert dump(client) == before
+        else:
+            run(client, name)
+    finally:
+        client.config_set("maxmemory", 0)
+
+
+# --- a slot that moves ---
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(2) as started:
+        yield started
+
+
+@pytest.mark.parametrize("carried", [[], ["meta"], ["names", "ids:0"], ["names", "meta", "weighed"]])
+def test_no_script_is_half_done_while_the_slot_moves(cluster: Cluster, carried: list[str]):
+    source = cluster.owner(BASE)
+    target = next(node for node in cluster.nodes if node is not source)
+    for node in cluster.nodes:
+        node.client.flushall()
+    for name in ("enter", "weigh_ids", "touch_often"):
+        run(source.client, name)
+    slot, (here, there) = (
+        int(source.ask("CLUSTER", "KEYSLOT", BASE)),
+        (n.ask("CLUSTER", "MYID") for n in (source, target)),
+    )
+    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", here)
+    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", there)
+    try:
+        if keys := [BASE + name for name in carried]:
+            source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+        before = [dump(source.client), sorted(target.client.keys())]
+        for name in every_call():
+            with pytest.raises(ResponseError) as refused:
+                run(source.client, name)
+            assert code(refused.value) in {"ASK", "TRYAGAIN"}, name
+        assert [dump(source.client), sorted(target.client.keys())] == before
+    finally:
+        for node in cluster.nodes:
+            node.client.flushall()
+        for node in (source, target):
+            node.ask("CLUSTER", "SETSLOT", slot, "NODE", here)
+        eventually(lambda: source.client.exists(BASE) == 0)

@@ -1,0 +1,44 @@
+"""One text, two faces: each works where it belongs and says so where it does not."""
+
+import inspect
+from typing import Any
+
+import pytest
+
+from penstock import Chat, Chats, Contacts, Directory, Mailbox, Penstock, Queue, Reader, UserChats
+from penstock.core.operations import BoundVerb, verb
+from penstock.jobs.queue import DeadLetters, Item, Tenant
+from penstock.messages.log import Follow, Pulling
+from penstock.messages.mailbox import Claimed
+from tests.conftest import Apps
+
+MESSAGES = (Claimed, Chat, Reader, Follow, Chats, UserChats)
+VERBS = [
+    (kind, name)
+    for kind in (Penstock, Queue, Tenant, DeadLetters, Item, Contacts, Directory, Pulling, Mailbox, *MESSAGES)
+    for name, member in vars(kind).items()
+    if isinstance(member, verb)
+]
+
+
+async def test_a_blocking_verb_in_a_running_loop_raises_and_names_the_other(app: Penstock):
+    with pytest.raises(RuntimeError, match=r"put\(\) would block the running event loop: write `await ….put.aio\(…\)`"):
+        app.queue("raw").put(1)
+    assert (await app.queue("raw").count.aio()).ready == 0
+
+
+def test_blocking_code_needs_no_loop(apps: Apps):
+    with apps.make() as app:
+        job = app.queue("raw").put("x")
+        (item,) = app.queue("raw").claim(wait=5)
+        item.complete(7)
+        assert job.result(timeout=10) == 7
+
+
+@pytest.mark.parametrize(("kind", "name"), VERBS, ids=lambda part: getattr(part, "__name__", part))
+def test_each_verb_has_both_faces_and_says_what_it_does(kind: type, name: str):
+    assert vars(kind)[name].__doc__
+    owner: Any = object.__new__(kind)
+    bound = getattr(owner, name)
+    assert isinstance(bound, BoundVerb)
+    assert inspect.iscoroutinefunction(bound.aio)

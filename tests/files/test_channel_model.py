@@ -1,0 +1,225 @@
+"""Any files, cut any way, through any window, under any order of steps and any deaths, are received once and whole."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import random
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock import Penstock
+from penstock.files import bindings, intake, sender, source
+from penstock.files.channel import Channel
+from penstock.files.lines import LONGEST, CutLine, Lines
+from penstock.files.receiver import Batches, Blocks, Saving
+from penstock.files.source import Reading, Source
+from penstock.testing import MovableClock
+from tests.conftest import Apps
+from tests.files.stepping import Counting, NoRenewer, Stepping, sending
+
+_numbers = itertools.count(1)
+
+NAMES = ["blocks", "lines", "saved", "shared"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a test draws. Sizes in bytes; `files`: their text, and whether they are packed; one list for each sender."""
+
+    seed: int
+    block: int
+    lot: int
+    records: int
+    at_once: int
+    window: int
+    longest: int
+    lines: tuple[bool, ...]
+    files: tuple[tuple[tuple[bytes, bool], ...], ...]
+    deaths: float
+
+
+pieces = st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r\n", b"\r", b"\xff\x00", b"long" * 6, b"\n\n"]), max_size=24)
+texts = st.tuples(pieces.map(b"".join), st.booleans())
+plans = st.builds(
+    Plan,
+    seed=st.integers(0, 10**6),
+    block=st.integers(4, 14),
+    lot=st.integers(1, 3),
+    records=st.integers(1, 6),
+    at_once=st.integers(1, 3),
+    window=st.integers(1500, 6000),
+    longest=st.sampled_from([3, 10, LONGEST]),
+    lines=st.tuples(st.booleans(), st.booleans()),
+    files=st.lists(st.lists(texts, min_size=1, max_size=3).map(tuple), min_size=1, max_size=2).map(tuple),
+    deaths=st.sampled_from([0.0, 0.02, 0.08]),
+)
+
+
+def shown(line: bytes) -> str:
+    return f"{line!r}{'…' * (type(line) is CutLine)}"
+
+
+def of_batch(batch: Any) -> Counter[str]:
+    return Counter(f"{batch.file} {batch.first + at} {shown(line)}" for at, line in enumerate(batch))
+
+
+def of_block(found: Any) -> Counter[str]:
+    return Counter([f"{found.file} {found.offset} {bytes(found)!r}"])
+
+
+def of_saved(saved: Any) -> Counter[str]:
+    return Counter([f"{saved.name} {saved.path.read_bytes()!r}"])
+
+
+def _taken(channel: Channel, renewer: Any, kind: Any, who: str, **more: Any) -> Any:
+    """At once, or nothing."""
+    return kind(channel.log, channel._drivers, renewer, who, 0, **more)
+
+
+class World:
+    """A channel, those who send and those who receive; all is said to a real server."""
+
+    def __init__(self, app: Penstock, plan: Plan, folder: Path) -> None:
+        self.plan = plan
+        self.chance = random.Random(plan.seed)
+        self.channel: Channel = app.files(f"c{next(_numbers)}")
+        self.paths: list[list[Path]] = []
+        for n, files in enumerate(plan.files):
+            (folder / f"in{n}").mkdir()
+            self.paths.append([folder / f"in{n}" / f"f{n}{at}{'.gz' * packed}" for at, (_, packed) in enumerate(files)])
+            for path, (text, packed) in zip(self.paths[-1], files, strict=True):
+                path.write_bytes(gzip.compress(text, mtime=0) if packed else text)
+        self.folder = folder / "out"
+        self.senders = [self._sender(n) for n in range(len(plan.files))]
+        self.clock = MovableClock(app)
+        renewer: Any = NoRenewer()
+        taken = partial(_taken, self.channel, renewer)
+
+        def blocks() -> Counting:
+            return Counting(self.channel, lambda: taken(Blocks, "blocks"), of_block)
+
+        def lines() -> Counting:
+            spool = folder / "spool"
+            return Counting(self.channel, lambda: taken(Batches, "lines", longest=plan.longest, spool=spool), of_batch)
+
+        def shared() -> Counting:
+            return Counting(self.channel, lambda: self.channel.receiver("shared").blocks(wait=0, share=True), of_block)
+
+        spooled = any(packed and not plan.lines[n] for n, files in enumerate(plan.files) for _, packed in files)
+        self.receivers = {
+            "blocks": [blocks(), blocks()],
+            "lines": [lines()] if spooled else [lines(), lines()],
+            "saved": [Counting(self.channel, lambda: taken(Saving, "saved", folder=self.folder), of_saved)],
+            "shared": [shared(), shared()],
+        }
+
+    def _sender(self, n: int) -> Stepping:
+        return sending(self.channel, self.paths[n], NAMES, lines=self.plan.lines[n], limit=self.plan.window)
+
+    def run(self) -> None:
+        self.channel._drivers.blocking.run(self.channel.log.open(NAMES, self.plan.window, None))
+        for _ in range(30_000):
+            if all(one.ended for one in self.senders):
+                break
+            self._turn()
+        else:
+            raise AssertionError(f"nobody gets on: {self.channel.info()}")
+        assert self.channel.close()
+        while not all(one.ended for one in self._everybody()):
+            self._turn()
+
+    def _everybody(self) -> list[Counting]:
+        return [one for several in self.receivers.values() for one in several]
+
+    def _turn(self) -> None:
+        """Of one of them, which may die, leave or be cancelled; or all stand still for a lease."""
+        sends = [n for n, one in enumerate(self.senders) if not one.ended]
+        receives = [one for one in self._everybody() if not one.ended]
+        who: Any = self.chance.choice([*sends, *receives])
+        fate = self.chance.random()
+        if fate > 1 - self.plan.deaths / 4 or (not sends and fate > 0.98):
+            self._stand_still(receives)
+        elif isinstance(who, int):
+            sent = self.senders[who]
+            if fate < self.plan.deaths:
+                sent.kill()
+                self.senders[who] = self._sender(who)
+            elif not sent.go() and sent.error is not None:
+                raise sent.error
+        elif fate < self.plan.deaths:
+            who.kill()
+        elif fate < self.plan.deaths * 1.5:
+            who.leave()
+        elif fate < self.plan.deaths * 2:
+            who.interrupt()
+        else:
+            who.go()
+
+    def _stand_still(self, receives: list[Counting]) -> None:
+        self.clock.advance(11)
+        for one in receives:
+            if (busy := getattr(one.stream, "_busy", None)) is not None and self.chance.random() < 0.5:
+                busy.valid_until -= 11
+
+    def counted(self, who: str) -> Counter[str]:
+        found: dict[str, int] = self.channel._drivers.blocking.run(self.channel.log.top(who, "seen", 0, 100_000))
+        return Counter(found)
+
+    def wanted(self, who: str) -> Counter[str]:
+        found = Counter[str]()
+        for n, paths in enumerate(self.paths):
+            for path, (text, _) in zip(paths, self.plan.files[n], strict=True):
+                lines = self.plan.lines[n]
+                with Reading(Source(path, path.name), lines=lines) as reading:
+                    blocks = list(reading.blocks())
+                content = b"".join(block.data for block in blocks)
+                assert content == (text if lines else path.read_bytes())
+                if who in {"blocks", "shared"}:
+                    found.update(f"{path.name} {block.offset} {block.data!r}" for block in blocks)
+                elif who == "saved":
+                    found[f"{path.name} {content!r}"] += 1
+                else:
+                    cutter = Lines(self.plan.longest)
+                    given = [*cutter.cut(text), *cutter.rest()]
+                    found.update(f"{path.name} {at} {shown(line)}" for at, line in enumerate(given, 1))
+        return found
+
+
+@pytest.fixture
+def place() -> str:
+    return "valkey"
+
+
+@pytest.fixture
+def app(apps: Apps) -> Any:
+    with apps.make() as made:
+        yield made
+
+
+@given(plan=plans)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_everything_is_received_once_and_whole(app: Penstock, plan: Plan):
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(source, "BLOCK", plan.block)
+        patch.setattr(sender, "LOT", plan.lot)
+        patch.setattr(bindings, "RECORDS", plan.records)
+        patch.setattr(bindings, "ROOM", plan.records * (plan.block + 100))
+        patch.setattr(intake, "AT_ONCE", plan.at_once)
+        world = World(app, plan, Path(folder))
+        world.run()
+        for who, several in world.receivers.items():
+            assert [one.errors for one in several] == [[]] * len(several)
+            assert world.counted(who) == world.wanted(who), who
+        assert [path.name for path in world.folder.iterdir() if path.name.startswith(".")] == []
+        assert [*Path(folder).glob("spool/*")] == []
+        assert world.channel.info().peak <= plan.window
+        world.channel.delete()

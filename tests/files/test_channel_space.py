@@ -1,0 +1,114 @@
+"""Space in a channel, and what is left of one, where somebody died before it did its part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.core.clock import Clock
+from penstock.core.operations import RoundTrip
+from penstock.files.bindings import ChannelLog
+from penstock.messages.keys import LogKeys
+from penstock.settings import MiB, Settings
+from tests.jobs.stand import START
+from tests.messages.test_log_scripts import send
+from tests.servers import Server
+
+CLOCK = Clock(START)
+LOG = ChannelLog(LogKeys("t", "files", "space"), Settings(prefix="t"), CLOCK)
+
+
+def put(*kinds: str, file: str, size: int) -> RoundTrip[Any]:
+    records = [(kind, b"x" * size) for kind in kinds]
+    return LOG.put("path" + file, file, "s", records, fresh=b"", mark="m", place="at" + file, ending="whole")
+
+
+def receive(turn: int, who: str = "ada", **more: Any) -> RoundTrip[Any]:
+    return LOG.receive(who, "penstock/h/1/x", turn, lease=10, limit=0, **more)
+
+
+@pytest.fixture
+def client(store_server: Server) -> Iterator[Any]:
+    store_server.client.flushall()
+    CLOCK.now_ms = START
+    yield store_server.client
+    CLOCK.now_ms = START
+
+
+def run(client: Any, step: RoundTrip[Any]) -> Any:
+    return step.read(send(client, step))
+
+
+@pytest.mark.parametrize("patience", [None, 5])
+def test_a_sender_trims_what_whoever_should_have_did_not(client: Any, patience: float | None):
+    """Who left, or was passed over, held back more than one slice, and nobody else has a reason to come."""
+    run(client, LOG.open(["ada", "bo"], 2 * MiB, patience))
+    for n in range(25):
+        run(client, put("B", *"D" * 199, "E", file=f"f{n}", size=1))
+    run(client, put("B", "D", "E", file="large", size=MiB // 2))
+    run(client, receive(1))
+    run(client, receive(2, acked=run(client, LOG.info()).last))
+    if patience is None:
+        run(client, LOG.part("bo"))  # and dies before it trims the rest
+    CLOCK.now_ms += 60_000
+    for _ in range(4):
+        answer = run(client, put("B", "D", "E", file="new", size=MiB * 15 // 100))
+        if not answer.full:
+            return
+        assert answer.due == 0
+    raise AssertionError("it was not trimmed")
+
+
+def test_one_block_wakes_all_however_many_wait(client: Any):
+    """A script wakes a hundred, and those the others."""
+    run(client, LOG.open([f"r{n}" for n in range(350)], None, None))
+    for n in range(350):
+        run(client, receive(1, f"r{n}", address=f"p/{n}", stay=9))
+        run(client, receive(2, f"r{n}", address=f"p/{n}", stay=9))
+    run(client, put("B", "D", "E", file="f", size=1))
+    woken = set[int]()
+    while found := client.lpop(LOG.keys.inbox + "p", 1000):
+        for n in (int(message.split()[0]) for message in found):
+            woken.add(n)
+            run(client, receive(3, f"r{n}", address=f"p/{n}", stay=9))
+    assert len(woken) == 350
+
+
+@pytest.mark.parametrize("counted", [b"", msgspec.msgpack.encode((1, 0, {}, []))])
+def test_the_end_is_told_to_all_who_share_however_many_wait(client: Any, counted: bytes):
+    def share(token: str, *claims: bytes, n: int, counted: bytes = b"") -> Any:
+        more: dict[str, Any] = {"limit": 9, "counted": counted, "claims": claims}
+        return run(client, LOG.share("ada", token, lease=5, address=f"p/{n}", stay=9, **more))
+
+    run(client, LOG.open(["ada"], None, None))
+    for n in range(350):
+        share(f"1-{n}", n=n)
+    run(client, LOG.close())
+    claims = share("last", n=1000).claims
+    assert share("end", *claims, n=1000, counted=counted).state == "ENDED"
+    ended = set[int]()
+    while found := client.lpop(LOG.keys.inbox + "p", 1000):
+        for n in (int(message.split()[0]) for message in found):
+            assert share(f"2-{n}", n=n).state == "ENDED"
+            ended.add(n)
+    assert len(ended) == 350
+
+
+def test_nothing_of_one_who_was_passed_over_outlives_the_channel(client: Any):
+    run(client, LOG.open(["ada", "bo"], 2 * MiB, 5))
+    run(client, put("B", "D", "E", file="a", size=MiB // 2))
+    run(client, receive(1, "bo"))
+    run(client, receive(2, "bo", acked=1, mark="here"))
+    CLOCK.now_ms += 60_000
+    run(client, receive(1))
+    run(client, receive(2, acked=3))
+    run(client, put("B", "D", "E", file="b", size=MiB // 2))
+    run(client, LOG.close())
+    run(client, receive(3, acked=run(client, LOG.info()).last))
+    assert [receiver.state for receiver in run(client, LOG.info()).receivers] == ["gone", "done"]
+    assert [key for key in client.scan_iter() if client.pttl(key) < 0] == []
+    run(client, LOG.open(["ada"], None, None))
+    assert not [key for key in client.scan_iter() if client.pttl(key) >= 0 and b"producer" not in key]

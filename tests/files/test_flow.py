@@ -1,0 +1,113 @@
+"""What goes to and fro between a channel and who sends and receives: how much at once, and how often."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Penstock
+from penstock.files import intake
+from penstock.files.bindings import Received
+from penstock.files.channel import Channel
+from penstock.files.sender import Progress
+from penstock.messages.log import ROOM
+from tests.conftest import Do, until
+
+
+@pytest.fixture
+async def channel(app: Penstock, do: Do) -> AsyncIterator[Channel]:
+    made = app.files("flow")
+    yield made
+    await do(made.delete)
+
+
+@pytest.fixture
+def pulls(monkeypatch: pytest.MonkeyPatch) -> list[Received]:
+    """Each answer that a receiver took in."""
+    seen: list[Received] = []
+    took = intake.Intake._took
+
+    def noted(self: Any, answer: Received, asked: float) -> Any:
+        seen.append(answer)
+        return took(self, answer, asked)
+
+    monkeypatch.setattr(intake.Intake, "_took", noted)
+    return seen
+
+
+def received(channel: Channel) -> list[bytes]:
+    return [bytes(block) for block in channel.receiver("r").blocks()]
+
+
+async def test_small_files_come_by_hundreds_and_large_ones_by_the_megabyte(
+    channel: Channel, tmp_path: Path, pulls: list[Received]
+):
+    data = [b"%d" % n for n in range(600)] + [os.urandom(3_000_000)] + [b"%d" % n for n in range(100)]
+    for n, content in enumerate(data):
+        (tmp_path / f"{n:04}").write_bytes(content)
+    await channel.send.aio(tmp_path, receivers=["r"], close=True)
+    blocks = await asyncio.to_thread(received, channel)
+    assert b"".join(blocks) == b"".join(data)
+    assert all(sum(len(record.body) for record in pull.records) <= ROOM for pull in pulls)
+    assert sum(len(pull.records) for pull in pulls) == 3 * 700 + 14 + 1
+    assert len(pulls) < 14
+
+
+async def test_where_each_message_ends_is_known_as_long_as_it_is_there(
+    channel: Channel, app: Penstock, do: Do, tmp_path: Path, raw: Any
+):
+    base = channel.log.keys.base
+    (tmp_path / "a").write_bytes(os.urandom(3_000_000))
+    await do(channel.send, tmp_path / "a", receivers=["r", "s"])
+    stream = channel.receiver("r").blocks(wait=0)
+    for who in ("r", "s"):
+        stream = channel.receiver(who).blocks(wait=0)
+        for _ in range(3):
+            await do(stream.fetch)
+            list(stream.taken())
+        await do(stream.settle)
+        entries = [fields for _, fields in raw.xrange(base + "log")]
+        assert raw.lrange(base + "ends", 0, -1) == [fields[b"end"] for fields in entries]
+        info = await do(channel.info)
+        assert info.bytes == sum(32 + len(fields[b"by"]) + len(fields[b"body"]) for fields in entries)
+    assert 0 < len(entries) < 14
+
+
+async def test_a_sender_at_a_full_window_is_woken_for_a_part_of_it_and_not_for_each_megabyte(
+    channel: Channel, do: Do, tmp_path: Path
+):
+    size = 24 << 20
+    (tmp_path / "a").write_bytes(os.urandom(size))
+    told: list[Progress] = []
+    await do(channel.open, ["r"], limit=8 << 20)
+    sending = asyncio.create_task(do(channel.send, tmp_path / "a", close=True, progress=told.append))
+    got = 0
+    stream = channel.receiver("r").blocks()
+    while got < size:
+        await until(lambda: sending.done() or (told and told[-1].waiting))
+        await do(stream.fetch)
+        got += sum(map(len, stream.taken()))
+    await do(stream.settle)
+    await sending
+    lots = sum(not progress.waiting for progress in told)
+    assert lots == 25
+    assert 1 <= len(told) - lots <= (lots - 7) // 2 + 1
+    assert max(progress.held for progress in told) <= 8 << 20
+
+
+async def test_a_server_that_forgot_its_scripts_is_given_them_and_answers_with_the_blocks(
+    channel: Channel, do: Do, tmp_path: Path, nodes: list[Any]
+):
+    (tmp_path / "a").write_bytes(content := os.urandom(2_500_000))
+    await do(channel.send, tmp_path / "a", receivers=["r"], close=True)
+    stream, got = channel.receiver("r").blocks(), b""
+    while len(got) < len(content):
+        for node in nodes:
+            node.script_flush()
+        await do(stream.fetch)
+        got += b"".join(stream.taken())
+    await do(stream.settle)
+    assert got == content

@@ -1,0 +1,123 @@
+"""Lines out of bytes that come in any pieces."""
+
+import time
+import tracemalloc
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from penstock.files.lines import CutLine, Lines
+
+
+def expected(data: bytes, longest: int) -> list[bytes]:
+    """The rules again, on all of the data at once."""
+    *ended, last = data.split(b"\n")
+    lines = [line.removesuffix(b"\r") for line in ended] + [last] * bool(last)
+    return [CutLine(line[:longest]) if len(line) > longest else line for line in lines]
+
+
+def cut(data: bytes, places: list[int], longest: int = 1 << 20) -> list[bytes]:
+    reader = Lines(longest)
+    places = [0, *sorted(min(place, len(data)) for place in places), len(data)]
+    found = [line for start, end in pairwise(places) for line in reader.cut(data[start:end])]
+    return found + reader.rest()
+
+
+def typed(lines: list[bytes]) -> list[tuple[type, bytes]]:
+    return [(type(line), line) for line in lines]
+
+
+@settings(max_examples=500)
+@given(
+    data=st.lists(st.sampled_from([b"\n", b"\r", b"\r\n", b"a", b"bc", b"\0", b"\xff" * 5]), max_size=40).map(b"".join),
+    places=st.lists(st.integers(0, 60), max_size=12),
+    longest=st.integers(1, 9),
+)
+@example(data=b"abc\r\n", places=[4], longest=3)
+@example(data=b"abc\r\n", places=[], longest=3)
+@example(data=b"abc\rd\n", places=[4], longest=3)
+@example(data=b"abc\r", places=[3], longest=3)
+@example(data=b"abcd\n", places=[], longest=3)
+@example(data=b"\r\r\n\r", places=[1, 2, 3], longest=1)
+@example(data=b"ab\r\r\n", places=[2, 3, 4], longest=3)
+@example(data=b"ab\ncdefg\nh", places=[4], longest=2)
+def test_any_split_of_any_bytes_gives_the_same_lines(data, places, longest):
+    assert typed(cut(data, places, longest)) == typed(expected(data, longest))
+
+
+@given(
+    data=st.binary(max_size=300).map(lambda data: data.replace(b"\x01", b"\n")), places=st.lists(st.integers(0, 300))
+)
+def test_any_bytes_are_a_line(data, places):
+    assert cut(data, places) == expected(data, 1 << 20)
+
+
+def test_lines_lose_their_ends_and_nothing_else():
+    assert cut(b"a\nb\r\n\n\rc\r\r\n\xff\xfe\n d", []) == [b"a", b"b", b"", b"\rc\r", b"\xff\xfe", b" d"]
+
+
+@pytest.mark.parametrize("data", [b"", b"a\n", b"a", b"\n", b"a\r\n"])
+def test_there_is_no_line_after_the_last(data):
+    assert cut(data, []) == ([b"" if data == b"\n" else b"a"] if data else [])
+
+
+def test_what_is_carried_is_counted_from_the_line_s_beginning():
+    reader = Lines(3)
+    carried = []
+    for data in (b"ab\ncd", b"ef", b"gh", b"ij", b"\nk\n", b"", b"l"):
+        reader.cut(data)
+        carried.append((len(reader.carried), reader.inside))
+    assert carried == [(2, False), (4, False), (0, True), (0, True), (0, False), (0, False), (1, False)]
+    assert (reader.rest(), reader.carried, reader.rest()) == ([b"l"], b"", [])
+
+
+def test_another_reader_goes_on_inside_of_a_line_that_was_given():
+    first = Lines(3)
+    assert typed(first.cut(b"a\nbcdefg")) == [(bytes, b"a"), (CutLine, b"bcd")]
+    second = Lines(3, inside=first.inside)
+    assert second.cut(b"hij") + second.cut(b"k\r\nl\n") == [b"l"]
+
+
+def test_a_reader_takes_the_next_file_after_the_rest_of_one():
+    reader = Lines()
+    assert reader.cut(b"a\nb") + reader.rest() + reader.cut(b"c\n") == [b"a", b"b", b"c"]
+
+
+def test_a_line_of_any_length_takes_no_more_memory_than_the_longest():
+    reader, piece = Lines(100_000), b"x" * 250_000
+    tracemalloc.start()
+    lines = [line for _ in range(200) for line in reader.cut(piece)]
+    [line, last] = lines + reader.cut(b"\nb\n")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (type(line), line, last) == (CutLine, piece[:100_000], b"b")
+    assert peak < 700_000
+
+
+def test_a_long_line_in_tiny_pieces_takes_time_in_proportion():
+    reader = Lines()
+    began = time.monotonic()
+    for _ in range(200_000):
+        reader.cut(b"abcde")
+    assert len(reader.rest()[0]) == 1_000_000
+    assert time.monotonic() - began < 10
+
+
+def test_a_block_of_whole_lines_is_split_without_a_further_copy():
+    """Peak memory: the lines themselves, and no second copy of the block."""
+    block = (b"x" * 199 + b"\n") * 50_000
+    lines = 50_000 * (33 + 199 + 8)
+    tracemalloc.start()
+    found = Lines(1 << 24).cut(block)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(found) == 50_000
+    assert peak < lines + len(block) / 2
+
+
+@pytest.mark.parametrize("longest", [0, -1])
+def test_a_line_has_room_for_a_byte(longest):
+    with pytest.raises(ValueError, match=r"Lines\(longest=.*\): at least 1 byte"):
+        Lines(longest)

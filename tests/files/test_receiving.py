@@ -1,0 +1,686 @@
+"""What a receiver makes of a channel: files in a folder, lines, batches; alone, in turn with others, or with them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import gzip
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import pytest
+
+from penstock import Channel, CutLine, FileDamaged, FilesError, Penstock, file_digest
+from penstock.files import sender, source
+from penstock.files.blocks import ABORT, BEGIN, DATA, END, START, Ending, Header, Manifest, pack, pack_block
+from penstock.files.sharing import Sharing
+from penstock.files.stream import Stream
+from penstock.settings import MiB
+from tests.chaos.hatchery import ROOT
+from tests.conftest import Do, Time, commands
+from tests.files.stepping import sending
+from tests.servers import Server, eventually
+
+NAMES = [
+    "../x",
+    "/x",
+    "a/../../x",
+    "a//b",
+    "./a",
+    ".",
+    "..",
+    "",
+    "a/",
+    ".penstock-r/x",
+    "nul\0byte",
+    "x" * 300,
+    "taken/x",
+]
+
+ONE = Header("x", 0, -1, False, False, hashlib.sha256(b"x").digest())
+"""Of a block that is sound."""
+
+BOMB = pack_block(Header("x", 0, -1, False, True, hashlib.sha256(bytes(2 * MiB)).digest()), bytes(2 * MiB))
+
+
+@pytest.fixture
+def place() -> str:
+    return "valkey"
+
+
+@pytest.fixture
+def channel(app: Penstock) -> Channel:
+    return app.files("access")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "BLOCK", 100)
+    monkeypatch.setattr(sender, "LOT", 2)
+
+
+async def gather(face: str, stream: Any) -> list[Any]:
+    if face == "aio":
+        return [item async for item in stream]
+    return await anyio.to_thread.run_sync(lambda: list(stream))
+
+
+async def following(face: str, stream: Any) -> Any:
+    return await (stream.__anext__() if face == "aio" else anyio.to_thread.run_sync(stream.__next__))
+
+
+class Entered:
+    """`with` or `async with`."""
+
+    def __init__(self, face: str, stream: Any) -> None:
+        self._face, self._stream = face, stream
+
+    async def __aenter__(self) -> None:
+        await (self._stream.__aenter__() if self._face == "aio" else anyio.to_thread.run_sync(self._stream.__enter__))
+
+    async def __aexit__(self, *why: object) -> None:
+        if self._face == "aio":
+            await self._stream.__aexit__(*why)
+        else:
+            await anyio.to_thread.run_sync(self._stream.__exit__, *why)
+
+
+def hidden(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.name.startswith(".")] if folder.exists() else []
+
+
+# --- save ---
+
+
+async def test_nothing_is_there_under_its_name_before_it_is_whole(
+    channel: Channel, do: Do, face: str, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
+):
+    path, out = tmp_path / "log", tmp_path / "out"
+    path.write_bytes(os.urandom(1000))
+    out.mkdir()
+    (out / "log").write_bytes(b"an older one")
+    await do(channel.send, path, receivers=["r"], close=True)
+    replace = os.replace
+    seen: list[bytes] = []
+
+    def publish(part: Path, final: Path) -> None:
+        seen.extend((final.read_bytes(), part.read_bytes()))
+        replace(part, final)
+
+    monkeypatch.setattr(os, "replace", publish)
+    (saved,) = await gather(face, channel.receiver("r").save(out))
+    assert seen == [b"an older one", path.read_bytes()]
+    assert (saved.path, saved.path.read_bytes()) == (out / "log", path.read_bytes())
+    assert hidden(out) == []
+
+
+async def test_a_name_that_leaves_the_folder_or_cannot_be_is_told_once_and_the_next_goes_on(
+    channel: Channel, do: Do, face: str, tmp_path: Path
+):
+    out = tmp_path / "in" / "out"
+    out.mkdir(parents=True)
+    (out / "taken").write_bytes(b"a file")
+    await do(channel.open, ["r"])
+    for n, name in enumerate([*NAMES, "good"]):
+        records = [(BEGIN, pack(Manifest(name, 0, False))), (END, pack(Ending(0, 0, START)))]
+        put = channel.log.put(f"k{n}", f"f{n}", "t", records, fresh=b"", mark="", place=f"p{n}", ending="-")
+        await anyio.to_thread.run_sync(channel._drivers.blocking.run, put)
+    await do(channel.close)
+    told, saved = [], []
+    stream = channel.receiver("r").save(out)
+    for _ in range(len(NAMES) + 1):
+        try:
+            saved += await gather(face, stream)
+        except FilesError as error:
+            told.append(str(error))
+    assert len(told) == len(NAMES)
+    assert [one.name for one in saved] == ["good"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["good", "in", "out", "taken"]
+
+
+async def test_text_of_gzip_is_saved_under_the_name_of_the_text(channel: Channel, do: Do, face: str, tmp_path: Path):
+    path = tmp_path / "a.log.gz"
+    path.write_bytes(gzip.compress(b"one\ntwo\n"))
+    await do(channel.send_lines, path, receivers=["r"])
+    await do(channel.send, path, close=True)
+    saved = await gather(face, channel.receiver("r").save(tmp_path / "out"))
+    assert [(one.path.name, one.path.read_bytes()) for one in saved] == [
+        ("a.log", b"one\ntwo\n"), ("a.log.gz", path.read_bytes()),
+    ]  # fmt: skip
+    assert saved[1].digest == file_digest(path)
+    assert hidden(tmp_path / "out") == []
+
+
+async def test_what_a_saved_log_grew_by_comes_behind_it_also_after_a_crash(
+    channel: Channel, do: Do, face: str, tmp_path: Path
+):
+    path, out = tmp_path / "log", tmp_path / "out"
+    for text in (b"one\n", b"two\n"):
+        with path.open("ab") as file:
+            file.write(text)
+        await do(channel.send_lines, path, receivers=["r"])
+        first = channel.receiver("r").save(out, wait=5)
+        saved = await following(face, first)
+        assert saved.path.read_bytes() == path.read_bytes()
+        gone = weakref.ref(first)
+        del first, saved  # it dies before the server knows, and all comes again
+        while gone() is not None:  # the thread it last worked in may hold it for a moment
+            await anyio.sleep(0.01)
+            gc.collect()
+        (again,) = await gather(face, channel.receiver("r").save(out, wait=0))
+        assert again.path.read_bytes() == path.read_bytes()
+    os.truncate(out / "log", 3)
+    with path.open("ab") as file:
+        file.write(b"three\n")
+    await do(channel.send_lines, path)
+    with pytest.raises(FileDamaged, match="first 8 bytes were sent before"):
+        await gather(face, channel.receiver("r").save(out, wait=0))
+
+
+async def test_what_a_log_grew_by_is_not_put_behind_another_file_of_its_name(
+    channel: Channel, do: Do, face: str, tmp_path: Path
+):
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    logs.mkdir()
+    older, log = logs / "log.1", logs / "log"
+    older.write_bytes(b"yesterday\n" * 50)
+    log.write_bytes(b"today\n" * 10)
+    await do(channel.send_lines, logs, receivers=["r"])
+    assert len(await gather(face, channel.receiver("r").save(out, wait=0))) == 2
+    older.rename(logs / "log.2")
+    with log.rename(logs / "log.1").open("ab") as file:
+        file.write(b"later\n" * 10)
+    await do(channel.send_lines, logs)
+    with pytest.raises(FileDamaged, match=r"log\.1: its first 60 bytes were sent before"):
+        await gather(face, channel.receiver("r").save(out, wait=0))
+    assert (out / "log.1").read_bytes() == b"yesterday\n" * 50
+
+
+async def test_a_saved_file_and_its_name_are_on_disk_before_it_is_given(
+    channel: Channel, do: Do, face: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    logs, out = [tmp_path / side / "log" for side in ("a", "b")], tmp_path / "out"
+    for log in logs:
+        log.parent.mkdir()
+        log.write_bytes(b"one\n")
+    await do(channel.send, logs, receivers=["r"], close=True)
+    kept, fsync = list[int](), os.fsync
+
+    def noted(file: int) -> None:
+        kept.append(os.fstat(file).st_ino)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    for saved in await gather(face, channel.receiver("r").save(out)):
+        assert {path.stat().st_ino for path in (saved.path, saved.path.parent, out)} <= set(kept)
+
+
+async def test_shared_blocks_are_unpacked_aside(
+    channel: Channel, do: Do, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "log").write_bytes(b"one\n")
+    await do(channel.send_lines, tmp_path / "log", receivers=["r"], close=True)
+    work, threads = Sharing._work, list[threading.Thread]()
+
+    def noted(sharing: Sharing[Any]) -> None:
+        threads.append(threading.current_thread())
+        work(sharing)
+
+    monkeypatch.setattr(Sharing, "_work", noted)
+    assert [batch async for batch in channel.receiver("r").batches(share=True)] == [[b"one"]]
+    assert threading.main_thread() not in threads
+
+
+async def test_a_link_in_place_of_the_hidden_folder_is_not_followed(
+    channel: Channel, do: Do, face: str, tmp_path: Path
+):
+    path, out, theirs = tmp_path / "log", tmp_path / "out", tmp_path / "theirs"
+    path.write_bytes(b"one\n")
+    theirs.mkdir()
+    (theirs / "key").write_bytes(b"secret")
+    await do(channel.send, path, receivers=["r"])
+    saving = channel.receiver("r").save(out, wait=0)
+    out.mkdir()
+    saving._parts.path.symlink_to(theirs)
+    with pytest.raises(FilesError, match="is a link"):
+        await gather(face, saving)
+    assert [path.name for path in theirs.iterdir()] == ["key"]
+
+
+async def test_a_link_in_place_of_the_folder_for_temporary_files_is_refused(
+    channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / f"penstock-{os.getuid()}").symlink_to(tmp_path / "mine")
+    with pytest.raises(FilesError, match="name a folder with spool="):
+        channel.receiver("r").lines()
+
+
+FOREIGN: list[tuple[str, list[tuple[str, bytes]]]] = [
+    ("../../x", [(BEGIN, pack(Manifest("x", 1, False))), (DATA, pack_block(ONE, b"x"))]),
+    ("x" * 300, [(BEGIN, pack(Manifest("x", 1, False))), (DATA, pack_block(ONE, b"x"))]),
+    ("f", [(BEGIN, pack(Manifest("x", 1, False))), (DATA, b"\0\2zz")]),
+    ("f", [(BEGIN, pack(Manifest("x" * 300, 1, False, False, 5)))]),
+    ("f", [(BEGIN, pack(Manifest("x", 1, False, False, -5)))]),
+    ("f", [(BEGIN, pack(Manifest("x", 1, False))), (ABORT, b"\xff")]),
+    ("f", [(BEGIN, pack(Manifest("x", 1, False))), (DATA, BOMB)]),
+]
+
+
+@pytest.mark.parametrize(("file", "records"), FOREIGN)
+async def test_records_that_no_sender_of_ours_makes_are_told_once_and_the_next_file_comes(
+    channel: Channel, do: Do, face: str, tmp_path: Path, file: str, records: list[tuple[str, bytes]]
+):
+    good, out = tmp_path / "good", tmp_path / "a" / "b" / "out"
+    good.write_bytes(b"good")
+    await do(channel.open, ["r"])
+    put = channel.log.put("k", file, "t", records, fresh=b"", mark="", place="p", ending="-")
+    await anyio.to_thread.run_sync(channel._drivers.blocking.run, put)
+    await do(channel.send, good, close=True)
+    saving = channel.receiver("r").save(out)
+    with pytest.raises(FilesError):
+        await gather(face, saving)
+    (saved,) = await gather(face, saving)
+    assert saved.path.read_bytes() == b"good"
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["good", "good"]
+
+
+async def test_two_channels_may_save_in_one_folder_under_one_name_of_a_receiver(
+    app: Penstock, do: Do, face: str, tmp_path: Path, small: None
+):
+    path, out = tmp_path / "log", tmp_path / "out"
+    path.write_bytes(os.urandom(1000))
+    one, other = app.files("one"), app.files("other")
+    await do(one.open, ["r"])
+
+    def die(_: Any) -> None:
+        raise KeyError("in the middle")
+
+    with pytest.raises(KeyError):
+        await do(one.send, path, progress=die)
+    assert await gather(face, one.receiver("r").save(out, wait=0)) == []
+    await do(other.send, path, receivers=["r"], close=True)
+    assert len(await gather(face, other.receiver("r").save(out))) == 1
+    await do(one.send, path, close=True)
+    (saved,) = await gather(face, one.receiver("r").save(out))
+    assert saved.path.read_bytes() == path.read_bytes()
+    assert hidden(out) == []
+
+
+# --- lines ---
+
+ENDS = b"unix\ndos\r\nempty\n\n\r\nlone\rcr\n\xff\xfe\nlong " + b"x" * 500 + b"\n\xc3\xa9\nlast"
+LINES = [b"unix", b"dos", b"empty", b"", b"", b"lone\rcr", b"\xff\xfe", b"long " + b"x" * 45, b"\xc3\xa9", b"last"]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("verb", ["send", "send_lines"])
+async def test_lines_of_any_end_are_the_same_however_they_were_sent(
+    channel: Channel, do: Do, face: str, tmp_path: Path, small: None, verb: str, packed: bool
+):
+    path = tmp_path / ("log.gz" if packed else "log")
+    path.write_bytes(gzip.compress(ENDS) if packed else ENDS)
+    await do(getattr(channel, verb), path, receivers=["r", "s", "b"], close=True)
+    lines = await gather(face, channel.receiver("r").lines(longest=50, spool=tmp_path / "spool"))
+    assert lines == LINES
+    assert [type(line) for line in lines] == [CutLine if len(line) == 50 else bytes for line in LINES]
+    text = await gather(face, channel.receiver("s").lines(encoding="utf-8", longest=50))
+    assert (text[0], text[6], text[8]) == ("unix", b"\xff\xfe", "é")
+    batches = await gather(face, channel.receiver("b").batches())
+    assert [batch.first for batch in batches] == [1, *(b.first + len(b) for b in batches)][:-1]
+    assert {batch.file for batch in batches} == {path.name}
+    assert hidden(tmp_path / "spool") == []
+
+
+async def test_files_of_several_senders_come_between_each_other_and_none_waits_for_another(
+    channel: Channel, do: Do, face: str, tmp_path: Path
+):
+    """Each lot ends within a line, and the window has room for one more alone."""
+    paths = [tmp_path / name for name in "abc"]
+    for path in paths:
+        path.write_bytes(b"".join(b"%s %d %s\n" % (path.name.encode(), n, b"x" * 990) for n in range(3000)))
+    await do(channel.open, ["r"], limit=2 * MiB)
+    sends = [
+        asyncio.create_task(do(verb, path))
+        for verb, path in zip((channel.send, channel.send, channel.send_lines), paths, strict=True)
+    ]
+    found: dict[bytes, list[int]] = {}
+    stream = channel.receiver("r").lines()
+    reading = asyncio.create_task(gather(face, stream))
+    async with asyncio.timeout(60):
+        await asyncio.gather(*sends)
+        await do(channel.close)
+        for line in await reading:
+            name, number, _ = line.split()
+            found.setdefault(name, []).append(int(number))
+    assert found == {name: list(range(3000)) for name in (b"a", b"b", b"c")}
+
+
+async def test_a_line_that_is_longer_than_the_window_passes_through_it(
+    channel: Channel, do: Do, face: str, tmp_path: Path
+):
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * (5 * MiB) + b"\nnext\n")
+    await do(channel.open, ["r"], limit=2 * MiB)
+    sent = asyncio.create_task(do(channel.send, path, close=True))
+    async with asyncio.timeout(60):
+        lines = await gather(face, channel.receiver("r").lines(longest=4 * MiB))
+        await sent
+    assert [(len(line), type(line).__name__) for line in lines] == [(4 * MiB, "CutLine"), (4, "bytes")]
+
+
+@pytest.mark.parametrize("wait", [0, 0.3])
+async def test_a_loop_that_waits_for_a_time_ends_and_another_goes_on(
+    channel: Channel, do: Do, face: str, tmp_path: Path, wait: float
+):
+    path = tmp_path / "log"
+    path.write_bytes(b"1\n2\n")
+    assert await gather(face, channel.receiver("r").lines(wait=wait)) == []
+    await do(channel.send_lines, path, receivers=["r"])
+    for wanted in ([b"1", b"2"], []):
+        began = time.monotonic()
+        assert await gather(face, channel.receiver("r").lines(wait=wait)) == wanted
+        assert time.monotonic() - began < wait + 5
+
+
+@pytest.mark.parametrize("left", ["with", "with, by an error", "break"])
+async def test_a_loop_that_is_left_settles_what_was_done_with_and_no_more(
+    channel: Channel, do: Do, face: str, tmp_path: Path, small: None, left: str
+):
+    path = tmp_path / "log"
+    path.write_bytes(b"".join(b"%d" % n * 100 for n in range(6)))
+    await do(channel.send, path, receivers=["r"], close=True)
+
+    async def three() -> None:
+        stream = channel.receiver("r").blocks()
+        if left == "break":
+            for _ in "123":
+                await following(face, stream)
+            return
+        async with Entered(face, stream):
+            for _ in "123":
+                await following(face, stream)
+            if "error" in left:
+                raise KeyError("in the third")
+
+    with contextlib.suppress(KeyError):
+        await three()
+    rest = await gather(face, channel.receiver("r").blocks())
+    first = {"with": b"3", "with, by an error": b"2", "break": b"0"}[left]
+    assert b"".join(rest) == path.read_bytes()[100 * int(first) :]
+
+
+async def test_lines_that_were_given_and_not_the_rest_of_their_batch_come_again(
+    channel: Channel, do: Do, face: str, tmp_path: Path
+):
+    path = tmp_path / "log"
+    path.write_bytes(b"1\n2\n3\n")
+    await do(channel.send, path, receivers=["r"], close=True)
+
+    def one() -> Any:
+        with channel.receiver("r").lines() as lines:
+            return next(iter(lines))
+
+    async def aio_one() -> Any:
+        async with channel.receiver("r").lines() as lines:
+            return await anext(aiter(lines))
+
+    assert await (aio_one() if face == "aio" else anyio.to_thread.run_sync(one)) == b"1"
+    assert await gather(face, channel.receiver("r").lines()) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [gzip.compress(b"a\n" * 100)[:-4], gzip.compress(b"a\n" * 100) + b"x", b"\x1f\x8bno"],
+    ids=["cut", "more", "none"],
+)
+async def test_gzip_that_was_sent_as_bytes_and_is_damaged_is_told_by_name(
+    channel: Channel, do: Do, face: str, tmp_path: Path, text: bytes
+):
+    bad, good = tmp_path / "bad.gz", tmp_path / "good.gz"
+    bad.write_bytes(text)
+    good.write_bytes(gzip.compress(b"good\n"))
+    await do(channel.send, [bad, good], receivers=["r"], close=True)
+    stream = channel.receiver("r").batches(spool=tmp_path / "spool")
+    with pytest.raises(FileDamaged, match=r"bad\.gz"):
+        await gather(face, stream)
+    (batch,) = await gather(face, stream)
+    assert (batch.file, [*batch]) == ("good.gz", [b"good"])
+    assert hidden(tmp_path / "spool") == []
+
+
+# --- several share one receiver ---
+
+
+async def test_each_block_goes_to_one_of_those_who_share_and_to_another_if_that_dies(
+    channel: Channel, do: Do, face: str, tmp_path: Path, small: None, clock: Time
+):
+    path = tmp_path / "log"
+    path.write_bytes(b"".join(b"%04d\n" % n for n in range(400)))
+    await do(channel.send_lines, path, receivers=["r"], close=True)
+    dead = channel.receiver("r").blocks(share=True, lease=10)
+    first = await following(face, dead)
+    others = [channel.receiver("r").blocks(share=True, lease=10, wait=0) for _ in range(3)]
+    found = [block for blocks in await asyncio.gather(*(gather(face, one) for one in others)) for block in blocks]
+    assert len({block.offset for block in found}) == len(found) < 20
+    assert first.offset not in {block.offset for block in found}
+    clock.advance(11)
+    found += await gather(face, channel.receiver("r").blocks(share=True))
+    assert b"".join(sorted(found)) == path.read_bytes()
+    assert await gather(face, channel.receiver("r").blocks(share=True)) == []
+    await do(dead.settle)  # it wakes, and what it had is another's
+
+
+async def test_what_was_sent_as_bytes_has_no_lines_to_share(channel: Channel, do: Do, face: str, tmp_path: Path):
+    path = tmp_path / "log"
+    path.write_bytes(b"1\n2\n")
+    await do(channel.send, path, receivers=["r"], close=True)
+    with pytest.raises(FilesError, match=r"log was sent as bytes.*share needs send_lines"):
+        await gather(face, channel.receiver("r").lines(share=True))
+
+
+# --- one stands in for another ---
+
+
+async def test_a_second_process_waits_and_goes_on_where_the_first_has_left(
+    channel: Channel, do: Do, face: str, tmp_path: Path, small: None, nodes: list[Any]
+):
+    path = tmp_path / "log"
+    path.write_bytes(b"".join(b"%d" % n * 100 for n in range(6)))
+    await do(channel.send, path, receivers=["r"], close=True)
+    first: Stream[Any] = channel.receiver("r").blocks()
+    got = [await following(face, first) for _ in "123"]
+    assert await gather(face, channel.receiver("r").blocks(wait=0)) == []
+    waiting = asyncio.create_task(gather(face, channel.receiver("r").blocks()))
+    await asyncio.sleep(0.3)
+    before = sum(map(commands, nodes))
+    await asyncio.sleep(1)
+    assert sum(map(commands, nodes)) - before <= 1
+    assert not waiting.done()
+    began = time.monotonic()
+    await do(first.settle)
+    async with asyncio.timeout(30):
+        rest = await waiting
+    assert time.monotonic() - began < 5
+    assert b"".join(got[:2] + rest) == path.read_bytes()
+
+
+async def test_who_stood_still_for_a_lease_drops_what_it_holds(
+    channel: Channel, do: Do, face: str, tmp_path: Path, small: None, clock: Time
+):
+    out, paths = tmp_path / "out", [tmp_path / name for name in "abc"]
+    for path in paths:
+        path.write_bytes(os.urandom(500))
+    await do(channel.send, paths, receivers=["r"], close=True)
+    frozen = channel.receiver("r").save(out)
+    first = await following(face, frozen)
+    assert first.name == "a"
+    assert frozen._busy is not None
+    frozen._busy.kept = False  # as if nothing moved for eleven seconds
+    frozen._busy.valid_until -= 11
+    clock.advance(11)
+    rest = await gather(face, channel.receiver("r").save(out))
+    assert [saved.name for saved in rest] == ["a", "b", "c"]
+    for path in out.iterdir():
+        path.write_bytes(b"changed since")
+    assert await gather(face, frozen) == []
+    assert {path.read_bytes() for path in out.iterdir()} == {b"changed since"}
+    assert {one.state for one in (await do(channel.info)).receivers} == {"done"}
+
+
+async def test_who_stood_still_and_was_not_missed_goes_on(
+    channel: Channel, do: Do, face: str, tmp_path: Path, small: None, clock: Time
+):
+    path = tmp_path / "log"
+    path.write_bytes(os.urandom(500))
+    await do(channel.send, path, receivers=["r"], close=True)
+    stream: Any = channel.receiver("r").blocks()
+    first = await following(face, stream)
+    stream._busy.valid_until -= 11
+    clock.advance(11)
+    assert first + b"".join(await gather(face, stream)) == path.read_bytes()
+
+
+async def test_a_cancelled_wait_may_be_taken_up_again(channel: Channel, tmp_path: Path):
+    path = tmp_path / "log"
+    path.write_bytes(b"1\n")
+    await channel.open.aio(["r"])
+    stream = channel.receiver("r").lines()
+    one = channel.receiver("r").batches()
+    waiting = asyncio.create_task(one.__anext__())
+    await asyncio.sleep(0.2)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await channel.send.aio(path, close=True)
+    assert [*await one.__anext__()] == [b"1"]
+    await one.settle.aio()  # the loop has not come back for the next
+    assert [line async for line in stream] == [b"1"]
+
+
+async def test_a_wait_that_is_cancelled_within_a_file_goes_on_there(
+    channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(source, "BLOCK", 7)
+    path = tmp_path / "log"
+    path.write_bytes(b"one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\n")
+
+    def die(_: Any) -> None:
+        raise KeyError("in the middle")
+
+    with pytest.raises(KeyError):
+        await channel.send.aio(path, receivers=["r"], progress=die)
+    stream = channel.receiver("r").batches()
+    found = [line for _ in range(4) for line in await anext(stream)]
+    waiting = asyncio.create_task(anext(stream))
+    await asyncio.sleep(0.2)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await channel.send.aio(path, close=True)
+    found += [line async for batch in stream for line in batch]
+    assert found == path.read_bytes().split()
+
+
+async def test_a_cancelled_send_goes_on_when_it_is_called_again(channel: Channel, tmp_path: Path):
+    path = tmp_path / "log"
+    path.write_bytes(os.urandom(3 * MiB))
+    waiting = asyncio.create_task(channel.send.aio(path, receivers=["r"], limit=2 * MiB))
+    info: Any = None
+    async with asyncio.timeout(30):
+        while info is None or info.bytes < MiB:
+            await asyncio.sleep(0.05)
+            try:
+                info = await channel.info.aio()
+            except FilesError:
+                continue
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    again = asyncio.create_task(channel.send.aio(path, close=True))
+    assert b"".join([block async for block in channel.receiver("r").blocks()]) == path.read_bytes()
+    assert (await again).files[0].resumed
+
+
+# --- processes that die ---
+
+RECEIVE = """
+import sys
+from penstock import Penstock, Settings
+address, out, lease = sys.argv[1:]
+app = Penstock(address, prefix="p", settings=Settings(lease=float(lease)))
+for saved in app.files("c").receiver("r").save(out):
+    print(saved.name, flush=True)
+"""
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for one in started:
+        with one:
+            one.kill()
+
+
+def test_killed_inside_a_file_its_stand_by_goes_on_there_at_once_and_one_that_was_frozen_changes_nothing(
+    server: Server, tmp_path: Path, processes: list[subprocess.Popen[str]]
+):
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    data = random.Random(7).randbytes(7 * MiB)
+    (folder / "big").write_bytes(data)
+    (folder / "small").write_bytes(b"small")
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+
+    def receive(lease: float) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", RECEIVE, server.address, str(out), str(lease)]
+        processes.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True))
+        return processes[-1]
+
+    with Penstock(server.address, prefix="p") as app:
+        channel = app.files("c")
+        first = sending(channel, [folder / "big"], ["r"], limit=2 * MiB, close=True)
+
+        def pulled(upto: int) -> bool:
+            first.go()
+            return channel.info().last - channel.info().receivers[0].behind >= upto
+
+        for _ in range(6):
+            first.go()
+        one = receive(60)
+        eventually(lambda: pulled(8))
+        two = receive(2)
+        time.sleep(0.7)
+        began = time.monotonic()
+        one.send_signal(signal.SIGKILL)
+        one.wait()
+        eventually(lambda: pulled(16))
+        assert time.monotonic() - began < 30  # and no lease of a minute
+        assert not (out / "big").exists()
+        two.send_signal(signal.SIGSTOP)
+        three = receive(60)
+        first.run()
+        assert first.error is None
+        eventually(lambda: three.poll() is not None)
+        assert three.communicate()[0] == "big\n"
+        assert (out / "big").read_bytes() == data
+        two.send_signal(signal.SIGCONT)
+        eventually(lambda: two.poll() is not None)
+        assert two.communicate()[0] == ""
+        assert (out / "big").read_bytes() == data
+        assert hidden(out) == []
+        assert channel.delete()

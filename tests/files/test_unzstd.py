@@ -1,0 +1,172 @@
+"""Zstandard files of any shape: what comes out is what went in, or an error."""
+
+import hashlib
+import random
+import sys
+import time
+import tracemalloc
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import FileDamaged, FilesError
+from penstock.files.source import Reading, Source
+from penstock.files.unzstd import Unzstd
+
+LIBRARY = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+TEXT = b"".join(b"%d %s\n" % (n, b"x" * (n % 61)) for n in range(400))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def zstd() -> Any:
+    return pytest.importorskip(LIBRARY)
+
+
+def frame(text: bytes, level: int = 3) -> bytes:
+    library = import_module(LIBRARY)
+    parameter = library.CompressionParameter
+    return library.compress(text, options={parameter.compression_level: level, parameter.checksum_flag: 1})
+
+
+def skipped(length: int) -> bytes:
+    return b"\x50\x2a\x4d\x18" + length.to_bytes(4, "little") + bytes(length)
+
+
+def pieces(data: bytes, cuts: list[int] | None = None, most: int = 64 * 1024) -> list[bytes]:
+    inflater = Unzstd("a.zst", most)
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts or []), len(data)]
+    found = [piece for start, end in pairwise(places) for piece in inflater.feed(data[start:end])]
+    inflater.end()
+    return found
+
+
+Cuts = st.lists(st.integers(0, 3000), max_size=8)
+
+
+@given(
+    parts=st.lists(st.tuples(st.binary(max_size=600), st.sampled_from([-5, 1, 19])), min_size=1, max_size=5),
+    between=st.integers(-1, 20),
+    cuts=Cuts,
+    most=st.integers(1, 700),
+)
+def test_any_frames_in_any_split_give_their_text(parts, between, cuts, most):
+    gap = skipped(between) if between >= 0 else b""
+    packed = gap.join(frame(part, level) for part, level in parts)
+    found = pieces(packed, cuts, most)
+    assert b"".join(found) == b"".join(part for part, _ in parts)
+    assert all(0 < len(piece) <= most for piece in found)
+
+
+@given(cut=st.integers(1), cuts=Cuts)
+def test_a_file_that_was_cut_off_is_told_wherever(cut, cuts):
+    packed = frame(TEXT)
+    for before in (b"", packed):
+        with pytest.raises(FileDamaged, match=r"^a\.zst is damaged: it ends at byte [\d,]+, inside of frame [12]"):
+            pieces(before + packed[: 1 + cut % (len(packed) - 1)], cuts)
+
+
+@given(place=st.integers(0), change=st.integers(1, 255), cuts=Cuts)
+def test_a_changed_byte_changes_nothing_or_is_told(place, change, cuts):
+    packed = bytearray(frame(TEXT) + frame(TEXT[:900], 1))
+    packed[place % len(packed)] ^= change
+    try:
+        found = b"".join(pieces(bytes(packed), cuts))
+    except FileDamaged:
+        return
+    # A magic number that becomes that of a skippable frame takes the frame away: the format knows no better.
+    assert found in {TEXT + TEXT[:900], TEXT, TEXT[:900]}
+
+
+@pytest.mark.parametrize(
+    ("junk", "reason"),
+    [
+        (b"junk", "frame 3 (from byte {0:,}) is broken before byte {1:,}: Unknown frame descriptor"),
+        (bytes(9), "frame 3 (from byte {0:,}) is broken before byte {1:,}: Unknown frame descriptor"),
+        (b"\x28", "it ends at byte {1:,}, inside of frame 3 (from byte {0:,})"),
+    ],
+)
+def test_what_is_no_frame_behind_one_is_told_with_its_place(junk, reason):
+    packed = frame(TEXT) + frame(bytes(200_000))
+    with pytest.raises(FileDamaged) as caught:
+        pieces(packed + junk)
+    assert str(caught.value) == f"a.zst is damaged: {reason.format(len(packed), len(packed + junk))}"
+
+
+def test_a_file_of_no_bytes_is_damaged():
+    with pytest.raises(FileDamaged, match="it is empty, not even one Zstandard frame is there"):
+        pieces(b"")
+
+
+def test_a_bomb_comes_out_in_pieces_and_takes_no_memory():
+    bomb = frame(bytes(60_000_000)) * 2
+    inflater = Unzstd("a.zst")
+    tracemalloc.start()
+    sizes = [len(piece) for piece in inflater.feed(bomb)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    inflater.end()
+    assert sum(sizes) == 120_000_000
+    assert max(sizes) == 64 * 1024
+    assert peak < 20_000_000  # the window, which the library counts too
+
+
+def test_many_tiny_frames_cost_the_same_in_one_piece_as_in_many():
+    """A copy of what stands behind each frame would be the square of it."""
+    packed = frame(b"a") * 100_000
+
+    def seconds(cuts: list[int]) -> float:
+        began = time.monotonic()
+        assert b"".join(pieces(packed, cuts)) == b"a" * 100_000
+        return time.monotonic() - began
+
+    assert seconds([]) < 2 * seconds([*range(0, len(packed), 16 * 1024)]) + 0.5
+
+
+def test_noise_ends_in_an_error_or_in_what_the_library_reads(zstd: Any):
+    chance = random.Random(7)
+    ends = time.monotonic() + 1
+    while time.monotonic() < ends:
+        packed = bytearray(frame(TEXT[: chance.randrange(900)]) + frame(TEXT[:99]))
+        start = chance.randrange(len(packed))
+        packed[start : start + chance.randrange(4)] = chance.randbytes(chance.randrange(4))
+        try:
+            found = b"".join(pieces(bytes(packed), [chance.randrange(len(packed)) for _ in range(3)]))
+        except FileDamaged:
+            continue
+        assert found == zstd.decompress(packed)
+
+
+@pytest.mark.parametrize("name", ["access.log", "access.log.zst", "misnamed.gz"])
+def test_lines_are_read_out_of_it_and_go_on_behind_a_mark(tmp_path: Path, name: str):
+    text = TEXT * 100
+    (tmp_path / name).write_bytes(frame(text[:99_999]) + frame(text[99_999:]))
+    source = Source(tmp_path / name, name)
+    with Reading(source, lines=True) as reading:
+        assert reading.packed
+        blocks = [*reading.blocks()]
+    assert b"".join(block.data for block in blocks) == text
+    assert all(block.data.endswith(b"\n") for block in blocks)
+    mark = reading.mark(blocks[0], hashlib.sha256(blocks[0].data).digest())
+    with Reading(source, lines=True, start=mark) as resumed:
+        assert [*resumed.blocks()] == blocks[1:]
+
+
+def test_its_name_alone_says_that_it_should_be_packed(tmp_path: Path):
+    (tmp_path / "a.zst").write_bytes(b"plain text\n")
+    with Reading(Source(tmp_path / "a.zst", "a.zst"), lines=True) as reading, pytest.raises(FileDamaged):
+        next(reading.blocks())
+
+
+def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "a.zst").write_bytes(frame(TEXT))
+    monkeypatch.setitem(sys.modules, LIBRARY, None)
+    reason = r"a\.zst is packed with Zstandard, which this Python lacks: install penstock\[zstd\]$"
+    with Reading(Source(tmp_path / "a.zst", "a.zst"), lines=True) as reading, pytest.raises(FilesError, match=reason):
+        next(reading.blocks())
+    with Reading(Source(tmp_path / "a.zst", "a.zst")) as reading:
+        assert [block.data for block in reading.blocks()] == [(tmp_path / "a.zst").read_bytes()]

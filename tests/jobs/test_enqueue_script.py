@@ -1,0 +1,193 @@
+"""The scripts that put jobs in, and take them out before they run: enqueue, cancel, purge."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.jobs.stand import START, Hand, Stand, difference, ids, record
+
+
+def test_a_job_becomes_ready_in_the_lane_of_its_tenant(stand: Stand):
+    assert stand.put("j", tenant="ada", priority=3) == []
+    body = stand.job("j").body
+    drafted = record("ada", 3)
+    assert body == drafted[:4] + b"".join(n.to_bytes(6) for n in (1, START, START, 0)) + drafted[28:]
+    assert stand.dump() == {
+        "meta": {b"seq": b"1", b"format": b"1", b"ready": b"1"},
+        "jobs": {b"j": body},
+        "lane:3:ada": [b"0000000001aj"],
+        "turns:3": [(b"ada", 2**36 - 2**20)],
+        "tenants": {b"ada": bytes([0, 0, 0, 1]) + bytes(12)},
+        "age": {b"%d" % (START // 1000): b"1"},
+        "ages": [(b"%d" % (START // 1000), START / 1000)],
+    }
+
+
+def test_a_delayed_job_waits_in_the_schedule(stand: Stand):
+    stand.put("j", delay=1.5)
+    assert stand.dump()["schedule"] == [(b"0000000001aj", START + 1500.0)]
+    assert (stand.state("j"), stand.job("j").since) == ("s", START + 1500)
+    assert stand.counts() == "0 1 0 0"
+
+
+def test_a_date_counts_by_the_servers_clock(stand: Stand):
+    stand.put("past", at=START)
+    stand.put("future", at=START + 1)
+    assert stand.states("past", "future") == "rs"
+    assert stand.job("past").since == START
+
+
+def test_a_time_to_live_is_counted_from_the_enqueue_and_a_date_is_not(stand: Stand):
+    stand.put("j", expires=2, delay=1)
+    stand.put("k", expires_at=START + 7)
+    assert (stand.job("j").expires, stand.job("k").expires) == (START + 2000, START + 7)
+
+
+def test_the_jobs_of_one_call_keep_their_order(stand: Stand):
+    stand.put_drafts([("b", record()), ("a", record()), ("late", record(delay=1)), ("c", record())])
+    stand.advance(1)
+    assert ids(Hand(stand, "w").claim(9)) == ["b", "a", "c", "late"]
+
+
+def test_an_id_that_is_in_the_queue_is_left_as_it_is(stand: Stand):
+    stand.put("x", payload=b"1")
+    before = stand.dump()
+    assert stand.put("x", payload=b"2", own=True) == [0]
+    assert difference(before, stand.dump()) == {"meta": {"seq": "2"}}
+
+
+def test_an_id_given_twice_in_one_call_is_accepted_once(stand: Stand):
+    assert stand.put_drafts([("x", record(payload=b"1")), ("y", record()), ("x", record(payload=b"2"))]) == [2]
+    assert stand.job("x").payload == b"1"
+    assert stand.counts() == "2 0 0 0"
+
+
+@pytest.mark.parametrize("state", "srxd")
+def test_an_id_is_known_in_every_state(stand: Stand, state: str):
+    stand.put("x", delay=state == "s")
+    hand = Hand(stand, "w")
+    if state in "xd":
+        (claim,) = hand.claim()
+        assert state == "x" or hand.settle(claim, ending="bury")
+    assert stand.state("x") == state
+    assert stand.put("x") == [0]
+
+
+def test_a_call_that_is_sent_again_changes_nothing_even_when_its_jobs_are_done(stand: Stand):
+    stand.put_as("p", 1, "j")
+    hand = Hand(stand, "w")
+    hand.settle(*hand.claim())
+    before = stand.dump()
+    stand.put_as("p", 1, "j")
+    assert stand.dump() == before
+    stand.put_as("p", 2, "k")
+    stand.put_as("other", 2, "l")
+    assert stand.counts() == "2 0 0 0"
+
+
+def test_what_a_producer_sent_last_is_forgotten_after_a_minute(stand: Stand):
+    stand.put_as("p", 1, "j")
+    assert 50_000 < stand.client.pttl(stand.base + "producer:p") <= 60_000
+
+
+def test_an_own_id_that_comes_again_forgets_how_it_ended_before(stand: Stand):
+    stand.put("x", own=True)
+    hand = Hand(stand, "w")
+    hand.settle(*hand.claim(), text="1")
+    assert stand.done("x") == b"c1"
+    stand.put("x", own=True)
+    assert stand.done("x") is None
+
+
+def test_names_and_ids_may_hold_anything(stand: Stand):
+    for n, tenant in enumerate(["", ":", "5:a", "{x}", "\x00\xff", "名前", "a" * 255]):
+        stand.put(f"{n}:\x00é", tenant=tenant)
+    hand = Hand(stand, "w")
+    claims = hand.claim(9)
+    assert len(claims) == 6 + 1
+    assert hand.settle(*claims)
+    assert stand.counts() == "0 0 0 0"
+    assert not [name for name in stand.dump() if name.startswith(("lane", "turns", "tenants", "jobs"))]
+
+
+# --- cancel ---
+
+
+def test_a_cancelled_job_leaves_an_entry_that_is_passed_over(stand: Stand):
+    stand.put("a", "b")
+    before = stand.dump()
+    assert stand.run(stand.bindings.cancel(["a"])) == ["cancelled"]
+    changed = difference(before, stand.dump())
+    assert changed.keys() == {"meta", "jobs", "tenants", "age", "done:a"}
+    assert changed["meta"] == {"ready": "1", "cancelled": "1"}
+    assert ids(Hand(stand, "w").claim(5)) == ["b"]
+    assert "lane:5:" not in stand.dump()
+
+
+def test_cancel_says_what_became_of_each_id(stand: Stand):
+    stand.put("dead", "done", "running", "waits")
+    stand.put("later", delay=5)
+    stand.put("nothing is kept", ttl=0)
+    hand = Hand(stand, "w")
+    dead, done, _ = hand.claim(3)
+    hand.settle(done)
+    hand.settle(dead, ending="bury")
+    asked = ["dead", "done", "running", "waits", "later", "waits", "unknown", "nothing is kept", "nothing is kept"]
+    assert stand.run(stand.bindings.cancel(asked)) == [
+        "dead", "done", "running", "cancelled", "cancelled", "cancelled", "none", "cancelled", "none",
+    ]  # fmt: skip
+    assert stand.counts() == "0 0 1 1"
+
+
+def test_a_cancelled_id_that_is_enqueued_again_runs_once(stand: Stand):
+    stand.put("x", own=True, payload=b"1")
+    stand.run(stand.bindings.cancel(["x"]))
+    stand.put("x", own=True, payload=b"2")
+    hand = Hand(stand, "w")
+    assert [claim.record.payload for claim in hand.claim(9)] == [b"2"]
+    assert hand.claim(9) == []
+
+
+# --- purge ---
+
+
+def purge(stand: Stand, tenant: str | None, slice_: int = 100) -> list[int]:
+    """How many each slice cancelled."""
+    offset, finished = 0, False
+    counts: list[int] = []
+    while not finished and len(counts) < 50:
+        n, offset, finished = stand.run(stand.bindings.purge(tenant, offset, slice_))
+        counts.append(n)
+    return counts
+
+
+def test_a_purge_takes_what_waits_and_leaves_no_key(stand: Stand):
+    stand.put("x")
+    hand = Hand(stand, "w")
+    (running,) = hand.claim()
+    for level in (0, 5, 9):
+        stand.put(*(f"{level}{i}" for i in range(3)), tenant=f"t{level}", priority=level, ttl=0)
+    stand.put("s", "t", delay=5, ttl=0)
+    assert purge(stand, None, 4) == [4, 4, 3]
+    assert stand.counts() == "0 0 1 0"
+    assert hand.settle(running)
+    assert stand.eternal() == ["leases", "meta"]
+
+
+def test_a_purge_of_one_tenant_leaves_the_others_alone(stand: Stand):
+    for n, tenant in enumerate("abab"):
+        stand.put(f"{tenant}{n}", tenant=tenant)
+        stand.put(f"{tenant}{n}s", tenant=tenant, delay=n + 1)
+    assert sum(purge(stand, "a", 1)) == 4
+    assert stand.states("b1", "b1s", "b3", "b3s") == "rsrs"
+    assert stand.run(stand.bindings.tenant_counts("a")).waiting == 0
+
+
+def test_a_purge_takes_jobs_that_were_handed_back(stand: Stand):
+    stand.put("a", "b", "c")
+    hand = Hand(stand, "w")
+    hand.settle(*hand.claim(3), ending="release")
+    assert stand.dump()["meta"][b"front"] == b"3"
+    assert purge(stand, None, 2) == [2, 1]
+    assert stand.dump()["meta"][b"front"] == b"0"
+    assert not any(name.startswith(("front", "turns")) for name in stand.dump())

@@ -1,0 +1,68 @@
+"""Data that a newer Penstock stored is neither read nor changed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from penstock import FormatTooNew, Item, Job, Penstock, Queue
+from penstock.jobs.record import FORMAT
+from tests.conftest import Do
+
+
+@dataclass
+class Left:
+    """What an older Penstock holds of a queue."""
+
+    queue: Queue
+    job: Job[Any]
+    held: Item
+    dead: Item
+
+
+def dump(raw: Any, queue: Queue) -> dict[bytes, Any]:
+    keys = raw.scan_iter(f"{queue.bindings.keys.base}*")
+    return {key: raw.dump(key) for key in keys if b"producer:" not in key}
+
+
+WRITES: dict[str, Callable[[Left], tuple[Any, ...]]] = {
+    "put": lambda left: (left.queue.put, 1),
+    "put_many": lambda left: (left.queue.put_many, [1, 2]),
+    "claim": lambda left: (left.queue.claim,),
+    "purge": lambda left: (left.queue.purge,),
+    "requeue": lambda left: (left.queue.dead.requeue, left.dead.id),
+    "remove": lambda left: (left.queue.dead.remove, left.dead.id),
+    "cancel": lambda left: (left.job.cancel,),
+    "complete": lambda left: (left.held.complete,),
+    "retry": lambda left: (left.held.retry,),
+    "pause": lambda left: (left.queue.pause,),
+    "resume": lambda left: (left.queue.resume,),
+    "weigh": lambda left: (left.queue.tenant("a").weigh, 2),
+}
+READS: dict[str, Callable[[Left], tuple[Any, ...]]] = {
+    "count": lambda left: (left.queue.count,),
+    "count of a tenant": lambda left: (left.queue.tenant("a").count,),
+    "status": lambda left: (left.job.status,),
+    "info": lambda left: (left.job.info,),
+    "result": lambda left: (left.job.result, 0),
+    "dead letters": lambda left: (left.queue.dead.list,),
+}
+
+
+@pytest.mark.parametrize("verb", [*WRITES, *READS])
+async def test_a_newer_format_is_neither_read_nor_changed(app: Penstock, do: Do, raw: Any, verb: str):
+    queue = app.queue("raw")
+    meta = f"{queue.bindings.keys.base}meta"
+    jobs = await do(queue.put_many, range(3))
+    held, dead = await do(queue.claim, 2)
+    await do(dead.fail, "no")
+    assert raw.hget(meta, "format") == str(FORMAT).encode()
+    raw.hset(meta, "format", FORMAT + 1)
+    before = dump(raw, queue)
+    what, *arguments = {**WRITES, **READS}[verb](Left(queue, jobs[-1], held, dead))
+    with pytest.raises(FormatTooNew, match=str(FORMAT + 1)):
+        await do(what, *arguments)
+    assert dump(raw, queue) == before
+    raw.hset(meta, "format", FORMAT)
+    await do(held.complete)

@@ -1,0 +1,768 @@
+"""Locks: one owner at a time, in order of arrival, told when it is lost; on both faces and all places."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import anyio.to_thread
+import pytest
+
+from penstock import Held, LeaseLost, Lock, LockTimeout, Penstock, Semaphore
+from penstock.core.renewal import now, valid_until
+from tests.conftest import Apps, Do, MakeApp, commands, until
+from tests.driver.proxy import Proxy
+from tests.servers import Server, interrupt_when
+
+_numbers = itertools.count(1)
+
+# For tests with a server of their own, slow ones, and those that have only one face.
+one_place = pytest.mark.parametrize("place", ["valkey"])
+one_face = pytest.mark.parametrize("face", ["aio"])
+
+
+@pytest.fixture
+def name() -> str:
+    """A lock has no prefix of the app's: each test has its own name."""
+    return f"invoice:{next(_numbers)}"
+
+
+@pytest.fixture(autouse=True)
+def no_lock_is_left(raw: Any, name: str):
+    yield
+    assert raw.get(name) is None
+
+
+async def waiting(leased: Lock | Semaphore, n: int = 1) -> None:
+    deadline = time.monotonic() + 30
+    while (await leased.info.aio()).waiting != n:
+        assert time.monotonic() < deadline, "nobody joined the line"
+        await asyncio.sleep(0.005)
+
+
+async def inside(face: str, leased: Any, work: Callable[[Any], object]) -> None:
+    """`with` or `async with`, as the face is."""
+    if face == "aio":
+        async with leased as held:
+            work(held)
+        return
+
+    def enter() -> None:
+        with leased as held:
+            work(held)
+
+    await anyio.to_thread.run_sync(enter)
+
+
+# --- take and give back ---
+
+
+async def test_one_at_a_time(app: Penstock, do: Do, name: str, face: str):
+    def work(held: Held) -> None:
+        held.check()
+        assert 9 < held.remaining <= 10
+        assert not held.lost.is_set()
+        assert held.key == app.lock(name, lease=1).key == name
+
+    await inside(face, app.lock(name, lease=10), work)
+    held = await do(app.lock(name, lease=10).acquire)
+    with pytest.raises(LockTimeout, match=f"lock '{name}' was not free within 0 s"):
+        await do(app.lock(name, lease=10, wait=0).acquire)
+    await do(held.release)
+    await inside(face, app.lock(name, lease=10, wait=0), work)
+
+
+async def test_a_release_may_be_repeated_and_a_check_after_it_says_so(app: Penstock, do: Do, name: str):
+    held = await do(app.lock(name, lease=10).acquire)
+    await do(held.release)
+    other = await do(app.lock(name, lease=10, wait=0).acquire)
+    await do(held.release)
+    with pytest.raises(LeaseLost, match="was released"):
+        held.check()
+    other.check()
+    assert (await app.lock(name, lease=1).info.aio()).holder is not None
+    await do(other.release)
+
+
+async def test_a_fence_rises_with_each_owner(app: Penstock, do: Do, name: str, raw: Any):
+    fences = []
+    for _ in range(5):
+        held = await do(app.lock(name, lease=10).acquire)
+        fences.append(held.fence)
+        await do(held.release)
+    assert fences == sorted(set(fences))
+    # The server's clock was ahead when it wrote the last one.
+    ahead = int((time.time() + 3600) * 1e6)
+    raw.set(app.lock(name, lease=1).terms.declared[0] + "fence", ahead, px=60000)
+    held = await do(app.lock(name, lease=10).acquire)
+    assert held.fence == ahead + 1
+    await do(held.release)
+
+
+async def test_an_error_inside_releases_and_comes_out(app: Penstock, name: str, face: str):
+    def work(_: Held) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await inside(face, app.lock(name, lease=10), work)
+
+
+async def test_the_blocking_form_in_a_running_loop_says_what_to_write(app: Penstock, name: str):
+    with pytest.raises(RuntimeError, match="write `async with` here"), app.lock(name, lease=10):
+        pass
+    with pytest.raises(RuntimeError, match=r"write `await ….acquire.aio\(…\)` here"):
+        app.lock(name, lease=10).acquire()
+
+
+@one_place
+async def test_one_object_serves_many_tasks(app: Penstock, name: str):
+    lock, inside_now, seen = app.lock(name, lease=10), 0, []
+
+    async def work(n: int) -> None:
+        nonlocal inside_now
+        async with lock as held:
+            inside_now += 1
+            await asyncio.sleep(0.005)
+            seen.append((inside_now, held.fence))
+            inside_now -= 1
+
+    await asyncio.gather(*(work(n) for n in range(10)))
+    assert [n for n, _ in seen] == [1] * 10
+    assert [fence for _, fence in seen] == sorted(fence for _, fence in seen)
+
+
+async def test_a_lock_is_at_the_very_name_whatever_it_is(app: Penstock, do: Do, raw: Any, name: str):
+    for odd in (
+        f"{{{name}}}",
+        f"{{{name}}}:of {{b}}",
+        f"Zoë 名前 {name}",
+        f"{{{name}",
+        f"a{{b}}{name}",
+        f" {name}\n\0",
+    ):
+        held = await do(app.lock(odd, lease=10).acquire)
+        assert raw.get(odd) == held.token.encode()
+        with pytest.raises(LockTimeout):
+            await do(app.lock(odd, lease=10, wait=0).acquire)
+        await do(held.release)
+        assert raw.get(odd) is None
+
+
+async def test_two_apps_share_a_lock_of_one_name(make_app: MakeApp, do: Do, name: str):
+    held = await do(make_app().lock(name, lease=10).acquire)
+    with pytest.raises(LockTimeout):
+        await do(make_app().lock(name, lease=10, wait=0).acquire)
+    await do(held.release)
+
+
+@one_place
+async def test_who_holds_it_may_enter_again_if_asked(app: Penstock, name: str, face: str):
+    def enter() -> None:
+        with app.lock(name, lease=10, reentrant=True) as outer:
+            with app.lock(name, lease=10, reentrant=True, wait=0) as inner:
+                assert inner is outer
+            outer.check()
+            with pytest.raises(LockTimeout):
+                app.lock(name, lease=10, wait=0).acquire()
+        with pytest.raises(LeaseLost):
+            outer.check()
+
+    async def aenter() -> None:
+        async with app.lock(name, lease=10, reentrant=True) as outer:
+            async with app.lock(name, lease=10, reentrant=True, wait=0) as inner:
+                assert inner is outer
+            outer.check()
+            other = asyncio.create_task(app.lock(name, lease=10, reentrant=True, wait=0).acquire.aio())
+            with pytest.raises(LockTimeout):
+                await other
+        with pytest.raises(LeaseLost):
+            outer.check()
+
+    await (aenter() if face == "aio" else anyio.to_thread.run_sync(enter))
+    assert (await app.lock(name, lease=1).info.aio()).holder is None
+
+
+@one_place
+async def test_who_lost_it_does_not_enter_again(app: Penstock, name: str, raw: Any):
+    held = await app.lock(name, lease=0.3, reentrant=True).acquire.aio()
+    raw.delete(name)
+    await until(held.lost.is_set)
+    with pytest.raises(LeaseLost):
+        await app.lock(name, lease=10, reentrant=True).acquire.aio()
+    with pytest.raises(LeaseLost):
+        await held.release.aio()
+    again = await app.lock(name, lease=10, reentrant=True).acquire.aio()
+    await again.release.aio()
+
+
+# --- wait ---
+
+
+async def test_who_waits_gets_it_with_the_release(app: Penstock, do: Do, name: str):
+    held = await do(app.lock(name, lease=10).acquire)
+    second = asyncio.create_task(do(app.lock(name, lease=10).acquire))
+    await waiting(app.lock(name, lease=1))
+    began = time.monotonic()
+    await do(held.release)
+    got = await second
+    assert time.monotonic() - began < 1.8  # untold it would look after two seconds
+    assert got.fence > held.fence
+    got.check()
+    await do(got.release)
+
+
+async def test_a_wait_ends_when_its_time_is_over_and_leaves_no_place(app: Penstock, do: Do, name: str):
+    held = await do(app.lock(name, lease=10).acquire)
+    began = time.monotonic()
+    with pytest.raises(LockTimeout, match=r"within 0\.2 s"):
+        await do(app.lock(name, lease=10, wait=0.2).acquire)
+    assert 0.2 <= time.monotonic() - began < 3
+    assert (await app.lock(name, lease=1).info.aio()).waiting == 0
+    await do(held.release)
+
+
+async def test_first_come_first_served(app: Penstock, do: Do, name: str):
+    held = await do(app.lock(name, lease=10).acquire)
+    order = []
+
+    async def stand(n: int) -> None:
+        mine = await do(app.lock(name, lease=10).acquire)
+        order.append(n)
+        await do(mine.release)
+
+    tasks = []
+    for n in range(6):
+        tasks.append(asyncio.create_task(stand(n)))
+        await waiting(app.lock(name, lease=1), n + 1)
+    with pytest.raises(LockTimeout):
+        await do(app.lock(name, lease=10, wait=0).acquire)
+    await do(held.release)
+    await asyncio.gather(*tasks)
+    assert order == list(range(6))
+
+
+async def test_a_newcomer_overtakes_nobody_though_the_lock_is_free(app: Penstock, do: Do, name: str, raw: Any):
+    held = await do(app.lock(name, lease=10).acquire)
+    second = asyncio.create_task(do(app.lock(name, lease=10).acquire))
+    await waiting(app.lock(name, lease=1))
+    raw.delete(name)
+    with pytest.raises(LockTimeout):
+        await do(app.lock(name, lease=10, wait=0).acquire)
+    got = await asyncio.wait_for(second, 1.8)  # the newcomer has handed it over
+    with pytest.raises(LeaseLost):
+        await do(held.release)
+    got.check()
+    await do(got.release)
+
+
+@one_place
+async def test_a_thousand_waiters_take_one_connection_and_do_not_poll(
+    app: Penstock, nodes: list[Any], raw: Any, name: str
+):
+    raw.set(name, "penstock/elsewhere/1/x", px=60000)
+    await app.lock(name, lease=1).info.aio()
+    before = sum(len(node.client_list()) for node in nodes)
+    tasks = [asyncio.create_task(app.lock(name, lease=10, wait=60).acquire.aio()) for _ in range(1000)]
+    await waiting(app.lock(name, lease=1), 1000)
+    assert sum(len(node.client_list()) for node in nodes) - before <= 1
+    await asyncio.sleep(2.5)  # the first looks once more, soon
+    sent = sum(map(commands, nodes))
+    await asyncio.sleep(1)
+    assert sum(map(commands, nodes)) - sent <= 1
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    raw.delete(name)
+
+
+async def test_waits_for_many_locks_share_a_connection(app: Penstock, house: Any, nodes: list[Any], name: str):
+    if len(nodes) > 1:
+        pytest.skip("on a cluster each lock has its own slot")
+    names = [f"{name}:{n}" for n in range(30)]
+    helds = [await app.lock(one, lease=10).acquire.aio() for one in names]
+    tasks = [asyncio.create_task(app.lock(one, lease=10).acquire.aio()) for one in names]
+    for one in names:
+        await waiting(app.lock(one, lease=1))
+    await until(lambda: len(house.blocked_readers()) == 1)
+    for held in helds:
+        await held.release.aio()
+    for held in await asyncio.gather(*tasks):
+        await held.release.aio()
+
+
+# --- renewed, lost ---
+
+
+@one_place
+async def test_a_lock_is_renewed_while_it_is_held(app: Penstock, do: Do, name: str):
+    held = await do(app.lock(name, lease=0.9).acquire)
+    for _ in range(5):
+        await asyncio.sleep(0.5)
+        held.check()
+        with pytest.raises(LockTimeout):
+            await do(app.lock(name, lease=1, wait=0).acquire)
+    await do(held.release)
+
+
+@one_place
+async def test_a_lease_counts_from_before_the_request(do: Do, start: Callable[..., Server]):
+    server = start()
+    app = Penstock(server.address)
+    other = await do(app.lock("x", lease=10).acquire)
+    waits = asyncio.create_task(do(app.lock("x", lease=10).acquire))
+    await waiting(app.lock("x", lease=1))
+    with server.frozen():
+        at_once = asyncio.create_task(do(app.lock("y", lease=10).acquire))
+        await asyncio.sleep(0.5)
+    held = await at_once
+    assert held.remaining < 9.5
+    await do(held.release)
+    server.client.delete("x")
+    with server.frozen():
+        looks = asyncio.create_task(do(app.lock("x", lease=1, wait=0).acquire))
+        await asyncio.sleep(0.3)
+        thawed = now()
+    with pytest.raises(LockTimeout):
+        await looks
+    held = await waits  # told after it lay down: what counts is when it came to take it
+    assert valid_until(thawed, 10) <= held.valid_until <= valid_until(now(), 10)
+    await do(held.release)
+    with pytest.raises(LeaseLost):
+        await do(other.release)
+    await app.aclose()
+
+
+@one_place
+async def test_a_lock_whose_holder_was_dropped_is_not_renewed(app: Penstock, do: Do, name: str):
+    await do(app.lock(name, lease=0.5).acquire)
+    began = time.monotonic()
+    held = await do(app.lock(name, lease=10, wait=5).acquire)
+    assert time.monotonic() - began < 4
+    await do(held.release)
+
+
+@one_place
+async def test_a_loss_is_told_by_event_callback_check_and_at_the_exit(app: Penstock, raw: Any, name: str, face: str):
+    told: list[Held] = []
+
+    def work(held: Held) -> None:
+        raw.set(name, "another", px=60000)
+        if face == "blocking":
+            assert held.lost.wait(5)
+            with pytest.raises(LeaseLost, match="the server has it no more"):
+                held.check()
+
+    async def enter() -> None:
+        lock = app.lock(name, lease=0.6, on_loss=told.append)
+        if face == "blocking":
+            await inside(face, lock, work)
+            return
+        async with lock as held:
+            work(held)
+            await until(held.lost.is_set)
+            assert held.remaining == 0
+            with pytest.raises(LeaseLost, match=f"lock '{name}' was lost.*drop the work"):
+                held.check()
+            await until(lambda: told)
+
+    with pytest.raises(LeaseLost):
+        await enter()
+    await until(lambda: told)
+    assert raw.get(name) == b"another"
+    raw.delete(name)
+
+
+@one_place
+async def test_a_loss_cancels_the_task_that_asked_for_it(app: Penstock, raw: Any, name: str):
+    async def work() -> None:
+        async with app.lock(name, lease=0.3, cancel_on_loss=True):
+            raw.delete(name)
+            await asyncio.sleep(10)
+
+    with pytest.raises(LeaseLost) as caught:
+        await work()
+    assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+    await asyncio.sleep(0)  # the task goes on, uncancelled
+
+
+@one_place
+async def test_an_error_inside_goes_before_a_loss(app: Penstock, raw: Any, name: str):
+    async def work() -> None:
+        async with app.lock(name, lease=10):
+            raw.delete(name)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        await work()
+    assert "was lost" in caught.value.__notes__[0]
+
+
+async def test_who_lost_it_releases_nobody_elses(app: Penstock, do: Do, raw: Any, name: str):
+    held = await do(app.lock(name, lease=10).acquire)
+    raw.delete(name)
+    other = await do(app.lock(name, lease=10).acquire)
+    with pytest.raises(LeaseLost, match="when it was released"):
+        await do(held.release)
+    other.check()
+    await do(other.release)
+
+
+@one_place
+async def test_a_lock_of_a_silent_server_is_lost_in_time(make_app: MakeApp, do: Do, start: Callable[..., Server]):
+    server = start()
+    app = Penstock(server.address)
+    held = await do(app.lock("x", lease=0.8).acquire)
+    with server.frozen():
+        began = time.monotonic()
+        await until(held.lost.is_set)
+        assert time.monotonic() - began < 3  # a reply is waited for longer
+        with pytest.raises(LeaseLost, match="did not answer"):
+            held.check()
+    await app.aclose()
+
+
+@one_place
+async def test_a_restarted_server_has_no_lock_and_the_owner_is_told(do: Do, start: Callable[..., Server]):
+    server = start()
+    app = Penstock(server.address)
+    held = await do(app.lock("x", lease=0.9).acquire)
+    second = asyncio.create_task(do(app.lock("x", lease=10, wait=30).acquire))
+    await waiting(app.lock("x", lease=1))
+    server.restart()
+    got = await asyncio.wait_for(second, 20)
+    await until(held.lost.is_set)
+    await do(got.release)
+    await app.aclose()
+
+
+async def test_a_server_that_forgot_its_scripts_and_a_cut_connection_cost_nothing(
+    app: Penstock, do: Do, name: str, nodes: list[Any]
+):
+    held = await do(app.lock(name, lease=0.9).acquire)
+    second = asyncio.create_task(do(app.lock(name, lease=0.9).acquire))
+    await waiting(app.lock(name, lease=1))
+    for _ in range(8):
+        for node in nodes:
+            node.script_flush()
+            node.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await asyncio.sleep(0.15)
+    held.check()
+    await do(held.release)
+    await do((await second).release)
+
+
+# --- dead ones ---
+
+
+async def test_the_lock_of_a_dead_owner_passes_on_within_its_lease(app: Penstock, do: Do, name: str, raw: Any):
+    began = time.monotonic()
+    raw.set(name, "penstock/elsewhere/1/dead", px=1000)
+    held = await do(app.lock(name, lease=10, wait=20).acquire)
+    assert 1 <= time.monotonic() - began < 4
+    await do(held.release)
+
+
+@one_place
+async def test_a_dead_waiter_is_passed_over(app: Penstock, do: Do, name: str, raw: Any):
+    held = await do(app.lock(name, lease=10).acquire)
+    lock = app.lock(name, lease=10)
+    for n in range(3):  # three of one dead process: one offer is made in vain, not three
+        dead = lock.terms.request(f"penstock/elsewhere/1/dead{n}", f"{lock.terms.inbox}dead/{n}")
+        assert not (await app._drivers.aio.run(lock._ask(dead, 0, stay=True))).granted
+    second = asyncio.create_task(do(app.lock(name, lease=10).acquire))
+    await waiting(app.lock(name, lease=1), 4)
+    began = time.monotonic()
+    await do(held.release)
+    got = await second
+    assert 1.5 < time.monotonic() - began < 3.9  # twice would be four seconds
+    await do(got.release)
+
+
+@one_place
+@one_face
+async def test_who_hands_over_has_another_look_though_none_would_come_for_long(
+    app: Penstock, do: Do, name: str, raw: Any
+):
+    raw.set(name, "penstock/elsewhere/1/x", px=60000)
+    lock = app.lock(name, lease=10)
+    dead = lock.terms.request("penstock/elsewhere/1/dead", f"{lock.terms.inbox}dead/1")
+    await app._drivers.aio.run(lock._ask(dead, 0, stay=True))
+    waits = asyncio.create_task(do(app.lock(name, lease=10).acquire))
+    await waiting(lock, 2)
+    await asyncio.sleep(2.6)  # it has looked a first time
+    mine = lock.terms.request("penstock/elsewhere/1/x", "")
+    await app._drivers.aio.run(lock.step(lock.scripts["release"], mine))
+    began = time.monotonic()
+    await do((await waits).release)
+    assert time.monotonic() - began < 8  # of itself it would look after twenty seconds
+
+
+@one_place
+async def test_who_comes_too_late_for_what_it_was_handed_keeps_its_place(app: Penstock, do: Do, name: str):
+    lock = app.lock(name, lease=10)
+    held = await lock.acquire.aio()
+    slow, next_ = (lock.terms.request(f"penstock/h/1/{n}", f"{lock.terms.inbox}{n}/1") for n in ("slow", "next"))
+    first = await app._drivers.aio.run(lock._ask(slow, 0, stay=True))
+    second = await app._drivers.aio.run(lock._ask(next_, 0, stay=True))
+    await held.release.aio()
+    await asyncio.sleep(2.1)
+    assert (await app._drivers.aio.run(lock._ask(next_, second.ticket, stay=True))).granted
+    again = await app._drivers.aio.run(lock._ask(slow, first.ticket, stay=True))
+    assert again.ticket == first.ticket
+    for request in (next_, slow):
+        await app._drivers.aio.run(lock.step(lock.scripts["release"], request))
+
+
+# --- several at once ---
+
+
+async def test_several_are_taken_together_or_not_at_all(app: Penstock, do: Do, name: str, raw: Any):
+    names = [f"{{{name}}}:{n}" for n in "abc"]
+    b = await do(app.lock(names[1], lease=10).acquire)
+    with pytest.raises(LockTimeout, match=r"locks '.*', '.*', '.*' were not free"):
+        await do(app.lock(names, lease=10, wait=0).acquire)
+    assert raw.get(names[0]) is None
+    all_ = asyncio.create_task(do(app.lock(names, lease=10).acquire))
+    await waiting(app.lock(names[0], lease=1))
+    # It stands first in the line of a free lock, too: nobody overtakes it.
+    with pytest.raises(LockTimeout):
+        await do(app.lock(names[2], lease=10, wait=0).acquire)
+    await do(b.release)
+    held = await asyncio.wait_for(all_, 1)
+    assert held.keys == tuple(names)
+    assert held.fence > b.fence
+    assert {raw.get(one) for one in names} == {held.token.encode()}
+    await do(held.release)
+    assert {raw.get(one) for one in names} == {None}
+
+
+async def test_several_do_not_overtake_who_is_before_them_in_one_line(app: Penstock, do: Do, name: str):
+    a, b, c = (f"{{{name}}}:{n}" for n in "abc")
+    of_a, of_c = await do(app.lock(a, lease=10).acquire), await do(app.lock(c, lease=10).acquire)
+    first = asyncio.create_task(do(app.lock([b, c], lease=10).acquire))
+    await waiting(app.lock(b, lease=1))
+    second = asyncio.create_task(do(app.lock([a, b], lease=10).acquire))
+    await waiting(app.lock(b, lease=1), 2)
+    await do(of_a.release)  # a and b are free now, but b is for another
+    await asyncio.sleep(0.05)
+    assert not second.done()
+    await do(of_c.release)
+    held = await asyncio.wait_for(first, 1.8)
+    assert not second.done()
+    await do(held.release)
+    await do((await asyncio.wait_for(second, 1.8)).release)
+
+
+@one_place
+async def test_philosophers_do_not_starve(app: Penstock, name: str):
+    forks = [f"{{{name}}}:{n}" for n in range(5)]
+    used = [0] * 5
+    eaten = [0] * 5
+
+    async def dine(seat: int) -> None:
+        for _ in range(6):
+            mine = (seat, (seat + 1) % 5)
+            async with app.lock([forks[n] for n in mine], lease=10, wait=60):
+                for fork in mine:
+                    used[fork] += 1
+                assert all(used[fork] == 1 for fork in mine)
+                await asyncio.sleep(0.002)
+                for fork in mine:
+                    used[fork] -= 1
+            eaten[seat] += 1
+
+    await asyncio.wait_for(asyncio.gather(*map(dine, range(5))), 60)
+    assert eaten == [6] * 5
+
+
+@one_place
+async def test_a_part_of_several_that_is_lost_is_a_loss(app: Penstock, do: Do, name: str, raw: Any):
+    names = [f"{{{name}}}:{n}" for n in "ab"]
+    held = await do(app.lock(names, lease=0.6).acquire)
+    raw.delete(names[1])
+    await until(held.lost.is_set)
+    with pytest.raises(LeaseLost):
+        await do(held.release)
+    await until(lambda: raw.get(names[0]) is None)
+
+
+async def test_several_of_different_slots_are_refused_on_a_cluster(app: Penstock, do: Do, name: str, place: str):
+    lock = app.lock([name, f"{name}:other"], lease=10)
+    if place == "cluster":
+        with pytest.raises(ValueError, match=r"share a hash tag: name them \{tag\}:a and \{tag\}:b"):
+            await do(lock.acquire)
+    else:
+        await do((await do(lock.acquire)).release)
+
+
+# --- broken off ---
+
+
+async def test_a_wait_cancelled_at_every_await_leaves_nothing(app: Penstock, name: str):
+    """However far it came: its place is handed back, and so is the lock if it had been handed over."""
+    for step in range(40):
+        held = await app.lock(name, lease=10).acquire.aio() if step % 2 else None
+        task = asyncio.create_task(app.lock(name, lease=10).acquire.aio())
+        for _ in range(step // 2):
+            await asyncio.sleep(0)
+        if held is not None and step % 4 == 1:
+            await held.release.aio()
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            await task.result().release.aio()
+        if held is not None:
+            await held.release.aio()
+        info = await app.lock(name, lease=1).info.aio()
+        assert (info.holder, info.waiting) == (None, 0)
+
+
+@one_place
+async def test_a_release_that_is_cancelled_is_done(app: Penstock, name: str):
+    for step in range(10):
+        held = await app.lock(name, lease=10).acquire.aio()
+        task = asyncio.create_task(held.release.aio())
+        for _ in range(step):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        if step == 0:
+            await held.release.aio()  # it had not begun
+        assert (await app.lock(name, lease=1).info.aio()).holder is None
+
+
+def test_an_interrupted_wait_leaves_nothing(apps: Apps, raw: Any, name: str):
+    with apps.make() as app:
+        held = app.lock(name, lease=10).acquire()
+        interrupt = interrupt_when(lambda: app.lock(name, lease=1).info().waiting)
+        with pytest.raises(KeyboardInterrupt):
+            app.lock(name, lease=10).acquire()
+        interrupt.join()
+        assert app.lock(name, lease=1).info().waiting == 0
+        held.release()
+
+
+# --- replies that are lost ---
+
+
+@one_place
+async def test_lost_replies_change_nothing(make_app: MakeApp, do: Do, start: Callable[..., Server]):
+    server = start()
+    proxy = Proxy(server)
+    app, direct = Penstock(proxy.address), Penstock(server.address)
+    await do(app.lock("warm", lease=10).info)
+    last = 0
+    for _ in range(3):
+        proxy.lose_replies(1)
+        held = await do(app.lock("x", lease=10).acquire)
+        assert held.fence > last
+        last = held.fence
+        second = asyncio.create_task(do(direct.lock("x", lease=10).acquire))
+        await waiting(direct.lock("x", lease=1))
+        proxy.lose_replies(1)
+        await do(held.release)  # handed over by the first copy: the second finds another's, and that is no loss
+        await do((await second).release)
+    await app.aclose()
+    await direct.aclose()
+    proxy.close()
+
+
+# --- other libraries ---
+
+
+@pytest.fixture
+def foreign(house: Any, place: str, name: str) -> Any:
+    """A lock of redis-py's on the same name."""
+    import redis
+
+    if place == "cluster":
+        node = house.owner(name)
+        client = redis.Redis(port=node.port)
+    else:
+        client = redis.Redis(unix_socket_path=str(house.socket))
+    yield client.lock(name, timeout=10, thread_local=False)
+    client.close()
+
+
+@one_face
+async def test_another_librarys_lock_is_respected(app: Penstock, do: Do, name: str, foreign: Any):
+    assert foreign.acquire(blocking=False)
+    with pytest.raises(LockTimeout):
+        await do(app.lock(name, lease=10, wait=0).acquire)
+    info = await app.lock(name, lease=1).info.aio()
+    assert info.holder is not None
+    assert (info.holder.host, info.holder.pid) == ("", 0)
+    waits = asyncio.create_task(do(app.lock(name, lease=10, wait=20).acquire))
+    await waiting(app.lock(name, lease=1))
+    began = time.monotonic()
+    foreign.release()  # tells nobody
+    held = await waits
+    assert time.monotonic() - began < 8  # the foreign lease would have run out after ten seconds
+    await do(held.release)
+
+
+async def test_another_library_respects_ours(app: Penstock, do: Do, name: str, foreign: Any):
+    held = await do(app.lock(name, lease=10).acquire)
+    assert not foreign.acquire(blocking=False)
+    waits = asyncio.create_task(anyio.to_thread.run_sync(partial(foreign.acquire, blocking_timeout=30)))
+    await asyncio.sleep(0.05)
+    await do(held.release)
+    assert await waits
+    foreign.release()
+
+
+# --- bad input ---
+
+
+def tagged(name: str) -> Callable[[Penstock], object]:
+    return lambda app: app.lock(name, lease=1)
+
+
+@one_place
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda app: app.lock("x", lease=0), r"lock\(lease=0\): seconds from 0.05 to a week"),
+        (lambda app: app.lock("x", lease=-1), "seconds from 0.05"),
+        (lambda app: app.lock("x", lease=float("nan")), "seconds from 0.05"),
+        (lambda app: app.lock("x", lease=1, wait=-1), r"lock\(wait=-1\): seconds from 0, or None for ever"),
+        (lambda app: app.lock("x", lease=1, wait=float("nan")), "seconds from 0"),
+        (tagged(""), "has 0 bytes: use 1 to 1,024, or a digest"),
+        (tagged("x" * 1024 * 1024), "has 1,048,576 bytes: use 1 to 1,024, or a digest"),
+        (tagged("\ud800"), "half a character"),
+        (tagged("a}b"), r"no other key can have its slot; leave out the '}', or .* \{tag\}:rest"),
+        (tagged("{}"), "no other key can have its slot"),
+        (lambda app: app.lock([], lease=1), r"lock\(0 names\): from 1 to 100"),
+        (lambda app: app.lock(["a", "a"], lease=1), "each once"),
+    ],
+)
+async def test_bad_input_is_refused_before_anything_is_sent(make: Callable[[Penstock], object], said: str):
+    with pytest.raises(ValueError, match=said):
+        make(Penstock("valkey://127.0.0.1:1/0"))
+
+
+async def test_a_key_with_other_data_is_no_lock(app: Penstock, do: Do, name: str, raw: Any):
+    raw.hset(name, "a", 1)
+    with pytest.raises(ValueError, match=f"lock '{name}': the key of this name holds other data"):
+        await do(app.lock(name, lease=1).acquire)
+    assert raw.hgetall(name) == {b"a": b"1"}
+    raw.delete(name)
+
+
+@one_place
+async def test_a_full_server_locks_nothing_new_and_still_releases(do: Do, start: Callable[..., Server]):
+    from penstock import ServerFull
+
+    server = start()
+    app = Penstock(server.address)
+    held = await do(app.lock("x", lease=1).acquire)
+    server.client.config_set("maxmemory", 1)
+    with pytest.raises(ServerFull):
+        await do(app.lock("y", lease=1).acquire)
+    await asyncio.sleep(1.3)
+    held.check()
+    await do(held.release)
+    assert server.client.get("x") is None
+    await app.aclose()

@@ -1,0 +1,88 @@
+"""A cluster moves the slot of a lock or a semaphore with a line before it: every script is refused whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from valkey.exceptions import ResponseError
+
+from penstock import Penstock
+from penstock.driver.retrying import code
+from penstock.locks.leased import Leased
+from tests.servers import Cluster, Server
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(2) as started:
+        yield started
+
+
+def send(node: Server, leased: Leased[Any], name: str, *args: Any, asking: bool = False) -> Any:
+    """A script as a driver sends it; the reply or the word of the error."""
+    declared = leased.terms.declared
+    with node.client.pipeline(transaction=False) as pipe:
+        if asking:
+            pipe.execute_command("ASKING")
+        pipe.execute_command("EVAL", leased.scripts[name].source, len(declared), *declared, *args)
+        reply = pipe.execute(raise_on_error=False)[-1]
+    return code(reply) if isinstance(reply, ResponseError) else reply
+
+
+def request(leased: Leased[Any], who: str) -> bytes:
+    return leased.terms.request(f"penstock/h/1/{who}", f"{leased.terms.inbox}{who}/1")
+
+
+def dump(node: Server, keys: list[bytes]) -> dict[bytes, Any]:
+    with node.client.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.execute_command("ASKING")
+            pipe.execute_command("DUMP", key)
+        found = pipe.execute(raise_on_error=False)[1::2]
+    return {key: code(one) if isinstance(one, ResponseError) else one for key, one in zip(keys, found, strict=True)}
+
+
+KINDS: dict[str, Callable[[Penstock], Leased[Any]]] = {
+    "lock": lambda app: app.lock("{a}:x", lease=60),
+    "locks": lambda app: app.lock(["{a}:x", "{a}:y"], lease=60),
+    "semaphore": lambda app: app.semaphore("x", limit=2, lease=60),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("carried", ["nothing", "the lock", "what is beside it", "all"])
+def test_no_script_is_half_done_while_the_slot_moves(cluster: Cluster, kind: str, carried: str):
+    app = Penstock(cluster.address)
+    leased = KINDS[kind](app)
+    main = leased.terms.declared[1]
+    source = cluster.owner(main)
+    target = next(node for node in cluster.nodes if node is not source)
+    for n in range(6):
+        send(source, leased, "acquire", request(leased, str(n)), 0, 1)
+    send(source, leased, "release", request(leased, "0"))
+    keys = sorted(source.client.keys("*"))
+    wanted = {
+        "nothing": [], "the lock": [main.encode()], "what is beside it": [k for k in keys if k != main.encode()],
+        "all": keys,
+    }[carried]  # fmt: skip
+    slot = int(source.ask("CLUSTER", "KEYSLOT", main))
+    ids = [node.ask("CLUSTER", "MYID") for node in (source, target)]
+    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
+    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
+    if wanted:
+        source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *(key.decode() for key in wanted))
+    before = {node: dump(node, keys) for node in (source, target)}
+    calls: dict[str, tuple[Any, ...]] = {
+        "acquire": (request(leased, "new"), 0, 1), "release": (request(leased, "1"),), "renew": (request(leased, "1"),),
+        "show": (10,), "now": (), "set_limit": (5,),
+    }  # fmt: skip
+    for name in leased.scripts.scripts:
+        for node, asking in ((source, False), (target, True)):
+            assert send(node, leased, name, *calls[name], asking=asking) in {"TRYAGAIN", "ASK"}, name
+    assert {node: dump(node, keys) for node in (source, target)} == before
+    for node in (source, target):
+        node.ask("CLUSTER", "SETSLOT", slot, "STABLE")
+        node.client.flushall()
+    app.close()

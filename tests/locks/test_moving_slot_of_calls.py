@@ -1,0 +1,70 @@
+"""A cluster moves the slot of a transaction or a rate limit: every script is refused whole, on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock import Penstock, RateLimit, Transaction
+from penstock.core.idempotency import Caller
+from penstock.core.operations import RoundTrip
+from penstock.driver.retrying import code
+from tests.servers import Cluster, Server
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(2) as started:
+        yield started
+
+
+def send(node: Server, step: RoundTrip[Any], *, asking: bool = False) -> Any:
+    """As a driver sends it; the reply or the word of the error."""
+    with node.client.pipeline(transaction=False) as pipe:
+        if asking:
+            pipe.execute_command("ASKING")
+        pipe.execute_command("EVAL", step.script.source, len(step.keys), *step.keys, *step.args)
+        reply = pipe.execute(raise_on_error=False)[-1]
+    return code(reply) if isinstance(reply, Exception) else reply
+
+
+def committed(tx: Transaction) -> RoundTrip[Any]:
+    step = Transaction.commit.operation(tx)
+    assert isinstance(step, RoundTrip)
+    return step
+
+
+@pytest.mark.parametrize("carried", ["nothing", "one", "all"])
+@pytest.mark.parametrize("kind", ["transaction", "guarded", "bucket", "window"])
+def test_no_script_is_half_done_while_the_slot_moves(cluster: Cluster, kind: str, carried: str):
+    app, caller = Penstock(cluster.address), Caller("c", 1)
+    if kind in {"transaction", "guarded"}:
+        main = "{a}:x"
+        app.transaction().set(main, 1).set("{a}:y", 1).commit()
+        tx = app.lock("{a}:lock", lease=60).acquire().transaction() if kind == "guarded" else app.transaction()
+        steps = [committed(tx.incrby(main)), committed(app.transaction().set("{a}:new", 1))]
+    else:
+        limit: RateLimit = app.rate_limit("x", limit=1, per=60, kind="bucket" if kind == "bucket" else "window")
+        main = limit._keys[1]
+        limit.try_acquire()
+        steps = [limit._take(1, -1, caller), limit._back(1, caller)]
+    source = cluster.owner(main)
+    target = next(node for node in cluster.nodes if node is not source)
+    keys = sorted(source.client.keys("*"))
+    slot = int(source.ask("CLUSTER", "KEYSLOT", main))
+    ids = [node.ask("CLUSTER", "MYID") for node in (source, target)]
+    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
+    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
+    moved = {"nothing": [], "one": [main.encode()], "all": keys}[carried]
+    if moved:
+        source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *(key.decode() for key in moved))
+    for step in steps:
+        for node, asking in ((source, False), (target, True)):
+            assert send(node, step, asking=asking) in {"TRYAGAIN", "ASK"}
+    assert sorted(source.client.keys("*")) == sorted(set(keys) - set(moved))
+    for node in (source, target):
+        node.ask("CLUSTER", "SETSLOT", slot, "STABLE")
+        node.client.flushall()
+    app.close()

@@ -1,0 +1,376 @@
+"""Rate limits: never more than they say by the server's clock, in order of arrival, and what is not used comes back."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio.to_thread
+import msgspec
+import pytest
+
+from penstock import Penstock, RateLimit, RateLimited, ServerFull
+from penstock.core import idempotency as numbering
+from penstock.core.idempotency import Caller
+from tests.conftest import Apps, Do, commands, until
+from tests.driver.proxy import Proxy
+from tests.servers import Server, interrupt_when
+
+one_place = pytest.mark.parametrize("place", ["valkey"])
+one_face = pytest.mark.parametrize("face", ["aio"])
+
+Make = Callable[..., RateLimit]
+
+
+@pytest.fixture(params=["bucket", "window"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def rate(app: Penstock, kind: Any) -> Make:
+    def make(limit: int = 3, per: float = 60.0, **options: Any) -> RateLimit:
+        return app.rate_limit("api:17", limit=limit, per=per, kind=kind, **options)
+
+    return make
+
+
+async def test_as_many_as_the_limit_says_and_how_long_to_wait(rate: Make, do: Do, kind: str):
+    for left in (2, 1, 0):
+        answer = await do(rate().try_acquire)
+        assert answer
+        assert (answer.allowed, answer.wait, answer.remaining) == (True, 0.0, left)
+    answer = await do(rate().try_acquire)
+    assert not answer
+    assert answer.remaining == 0
+    assert (18 if kind == "bucket" else 58) < answer.wait <= (20 if kind == "bucket" else 60)
+    again = await do(rate().try_acquire)
+    assert answer.wait - 2 < again.wait <= answer.wait  # who was refused took nothing
+
+
+async def test_several_at_once(rate: Make, do: Do):
+    assert (await do(rate().try_acquire, 2)).remaining == 1
+    assert not await do(rate().try_acquire, 2)
+    assert await do(rate().try_acquire)
+    for n in (0, 4):
+        with pytest.raises(ValueError, match=f"n={n} is never allowed at once; from 1 to 3"):
+            RateLimit.try_acquire.operation(rate(), n)
+
+
+@one_face
+async def test_a_bucket_holds_what_burst_says_and_fills_by_the_limit(app: Penstock, do: Do):
+    limit = app.rate_limit("x", limit=10, per=15, burst=2)
+    assert [bool(await do(limit.try_acquire)) for _ in range(3)] == [True, True, False]
+    await asyncio.sleep(1.55)
+    assert await do(limit.try_acquire)
+    big = app.rate_limit("y", limit=1, per=60, burst=5)
+    assert (await do(big.try_acquire, 5)).remaining == 0
+
+
+@one_place
+@one_face
+async def test_a_window_never_has_more_than_its_limit(app: Penstock, do: Do, server: Server):
+    """Counted in the server, over any span of the time, under many who wait."""
+    limit, moments = app.rate_limit("x", limit=5, per=0.2, kind="window"), []
+
+    async def use() -> None:
+        for _ in range(6):
+            await limit.acquire.aio()
+            moments.append(time.monotonic())
+
+    began = time.monotonic()
+    await asyncio.gather(*(use() for _ in range(5)))
+    stored = [at for _, at in server.client.zrange(limit._keys[0] + "window", 0, -1, withscores=True)]
+    assert all(later - earlier >= 200_000 for earlier, later in zip(stored, stored[5:], strict=False))
+    assert 0.99 < moments[-1] - began < 15.0  # thirty: the first five at once, five more every 0.2 s
+
+
+async def in_line(nodes: list[Any], waits: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """It waits, and the server knows."""
+    sent = sum(map(commands, nodes))
+    task = asyncio.create_task(waits)
+    await until(lambda: sum(map(commands, nodes)) > sent)
+    return task
+
+
+async def test_who_waits_is_let_through_in_order_of_arrival(rate: Make, do: Do, kind: str, nodes: list[Any]):
+    limit, order = (
+        rate(
+            limit=1 if kind == "window" else 10,
+            per=0.1 if kind == "window" else 1.0,
+            **({} if kind == "window" else {"burst": 1}),
+        ),
+        [],
+    )
+    assert await do(limit.acquire)
+    began = time.monotonic()
+
+    async def use(n: int) -> None:
+        assert (await do(limit.acquire)).allowed
+        order.append((n, time.monotonic() - began))
+
+    tasks = [await in_line(nodes, use(n)) for n in range(4)]
+    await asyncio.gather(*tasks)
+    assert [n for n, _ in order] == [0, 1, 2, 3]
+    for n, at in order:
+        assert at >= 0.1 * (n + 1) - 0.03
+
+
+async def test_a_wait_that_would_be_too_long_is_refused_at_once_and_takes_nothing(rate: Make, do: Do):
+    limit = rate(limit=1, wait=2)
+    await do(limit.acquire)
+    began = time.monotonic()
+    with pytest.raises(RateLimited, match=r"rate limit 'api:17', 1 in 60 s: allowed in .* s, wait=2 is less") as caught:
+        await do(limit.acquire)
+    with pytest.raises(TimeoutError, match="wait=0 is less"):
+        await do(limit.acquire, wait=0)
+    assert time.monotonic() - began < 5
+    assert 55 < caught.value.retry_after <= 60
+    assert (await do(limit.try_acquire)).wait <= 60
+
+
+@one_place
+async def test_who_waits_sends_nothing(rate: Make, nodes: list[Any], kind: str):
+    limit = rate(limit=1)
+    await limit.acquire.aio()
+    await limit.try_acquire.aio()
+    sent = sum(map(commands, nodes))
+    tasks = [asyncio.create_task(limit.acquire.aio()) for _ in range(100)]
+    await until(lambda: sum(map(commands, nodes)) - sent == 100)
+    await asyncio.sleep(0.5)
+    assert sum(map(commands, nodes)) - sent == 100
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+# --- handed back ---
+
+
+async def test_a_wait_that_is_cancelled_hands_its_turn_back(rate: Make, do: Do, kind: str, nodes: list[Any]):
+    limit = rate(limit=1)
+    await limit.acquire.aio()
+    for _ in range(3):
+        tasks = [await in_line(nodes, limit.acquire.aio()) for _ in range(3)]
+        for task in tasks:  # the first in line goes first
+            task.cancel()
+            await asyncio.wait([task])
+    assert 55 < (await do(limit.try_acquire)).wait <= 60
+
+
+async def test_turns_handed_back_in_any_order_are_as_if_they_never_were(rate: Make, do: Do, nodes: list[Any]):
+    limit = rate(limit=2)
+    await do(limit.acquire, 2)
+    tasks = [await in_line(nodes, limit.acquire.aio()) for _ in range(3)]
+    for task in tasks:
+        task.cancel()
+        await asyncio.wait([task])
+    assert (await do(limit.try_acquire, 2)).wait <= 60  # of another size: it could take none of the three
+
+
+async def test_a_turn_amid_others_goes_to_the_next_who_comes(rate: Make, do: Do, nodes: list[Any]):
+    limit = rate(limit=1)
+    await limit.acquire.aio()
+    tasks = [await in_line(nodes, limit.acquire.aio()) for _ in range(3)]
+    tasks[1].cancel()
+    await asyncio.wait([tasks[1]])
+    assert 110 < (await do(limit.try_acquire)).wait <= 120  # its place
+    tasks.append(await in_line(nodes, limit.acquire.aio()))
+    assert 230 < (await do(limit.try_acquire)).wait <= 240
+    for task in (tasks[3], tasks[0], tasks[2]):
+        task.cancel()
+        await asyncio.wait([task])
+    assert 50 < (await do(limit.try_acquire)).wait <= 60
+
+
+async def test_a_wait_cancelled_at_every_await_takes_nothing(rate: Make, do: Do):
+    limit = rate(limit=2)
+    await do(limit.acquire)
+    for step in range(16):
+        task = asyncio.create_task(limit.acquire.aio())
+        for _ in range(step):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            break  # it had it
+        answer = await do(limit.try_acquire)
+        assert answer
+        await app_back(limit)
+    assert step > 3
+
+
+async def app_back(limit: RateLimit) -> None:
+    """Give back what the last try took."""
+    await limit._drivers.aio.run(limit._back(1, numbering._idle[-1]))
+
+
+@one_face
+async def test_lost_replies_count_once(do: Do, start: Callable[..., Server], kind: Any):
+    server = start()
+    proxy = Proxy(server)
+    app = Penstock(proxy.address)
+    limit = app.rate_limit("x", limit=4, per=60, kind=kind)
+    await do(limit.try_acquire)
+    for left in (2, 1):
+        proxy.lose_replies(1)
+        assert (await do(limit.try_acquire)).remaining == left
+    proxy.lose_replies(1)
+    assert (await do(limit.acquire)).remaining == 0
+    waiting = asyncio.create_task(limit.acquire.aio())
+    await asyncio.sleep(0.1)
+    proxy.lose_replies(1)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert (await do(limit.try_acquire)).wait <= (15 if kind == "bucket" else 60)
+    await app.aclose()
+    proxy.close()
+
+
+@one_place
+async def test_a_copy_that_comes_after_it_was_handed_back_takes_nothing(rate: Make, app: Penstock):
+    limit, caller = rate(), Caller("late", 5)
+    assert await app._drivers.aio.run(limit._back(1, caller)) == 0
+    assert not await app._drivers.aio.run(limit._take(1, -1, caller))
+    assert (await limit.try_acquire.aio()).remaining == 2
+
+
+# --- faces ---
+
+
+async def test_with_and_decorator(rate: Make, face: str):
+    limit, calls = rate(), []
+
+    @limit
+    def plain(a: int) -> int:
+        calls.append(a)
+        return a + 1
+
+    @limit
+    async def awaited(a: int) -> int:
+        calls.append(a)
+        return a + 1
+
+    def block() -> int:
+        with limit as allowed:
+            assert allowed
+        return plain(1)
+
+    if face == "blocking":
+        assert await anyio.to_thread.run_sync(block) == 2
+    else:
+        async with limit as allowed:
+            assert allowed
+        assert await awaited(1) == 2
+    assert (calls, plain.__name__, awaited.__name__) == ([1], "plain", "awaited")
+    assert (await limit.try_acquire.aio()).remaining == 0
+    with pytest.raises(RuntimeError, match="would block the running event loop"):
+        plain(1)
+    with pytest.raises(RuntimeError, match="write `async with` here"), limit:
+        pass
+    with pytest.raises(TypeError, match="is a generator: put `with limit:`"):
+
+        @limit
+        def rows():
+            yield 1
+
+
+def test_an_interrupted_wait_hands_its_turn_back(apps: Apps, kind: Any):
+    with apps.make() as app:
+        limit = app.rate_limit("x", limit=1, per=60, kind=kind)
+        limit.acquire()
+        interrupt = interrupt_when(lambda: limit.try_acquire().wait > 60)
+        with pytest.raises(KeyboardInterrupt):
+            limit.acquire()
+        interrupt.join()
+        assert limit.try_acquire().wait <= 60
+
+
+async def test_a_restarted_server_begins_anew(do: Do, start: Callable[..., Server], kind: Any):
+    server = start()
+    app = Penstock(server.address)
+    limit = app.rate_limit("x", limit=1, per=60, kind=kind)
+    assert await do(limit.try_acquire)
+    server.restart()
+    assert await do(limit.try_acquire)
+    server.client.config_set("maxmemory", 1)
+    with pytest.raises(ServerFull):
+        await do(limit.try_acquire)
+    await app.aclose()
+
+
+@one_place
+async def test_nothing_stays_when_the_time_is_over(rate: Make, raw: Any, app: Penstock):
+    limit = rate(limit=10, per=0.1)
+    for _ in range(12):
+        await limit.acquire.aio()
+    tasks = [asyncio.create_task(rate(limit=1, per=0.5).acquire.aio()) for _ in range(4)]
+    await asyncio.sleep(0.1)
+    for task in tasks[:-1]:
+        task.cancel()
+        await asyncio.wait([task])
+    await tasks[-1]
+    await asyncio.sleep(0.6)
+    assert [key for key in raw.keys(f"*{app.settings.prefix}:rate*") if b":call:" not in key] == []
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"limit": 0}, r"limit=0, per=60\): from 1 to 60,000,000"),
+        ({"limit": 10_001, "kind": "window"}, "from 1 to 10,000"),
+        ({"limit": 1_001, "per": 0.001}, "from 1 to 1,000"),
+        ({"per": 0}, r"per=0\): seconds from 0.001 to a year"),
+        ({"per": float("nan")}, "seconds from 0.001"),
+        ({"burst": 0}, r"burst=0\): from 1"),
+        ({"burst": 2**62}, "from 1 to what is let through in a year"),
+        ({"burst": 2, "kind": "window"}, "a window has none"),
+        ({"kind": "leaky"}, "'bucket' or 'window'"),
+        ({"wait": -1}, r"rate_limit\(wait=-1\): seconds from 0, or None for ever"),
+        ({"name": ""}, "has 0 bytes"),
+        ({"name": "x" * 1_000_000}, "has 1,000,000 bytes"),
+        ({"name": "a}b"}, "leave out the '}'"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_sent(options: dict[str, Any], said: str):
+    with pytest.raises(ValueError, match=said):
+        Penstock("valkey://127.0.0.1:1/0").rate_limit(**{"name": "x", "limit": 3, "per": 60, **options})
+
+
+# --- against the definition ---
+
+
+@one_place
+async def test_any_mix_of_requests_keeps_the_limit(app: Penstock, raw: Any, kind: str):
+    """The moments that the server gave and that were not handed back, compared with what the kinds say exactly."""
+    seed = random.randrange(1 << 20)
+    print(f"seed {seed}")  # shown when it fails
+    chance = random.Random(seed)
+    options: dict[str, Any] = {"burst": 3} if kind == "bucket" else {"kind": "window"}
+    limit = app.rate_limit("x", limit=5, per=0.05, **options)
+    waits: list[tuple[Caller, int]] = []
+    for number in range(250):
+        caller, n = Caller(f"c{number}", 1), chance.choice([1, 1, 1, 2, 3])
+        if await app._drivers.aio.run(limit._take(n, chance.choice([0, 20_000, 200_000, -1]), caller)):
+            waits.append((caller, n))
+        if waits and chance.random() < 0.5:
+            caller, n = waits.pop(chance.choice([-1, chance.randrange(len(waits))]))
+            await app._drivers.aio.run(limit._back(n, caller))
+        await asyncio.sleep(chance.choice([0, 0, 0, 0.02]))
+    moments: list[int] = []
+    for caller, n in waits:
+        _, (allowed, _, _, _, at, _) = msgspec.msgpack.decode(raw.get(f"{limit._keys[0]}call:{caller.id}"))
+        assert allowed
+        moments += [at] * n
+    moments.sort()
+    assert len(moments) > 20
+    for i, began in enumerate(moments):
+        for j, ended in enumerate(moments[i:], 1):
+            if kind == "window":
+                assert j <= 5 or ended - began >= 50_000
+            else:
+                assert j <= 3 + (ended - began) / 10_000

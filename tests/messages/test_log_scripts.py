@@ -1,0 +1,215 @@
+"""The scripts of mailboxes and chats one by one: sent twice, on a full server, on a slot that moves."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from valkey.exceptions import ResponseError
+
+from penstock.core.clock import Clock
+from penstock.core.operations import RoundTrip
+from penstock.driver.retrying import code
+from penstock.errors import MessageError
+from penstock.messages.chat_index import Index
+from penstock.messages.keys import LogKeys
+from penstock.messages.log import Keep, Log
+from penstock.settings import Settings
+from tests.jobs.stand import START
+from tests.servers import Cluster, Server
+
+CLOCK = Clock(START)
+LOG = Log(LogKeys("t", "chat", "ops"), Settings(prefix="t"), CLOCK)
+INDEX = Index("t", "ada", CLOCK)
+BASE = LOG.keys.base
+
+NUMBERED: dict[str, RoundTrip[Any]] = {
+    "create": LOG.create(["ada"], Keep(), "ada", b"1"),
+    "post": LOG.post("ada", [("", b"2"), ("x", b"3"), ("x", b"3")], make=False),
+    "join": LOG.join("di", 1),
+    "leave": LOG.leave("bo"),
+    "delete": LOG.delete(),
+}
+OTHERS: dict[str, RoundTrip[Any]] = {
+    "pull": LOG.pull("ada", limit=5, acked=1, address="p/1", stay=5),
+    "stay": LOG.stay("p/1"),
+    "trim": LOG.trim(),
+    "drop_device": LOG.drop_device("ada", "phone"),
+    "limit": LOG.limit(Keep(messages=2), make=False),
+    "look": LOG.look("ada", watch=True),
+    "roster": LOG.roster(0, 9),
+    "claim": LOG.claim("bo", "t1", lease=5, limit=2),
+    "hand_in": LOG.hand_in("bo", "ack", [b"1:1:t0"]),
+}
+OF_INDEX: dict[str, RoundTrip[Any]] = {
+    "enlist": INDEX.enlist("ops", pending=True),
+    "strike": INDEX.strike("ops", b"5"),
+    "page": INDEX.page(b"-inf", 9),
+    "find": INDEX.find("ops"),
+    "hint": INDEX.hint(["ops"]),
+    "news": INDEX.news(b"0", "p/1", 5),
+}
+
+
+def send(client: Any, step: RoundTrip[Any], number: str = "") -> Any:
+    args = ("p", number, *step.args[2:]) if number else step.args
+    return client.eval(step.script.source, len(step.keys), *step.keys, *args)
+
+
+def fill(client: Any) -> None:
+    send(client, LOG.create(["ada", "bo", "cy"], Keep(), "cy", b'"hi"'))
+    send(client, LOG.post("cy", [("m2", b"2"), ("", b"3")], make=False))
+    send(client, LOG.pull("ada", "phone", limit=1))
+    send(client, LOG.claim("bo", "t0", lease=5, limit=1))
+    send(client, INDEX.enlist("ops", pending=False))
+
+
+_READ: dict[bytes, Callable[[Any, bytes], Any]] = {
+    b"hash": lambda client, key: client.hgetall(key),
+    b"zset": lambda client, key: client.zrange(key, 0, -1, withscores=True),
+    b"stream": lambda client, key: client.xrange(key),
+    b"string": lambda client, key: client.get(key),
+    b"list": lambda client, key: client.lrange(key, 0, -1),
+}
+
+
+def dump(client: Any) -> dict[bytes, Any]:
+    return {key: _READ[client.type(key)](client, key) for key in client.scan_iter()}
+
+
+@pytest.fixture
+def client(store_server: Server) -> Any:
+    store_server.client.flushall()
+    return store_server.client
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_a_call_that_is_sent_again_answers_the_same_and_changes_nothing(client: Any, name: str):
+    if name != "create":
+        fill(client)
+    answer = send(client, NUMBERED[name], "7")
+    before = dump(client)
+    assert send(client, NUMBERED[name], "7") == answer
+    assert dump(client) == before
+    if name in {"create", "leave", "delete"}:  # done again by others meanwhile, a late copy does not undo it
+        for other in (LOG.delete(), LOG.create(["bo"], Keep(), "bo", None)):
+            send(client, other)
+        before = dump(client)
+        assert send(client, NUMBERED[name], "7") == answer
+        assert dump(client) == before
+    assert send(client, NUMBERED[name], "8") != b""
+
+
+@pytest.mark.parametrize("name", [*OTHERS, *OF_INDEX])
+def test_the_others_may_be_repeated(client: Any, name: str):
+    fill(client)
+    step = {**OTHERS, **OF_INDEX}[name]
+    send(client, step)
+    before = dump(client)
+    send(client, step)
+    after = dump(client)
+    if name in {"enlist", "hint"}:  # only the time of it moves on
+        before, after = ({key: [m for m, _ in d[key]] for key in d if b"chats" in key} for d in (before, after))
+    assert after == before
+
+
+def test_a_claim_whose_reply_was_lost_gives_the_same_again(client: Any):
+    fill(client)
+    step = LOG.claim("bo", "t1", lease=5, limit=2)
+    assert send(client, step)[3:] == send(client, step)[3:] != []
+
+
+def test_a_full_server_takes_no_message_but_gives_and_frees(client: Any):
+    fill(client)
+    client.config_set("maxmemory", 1)
+    try:
+        for name in ("create", "post"):
+            with pytest.raises(ResponseError, match=r"OOM|maxmemory"):
+                send(client, NUMBERED[name])
+        for step in (*OTHERS.values(), NUMBERED["join"], NUMBERED["leave"], *OF_INDEX.values(), NUMBERED["delete"]):
+            if step.script.name != "limit":
+                send(client, step)
+    finally:
+        client.config_set("maxmemory", 0)
+
+
+def test_a_newer_format_is_neither_read_nor_changed(client: Any):
+    fill(client)
+    client.hset(BASE + "state", "format", 2)
+    before = dump(client)
+    for step in [*NUMBERED.values(), *OTHERS.values()]:
+        if step.script.name != "stay":
+            with pytest.raises(ResponseError, match="PENSTOCKFORMAT 2"):
+                send(client, step)
+    assert dump(client) == before
+
+
+def test_what_was_refused_wrote_nothing(client: Any):
+    refused: list[RoundTrip[Any]] = [
+        LOG.post("ada", [("i", b"1")], make=False),
+        LOG.pull("ada", limit=5),
+        LOG.join("ada", 0),
+        LOG.trim(),
+    ]
+    for step in refused:
+        with contextlib.suppress(MessageError):
+            step.read(send(client, step, "3"))
+    assert client.keys() == []
+    fill(client)
+    before = dump(client)
+    strange: list[RoundTrip[Any]] = [LOG.post("eve", [("", b"1")], make=False), LOG.pull("eve", "tv", limit=5, acked=1)]
+    for step in strange:
+        with pytest.raises(MessageError):
+            step.read(send(client, step))
+    assert send(client, LOG.pull("ada", "tv", limit=5, acked=4))[0] == b"BEYOND"
+    assert dump(client) == before
+
+
+def test_trimming_looks_at_a_slice(client: Any):
+    send(client, LOG.create(["ada"], Keep(), "ada", None))
+    for _ in range(10):
+        send(client, LOG.post("ada", [("", b"x")] * 500, make=False))
+    assert send(client, LOG.pull("ada", limit=0, acked=5000))[4] == 1
+    assert client.xlen(BASE + "log") == 3000
+    assert [send(client, LOG.trim())[1] for _ in range(3)] == [1, 0, 0]
+    assert client.exists(BASE + "log") == 0
+
+
+# --- a slot that moves ---
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(2) as started:
+        yield started
+
+
+@pytest.mark.parametrize("carried", [[], ["state"], ["readers", "log"], ["state", "readers", "seen", "sent"]])
+def test_no_script_is_half_done_while_the_slot_moves(cluster: Cluster, carried: list[str]):
+    source = cluster.owner(BASE)
+    target = next(node for node in cluster.nodes if node is not source)
+    for node in cluster.nodes:
+        node.client.flushall()
+    for step in (LOG.create(["ada", "bo"], Keep(), "bo", b"1"), LOG.post("bo", [("m", b"2")], make=False)):
+        send(source.client, step)
+    send(source.client, LOG.pull("ada", limit=1))
+    slot = int(source.ask("CLUSTER", "KEYSLOT", BASE))
+    here, there = (node.ask("CLUSTER", "MYID") for node in (source, target))
+    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", here)
+    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", there)
+    try:
+        if keys := [BASE + name for name in carried]:
+            source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+        before = [dump(source.client), sorted(target.client.keys())]
+        for name, step in {**NUMBERED, **OTHERS}.items():
+            with pytest.raises(ResponseError) as refused:
+                send(source.client, step)
+            assert code(refused.value) in {"ASK", "TRYAGAIN"}, name
+        assert [dump(source.client), sorted(target.client.keys())] == before
+    finally:
+        for node in cluster.nodes:
+            node.client.flushall()
+        for node in (source, target):
+            node.ask("CLUSTER", "SETSLOT", slot, "NODE", here)

@@ -1,0 +1,304 @@
+"""The chats of one user: found by an index that may be wrong in one direction only, and mended by reading."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock import Penstock, UserChats
+from penstock.core.operations import Parallel, RoundTrip
+from tests.conftest import Do, Time, commands
+
+
+class Died(BaseException):
+    """What a process that is killed raises nowhere."""
+
+
+@pytest.fixture
+def dying(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`dying("join")`: the process dies before the step of this name is sent, or with `after=True` when it was."""
+
+    def arm(name: str, *, after: bool = False) -> None:
+        for runner in (app._driver.blocking, app._driver.aio):
+            send, several = runner.send, runner.send_several
+
+            async def dies(step: RoundTrip[Any], patience: float, send: Any = send) -> Any:
+                if step.script.name == name and not after:
+                    raise Died
+                answer = await send(step, patience)
+                if step.script.name == name:
+                    raise Died
+                return answer
+
+            async def all_die(steps: Any, patience: float, several: Any = several) -> Any:
+                if any(step.script.name == name for step in steps):
+                    raise Died
+                return await several(steps, patience)
+
+            monkeypatch.setattr(runner, "send", dies)
+            monkeypatch.setattr(runner, "send_several", all_die)
+
+    return arm
+
+
+def texts(mail: Any) -> list[Any]:
+    return [(message.place, message.body) for message in mail]
+
+
+async def test_all_chats_are_read_as_one(app: Penstock, do: Do):
+    for name in "abc":
+        await do(app.chats.create, ["ada", "bo"], id=name)
+        await do(app.chats.get(name).send, "bo", name)
+    mine = app.chats.of("ada")
+    assert await do(mine.unread) == {"a": 1, "b": 1, "c": 1}
+    mail = await do(mine.pull)
+    assert sorted(texts(mail)) == sorted(texts(await do(mine.pull))) == [("a", "a"), ("b", "b"), ("c", "c")]
+    assert mail.unread == 3
+    await do(mine.ack, mail[:2])
+    assert texts(await do(mine.pull)) == texts(mail[2:])
+    await do(mine.ack, mail)
+    assert await do(mine.unread) == {"a": 0, "b": 0, "c": 0}
+    assert await do(app.chats.of("nobody").pull) == []
+
+
+async def test_a_pull_shares_its_limit_between_chats(app: Penstock, do: Do):
+    for name in "abcd":
+        await do(app.chats.create, ["ada"], id=name)
+    await do(app.chats.get("a").send_many, "ada", range(50))
+    for name in "bcd":
+        await do(app.chats.get(name).send, "ada", "x")
+    mail = await do(app.chats.of("ada").pull, 8)
+    assert {message.place for message in mail} == set("abcd")
+    assert len(mail) <= 8
+    assert len(await do(app.chats.of("ada").pull, 2)) == 2
+
+
+async def test_waiting_for_any_of_many_chats_asks_nothing_meanwhile(app: Penstock, do: Do, nodes: list[Any]):
+    chats = [await do(app.chats.create, ["ada", "bo"]) for _ in range(12)]
+    mine = app.chats.of("ada")
+    for n in (3, 7, 3):
+        waiting = asyncio.create_task(do(mine.pull, wait=20))
+        await asyncio.sleep(0.5)
+        before = sum(map(commands, nodes))
+        await asyncio.sleep(0.5)
+        assert sum(map(commands, nodes)) - before <= 2
+        await do(chats[n].send, "bo", n)
+        mail = await waiting
+        assert texts(mail) == [(chats[n].id, n)]
+        await do(mine.ack, mail)
+
+
+async def test_a_new_chat_is_found_while_waiting(app: Penstock, do: Do):
+    mine = app.chats.of("ada")
+    waiting = asyncio.create_task(do(mine.pull, wait=20))
+    await asyncio.sleep(0.2)
+    chat = await do(app.chats.create, ["ada"], sender="bo", message="hi")
+    assert texts(await waiting) == [(chat.id, "hi")]
+
+
+async def test_each_device_has_its_own_news(app: Penstock, do: Do):
+    chat = await do(app.chats.create, ["ada", "bo"])
+    phone, laptop = app.chats.of("ada", "phone"), app.chats.of("ada", "laptop")
+    for device in (phone, laptop):
+        assert await do(device.pull) == []
+    waiting = [asyncio.create_task(do(device.pull, wait=20)) for device in (phone, laptop)]
+    await asyncio.sleep(0.3)
+    await do(chat.send, "bo", "x")
+    for mail in await asyncio.gather(*waiting):
+        assert texts(mail) == [(chat.id, "x")]
+
+
+async def test_a_sender_tells_a_member_once_until_it_looks(app: Penstock, do: Do, nodes: list[Any]):
+    chat = await do(app.chats.create, ["ada", "bo"])
+    mine = app.chats.of("ada")
+    assert await do(mine.pull) == []
+
+    async def cost() -> int:
+        before = sum(map(commands, nodes))
+        await do(chat.send, "bo", "x")
+        return sum(map(commands, nodes)) - before
+
+    await cost()  # loads the scripts
+    assert await cost() == 1
+    await do(mine.ack, await do(mine.pull))
+    assert await do(mine.pull) == []
+    assert await cost() == 2
+    assert await cost() == 1
+
+
+# --- a process that dies between two steps ---
+
+
+async def test_who_dies_before_it_joined_leaves_an_entry_that_reading_strikes_out(
+    app: Penstock, clock: Time, dying: Any, do: Do
+):
+    chat = await do(app.chats.create, ["bo"], id="ops")
+    dying("join")
+    with pytest.raises(Died):
+        await do(chat.join, "ada")
+    mine = app.chats.of("ada")
+    assert await do(mine.unread) == {}
+    assert await entries(app, do, mine) == ["ops"]  # it may be joined in a moment: an hour's grace
+    clock.advance(3601)
+    assert await do(mine.unread) == {}
+    assert await entries(app, do, mine) == []
+
+
+async def test_who_dies_when_it_has_joined_is_a_member_and_finds_the_chat(app: Penstock, dying: Any, do: Do):
+    chat = await do(app.chats.create, ["bo"], id="ops")
+    dying("join", after=True)
+    with pytest.raises(Died):
+        await do(chat.join, "ada")
+    await do(chat.send, "bo", "x")
+    mine = app.chats.of("ada")
+    assert texts(await do(mine.pull)) == [("ops", "x")]
+    assert await do(mine.unread) == {"ops": 1}
+
+
+async def test_a_join_that_froze_for_two_hours_is_found_all_the_same(app: Penstock, clock: Time, do: Do):
+    chat = await do(app.chats.create, ["bo"], id="ops")
+    joining = chat.join._make(chat, "ada")
+    enlist = next(joining)
+    entry = await do_step(app, enlist)
+    clock.advance(7200)
+    assert await do(app.chats.of("ada").unread) == {}  # strikes it out
+    join = joining.send(entry)
+    sure = joining.send(await do_step(app, join))
+    await do_step(app, sure)
+    assert await do(app.chats.of("ada").unread) == {"ops": 0}
+
+
+async def test_who_dies_when_it_has_left_leaves_an_entry_that_reading_strikes_out(app: Penstock, dying: Any, do: Do):
+    chat = await do(app.chats.create, ["ada", "bo"], id="ops")
+    dying("leave", after=True)
+    with pytest.raises(Died):
+        await do(chat.leave, "ada")
+    mine = app.chats.of("ada")
+    assert await entries(app, do, mine) == ["ops"]
+    assert await do(mine.pull) == []
+    assert await entries(app, do, mine) == []
+
+
+async def test_who_joins_while_another_leaves_for_it_is_never_lost(app: Penstock, do: Do):
+    """Every order of the steps of a join and of a leave: who is a member at the end is in the index."""
+    for order in orders("jjj", "lll"):
+        chat = await do(app.chats.create, ["bo", "ada"])
+        works = {"j": chat.join._make(chat, "ada"), "l": chat.leave._make(chat, "ada")}
+        answers: dict[str, Any] = {"j": None, "l": None}
+        for who in order:
+            try:
+                answers[who] = await do_step(app, works[who].send(answers[who]))
+            except StopIteration:
+                continue
+        member = "ada" in {member.name for member in await do(chat.members)}
+        found = chat.id in await entries(app, do, app.chats.of("ada"))
+        assert found or not member, order
+        await do(chat.delete)
+
+
+async def test_a_creator_that_dies_leaves_no_chat_and_entries_that_reading_strikes_out(
+    app: Penstock, clock: Time, dying: Any, do: Do
+):
+    dying("create")
+    with pytest.raises(Died):
+        await do(app.chats.create, ["ada", "bo"], sender="cy", message="hi", id="ops")
+    clock.advance(3601)
+    for member in ("ada", "bo", "cy"):
+        assert await do(app.chats.of(member).unread) == {}
+        assert await entries(app, do, app.chats.of(member)) == []
+
+
+async def test_news_whose_sender_died_before_it_told_is_told_an_hour_later_by_the_next(
+    app: Penstock, clock: Time, do: Do, monkeypatch: pytest.MonkeyPatch
+):
+    chat = await do(app.chats.create, ["ada", "bo"], id="ops")
+    mine = app.chats.of("ada")
+    assert await do(mine.pull) == []
+    sending = chat.send._make(chat, "bo", "lost hint")
+    await do_step(app, next(sending))
+    assert await do(mine.pull) == []
+    await do(chat.send, "bo", "not told again at once")
+    assert await do(mine.pull) == []
+    assert len(await do(app.chats.of("ada").pull)) == 2  # whoever begins anew looks at all
+    clock.advance(3601)
+    await do(chat.send, "bo", "told again")
+    assert len(await do(mine.pull)) == 3
+
+
+async def test_what_comes_while_all_chats_are_looked_at_is_not_overlooked(app: Penstock, do: Do):
+    chat = await do(app.chats.create, ["ada", "bo"], id="ops")
+    mine = app.chats.of("ada")
+    looking = mine._look_around()
+    step = next(looking)
+    with contextlib.suppress(StopIteration):
+        while True:
+            answer = await do_step(app, step)
+            if isinstance(step, Parallel):
+                await do(chat.send, "bo", "meanwhile")
+            step = looking.send(answer)
+    assert texts(await do(mine.pull)) == [("ops", "meanwhile")]
+
+
+async def test_in_a_quiet_minute_chats_are_looked_at_in_turn(app: Penstock, do: Do, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.messages.chats.QUIET", 0.1)
+    chats = [await do(app.chats.create, ["ada", "bo"]) for _ in range(5)]
+    mine = app.chats.of("ada")
+    assert await do(mine.pull) == []
+    await do_step(app, next(chats[4].send._make(chats[4], "bo", "lost hint")))
+    assert texts(await do(mine.pull, wait=20)) == [(chats[4].id, "lost hint")]
+
+
+async def test_chats_that_were_deleted_or_left_are_passed_over(app: Penstock, do: Do):
+    chats = [await do(app.chats.create, ["ada", "bo"], sender="bo", message=n) for n in range(3)]
+    mine = app.chats.of("ada")
+    mail = await do(mine.pull)
+    await do(chats[0].delete)
+    await do(chats[1].kick, "ada")
+    assert texts(await do(mine.pull)) == [(chats[2].id, 2)]
+    await do(mine.ack, mail)
+    assert await do(mine.unread) == {chats[2].id: 0}
+
+
+async def test_thousands_of_chats_are_looked_at_in_pages(app: Penstock):
+    for _ in range(10):
+        await asyncio.gather(*(app.chats.create.aio(["ada"]) for _ in range(25)))
+    mine = app.chats.of("ada")
+    assert len(await mine.unread.aio()) == 250
+    assert await mine.pull.aio() == []
+
+
+async def test_many_steps_at_once_outlive_lost_connections_and_forgotten_scripts(
+    app: Penstock, do: Do, nodes: list[Any]
+):
+    made = [(await do(app.chats.create, ["ada"])).id for _ in range(5)]
+    mine = app.chats.of("ada")
+    for _ in range(2):
+        for node in nodes:
+            node.script_flush()
+            node.client_kill_filter(_type="normal", skipme=True)
+        assert await do(mine.unread) == dict.fromkeys(made, 0)
+
+
+async def entries(app: Penstock, do: Do, mine: UserChats) -> list[str]:
+    found = []
+    page = await do_step(app, mine._index.page(b"-inf", 1000))
+    found += [chat for chat, _ in page]
+    return found
+
+
+async def do_step(app: Penstock, step: Any) -> Any:
+    assert isinstance(step, RoundTrip | Parallel)
+    steps = step.round_trips if isinstance(step, Parallel) else (step,)
+    answers = [await app._driver.aio.run(one) for one in steps]
+    return answers if isinstance(step, Parallel) else answers[0]
+
+
+def orders(first: str, second: str) -> Iterator[str]:
+    """All that can come of two rows whose own order stays."""
+    if not first or not second:
+        yield first + second
+        return
+    yield from (first[0] + rest for rest in orders(first[1:], second))
+    yield from (second[0] + rest for rest in orders(first, second[1:]))

@@ -1,0 +1,410 @@
+"""What the doctor finds on servers that are well, and on servers that are not."""
+
+import json
+
+import pytest
+
+from penstock import ConfigurationError, Penstock, Settings
+from penstock.cli import main
+from penstock.cli.exits import Exit
+from penstock.ops import probe
+from penstock.ops.doctor import TOPICS
+from penstock.ops.inspect import Inspector
+from tests.servers import Cluster, Server, eventually, free_port
+
+
+@pytest.fixture
+def examine():
+    """Starts a server with these options and asks the doctor about a topic: (level, found, advice) of each finding."""
+
+    def ask(topic, *options, before=None, prefix="penstock", port=0):
+        with Server(*options, port=port) as server:
+            if before:
+                before(server.client)
+            address = f"valkey://127.0.0.1:{port}" if port else server.address
+            with Penstock(address, prefix=prefix) as app:
+                return [(one.level, one.found, one.advice) for one in Inspector(app).doctor(topic)]
+
+    return ask
+
+
+def _replica(master):
+    # At once: usually a primary waits five seconds for more replicas to come.
+    master.client.config_set("repl-diskless-sync-delay", "0")
+    return Server("--replicaof", "127.0.0.1", str(master.port), port=free_port())
+
+
+def only(findings, level):
+    found = [one for one in findings if one[0] == level]
+    assert found, findings
+    assert all(advice for _, _, advice in found), "what to do is told"
+    return " | ".join(text for _, text, _ in found)
+
+
+def test_a_good_server_fails_in_nothing(examine):
+    findings = examine(None, "--appendonly", "yes", "--appendfsync", "always")
+    assert [text for level, text, _ in findings if level == "fail"] == []
+
+
+@pytest.mark.parametrize("place", ["valkey", "cluster", "redis"])
+@pytest.mark.parametrize("face", ["blocking", "aio"])
+async def test_every_topic_answers_on_both_faces_and_on_each_kind_of_server(do, app, place, face):
+    await do(app.queue("mail").put, 1)
+    findings = await do(Inspector(app).doctor)
+    topics = {finding.topic for finding in findings}
+    assert topics == set(TOPICS) - (set() if place == "cluster" else {"cluster"})
+    assert {finding.topic for finding in findings if finding.level == "fail"} == {"persistence"}, "nothing is on disk"
+    assert bool(findings[0].server) == (place == "cluster")
+
+
+def test_locks_are_tried_only_if_asked_for(server, monkeypatch, capsys):
+    from penstock.ops.proof import Proof
+
+    assert main(["doctor", "locks", "--json", "--url", server.address]) == Exit.OK
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (finding["topic"], finding["level"]) == ("locks", "ok")
+    assert "one owner each and fences that rise" in finding["found"]
+    broken = Proof(5, 5, 0, ["lock 'x': two held it"])
+    monkeypatch.setattr("penstock.ops.doctor.prove", lambda app, seconds: broken)
+    assert main(["doctor", "locks", "--url", server.address]) == Exit.FAILED
+    assert "two held it" in capsys.readouterr().out
+
+
+def test_a_topic_that_is_none_is_told(examine):
+    with pytest.raises(ConfigurationError, match="server, memory, persistence"):
+        examine("weather")
+
+
+# --- memory ---
+
+
+def test_a_server_that_evicts_fails(examine):
+    evicting = examine("memory", "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+    assert "a full server deletes jobs" in only(evicting, "fail")
+    harmless = examine("memory", "--maxmemory-policy", "volatile-ttl")
+    assert "no maxmemory" in only(harmless, "warn")
+
+
+def test_keys_that_were_evicted_are_told(examine):
+    def overfill(client):
+        for n in range(3000):
+            client.set(f"k{n}", "x" * 4096)
+
+    findings = examine("memory", "--maxmemory", "6mb", "--maxmemory-policy", "allkeys-random", before=overfill)
+    assert "keys were evicted" in only(findings, "fail")
+
+
+@pytest.mark.parametrize(("share", "level"), [(0.5, "ok"), (0.9, "warn"), (0.99, "fail")])
+def test_a_server_that_fills_up_is_told(examine, share, level):
+    def limit(client):
+        client.set("ballast", "x" * 30_000_000)
+        client.config_set("maxmemory", int(client.info("memory")["used_memory"] / share))
+
+    assert level in [one[0] for one in examine("memory", before=limit) if "in use" in one[1]]
+
+
+# --- persistence ---
+
+
+@pytest.mark.parametrize(
+    ("options", "level", "told"),
+    [
+        ((), "fail", "a restart of the server loses every job"),
+        (("--save", "60 1"), "warn", "snapshots only"),
+        (("--appendonly", "yes", "--appendfsync", "no"), "warn", "a power cut takes some 30 s"),
+        (("--appendonly", "yes", "--appendfsync", "everysec"), "ok", "takes the last second"),
+        (("--appendonly", "yes", "--appendfsync", "always"), "ok", "nothing is lost"),
+    ],
+)
+def test_what_a_crash_would_take_is_told(examine, options, level, told):
+    findings = examine("persistence", *options)
+    assert (level, True) in [(one[0], told in one[1]) for one in findings]
+
+
+def test_under_always_durable_jobs_are(examine):
+    (text,) = [one[1] for one in examine("persistence", "--appendonly", "yes", "--appendfsync", "always")[1:]]
+    assert "durable=True waits for the disk" in text or "no disk is so fast" in text
+
+
+def test_under_everysec_the_probe_sees_whether_a_confirmation_waits_for_an_fsync(examine):
+    """Two writes in a row cannot both be on disk within a second of an fsync a second."""
+    (text,) = [one[1] for one in examine("persistence", "--appendonly", "yes", "--appendfsync", "everysec")[1:]]
+    assert text.startswith("durable=True is refused: 2 writes in a row were called safe after")
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "told"),
+    [
+        ([0.1, 0.1, 0.1], "with one fsync a second at most"),
+        ([0.3, 1.0, 1.0], "so it does wait for an fsync"),
+        ([float("inf")] * 3, "WAITAOF did not answer"),
+    ],
+)
+def test_the_probe_tells_an_answer_from_a_promise(server, monkeypatch, confirmed, told):
+    def measured(node, key):
+        return confirmed
+        yield
+
+    monkeypatch.setattr(probe, "confirmations", measured)
+    monkeypatch.setattr("penstock.ops.doctor._syncs", lambda facts: True)
+    with Penstock(server.address) as other:
+        assert told in Inspector(other).doctor("persistence")[-1].found
+
+
+def test_an_fsync_that_costs_nothing_is_doubted(server, monkeypatch):
+    def same(node, command, times=0):
+        return [0.0001] * 20
+        yield
+
+    def at_once(node, key):
+        return [0.0001] * 3
+        yield
+
+    always = Server("--appendonly", "yes", "--appendfsync", "always")
+    monkeypatch.setattr(probe, "round_trips", same)
+    monkeypatch.setattr(probe, "confirmations", at_once)
+    with always, Penstock(always.address) as other:
+        finding = Inspector(other).doctor("persistence")[-1]
+    assert (finding.level, "no disk is so fast" in finding.found) == ("warn", True)
+
+
+def test_a_failed_snapshot_fails(examine):
+    def fail_to_save(client):
+        client.config_set("dir", "/proc")
+        client.bgsave()
+        eventually(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err")
+
+    options = ("--enable-protected-configs", "yes")
+    assert "the last snapshot failed" in only(examine("persistence", *options, before=fail_to_save), "fail")
+
+
+# --- replicas ---
+
+
+def test_a_replica_is_no_server_to_write_to(examine):
+    with Server(port=free_port()) as master:
+        findings = examine("server", "--replicaof", f"127.0.0.1 {master.port}")
+    assert "it is a replica" in only(findings, "fail")
+
+
+def test_replicas_that_are_missing_fail_and_one_in_step_is_told(examine):
+    assert "it refuses writes" in only(examine("replicas", "--min-replicas-to-write", "1"), "fail")
+    with Server(port=free_port()) as master, _replica(master):
+        eventually(lambda: "online" in master.ask("INFO", "replication"))
+        with Penstock(master.address) as app:
+            assert "1 replica, at most" in Inspector(app).doctor("replicas")[0].found
+            assert Inspector(app).doctor("persistence")[-1].found == "durable=True waits for a replica"
+
+
+# --- latency ---
+
+
+def test_a_slow_way_is_told(server, monkeypatch):
+    def slow(node):
+        return [0.5] * 200
+        yield
+
+    monkeypatch.setattr(probe, "pings", slow)
+    with Penstock(server.address) as other:
+        finding = Inspector(other).doctor("latency")[0]
+    assert (finding.level, "a ping takes 500 ms" in finding.found) == ("warn", True)
+
+
+def test_a_slow_script_of_ours_and_what_held_up_the_server_are_told(examine):
+    def hold_up(client):
+        client.config_set("latency-monitor-threshold", 10)
+        client.eval("local n = 0 for i = 1, 2e7 do n = n + i end return n", 1, "{penstock:mail}:")
+        client.execute_command("DEBUG", "SLEEP", "0.1")
+
+    told = only(examine("latency", "--enable-debug-command", "yes", before=hold_up), "warn")
+    assert "a script of ours took" in told
+    assert "held up by command" in told
+
+
+def test_slow_commands_of_others_are_told_beside_a_slow_script_of_ours(examine):
+    def hold_up(client):
+        client.config_set("slowlog-log-slower-than", 0)
+        client.eval("return 1", 1, "{penstock:mail}:")
+        client.config_set("slowlog-log-slower-than", 10_000)
+        client.execute_command("DEBUG", "SLEEP", "0.1")
+
+    told = only(examine("latency", "--enable-debug-command", "yes", before=hold_up), "warn")
+    assert "slow commands of others in a day: DEBUG 1" in told
+    assert "a script of ours" not in told
+
+
+# --- rights ---
+
+
+def test_an_admin_may_all(examine):
+    assert examine("rights")[0][:2] == ("ok", "user 'default' may send all that Penstock sends")
+
+
+@pytest.fixture
+def rights():
+    """What the doctor says to a user with these rights, beside a queue `mail` of prefix `acl`."""
+
+    def ask(*rules, used=("mail",)):
+        with Server() as server:
+            server.ask("ACL", "SETUSER", "app", "on", ">secret", *rules)
+            with Penstock(server.address, prefix="acl") as app:
+                for name in used:
+                    app.queue(name).put(1)
+            with Penstock(f"unix://{server.socket}?username=app&password=secret", prefix="acl") as app:
+                return [(one.level, one.found, one.advice) for one in Inspector(app).doctor("rights")]
+
+    return ask
+
+
+def test_a_right_that_is_missing_is_named_with_the_command_that_gives_it(rights):
+    (finding,) = rights("~*", "+@all", "-zadd", "-blmpop")
+    assert finding == ("fail", "user 'app' may not send BLMPOP, ZADD", "ACL SETUSER app +blmpop +zadd")
+
+
+def test_who_may_use_all_queues_there_are_may_all(rights):
+    assert [level for level, _, _ in rights("~{acl:mail}:*", "+@all")] == ["ok"]
+    assert [level for level, _, _ in rights("~{acl:*", "+@all", used=())] == ["ok"]
+
+
+@pytest.mark.parametrize("keys", ["~{acl:*}:inbox:*", "~{acl:mail}:?*", "%R~{acl:*", "~{other:*"])
+@pytest.mark.parametrize("used", [("mail",), ()])
+def test_keys_that_a_user_may_not_use_are_told_apart_from_commands(rights, keys, used):
+    (finding,) = rights(keys, "+@all", used=used)
+    whose = "of mail" if used else "of a queue, as of one called doctor"
+    assert finding == ("fail", f"user 'app' may not use all keys {whose}", "ACL SETUSER app ~{acl:*}:*")
+
+
+def test_a_queue_among_others_that_a_user_may_not_use_is_named(rights):
+    (finding,) = rights("~{acl:mail}:*", "+@all", used=("mail", "raw"))
+    assert finding[:2] == ("fail", "user 'app' may not use all keys of raw")
+
+
+def test_what_only_one_thing_needs_is_told_with_that_thing(rights):
+    findings = rights("~*", "+@all", "-script", "-wait", "-waitaof")
+    assert [level for level, _, _ in findings] == ["warn"] * 3
+    assert findings[0][1] == "user 'app' may not send SCRIPT: no enqueueing inside a pipeline"
+    assert findings[2] == ("warn", "user 'app' may not send WAITAOF: no durable=True", "ACL SETUSER app +waitaof")
+
+
+def test_a_user_who_may_ask_little_is_told_what_is_not_known():
+    with Server() as server:
+        server.ask("ACL", "SETUSER", "app", "on", ">secret", "~{penstock:*", "+@all", "-@admin", "-@dangerous")
+        with Penstock(f"unix://{server.socket}?username=app&password=secret") as app:
+            app.queue("mail").put(1)
+            findings = Inspector(app).doctor()
+    told = {finding.topic: finding.found for finding in findings}
+    assert "may not read INFO" in told["server"]
+    assert "may not ask" in told["rights"]
+    assert [finding for finding in findings if finding.level == "fail"] == []
+
+
+# --- a server elsewhere, and one whose clock is wrong ---
+
+
+def test_a_server_far_away_without_tls_and_password_is_told(server, monkeypatch):
+    monkeypatch.setattr("penstock.ops.doctor.Visit.is_near", False)
+    with Penstock(server.address) as other:
+        told = [finding.found for finding in Inspector(other).doctor("server")]
+    assert "the way to it is not encrypted" in told
+    assert "it asks for no password" in told
+
+
+def test_a_clock_that_is_off_is_told_and_harmless(server, monkeypatch):
+    def later(node):
+        yield from ()
+        import time
+
+        return time.time() + 90
+
+    monkeypatch.setattr(probe, "now", later)
+    with Penstock(server.address) as other:
+        (finding,) = Inspector(other).doctor("clock")
+    assert (finding.level, finding.found) == ("ok", "the server is 90 s ahead of this machine")
+
+
+# --- the app's own ---
+
+
+@pytest.mark.damages
+def test_a_stray_key_fails(apps, raw):
+    with apps.make() as app:
+        key = app.queue("mail").bindings.keys.base + "stray"
+        raw.set(key, 1)
+        (finding,) = Inspector(app).doctor("keys")
+        raw.delete(key)
+    assert (finding.level, finding.found) == ("fail", f"{key}: no key of ours has such a name")
+
+
+def test_queues_where_somebody_should_look_are_told(apps, monkeypatch):
+    with apps.make() as app:
+        app.queue("held-up").put(1)
+        app.queue("held-up").pause()
+        app.queue("dead").put(1)
+        app.queue("dead").claim()[0].fail("it broke")
+        app.queue("old").put(1)
+        app.queue("lost").put(1)
+        app.queue("lost").claim(lease=0.05)
+        monkeypatch.setattr("penstock.ops.doctor.STANDING", 0)
+        eventually(lambda: app.queue("lost").workers()[0].lease < 0 and app.queue("old").count().oldest > 0)
+        told = {finding.found.split(":")[0].split()[0]: finding for finding in Inspector(app).doctor("queues")}
+        app.queue("lost").claim()[0].complete()
+    assert told["held-up"].advice == "penstock queue resume held-up"
+    assert told["dead"].advice == "penstock dead ls dead"
+    assert "its oldest ready job waits" in told["old"].found
+    assert "in the hands of workers that died" in told["lost"].found
+
+
+def test_it_leaves_nothing_behind():
+    with Server("--appendonly", "yes") as server, Penstock(server.address) as app:
+        Inspector(app).doctor()
+        assert server.client.dbsize() == 0
+        assert server.client.info("commandstats")["cmdstat_set"]["calls"] > 0
+
+
+# --- a cluster ---
+
+
+def test_a_cluster_that_does_not_serve_all_slots_fails():
+    with Cluster(3) as cluster, Penstock(cluster.address) as app:
+        for node in cluster.nodes:
+            node.ask("CLUSTER", "DELSLOTS", 0)
+        eventually(lambda: all("cluster_state:fail" in node.ask("CLUSTER", "INFO") for node in cluster.nodes))
+        findings = Inspector(app).doctor("cluster")
+    assert len(findings) == 3
+    assert any(finding.level == "fail" and "state fail" in finding.found for finding in findings)
+
+
+def test_a_cluster_without_one_of_its_nodes_is_examined_as_far_as_it_goes():
+    with Cluster(3) as cluster, Penstock(cluster.address, settings=Settings(give_up_after=0.2)) as app:
+        app.queue("mail").put(1)
+        lost = next(node for node in cluster.nodes[1:])
+        lost.kill()
+        findings = Inspector(app).doctor()
+        lost.start()
+    told = {(finding.topic, finding.server) for finding in findings if finding.level == "fail"}
+    assert ("server", f"127.0.0.1:{lost.port}") in told
+    assert ("keys", "") in told
+    assert sum(finding.topic == "memory" and "in use" in finding.found for finding in findings) == 2
+
+
+# --- as a command ---
+
+
+def test_the_command_ends_with_one_when_something_fails(server, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PENSTOCK_URL", server.address)
+    assert main(["doctor", "memory"]) == Exit.OK
+    assert "ok   memory       maxmemory-policy noeviction\n" in capsys.readouterr().out
+    server.client.config_set("maxmemory", "1gb")
+    server.client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        assert main(["doctor", "memory", "--json"]) == Exit.FAILED
+        said = json.loads(capsys.readouterr().out)
+        assert main(["doctor", "memory"]) == Exit.FAILED
+        assert "-> CONFIG SET maxmemory-policy noeviction" in capsys.readouterr().out
+    finally:
+        server.client.config_set("maxmemory-policy", "noeviction")
+        server.client.config_set("maxmemory", "0")
+    assert said["ok"] is False
+    assert said["findings"][0]["level"] == "fail"
+    assert main(["doctor", "weather"]) == Exit.USAGE

@@ -1,0 +1,138 @@
+"""The read-only look at every key of an app: silent about a busy one, loud about what does not belong."""
+
+import struct
+
+import pytest
+
+from penstock.ops.inspect import Inspector
+from penstock.settings import WorkerSettings
+from penstock.worker.worker import Worker
+
+
+@pytest.fixture(params=["valkey", "cluster"])
+def place(request):
+    return request.param
+
+
+@pytest.fixture
+def look(app):
+    return Inspector(app)
+
+
+@pytest.fixture
+def keys(app):
+    return app.queue("mail").bindings.keys
+
+
+async def fill(app):
+    """Jobs in every state, a waiter, a sleeper's keys, a user's own."""
+    queue = app.queue("mail")
+    queue_of_tenant = {"": 2, "Zoë 名前": 2, "a:b": 1}
+    for tenant, n in queue_of_tenant.items():
+        await queue.put_many.aio(range(n), tenant=tenant)
+    await queue.put.aio(1, delay=60)
+    done, dead, back, held = await queue.claim.aio(4)
+    await done.complete.aio({"n": 1})
+    await dead.fail.aio("it broke")
+    await back.release.aio()
+    return held
+
+
+async def test_a_busy_app_has_no_faults(app, look, raw, keys):
+    held = await fill(app)
+    raw.set(keys.user("mine"), 1)
+    found = await look.inventory.aio()
+    assert (found.faults, found.complete) == ([], True)
+    assert found.keys > 8
+    raw.delete(keys.user("mine"))
+    await held.complete.aio()
+
+
+async def test_while_a_worker_runs_nothing_is_told(app, look):
+    @app.task(queue="mail")
+    async def work(n: int) -> None: ...
+
+    worker = Worker(app, WorkerSettings(burst=True))
+    await app.enqueue_many.aio(work.using(tenant=f"t{n % 50}", delay=n % 3 / 100).call(n) for n in range(3000))
+    import asyncio
+
+    running = asyncio.create_task(worker.run())
+    looks = 0
+    while not running.done():
+        assert (await look.inventory.aio()).faults == []
+        looks += 1
+    await running
+    assert looks > 2
+
+
+async def test_another_apps_keys_are_none_of_ours(app, look, make_app):
+    await make_app(f"{app.settings.prefix}2").queue("mail").put.aio(1)
+    assert (await look.inventory.aio()).keys == 0
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize(
+    ("suffix", "write", "told"),
+    [
+        ("nonsense", ("SET", 1), "no key of ours has such a name"),
+        ("nonsense:x", ("SET", 1), "no key of ours has such a name"),
+        ("jobs", ("SET", 1), "a string, not a hash"),
+        ("inbox:x", ("RPUSH", 1), "has no TTL"),
+        ("done:x", ("SET", "c1"), "has no TTL"),
+        ("held:gone", ("HSET", "id", "x"), "'gone' is not in leases"),
+        ("lane:5:Zoë 名前", ("RPUSH", "x"), "'Zoë 名前' is not in turns:5"),
+        ("front:0:a:b", ("RPUSH", "x"), "'a:b' is not in turns:0"),
+        ("reasons", ("HSET", "id", "x"), "the queue has no meta"),
+    ],
+)
+async def test_what_does_not_belong_is_told(app, look, raw, keys, suffix, write, told):
+    verb, *values = write
+    raw.execute_command(verb, keys.base + suffix, *values)
+    (fault,) = (await look.inventory.aio()).faults
+    assert fault.key == keys.base + suffix
+    assert told in fault.what
+    assert raw.delete(keys.base + suffix) == 1
+
+
+@pytest.mark.damages
+async def test_a_key_of_bytes_that_are_no_text_is_told(app, look, raw, keys):
+    raw.rpush(keys.base.encode() + b"lane:5:\xff", "x")
+    (fault,) = (await look.inventory.aio()).faults
+    assert fault.key.endswith("lane:5:\\xff")
+    assert "stayed behind" in fault.what
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize(
+    ("suffix", "field"), [("jobs", "nobody"), ("schedule", "0000000001anobody"), ("dead", "nobody")]
+)
+async def test_counts_that_are_wrong_are_told(app, look, raw, keys, suffix, field):
+    held = await fill(app)
+    add = raw.hset if suffix == "jobs" else lambda key, member, score: raw.zadd(key, {member: score})
+    add(keys.base + suffix, field, struct.pack(">I", 9) if suffix == "jobs" else 1e15)
+    (fault,) = (await look.inventory.aio()).faults
+    assert fault.key == keys.base + suffix
+    assert "by the counts" in fault.what
+    await held.complete.aio()
+
+
+async def test_it_stops_at_the_bound_and_says_so(app, look, monkeypatch):
+    monkeypatch.setattr("penstock.ops.probe.SLICE", 10)
+    for n in range(100):
+        await app.queue("mail").put.aio(1, tenant=f"t{n}")
+    found = await look.inventory.aio(20)
+    assert not found.complete
+    assert 20 < found.keys < 100
+    assert found.faults == []
+
+
+async def test_it_only_reads(app, look, raw, nodes):
+    held = await fill(app)
+
+    def written() -> int:
+        return sum(int(node.info("persistence")["rdb_changes_since_last_save"]) for node in nodes)
+
+    before = written()
+    await look.inventory.aio()
+    assert written() == before
+    await held.complete.aio()

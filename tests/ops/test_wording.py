@@ -1,0 +1,20 @@
+"""Numbers as people read them."""
+
+import pytest
+
+from penstock.ops.wording import size
+
+
+@pytest.mark.parametrize(
+    ("octets", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 KiB"),
+        (64 * 2**20, "64.0 MiB"),
+        (2**30, "1.0 GiB"),
+        (5000 * 2**40, "5000 TiB"),
+    ],
+)
+def test_a_size_is_told_in_powers_of_two(octets: int, text: str):
+    assert size(octets) == text
