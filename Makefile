@@ -31,7 +31,7 @@ check: setup  ## format, lint, types, and the rules of the house
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
-	$(BIN)/pytest -q tests/test_layers.py tests/test_surface.py tests/test_docs.py
+	$(BIN)/pytest -q tests/test_layers.py tests/test_surface.py tests/test_docs.py tests/test_language.py
 
 test: check  ## check, then every test, three at a time, because they mostly wait (what fails so is tried again alone)
 	$(BIN)/pytest -q -n 3 --dist loadfile || $(BIN)/pytest -q --last-failed --last-failed-no-failures none
