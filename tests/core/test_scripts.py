@@ -1,34 +1,61 @@
-"""The cutter: what stands in a .lua file, and what the server gets."""
+"""The cutter: what a .lua file may hold, and what the server gets of it."""
 
 import hashlib
 from importlib import import_module
 
 import pytest
 
-from penstock.core.scripts import Library, Script, cut
+from penstock.core.scripts import Library, Script, constants, cut
 
 LANE = """\
 -- What stands before the first section is for the reader: lane.push(…)
+--
+--   turns  ZSET  tenant -> time
 
---- function lane.cost(tenant: str) -> number
-return 1
+kind = { LANE = "l", FRONT = "f" }
 
---- function lane.push(level: int, tenant: str) -> int
--- Not record.size(…), which is for others.
-local cost = lane.cost(tenant)
-return redis.call("ZADD", turns, level + cost, "lane.pop(1)")
+-- limits
+most = {
+  TENANTS = 100, -- in a turn
+  -- Of one tenant.
+  SHARE = 0.5,
+  NEVER = -1,
+}
 
---- function lane.pop(level: int) -> str
-return redis.call("ZPOPMIN", turns)
+--- (tenant: str) -> number
+function lane.cost(tenant)
+  return tenant == "" and most.NEVER or 1
+end
+
+-- Adds a tenant. It is passed over if it is paused.
+--- (level: int, tenant: str) -> int
+--- uses: turns
+function lane.push(level, tenant)
+  -- Not record.size(…), which is for others.
+  local cost = lane.cost(tenant)
+
+  if cost > most.TENANTS then
+    return 0 -- never lane.pop(1)
+  end
+  return redis.call("ZADD", turns, level + cost, "lane.pop(1)" .. kind.LANE)
+end
+
+--- (level: int) -> str
+--- uses: turns
+function lane.pop(level)
+  return redis.call("ZPOPMIN", turns, level)
+end
 """
 
 QUEUE = """\
---- script enqueue
+-- Enqueues a job.
 --- keys: turns jobs
 --- args: now: int, id: str,
 --- args: rest: *
 --- flags: allow-oom
-return lane.push(now, id) + #ARGV - rest
+function script.enqueue(turns, jobs, now, id, rest, ...)
+  return lane.push(now, id) + #ARGV - rest
+end
 """
 
 
@@ -47,12 +74,14 @@ def test_a_script_binds_names_and_carries_what_it_reaches():
         "local id = ARGV[2]",
         "local rest = 3",
         "local function lane_cost(tenant)",
-        "return 1",
+        'return tenant == "" and -1 or 1',
         "end",
         "local function lane_push(level, tenant)",
-        "-- Not record.size(…), which is for others.",
         "local cost = lane_cost(tenant)",
-        'return redis.call("ZADD", turns, level + cost, "lane.pop(1)")',
+        "if cost > 100 then",
+        "return 0",
+        "end",
+        'return redis.call("ZADD", turns, level + cost, "lane.pop(1)" .. "l")',
         "end",
         "return lane_push(now, id) + #ARGV - rest",
     ]
@@ -62,45 +91,113 @@ def test_a_script_binds_names_and_carries_what_it_reaches():
 
 
 def test_a_script_needs_no_clause():
-    assert only("--- script ping\nreturn 1").source == "#!lua\nreturn 1"
+    assert only("function script.ping()\n  return 1\nend").source == "#!lua\nreturn 1"
 
 
 def test_a_callee_stands_above_its_caller_in_whatever_order_they_were_written():
-    last_first = "--- function lane.b()\nreturn lane.a()\n--- function lane.a()\nreturn 1"
-    source = only("--- script s\nreturn lane.b()", lane=last_first).source
+    last_first = "function lane.b()\n  return lane.a()\nend\nfunction lane.a()\n  return 1\nend"
+    source = only("function script.s()\n  return lane.b()\nend", lane=last_first).source
     assert source.index("local function lane_a") < source.index("local function lane_b")
 
 
 def test_a_function_may_call_itself():
-    source = only("--- script s\nreturn lane.a(3)", lane="--- function lane.a(n: int)\nreturn lane.a(n - 1)").source
-    assert "return lane_a(n - 1)" in source
+    lane = "--- (n: int)\nfunction lane.a(n)\n  return lane.a(n - 1)\nend"
+    assert "return lane_a(n - 1)" in only("function script.s()\n  return lane.a(3)\nend", lane=lane).source
 
 
 def test_a_name_in_a_comment_or_a_string_is_no_call():
-    source = only("""--- script s\nlocal t = { 'it\\'s lane.pop(1)' } -- lane.push(1)\nreturn t""", lane=LANE).source
-    assert "local function" not in source
-    assert "lane.pop(1)" in source
+    script = """function script.s()\n  local t = { 'it\\'s lane.pop(1)', "kind.LANE" } -- lane.push(1)\n  return t\nend"""
+    assert only(script, lane=LANE).source.splitlines()[1:] == [
+        """local t = { 'it\\'s lane.pop(1)', "kind.LANE" }""",
+        "return t",
+    ]
+
+
+def test_a_signature_may_go_on_in_a_new_line():
+    lane = "--- (a: int,\n---  b: str) -> int\nfunction lane.a(a, b)\n  return a .. b\nend"
+    assert "local function lane_a(a, b)" in only("function script.s()\n  return lane.a(3, '')\nend", lane=lane).source
+
+
+def test_the_servers_own_names_stay():
+    script = "function script.s()\n  redis.log(redis.LOG_WARNING, struct.pack('B', 1))\nend"
+    assert only(script).source.splitlines()[1] == "redis.log(redis.LOG_WARNING, struct.pack('B', 1))"
+
+
+def test_constants_have_the_type_that_they_were_written_with():
+    assert constants("lane.lua", LANE) == {
+        "kind": {"LANE": "l", "FRONT": "f"},
+        "most": {"TENANTS": 100, "SHARE": 0.5, "NEVER": -1},
+    }
+    assert constants("queue.lua", QUEUE) == {}
+
+
+def script(body: str, clauses: str = "", parameters: str = "") -> str:
+    return f"{clauses}function script.s({parameters})\n  {body}\nend"
 
 
 @pytest.mark.parametrize(
-    ("script", "complaint"),
+    ("text", "complaint"),
     [
-        ("--- skript s\nreturn 1", "queue.lua:1: neither a section nor a clause"),
-        ("--- function push(a: int)\nreturn 1", "neither"),
-        ("--- function lane.much()\n--- keys: meta", "queue.lua:2: neither"),
-        ("--- script s\n--- key: meta\nreturn 1", "queue.lua:2: neither"),
-        ("--- script s\nreturn 1\n--- script s\nreturn 2", "second s"),
-        ("--- function lane.pop()\nreturn 1", "second lane.pop"),
-        ("--- script s\n--- args: now\nreturn 1", "int, str or \\*: now"),
-        ("--- script s\n--- args: now: float\nreturn 1", "int, str or \\*: now"),
-        ("--- script s\n--- args: rest: *, now: int\nreturn 1", "only the last"),
-        ("--- script s\nreturn lane.psuh(1)", "s calls lane.psuh, which is not there"),
-        ("--- script s\nreturn a.b()\n--- function a.b()\na.c()\n--- function a.c()\na.b()", "call each other"),
+        # --- a line that belongs nowhere ---
+        ("local x = 1\n" + script("return 1"), "queue.lua:1: neither a constant, nor part of a function"),
+        ("-- one\n\nskript.s()\n  return 1\nend", "queue.lua:3: neither"),
+        ("function script.s()\nreturn 1\nend", "queue.lua:1: neither"),
+        ("function script.s()\n  return 1\n", "queue.lua:1: neither"),
+        ("function script.s() return 1 end", "queue.lua:1: neither"),
+        ("function push(a)\n  return 1\nend", "queue.lua:1: neither"),
+        ("--- keys: base\n\n" + script("return 1"), "queue.lua:1: neither"),
+        (script("local text = [[\n  --- keys: base\n]]"), "queue.lua:2: long brackets"),
+        # --- constants ---
+        ("kinds = { A = 1 + 1 }", "queue.lua:1: kinds holds more than NAMES with literals: 'A = 1 [+] 1'"),
+        ("kinds = {\n  A = 1,\n  B = base,\n}", "queue.lua:3: kinds holds more"),
+        ("kinds = { a = 1 }", "queue.lua:1: kinds holds more"),
+        ("kinds = { A = 'x' }", "queue.lua:1: kinds holds more"),
+        ("kinds = { A = 1, A = 1 }", "queue.lua:1: kinds.A is there twice"),
+        ('\nkind = { LANE = "l" }', "queue.lua:2: kind.LANE is there twice"),
+        (script("return kind.LAIN"), "queue.lua:1: s names the constant kind.LAIN, which does not exist"),
+        (script("return kin.LANE"), "queue.lua:1: s names the constant kin.LANE"),
+        # --- names ---
+        (f"{script('return 1')}\n\n{script('return 2')}", "queue.lua:5: s is there twice"),
+        ("function lane.pop()\n  return 1\nend", "queue.lua:1: lane.pop is there twice"),
+        (script("return lane.psuh(1)"), "queue.lua:1: s calls lane.psuh, which does not exist"),
+        (
+            script("return a.b()") + "\nfunction a.b()\n  a.c()\nend\nfunction a.c()\n  a.b()\nend",
+            "functions call each other: a.. and a..",
+        ),
+        # --- clauses ---
+        (script("return 1", "--- key: meta\n"), "queue.lua:2: s has a line that is not for a script: 'key: meta'"),
+        (script("return 1", "--- (a: int)\n"), "queue.lua:2: s has a line that is not for a script"),
+        (script("return 1", "--- uses: base\n"), "queue.lua:2: s has a line that is not for a script: 'base'"),
+        ("--- keys: base\nfunction lane.much(base)\n  return 1\nend", "queue.lua:2: lane.much has a line .* a function"),
+        ("--- adds one\nfunction lane.much()\n  return 1\nend", "queue.lua:2: lane.much .* form .name: type"),
+        (script("return 1", "--- args: now\n", "now"), "queue.lua:2: s gives no type for now"),
+        ("--- (a: int, b)\nfunction lane.much(a, b)\n  return 1\nend", "queue.lua:2: lane.much gives no type for b"),
+        (script("return 1", "--- args: now: float\n", "now"), "neither int, str nor [*]: now"),
+        (script("return 1", "--- args: rest: *, now: int\n", "rest, now, ..."), "[*] that is not the last"),
+        # --- parameters ---
+        (script("return 1", "--- keys: base\n"), "queue.lua:2: s takes [(][)], but the lines above say [(]base[)]"),
+        (script("return 1", "--- keys: base\n--- args: a: int\n", "a, base"), "say [(]base, a[)]"),
+        (script("return 1", "--- args: a: int, b: *\n", "a, b"), r"say [(]a, b, \.\.\.[)]"),
+        (script("return 1", "--- args: a: int\n", "a, ..."), "say [(]a[)]"),
+        (script("return 1", "", "a"), "takes [(]a[)], but the lines above say [(][)]"),
+        ("--- (b: int)\nfunction lane.much(a)\n  return 1\nend", "lane.much takes [(]a[)], .* say [(]b[)]"),
+        ("function lane.much(a)\n  return 1\nend", "lane.much takes [(]a[)], but the lines above say [(][)]"),
+        # --- names of the script ---
+        (script("return lane.pop(1)"), "queue.lua:1: s calls lane.pop, which uses turns: bind it as a key or an argument"),
+        (
+            script("return lane.many()", "--- keys: turns\n", "turns")
+            + "\n\nfunction lane.many()\n  return lane.pop(9)\nend",
+            "queue.lua:6: lane.many calls lane.pop, which uses turns: state it as `--- uses:`",
+        ),
+        (
+            "--- (turns: str)\n--- uses: turns\nfunction lane.much(turns)\n  return turns\nend",
+            "queue.lua:3: lane.much takes and uses turns",
+        ),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_its_place(script: str, complaint: str):
+def test_what_cannot_be_read_is_refused_with_its_place(text: str, complaint: str):
     with pytest.raises(ValueError, match=complaint):
-        cut({"lane.lua": LANE, "queue.lua": script})
+        cut({"lane.lua": LANE, "queue.lua": text})
 
 
 @pytest.mark.parametrize(

@@ -19,405 +19,446 @@
 -- `shape`: the format, and the settings that decide what is stored. A call names the one it believes in; where another
 -- is stored, that is the answer, a string, and nothing was done.
 
---- function shape.other(mine: str) -> str | nil
-local stored = redis.call("HGET", meta, "shape")
-if stored and stored ~= mine then return stored end
+--- (mine: str) -> str | nil
+--- uses: meta
+function shape.other(mine)
+  local stored = redis.call("HGET", meta, "shape")
+  if stored and stored ~= mine then return stored end
+end
 
---- script touch_recent
+-- The contact comes first; of more than `most` the last go.
 --- keys: base meta
 --- args: mine: str, most: int, card: str
--- The contact comes first; of more than `most` the last go.
-local other = shape.other(mine)
-if other then return other end
-redis.call("HSET", meta, "shape", mine)
-redis.call("LREM", base .. "recent", 0, card)
-redis.call("LPUSH", base .. "recent", card)
-redis.call("LTRIM", base .. "recent", 0, most - 1)
-return 1
+function script.touch_recent(base, meta, mine, most, card)
+  local other = shape.other(mine)
+  if other then return other end
+  redis.call("HSET", meta, "shape", mine)
+  redis.call("LREM", base .. "recent", 0, card)
+  redis.call("LPUSH", base .. "recent", card)
+  redis.call("LTRIM", base .. "recent", 0, most - 1)
+  return 1
+end
 
---- script touch_often
+-- One use more. Of more than `most` those used least go, but never the one in hand: else none could ever come in.
 --- keys: base meta
 --- args: producer: str, number: str, mine: str, most: int, card: str
--- One use more. Of more than `most` those used least go, but never the one in hand: else none could ever come in.
-local other = shape.other(mine)
-if other then return other end
-local past = repeated.answer(producer, number)
-if past then return past end
-local key = base .. "often"
-local before = tonumber(redis.call("ZSCORE", key, card))
-local uses = before and math.floor(before / 4294967296) or 0
-redis.call("HSET", meta, "shape", mine)
-local seq = redis.call("HINCRBY", meta, "seq", 1)
-if not before then redis.call("ZREMRANGEBYRANK", key, 0, -most) end
-redis.call("ZADD", key, math.min(uses + 1, 1048575) * 4294967296 + seq, card)
-return repeated.keep(producer, number, 1)
+function script.touch_often(base, meta, producer, number, mine, most, card)
+  local other = shape.other(mine)
+  if other then return other end
+  local past = repeated.answer(producer, number)
+  if past then return past end
+  local key = base .. "often"
+  local before = tonumber(redis.call("ZSCORE", key, card))
+  local uses = before and math.floor(before / 4294967296) or 0
+  redis.call("HSET", meta, "shape", mine)
+  local seq = redis.call("HINCRBY", meta, "seq", 1)
+  if not before then redis.call("ZREMRANGEBYRANK", key, 0, -most) end
+  redis.call("ZADD", key, math.min(uses + 1, 1048575) * 4294967296 + seq, card)
+  return repeated.keep(producer, number, 1)
+end
 
---- script untouch
+-- Returns 1 if it was there. The last one takes all keys along.
 --- keys: base meta
 --- args: producer: str, number: str, mine: str, card: str
 --- flags: allow-oom
--- Returns 1 if it was there. The last one takes all keys along.
-local other = shape.other(mine)
-if other then return other end
-local past = repeated.answer(producer, number)
-if past then return past end
-local gone = redis.call("LREM", base .. "recent", 0, card) + redis.call("ZREM", base .. "often", card)
-if redis.call("EXISTS", base .. "recent", base .. "often") == 0 then redis.call("DEL", meta) end
-return repeated.keep(producer, number, gone)
+function script.untouch(base, meta, producer, number, mine, card)
+  local other = shape.other(mine)
+  if other then return other end
+  local past = repeated.answer(producer, number)
+  if past then return past end
+  local gone = redis.call("LREM", base .. "recent", 0, card) + redis.call("ZREM", base .. "often", card)
+  if redis.call("EXISTS", base .. "recent", base .. "often") == 0 then redis.call("DEL", meta) end
+  return repeated.keep(producer, number, gone)
+end
 
---- script contacts
+-- Contacts whose fold begins so, best first, of a thousand from `offset` on. Returns { next offset or -1, card, … }
 --- keys: base meta
 --- args: mine: str, prefix: str, offset: int, limit: int
 --- flags: no-writes
--- Contacts whose fold begins so, best first, of a thousand from `offset` on. Returns { next offset or -1, card, … }
-local other = shape.other(mine)
-if other then return other end
-local cards = redis.call("LRANGE", base .. "recent", offset, offset + 999)
-if #cards == 0 then cards = redis.call("ZRANGE", base .. "often", offset, offset + 999, "REV") end
-local reply, size = { #cards == 1000 and offset + 1000 or -1 }, #prefix
-for i = 1, #cards do
-  if #reply > limit then break end
-  if size == 0 or string.sub(string.find(cards[i], "\0", 1, true) and cards[i] or string.lower(cards[i]), 1, size) == prefix then
-    reply[#reply + 1] = cards[i]
+function script.contacts(base, meta, mine, prefix, offset, limit)
+  local other = shape.other(mine)
+  if other then return other end
+  local cards = redis.call("LRANGE", base .. "recent", offset, offset + 999)
+  if #cards == 0 then cards = redis.call("ZRANGE", base .. "often", offset, offset + 999, "REV") end
+  local reply, size = { #cards == 1000 and offset + 1000 or -1 }, #prefix
+  for i = 1, #cards do
+    if #reply > limit then break end
+    if size == 0 or string.sub(string.find(cards[i], "\0", 1, true) and cards[i] or string.lower(cards[i]), 1, size) == prefix then
+      reply[#reply + 1] = cards[i]
+    end
+  end
+  return reply
+end
+
+--- () -> table
+--- uses: base meta
+function entry.begin()
+  local held = redis.call("HMGET", meta, "names", "ids", "buckets")
+  return {
+    names = tonumber(held[1]) or 0, ids = tonumber(held[2]) or 0, buckets = tonumber(held[3]) or 1,
+    weighed = redis.call("EXISTS", base .. "weighed") == 1,
+  }
+end
+
+-- The last name takes all keys along; of a directory on many shards `dissolve` does.
+--- (s: table, mine: str)
+--- uses: base meta
+function entry.commit(s, mine)
+  if s.names == 0 and s.ids == 0 and string.find(mine, "shards=1", -8, true) then
+    redis.call("DEL", meta)
+  else
+    index.grow(s)
+    redis.call("HSET", meta, "shape", mine, "names", s.names, "ids", s.ids, "buckets", s.buckets)
   end
 end
-return reply
 
---- function entry.begin() -> table
-local held = redis.call("HMGET", meta, "names", "ids", "buckets")
-return {
-  names = tonumber(held[1]) or 0, ids = tonumber(held[2]) or 0, buckets = tonumber(held[3]) or 1,
-  weighed = redis.call("EXISTS", base .. "weighed") == 1,
-}
-
---- function entry.commit(s: table, mine: str)
--- The last name takes all keys along; of a directory on many shards `dissolve` does.
-if s.names == 0 and s.ids == 0 and string.find(mine, "shards=1", -8, true) then
-  redis.call("DEL", meta)
-else
-  index.grow(s)
-  redis.call("HSET", meta, "shape", mine, "names", s.names, "ids", s.ids, "buckets", s.buckets)
-end
-
---- function entry.put(s: table, whole: table, later: table)
 -- Members that stand under a whole fold, each a name, and those under later words.
-s.names = s.names + entry.add(whole)
-entry.add(later)
-
---- function entry.add(members: table) -> int
-local zeros, more = {}, 0
-for i = 1, #members do zeros[2 * i - 1], zeros[2 * i] = 0, members[i] end
-for i = 1, #zeros, 4000 do
-  more = more + redis.call("ZADD", base .. "names", unpack(zeros, i, math.min(#zeros, i + 3999)))
+--- (s: table, whole: table, later: table)
+--- uses: base
+function entry.put(s, whole, later)
+  s.names = s.names + entry.add(whole)
+  entry.add(later)
 end
-return more
 
---- function entry.place(s: table, new: str, id: str, weight: number | nil)
-local members = card.members(new, id)
-if entry.add(members) > 0 then s.names = s.names + 1 end
-if weight then rank.put(s, members, weight) end
+--- (members: table) -> int
+--- uses: base
+function entry.add(members)
+  local zeros, more = {}, 0
+  for i = 1, #members do zeros[2 * i - 1], zeros[2 * i] = 0, members[i] end
+  for i = 1, #zeros, 4000 do
+    more = more + redis.call("ZADD", base .. "names", unpack(zeros, i, math.min(#zeros, i + 3999)))
+  end
+  return more
+end
 
---- function entry.take(s: table, old: str, id: str) -> bool, number | nil
+--- (s: table, new: str, id: str, weight: number | nil)
+--- uses: base
+function entry.place(s, new, id, weight)
+  local members = card.members(new, id)
+  if entry.add(members) > 0 then s.names = s.names + 1 end
+  if weight then rank.put(s, members, weight) end
+end
+
 -- Whether it was there, and its weight.
-local members = card.members(old, id)
-local gone = redis.call("ZREM", base .. "names", unpack(members)) > 0
-if gone then s.names = s.names - 1 end
-return gone, gone and s.weighed and rank.drop(members) or nil
+--- (s: table, old: str, id: str) -> bool, number | nil
+--- uses: base
+function entry.take(s, old, id)
+  local members = card.members(old, id)
+  local gone = redis.call("ZREM", base .. "names", unpack(members)) > 0
+  if gone then s.names = s.names - 1 end
+  return gone, gone and s.weighed and rank.drop(members) or nil
+end
 
---- script enter
---- keys: base meta
---- args: mine: str, known: int, own: int, rest: *
 -- Names come in, or change by id: first `own` cards of names that are their own ids, then threes of card, id, and
 -- the card the id would have as a name. `known`: only those whose id is there already. Returns how many it wrote.
-local other = shape.other(mine)
-if other then return other end
-local s = entry.begin()
-local whole, later, written = {}, {}, 0
-for i = rest, rest + own - 1 do
-  local members = card.members(ARGV[i], "")
-  local id = string.match(ARGV[i], "[^%z]*$")
-  local old = index.take(s, id)
-  if old then
-    local _, weight = entry.take(s, old, id)
-    if weight then rank.put(s, members, weight) end
-  end
-  if old or known == 0 or redis.call("ZSCORE", base .. "names", members[1]) then
-    whole[#whole + 1] = members[1]
-    for j = 2, #members do later[#later + 1] = members[j] end
-  end
-end
-entry.put(s, whole, later)
-for i = rest + own, #ARGV, 3 do
-  local new, id = ARGV[i], ARGV[i + 1]
-  local old = s.ids > 0 and index.get(id, s.buckets)
-  local was, weight = old, nil
-  if old and old ~= new then
-    was, weight = entry.take(s, old, id)
-  elseif not old and s.names > s.ids then
-    was, weight = entry.take(s, ARGV[i + 2], "")
-  end
-  if was or known == 0 then
-    if old ~= new then
-      index.set(s, id, new)
-      entry.place(s, new, id, weight)
+--- keys: base meta
+--- args: mine: str, known: int, own: int, rest: *
+function script.enter(base, meta, mine, known, own, rest, ...)
+  local other = shape.other(mine)
+  if other then return other end
+  local s = entry.begin()
+  local whole, later, written = {}, {}, 0
+  for i = rest, rest + own - 1 do
+    local members = card.members(ARGV[i], "")
+    local id = string.match(ARGV[i], "[^%z]*$")
+    local old = index.take(s, id)
+    if old then
+      local _, weight = entry.take(s, old, id)
+      if weight then rank.put(s, members, weight) end
     end
-    written = written + 1
+    if old or known == 0 or redis.call("ZSCORE", base .. "names", members[1]) then
+      whole[#whole + 1] = members[1]
+      for j = 2, #members do later[#later + 1] = members[j] end
+    end
   end
+  entry.put(s, whole, later)
+  for i = rest + own, #ARGV, 3 do
+    local new, id = ARGV[i], ARGV[i + 1]
+    local old = s.ids > 0 and index.get(id, s.buckets)
+    local was, weight = old, nil
+    if old and old ~= new then
+      was, weight = entry.take(s, old, id)
+    elseif not old and s.names > s.ids then
+      was, weight = entry.take(s, ARGV[i + 2], "")
+    end
+    if was or known == 0 then
+      if old ~= new then
+        index.set(s, id, new)
+        entry.place(s, new, id, weight)
+      end
+      written = written + 1
+    end
+  end
+  if #whole + written > 0 then entry.commit(s, mine) end
+  return #whole + written
 end
-if #whole + written > 0 then entry.commit(s, mine) end
-return #whole + written
 
---- script dismiss
+-- Pairs of an id and the card it would have as a name. Returns how many were there.
 --- keys: base meta
 --- args: producer: str, number: str, mine: str, pairs_: *
 --- flags: allow-oom
--- Pairs of an id and the card it would have as a name. Returns how many were there.
-local other = shape.other(mine)
-if other then return other end
-local past = repeated.answer(producer, number)
-if past then return past end
-local s = entry.begin()
-local gone = 0
-for i = pairs_, #ARGV, 2 do
-  local old = index.take(s, ARGV[i])
-  if entry.take(s, old or ARGV[i + 1], old and ARGV[i] or "") then gone = gone + 1 end
+function script.dismiss(base, meta, producer, number, mine, pairs_, ...)
+  local other = shape.other(mine)
+  if other then return other end
+  local past = repeated.answer(producer, number)
+  if past then return past end
+  local s = entry.begin()
+  local gone = 0
+  for i = pairs_, #ARGV, 2 do
+    local old = index.take(s, ARGV[i])
+    if entry.take(s, old or ARGV[i + 1], old and ARGV[i] or "") then gone = gone + 1 end
+  end
+  if gone > 0 then entry.commit(s, mine) end
+  return repeated.keep(producer, number, gone)
 end
-if gone > 0 then entry.commit(s, mine) end
-return repeated.keep(producer, number, gone)
 
---- script found
+-- Of a directory on many shards the first one tells the shape, whatever stands in it.
 --- keys: base meta
 --- args: mine: str
--- Of a directory on many shards the first one tells the shape, whatever stands in it.
-local other = shape.other(mine)
-if other then return other end
-redis.call("HSET", meta, "shape", mine)
-return 1
+function script.found(base, meta, mine)
+  local other = shape.other(mine)
+  if other then return other end
+  redis.call("HSET", meta, "shape", mine)
+  return 1
+end
 
---- script enrol
---- keys: base meta
---- args: mine: str, pairs_: *
---- flags: allow-oom
 -- In the home of ids: pairs of id and new card, "" for a name that is its own id, 0x03 for an id that goes. What was
 -- the name stays in the card behind 0x02 until it has left. Returns for each id the cards that leave, so joined.
 -- A full server refuses names that come at `found`, and lets those that go begin here.
-local other = shape.other(mine)
-if other then return other end
-local s = entry.begin()
-local reply = {}
-for i = pairs_, #ARGV, 2 do
-  local id, new = ARGV[i], ARGV[i + 1]
-  local leaving = {}
-  for old in string.gmatch(index.get(id, s.buckets) or "", "[^\2]+") do
-    if old ~= new and old ~= "\3" then leaving[#leaving + 1] = old end
-  end
-  reply[#reply + 1] = table.concat(leaving, "\2")
-  index.set(s, id, new .. (#leaving > 0 and "\2" or "") .. reply[#reply])
-end
-entry.commit(s, mine)
-return reply
-
---- script confirm
 --- keys: base meta
 --- args: mine: str, pairs_: *
 --- flags: allow-oom
--- What was leaving has left. Returns for each id 1, or 0 where the card is not this one any more.
-local other = shape.other(mine)
-if other then return other end
-local s = entry.begin()
-local reply = {}
-for i = pairs_, #ARGV, 2 do
-  local id, new = ARGV[i], ARGV[i + 1]
-  local held = index.get(id, s.buckets)
-  local still = held and string.match(held, "^[^\2]*") == new
-  if still and (new == "" or new == "\3") then
-    index.take(s, id)
-  elseif still then
-    index.set(s, id, new)
+function script.enrol(base, meta, mine, pairs_, ...)
+  local other = shape.other(mine)
+  if other then return other end
+  local s = entry.begin()
+  local reply = {}
+  for i = pairs_, #ARGV, 2 do
+    local id, new = ARGV[i], ARGV[i + 1]
+    local leaving = {}
+    for old in string.gmatch(index.get(id, s.buckets) or "", "[^\2]+") do
+      if old ~= new and old ~= "\3" then leaving[#leaving + 1] = old end
+    end
+    reply[#reply + 1] = table.concat(leaving, "\2")
+    index.set(s, id, new .. (#leaving > 0 and "\2" or "") .. reply[#reply])
   end
-  reply[#reply + 1] = still and 1 or 0
+  entry.commit(s, mine)
+  return reply
 end
-entry.commit(s, mine)
-return reply
 
---- script put_members
+-- What was leaving has left. Returns for each id 1, or 0 where the card is not this one any more.
+--- keys: base meta
+--- args: mine: str, pairs_: *
+--- flags: allow-oom
+function script.confirm(base, meta, mine, pairs_, ...)
+  local other = shape.other(mine)
+  if other then return other end
+  local s = entry.begin()
+  local reply = {}
+  for i = pairs_, #ARGV, 2 do
+    local id, new = ARGV[i], ARGV[i + 1]
+    local held = index.get(id, s.buckets)
+    local still = held and string.match(held, "^[^\2]*") == new
+    if still and (new == "" or new == "\3") then
+      index.take(s, id)
+    elseif still then
+      index.set(s, id, new)
+    end
+    reply[#reply + 1] = still and 1 or 0
+  end
+  entry.commit(s, mine)
+  return reply
+end
+
+-- Members of other shards' ids come in; the first `n` under whole folds. Returns how many names are new.
 --- keys: base meta
 --- args: producer: str, number: str, mine: str, n: int, these: *
--- Members of other shards' ids come in; the first `n` under whole folds. Returns how many names are new.
-local other = shape.other(mine)
-if other then return other end
-local s = entry.begin()
-local before, whole, later = s.names, {}, {}
-for i = these, these + n - 1 do whole[#whole + 1] = ARGV[i] end
-for i = these + n, #ARGV do later[#later + 1] = ARGV[i] end
-entry.put(s, whole, later)
-entry.commit(s, mine)
-return s.names - before
+function script.put_members(base, meta, producer, number, mine, n, these, ...)
+  local other = shape.other(mine)
+  if other then return other end
+  local s = entry.begin()
+  local before, whole, later = s.names, {}, {}
+  for i = these, these + n - 1 do whole[#whole + 1] = ARGV[i] end
+  for i = these + n, #ARGV do later[#later + 1] = ARGV[i] end
+  entry.put(s, whole, later)
+  entry.commit(s, mine)
+  return s.names - before
+end
 
---- script drop_members
+-- They leave. Returns how many names that were there went.
 --- keys: base meta
 --- args: producer: str, number: str, mine: str, n: int, these: *
 --- flags: allow-oom
--- They leave. Returns how many names that were there went.
-local other = shape.other(mine)
-if other then return other end
-local past = repeated.answer(producer, number)
-if past then return past end
-local s = entry.begin()
-local before = s.names
-for i = these, #ARGV do
-  local gone = redis.call("ZREM", base .. "names", ARGV[i])
-  if i < these + n then s.names = s.names - gone end
-  if s.weighed then rank.drop({ ARGV[i] }) end
+function script.drop_members(base, meta, producer, number, mine, n, these, ...)
+  local other = shape.other(mine)
+  if other then return other end
+  local past = repeated.answer(producer, number)
+  if past then return past end
+  local s = entry.begin()
+  local before = s.names
+  for i = these, #ARGV do
+    local gone = redis.call("ZREM", base .. "names", ARGV[i])
+    if i < these + n then s.names = s.names - gone end
+    if s.weighed then rank.drop({ ARGV[i] }) end
+  end
+  if before > 0 then entry.commit(s, mine) end
+  return repeated.keep(producer, number, before - s.names)
 end
-if before > 0 then entry.commit(s, mine) end
-return repeated.keep(producer, number, before - s.names)
 
---- script weigh_ids
---- keys: base meta
---- args: mine: str, threes: *
 -- Threes of an id, the card it would have as a name, and a weight; 0 takes the weight away. Returns how many ids are
 -- there.
-local other = shape.other(mine)
-if other then return other end
-local s = entry.begin()
-local known = 0
-for i = threes, #ARGV, 3 do
-  local old = s.ids > 0 and index.get(ARGV[i], s.buckets)
-  local members = card.members(old or ARGV[i + 1], old and ARGV[i] or "")
-  if redis.call("ZSCORE", base .. "names", members[1]) then
-    known = known + 1
-    if tonumber(ARGV[i + 2]) > 0 then rank.put(s, members, tonumber(ARGV[i + 2])) else rank.drop(members) end
+--- keys: base meta
+--- args: mine: str, threes: *
+function script.weigh_ids(base, meta, mine, threes, ...)
+  local other = shape.other(mine)
+  if other then return other end
+  local s = entry.begin()
+  local known = 0
+  for i = threes, #ARGV, 3 do
+    local old = s.ids > 0 and index.get(ARGV[i], s.buckets)
+    local members = card.members(old or ARGV[i + 1], old and ARGV[i] or "")
+    if redis.call("ZSCORE", base .. "names", members[1]) then
+      known = known + 1
+      if tonumber(ARGV[i + 2]) > 0 then rank.put(s, members, tonumber(ARGV[i + 2])) else rank.drop(members) end
+    end
   end
+  return known
 end
-return known
 
---- script weigh_members
+-- The same for members, each with its weight. Returns how many are there.
 --- keys: base meta
 --- args: mine: str, pairs_: *
--- The same for members, each with its weight. Returns how many are there.
-local other = shape.other(mine)
-if other then return other end
-local s, known = entry.begin(), 0
-for i = pairs_, #ARGV, 2 do
-  local weight = tonumber(ARGV[i + 1])
-  if redis.call("ZSCORE", base .. "names", ARGV[i]) then
-    known = known + 1
-    if weight > 0 then rank.put(s, { ARGV[i] }, weight) else rank.drop({ ARGV[i] }) end
+function script.weigh_members(base, meta, mine, pairs_, ...)
+  local other = shape.other(mine)
+  if other then return other end
+  local s, known = entry.begin(), 0
+  for i = pairs_, #ARGV, 2 do
+    local weight = tonumber(ARGV[i + 1])
+    if redis.call("ZSCORE", base .. "names", ARGV[i]) then
+      known = known + 1
+      if weight > 0 then rank.put(s, { ARGV[i] }, weight) else rank.drop({ ARGV[i] }) end
+    end
   end
+  return known
 end
-return known
 
---- script weights
 --- keys: base meta
 --- args: mine: str, members: *
 --- flags: no-writes
-local other = shape.other(mine)
-if other then return other end
-local reply = {}
-for i = members, #ARGV do reply[#reply + 1] = redis.call("ZSCORE", base .. "top:", ARGV[i]) or "0" end
-return reply
+function script.weights(base, meta, mine, members, ...)
+  local other = shape.other(mine)
+  if other then return other end
+  local reply = {}
+  for i = members, #ARGV do reply[#reply + 1] = redis.call("ZSCORE", base .. "top:", ARGV[i]) or "0" end
+  return reply
+end
 
---- script top
+-- Members with a weight that begin so, the heaviest first.
 --- keys: base meta
 --- args: mine: str, prefix: str, offset: int, limit: int
 --- flags: no-writes
--- Members with a weight that begin so, the heaviest first.
-local other = shape.other(mine)
-if other then return other end
-return rank.first(prefix, offset, limit)
+function script.top(base, meta, mine, prefix, offset, limit)
+  local other = shape.other(mine)
+  if other then return other end
+  return rank.first(prefix, offset, limit)
+end
 
---- script near
+-- Members that begin, not with these letters, but with what is one edit away: one too many, one missing, another, two
+-- swapped; the first stays as it is. A seek finds each letter that follows a beginning; 1500 seeks at most.
 --- keys: base meta
 --- args: mine: str, limit: int, letters: *
 --- flags: no-writes
--- Members that begin, not with these letters, but with what is one edit away: one too many, one missing, another, two
--- swapped; the first stays as it is. A seek finds each letter that follows a beginning; 1500 seeks at most.
-local other = shape.other(mine)
-if other then return other end
-local names, left, found, seen = base .. "names", 1500, {}, {}
-local typed = table.concat(ARGV, "", letters)
-local function read(low, high)
-  left = left - 1
-  local page = redis.call("ZRANGE", names, low, high, "BYLEX", "LIMIT", 0, limit)
-  for i = 1, #page do
-    if not seen[page[i]] then
-      seen[page[i]] = true
-      found[#found + 1] = page[i]
-    end
-  end
-end
-local function look(start)
-  if string.sub(start, 1, #typed) == typed then return end
-  if string.sub(typed, 1, #start) ~= start then return read("[" .. start, "(" .. start .. "\255") end
-  read("[" .. start, "(" .. typed)
-  read("(" .. typed .. "\255", "(" .. start .. "\255")
-end
-local head = ARGV[letters]
-for i = letters + 1, #ARGV do
-  local here, rest = ARGV[i], table.concat(ARGV, "", i + 1)
-  look(head .. rest)
-  if i < #ARGV then look(head .. ARGV[i + 1] .. here .. table.concat(ARGV, "", i + 2)) end
-  local low = "[" .. head
-  while left > 0 do
+function script.near(base, meta, mine, limit, letters, ...)
+  local other = shape.other(mine)
+  if other then return other end
+  local names, left, found, seen = base .. "names", 1500, {}, {}
+  local typed = table.concat(ARGV, "", letters)
+  local function read(low, high)
     left = left - 1
-    local at = redis.call("ZRANGE", names, low, "(" .. head .. "\255", "BYLEX", "LIMIT", 0, 1)[1]
-    if not at then break end
-    local letter = string.match(at, "^[^\128-\191][\128-\191]*", #head + 1) or "\255"
-    if letter ~= "\0" then
-      if letter ~= here then look(head .. letter .. rest) end
-      look(head .. letter .. here .. rest)
+    local page = redis.call("ZRANGE", names, low, high, "BYLEX", "LIMIT", 0, limit)
+    for i = 1, #page do
+      if not seen[page[i]] then
+        seen[page[i]] = true
+        found[#found + 1] = page[i]
+      end
     end
-    low = "(" .. head .. letter .. "\255"
   end
-  head = head .. here
+  local function look(start)
+    if string.sub(start, 1, #typed) == typed then return end
+    if string.sub(typed, 1, #start) ~= start then return read("[" .. start, "(" .. start .. "\255") end
+    read("[" .. start, "(" .. typed)
+    read("(" .. typed .. "\255", "(" .. start .. "\255")
+  end
+  local head = ARGV[letters]
+  for i = letters + 1, #ARGV do
+    local here, rest = ARGV[i], table.concat(ARGV, "", i + 1)
+    look(head .. rest)
+    if i < #ARGV then look(head .. ARGV[i + 1] .. here .. table.concat(ARGV, "", i + 2)) end
+    local low = "[" .. head
+    while left > 0 do
+      left = left - 1
+      local at = redis.call("ZRANGE", names, low, "(" .. head .. "\255", "BYLEX", "LIMIT", 0, 1)[1]
+      if not at then break end
+      local letter = string.match(at, "^[^\128-\191][\128-\191]*", #head + 1) or "\255"
+      if letter ~= "\0" then
+        if letter ~= here then look(head .. letter .. rest) end
+        look(head .. letter .. here .. rest)
+      end
+      low = "(" .. head .. letter .. "\255"
+    end
+    head = head .. here
+  end
+  table.sort(found)
+  return { unpack(found, 1, math.min(limit, #found)) }
 end
-table.sort(found)
-return { unpack(found, 1, math.min(limit, #found)) }
 
---- script dissolve
 --- keys: base meta
 --- args: mine: str
 --- flags: allow-oom
-local other = shape.other(mine)
-if other then return other end
-local s = entry.begin()
-if s.names == 0 and s.ids == 0 then redis.call("DEL", meta) end
-return 1
+function script.dissolve(base, meta, mine)
+  local other = shape.other(mine)
+  if other then return other end
+  local s = entry.begin()
+  if s.names == 0 and s.ids == 0 then redis.call("DEL", meta) end
+  return 1
+end
 
---- script find_id
+-- The card of an id in a table, or `own` if the id stands as a name; an empty table where neither is so.
 --- keys: base meta
 --- args: mine: str, id: str, own: str
 --- flags: no-writes
--- The card of an id in a table, or `own` if the id stands as a name; an empty table where neither is so.
-local other = shape.other(mine)
-if other then return other end
-local s = entry.begin()
-local found = id ~= "" and s.ids > 0 and index.get(id, s.buckets)
-found = found and string.match(found, "^[^\2]*")
-if found and found ~= "" and found ~= "\3" then return { found } end
-if own ~= "" and redis.call("ZSCORE", base .. "names", card.members(own, "")[1]) then return { own } end
-return {}
+function script.find_id(base, meta, mine, id, own)
+  local other = shape.other(mine)
+  if other then return other end
+  local s = entry.begin()
+  local found = id ~= "" and s.ids > 0 and index.get(id, s.buckets)
+  found = found and string.match(found, "^[^\2]*")
+  if found and found ~= "" and found ~= "\3" then return { found } end
+  if own ~= "" and redis.call("ZSCORE", base .. "names", card.members(own, "")[1]) then return { own } end
+  return {}
+end
 
---- script page
 --- keys: base meta
 --- args: mine: str, low: str, high: str, limit: int
 --- flags: no-writes
-local other = shape.other(mine)
-if other then return other end
-return redis.call("ZRANGE", base .. "names", low, high, "BYLEX", "LIMIT", 0, limit)
+function script.page(base, meta, mine, low, high, limit)
+  local other = shape.other(mine)
+  if other then return other end
+  return redis.call("ZRANGE", base .. "names", low, high, "BYLEX", "LIMIT", 0, limit)
+end
 
---- script amounts
+-- For each pair of bounds how many members stand between; of all there are, how many names.
 --- keys: base meta
 --- args: mine: str, pairs_: *
 --- flags: no-writes
--- For each pair of bounds how many members stand between; of all there are, how many names.
-local other = shape.other(mine)
-if other then return other end
-local reply = {}
-for i = pairs_, #ARGV, 2 do
-  local all = ARGV[i] == "["
-  reply[#reply + 1] = all and tonumber(redis.call("HGET", meta, "names") or 0)
-    or redis.call("ZLEXCOUNT", base .. "names", ARGV[i], ARGV[i + 1])
+function script.amounts(base, meta, mine, pairs_, ...)
+  local other = shape.other(mine)
+  if other then return other end
+  local reply = {}
+  for i = pairs_, #ARGV, 2 do
+    local all = ARGV[i] == "["
+    reply[#reply + 1] = all and tonumber(redis.call("HGET", meta, "names") or 0)
+      or redis.call("ZLEXCOUNT", base .. "names", ARGV[i], ARGV[i + 1])
+  end
+  return reply
 end
-return reply

@@ -7,75 +7,92 @@
 -- Where there is no `top:` of a prefix, its few members are read and sorted. A key of a prefix goes when fewer than 256
 -- are left in it; then those of longer prefixes have gone as well.
 
---- function rank.starts(member: str) -> table
 -- Every prefix of what the name is found by, the shortest first.
-local starts = {}
-local tail = string.match(member, "^%Z*")
-for last in string.gmatch(tail, "[^\128-\191][\128-\191]*()") do starts[#starts + 1] = string.sub(tail, 1, last - 1) end
-return starts
-
---- function rank.few(start: str) -> bool
-return redis.call("ZLEXCOUNT", base .. "weighed", "[" .. start, "(" .. start .. "\255") <= 512
-
---- function rank.read(start: str, most: int) -> table
--- Those that begin so: { -weight, member, … }
-local members = redis.call("ZRANGE", base .. "weighed", "[" .. start, "(" .. start .. "\255", "BYLEX", "LIMIT", 0, most)
-local pairs_ = {}
-for i = 1, #members, 1000 do
-  local last = math.min(#members, i + 999)
-  local weights = redis.call("ZMSCORE", base .. "top:", unpack(members, i, last))
-  for j = i, last do
-    pairs_[#pairs_ + 1], pairs_[#pairs_ + 2] = weights[j - i + 1] or 0, members[j]
-  end
+--- (member: str) -> table
+function rank.starts(member)
+  local starts = {}
+  local tail = string.match(member, "^%Z*")
+  for last in string.gmatch(tail, "[^\128-\191][\128-\191]*()") do starts[#starts + 1] = string.sub(tail, 1, last - 1) end
+  return starts
 end
-return pairs_
 
---- function rank.put(s: table, members: table, weight: number)
-for i = 1, #members do
-  redis.call("ZADD", base .. "weighed", 0, members[i])
-  redis.call("ZADD", base .. "top:", -weight, members[i])
-  local starts = rank.starts(members[i])
-  for j = 1, #starts do
-    local key = base .. "top:" .. starts[j]
-    if redis.call("EXISTS", key) == 1 then
-      redis.call("ZADD", key, -weight, members[i])
-    elseif rank.few(starts[j]) or s.built == 4 then
-      break
-    else
-      -- at most four a call: each takes a millisecond
-      s.built = (s.built or 0) + 1
-      batch.write("ZADD", key, rank.read(starts[j], -1))
+--- (start: str) -> bool
+--- uses: base
+function rank.few(start)
+  return redis.call("ZLEXCOUNT", base .. "weighed", "[" .. start, "(" .. start .. "\255") <= 512
+end
+
+-- Those that begin so: { -weight, member, … }
+--- (start: str, most: int) -> table
+--- uses: base
+function rank.read(start, most)
+  local members = redis.call("ZRANGE", base .. "weighed", "[" .. start, "(" .. start .. "\255", "BYLEX", "LIMIT", 0, most)
+  local pairs_ = {}
+  for i = 1, #members, 1000 do
+    local last = math.min(#members, i + 999)
+    local weights = redis.call("ZMSCORE", base .. "top:", unpack(members, i, last))
+    for j = i, last do
+      pairs_[#pairs_ + 1], pairs_[#pairs_ + 2] = weights[j - i + 1] or 0, members[j]
     end
   end
+  return pairs_
 end
 
---- function rank.drop(members: table) -> str | nil
--- Returns the weight they had.
-local weight
-for i = 1, #members do
-  local held = redis.call("ZSCORE", base .. "top:", members[i])
-  if held then
-    weight = -tonumber(held)
-    redis.call("ZREM", base .. "weighed", members[i])
-    redis.call("ZREM", base .. "top:", members[i])
+--- (s: table, members: table, weight: number)
+--- uses: base
+function rank.put(s, members, weight)
+  for i = 1, #members do
+    redis.call("ZADD", base .. "weighed", 0, members[i])
+    redis.call("ZADD", base .. "top:", -weight, members[i])
     local starts = rank.starts(members[i])
     for j = 1, #starts do
       local key = base .. "top:" .. starts[j]
-      if redis.call("ZREM", key, members[i]) == 0 then break end
-      if redis.call("ZCARD", key) < 256 then redis.call("DEL", key) end
+      if redis.call("EXISTS", key) == 1 then
+        redis.call("ZADD", key, -weight, members[i])
+      elseif rank.few(starts[j]) or s.built == 4 then
+        break
+      else
+        -- at most four a call: each takes a millisecond
+        s.built = (s.built or 0) + 1
+        batch.write("ZADD", key, rank.read(starts[j], -1))
+      end
     end
   end
 end
-return weight
 
---- function rank.first(start: str, offset: int, limit: int) -> table
--- { member, -weight, … }
-local key = base .. "top:" .. start
-if redis.call("EXISTS", key) == 1 then return redis.call("ZRANGE", key, offset, offset + limit - 1, "WITHSCORES") end
-local found, order, reply = rank.read(start, 8192), {}, {}
-for i = 1, #found, 2 do order[#order + 1] = { tonumber(found[i]), found[i + 1], found[i] } end
-table.sort(order, function(a, b) return a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
-for i = offset + 1, math.min(offset + limit, #order) do
-  reply[#reply + 1], reply[#reply + 2] = order[i][2], order[i][3]
+-- Returns the weight they had.
+--- (members: table) -> str | nil
+--- uses: base
+function rank.drop(members)
+  local weight
+  for i = 1, #members do
+    local held = redis.call("ZSCORE", base .. "top:", members[i])
+    if held then
+      weight = -tonumber(held)
+      redis.call("ZREM", base .. "weighed", members[i])
+      redis.call("ZREM", base .. "top:", members[i])
+      local starts = rank.starts(members[i])
+      for j = 1, #starts do
+        local key = base .. "top:" .. starts[j]
+        if redis.call("ZREM", key, members[i]) == 0 then break end
+        if redis.call("ZCARD", key) < 256 then redis.call("DEL", key) end
+      end
+    end
+  end
+  return weight
 end
-return reply
+
+-- { member, -weight, … }
+--- (start: str, offset: int, limit: int) -> table
+--- uses: base
+function rank.first(start, offset, limit)
+  local key = base .. "top:" .. start
+  if redis.call("EXISTS", key) == 1 then return redis.call("ZRANGE", key, offset, offset + limit - 1, "WITHSCORES") end
+  local found, order, reply = rank.read(start, 8192), {}, {}
+  for i = 1, #found, 2 do order[#order + 1] = { tonumber(found[i]), found[i + 1], found[i] } end
+  table.sort(order, function(a, b) return a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
+  for i = offset + 1, math.min(offset + limit, #order) do
+    reply[#reply + 1], reply[#reply + 2] = order[i][2], order[i][3]
+  end
+  return reply
+end

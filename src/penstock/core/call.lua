@@ -5,13 +5,19 @@
 -- A caller has one call under way at a time, and its numbers rise. So a number that is not above the last is a copy of a
 -- call that was done: the reply was lost, or a copy was late.
 
---- function call.past(caller: str, number: int) -> table | nil
 -- The answer it was given, if it was done.
-local kept = redis.call("GET", base .. "call:" .. caller)
-if kept then
-  local last = cmsgpack.unpack(kept)
-  if last[1] >= number then return last[2] end
+--- (caller: str, number: int) -> table | nil
+--- uses: base
+function call.past(caller, number)
+  local kept = redis.call("GET", base .. "call:" .. caller)
+  if kept then
+    local last = cmsgpack.unpack(kept)
+    if last[1] >= number then return last[2] end
+  end
 end
 
---- function call.keep(caller: str, number: int, answer: table, ms: int)
-redis.call("SET", base .. "call:" .. caller, cmsgpack.pack({ number, answer }), "PX", ms)
+--- (caller: str, number: int, answer: table, ms: int)
+--- uses: base
+function call.keep(caller, number, answer, ms)
+  redis.call("SET", base .. "call:" .. caller, cmsgpack.pack({ number, answer }), "PX", ms)
+end

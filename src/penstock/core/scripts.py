@@ -1,18 +1,36 @@
-"""Cuts the .lua files into named scripts and functions, and binds names to what a call sends.
+"""Cuts the .lua files into scripts: what the server is sent, and what a caller binds.
 
-A file of nouns (`record.lua`, `lane.lua`, …) holds functions, a file of bindings (`queue.lua`) scripts:
+Each file is valid Lua 5.1. It opens with comments for the reader (key map, drawing of the states). Below them it holds
+constants, functions and scripts, in any order; each starts in the first column and ends there:
 
-    --- function lane.push(level: int, tenant: str, entry: str) -> int
-    --- script cancel
-    --- keys: meta jobs schedule
-    --- args: now: int, id: str, rest: *
+    state = { READY = "r", RUNNING = "x" }
+
+    -- Appends an entry to a tenant's lane. Returns the new length.
+    --- (level: int, tenant: str, entry: str) -> int
+    --- uses: base
+    function lane.push(level, tenant, entry)
+      return redis.call("RPUSH", base .. "lane:" .. level .. ":" .. tenant, entry)
+    end
+
+    -- Cancels jobs. Returns how many were cancelled.
+    --- keys: base meta
+    --- args: now: int, tenant: str, ids: *
     --- flags: allow-oom
+    function script.cancel(base, meta, now, tenant, ids, ...)
+      …
+    end
 
-What stands before the first section (key map, drawing of the states) is for the reader only. A function is
-called by its name (`lane.push(…)`) and may use the keys and arguments of the scripts that reach it. A script
-carries just the functions it reaches, because every function in it costs each call a fraction of a microsecond.
-KEYS and ARGV become locals of the names given; `int` arguments become numbers, `str` ones stay as they came,
-and `*` names the index in ARGV of the first of an open rest. A clause may be repeated to go on in a new line.
+A *function* is called by its name, noun.verb. Its `---` lines give the types of its parameters, and the names of its
+script that it uses, directly or through another function.
+
+A *script* takes its keys, then its arguments. An `int` arrives as a number and a `str` as it was sent; `*` names the
+index in ARGV of the first of any number of values, for which `...` stands in the parameters. A clause may be repeated
+to continue in a new line.
+
+The server gets straight-line text without the wrapper: keys and arguments become locals, constants become their
+literals. A script carries just the functions that it reaches, because every function in it costs each call a fraction
+of a microsecond. Comments and indentation are left out; the line number in an error of the server counts the lines of
+`Script.source`. Long brackets (`[[ ]]`) are not supported.
 """
 
 from __future__ import annotations
@@ -24,13 +42,29 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pkgutil import get_data
-from typing import NamedTuple
+from typing import TypeAlias
 
-_HEAD = re.compile(r"--- (?:function ([a-z_]+\.\w+)\((.*?)\)|script (\w+)$)")
-_CLAUSE = re.compile(r"--- (keys|args|flags): *(.*)")
-# A call of a function; strings and comments are matched first, so that a name in them is none.
-_CALL = re.compile(r"""--[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|(?<![\w.:])([a-z_]+)\.(\w+)(?=\s*\()""")
+# A function or a script, with the comment right above it.
+_SECTION = re.compile(
+    r"^(?P<above>(?:--.*\n)*)function (?P<noun>\w+)\.(?P<verb>\w+)\((?P<parameters>.*)\)\n"
+    r"(?P<body>(?:(?:[ \t].*)?\n)*)end$",
+    re.MULTILINE,
+)
+_CLAUSE = re.compile(r"^--- *(?:(keys|args|flags|uses): *)?(.*)$", re.MULTILINE)
+_SIGNATURE = re.compile(r"\((.*)\)(?: *->.+)?$")
+_TABLE = re.compile(r"(?P<noun>[a-z_]+) = \{(?P<fields>[^}]*)\}")
+_FIELD = re.compile(r"""(?:\s|--.*\n)*([A-Z][A-Z\d_]*) = ("[^"\\\n]*"|-?\d+(?:\.\d+)?) *(?:,|$)(?:[ \t]*--.*)?""")
+_BLANKS = re.compile(r"^[ \t]*(?:--.*)?\n|^[ \t]+", re.MULTILINE)
+# noun.CONSTANT, or noun.verb before a parenthesis. Comments and strings are matched first: a name in them is none.
+_NAME = re.compile(
+    r"""[ \t]*--[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
+    r"""|(?<![\w.:])([a-z_]+)\.(?:([A-Z][A-Z\d_]*)\b|(\w+)(?=\s*\())"""
+)
+_LONG_BRACKET = re.compile(r"\[=*\[")
 _BINDING = {"int": "tonumber(ARGV[{0}])", "str": "ARGV[{0}]", "*": "{0}"}
+_OF_THE_SERVER = {"redis", "server", "cjson"}
+
+Literal: TypeAlias = str | int | float
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,14 +90,15 @@ class Library:
     """The scripts of some .lua files, named by folder and file: `library["enqueue"]` is the script of that name."""
 
     def __init__(self, *names: str) -> None:
-        self.scripts = cut({name: _text(name) for name in names})
+        self.names = names
+        self.scripts = cut({name: read(name) for name in names})
 
     def __getitem__(self, name: str) -> Script:
         return self.scripts[name]
 
 
-def _text(name: str) -> str:
-    """Not by importlib.resources, whose import alone takes 8 ms."""
+def read(name: str) -> str:
+    """The text of a .lua file. Not by importlib.resources, whose import alone takes 8 ms."""
     data = get_data("penstock", name)
     if data is None:
         raise FileNotFoundError(f"{name}: the loader of this package cannot read it")
@@ -73,111 +108,227 @@ def _text(name: str) -> str:
 def cut(texts: Mapping[str, str]) -> dict[str, Script]:
     """The scripts of these texts (file name -> text), each with the functions it reaches.
 
-    ValueError names a section or clause that cannot be read, a name given twice, a call of a function that is
-    not there, functions that call each other.
+    ValueError names the place of what is wrong: a line outside of every section, a clause that cannot be read,
+    parameters that are not those of the clauses, a name given twice, a function or constant that does not exist,
+    functions that call each other, and a call of a function that uses a name which the caller neither binds nor states.
     """
-    sections: dict[str, _Section] = {}
-    for file, text in texts.items():
-        for section in _sections(file, text):
-            if section.name in sections:
-                raise ValueError(f"{file}: there is a second {section.name}")
-            sections[section.name] = section
-    functions = [name for name, section in sections.items() if section.is_function]
-    linked = {name: _link(section, functions) for name, section in sections.items()}
-    try:
-        # Lua knows a local only below its definition: a callee stands above its callers.
-        order = list(TopologicalSorter({name: linked[name].calls for name in functions}).static_order())
-    except CycleError as circle:
-        raise ValueError(f"functions call each other: {' and '.join(circle.args[1][1:])}") from None
-    library = [linked[name] for name in order]
-    return {name: _assemble(linked[name], library) for name, section in sections.items() if not section.is_function}
+    sections = linked(texts)
+    return {section.name: _assembled(section, sections) for section in sections if section.is_script}
 
 
-@dataclass(frozen=True)
-class _Section:
-    name: str
-    is_function: bool
-    parameters: str
-    clauses: dict[str, str] = field(default_factory=dict)
-    lines: list[str] = field(default_factory=list)
-
-
-class _Linked(NamedTuple):
-    """A section whose calls name locals, and the functions it calls, in order and without itself."""
-
-    section: _Section
-    code: str
-    calls: list[str]
-
-
-def _sections(file: str, text: str) -> list[_Section]:
-    found: list[_Section] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if head := _HEAD.match(line):
-            function, parameters, script = head.groups(default="")
-            found.append(_Section(function or script, bool(function), ", ".join(n for n, _ in _typed(parameters))))
-        elif (clause := _CLAUSE.match(line)) and found and not found[-1].is_function:
-            clauses = found[-1].clauses
-            clauses[clause[1]] = f"{clauses.get(clause[1], '')},{clause[2]}"
-        elif line.startswith("--- "):
-            raise ValueError(f"{file}:{number}: neither a section nor a clause of a script: {line!r}")
-        elif found:
-            found[-1].lines.append(line)
+def constants(file: str, text: str) -> dict[str, dict[str, Literal]]:
+    """The tables of constants in one file: noun -> name -> value."""
+    found: dict[str, dict[str, Literal]] = {}
+    for _, noun, name, literal in _parts(file, text)[1]:
+        value = literal[1:-1] if literal[0] == '"' else float(literal) if "." in literal else int(literal)
+        found.setdefault(noun, {})[name] = value
     return found
 
 
-def _typed(text: str) -> Iterator[tuple[str, str]]:
-    """The pairs of `name: type, name: type`."""
-    for pair in text.split(","):
-        name, _, kind = pair.partition(":")
-        if name.strip():
-            yield name.strip(), kind.strip()
+@dataclass(eq=False)
+class Section:
+    """A function or a script. `code` is its body as the server gets it; `calls`: the functions that it calls itself."""
+
+    file: str
+    match: re.Match[str]
+    parameters: Sequence[str] = ()
+    keys: Sequence[str] = ()
+    args: Sequence[tuple[str, str]] = ()
+    flags: Sequence[str] = ()
+    uses: Sequence[str] = ()
+    code: str = ""
+    calls: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def is_script(self) -> bool:
+        return self.match["noun"] == "script"
+
+    @cached_property
+    def name(self) -> str:
+        return self.match["verb"] if self.is_script else f"{self.match['noun']}.{self.match['verb']}"
+
+    @property
+    def local(self) -> str:
+        return self.name.replace(".", "_")
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.args) and self.args[-1][1] == "*"
+
+    def fault(self, text: str) -> ValueError:
+        return _fault(self.file, self.match.string, self.match.start("noun"), f"{self.name} {text}")
 
 
-def _link(section: _Section, functions: Sequence[str]) -> _Linked:
+def linked(texts: Mapping[str, str]) -> list[Section]:
+    """All functions, each below those that it calls, then all scripts. Raises as `cut` does."""
+    sections: dict[str, Section] = {}
+    literals: dict[str, str] = {}
+    for file, text in texts.items():
+        found, fields = _parts(file, text)
+        for section in found:
+            if section.name in sections:
+                raise section.fault("is there twice")
+            sections[section.name] = section
+        for at, noun, name, literal in fields:
+            if f"{noun}.{name}" in literals:
+                raise _fault(file, text, at, f"{noun}.{name} is there twice")
+            literals[f"{noun}.{name}"] = literal
+    functions = {name: section for name, section in sections.items() if not section.is_script}
     nouns = {name.partition(".")[0] for name in functions}
-    calls: dict[str, None] = {}
-
-    def local(call: re.Match[str]) -> str:
-        noun, verb = call.groups()
-        if noun not in nouns:  # Lua's own, a string or a comment
-            return call[0]
-        if (name := f"{noun}.{verb}") not in functions:
-            raise ValueError(f"{section.name} calls {name}, which is not there")
-        calls[name] = None
-        return _local(name)
-
-    code = _CALL.sub(local, "\n".join(section.lines).strip())
-    return _Linked(section, code, [name for name in calls if name != section.name])
+    for section in sections.values():
+        _resolve(section, nouns, functions, literals)
+        _check_uses(section, functions)
+    try:
+        # Lua knows a local only below its definition.
+        order = [*TopologicalSorter({name: section.calls for name, section in functions.items()}).static_order()]
+    except CycleError as circle:
+        raise ValueError(f"functions call each other: {' and '.join(circle.args[1][1:])}") from None
+    return [functions[name] for name in order] + [section for section in sections.values() if section.is_script]
 
 
-def _assemble(script: _Linked, library: Sequence[_Linked]) -> Script:
-    name, clauses = script.section.name, script.section.clauses
-    keys = tuple(clauses.get("keys", "").replace(",", " ").split())
-    flags = tuple(clauses.get("flags", "").replace(",", " ").split())
-    args = list(_typed(clauses.get("args", "")))
-    if unknown := [arg for arg, kind in args if kind not in _BINDING]:
-        raise ValueError(f"{name}: an argument is int, str or *: {', '.join(unknown)}")
-    if "*" in [kind for _, kind in args[:-1]]:
-        raise ValueError(f"{name}: only the last argument can be *")
-
-    lines = ["#!lua" + (f" flags={','.join(flags)}" if flags else "")]
-    lines += [f"local {key} = KEYS[{i}]" for i, key in enumerate(keys, 1)]
-    lines += [f"local {arg} = {_BINDING[kind].format(i)}" for i, (arg, kind) in enumerate(args, 1)]
-    for function, code, _ in _reached(script, library):
-        lines.append(f"local function {_local(function.name)}({function.parameters})\n{code}\nend")
-    source = "\n".join([*lines, script.code])
-    return Script(name, keys, tuple(arg for arg, _ in args), flags, source, bool(args) and args[-1][1] == "*")
-
-
-def _reached(script: _Linked, library: Sequence[_Linked]) -> list[_Linked]:
-    """The functions that `script` needs; `library` has callees before callers, and so has the answer."""
-    needed = set(script.calls)
-    for function in reversed(library):
-        if function.section.name in needed:
+def reached(section: Section, sections: Sequence[Section]) -> list[Section]:
+    """The functions that it calls, directly or not, in the order of `sections`: callees first."""
+    needed = set(section.calls)
+    for function in reversed(sections):
+        if function.name in needed and not function.is_script:
             needed.update(function.calls)
-    return [function for function in library if function.section.name in needed]
+    return [function for function in sections if function.name in needed and not function.is_script]
 
 
-def _local(name: str) -> str:
-    return name.replace(".", "_")
+def _assembled(script: Section, sections: Sequence[Section]) -> Script:
+    lines = ["#!lua" + (f" flags={','.join(script.flags)}" if script.flags else "")]
+    lines += [f"local {key} = KEYS[{i}]" for i, key in enumerate(script.keys, 1)]
+    lines += [f"local {arg} = {_BINDING[kind].format(i)}" for i, (arg, kind) in enumerate(script.args, 1)]
+    lines += [local(function) for function in reached(script, sections)]
+    source = "\n".join([*lines, script.code])
+    names = tuple(arg for arg, _ in script.args)
+    return Script(script.name, tuple(script.keys), names, tuple(script.flags), source, script.is_open)
+
+
+def local(function: Section) -> str:
+    """It as a local function of a script."""
+    return f"local function {function.local}({', '.join(function.parameters)})\n{function.code}\nend"
+
+
+# --- reading ---
+
+
+def _parts(file: str, text: str) -> tuple[list[Section], list[tuple[int, str, str, str]]]:
+    """Functions and scripts; and constants, each with its place, noun, name and literal."""
+    if bracket := _LONG_BRACKET.search(text):
+        raise _fault(file, text, bracket.start(), "long brackets are not supported")
+    sections: list[Section] = []
+    fields: list[tuple[int, str, str, str]] = []
+    end = 0
+    for match in _SECTION.finditer(text):
+        fields += _between(file, text, end, match.start())
+        sections.append(_section(file, match))
+        end = match.end()
+    fields += _between(file, text, end, len(text))
+    return sections, fields
+
+
+def _between(file: str, text: str, at: int, end: int) -> Iterator[tuple[int, str, str, str]]:
+    """The constants between two sections, where else only comments may be."""
+    while at < end:
+        if table := _TABLE.match(text, at, end):
+            yield from _fields(file, text, table)
+            at = table.end()
+        stop = text.find("\n", at, end) if "\n" in text[at:end] else end
+        line = text[at:stop].strip()
+        if line and (not line.startswith("--") or line.startswith("--- ")):
+            raise _fault(file, text, at, f"neither a constant, nor part of a function or script that ends: {line!r}")
+        at = stop + 1
+
+
+def _fields(file: str, text: str, table: re.Match[str]) -> Iterator[tuple[int, str, str, str]]:
+    at, end = table.span("fields")
+    while found := _FIELD.match(text, at, end):
+        yield found.start(1), table["noun"], found[1], found[2]
+        at = found.end()
+    if rest := text[at:end].strip():
+        raise _fault(file, text, at + 1, f"{table['noun']} holds more than NAMES with literals: {rest!r}")
+
+
+def _section(file: str, match: re.Match[str]) -> Section:
+    section = Section(file, match, match["parameters"].replace(",", " ").split())
+    clauses: dict[str, str] = {}
+    for clause, text in _CLAUSE.findall(match["above"]):
+        joint = "," if clause else " "  # a signature continues in the middle
+        clauses[clause] = f"{clauses[clause]}{joint}{text}" if clause in clauses else text
+    of, others = ("script", {"", "uses"}) if section.is_script else ("function", {"keys", "args", "flags"})
+    if wrong := [text for clause, text in clauses.items() if clause in others]:
+        raise section.fault(f"has a line that is not for a {of}: {wrong[0]!r}")
+    section.flags, section.uses = _words(clauses.get("flags", "")), _words(clauses.get("uses", ""))
+    if section.is_script:
+        section.keys, section.args = _words(clauses.get("keys", "")), _typed(section, clauses.get("args", ""))
+        if unknown := [arg for arg, kind in section.args if kind not in _BINDING]:
+            raise section.fault(f"has an argument that is neither int, str nor *: {', '.join(unknown)}")
+        if any(kind == "*" for _, kind in section.args[:-1]):
+            raise section.fault("has a * that is not the last argument")
+        expected = [*section.keys, *(arg for arg, _ in section.args), *(["..."] if section.is_open else [])]
+    else:
+        signature = _SIGNATURE.match(clauses.get("", "()"))
+        if not signature:
+            raise section.fault(f"has a line that is not of the form (name: type, …) -> type: {clauses['']!r}")
+        expected = [name for name, _ in _typed(section, signature[1])]
+    if section.parameters != expected:
+        raise section.fault(f"takes ({', '.join(section.parameters)}), but the lines above say ({', '.join(expected)})")
+    if taken := [name for name in section.uses if name in expected]:
+        raise section.fault(f"takes and uses {' and '.join(taken)}: one name for two things")
+    return section
+
+
+def _words(clause: str) -> list[str]:
+    return clause.replace(",", " ").split()
+
+
+def _typed(section: Section, text: str) -> list[tuple[str, str]]:
+    """The pairs of `name: type, name: type`."""
+    pairs = [(name.strip(), kind.strip()) for name, _, kind in (pair.partition(":") for pair in text.split(","))]
+    if bare := [name for name, kind in pairs if name and not kind]:
+        raise section.fault(f"gives no type for {' and '.join(bare)}")
+    return [pair for pair in pairs if pair[0]]
+
+
+# --- linking ---
+
+
+def _resolve(section: Section, nouns: set[str], functions: Mapping[str, Section], literals: Mapping[str, str]) -> None:
+    """Put locals for functions, and literals for constants."""
+
+    def resolved(found: re.Match[str]) -> str:
+        noun, constant, verb = found.groups()
+        if noun is None:
+            return found[0] if found[0][0] in "\"'" else ""  # a string, or a comment behind code
+        name = f"{noun}.{constant or verb}"
+        if constant:
+            if name not in literals and noun not in _OF_THE_SERVER:
+                raise section.fault(f"names the constant {name}, which does not exist")
+            return literals.get(name, name)
+        if noun not in nouns:  # of Lua or of the server
+            return name
+        if name not in functions:
+            raise section.fault(f"calls {name}, which does not exist")
+        if name != section.name:
+            section.calls[name] = None
+        return functions[name].local
+
+    section.code = _NAME.sub(resolved, _BLANKS.sub("", section.match["body"])).rstrip()
+
+
+def _check_uses(section: Section, functions: Mapping[str, Section]) -> None:
+    if section.is_script:
+        known = {*section.keys, *(arg for arg, _ in section.args)}
+    else:
+        known = {*section.uses}
+    for name in section.calls:
+        if lacking := [used for used in functions[name].uses if used not in known]:
+            raise section.fault(
+                f"calls {name}, which uses {' and '.join(lacking)}: "
+                + ("bind it as a key or an argument" if section.is_script else "state it as `--- uses:`")
+            )
+
+
+def _fault(file: str, text: str, at: int, what: str) -> ValueError:
+    return ValueError(f"{file}:{text.count(chr(10), 0, at) + 1}: {what}")

@@ -14,160 +14,202 @@
 -- and 300 ms more, and takes the office over when it finds that the timekeeper did not act. Witness and deputy are of
 -- another process than the one they stand in for.
 
---- function clock.now(given: int) -> int
 -- The server's clock, read once a script; a test may pass a time of its own.
-if given > 0 then return given end
-local time = redis.call("TIME")
-return math.floor(time[1] * 1000 + time[2] / 1000)
+--- (given: int) -> int
+function clock.now(given)
+  if given > 0 then return given end
+  local time = redis.call("TIME")
+  return math.floor(time[1] * 1000 + time[2] / 1000)
+end
 
---- function wake.send(address: str, message: str)
-local process, number = string.match(address, "^(.*)/(.-)$")
-local inbox = base .. "inbox:" .. process
-redis.call("RPUSH", inbox, number .. " " .. message)
-redis.call("PEXPIRE", inbox, 60000)
+--- (address: str, message: str)
+--- uses: base
+function wake.send(address, message)
+  local process, number = string.match(address, "^(.*)/(.-)$")
+  local inbox = base .. "inbox:" .. process
+  redis.call("RPUSH", inbox, number .. " " .. message)
+  redis.call("PEXPIRE", inbox, 60000)
+end
 
---- function wake.process(address: str) -> str
-return (string.match(address, "^(.*)/"))
+--- (address: str) -> str
+function wake.process(address)
+  return (string.match(address, "^(.*)/"))
+end
 
---- function wake.latest(now: int, than: str | nil) -> str | nil, str
 -- The sleeper that lay down last, and until when; not of the process of `than`, for what froze that one froze its
 -- neighbours. Looks at a few, then at a hundred; when even the last is overdue, all are gone.
-local process = than and wake.process(than)
-local from = 0
-for _, till in ipairs({ 3, 100 }) do
-  local found = redis.call("ZRANGE", base .. "sleepers", from, till, "REV", "WITHSCORES")
-  for i = 1, #found, 2 do
-    if tonumber(found[i + 1]) <= now then
-      if from == 0 and i == 1 then redis.call("DEL", base .. "sleepers") end
-      return
+--- (now: int, than: str | nil) -> str | nil, str
+--- uses: base
+function wake.latest(now, than)
+  local process = than and wake.process(than)
+  local from = 0
+  for _, till in ipairs({ 3, 100 }) do
+    local found = redis.call("ZRANGE", base .. "sleepers", from, till, "REV", "WITHSCORES")
+    for i = 1, #found, 2 do
+      if tonumber(found[i + 1]) <= now then
+        if from == 0 and i == 1 then redis.call("DEL", base .. "sleepers") end
+        return
+      end
+      if wake.process(found[i]) ~= process then return found[i], found[i + 1] end
     end
-    if wake.process(found[i]) ~= process then return found[i], found[i + 1] end
+    if #found < 2 * (till + 1 - from) then return end
+    from = till + 1
   end
-  if #found < 2 * (till + 1 - from) then return end
-  from = till + 1
 end
 
---- function wake.ring(now: int)
 -- Wake one sleeper, unless one was woken within 50 ms and has not come yet.
-local sleeper = wake.latest(now)
-if not sleeper then return end
-local marks = redis.call("HMGET", meta, "rung", "look", "witness")
-if marks[1] and math.abs(now - marks[1]) < 50 then return end
-redis.call("ZREM", base .. "sleepers", sleeper)
-wake.send(sleeper, "0")
-redis.call("HSET", meta, "rung", now)
-local looks = marks[2] and math.abs(marks[2] - now - 25) <= 25 and redis.call("ZSCORE", base .. "sleepers", marks[3])
-local witness = not looks and wake.latest(now, sleeper)
-if witness then
-  wake.send(witness, "50")
-  redis.call("HSET", meta, "look", now + 50, "witness", witness)
+--- (now: int)
+--- uses: base meta
+function wake.ring(now)
+  local sleeper = wake.latest(now)
+  if not sleeper then return end
+  local marks = redis.call("HMGET", meta, "rung", "look", "witness")
+  if marks[1] and math.abs(now - marks[1]) < 50 then return end
+  redis.call("ZREM", base .. "sleepers", sleeper)
+  wake.send(sleeper, "0")
+  redis.call("HSET", meta, "rung", now)
+  local looks = marks[2] and math.abs(marks[2] - now - 25) <= 25 and redis.call("ZSCORE", base .. "sleepers", marks[3])
+  local witness = not looks and wake.latest(now, sleeper)
+  if witness then
+    wake.send(witness, "50")
+    redis.call("HSET", meta, "look", now + 50, "witness", witness)
+  end
 end
 
---- function wake.everyone(now: int)
 -- A suspect came up. Each sleeper may take one, but not those who try one already, and who that is they know alone; so a
 -- hundred are woken. It happens when a worker died.
-local found = redis.call("ZRANGE", base .. "sleepers", now, "+inf", "BYSCORE", "LIMIT", 0, 100)
-for i = 1, #found do wake.send(found[i], "0") end
-if #found > 0 then redis.call("ZREM", base .. "sleepers", unpack(found)) end
+--- (now: int)
+--- uses: base
+function wake.everyone(now)
+  local found = redis.call("ZRANGE", base .. "sleepers", now, "+inf", "BYSCORE", "LIMIT", 0, 100)
+  for i = 1, #found do wake.send(found[i], "0") end
+  if #found > 0 then redis.call("ZREM", base .. "sleepers", unpack(found)) end
+end
 
---- function wake.answered()
-redis.call("HDEL", meta, "rung")
+--- uses: meta
+function wake.answered()
+  redis.call("HDEL", meta, "rung")
+end
 
---- function wake.arm(now: int, due: int)
 -- A job will be due, or a lease run out: tell those who watch the clock, unless the timekeeper looks before then.
-local office = redis.call("HMGET", meta, "timekeeper", "deputy", "watch")
-local watch = office[3] and tonumber(office[3]) or 0
-if not office[1] or (watch > now and watch <= due) then return end
-wake.send(office[1], string.format("%d", math.max(0, due - now)))
-if office[2] then wake.send(office[2], string.format("%d", math.max(0, due - now) + 300)) end
-redis.call("HSET", meta, "watch", due)
+--- (now: int, due: int)
+--- uses: base meta
+function wake.arm(now, due)
+  local office = redis.call("HMGET", meta, "timekeeper", "deputy", "watch")
+  local watch = office[3] and tonumber(office[3]) or 0
+  if not office[1] or (watch > now and watch <= due) then return end
+  wake.send(office[1], string.format("%d", math.max(0, due - now)))
+  if office[2] then wake.send(office[2], string.format("%d", math.max(0, due - now) + 300)) end
+  redis.call("HSET", meta, "watch", due)
+end
 
---- function wake.next_event(now: int) -> int
 -- Milliseconds until a job is due or a lease runs out; -1 when nothing is planned.
-local due = redis.call("ZRANGE", base .. "schedule", 0, 0, "WITHSCORES")
-local lease = redis.call("ZRANGE", base .. "leases", 0, 0, "WITHSCORES")
-local at = math.min(tonumber(due[2]) or math.huge, tonumber(lease[2]) or math.huge)
-return at < math.huge and math.max(0, at - now) or -1
+--- (now: int) -> int
+--- uses: base
+function wake.next_event(now)
+  local due = redis.call("ZRANGE", base .. "schedule", 0, 0, "WITHSCORES")
+  local lease = redis.call("ZRANGE", base .. "leases", 0, 0, "WITHSCORES")
+  local at = math.min(tonumber(due[2]) or math.huge, tonumber(lease[2]) or math.huge)
+  return at < math.huge and math.max(0, at - now) or -1
+end
 
---- function wake.watch(now: int) -> int
 -- The next event, which the timekeeper is told now.
-local event = wake.next_event(now)
-if event < 0 then redis.call("HDEL", meta, "watch") else redis.call("HSET", meta, "watch", now + event) end
-return event
+--- (now: int) -> int
+--- uses: base meta
+function wake.watch(now)
+  local event = wake.next_event(now)
+  if event < 0 then redis.call("HDEL", meta, "watch") else redis.call("HSET", meta, "watch", now + event) end
+  return event
+end
 
---- function wake.deputy_event(now: int) -> int
 -- The same for the deputy: 300 ms after the timekeeper should have looked.
-local event = wake.next_event(now)
-local watch = redis.call("HGET", meta, "watch")
-if watch and tonumber(watch) > now then event = event < 0 and watch - now or math.min(event, watch - now) end
-return event < 0 and event or event + 300
+--- (now: int) -> int
+--- uses: base meta
+function wake.deputy_event(now)
+  local event = wake.next_event(now)
+  local watch = redis.call("HGET", meta, "watch")
+  if watch and tonumber(watch) > now then event = event < 0 and watch - now or math.min(event, watch - now) end
+  return event < 0 and event or event + 300
+end
 
---- function wake.appoint(now: int)
 -- Fill the vacant offices from those who lay down last, and tell them when to act.
-local office = redis.call("HMGET", meta, "timekeeper", "deputy")
-local timekeeper, till = office[1], nil
-if not timekeeper then
-  timekeeper, till = wake.latest(now)
-  if not timekeeper then return end
-  redis.call("HSET", meta, "timekeeper", timekeeper, "timekeeper_till", till)
-  local event = wake.watch(now)
-  if event >= 0 then wake.send(timekeeper, string.format("%d", event)) end
-end
-local deputy = office[2]
-if not deputy then
-  deputy, till = wake.latest(now, timekeeper)
-  if not deputy then return end
-  redis.call("HSET", meta, "deputy", deputy, "deputy_till", till)
-  local event = wake.deputy_event(now)
-  if event >= 0 then wake.send(deputy, string.format("%d", event)) end
+--- (now: int)
+--- uses: base meta
+function wake.appoint(now)
+  local office = redis.call("HMGET", meta, "timekeeper", "deputy")
+  local timekeeper, till = office[1], nil
+  if not timekeeper then
+    timekeeper, till = wake.latest(now)
+    if not timekeeper then return end
+    redis.call("HSET", meta, "timekeeper", timekeeper, "timekeeper_till", till)
+    local event = wake.watch(now)
+    if event >= 0 then wake.send(timekeeper, string.format("%d", event)) end
+  end
+  local deputy = office[2]
+  if not deputy then
+    deputy, till = wake.latest(now, timekeeper)
+    if not deputy then return end
+    redis.call("HSET", meta, "deputy", deputy, "deputy_till", till)
+    local event = wake.deputy_event(now)
+    if event >= 0 then wake.send(deputy, string.format("%d", event)) end
+  end
 end
 
---- function wake.depose(address: str) -> bool
 -- `address` found work that the timekeeper should have found before. Returns whether the office is vacant now; who held
 -- it is told to come, and lies down again if it can.
-local timekeeper = redis.call("HGET", meta, "timekeeper")
-if not timekeeper or timekeeper == address then return false end
-redis.call("ZREM", base .. "sleepers", timekeeper)
-redis.call("HDEL", meta, "timekeeper", "timekeeper_till")
-wake.send(timekeeper, "0")
-return true
+--- (address: str) -> bool
+--- uses: base meta
+function wake.depose(address)
+  local timekeeper = redis.call("HGET", meta, "timekeeper")
+  if not timekeeper or timekeeper == address then return false end
+  redis.call("ZREM", base .. "sleepers", timekeeper)
+  redis.call("HDEL", meta, "timekeeper", "timekeeper_till")
+  wake.send(timekeeper, "0")
+  return true
+end
 
---- function wake.sleep(address: str, now: int, till: int) -> int
 -- Lie down; returns after how many ms to take a turn unasked, -1 for none.
-redis.call("ZADD", base .. "sleepers", till, address)
-local office = redis.call("HMGET", meta, "timekeeper", "timekeeper_till", "deputy", "deputy_till")
-local timekeeper = office[1] and tonumber(office[2]) > now and office[1]
-local deputy = office[3] and tonumber(office[4]) > now and office[3]
-if timekeeper == address or not timekeeper then
-  redis.call("HSET", meta, "timekeeper", address, "timekeeper_till", till)
-  if not timekeeper then
-    if not deputy or wake.process(deputy) == wake.process(address) then
-      redis.call("HDEL", meta, "deputy", "deputy_till")
+--- (address: str, now: int, till: int) -> int
+--- uses: base meta
+function wake.sleep(address, now, till)
+  redis.call("ZADD", base .. "sleepers", till, address)
+  local office = redis.call("HMGET", meta, "timekeeper", "timekeeper_till", "deputy", "deputy_till")
+  local timekeeper = office[1] and tonumber(office[2]) > now and office[1]
+  local deputy = office[3] and tonumber(office[4]) > now and office[3]
+  if timekeeper == address or not timekeeper then
+    redis.call("HSET", meta, "timekeeper", address, "timekeeper_till", till)
+    if not timekeeper then
+      if not deputy or wake.process(deputy) == wake.process(address) then
+        redis.call("HDEL", meta, "deputy", "deputy_till")
+      end
+      wake.appoint(now)
     end
-    wake.appoint(now)
+    return wake.watch(now)
   end
-  return wake.watch(now)
+  if deputy == address or (not deputy and wake.process(timekeeper) ~= wake.process(address)) then
+    redis.call("HSET", meta, "deputy", address, "deputy_till", till)
+    return wake.deputy_event(now)
+  end
+  return -1
 end
-if deputy == address or (not deputy and wake.process(timekeeper) ~= wake.process(address)) then
-  redis.call("HSET", meta, "deputy", address, "deputy_till", till)
-  return wake.deputy_event(now)
-end
-return -1
 
---- function wake.rise(address: str, now: int)
 -- No longer asleep: hand an office on to those who sleep.
-redis.call("ZREM", base .. "sleepers", address)
-local office = redis.call("HMGET", meta, "timekeeper", "deputy", "deputy_till")
-if office[1] == address then
-  redis.call("HDEL", meta, "timekeeper", "timekeeper_till", "deputy", "deputy_till")
-  if office[2] and tonumber(office[3]) > now then
-    redis.call("HSET", meta, "timekeeper", office[2], "timekeeper_till", office[3])
-    local event = wake.watch(now)
-    if event >= 0 then wake.send(office[2], string.format("%d", event)) end
+--- (address: str, now: int)
+--- uses: base meta
+function wake.rise(address, now)
+  redis.call("ZREM", base .. "sleepers", address)
+  local office = redis.call("HMGET", meta, "timekeeper", "deputy", "deputy_till")
+  if office[1] == address then
+    redis.call("HDEL", meta, "timekeeper", "timekeeper_till", "deputy", "deputy_till")
+    if office[2] and tonumber(office[3]) > now then
+      redis.call("HSET", meta, "timekeeper", office[2], "timekeeper_till", office[3])
+      local event = wake.watch(now)
+      if event >= 0 then wake.send(office[2], string.format("%d", event)) end
+    end
+  elseif office[2] == address then
+    redis.call("HDEL", meta, "deputy", "deputy_till")
+  else
+    return
   end
-elseif office[2] == address then
-  redis.call("HDEL", meta, "deputy", "deputy_till")
-else
-  return
+  wake.appoint(now)
 end
-wake.appoint(now)

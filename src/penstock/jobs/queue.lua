@@ -29,56 +29,53 @@
 --   turns, lane, front, weights (lane) · leases, held, turn, workers (lease) · sleepers, inbox (wake) · suspects (job)
 --   tenants, age, ages (tally)
 
---- script enqueue
---- keys: base meta
---- args: producer: str, number: str, given: int, jobs: *
 -- jobs: id, record (as a client fills it, see record.lua), … At most some hundreds.
 -- Returns the places (from 0) of ids that are in the queue already; those records are left as they are.
-local newer, paused = record.check()
-if newer then return newer end
-local known = {}
-if producer ~= "" and redis.call("GET", base .. "producer:" .. producer) == number then return known end
-local s = job.begin(given)
-local ids, seen = {}, {}
-for i = jobs, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
-local old = redis.call("HMGET", base .. "jobs", unpack(ids))
-local generation = record.mint(#ids)
-local set, plan = {}, {}
-for i = 1, #ids do
-  local id, body = ids[i], ARGV[jobs + 2 * i - 1]
-  if old[i] or seen[id] then
-    known[#known + 1] = i - 1
-  else
-    seen[id] = true
-    local state, priority, flags, _, _, due, expires, _, _, _, _, tenant = record.parse(body)
-    if bit.band(flags, 2) == 0 then due = s.now + due end
-    if expires > 0 and bit.band(flags, 4) == 0 then expires = s.now + expires end
-    if bit.band(flags, 8) > 0 then redis.call("DEL", base .. "done:" .. id) end
-    state = due > s.now and "s" or "r"
-    local since = due > s.now and due or s.now
-    body = string.sub(body, 1, 1) .. state .. string.sub(body, 3, 3)
-      .. struct.pack(">BI6I6I6I6", bit.band(flags, 249), generation + i, s.now, since, expires) .. string.sub(body, 29)
-    set[#set + 1], set[#set + 2] = id, body
-    if state == "s" then
-      tally.move(s.tally, tenant, 0, 2)
-      plan[#plan + 1], plan[#plan + 2] = due, record.entry(generation + i, #body, id)
+--- keys: base meta
+--- args: producer: str, number: str, given: int, jobs: *
+function script.enqueue(base, meta, producer, number, given, jobs, ...)
+  local newer, paused = record.check()
+  if newer then return newer end
+  local known = {}
+  if producer ~= "" and redis.call("GET", base .. "producer:" .. producer) == number then return known end
+  local s = job.begin(given)
+  local ids, seen = {}, {}
+  for i = jobs, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
+  local old = redis.call("HMGET", base .. "jobs", unpack(ids))
+  local generation = record.mint(#ids)
+  local set, plan = {}, {}
+  for i = 1, #ids do
+    local id, body = ids[i], ARGV[jobs + 2 * i - 1]
+    if old[i] or seen[id] then
+      known[#known + 1] = i - 1
     else
-      job.ready(s, "lane:", id, #body, 0, priority, tenant, generation + i, s.now, 0)
+      seen[id] = true
+      local state, priority, flags, _, _, due, expires, _, _, _, _, tenant = record.parse(body)
+      if bit.band(flags, 2) == 0 then due = s.now + due end
+      if expires > 0 and bit.band(flags, 4) == 0 then expires = s.now + expires end
+      if bit.band(flags, 8) > 0 then redis.call("DEL", base .. "done:" .. id) end
+      state = due > s.now and "s" or "r"
+      local since = due > s.now and due or s.now
+      body = string.sub(body, 1, 1) .. state .. string.sub(body, 3, 3)
+        .. struct.pack(">BI6I6I6I6", bit.band(flags, 249), generation + i, s.now, since, expires) .. string.sub(body, 29)
+      set[#set + 1], set[#set + 2] = id, body
+      if state == "s" then
+        tally.move(s.tally, tenant, 0, 2)
+        plan[#plan + 1], plan[#plan + 2] = due, record.entry(generation + i, #body, id)
+      else
+        job.ready(s, "lane:", id, #body, 0, priority, tenant, generation + i, s.now, 0)
+      end
     end
   end
+  if #set > 0 then redis.call("HSET", base .. "jobs", unpack(set)) end
+  if generation == 0 then redis.call("HSET", meta, "format", 1) end
+  if #plan > 0 then job.plan(s, plan) end
+  job.commit(s)
+  if producer ~= "" then redis.call("SET", base .. "producer:" .. producer, number, "PX", 60000) end
+  if s.ready and not paused then wake.ring(s.now) end
+  return known
 end
-if #set > 0 then redis.call("HSET", base .. "jobs", unpack(set)) end
-if generation == 0 then redis.call("HSET", meta, "format", 1) end
-if #plan > 0 then job.plan(s, plan) end
-job.commit(s)
-if producer ~= "" then redis.call("SET", base .. "producer:" .. producer, number, "PX", 60000) end
-if s.ready and not paused then wake.ring(s.now) end
-return known
 
---- script turn
---- keys: base meta
---- args: given: int, me: str, number: int, lease_ms: int, want: int, trial: str, address: str, sleep_ms: int, once: int, who: str, plain: int, kept: int, settled: *
---- flags: allow-oom
 -- One round trip of a worker: finished jobs go out, due ones are promoted, overdue leases taken back, and the
 -- next batch comes in. `settled`: `plain` tokens completed with null; `kept` pairs of token, result; then
 -- fours of verb, token, delay ms, text. `number` counts the turns of the incarnation `me` from 1; the same number again
@@ -87,465 +84,490 @@ return known
 -- suspect may come along (see job.claim). `who`: what a worker says of itself, in the first turn.
 -- Returns { "OK", places of stale settlements, ms until a turn is due or -1, 1 if more can be had at once, token, record, … }
 -- or { "STALE" }: the incarnation has ended, nothing was written.
-local newer = record.check()
-if newer then return newer end
-local s = job.begin(given)
-local now = s.now
-local past, next_in_line = lease.replay(me, number)
-if past then
-  local reply = { "OK", past[2], -1, 1 }
-  if #past[3] > 0 then
-    if not lease.alive(me, now) then return { "STALE" } end
-    local headers = lease.holds(me, past[3])
-    for i, token in ipairs(past[3]) do
-      local body = headers[i] and record.get(string.sub(token, 13))
-      if body then
-        reply[#reply + 1] = token
-        reply[#reply + 1] = body
+--- keys: base meta
+--- args: given: int, me: str, number: int, lease_ms: int, want: int, trial: str, address: str, sleep_ms: int, once: int, who: str, plain: int, kept: int, settled: *
+--- flags: allow-oom
+function script.turn(base, meta, given, me, number, lease_ms, want, trial, address, sleep_ms, once, who, plain, kept, settled, ...)
+  local newer = record.check()
+  if newer then return newer end
+  local s = job.begin(given)
+  local now = s.now
+  local past, next_in_line = lease.replay(me, number)
+  if past then
+    local reply = { "OK", past[2], -1, 1 }
+    if #past[3] > 0 then
+      if not lease.alive(me, now) then return { "STALE" } end
+      local headers = lease.holds(me, past[3])
+      for i, token in ipairs(past[3]) do
+        local body = headers[i] and record.get(string.sub(token, 13))
+        if body then
+          reply[#reply + 1] = token
+          reply[#reply + 1] = body
+        end
       end
+    end
+    return reply
+  end
+  if not next_in_line or (number > 1 and not lease.alive(me, now)) then return { "STALE" } end
+
+  local stale, tokens, results = {}, {}, {}
+  local at = settled
+  for i = 1, plain do
+    tokens[i] = ARGV[at]
+    at = at + 1
+  end
+  for i = plain + 1, plain + kept do
+    tokens[i], results[i] = ARGV[at], ARGV[at + 1]
+    at = at + 2
+  end
+  job.complete(s, me, tokens, results, stale)
+  for i = at, #ARGV, 4 do
+    if not job.settle(s, me, ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]) then
+      stale[#stale + 1] = plain + kept + (i - at) / 4
+    end
+  end
+  local more_due, late = job.promote(s, 100)
+  local more_lost = job.take_back(s, 100)
+  if #s.suspects > 0 then wake.everyone(now) end
+  job.place(s)
+
+  local switches = redis.call("HMGET", meta, "paused", "front", "timekeeper")
+  local room = { want = want, tokens = {}, reply = {} }
+  if want > 0 and not switches[1] then room = job.claim(s, me, want, (tonumber(switches[2]) or 0) > 0, trial) end
+  job.commit(s)
+
+  local more = room.want > 0 and (room.full or more_due or more_lost)
+  local asleep = sleep_ms > 0 and room.want > 0 and not more and (once == 0 or #room.tokens == 0)
+  local idle = redis.call("EXISTS", base .. "held:" .. me) == 0
+  if once == 1 and idle and not asleep then
+    lease.leave(me)
+  else
+    redis.call("ZADD", base .. "leases", now + (asleep and idle and math.max(sleep_ms, lease_ms) or lease_ms), me)
+    lease.remember(me, number, stale, room.tokens, lease_ms + sleep_ms + 60000)
+    if who ~= "" then redis.call("HSET", base .. "workers", me, string.format("%d %s", now, who)) end
+  end
+  if address ~= "" or once == 1 then wake.answered() end
+  local due_in = -1
+  local vacant = late > 250 and address ~= "" and wake.depose(address)
+  if asleep then
+    due_in = wake.sleep(address, now, now + sleep_ms)
+  elseif address ~= "" then
+    wake.rise(address, now)
+    if vacant then wake.appoint(now) end
+  end
+  if not idle and switches[3] then wake.arm(now, now + lease_ms) end
+  if not asleep and not switches[1] and (tonumber(redis.call("HGET", meta, "ready")) or 0) > 0 then wake.ring(now) end
+  return { "OK", stale, due_in, more and 1 or 0, unpack(room.reply) }
+end
+
+-- One claim without a worker ends: complete, retry, later, release, bury, drop. Returns 1, or 0 when the claim
+-- is not ours any more. What was settled is remembered for a minute, so that the call may be sent twice.
+--- keys: base meta
+--- args: given: int, me: str, verb: str, token: str, delay: int, text: str
+--- flags: allow-oom
+function script.settle(base, meta, given, me, verb, token, delay, text)
+  local newer, paused = record.check()
+  if newer then return newer end
+  local s = job.begin(given)
+  local memory = base .. "settled:" .. me
+  if not lease.alive(me, s.now) or not lease.holds(me, { token })[1] then
+    return redis.call("SISMEMBER", memory, token)
+  end
+  if verb == "complete" then
+    job.complete(s, me, { token }, { text }, {})
+  else
+    job.settle(s, me, verb, token, delay, text)
+  end
+  redis.call("SADD", memory, token)
+  redis.call("PEXPIRE", memory, 60000)
+  job.commit(s)
+  if redis.call("EXISTS", base .. "held:" .. me) == 0 then lease.leave(me) end
+  if s.ready and not paused then wake.ring(s.now) end
+  return 1
+end
+
+-- One command keeps all claims of an incarnation, however many. Returns 1, or 0 when it has ended.
+--- keys: base meta
+--- args: given: int, me: str, lease_ms: int
+--- flags: allow-oom
+function script.beat(base, meta, given, me, lease_ms)
+  local newer = record.check()
+  if newer then return newer end
+  local now = clock.now(given)
+  if not lease.alive(me, now) then return 0 end
+  redis.call("ZADD", base .. "leases", now + lease_ms, me)
+  redis.call("PEXPIRE", base .. "turn:" .. me, lease_ms + 60000)
+  wake.arm(now, now + lease_ms)
+  return 1
+end
+
+-- The incarnation is dead. `started`: tokens of what ran, which ends as `verb` says (crash, suspect, release) for the
+-- reason `text`; where `more` is 1 others follow. What was not started is handed back. Some hundreds a call, and 1 MiB of
+-- records. Returns { how many claims are left, 1 when all of `started` are settled }: call again.
+--- keys: base meta
+--- args: given: int, me: str, verb: str, text: str, more: int, started: *
+--- flags: allow-oom
+function script.abandon(base, meta, given, me, verb, text, more, started, ...)
+  local newer = record.check()
+  if newer then return newer end
+  if not redis.call("ZSCORE", base .. "leases", me) then return { 0, 1 } end
+  local s = job.begin(given)
+  local held, slice, done = base .. "held:" .. me, lane.slice(250), 1
+  for i = started, #ARGV do
+    local id = string.sub(ARGV[i], 13)
+    if redis.call("HEXISTS", held, id) == 1 then
+      if not lane.fits(slice, redis.call("HSTRLEN", base .. "jobs", id)) then
+        done = 0
+        break
+      end
+      job.settle(s, me, verb, ARGV[i], 0, text)
+    end
+  end
+  if more == 0 and done == 1 then
+    local rest = redis.call("HRANDFIELD", held, slice.left, "WITHVALUES")
+    local tokens = {}
+    for i = 1, #rest, 2 do
+      if not lane.fits(slice, redis.call("HSTRLEN", base .. "jobs", rest[i])) then break end
+      tokens[#tokens + 1] = string.sub(rest[i + 1], 1, 12) .. rest[i]
+    end
+    table.sort(tokens) -- in the order in which they were claimed
+    for i = 1, #tokens do job.settle(s, me, "release", tokens[i], 0, "") end
+  end
+  if #s.suspects > 0 then wake.everyone(s.now) end
+  job.commit(s)
+  local left = redis.call("HLEN", held)
+  if left == 0 then lease.leave(me) end
+  if s.ready and not redis.call("HGET", meta, "paused") then wake.ring(s.now) end
+  return { left, done }
+end
+
+-- Returns for each id: cancelled, running (it goes on), dead, done, or none.
+--- keys: base meta
+--- args: given: int, ids: *
+--- flags: allow-oom
+function script.cancel(base, meta, given, ids, ...)
+  local newer = record.check()
+  if newer then return newer end
+  local s = job.begin(given)
+  local words = {}
+  for i = ids, #ARGV do
+    local id = ARGV[i]
+    local body = record.get(id)
+    local state = body and string.sub(body, 2, 2)
+    if not body then
+      local done = redis.call("GETRANGE", base .. "done:" .. id, 0, 0)
+      words[#words + 1] = done == "x" and "cancelled" or done ~= "" and "done" or "none"
+    elseif state == "r" or state == "s" then
+      job.remove(s, id, body, "x", "")
+      redis.call("HINCRBY", meta, "cancelled", 1)
+      words[#words + 1] = "cancelled"
+    else
+      words[#words + 1] = state == "x" and "running" or "dead"
+    end
+  end
+  job.commit(s)
+  return words
+end
+
+-- Cancel a slice of the waiting jobs of one tenant (or of `all`): what is in lanes first, then what is in `list`, which is
+-- `schedule` or `suspects`. `offset` goes through it from its end, where no promotion moves the places. Returns { cancelled,
+-- next offset, 1 when done }.
+--- keys: base meta
+--- args: given: int, tenant: str, all: int, list: str, offset: int, limit: int
+--- flags: allow-oom
+function script.purge(base, meta, given, tenant, all, list, offset, limit)
+  local newer = record.check()
+  if newer then return newer end
+  local s = job.begin(given)
+  local slice = lane.slice(limit)
+  for level = 0, 9 do
+    local turns = base .. "turns:" .. level
+    while slice.left > 0 do
+      local who = tenant
+      if all == 1 then who = redis.call("ZRANGE", turns, 0, 0)[1] end
+      if not who or not redis.call("ZSCORE", turns, who) then break end
+      job.drain(s, level, who, slice)
+    end
+  end
+  local entries = slice.left > 0 and redis.call("ZRANGE", base .. list, offset, offset + slice.left - 1, "REV") or {}
+  local fit = lane.fitting(slice, entries)
+  for i = 1, #fit do
+    local id = string.sub(fit[i], 12)
+    local body = record.get(id)
+    if not body then
+      redis.call("ZREM", base .. list, fit[i])
+    elseif all == 1 or record.tenant(body) == tenant then
+      job.remove(s, id, body, "x", "")
+    else
+      offset = offset + 1
+    end
+  end
+  job.commit(s)
+  if #s.told > 0 then redis.call("HINCRBY", meta, "cancelled", #s.told) end
+  return { #s.told, offset, slice.left > 0 and 1 or 0 }
+end
+
+-- Returns { record or false, reason or false, done or false }.
+--- keys: base meta
+--- args: id: str
+--- flags: no-writes
+function script.show(base, meta, id)
+  local newer = record.check()
+  if newer then return newer end
+  return {
+    redis.call("HGET", base .. "jobs", id),
+    redis.call("HGET", base .. "reasons", id),
+    redis.call("GET", base .. "done:" .. id),
+  }
+end
+
+-- What `show` returns; where the job is not finished, `address` is told when it is.
+--- keys: base meta
+--- args: id: str, address: str
+--- flags: allow-oom
+function script.result(base, meta, id, address)
+  local newer = record.check()
+  if newer then return newer end
+  local body = redis.call("HGET", base .. "jobs", id)
+  local state = body and string.sub(body, 2, 2)
+  if state and state ~= "d" and address ~= "" then
+    local old = redis.call("HGET", base .. "waiters", id) or ""
+    if not string.find(" " .. old .. " ", " " .. address .. " ", 1, true) then
+      redis.call("HSET", base .. "waiters", id, old == "" and address or old .. " " .. address)
+    end
+  end
+  return { body, redis.call("HGET", base .. "reasons", id), redis.call("GET", base .. "done:" .. id) }
+end
+
+-- A waiter gave up.
+--- keys: base meta
+--- args: id: str, address: str
+--- flags: allow-oom
+function script.forget(base, meta, id, address)
+  local newer = record.check()
+  if newer then return newer end
+  local old = redis.call("HGET", base .. "waiters", id)
+  if not old then return 0 end
+  local left = {}
+  for other in string.gmatch(old, "%S+") do
+    if other ~= address then left[#left + 1] = other end
+  end
+  if #left == 0 then return redis.call("HDEL", base .. "waiters", id) end
+  return redis.call("HSET", base .. "waiters", id, table.concat(left, " "))
+end
+
+-- A page of the dead letters, latest first: { id, died at, record, reason, … }. At most 1 MiB of records, but one.
+--- keys: base meta
+--- args: offset: int, limit: int
+--- flags: no-writes
+function script.graves(base, meta, offset, limit)
+  local newer = record.check()
+  if newer then return newer end
+  local page, slice = {}, lane.slice(limit)
+  local found = redis.call("ZRANGE", base .. "dead", offset, offset + limit - 1, "REV", "WITHSCORES")
+  for i = 1, #found, 2 do
+    if not lane.fits(slice, redis.call("HSTRLEN", base .. "jobs", found[i])) then break end
+    page[#page + 1] = found[i]
+    page[#page + 1] = found[i + 1]
+    page[#page + 1] = redis.call("HGET", base .. "jobs", found[i])
+    page[#page + 1] = redis.call("HGET", base .. "reasons", found[i])
+  end
+  return page
+end
+
+-- The ids of dead letters that died until `till` (0: now), the oldest first: { till, id, … }. For who acts on all of
+-- them: what dies meanwhile is not among them.
+--- keys: base meta
+--- args: given: int, till: int, limit: int
+--- flags: no-writes
+function script.buried(base, meta, given, till, limit)
+  local newer = record.check()
+  if newer then return newer end
+  if till == 0 then till = clock.now(given) end
+  return { till, unpack(redis.call("ZRANGE", base .. "dead", "-inf", till, "BYSCORE", "LIMIT", 0, limit)) }
+end
+
+-- Dead letters become ready again with their counts at zero. Returns how many of the ids were dead.
+--- keys: base meta
+--- args: given: int, ids: *
+function script.requeue(base, meta, given, ids, ...)
+  local newer, paused = record.check()
+  if newer then return newer end
+  local s = job.begin(given)
+  local n = 0
+  for i = ids, #ARGV do
+    local id = ARGV[i]
+    local body = redis.call("ZREM", base .. "dead", id) == 1 and record.get(id)
+    if body then
+      local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl, tenant = record.parse(body)
+      redis.call("HDEL", base .. "reasons", id)
+      redis.call("HSET", base .. "jobs", id, record.with(body, "r", bit.band(flags, 207), generation, s.now, 0, 0, 0))
+      job.ready(s, "lane:", id, #body, 0, priority, tenant, generation, s.now, 4)
+      n = n + 1
+    end
+  end
+  job.commit(s)
+  if n > 0 and not paused then wake.ring(s.now) end
+  return n
+end
+
+-- Remove dead letters. Returns how many of the ids were dead.
+--- keys: base meta
+--- args: given: int, ids: *
+--- flags: allow-oom
+function script.exhume(base, meta, given, ids, ...)
+  local newer = record.check()
+  if newer then return newer end
+  local s = job.begin(given)
+  for i = ids, #ARGV do
+    local id = ARGV[i]
+    local dead = redis.call("ZSCORE", base .. "dead", id)
+    local body = dead and record.get(id)
+    if body then
+      job.remove(s, id, body, "x", "removed from the dead letters")
+    elseif dead then -- somebody damaged it: it goes, though nobody knows whose it was
+      redis.call("ZREM", base .. "dead", id)
+      redis.call("HDEL", base .. "jobs", id)
+      redis.call("HDEL", base .. "reasons", id)
+      redis.call("HINCRBY", meta, "dead", -1)
+    end
+  end
+  job.commit(s)
+  return #s.told
+end
+
+-- `paused`: no claims, running work goes on. `due_first`: due jobs go before the lane of their tenant and level.
+--- keys: base meta
+--- args: given: int, name: str, on: int
+--- flags: allow-oom
+function script.switch(base, meta, given, name, on)
+  local newer = record.check()
+  if newer then return newer end
+  if on == 1 then return redis.call("HSET", meta, name, 1) end
+  redis.call("HDEL", meta, name)
+  if (tonumber(redis.call("HGET", meta, "ready")) or 0) > 0 then wake.ring(clock.now(given)) end
+  return 0
+end
+
+-- A tenant of weight 3 has three turns where others have one; counts from its next turn.
+--- keys: base meta
+--- args: tenant: str, weight: str
+--- flags: allow-oom
+function script.weigh(base, meta, tenant, weight)
+  local newer = record.check()
+  if newer then return newer end
+  if tonumber(weight) == 1 then return redis.call("HDEL", base .. "weights", tenant) end
+  return redis.call("HSET", base .. "weights", tenant, weight)
+end
+
+-- Incarnations: { now, next cursor, incarnation, alive until, claims held, since and text or false, … }. Without a cursor
+-- by the end of their lease, latest first; with one a slice of those that said who they are, where 0 begins and ends.
+--- keys: base meta
+--- args: given: int, limit: int, cursor: str
+--- flags: no-writes
+function script.workers(base, meta, given, limit, cursor)
+  local newer = record.check()
+  if newer then return newer end
+  local list = { clock.now(given), "0" }
+  local function add(me, alive)
+    list[#list + 1] = me
+    list[#list + 1] = alive
+    list[#list + 1] = redis.call("HLEN", base .. "held:" .. me)
+    list[#list + 1] = redis.call("HGET", base .. "workers", me)
+  end
+  if cursor == "" then
+    local found = redis.call("ZRANGE", base .. "leases", 0, limit - 1, "REV", "WITHSCORES")
+    for i = 1, #found, 2 do add(found[i], found[i + 1]) end
+    return list
+  end
+  local page = redis.call("HSCAN", base .. "workers", cursor, "COUNT", limit)
+  list[2] = page[1]
+  for i = 1, #page[2], 2 do
+    local me = page[2][i]
+    add(me, redis.call("ZSCORE", base .. "leases", me) or "0")
+  end
+  return list
+end
+
+-- { now, oldest ready second or false, ready, scheduled, running, dead, completed, retried, buried, lost, … }
+--- keys: base meta
+--- args: given: int
+--- flags: no-writes
+function script.counts(base, meta, given)
+  local newer = record.check()
+  if newer then return newer end
+  local oldest = redis.call("ZRANGE", base .. "ages", 0, 0)[1] or false
+  return { clock.now(given), oldest, unpack(redis.call("HMGET", meta, "ready", "scheduled", "running", "dead",
+    "completed", "retried", "buried", "dropped", "cancelled", "expired", "lost", "paused", "due_first")) }
+end
+
+-- What an operator asks beside the counts: { 1 if the queue was ever used, tenants with jobs, ms until a job is due or -1, how
+-- many jobs at the head of the schedule were looked at, id, reason, … }: those that a worker handed back because it
+-- does not know their task. They come again within a minute, so they are near the head.
+--- keys: base meta
+--- args: given: int, look: int
+--- flags: no-writes
+function script.survey(base, meta, given, look)
+  local newer = record.check()
+  if newer then return newer end
+  local head = redis.call("ZRANGE", base .. "schedule", 0, look - 1, "WITHSCORES")
+  local due = head[2] and math.max(0, tonumber(head[2]) - clock.now(given)) or -1
+  local reply = { redis.call("EXISTS", meta), redis.call("HLEN", base .. "tenants"), due, #head / 2 }
+  local ids = {}
+  for i = 1, #head, 2 do ids[#ids + 1] = string.sub(head[i], 12) end
+  local reasons = #ids > 0 and redis.call("HMGET", base .. "reasons", unpack(ids)) or {}
+  for i = 1, #ids do
+    if reasons[i] and string.find(reasons[i], ',"unknown_since":%d+}$') then
+      reply[#reply + 1] = ids[i]
+      reply[#reply + 1] = reasons[i]
     end
   end
   return reply
 end
-if not next_in_line or (number > 1 and not lease.alive(me, now)) then return { "STALE" } end
 
-local stale, tokens, results = {}, {}, {}
-local at = settled
-for i = 1, plain do
-  tokens[i] = ARGV[at]
-  at = at + 1
-end
-for i = plain + 1, plain + kept do
-  tokens[i], results[i] = ARGV[at], ARGV[at + 1]
-  at = at + 2
-end
-job.complete(s, me, tokens, results, stale)
-for i = at, #ARGV, 4 do
-  if not job.settle(s, me, ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]) then
-    stale[#stale + 1] = plain + kept + (i - at) / 4
-  end
-end
-local more_due, late = job.promote(s, 100)
-local more_lost = job.take_back(s, 100)
-if #s.suspects > 0 then wake.everyone(now) end
-job.place(s)
-
-local switches = redis.call("HMGET", meta, "paused", "front", "timekeeper")
-local room = { want = want, tokens = {}, reply = {} }
-if want > 0 and not switches[1] then room = job.claim(s, me, want, (tonumber(switches[2]) or 0) > 0, trial) end
-job.commit(s)
-
-local more = room.want > 0 and (room.full or more_due or more_lost)
-local asleep = sleep_ms > 0 and room.want > 0 and not more and (once == 0 or #room.tokens == 0)
-local idle = redis.call("EXISTS", base .. "held:" .. me) == 0
-if once == 1 and idle and not asleep then
-  lease.leave(me)
-else
-  redis.call("ZADD", base .. "leases", now + (asleep and idle and math.max(sleep_ms, lease_ms) or lease_ms), me)
-  lease.remember(me, number, stale, room.tokens, lease_ms + sleep_ms + 60000)
-  if who ~= "" then redis.call("HSET", base .. "workers", me, string.format("%d %s", now, who)) end
-end
-if address ~= "" or once == 1 then wake.answered() end
-local due_in = -1
-local vacant = late > 250 and address ~= "" and wake.depose(address)
-if asleep then
-  due_in = wake.sleep(address, now, now + sleep_ms)
-elseif address ~= "" then
-  wake.rise(address, now)
-  if vacant then wake.appoint(now) end
-end
-if not idle and switches[3] then wake.arm(now, now + lease_ms) end
-if not asleep and not switches[1] and (tonumber(redis.call("HGET", meta, "ready")) or 0) > 0 then wake.ring(now) end
-return { "OK", stale, due_in, more and 1 or 0, unpack(room.reply) }
-
---- script settle
---- keys: base meta
---- args: given: int, me: str, verb: str, token: str, delay: int, text: str
---- flags: allow-oom
--- One claim without a worker ends: complete, retry, later, release, bury, drop. Returns 1, or 0 when the claim
--- is not ours any more. What was settled is remembered for a minute, so that the call may be sent twice.
-local newer, paused = record.check()
-if newer then return newer end
-local s = job.begin(given)
-local memory = base .. "settled:" .. me
-if not lease.alive(me, s.now) or not lease.holds(me, { token })[1] then
-  return redis.call("SISMEMBER", memory, token)
-end
-if verb == "complete" then
-  job.complete(s, me, { token }, { text }, {})
-else
-  job.settle(s, me, verb, token, delay, text)
-end
-redis.call("SADD", memory, token)
-redis.call("PEXPIRE", memory, 60000)
-job.commit(s)
-if redis.call("EXISTS", base .. "held:" .. me) == 0 then lease.leave(me) end
-if s.ready and not paused then wake.ring(s.now) end
-return 1
-
---- script beat
---- keys: base meta
---- args: given: int, me: str, lease_ms: int
---- flags: allow-oom
--- One command keeps all claims of an incarnation, however many. Returns 1, or 0 when it has ended.
-local newer = record.check()
-if newer then return newer end
-local now = clock.now(given)
-if not lease.alive(me, now) then return 0 end
-redis.call("ZADD", base .. "leases", now + lease_ms, me)
-redis.call("PEXPIRE", base .. "turn:" .. me, lease_ms + 60000)
-wake.arm(now, now + lease_ms)
-return 1
-
---- script abandon
---- keys: base meta
---- args: given: int, me: str, verb: str, text: str, more: int, started: *
---- flags: allow-oom
--- The incarnation is dead. `started`: tokens of what ran, which ends as `verb` says (crash, suspect, release) for the
--- reason `text`; where `more` is 1 others follow. What was not started is handed back. Some hundreds a call, and 1 MiB of
--- records. Returns { how many claims are left, 1 when all of `started` are settled }: call again.
-local newer = record.check()
-if newer then return newer end
-if not redis.call("ZSCORE", base .. "leases", me) then return { 0, 1 } end
-local s = job.begin(given)
-local held, slice, done = base .. "held:" .. me, lane.slice(250), 1
-for i = started, #ARGV do
-  local id = string.sub(ARGV[i], 13)
-  if redis.call("HEXISTS", held, id) == 1 then
-    if not lane.fits(slice, redis.call("HSTRLEN", base .. "jobs", id)) then
-      done = 0
-      break
-    end
-    job.settle(s, me, verb, ARGV[i], 0, text)
-  end
-end
-if more == 0 and done == 1 then
-  local rest = redis.call("HRANDFIELD", held, slice.left, "WITHVALUES")
-  local tokens = {}
-  for i = 1, #rest, 2 do
-    if not lane.fits(slice, redis.call("HSTRLEN", base .. "jobs", rest[i])) then break end
-    tokens[#tokens + 1] = string.sub(rest[i + 1], 1, 12) .. rest[i]
-  end
-  table.sort(tokens) -- in the order in which they were claimed
-  for i = 1, #tokens do job.settle(s, me, "release", tokens[i], 0, "") end
-end
-if #s.suspects > 0 then wake.everyone(s.now) end
-job.commit(s)
-local left = redis.call("HLEN", held)
-if left == 0 then lease.leave(me) end
-if s.ready and not redis.call("HGET", meta, "paused") then wake.ring(s.now) end
-return { left, done }
-
---- script cancel
---- keys: base meta
---- args: given: int, ids: *
---- flags: allow-oom
--- Returns for each id: cancelled, running (it goes on), dead, done, or none.
-local newer = record.check()
-if newer then return newer end
-local s = job.begin(given)
-local words = {}
-for i = ids, #ARGV do
-  local id = ARGV[i]
-  local body = record.get(id)
-  local state = body and string.sub(body, 2, 2)
-  if not body then
-    local done = redis.call("GETRANGE", base .. "done:" .. id, 0, 0)
-    words[#words + 1] = done == "x" and "cancelled" or done ~= "" and "done" or "none"
-  elseif state == "r" or state == "s" then
-    job.remove(s, id, body, "x", "")
-    redis.call("HINCRBY", meta, "cancelled", 1)
-    words[#words + 1] = "cancelled"
-  else
-    words[#words + 1] = state == "x" and "running" or "dead"
-  end
-end
-job.commit(s)
-return words
-
---- script purge
---- keys: base meta
---- args: given: int, tenant: str, all: int, list: str, offset: int, limit: int
---- flags: allow-oom
--- Cancel a slice of the waiting jobs of one tenant (or of `all`): what is in lanes first, then what is in `list`, which is
--- `schedule` or `suspects`. `offset` goes through it from its end, where no promotion moves the places. Returns { cancelled,
--- next offset, 1 when done }.
-local newer = record.check()
-if newer then return newer end
-local s = job.begin(given)
-local slice = lane.slice(limit)
-for level = 0, 9 do
-  local turns = base .. "turns:" .. level
-  while slice.left > 0 do
-    local who = tenant
-    if all == 1 then who = redis.call("ZRANGE", turns, 0, 0)[1] end
-    if not who or not redis.call("ZSCORE", turns, who) then break end
-    job.drain(s, level, who, slice)
-  end
-end
-local entries = slice.left > 0 and redis.call("ZRANGE", base .. list, offset, offset + slice.left - 1, "REV") or {}
-local fit = lane.fitting(slice, entries)
-for i = 1, #fit do
-  local id = string.sub(fit[i], 12)
-  local body = record.get(id)
-  if not body then
-    redis.call("ZREM", base .. list, fit[i])
-  elseif all == 1 or record.tenant(body) == tenant then
-    job.remove(s, id, body, "x", "")
-  else
-    offset = offset + 1
-  end
-end
-job.commit(s)
-if #s.told > 0 then redis.call("HINCRBY", meta, "cancelled", #s.told) end
-return { #s.told, offset, slice.left > 0 and 1 or 0 }
-
---- script show
---- keys: base meta
---- args: id: str
---- flags: no-writes
--- Returns { record or false, reason or false, done or false }.
-local newer = record.check()
-if newer then return newer end
-return {
-  redis.call("HGET", base .. "jobs", id),
-  redis.call("HGET", base .. "reasons", id),
-  redis.call("GET", base .. "done:" .. id),
-}
-
---- script result
---- keys: base meta
---- args: id: str, address: str
---- flags: allow-oom
--- What `show` returns; where the job is not finished, `address` is told when it is.
-local newer = record.check()
-if newer then return newer end
-local body = redis.call("HGET", base .. "jobs", id)
-local state = body and string.sub(body, 2, 2)
-if state and state ~= "d" and address ~= "" then
-  local old = redis.call("HGET", base .. "waiters", id) or ""
-  if not string.find(" " .. old .. " ", " " .. address .. " ", 1, true) then
-    redis.call("HSET", base .. "waiters", id, old == "" and address or old .. " " .. address)
-  end
-end
-return { body, redis.call("HGET", base .. "reasons", id), redis.call("GET", base .. "done:" .. id) }
-
---- script forget
---- keys: base meta
---- args: id: str, address: str
---- flags: allow-oom
--- A waiter gave up.
-local newer = record.check()
-if newer then return newer end
-local old = redis.call("HGET", base .. "waiters", id)
-if not old then return 0 end
-local left = {}
-for other in string.gmatch(old, "%S+") do
-  if other ~= address then left[#left + 1] = other end
-end
-if #left == 0 then return redis.call("HDEL", base .. "waiters", id) end
-return redis.call("HSET", base .. "waiters", id, table.concat(left, " "))
-
---- script graves
---- keys: base meta
---- args: offset: int, limit: int
---- flags: no-writes
--- A page of the dead letters, latest first: { id, died at, record, reason, … }. At most 1 MiB of records, but one.
-local newer = record.check()
-if newer then return newer end
-local page, slice = {}, lane.slice(limit)
-local found = redis.call("ZRANGE", base .. "dead", offset, offset + limit - 1, "REV", "WITHSCORES")
-for i = 1, #found, 2 do
-  if not lane.fits(slice, redis.call("HSTRLEN", base .. "jobs", found[i])) then break end
-  page[#page + 1] = found[i]
-  page[#page + 1] = found[i + 1]
-  page[#page + 1] = redis.call("HGET", base .. "jobs", found[i])
-  page[#page + 1] = redis.call("HGET", base .. "reasons", found[i])
-end
-return page
-
---- script buried
---- keys: base meta
---- args: given: int, till: int, limit: int
---- flags: no-writes
--- The ids of dead letters that died until `till` (0: now), the oldest first: { till, id, … }. For who acts on all of
--- them: what dies meanwhile is not among them.
-local newer = record.check()
-if newer then return newer end
-if till == 0 then till = clock.now(given) end
-return { till, unpack(redis.call("ZRANGE", base .. "dead", "-inf", till, "BYSCORE", "LIMIT", 0, limit)) }
-
---- script requeue
---- keys: base meta
---- args: given: int, ids: *
--- Dead letters become ready again with their counts at zero. Returns how many of the ids were dead.
-local newer, paused = record.check()
-if newer then return newer end
-local s = job.begin(given)
-local n = 0
-for i = ids, #ARGV do
-  local id = ARGV[i]
-  local body = redis.call("ZREM", base .. "dead", id) == 1 and record.get(id)
-  if body then
-    local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl, tenant = record.parse(body)
-    redis.call("HDEL", base .. "reasons", id)
-    redis.call("HSET", base .. "jobs", id, record.with(body, "r", bit.band(flags, 207), generation, s.now, 0, 0, 0))
-    job.ready(s, "lane:", id, #body, 0, priority, tenant, generation, s.now, 4)
-    n = n + 1
-  end
-end
-job.commit(s)
-if n > 0 and not paused then wake.ring(s.now) end
-return n
-
---- script exhume
---- keys: base meta
---- args: given: int, ids: *
---- flags: allow-oom
--- Remove dead letters. Returns how many of the ids were dead.
-local newer = record.check()
-if newer then return newer end
-local s = job.begin(given)
-for i = ids, #ARGV do
-  local id = ARGV[i]
-  local dead = redis.call("ZSCORE", base .. "dead", id)
-  local body = dead and record.get(id)
-  if body then
-    job.remove(s, id, body, "x", "removed from the dead letters")
-  elseif dead then -- somebody damaged it: it goes, though nobody knows whose it was
-    redis.call("ZREM", base .. "dead", id)
-    redis.call("HDEL", base .. "jobs", id)
-    redis.call("HDEL", base .. "reasons", id)
-    redis.call("HINCRBY", meta, "dead", -1)
-  end
-end
-job.commit(s)
-return #s.told
-
---- script switch
---- keys: base meta
---- args: given: int, name: str, on: int
---- flags: allow-oom
--- `paused`: no claims, running work goes on. `due_first`: due jobs go before the lane of their tenant and level.
-local newer = record.check()
-if newer then return newer end
-if on == 1 then return redis.call("HSET", meta, name, 1) end
-redis.call("HDEL", meta, name)
-if (tonumber(redis.call("HGET", meta, "ready")) or 0) > 0 then wake.ring(clock.now(given)) end
-return 0
-
---- script weigh
---- keys: base meta
---- args: tenant: str, weight: str
---- flags: allow-oom
--- A tenant of weight 3 has three turns where others have one; counts from its next turn.
-local newer = record.check()
-if newer then return newer end
-if tonumber(weight) == 1 then return redis.call("HDEL", base .. "weights", tenant) end
-return redis.call("HSET", base .. "weights", tenant, weight)
-
---- script workers
---- keys: base meta
---- args: given: int, limit: int, cursor: str
---- flags: no-writes
--- Incarnations: { now, next cursor, incarnation, alive until, claims held, since and text or false, … }. Without a cursor
--- by the end of their lease, latest first; with one a slice of those that said who they are, where 0 begins and ends.
-local newer = record.check()
-if newer then return newer end
-local list = { clock.now(given), "0" }
-local function add(me, alive)
-  list[#list + 1] = me
-  list[#list + 1] = alive
-  list[#list + 1] = redis.call("HLEN", base .. "held:" .. me)
-  list[#list + 1] = redis.call("HGET", base .. "workers", me)
-end
-if cursor == "" then
-  local found = redis.call("ZRANGE", base .. "leases", 0, limit - 1, "REV", "WITHSCORES")
-  for i = 1, #found, 2 do add(found[i], found[i + 1]) end
-  return list
-end
-local page = redis.call("HSCAN", base .. "workers", cursor, "COUNT", limit)
-list[2] = page[1]
-for i = 1, #page[2], 2 do
-  local me = page[2][i]
-  add(me, redis.call("ZSCORE", base .. "leases", me) or "0")
-end
-return list
-
---- script counts
---- keys: base meta
---- args: given: int
---- flags: no-writes
--- { now, oldest ready second or false, ready, scheduled, running, dead, completed, retried, buried, lost, … }
-local newer = record.check()
-if newer then return newer end
-local oldest = redis.call("ZRANGE", base .. "ages", 0, 0)[1] or false
-return { clock.now(given), oldest, unpack(redis.call("HMGET", meta, "ready", "scheduled", "running", "dead",
-  "completed", "retried", "buried", "dropped", "cancelled", "expired", "lost", "paused", "due_first")) }
-
---- script survey
---- keys: base meta
---- args: given: int, look: int
---- flags: no-writes
--- What an operator asks beside the counts: { 1 if the queue was ever used, tenants with jobs, ms until a job is due or -1, how
--- many jobs at the head of the schedule were looked at, id, reason, … }: those that a worker handed back because it
--- does not know their task. They come again within a minute, so they are near the head.
-local newer = record.check()
-if newer then return newer end
-local head = redis.call("ZRANGE", base .. "schedule", 0, look - 1, "WITHSCORES")
-local due = head[2] and math.max(0, tonumber(head[2]) - clock.now(given)) or -1
-local reply = { redis.call("EXISTS", meta), redis.call("HLEN", base .. "tenants"), due, #head / 2 }
-local ids = {}
-for i = 1, #head, 2 do ids[#ids + 1] = string.sub(head[i], 12) end
-local reasons = #ids > 0 and redis.call("HMGET", base .. "reasons", unpack(ids)) or {}
-for i = 1, #ids do
-  if reasons[i] and string.find(reasons[i], ',"unknown_since":%d+}$') then
-    reply[#reply + 1] = ids[i]
-    reply[#reply + 1] = reasons[i]
-  end
-end
-return reply
-
---- script books
---- keys: base meta
---- flags: no-writes
 -- What the counts count, then what they say: { jobs, in the schedule, dead letters, ready, scheduled, running, dead }.
-local newer = record.check()
-if newer then return newer end
-return { redis.call("HLEN", base .. "jobs"), redis.call("ZCARD", base .. "schedule"), redis.call("ZCARD", base .. "dead"),
-  unpack(redis.call("HMGET", meta, "ready", "scheduled", "running", "dead")) }
+--- keys: base meta
+--- flags: no-writes
+function script.books(base, meta)
+  local newer = record.check()
+  if newer then return newer end
+  return { redis.call("HLEN", base .. "jobs"), redis.call("ZCARD", base .. "schedule"), redis.call("ZCARD", base .. "dead"),
+    unpack(redis.call("HMGET", meta, "ready", "scheduled", "running", "dead")) }
+end
 
---- script some_tenants
+-- A slice of the tenants with jobs: { cursor of the next slice, { tenant, packed counts, … } }; cursor 0 begins and ends.
 --- keys: base meta
 --- args: cursor: str, count: int
 --- flags: no-writes
--- A slice of the tenants with jobs: { cursor of the next slice, { tenant, packed counts, … } }; cursor 0 begins and ends.
-local newer = record.check()
-if newer then return newer end
-return redis.call("HSCAN", base .. "tenants", cursor, "COUNT", count)
+function script.some_tenants(base, meta, cursor, count)
+  local newer = record.check()
+  if newer then return newer end
+  return redis.call("HSCAN", base .. "tenants", cursor, "COUNT", count)
+end
 
---- script tenant_counts
+-- { now, ready since of the oldest or false, ready, scheduled, running, dead, weight or false }. The oldest is looked for at the
+-- head of the tenant's lists, past at most eight entries of cancelled jobs in each.
 --- keys: base meta
 --- args: given: int, tenant: str
 --- flags: no-writes
--- { now, ready since of the oldest or false, ready, scheduled, running, dead, weight or false }. The oldest is looked for at the
--- head of the tenant's lists, past at most eight entries of cancelled jobs in each.
-local newer = record.check()
-if newer then return newer end
-local oldest = math.huge
-for level = 0, 9 do
-  for _, list in ipairs({ "front:", "lane:" }) do
-    local entries = redis.call("LRANGE", base .. list .. level .. ":" .. tenant, 0, 7)
-    for i = 1, #entries do
-      local body = record.get(string.sub(entries[i], 12))
-      if record.is_ready(body, entries[i]) then
-        oldest = math.min(oldest, (struct.unpack(">I6", body, 17)))
-        break
+function script.tenant_counts(base, meta, given, tenant)
+  local newer = record.check()
+  if newer then return newer end
+  local oldest = math.huge
+  for level = 0, 9 do
+    for _, list in ipairs({ "front:", "lane:" }) do
+      local entries = redis.call("LRANGE", base .. list .. level .. ":" .. tenant, 0, 7)
+      for i = 1, #entries do
+        local body = record.get(string.sub(entries[i], 12))
+        if record.is_ready(body, entries[i]) then
+          oldest = math.min(oldest, (struct.unpack(">I6", body, 17)))
+          break
+        end
       end
     end
   end
+  local packed = redis.call("HGET", base .. "tenants", tenant)
+  local a, b, c, d = 0, 0, 0, 0
+  if packed then a, b, c, d = struct.unpack(">I4I4I4I4", packed) end
+  return { clock.now(given), oldest < math.huge and oldest or false, a, b, c, d, redis.call("HGET", base .. "weights", tenant) }
 end
-local packed = redis.call("HGET", base .. "tenants", tenant)
-local a, b, c, d = 0, 0, 0, 0
-if packed then a, b, c, d = struct.unpack(">I4I4I4I4", packed) end
-return { clock.now(given), oldest < math.huge and oldest or false, a, b, c, d, redis.call("HGET", base .. "weights", tenant) }

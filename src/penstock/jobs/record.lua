@@ -19,57 +19,84 @@
 -- Numbers are big-endian. An *entry* (what lanes and the schedule hold) is generation (10 hex digits, so that
 -- equal due times keep the order of enqueueing), a letter for the size of the record, and the id.
 
---- function record.parse(body: str) -> int…
-local format, state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl, tenants, traces =
-  struct.unpack(">Bc1BBI6I6I6I6HHBI5BB", body)
-return state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl,
-  string.sub(body, 41, 40 + tenants), 41 + tenants + traces
-
---- function record.with(body: str, state: str, flags: int, generation: int, since: int, attempts: int, deliveries: int, doubt: int) -> str
-return string.sub(body, 1, 1) .. state .. string.sub(body, 3, 3) .. struct.pack(">BI6", flags, generation)
-  .. string.sub(body, 11, 16) .. struct.pack(">I6", since) .. string.sub(body, 23, 28)
-  .. struct.pack(">HHB", attempts, deliveries, doubt) .. string.sub(body, 34)
-
---- function record.entry(generation: int, size: int, id: str) -> str
-local class = 97
-while size > 1024 do
-  size = size / 2
-  class = class + 1
+--- (body: str) -> int…
+function record.parse(body)
+  local format, state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl, tenants, traces =
+    struct.unpack(">Bc1BBI6I6I6I6HHBI5BB", body)
+  return state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl,
+    string.sub(body, 41, 40 + tenants), 41 + tenants + traces
 end
-return string.format("%010x%c", generation, class) .. id
 
---- function record.ttl(header: str) -> int
-return (struct.unpack(">I5", header, 34))
+--- (body: str, state: str, flags: int, generation: int, since: int, attempts: int, deliveries: int, doubt: int) -> str
+function record.with(body, state, flags, generation, since, attempts, deliveries, doubt)
+  return string.sub(body, 1, 1) .. state .. string.sub(body, 3, 3) .. struct.pack(">BI6", flags, generation)
+    .. string.sub(body, 11, 16) .. struct.pack(">I6", since) .. string.sub(body, 23, 28)
+    .. struct.pack(">HHB", attempts, deliveries, doubt) .. string.sub(body, 34)
+end
 
---- function record.tenant(header: str) -> str
-return string.sub(header, 41, 40 + string.byte(header, 39))
+--- (generation: int, size: int, id: str) -> str
+function record.entry(generation, size, id)
+  local class = 97
+  while size > 1024 do
+    size = size / 2
+    class = class + 1
+  end
+  return string.format("%010x%c", generation, class) .. id
+end
 
---- function record.since(header: str) -> int
-return (struct.unpack(">I6", header, 17))
+--- (header: str) -> int
+function record.ttl(header)
+  return (struct.unpack(">I5", header, 34))
+end
 
---- function record.claimed(body: str) -> str
+--- (header: str) -> str
+function record.tenant(header)
+  return string.sub(header, 41, 40 + string.byte(header, 39))
+end
+
+--- (header: str) -> int
+function record.since(header)
+  return (struct.unpack(">I6", header, 17))
+end
+
 -- The record as it is once handed out: running, one delivery more, and it was started in time, so it expires no more.
-local attempts, deliveries = struct.unpack(">HH", body, 29)
-return string.sub(body, 1, 1) .. "x" .. string.sub(body, 3, 22)
-  .. struct.pack(">I6HH", 0, attempts, math.min(deliveries + 1, 65535)) .. string.sub(body, 33)
+--- (body: str) -> str
+function record.claimed(body)
+  local attempts, deliveries = struct.unpack(">HH", body, 29)
+  return string.sub(body, 1, 1) .. "x" .. string.sub(body, 3, 22)
+    .. struct.pack(">I6HH", 0, attempts, math.min(deliveries + 1, 65535)) .. string.sub(body, 33)
+end
 
---- function record.sound(body: str | false) -> str | false
 -- The record, or false where there is none, or where somebody cut it: what is too short to read is as good as gone.
-return body and #body >= 40 and #body >= 40 + string.byte(body, 39) + string.byte(body, 40) and body
+--- (body: str | false) -> str | false
+function record.sound(body)
+  return body and #body >= 40 and #body >= 40 + string.byte(body, 39) + string.byte(body, 40) and body
+end
 
---- function record.get(id: str) -> str | false
-return record.sound(redis.call("HGET", base .. "jobs", id))
+--- (id: str) -> str | false
+--- uses: base
+function record.get(id)
+  return record.sound(redis.call("HGET", base .. "jobs", id))
+end
 
---- function record.is_ready(body: str | false, entry: str) -> bool
 -- Does this entry still stand for this job? Not after the job was cancelled, even if its id was enqueued anew.
-return record.sound(body) and string.byte(body, 2) == 114 and struct.unpack(">I6", body, 5) == tonumber(string.sub(entry, 1, 10), 16)
+--- (body: str | false, entry: str) -> bool
+function record.is_ready(body, entry)
+  return record.sound(body) and string.byte(body, 2) == 114 and struct.unpack(">I6", body, 5) == tonumber(string.sub(entry, 1, 10), 16)
+end
 
---- function record.mint(n: int) -> int
 -- One counter numbers generations and claims, so none of them ever comes twice.
-return redis.call("HINCRBY", meta, "seq", n) - n
+--- (n: int) -> int
+--- uses: meta
+function record.mint(n)
+  return redis.call("HINCRBY", meta, "seq", n) - n
+end
 
---- function record.check() -> error | nil, bool
 -- Is the format newer than ours? And, read with it: is the queue paused?
-local known = redis.call("HMGET", meta, "format", "paused")
-local format = known[1]
-return format and tonumber(format) > 1 and redis.error_reply("PENSTOCKFORMAT " .. format) or nil, known[2]
+--- () -> error | nil, bool
+--- uses: meta
+function record.check()
+  local known = redis.call("HMGET", meta, "format", "paused")
+  local format = known[1]
+  return format and tonumber(format) > 1 and redis.error_reply("PENSTOCKFORMAT " .. format) or nil, known[2]
+end

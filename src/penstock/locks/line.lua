@@ -18,134 +18,163 @@
 -- another process), the others once in 10 s for all of them together. Who hands over to one process sees to it that
 -- another looks whether it was taken.
 
---- function clock.micros() -> int
-local time = redis.call("TIME")
-return time[1] * 1000000 + time[2]
+--- () -> int
+function clock.micros()
+  local time = redis.call("TIME")
+  return time[1] * 1000000 + time[2]
+end
 
---- function line.process(address: str) -> str
-return (string.match(address, "^(.*)/"))
+--- (address: str) -> str
+function line.process(address)
+  return (string.match(address, "^(.*)/"))
+end
 
---- function line.tell(address: str, ms: int)
-local inbox, number = string.match(address, "^(.*)/(.-)$")
-redis.call("RPUSH", inbox, number .. " " .. string.format("%d", math.max(0, ms)))
-redis.call("PEXPIRE", inbox, 3600000)
+--- (address: str, ms: int)
+function line.tell(address, ms)
+  local inbox, number = string.match(address, "^(.*)/(.-)$")
+  redis.call("RPUSH", inbox, number .. " " .. string.format("%d", math.max(0, ms)))
+  redis.call("PEXPIRE", inbox, 3600000)
+end
 
---- function line.leave(request: str, r: table, freed: table | nil)
 -- Out of all its lines. `freed` collects what it stood before.
-for i = 1, #r[4], 2 do
-  redis.call("ZREM", r[4][i] .. "line", request)
-  redis.call("ZREM", r[4][i] .. "looks", request)
-  if freed then
-    freed[#freed + 1] = r[4][i]
-    freed[#freed + 1] = r[4][i + 1]
-  end
-end
-
---- function line.lapse(base: str, now: int)
--- Offers that were not taken: their processes are passed over from here on.
-local late = redis.call("ZRANGE", base .. "offers", "-inf", now, "BYSCORE", "LIMIT", 0, 100)
-for i = 1, #late do
-  redis.call("ZREM", base .. "offers", late[i])
-  redis.call("ZADD", base .. "gone", now, line.process(cmsgpack.unpack(late[i])[3]))
-  redis.call("PEXPIRE", base .. "gone", 600000)
-end
-
---- function line.heard(r: table, now: int)
--- Its process is alive.
-for i = 1, #r[4], 2 do
-  line.lapse(r[4][i], now)
-  redis.call("ZREM", r[4][i] .. "gone", line.process(r[3]))
-end
-
---- function line.silent(base: str, request: str, r: table, now: int) -> bool
--- It should have come three seconds ago, or its process does not take what is handed to it.
-local look = redis.call("ZSCORE", base .. "looks", request)
-return (look and look + 3000 < now) or redis.call("ZSCORE", base .. "gone", line.process(r[3])) ~= false
-
---- function line.head(base: str, now: int, freed: table) -> str | nil, table, int
--- The first in line that is alive, and its ticket. At most 500 silent ones are passed over in one go.
-local looked = false
-for _ = 1, 500 do
-  local found = redis.call("ZRANGE", base .. "line", 0, 0, "WITHSCORES")
-  if not found[1] then return end
-  if not looked then line.lapse(base, now) end
-  looked = true
-  local r = cmsgpack.unpack(found[1])
-  if not line.silent(base, found[1], r, now) then return found[1], r, tonumber(found[2]) end
-  line.leave(found[1], r, freed)
-end
-
---- function line.join(request: str, r: table, ticket: int, us: int) -> int
--- To the end of the line; or, with the ticket of an earlier time, to its old place.
-if ticket == 0 then
-  ticket = us
+--- (request: str, r: table, freed: table | nil)
+function line.leave(request, r, freed)
   for i = 1, #r[4], 2 do
-    local last = redis.call("ZRANGE", r[4][i] .. "line", -1, -1, "WITHSCORES")
-    if last[2] then ticket = math.max(ticket, last[2] + 1) end
+    redis.call("ZREM", r[4][i] .. "line", request)
+    redis.call("ZREM", r[4][i] .. "looks", request)
+    if freed then
+      freed[#freed + 1] = r[4][i]
+      freed[#freed + 1] = r[4][i + 1]
+    end
   end
 end
-for i = 1, #r[4], 2 do
-  redis.call("ZADD", r[4][i] .. "line", ticket, request)
-  redis.call("PEXPIRE", r[4][i] .. "line", 86400000)
-end
-return ticket
 
---- function line.sleep(base: str, request: str, r: table, now: int, due: int) -> int
+-- Offers that were not taken: their processes are passed over from here on.
+--- (base: str, now: int)
+function line.lapse(base, now)
+  local late = redis.call("ZRANGE", base .. "offers", "-inf", now, "BYSCORE", "LIMIT", 0, 100)
+  for i = 1, #late do
+    redis.call("ZREM", base .. "offers", late[i])
+    redis.call("ZADD", base .. "gone", now, line.process(cmsgpack.unpack(late[i])[3]))
+    redis.call("PEXPIRE", base .. "gone", 600000)
+  end
+end
+
+-- Its process is alive.
+--- (r: table, now: int)
+function line.heard(r, now)
+  for i = 1, #r[4], 2 do
+    line.lapse(r[4][i], now)
+    redis.call("ZREM", r[4][i] .. "gone", line.process(r[3]))
+  end
+end
+
+-- It should have come three seconds ago, or its process does not take what is handed to it.
+--- (base: str, request: str, r: table, now: int) -> bool
+function line.silent(base, request, r, now)
+  local look = redis.call("ZSCORE", base .. "looks", request)
+  return (look and look + 3000 < now) or redis.call("ZSCORE", base .. "gone", line.process(r[3])) ~= false
+end
+
+-- The first in line that is alive, and its ticket. At most 500 silent ones are passed over in one go.
+--- (base: str, now: int, freed: table) -> str | nil, table, int
+function line.head(base, now, freed)
+  local looked = false
+  for _ = 1, 500 do
+    local found = redis.call("ZRANGE", base .. "line", 0, 0, "WITHSCORES")
+    if not found[1] then return end
+    if not looked then line.lapse(base, now) end
+    looked = true
+    local r = cmsgpack.unpack(found[1])
+    if not line.silent(base, found[1], r, now) then return found[1], r, tonumber(found[2]) end
+    line.leave(found[1], r, freed)
+  end
+end
+
+-- To the end of the line; or, with the ticket of an earlier time, to its old place.
+--- (request: str, r: table, ticket: int, us: int) -> int
+function line.join(request, r, ticket, us)
+  if ticket == 0 then
+    ticket = us
+    for i = 1, #r[4], 2 do
+      local last = redis.call("ZRANGE", r[4][i] .. "line", -1, -1, "WITHSCORES")
+      if last[2] then ticket = math.max(ticket, last[2] + 1) end
+    end
+  end
+  for i = 1, #r[4], 2 do
+    redis.call("ZADD", r[4][i] .. "line", ticket, request)
+    redis.call("PEXPIRE", r[4][i] .. "line", 86400000)
+  end
+  return ticket
+end
+
 -- For how many ms it may sleep, when at `due` something can run out.
-local lookers = redis.call("ZRANGE", base .. "looks", "(" .. now, due + 300, "BYSCORE", "LIMIT", 0, 4)
-local others, mine = 0, line.process(r[3])
-for i = 1, #lookers do
-  if lookers[i] ~= request then
-    others = others + (line.process(cmsgpack.unpack(lookers[i])[3]) == mine and 2 or 1)
+--- (base: str, request: str, r: table, now: int, due: int) -> int
+function line.sleep(base, request, r, now, due)
+  local lookers = redis.call("ZRANGE", base .. "looks", "(" .. now, due + 300, "BYSCORE", "LIMIT", 0, 4)
+  local others, mine = 0, line.process(r[3])
+  for i = 1, #lookers do
+    if lookers[i] ~= request then
+      others = others + (line.process(cmsgpack.unpack(lookers[i])[3]) == mine and 2 or 1)
+    end
   end
+  local ms = math.min(14400000, 10000 * math.max(2, redis.call("ZCARD", base .. "line")))
+  if others < 2 then ms = math.min(ms, math.max(1, due - now + 300 * others)) end
+  redis.call("ZADD", base .. "looks", now + ms, request)
+  redis.call("PEXPIRE", base .. "looks", 86400000)
+  return ms
 end
-local ms = math.min(14400000, 10000 * math.max(2, redis.call("ZCARD", base .. "line")))
-if others < 2 then ms = math.min(ms, math.max(1, due - now + 300 * others)) end
-redis.call("ZADD", base .. "looks", now + ms, request)
-redis.call("PEXPIRE", base .. "looks", 86400000)
-return ms
 
---- function line.watch(base: str, now: int, at: int, except: str)
 -- See to it that somebody looks at `at`, from another process than `except`: who came last, if nobody does by now.
-local lookers = redis.call("ZRANGE", base .. "looks", "(" .. now, at + 300, "BYSCORE", "LIMIT", 0, 4)
-for i = 1, #lookers do
-  if line.process(cmsgpack.unpack(lookers[i])[3]) ~= except then return end
-end
-local last = redis.call("ZRANGE", base .. "line", 0, 7, "REV")
-for i = 1, #last do
-  local r = cmsgpack.unpack(last[i])
-  if line.process(r[3]) ~= except then
-    redis.call("ZADD", base .. "looks", at, last[i])
-    line.tell(r[3], at - now)
-    return
+--- (base: str, now: int, at: int, except: str)
+function line.watch(base, now, at, except)
+  local lookers = redis.call("ZRANGE", base .. "looks", "(" .. now, at + 300, "BYSCORE", "LIMIT", 0, 4)
+  for i = 1, #lookers do
+    if line.process(cmsgpack.unpack(lookers[i])[3]) ~= except then return end
+  end
+  local last = redis.call("ZRANGE", base .. "line", 0, 7, "REV")
+  for i = 1, #last do
+    local r = cmsgpack.unpack(last[i])
+    if line.process(r[3]) ~= except then
+      redis.call("ZADD", base .. "looks", at, last[i])
+      line.tell(r[3], at - now)
+      return
+    end
   end
 end
 
---- function line.offer(request: str, r: table, now: int, ms: int)
 -- It was given what it wants for `ms`, and is told; when it comes it gets it for its whole lease.
-line.leave(request, r)
-for i = 1, #r[4], 2 do
-  redis.call("ZADD", r[4][i] .. "offers", now + ms, request)
-  redis.call("PEXPIRE", r[4][i] .. "offers", 600000)
+--- (request: str, r: table, now: int, ms: int)
+function line.offer(request, r, now, ms)
+  line.leave(request, r)
+  for i = 1, #r[4], 2 do
+    redis.call("ZADD", r[4][i] .. "offers", now + ms, request)
+    redis.call("PEXPIRE", r[4][i] .. "offers", 600000)
+  end
+  line.tell(r[3], 0)
+  for i = 1, #r[4], 2 do line.watch(r[4][i], now, now + ms, line.process(r[3])) end
 end
-line.tell(r[3], 0)
-for i = 1, #r[4], 2 do line.watch(r[4][i], now, now + ms, line.process(r[3])) end
 
---- function line.taken(request: str, r: table, now: int)
 -- It holds what it wanted; somebody looks whether its lease runs out.
-for i = 1, #r[4], 2 do
-  redis.call("ZREM", r[4][i] .. "offers", request)
-  line.watch(r[4][i], now, now + r[2], "")
+--- (request: str, r: table, now: int)
+function line.taken(request, r, now)
+  for i = 1, #r[4], 2 do
+    redis.call("ZREM", r[4][i] .. "offers", request)
+    line.watch(r[4][i], now, now + r[2], "")
+  end
 end
 
---- function line.waiting(base: str, limit: int) -> table
 -- { how many, request, ticket, … } in the order in which they will be served.
-local found = redis.call("ZRANGE", base .. "line", 0, limit - 1, "WITHSCORES")
-table.insert(found, 1, redis.call("ZCARD", base .. "line"))
-return found
+--- (base: str, limit: int) -> table
+function line.waiting(base, limit)
+  local found = redis.call("ZRANGE", base .. "line", 0, limit - 1, "WITHSCORES")
+  table.insert(found, 1, redis.call("ZCARD", base .. "line"))
+  return found
+end
 
---- script now
+-- Server microseconds, by the clock that decides about this line.
 --- keys: base place
 --- flags: no-writes
--- Server microseconds, by the clock that decides about this line.
-return clock.micros()
+function script.now(base, place)
+  return clock.micros()
+end

@@ -20,157 +20,171 @@
 -- Any token that does not begin as ours is another library's. Its release tells nobody, so who waits for it looks
 -- every five seconds.
 
---- function lock.give(r: table, us: int, ms: int) -> int
 -- Everything it wants, for `ms`. The fence rises across a failover that lost the last ones, because time does.
-local fence, places = us, r[4]
-for i = 1, #places, 2 do
-  local last = redis.call("GET", places[i] .. "fence")
-  if last then fence = math.max(fence, last + 1) end
-end
-for i = 1, #places, 2 do
-  redis.call("SET", places[i + 1], r[1], "PX", ms)
-  redis.call("SET", places[i] .. "fence", fence, "PX", ms + 3600000)
-end
-return fence
-
---- function lock.renew(r: table)
-for i = 1, #r[4], 2 do
-  redis.call("PEXPIRE", r[4][i + 1], r[2])
-  redis.call("PEXPIRE", r[4][i] .. "fence", r[2] + 3600000)
-end
-
---- function lock.ripe(request: str, r: table, now: int, freed: table) -> bool
--- All it wants is free, and it is the first in line for all of it.
-for i = 1, #r[4], 2 do
-  if redis.call("EXISTS", r[4][i + 1]) == 1 or line.head(r[4][i], now, freed) ~= request then return false end
-end
-return true
-
---- function lock.pass(places: table, us: int)
--- Hand what is free to who is first in line for it; `places` grows by what that sets free in turn.
-local now, i = math.floor(us / 1000), 1
-while i < #places and i < 2000 do
-  if redis.call("EXISTS", places[i + 1]) == 0 then
-    local head, r = line.head(places[i], now, places)
-    if head and lock.ripe(head, r, now, places) then
-      local ms = math.min(r[2], 2000)
-      lock.give(r, us, ms)
-      line.offer(head, r, now, ms)
-    end
+--- (r: table, us: int, ms: int) -> int
+function lock.give(r, us, ms)
+  local fence, places = us, r[4]
+  for i = 1, #places, 2 do
+    local last = redis.call("GET", places[i] .. "fence")
+    if last then fence = math.max(fence, last + 1) end
   end
-  i = i + 2
+  for i = 1, #places, 2 do
+    redis.call("SET", places[i + 1], r[1], "PX", ms)
+    redis.call("SET", places[i] .. "fence", fence, "PX", ms + 3600000)
+  end
+  return fence
 end
 
---- function lock.due(places: table, now: int) -> int
+--- (r: table)
+function lock.renew(r)
+  for i = 1, #r[4], 2 do
+    redis.call("PEXPIRE", r[4][i + 1], r[2])
+    redis.call("PEXPIRE", r[4][i] .. "fence", r[2] + 3600000)
+  end
+end
+
+-- All it wants is free, and it is the first in line for all of it.
+--- (request: str, r: table, now: int, freed: table) -> bool
+function lock.ripe(request, r, now, freed)
+  for i = 1, #r[4], 2 do
+    if redis.call("EXISTS", r[4][i + 1]) == 1 or line.head(r[4][i], now, freed) ~= request then return false end
+  end
+  return true
+end
+
+-- Hand what is free to who is first in line for it; `places` grows by what that sets free in turn.
+--- (places: table, us: int)
+function lock.pass(places, us)
+  local now, i = math.floor(us / 1000), 1
+  while i < #places and i < 2000 do
+    if redis.call("EXISTS", places[i + 1]) == 0 then
+      local head, r = line.head(places[i], now, places)
+      if head and lock.ripe(head, r, now, places) then
+        local ms = math.min(r[2], 2000)
+        lock.give(r, us, ms)
+        line.offer(head, r, now, ms)
+      end
+    end
+    i = i + 2
+  end
+end
+
 -- When the first of these runs out, or is to be looked at because nobody would tell.
-local due = now + 3600000
-for i = 1, #places, 2 do
-  local left = redis.call("PTTL", places[i + 1])
-  local ours = string.sub(redis.call("GET", places[i + 1]) or "", 1, 9) == "penstock/"
-  if left < 0 or not ours then left = math.min(5000, left < 0 and 5000 or left) end
-  due = math.min(due, now + left + 1)
+--- (places: table, now: int) -> int
+function lock.due(places, now)
+  local due = now + 3600000
+  for i = 1, #places, 2 do
+    local left = redis.call("PTTL", places[i + 1])
+    local ours = string.sub(redis.call("GET", places[i + 1]) or "", 1, 9) == "penstock/"
+    if left < 0 or not ours then left = math.min(5000, left < 0 and 5000 or left) end
+    due = math.min(due, now + left + 1)
+  end
+  return due
 end
-return due
 
---- script acquire
---- keys: base name
---- args: request: str, ticket: int, stay: int
 -- KEYS: base, name for each lock wanted, as in the request. `stay`: join the line, or stay in it. `ticket`: what the
 -- last answer said, 0 at first. A request that has the locks gets their whole lease again.
 -- Returns { 1, fence }, { 0, ticket, ms until it should come by itself }, or { -1, which name is of another type }.
-local us = clock.micros()
-local now = math.floor(us / 1000)
-local r = cmsgpack.unpack(request)
-local mine, busy = {}, false
-for i = 2, #KEYS, 2 do
-  local token = redis.pcall("GET", KEYS[i])
-  if type(token) == "table" then return { -1, i / 2 } end
-  if token == r[1] then mine[#mine + 1] = KEYS[i] elseif token then busy = true end
-end
-if #mine == #KEYS / 2 then
-  lock.renew(r)
-  if r[3] ~= "" then line.taken(request, r, now) end
-  return { 1, tonumber(redis.call("GET", base .. "fence")) or lock.give(r, us, r[2]) }
-end
-if #mine > 0 then redis.call("DEL", unpack(mine)) end
-if r[3] ~= "" then line.heard(r, now) end
-
-local first, freed = true, {}
-for i = 1, #KEYS, 2 do
-  local head, _, before = line.head(KEYS[i], now, freed)
-  if head and head ~= request and (ticket == 0 or ticket > before) then first = false end
-end
-local answer
-if first and not busy then
-  answer = { 1, lock.give(r, us, r[2]) }
-  if ticket > 0 then
-    line.leave(request, r)
-    line.taken(request, r, now)
-  end
-else
-  for i = 1, #KEYS do freed[#freed + 1] = KEYS[i] end
-  if stay == 1 then
-    local due = lock.due(r[4], now)
-    -- At first it looks soon, for somebody has to see whether what is handed over just now is taken.
-    if ticket == 0 then due = math.min(due, now + 2000) end
-    ticket = line.join(request, r, ticket, us)
-    local ms = math.huge
-    for i = 1, #KEYS, 2 do ms = math.min(ms, line.sleep(KEYS[i], request, r, now, due)) end
-    answer = { 0, ticket, ms }
-  else
-    if ticket > 0 then line.leave(request, r) end
-    answer = { 0, ticket, -1 }
-  end
-end
-lock.pass(freed, us)
-return answer
-
---- script release
 --- keys: base name
---- args: request: str
---- flags: allow-oom
+--- args: request: str, ticket: int, stay: int
+function script.acquire(base, name, request, ticket, stay)
+  local us = clock.micros()
+  local now = math.floor(us / 1000)
+  local r = cmsgpack.unpack(request)
+  local mine, busy = {}, false
+  for i = 2, #KEYS, 2 do
+    local token = redis.pcall("GET", KEYS[i])
+    if type(token) == "table" then return { -1, i / 2 } end
+    if token == r[1] then mine[#mine + 1] = KEYS[i] elseif token then busy = true end
+  end
+  if #mine == #KEYS / 2 then
+    lock.renew(r)
+    if r[3] ~= "" then line.taken(request, r, now) end
+    return { 1, tonumber(redis.call("GET", base .. "fence")) or lock.give(r, us, r[2]) }
+  end
+  if #mine > 0 then redis.call("DEL", unpack(mine)) end
+  if r[3] ~= "" then line.heard(r, now) end
+
+  local first, freed = true, {}
+  for i = 1, #KEYS, 2 do
+    local head, _, before = line.head(KEYS[i], now, freed)
+    if head and head ~= request and (ticket == 0 or ticket > before) then first = false end
+  end
+  local answer
+  if first and not busy then
+    answer = { 1, lock.give(r, us, r[2]) }
+    if ticket > 0 then
+      line.leave(request, r)
+      line.taken(request, r, now)
+    end
+  else
+    for i = 1, #KEYS do freed[#freed + 1] = KEYS[i] end
+    if stay == 1 then
+      local due = lock.due(r[4], now)
+      -- At first it looks soon, for somebody has to see whether what is handed over just now is taken.
+      if ticket == 0 then due = math.min(due, now + 2000) end
+      ticket = line.join(request, r, ticket, us)
+      local ms = math.huge
+      for i = 1, #KEYS, 2 do ms = math.min(ms, line.sleep(KEYS[i], request, r, now, due)) end
+      answer = { 0, ticket, ms }
+    else
+      if ticket > 0 then line.leave(request, r) end
+      answer = { 0, ticket, -1 }
+    end
+  end
+  lock.pass(freed, us)
+  return answer
+end
+
 -- Give back what the request holds, leave the line, and hand over to the next in the same step. Returns 1 if it held
 -- all it wanted.
-local us = clock.micros()
-local r = cmsgpack.unpack(request)
-local held, freed = 0, {}
-for i = 2, #KEYS, 2 do
-  if redis.pcall("GET", KEYS[i]) == r[1] then
-    redis.call("DEL", KEYS[i])
-    held = held + 1
-    freed[#freed + 1] = KEYS[i - 1]
-    freed[#freed + 1] = KEYS[i]
-  end
-end
-if r[3] ~= "" then
-  for i = 1, #KEYS, 2 do redis.call("ZREM", KEYS[i] .. "offers", request) end
-  if redis.call("ZSCORE", base .. "line", request) then
-    local now = math.floor(us / 1000)
-    line.leave(request, r, freed)
-    for i = 1, #KEYS, 2 do line.watch(KEYS[i], now, lock.due({ KEYS[i], KEYS[i + 1] }, now), "") end
-  end
-end
-lock.pass(freed, us)
-return held == #KEYS / 2 and 1 or 0
-
---- script renew
 --- keys: base name
 --- args: request: str
 --- flags: allow-oom
--- The whole lease again. Returns 0 when one of them is not held any more: nothing is written then.
-local r = cmsgpack.unpack(request)
-for i = 2, #KEYS, 2 do
-  if redis.pcall("GET", KEYS[i]) ~= r[1] then return 0 end
+function script.release(base, name, request)
+  local us = clock.micros()
+  local r = cmsgpack.unpack(request)
+  local held, freed = 0, {}
+  for i = 2, #KEYS, 2 do
+    if redis.pcall("GET", KEYS[i]) == r[1] then
+      redis.call("DEL", KEYS[i])
+      held = held + 1
+      freed[#freed + 1] = KEYS[i - 1]
+      freed[#freed + 1] = KEYS[i]
+    end
+  end
+  if r[3] ~= "" then
+    for i = 1, #KEYS, 2 do redis.call("ZREM", KEYS[i] .. "offers", request) end
+    if redis.call("ZSCORE", base .. "line", request) then
+      local now = math.floor(us / 1000)
+      line.leave(request, r, freed)
+      for i = 1, #KEYS, 2 do line.watch(KEYS[i], now, lock.due({ KEYS[i], KEYS[i + 1] }, now), "") end
+    end
+  end
+  lock.pass(freed, us)
+  return held == #KEYS / 2 and 1 or 0
 end
-lock.renew(r)
-return 1
 
---- script show
+-- The whole lease again. Returns 0 when one of them is not held any more: nothing is written then.
+--- keys: base name
+--- args: request: str
+--- flags: allow-oom
+function script.renew(base, name, request)
+  local r = cmsgpack.unpack(request)
+  for i = 2, #KEYS, 2 do
+    if redis.pcall("GET", KEYS[i]) ~= r[1] then return 0 end
+  end
+  lock.renew(r)
+  return 1
+end
+
+-- { server microseconds, token or false, ms left, fence or false, how many wait, request, ticket, … }
 --- keys: base name
 --- args: limit: int
 --- flags: no-writes
--- { server microseconds, token or false, ms left, fence or false, how many wait, request, ticket, … }
-local shown = { clock.micros(), redis.call("GET", name), redis.call("PTTL", name), redis.call("GET", base .. "fence") }
-local waiting = line.waiting(base, limit)
-for i = 1, #waiting do shown[4 + i] = waiting[i] end
-return shown
+function script.show(base, name, limit)
+  local shown = { clock.micros(), redis.call("GET", name), redis.call("PTTL", name), redis.call("GET", base .. "fence") }
+  local waiting = line.waiting(base, limit)
+  for i = 1, #waiting do shown[4 + i] = waiting[i] end
+  return shown
+end

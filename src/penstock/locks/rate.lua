@@ -17,124 +17,162 @@
 --
 -- Declared are `base`, which never exists, and `stored`, the bucket or the window; the others are made from `base`.
 
---- function bucket.at(n: int, now: int, interval: int, burst: int) -> int
-local full = tonumber(redis.call("GET", stored) or 0)
-return math.max(now, math.max(full, now) + (n - burst) * interval)
+--- (n: int, now: int, interval: int, burst: int) -> int
+--- uses: stored
+function bucket.at(n, now, interval, burst)
+  local full = tonumber(redis.call("GET", stored) or 0)
+  return math.max(now, math.max(full, now) + (n - burst) * interval)
+end
 
---- function bucket.take(n: int, now: int, interval: int)
-local full = math.max(tonumber(redis.call("GET", stored) or 0), now) + n * interval
-redis.call("SET", stored, full, "PX", math.ceil((full - now) / 1000) + 1)
-return full
-
---- function bucket.left(now: int, interval: int, burst: int) -> int
-local full = tonumber(redis.call("GET", stored) or 0)
-return math.floor((now + burst * interval - math.max(full, now)) / interval)
-
---- function bucket.drop(n: int, full: int, now: int, interval: int) -> bool
--- Undo what was taken last, as if it never was. Of what came before that, nothing: who came later counted with it.
-if tonumber(redis.call("GET", stored) or 0) ~= full then return false end
-full = full - n * interval
-if full > now then
+--- (n: int, now: int, interval: int)
+--- uses: stored
+function bucket.take(n, now, interval)
+  local full = math.max(tonumber(redis.call("GET", stored) or 0), now) + n * interval
   redis.call("SET", stored, full, "PX", math.ceil((full - now) / 1000) + 1)
-else
-  redis.call("DEL", stored)
+  return full
 end
-return true
 
---- function window.at(n: int, now: int, per: int, limit: int) -> int
+--- (now: int, interval: int, burst: int) -> int
+--- uses: stored
+function bucket.left(now, interval, burst)
+  local full = tonumber(redis.call("GET", stored) or 0)
+  return math.floor((now + burst * interval - math.max(full, now)) / interval)
+end
+
+-- Undo what was taken last, as if it never was. Of what came before that, nothing: who came later counted with it.
+--- (n: int, full: int, now: int, interval: int) -> bool
+--- uses: stored
+function bucket.drop(n, full, now, interval)
+  if tonumber(redis.call("GET", stored) or 0) ~= full then return false end
+  full = full - n * interval
+  if full > now then
+    redis.call("SET", stored, full, "PX", math.ceil((full - now) / 1000) + 1)
+  else
+    redis.call("DEL", stored)
+  end
+  return true
+end
+
 -- Counted from the end, with those in the time to come: so none is let through too early before one of them.
-local place = n - limit - 1
-local before = redis.call("ZRANGE", stored, place, place, "WITHSCORES")
-return math.max(now, before[2] and before[2] + per or 0)
-
---- function window.take(id: str, n: int, at: int, now: int, per: int)
-local old = redis.call("ZRANGE", stored, "-inf", now - per, "BYSCORE", "LIMIT", 0, 1000)
-if #old > 0 then redis.call("ZREM", stored, unpack(old)) end
-for i = 1, n do redis.call("ZADD", stored, at, id .. "/" .. i) end
-redis.call("PEXPIRE", stored, math.ceil((at + per - now) / 1000) + 1)
-
---- function window.left(now: int, per: int, limit: int) -> int
-return limit - redis.call("ZCOUNT", stored, string.format("(%.0f", now - per), "+inf")
-
---- function window.drop(id: str, n: int, at: int, now: int) -> bool
--- Nobody needs it to be remembered, but if others stand behind it its place is worth keeping.
-local last = redis.call("ZRANGE", stored, -1, -1, "WITHSCORES")
-if at > now and last[2] and tonumber(last[2]) > at then return false end
-for i = 1, n do redis.call("ZREM", stored, id .. "/" .. i) end
-return true
-
---- function free.first(kind: str, n: int, now: int, before: int) -> str | nil, int
--- The first slot of as many units that was handed back and comes before `before`.
-local till = string.format("(%.0f", before)
-local found = redis.call("ZRANGE", base .. "free:" .. kind, now, till, "BYSCORE", "LIMIT", 0, 8, "WITHSCORES")
-for i = 1, #found, 2 do
-  if tonumber(string.match(found[i], "%d+$")) == n then return found[i], tonumber(found[i + 1]) end
+--- (n: int, now: int, per: int, limit: int) -> int
+--- uses: stored
+function window.at(n, now, per, limit)
+  local place = n - limit - 1
+  local before = redis.call("ZRANGE", stored, place, place, "WITHSCORES")
+  return math.max(now, before[2] and before[2] + per or 0)
 end
 
---- function free.keep(kind: str, id: str, n: int, at: int, now: int)
-local key = base .. "free:" .. kind
-local old = redis.call("ZRANGE", key, "-inf", now, "BYSCORE", "LIMIT", 0, 1000)
-if #old > 0 then redis.call("ZREM", key, unpack(old)) end
-redis.call("ZADD", key, at, id .. "/" .. n)
-local last = redis.call("ZRANGE", key, -1, -1, "WITHSCORES")
-redis.call("PEXPIRE", key, math.ceil((last[2] - now) / 1000) + 1)
+--- (id: str, n: int, at: int, now: int, per: int)
+--- uses: stored
+function window.take(id, n, at, now, per)
+  local old = redis.call("ZRANGE", stored, "-inf", now - per, "BYSCORE", "LIMIT", 0, 1000)
+  if #old > 0 then redis.call("ZREM", stored, unpack(old)) end
+  for i = 1, n do redis.call("ZADD", stored, at, id .. "/" .. i) end
+  redis.call("PEXPIRE", stored, math.ceil((at + per - now) / 1000) + 1)
+end
 
---- function rate.answer(allowed: int, wait: int, kind: str, now: int, limit: int, per: int, interval: int) -> table
-local left = kind == "bucket" and bucket.left(now, interval, limit) or window.left(now, per, limit)
-return { allowed, wait, math.max(0, left) }
+--- (now: int, per: int, limit: int) -> int
+--- uses: stored
+function window.left(now, per, limit)
+  return limit - redis.call("ZCOUNT", stored, string.format("(%.0f", now - per), "+inf")
+end
 
---- function rate.drop(kind: str, id: str, n: int, at: int, full: int, now: int, interval: int) -> bool
-if kind == "bucket" then return bucket.drop(n, full, now, interval) end
-return window.drop(id, n, at, now)
+-- Nobody needs it to be remembered, but if others stand behind it its place is worth keeping.
+--- (id: str, n: int, at: int, now: int) -> bool
+--- uses: stored
+function window.drop(id, n, at, now)
+  local last = redis.call("ZRANGE", stored, -1, -1, "WITHSCORES")
+  if at > now and last[2] and tonumber(last[2]) > at then return false end
+  for i = 1, n do redis.call("ZREM", stored, id .. "/" .. i) end
+  return true
+end
 
---- script let_through
---- keys: base stored
---- args: caller: str, number: int, kind: str, n: int, limit: int, per: int, interval: int, most: int
+-- The first slot of as many units that was handed back and comes before `before`.
+--- (kind: str, n: int, now: int, before: int) -> str | nil, int
+--- uses: base
+function free.first(kind, n, now, before)
+  local till = string.format("(%.0f", before)
+  local found = redis.call("ZRANGE", base .. "free:" .. kind, now, till, "BYSCORE", "LIMIT", 0, 8, "WITHSCORES")
+  for i = 1, #found, 2 do
+    if tonumber(string.match(found[i], "%d+$")) == n then return found[i], tonumber(found[i + 1]) end
+  end
+end
+
+--- (kind: str, id: str, n: int, at: int, now: int)
+--- uses: base
+function free.keep(kind, id, n, at, now)
+  local key = base .. "free:" .. kind
+  local old = redis.call("ZRANGE", key, "-inf", now, "BYSCORE", "LIMIT", 0, 1000)
+  if #old > 0 then redis.call("ZREM", key, unpack(old)) end
+  redis.call("ZADD", key, at, id .. "/" .. n)
+  local last = redis.call("ZRANGE", key, -1, -1, "WITHSCORES")
+  redis.call("PEXPIRE", key, math.ceil((last[2] - now) / 1000) + 1)
+end
+
+--- (allowed: int, wait: int, kind: str, now: int, limit: int, per: int, interval: int) -> table
+--- uses: stored
+function rate.answer(allowed, wait, kind, now, limit, per, interval)
+  local left = kind == "bucket" and bucket.left(now, interval, limit) or window.left(now, per, limit)
+  return { allowed, wait, math.max(0, left) }
+end
+
+--- (kind: str, id: str, n: int, at: int, full: int, now: int, interval: int) -> bool
+--- uses: stored
+function rate.drop(kind, id, n, at, full, now, interval)
+  if kind == "bucket" then return bucket.drop(n, full, now, interval) end
+  return window.drop(id, n, at, now)
+end
+
 -- n units. `per`, `interval` and `most`, the longest wait, are microseconds; `most` -1: any. `limit`: of a window, or what a
 -- bucket holds.
 -- Returns { 1 if they are its own, microseconds until they may be used, or could be, how many more may be now }.
-local now = clock.micros()
-local past = call.past(caller, number)
-if past then return { past[1], math.max(0, past[5] - now), past[3] } end
-local at = kind == "bucket" and bucket.at(n, now, interval, limit) or window.at(n, now, per, limit)
-local slot, earlier
-if at > now then slot, earlier = free.first(kind, n, now, at) end
-at = earlier or at
-if most >= 0 and at - now > most then return rate.answer(0, at - now, kind, now, limit, per, interval) end
-local id, full = caller .. "/" .. number, at + limit * interval
-if slot then
-  id = string.match(slot, "^(.*)/")
-  redis.call("ZREM", base .. "free:" .. kind, slot)
-elseif kind == "window" then
-  window.take(id, n, at, now, per)
-else
-  full = bucket.take(n, now, interval)
+--- keys: base stored
+--- args: caller: str, number: int, kind: str, n: int, limit: int, per: int, interval: int, most: int
+function script.let_through(base, stored, caller, number, kind, n, limit, per, interval, most)
+  local now = clock.micros()
+  local past = call.past(caller, number)
+  if past then return { past[1], math.max(0, past[5] - now), past[3] } end
+  local at = kind == "bucket" and bucket.at(n, now, interval, limit) or window.at(n, now, per, limit)
+  local slot, earlier
+  if at > now then slot, earlier = free.first(kind, n, now, at) end
+  at = earlier or at
+  if most >= 0 and at - now > most then return rate.answer(0, at - now, kind, now, limit, per, interval) end
+  local id, full = caller .. "/" .. number, at + limit * interval
+  if slot then
+    id = string.match(slot, "^(.*)/")
+    redis.call("ZREM", base .. "free:" .. kind, slot)
+  elseif kind == "window" then
+    window.take(id, n, at, now, per)
+  else
+    full = bucket.take(n, now, interval)
+  end
+  local answer = rate.answer(1, at - now, kind, now, limit, per, interval)
+  -- For as long as somebody may want to hand it back.
+  call.keep(caller, number, { 1, at - now, answer[3], id, at, full }, 60000 + math.ceil((at - now) / 1000))
+  return answer
 end
-local answer = rate.answer(1, at - now, kind, now, limit, per, interval)
--- For as long as somebody may want to hand it back.
-call.keep(caller, number, { 1, at - now, answer[3], id, at, full }, 60000 + math.ceil((at - now) / 1000))
-return answer
 
---- script hand_back
+-- What a call took and does not use. If it has not come yet, it does nothing when it comes.
 --- keys: base stored
 --- args: caller: str, number: int, kind: str, n: int, limit: int, interval: int
 --- flags: allow-oom
--- What a call took and does not use. If it has not come yet, it does nothing when it comes.
-local now = clock.micros()
-local past = call.past(caller, number)
-call.keep(caller, number, { 0, 0, 0, "", 0, 0 }, 60000)
-if not past or past[1] == 0 then return 0 end
-local id, at = past[4], past[5]
-if not rate.drop(kind, id, n, at, past[6], now, interval) then
-  if at > now then free.keep(kind, id, n, at, now) end
+function script.hand_back(base, stored, caller, number, kind, n, limit, interval)
+  local now = clock.micros()
+  local past = call.past(caller, number)
+  call.keep(caller, number, { 0, 0, 0, "", 0, 0 }, 60000)
+  if not past or past[1] == 0 then return 0 end
+  local id, at = past[4], past[5]
+  if not rate.drop(kind, id, n, at, past[6], now, interval) then
+    if at > now then free.keep(kind, id, n, at, now) end
+    return 1
+  end
+  -- Those handed back before it may be the last now.
+  for _ = 1, 1000 do
+    local last = redis.call("ZRANGE", base .. "free:" .. kind, -1, -1, "WITHSCORES")
+    if not last[1] then return 1 end
+    id, n, at = string.match(last[1], "^(.*)/(%d+)$"), tonumber(string.match(last[1], "%d+$")), tonumber(last[2])
+    if at <= now or not rate.drop(kind, id, n, at, at + limit * interval, now, interval) then return 1 end
+    redis.call("ZREM", base .. "free:" .. kind, last[1])
+  end
   return 1
 end
--- Those handed back before it may be the last now.
-for _ = 1, 1000 do
-  local last = redis.call("ZRANGE", base .. "free:" .. kind, -1, -1, "WITHSCORES")
-  if not last[1] then return 1 end
-  id, n, at = string.match(last[1], "^(.*)/(%d+)$"), tonumber(string.match(last[1], "%d+$")), tonumber(last[2])
-  if at <= now or not rate.drop(kind, id, n, at, at + limit * interval, now, interval) then return 1 end
-  redis.call("ZREM", base .. "free:" .. kind, last[1])
-end
-return 1

@@ -15,161 +15,193 @@
 --
 -- All keys are made from the declared `base`, which never exists; the other declared key is `holders`.
 
---- function permit.limit(r: table) -> int
-return tonumber(redis.call("GET", base .. "limit")) or r[6]
-
---- function permit.live(now: int) -> int
-return redis.call("ZCOUNT", holders, "(" .. now, "+inf")
-
---- function permit.held(r: table, now: int) -> int
-local n = 0
-for i = 1, r[5] do
-  local till = redis.call("ZSCORE", holders, r[1] .. "/" .. i)
-  if till and tonumber(till) > now then n = n + 1 end
+--- (r: table) -> int
+--- uses: base
+function permit.limit(r)
+  return tonumber(redis.call("GET", base .. "limit")) or r[6]
 end
-return n
 
---- function permit.give(r: table, till: int, now: int)
-for i = 1, r[5] do redis.call("ZADD", holders, till, r[1] .. "/" .. i) end
-local keep = till - now + 60000
-if redis.call("PTTL", holders) < keep then redis.call("PEXPIRE", holders, keep) end
+--- (now: int) -> int
+--- uses: holders
+function permit.live(now)
+  return redis.call("ZCOUNT", holders, "(" .. now, "+inf")
+end
 
---- function permit.mint(r: table, us: int) -> int
+--- (r: table, now: int) -> int
+--- uses: holders
+function permit.held(r, now)
+  local n = 0
+  for i = 1, r[5] do
+    local till = redis.call("ZSCORE", holders, r[1] .. "/" .. i)
+    if till and tonumber(till) > now then n = n + 1 end
+  end
+  return n
+end
+
+--- (r: table, till: int, now: int)
+--- uses: holders
+function permit.give(r, till, now)
+  for i = 1, r[5] do redis.call("ZADD", holders, till, r[1] .. "/" .. i) end
+  local keep = till - now + 60000
+  if redis.call("PTTL", holders) < keep then redis.call("PEXPIRE", holders, keep) end
+end
+
 -- For who is alone, as a writer among readers is. A step that is sent again gets a higher one: nobody came between.
-if r[5] < r[6] then return 0 end
-local last = redis.call("GET", base .. "fence")
-local fence = last and math.max(us, last + 1) or us
-redis.call("SET", base .. "fence", fence, "PX", r[2] + 3600000)
-return fence
+--- (r: table, us: int) -> int
+--- uses: base
+function permit.mint(r, us)
+  if r[5] < r[6] then return 0 end
+  local last = redis.call("GET", base .. "fence")
+  local fence = last and math.max(us, last + 1) or us
+  redis.call("SET", base .. "fence", fence, "PX", r[2] + 3600000)
+  return fence
+end
 
---- function permit.drop(r: table)
-for i = 1, r[5] do redis.call("ZREM", holders, r[1] .. "/" .. i) end
+--- (r: table)
+--- uses: holders
+function permit.drop(r)
+  for i = 1, r[5] do redis.call("ZREM", holders, r[1] .. "/" .. i) end
+end
 
---- function permit.bury(now: int)
 -- Those whose lease ran out count no more; their names go, some at a time.
-local dead = redis.call("ZRANGE", holders, "-inf", now, "BYSCORE", "LIMIT", 0, 200)
-if #dead > 0 then redis.call("ZREM", holders, unpack(dead)) end
+--- (now: int)
+--- uses: holders
+function permit.bury(now)
+  local dead = redis.call("ZRANGE", holders, "-inf", now, "BYSCORE", "LIMIT", 0, 200)
+  if #dead > 0 then redis.call("ZREM", holders, unpack(dead)) end
+end
 
---- function permit.pass(now: int)
 -- Hand what is free to those who are first in line, a hundred in one go; who takes it calls this again.
-for _ = 1, 100 do
-  local head, r = line.head(base, now, {})
-  if not head then return end
-  local limit = permit.limit(r)
-  if r[5] > limit then
-    line.leave(head, r)
-    line.tell(r[3], 0)
-  elseif r[5] > limit - permit.live(now) then
-    return
-  else
-    local ms = math.min(r[2], 2000)
-    permit.give(r, now + ms, now)
-    line.offer(head, r, now, ms)
+--- (now: int)
+--- uses: base holders
+function permit.pass(now)
+  for _ = 1, 100 do
+    local head, r = line.head(base, now, {})
+    if not head then return end
+    local limit = permit.limit(r)
+    if r[5] > limit then
+      line.leave(head, r)
+      line.tell(r[3], 0)
+    elseif r[5] > limit - permit.live(now) then
+      return
+    else
+      local ms = math.min(r[2], 2000)
+      permit.give(r, now + ms, now)
+      line.offer(head, r, now, ms)
+    end
   end
 end
 
---- function permit.due(now: int) -> int
 -- When the first lease runs out.
-local next_ = redis.call("ZRANGE", holders, "(" .. now, "+inf", "BYSCORE", "LIMIT", 0, 1, "WITHSCORES")
-return next_[2] and next_[2] + 1 or now + 5000
+--- (now: int) -> int
+--- uses: holders
+function permit.due(now)
+  local next_ = redis.call("ZRANGE", holders, "(" .. now, "+inf", "BYSCORE", "LIMIT", 0, 1, "WITHSCORES")
+  return next_[2] and next_[2] + 1 or now + 5000
+end
 
---- script acquire
---- keys: base holders
---- args: request: str, ticket: int, stay: int
 -- `stay`: join the line, or stay in it. `ticket`: what the last answer said, 0 at first. A request that has its
 -- permits gets their whole lease again.
 -- Returns { 1, fence or 0 }, { 0, ticket, ms until it should come by itself }, or { -1, the limit } if it never can have so many.
-local us = clock.micros()
-local now = math.floor(us / 1000)
-local r = cmsgpack.unpack(request)
-permit.bury(now)
-if r[3] ~= "" then line.heard(r, now) end
-local held = permit.held(r, now)
-if held == r[5] then
-  permit.give(r, now + r[2], now)
-  if r[3] ~= "" then line.taken(request, r, now) end
-  permit.pass(now)
-  return { 1, permit.mint(r, us) }
-end
-if held > 0 then permit.drop(r) end
-
-local limit = permit.limit(r)
-local head, _, before = line.head(base, now, {})
-local first = not head or head == request or (ticket > 0 and ticket < before)
-local answer
-if r[5] > limit then
-  line.leave(request, r)
-  answer = { -1, limit }
-elseif first and r[5] <= limit - permit.live(now) then
-  permit.give(r, now + r[2], now)
-  if ticket > 0 then
-    line.leave(request, r)
-    line.taken(request, r, now)
-  end
-  answer = { 1, permit.mint(r, us) }
-elseif stay == 1 then
-  local due = permit.due(now)
-  -- At first it looks soon, for somebody has to see whether what is handed over just now is taken.
-  if ticket == 0 then due = math.min(due, now + 2000) end
-  ticket = line.join(request, r, ticket, us)
-  answer = { 0, ticket, line.sleep(base, request, r, now, due) }
-else
-  if ticket > 0 then line.leave(request, r) end
-  answer = { 0, ticket, -1 }
-end
-permit.pass(now)
-return answer
-
---- script release
 --- keys: base holders
---- args: request: str
---- flags: allow-oom
+--- args: request: str, ticket: int, stay: int
+function script.acquire(base, holders, request, ticket, stay)
+  local us = clock.micros()
+  local now = math.floor(us / 1000)
+  local r = cmsgpack.unpack(request)
+  permit.bury(now)
+  if r[3] ~= "" then line.heard(r, now) end
+  local held = permit.held(r, now)
+  if held == r[5] then
+    permit.give(r, now + r[2], now)
+    if r[3] ~= "" then line.taken(request, r, now) end
+    permit.pass(now)
+    return { 1, permit.mint(r, us) }
+  end
+  if held > 0 then permit.drop(r) end
+
+  local limit = permit.limit(r)
+  local head, _, before = line.head(base, now, {})
+  local first = not head or head == request or (ticket > 0 and ticket < before)
+  local answer
+  if r[5] > limit then
+    line.leave(request, r)
+    answer = { -1, limit }
+  elseif first and r[5] <= limit - permit.live(now) then
+    permit.give(r, now + r[2], now)
+    if ticket > 0 then
+      line.leave(request, r)
+      line.taken(request, r, now)
+    end
+    answer = { 1, permit.mint(r, us) }
+  elseif stay == 1 then
+    local due = permit.due(now)
+    -- At first it looks soon, for somebody has to see whether what is handed over just now is taken.
+    if ticket == 0 then due = math.min(due, now + 2000) end
+    ticket = line.join(request, r, ticket, us)
+    answer = { 0, ticket, line.sleep(base, request, r, now, due) }
+  else
+    if ticket > 0 then line.leave(request, r) end
+    answer = { 0, ticket, -1 }
+  end
+  permit.pass(now)
+  return answer
+end
+
 -- Give back what the request holds, leave the line, and hand over to the next in the same step. Returns 1 if it held
 -- all it wanted.
-local now = math.floor(clock.micros() / 1000)
-local r = cmsgpack.unpack(request)
-local whole = permit.held(r, now) == r[5]
-permit.drop(r)
-permit.bury(now)
-if r[3] ~= "" then
-  redis.call("ZREM", base .. "offers", request)
-  if redis.call("ZSCORE", base .. "line", request) then
-    line.leave(request, r)
-    line.watch(base, now, permit.due(now), "")
-  end
-end
-permit.pass(now)
-return whole and 1 or 0
-
---- script renew
 --- keys: base holders
 --- args: request: str
 --- flags: allow-oom
--- The whole lease again. Returns 0 when a permit is not held any more: nothing is written then.
-local now = math.floor(clock.micros() / 1000)
-local r = cmsgpack.unpack(request)
-if permit.held(r, now) < r[5] then return 0 end
-permit.give(r, now + r[2], now)
-return 1
+function script.release(base, holders, request)
+  local now = math.floor(clock.micros() / 1000)
+  local r = cmsgpack.unpack(request)
+  local whole = permit.held(r, now) == r[5]
+  permit.drop(r)
+  permit.bury(now)
+  if r[3] ~= "" then
+    redis.call("ZREM", base .. "offers", request)
+    if redis.call("ZSCORE", base .. "line", request) then
+      line.leave(request, r)
+      line.watch(base, now, permit.due(now), "")
+    end
+  end
+  permit.pass(now)
+  return whole and 1 or 0
+end
 
---- script set_limit
+-- The whole lease again. Returns 0 when a permit is not held any more: nothing is written then.
+--- keys: base holders
+--- args: request: str
+--- flags: allow-oom
+function script.renew(base, holders, request)
+  local now = math.floor(clock.micros() / 1000)
+  local r = cmsgpack.unpack(request)
+  if permit.held(r, now) < r[5] then return 0 end
+  permit.give(r, now + r[2], now)
+  return 1
+end
+
+-- 0: each request names its own again. Whoever fits now is served; who holds a permit keeps it.
 --- keys: base holders
 --- args: limit: int
 --- flags: allow-oom
--- 0: each request names its own again. Whoever fits now is served; who holds a permit keeps it.
-if limit > 0 then redis.call("SET", base .. "limit", limit) else redis.call("DEL", base .. "limit") end
-permit.pass(math.floor(clock.micros() / 1000))
-return limit
+function script.set_limit(base, holders, limit)
+  if limit > 0 then redis.call("SET", base .. "limit", limit) else redis.call("DEL", base .. "limit") end
+  permit.pass(math.floor(clock.micros() / 1000))
+  return limit
+end
 
---- script show
+-- { server microseconds, limit set or false, holders alive, { holder, till, … }, how many wait, request, ticket, … }
 --- keys: base holders
 --- args: limit: int
 --- flags: no-writes
--- { server microseconds, limit set or false, holders alive, { holder, till, … }, how many wait, request, ticket, … }
-local us = clock.micros()
-local now = math.floor(us / 1000)
-local alive = redis.call("ZRANGE", holders, "(" .. now, "+inf", "BYSCORE", "LIMIT", 0, limit, "WITHSCORES")
-local shown = { us, redis.call("GET", base .. "limit"), permit.live(now), alive }
-local waiting = line.waiting(base, limit)
-for i = 1, #waiting do shown[4 + i] = waiting[i] end
-return shown
+function script.show(base, holders, limit)
+  local us = clock.micros()
+  local now = math.floor(us / 1000)
+  local alive = redis.call("ZRANGE", holders, "(" .. now, "+inf", "BYSCORE", "LIMIT", 0, limit, "WITHSCORES")
+  local shown = { us, redis.call("GET", base .. "limit"), permit.live(now), alive }
+  local waiting = line.waiting(base, limit)
+  for i = 1, #waiting do shown[4 + i] = waiting[i] end
+  return shown
+end

@@ -7,110 +7,121 @@
 -- is a key of another type, a number that is none or would reach ±2^53 (where Lua counts exactly), and a command that
 -- this user may not send. Later writes see what earlier ones will have done: a draft of each key is kept.
 
---- function draft.of(drafts: table, place: int) -> table
 -- kind: its type. parts: field -> text or number, false when deleted; a string's only field is "". new: nothing of
 -- what the server holds is left.
-if not drafts[place] then drafts[place] = { kind = redis.call("TYPE", KEYS[place]).ok, parts = {} } end
-return drafts[place]
+--- (drafts: table, place: int) -> table
+function draft.of(drafts, place)
+  if not drafts[place] then drafts[place] = { kind = redis.call("TYPE", KEYS[place]).ok, parts = {} } end
+  return drafts[place]
+end
 
---- function draft.add(one: table, place: int, field: str, by: str) -> bool, any
 -- Returns what is there if it cannot be added to.
-local found = one.parts[field]
-if found == nil and not one.new then
-  if one.kind == "string" then found = redis.call("GET", KEYS[place]) end
-  if one.kind == "hash" then found = redis.call("HGET", KEYS[place], field) end
+--- (one: table, place: int, field: str, by: str) -> bool, any
+function draft.add(one, place, field, by)
+  local found = one.parts[field]
+  if found == nil and not one.new then
+    if one.kind == "string" then found = redis.call("GET", KEYS[place]) end
+    if one.kind == "hash" then found = redis.call("HGET", KEYS[place], field) end
+  end
+  found = tostring(found or 0)
+  local number = (found == "0" or (#found <= 17 and string.match(found, "^-?[1-9]%d*$"))) and tonumber(found)
+  local sum = number and number + tonumber(by)
+  if not sum or math.abs(number) >= 9007199254740992 or math.abs(sum) >= 9007199254740992 then return false, found end
+  one.parts[field] = sum
+  return true
 end
-found = tostring(found or 0)
-local number = (found == "0" or (#found <= 17 and string.match(found, "^-?[1-9]%d*$"))) and tonumber(found)
-local sum = number and number + tonumber(by)
-if not sum or math.abs(number) >= 9007199254740992 or math.abs(sum) >= 9007199254740992 then return false, found end
-one.parts[field] = sum
-return true
 
---- function draft.write(drafts: table, write: table) -> bool, any
 -- { command, place of its key in KEYS, type or false for any, arguments, … }. Returns what stands in its way.
-local command, place, kind, first = write[1], write[2], write[3], write[4]
-if command == "SET" then
-  drafts[place] = { kind = "string", parts = { [""] = first }, new = true }
-elseif command == "DEL" then
-  drafts[place] = { kind = "none", parts = {}, new = true }
-elseif kind then
-  local one = draft.of(drafts, place)
-  if one.kind ~= kind then
-    if one.kind ~= "none" then return false, one.kind end
-    if command ~= "HDEL" and command ~= "SREM" and command ~= "ZREM" then one.kind = kind end
+--- (drafts: table, write: table) -> bool, any
+function draft.write(drafts, write)
+  local command, place, kind, first = write[1], write[2], write[3], write[4]
+  if command == "SET" then
+    drafts[place] = { kind = "string", parts = { [""] = first }, new = true }
+  elseif command == "DEL" then
+    drafts[place] = { kind = "none", parts = {}, new = true }
+  elseif kind then
+    local one = draft.of(drafts, place)
+    if one.kind ~= kind then
+      if one.kind ~= "none" then return false, one.kind end
+      if command ~= "HDEL" and command ~= "SREM" and command ~= "ZREM" then one.kind = kind end
+    end
+    if command == "INCRBY" then return draft.add(one, place, "", first) end
+    if command == "HINCRBY" then return draft.add(one, place, first, write[5]) end
+    if command == "HSET" then one.parts[first] = write[5] end
+    if command == "HDEL" then
+      for i = 4, #write do one.parts[write[i]] = false end
+    end
   end
-  if command == "INCRBY" then return draft.add(one, place, "", first) end
-  if command == "HINCRBY" then return draft.add(one, place, first, write[5]) end
-  if command == "HSET" then one.parts[first] = write[5] end
-  if command == "HDEL" then
-    for i = 4, #write do one.parts[write[i]] = false end
-  end
+  return true
 end
-return true
 
---- function condition.read(drafts: table, command: str, place: int, name: str | bool) -> any
 -- What is there, kept for the draft: a write often works on what was asked for.
-local found
-if name then found = redis.pcall(command, KEYS[place], name) else found = redis.pcall(command, KEYS[place]) end
-local kind = found and (command == "HGET" and "hash" or command == "ZSCORE" and "zset" or command == "GET" and "string")
-if kind and type(found) == "string" then
-  if not drafts[place] then drafts[place] = { kind = kind, parts = {} } end
-  if kind ~= "zset" then drafts[place].parts[name or ""] = found end
+--- (drafts: table, command: str, place: int, name: str | bool) -> any
+function condition.read(drafts, command, place, name)
+  local found
+  if name then found = redis.pcall(command, KEYS[place], name) else found = redis.pcall(command, KEYS[place]) end
+  local kind = found and (command == "HGET" and "hash" or command == "ZSCORE" and "zset" or command == "GET" and "string")
+  if kind and type(found) == "string" then
+    if not drafts[place] then drafts[place] = { kind = kind, parts = {} } end
+    if kind ~= "zset" then drafts[place].parts[name or ""] = found end
+  end
+  return found
 end
-return found
 
---- function condition.holds(drafts: table, asked: table) -> bool, any
 -- { command that reads, place of its key in KEYS, field, member or false, how to compare, with what }. Returns what was
 -- found, too.
-local place, compare, wanted = asked[2], asked[4], asked[5]
-local found = condition.read(drafts, asked[1], place, asked[3])
-if type(found) == "table" then return false, redis.call("TYPE", KEYS[place]).ok end
-local there = found and found ~= 0
-if compare == "there" then return there, found end
-if compare == "missing" then return not there, found end
-if not there then return false, false end
-if compare == "text" then return found == wanted, found end
-local number = tonumber(found)
-if not number then return false, found end
-if compare == "number" then return number == wanted, found end
-if compare == "at least" then return number >= wanted, found end
-return number <= wanted, found
+--- (drafts: table, asked: table) -> bool, any
+function condition.holds(drafts, asked)
+  local place, compare, wanted = asked[2], asked[4], asked[5]
+  local found = condition.read(drafts, asked[1], place, asked[3])
+  if type(found) == "table" then return false, redis.call("TYPE", KEYS[place]).ok end
+  local there = found and found ~= 0
+  if compare == "there" then return there, found end
+  if compare == "missing" then return not there, found end
+  if not there then return false, false end
+  if compare == "text" then return found == wanted, found end
+  local number = tonumber(found)
+  if not number then return false, found end
+  if compare == "number" then return number == wanted, found end
+  if compare == "at least" then return number >= wanted, found end
+  return number <= wanted, found
+end
 
---- script commit
---- keys: base
---- args: caller: str, number: int, token: str, locks: int, conditions: str, writes: str
 -- KEYS: base, `locks` locks that must hold `token`, the keys of conditions and writes, which are lists in MessagePack of
 -- what `condition.holds` and `draft.write` take.
 -- Returns { 1, the reply to each write }, { 0 } if a lock is not held any more, { -1, which condition failed, what was
 -- found }, or { -2, which write cannot be done, what stands in its way }; numbered from 1, nothing is written then.
-local past = call.past(caller, number)
-if past then return past end
-for i = 2, 1 + locks do
-  if redis.pcall("GET", KEYS[i]) ~= token then return { 0 } end
-end
-local drafts, allowed = {}, {}
-for i, asked in ipairs(cmsgpack.unpack(conditions)) do
-  local holds, found = condition.holds(drafts, asked)
-  if not holds then return { -1, i, found } end
-end
-local order = cmsgpack.unpack(writes)
-for i, write in ipairs(order) do
-  local command = write[1]
-  if not allowed[command] then
-    if not redis.acl_check_cmd(command, KEYS[write[2]], "0", "0") then
-      return redis.error_reply("NOPERM this user may not send " .. command .. ": nothing was written")
-    end
-    allowed[command] = true
+--- keys: base
+--- args: caller: str, number: int, token: str, locks: int, conditions: str, writes: str
+function script.commit(base, caller, number, token, locks, conditions, writes)
+  local past = call.past(caller, number)
+  if past then return past end
+  for i = 2, 1 + locks do
+    if redis.pcall("GET", KEYS[i]) ~= token then return { 0 } end
   end
-  local fine, found = draft.write(drafts, write)
-  if not fine then return { -2, i, found } end
-end
+  local drafts, allowed = {}, {}
+  for i, asked in ipairs(cmsgpack.unpack(conditions)) do
+    local holds, found = condition.holds(drafts, asked)
+    if not holds then return { -1, i, found } end
+  end
+  local order = cmsgpack.unpack(writes)
+  for i, write in ipairs(order) do
+    local command = write[1]
+    if not allowed[command] then
+      if not redis.acl_check_cmd(command, KEYS[write[2]], "0", "0") then
+        return redis.error_reply("NOPERM this user may not send " .. command .. ": nothing was written")
+      end
+      allowed[command] = true
+    end
+    local fine, found = draft.write(drafts, write)
+    if not fine then return { -2, i, found } end
+  end
 
-local answer = { 1 }
-for i, write in ipairs(order) do
-  local reply = redis.call(write[1], KEYS[write[2]], unpack(write, 4))
-  answer[i + 1] = type(reply) == "table" and 1 or reply
+  local answer = { 1 }
+  for i, write in ipairs(order) do
+    local reply = redis.call(write[1], KEYS[write[2]], unpack(write, 4))
+    answer[i + 1] = type(reply) == "table" and 1 or reply
+  end
+  call.keep(caller, number, answer, 60000)
+  return answer
 end
-call.keep(caller, number, answer, 60000)
-return answer

@@ -12,78 +12,89 @@
 --   waiting  ZSET  address -> 0; PX
 --   inbox: (wake)
 
---- function chats.micros(given: int) -> int
-if given > 0 then return given * 1000 end
-local time = redis.call("TIME")
-return time[1] * 1000000 + time[2]
+--- (given: int) -> int
+function chats.micros(given)
+  if given > 0 then return given * 1000 end
+  local time = redis.call("TIME")
+  return time[1] * 1000000 + time[2]
+end
 
---- function chats.hint(given: int, names: table, from: int)
-local last = redis.call("ZRANGE", base .. "news", 0, 0, "REV", "WITHSCORES")
-local score = math.max(chats.micros(given), (tonumber(last[2]) or 0) + 1)
-for i = from, #names do redis.call("ZADD", base .. "news", score + i - from, names[i]) end
-redis.call("PEXPIRE", base .. "news", 86400000)
-local found = redis.call("ZRANGE", base .. "waiting", 0, 99)
-for i = 1, #found do wake.send(found[i], "0") end
-if #found > 0 then redis.call("ZREM", base .. "waiting", unpack(found)) end
+--- (given: int, names: table, from: int)
+--- uses: base
+function chats.hint(given, names, from)
+  local last = redis.call("ZRANGE", base .. "news", 0, 0, "REV", "WITHSCORES")
+  local score = math.max(chats.micros(given), (tonumber(last[2]) or 0) + 1)
+  for i = from, #names do redis.call("ZADD", base .. "news", score + i - from, names[i]) end
+  redis.call("PEXPIRE", base .. "news", 86400000)
+  local found = redis.call("ZRANGE", base .. "waiting", 0, 99)
+  for i = 1, #found do wake.send(found[i], "0") end
+  if #found > 0 then redis.call("ZREM", base .. "waiting", unpack(found)) end
+end
 
---- script enlist
+-- Returns the entry's score.
 --- keys: base mine
 --- args: given: int, chat: str, pending: int
 --- flags: allow-oom
--- Returns the entry's score.
-local ends = { redis.call("ZRANGE", mine, 0, 0, "WITHSCORES")[2], redis.call("ZRANGE", mine, -1, -1, "WITHSCORES")[2] }
-local score = math.max(chats.micros(given), math.abs(ends[1] or 0) + 1, math.abs(ends[2] or 0) + 1)
-if pending == 1 then score = -score end
-redis.call("ZADD", mine, score, chat)
-if pending == 0 then chats.hint(given, { chat }, 1) end
-return redis.call("ZSCORE", mine, chat)
+function script.enlist(base, mine, given, chat, pending)
+  local ends = { redis.call("ZRANGE", mine, 0, 0, "WITHSCORES")[2], redis.call("ZRANGE", mine, -1, -1, "WITHSCORES")[2] }
+  local score = math.max(chats.micros(given), math.abs(ends[1] or 0) + 1, math.abs(ends[2] or 0) + 1)
+  if pending == 1 then score = -score end
+  redis.call("ZADD", mine, score, chat)
+  if pending == 0 then chats.hint(given, { chat }, 1) end
+  return redis.call("ZSCORE", mine, chat)
+end
 
---- script strike
+-- Only if it is as it was read, and not about to be joined.
 --- keys: base mine
 --- args: given: int, chat: str, score: str, sure: int
 --- flags: allow-oom
--- Only if it is as it was read, and not about to be joined.
-local found = tonumber(redis.call("ZSCORE", mine, chat) or 0)
-if found ~= tonumber(score) then return 0 end
-if found < 0 and sure == 0 and chats.micros(given) + found < 3600000000 then return 0 end
-redis.call("ZREM", base .. "news", chat)
-return redis.call("ZREM", mine, chat)
+function script.strike(base, mine, given, chat, score, sure)
+  local found = tonumber(redis.call("ZSCORE", mine, chat) or 0)
+  if found ~= tonumber(score) then return 0 end
+  if found < 0 and sure == 0 and chats.micros(given) + found < 3600000000 then return 0 end
+  redis.call("ZREM", base .. "news", chat)
+  return redis.call("ZREM", mine, chat)
+end
 
---- script page_of_chats
+-- chat, score, …: a page of the index, from behind `after`.
 --- keys: base mine
 --- args: after: str, n: int
 --- flags: no-writes
--- chat, score, …: a page of the index, from behind `after`.
-return redis.call("ZRANGE", mine, after, "+inf", "BYSCORE", "LIMIT", 0, n, "WITHSCORES")
+function script.page_of_chats(base, mine, after, n)
+  return redis.call("ZRANGE", mine, after, "+inf", "BYSCORE", "LIMIT", 0, n, "WITHSCORES")
+end
 
---- script find
 --- keys: base mine
 --- args: chat: str
 --- flags: no-writes
-return redis.call("ZSCORE", mine, chat)
+function script.find(base, mine, chat)
+  return redis.call("ZSCORE", mine, chat)
+end
 
---- script hint
 --- keys: base mine
 --- args: given: int, names: *
 --- flags: allow-oom
-chats.hint(given, ARGV, names)
-return 1
+function script.hint(base, mine, given, names, ...)
+  chats.hint(given, ARGV, names)
+  return 1
+end
 
---- script news
+-- { the last hint's µs or `since`, chat, … }: hints since then. If there is none: told at `address` within `stay_ms`.
 --- keys: base mine
 --- args: given: int, since: str, address: str, stay_ms: int
 --- flags: allow-oom
--- { the last hint's µs or `since`, chat, … }: hints since then. If there is none: told at `address` within `stay_ms`.
-local found = redis.call("ZRANGE", base .. "news", "(" .. since, "+inf", "BYSCORE", "LIMIT", 0, 500, "WITHSCORES")
-local answer = { since }
-for i = 1, #found, 2 do
-  answer[1] = found[i + 1]
-  answer[#answer + 1] = found[i]
+function script.news(base, mine, given, since, address, stay_ms)
+  local found = redis.call("ZRANGE", base .. "news", "(" .. since, "+inf", "BYSCORE", "LIMIT", 0, 500, "WITHSCORES")
+  local answer = { since }
+  for i = 1, #found, 2 do
+    answer[1] = found[i + 1]
+    answer[#answer + 1] = found[i]
+  end
+  if #found == 0 and stay_ms > 0 then
+    redis.call("ZADD", base .. "waiting", 0, address)
+    if redis.call("PTTL", base .. "waiting") < stay_ms then redis.call("PEXPIRE", base .. "waiting", stay_ms) end
+  elseif address ~= "" then
+    redis.call("ZREM", base .. "waiting", address)
+  end
+  return answer
 end
-if #found == 0 and stay_ms > 0 then
-  redis.call("ZADD", base .. "waiting", 0, address)
-  if redis.call("PTTL", base .. "waiting") < stay_ms then redis.call("PEXPIRE", base .. "waiting", stay_ms) end
-elseif address ~= "" then
-  redis.call("ZREM", base .. "waiting", address)
-end
-return answer

@@ -10,129 +10,152 @@
 --            ▲           │ lease ran out, release     what is above it and not in hand was acknowledged
 --            └───────────┘ claimed by another
 
---- function claim.pass_over(name: str, cursor: int)
 -- Acknowledged all together: claims below are void.
-if redis.call("HEXISTS", base .. "next", name) == 0 then return end
-local old = redis.call("ZRANGE", base .. "claimed:" .. name, "-inf", cursor, "BYSCORE", "LIMIT", 0, 2000)
-for i = 1, #old do claim.drop(name, old[i]) end
+--- (name: str, cursor: int)
+--- uses: base
+function claim.pass_over(name, cursor)
+  if redis.call("HEXISTS", base .. "next", name) == 0 then return end
+  local old = redis.call("ZRANGE", base .. "claimed:" .. name, "-inf", cursor, "BYSCORE", "LIMIT", 0, 2000)
+  for i = 1, #old do claim.drop(name, old[i]) end
+end
 
---- function claim.drop(name: str, one: str)
-redis.call("ZREM", base .. "claimed:" .. name, one)
-redis.call("ZREM", base .. "leased:" .. name, one)
+--- (name: str, one: str)
+--- uses: base
+function claim.drop(name, one)
+  redis.call("ZREM", base .. "claimed:" .. name, one)
+  redis.call("ZREM", base .. "leased:" .. name, one)
+end
 
---- function claim.take(name: str, number: int, deliveries: int, token: str, till: int) -> str
-local one = string.format("%d:%d:", number, deliveries) .. token
-redis.call("ZADD", base .. "claimed:" .. name, number, one)
-redis.call("ZADD", base .. "leased:" .. name, till, one)
-return one
+--- (name: str, number: int, deliveries: int, token: str, till: int) -> str
+--- uses: base
+function claim.take(name, number, deliveries, token, till)
+  local one = string.format("%d:%d:", number, deliveries) .. token
+  redis.call("ZADD", base .. "claimed:" .. name, number, one)
+  redis.call("ZADD", base .. "leased:" .. name, till, one)
+  return one
+end
 
---- function claim.cursor(name: str, following: int) -> int
 -- Below the lowest that is in hand, or else below the first that nobody claimed yet.
-local low = redis.call("ZRANGE", base .. "claimed:" .. name, 0, 0, "WITHSCORES")
-return (tonumber(low[2]) or following) - 1
+--- (name: str, following: int) -> int
+--- uses: base
+function claim.cursor(name, following)
+  local low = redis.call("ZRANGE", base .. "claimed:" .. name, 0, 0, "WITHSCORES")
+  return (tonumber(low[2]) or following) - 1
+end
 
---- function claim.read(l: table, number: int, into: table) -> bool
 -- Whether it is still there.
-return number >= l.first and log.read(l, number - 1, 1, math.huge, into) == number
+--- (l: table, number: int, into: table) -> bool
+--- uses: base
+function claim.read(l, number, into)
+  return number >= l.first and log.read(l, number - 1, 1, math.huge, into) == number
+end
 
---- function claim.due(name: str, now: int) -> int
 -- The ms until a lease runs out, or -1.
-local first = redis.call("ZRANGE", base .. "leased:" .. name, 0, 0, "WITHSCORES")
-return first[2] and math.max(0, first[2] - now) or -1
+--- (name: str, now: int) -> int
+--- uses: base
+function claim.due(name, now)
+  local first = redis.call("ZRANGE", base .. "leased:" .. name, 0, 0, "WITHSCORES")
+  return first[2] and math.max(0, first[2] - now) or -1
+end
 
---- function claim.hand_out(l: table, name: str, cursor: int, now: int, token: str, said: str, lease_ms: int, limit: int, room: int, into: table)
 -- Claims, each with its message: those whose lease ran out, then new ones. `said`: what this token was handed before.
-local leased, taken = base .. "leased:" .. name, {}
+--- (l: table, name: str, cursor: int, now: int, token: str, said: str, lease_ms: int, limit: int, room: int, into: table)
+--- uses: base
+function claim.hand_out(l, name, cursor, now, token, said, lease_ms, limit, room, into)
+  local leased, taken = base .. "leased:" .. name, {}
 
-local function hand(one, number)
-  into[#into + 1] = one
-  if claim.read(l, number, into) then
-    room = room - #into[#into]
-    taken[#taken + 1] = one
-    return true
+  local function hand(one, number)
+    into[#into + 1] = one
+    if claim.read(l, number, into) then
+      room = room - #into[#into]
+      taken[#taken + 1] = one
+      return true
+    end
+    into[#into] = nil
   end
-  into[#into] = nil
+
+  if said then
+    for _, one in ipairs(cmsgpack.unpack(said)) do
+      if redis.call("ZSCORE", leased, one) then hand(one, tonumber(string.match(one, "^%d+"))) end
+    end
+    return
+  end
+  local following = math.max(cursor + 1, l.first, tonumber(redis.call("HGET", base .. "next", name) or 0))
+  local late = redis.call("ZRANGE", leased, "-inf", now, "BYSCORE", "LIMIT", 0, limit)
+  for i = 1, #late do
+    if #taken == 0 or room > 0 then
+      local number, deliveries = string.match(late[i], "^(%d+):(%d+):")
+      claim.drop(name, late[i])
+      local one = claim.take(name, tonumber(number), deliveries + 1, token, now + lease_ms)
+      if not hand(one, tonumber(number)) then claim.drop(name, one) end  -- `keep` has let go of it
+    end
+  end
+  while #taken < limit and following <= l.top and (#taken == 0 or room > 0) do
+    local one = claim.take(name, following, 1, token, now + lease_ms)
+    if not hand(one, following) then claim.drop(name, one) end
+    following = following + 1
+  end
+  redis.call("HSET", base .. "next", name, following)
+  if #taken > 0 then redis.call("SET", base .. "claim:" .. token, cmsgpack.pack(taken), "PX", math.min(lease_ms, 60000)) end
+  redis.call("ZADD", base .. "readers", math.max(cursor, claim.cursor(name, following)), name)
 end
 
-if said then
-  for _, one in ipairs(cmsgpack.unpack(said)) do
-    if redis.call("ZSCORE", leased, one) then hand(one, tonumber(string.match(one, "^%d+"))) end
-  end
-  return
-end
-local following = math.max(cursor + 1, l.first, tonumber(redis.call("HGET", base .. "next", name) or 0))
-local late = redis.call("ZRANGE", leased, "-inf", now, "BYSCORE", "LIMIT", 0, limit)
-for i = 1, #late do
-  if #taken == 0 or room > 0 then
-    local number, deliveries = string.match(late[i], "^(%d+):(%d+):")
-    claim.drop(name, late[i])
-    local one = claim.take(name, tonumber(number), deliveries + 1, token, now + lease_ms)
-    if not hand(one, tonumber(number)) then claim.drop(name, one) end  -- `keep` has let go of it
-  end
-end
-while #taken < limit and following <= l.top and (#taken == 0 or room > 0) do
-  local one = claim.take(name, following, 1, token, now + lease_ms)
-  if not hand(one, following) then claim.drop(name, one) end
-  following = following + 1
-end
-redis.call("HSET", base .. "next", name, following)
-if #taken > 0 then redis.call("SET", base .. "claim:" .. token, cmsgpack.pack(taken), "PX", math.min(lease_ms, 60000)) end
-redis.call("ZADD", base .. "readers", math.max(cursor, claim.cursor(name, following)), name)
-
---- script claim
---- keys: base state
---- args: given: int, who: str, token: str, lease_ms: int, limit: int, room: int, address: str, stay_ms: int
---- flags: allow-oom
 -- Messages for one of several workers. `token` is minted by the caller; a second call with it gets the same again. If there is
 -- nothing: told at `address` of a new message, and the ms after which to look.
 -- { "OK", ms until a lease runs out or -1, { reader to tell, … }, claim, number, ms, by, body, … } or { "GONE" | "STRANGER" }
-local fault, l = log.open()
-if fault then return fault end
-if not l then
-  if who == "" then log.wait("waiting", 0, address, stay_ms) end
-  return { "GONE" }
+--- keys: base state
+--- args: given: int, who: str, token: str, lease_ms: int, limit: int, room: int, address: str, stay_ms: int
+--- flags: allow-oom
+function script.claim(base, state, given, who, token, lease_ms, limit, room, address, stay_ms)
+  local fault, l = log.open()
+  if fault then return fault end
+  if not l then
+    if who == "" then log.wait("waiting", 0, address, stay_ms) end
+    return { "GONE" }
+  end
+  local name, cursor = log.reader(who, "")
+  if not cursor then return { "STRANGER" } end
+  local now = clock.now(given)
+  redis.call("HSET", base .. "seen", name, string.format("%d", now))
+  local answer = { "OK", -1, {} }
+  claim.hand_out(l, name, cursor, now, token, redis.call("GET", base .. "claim:" .. token), lease_ms, limit, room, answer)
+  answer[3] = log.ring(l, now)
+  if #answer > 3 then stay_ms = 0 end
+  log.wait("waiting", l.top, address, stay_ms)
+  if stay_ms > 0 then answer[2] = claim.due(name, now) end
+  return answer
 end
-local name, cursor = log.reader(who, "")
-if not cursor then return { "STRANGER" } end
-local now = clock.now(given)
-redis.call("HSET", base .. "seen", name, string.format("%d", now))
-local answer = { "OK", -1, {} }
-claim.hand_out(l, name, cursor, now, token, redis.call("GET", base .. "claim:" .. token), lease_ms, limit, room, answer)
-answer[3] = log.ring(l, now)
-if #answer > 3 then stay_ms = 0 end
-log.wait("waiting", l.top, address, stay_ms)
-if stay_ms > 0 then answer[2] = claim.due(name, now) end
-return answer
 
---- script hand_in
+-- `ack`, `release` (another may have it at once) or `extend` by `ms` from now. A claim that another has by now is left alone.
+-- { "OK", 1 if there is more to trim, { place of a claim that is ours no more, … } } or { "GONE" }
 --- keys: base state
 --- args: given: int, who: str, verb: str, ms: int, claims: *
 --- flags: allow-oom
--- `ack`, `release` (another may have it at once) or `extend` by `ms` from now. A claim that another has by now is left alone.
--- { "OK", 1 if there is more to trim, { place of a claim that is ours no more, … } } or { "GONE" }
-local fault, l = log.open()
-if fault then return fault end
-if not l then return { "GONE" } end
-local now, lost, more = clock.now(given), {}, 0
-local name, cursor = log.reader(who, "")
-if not cursor then return { "STRANGER" } end
-local leased = base .. "leased:" .. name
-for i = claims, #ARGV do
-  if not redis.call("ZSCORE", leased, ARGV[i]) then
-    lost[#lost + 1] = i - claims
-  elseif verb == "ack" then
-    claim.drop(name, ARGV[i])
-  else
-    redis.call("ZADD", leased, verb == "extend" and now + ms or 0, ARGV[i])
+function script.hand_in(base, state, given, who, verb, ms, claims, ...)
+  local fault, l = log.open()
+  if fault then return fault end
+  if not l then return { "GONE" } end
+  local now, lost, more = clock.now(given), {}, 0
+  local name, cursor = log.reader(who, "")
+  if not cursor then return { "STRANGER" } end
+  local leased = base .. "leased:" .. name
+  for i = claims, #ARGV do
+    if not redis.call("ZSCORE", leased, ARGV[i]) then
+      lost[#lost + 1] = i - claims
+    elseif verb == "ack" then
+      claim.drop(name, ARGV[i])
+    else
+      redis.call("ZADD", leased, verb == "extend" and now + ms or 0, ARGV[i])
+    end
   end
-end
-if verb == "ack" then
-  local low = claim.cursor(name, tonumber(redis.call("HGET", base .. "next", name) or cursor + 1))
-  if low > cursor then
-    redis.call("ZADD", base .. "readers", low, name)
-    more = log.trim(l, now)
+  if verb == "ack" then
+    local low = claim.cursor(name, tonumber(redis.call("HGET", base .. "next", name) or cursor + 1))
+    if low > cursor then
+      redis.call("ZADD", base .. "readers", low, name)
+      more = log.trim(l, now)
+    end
+  elseif verb == "release" then
+    log.rouse("waiting", "+inf")
   end
-elseif verb == "release" then
-  log.rouse("waiting", "+inf")
+  return { "OK", more, lost }
 end
-return { "OK", more, lost }

@@ -24,469 +24,542 @@
 -- Every script answers with a word first: OK, or why not: GONE, STRANGER (no member), EXISTS, FULL, LARGE, BEYOND, MANY.
 -- A repeated `pull`, `look` or `hand_in` does no harm; the others recognise their second copy.
 
---- function log.open() -> error | nil, table | nil
 -- What `state` holds; nothing where there is no log.
-local s = redis.call("HMGET", state, "format", "top", "first", "begun", "ended", "messages", "bytes", "age", "refuse")
-if not s[1] then return nil, nil end
-if tonumber(s[1]) > 1 then return redis.error_reply("PENSTOCKFORMAT " .. s[1]) end
-return nil, {
-  top = tonumber(s[2]), first = tonumber(s[3]), begun = tonumber(s[4]), ended = tonumber(s[5]),
-  messages = tonumber(s[6]) or 0, bytes = tonumber(s[7]) or 0, age = tonumber(s[8]) or 0, refuse = s[9] == "1",
-}
-
---- function log.make(messages: int, bytes: int, age: int, refuse: int)
-redis.call("HSET", state, "format", 1, "top", 0, "first", 1, "begun", 0, "ended", 0)
-log.keep(messages, bytes, age, refuse)
-
---- function log.keep(messages: int, bytes: int, age: int, refuse: int)
--- 0: no such limit, and no field for it.
-for name, value in pairs({ messages = messages, bytes = bytes, age = age, refuse = refuse }) do
-  if value > 0 then redis.call("HSET", state, name, value) else redis.call("HDEL", state, name) end
+--- () -> error | nil, table | nil
+--- uses: state
+function log.open()
+  local s = redis.call("HMGET", state, "format", "top", "first", "begun", "ended", "messages", "bytes", "age", "refuse")
+  if not s[1] then return nil, nil end
+  if tonumber(s[1]) > 1 then return redis.error_reply("PENSTOCKFORMAT " .. s[1]) end
+  return nil, {
+    top = tonumber(s[2]), first = tonumber(s[3]), begun = tonumber(s[4]), ended = tonumber(s[5]),
+    messages = tonumber(s[6]) or 0, bytes = tonumber(s[7]) or 0, age = tonumber(s[8]) or 0, refuse = s[9] == "1",
+  }
 end
 
---- function log.size(by: str, body: str) -> int
+--- (messages: int, bytes: int, age: int, refuse: int)
+--- uses: state
+function log.make(messages, bytes, age, refuse)
+  redis.call("HSET", state, "format", 1, "top", 0, "first", 1, "begun", 0, "ended", 0)
+  log.keep(messages, bytes, age, refuse)
+end
+
+-- 0: no such limit, and no field for it.
+--- (messages: int, bytes: int, age: int, refuse: int)
+--- uses: state
+function log.keep(messages, bytes, age, refuse)
+  for name, value in pairs({ messages = messages, bytes = bytes, age = age, refuse = refuse }) do
+    if value > 0 then redis.call("HSET", state, name, value) else redis.call("HDEL", state, name) end
+  end
+end
+
 -- What a message counts for against a limit: itself, and what the server needs beside it.
-return #by + #body + 32
+--- (by: str, body: str) -> int
+function log.size(by, body)
+  return #by + #body + 32
+end
 
---- function log.is_member(who: str) -> bool
-return redis.call("ZSCORE", base .. "readers", who) or redis.call("HEXISTS", base .. "devices", who) == 1
+--- (who: str) -> bool
+--- uses: base
+function log.is_member(who)
+  return redis.call("ZSCORE", base .. "readers", who) or redis.call("HEXISTS", base .. "devices", who) == 1
+end
 
---- function log.devices(who: str) -> table
 -- The member's devices that have a reader; "" is the one without a name.
-local known = redis.call("HGET", base .. "devices", who)
-return known and cmsgpack.unpack(known) or { "" }
+--- (who: str) -> table
+--- uses: base
+function log.devices(who)
+  local known = redis.call("HGET", base .. "devices", who)
+  return known and cmsgpack.unpack(known) or { "" }
+end
 
---- function log.name(who: str, device: str) -> str
-return device == "" and who or who .. "\0" .. device
+--- (who: str, device: str) -> str
+function log.name(who, device)
+  return device == "" and who or who .. "\0" .. device
+end
 
---- function log.reader(who: str, device: str) -> str, int | nil, table | nil
 -- Its name and cursor; no cursor: no member. A device that is new starts at the lowest cursor its member has, and the third
 -- is then the list of devices to write: without the nameless one, if that has never pulled.
-local name = log.name(who, device)
-local cursor = redis.call("ZSCORE", base .. "readers", name)
-if cursor then return name, tonumber(cursor) end
-if not log.is_member(who) then return name end
-local devices, low = log.devices(who), math.huge
-for i = 1, #devices do
-  low = math.min(low, tonumber(redis.call("ZSCORE", base .. "readers", log.name(who, devices[i]))) or math.huge)
+--- (who: str, device: str) -> str, int | nil, table | nil
+--- uses: base
+function log.reader(who, device)
+  local name = log.name(who, device)
+  local cursor = redis.call("ZSCORE", base .. "readers", name)
+  if cursor then return name, tonumber(cursor) end
+  if not log.is_member(who) then return name end
+  local devices, low = log.devices(who), math.huge
+  for i = 1, #devices do
+    low = math.min(low, tonumber(redis.call("ZSCORE", base .. "readers", log.name(who, devices[i]))) or math.huge)
+  end
+  if #devices == 1 and devices[1] == "" and redis.call("HEXISTS", base .. "seen", who) == 0 then devices = {} end
+  devices[#devices + 1] = device
+  return name, low, devices
 end
-if #devices == 1 and devices[1] == "" and redis.call("HEXISTS", base .. "seen", who) == 0 then devices = {} end
-devices[#devices + 1] = device
-return name, low, devices
 
---- function log.enrol(who: str, name: str, cursor: int, devices: table)
-if devices[1] ~= "" then redis.call("ZREM", base .. "readers", who) end
-redis.call("ZADD", base .. "readers", cursor, name)
-redis.call("HSET", base .. "devices", who, cmsgpack.pack(devices))
+--- (who: str, name: str, cursor: int, devices: table)
+--- uses: base
+function log.enrol(who, name, cursor, devices)
+  if devices[1] ~= "" then redis.call("ZREM", base .. "readers", who) end
+  redis.call("ZADD", base .. "readers", cursor, name)
+  redis.call("HSET", base .. "devices", who, cmsgpack.pack(devices))
+end
 
---- function log.remove(name: str)
-redis.call("ZREM", base .. "readers", name)
-redis.call("HDEL", base .. "seen", name)
-redis.call("ZREM", base .. "watching", name)
-if redis.call("HDEL", base .. "next", name) == 1 then redis.call("UNLINK", base .. "claimed:" .. name, base .. "leased:" .. name) end
+--- (name: str)
+--- uses: base
+function log.remove(name)
+  redis.call("ZREM", base .. "readers", name)
+  redis.call("HDEL", base .. "seen", name)
+  redis.call("ZREM", base .. "watching", name)
+  if redis.call("HDEL", base .. "next", name) == 1 then redis.call("UNLINK", base .. "claimed:" .. name, base .. "leased:" .. name) end
+end
 
---- function log.wait(list: str, score: int, address: str, ms: int)
 -- For so long somebody waits at this address; 0: no more.
-local key = base .. list
-if ms > 0 then
-  redis.call("ZADD", key, score, address)
-  if redis.call("PTTL", key) < ms then redis.call("PEXPIRE", key, ms) end
-elseif address ~= "" then
-  redis.call("ZREM", key, address)
+--- (list: str, score: int, address: str, ms: int)
+--- uses: base
+function log.wait(list, score, address, ms)
+  local key = base .. list
+  if ms > 0 then
+    redis.call("ZADD", key, score, address)
+    if redis.call("PTTL", key) < ms then redis.call("PEXPIRE", key, ms) end
+  elseif address ~= "" then
+    redis.call("ZREM", key, address)
+  end
 end
 
---- function log.rouse(list: str, below: str)
 -- Wake some of those who wait, the others are woken by those.
-local found = redis.call("ZRANGE", base .. list, "-inf", below, "BYSCORE", "LIMIT", 0, 100)
-for i = 1, #found do wake.send(found[i], "0") end
-if #found > 0 then redis.call("ZREM", base .. list, unpack(found)) end
+--- (list: str, below: str)
+--- uses: base
+function log.rouse(list, below)
+  local found = redis.call("ZRANGE", base .. list, "-inf", below, "BYSCORE", "LIMIT", 0, 100)
+  for i = 1, #found do wake.send(found[i], "0") end
+  if #found > 0 then redis.call("ZREM", base .. list, unpack(found)) end
+end
 
---- function log.ring(l: table, now: int) -> table
 -- There is a message: wake who waits here. Returns readers whose members wait elsewhere, for the caller to tell them; one
 -- that has not looked an hour later is named again, for the caller may have died before it told.
-if redis.call("EXISTS", base .. "waiting", base .. "watching") == 0 then return {} end
-log.rouse("waiting", "(" .. l.top)
-local told = redis.call("ZRANGE", base .. "watching", "-inf", "(" .. l.top, "BYSCORE", "LIMIT", 0, 20)
-if #told == 0 then told = redis.call("ZRANGE", base .. "watching", 1e12, now, "BYSCORE", "LIMIT", 0, 20) end
-for i = 1, #told do redis.call("ZADD", base .. "watching", now + 3600000, told[i]) end
-return told
-
---- function log.field(entry: table, name: str) -> str
-local fields = entry[2]
-for i = 1, #fields, 2 do
-  if fields[i] == name then return fields[i + 1] end
+--- (l: table, now: int) -> table
+--- uses: base
+function log.ring(l, now)
+  if redis.call("EXISTS", base .. "waiting", base .. "watching") == 0 then return {} end
+  log.rouse("waiting", "(" .. l.top)
+  local told = redis.call("ZRANGE", base .. "watching", "-inf", "(" .. l.top, "BYSCORE", "LIMIT", 0, 20)
+  if #told == 0 then told = redis.call("ZRANGE", base .. "watching", 1e12, now, "BYSCORE", "LIMIT", 0, 20) end
+  for i = 1, #told do redis.call("ZADD", base .. "watching", now + 3600000, told[i]) end
+  return told
 end
-return ""
 
---- function log.outlived(l: table, now: int, from: int) -> int, bool
+--- (entry: table, name: str) -> str
+function log.field(entry, name)
+  local fields = entry[2]
+  for i = 1, #fields, 2 do
+    if fields[i] == name then return fields[i + 1] end
+  end
+  return ""
+end
+
 -- The last number that age or bytes let go of, from `from` on, and whether it stopped for having looked at enough.
-local to, till = from - 1, from + 999
-while to < till do
-  local some = redis.call("XRANGE", base .. "log", to + 1, "+", "COUNT", 10)
-  for i = 1, #some do
-    local at = tonumber(string.match(some[i][1], "%d+$"))
-    local size = log.size(log.field(some[i], "by"), log.field(some[i], "body"))
-    local kept = l.ended - tonumber(log.field(some[i], "end")) + size
-    local goes = (l.age > 0 and at <= now - l.age) or (l.bytes > 0 and not l.refuse and kept > l.bytes)
-    if not goes then return to, false end
-    to = to + 1
+--- (l: table, now: int, from: int) -> int, bool
+--- uses: base
+function log.outlived(l, now, from)
+  local to, till = from - 1, from + 999
+  while to < till do
+    local some = redis.call("XRANGE", base .. "log", to + 1, "+", "COUNT", 10)
+    for i = 1, #some do
+      local at = tonumber(string.match(some[i][1], "%d+$"))
+      local size = log.size(log.field(some[i], "by"), log.field(some[i], "body"))
+      local kept = l.ended - tonumber(log.field(some[i], "end")) + size
+      local goes = (l.age > 0 and at <= now - l.age) or (l.bytes > 0 and not l.refuse and kept > l.bytes)
+      if not goes then return to, false end
+      to = to + 1
+    end
+    if #some < 10 then return to, false end
   end
-  if #some < 10 then return to, false end
+  return to, true
 end
-return to, true
 
---- function log.trim(l: table, now: int) -> int
 -- Free what every reader has acknowledged, and what `keep` lets go of; a slice a step. Returns 1 if there is more.
-local last, more = l.first - 1, 0
-local low = redis.call("ZRANGE", base .. "readers", 0, 0, "WITHSCORES")
-local to = math.max(last, tonumber(low[2]) or last)
-if l.messages > 0 and not l.refuse then to = math.max(to, l.top - l.messages) end
-if to > last + 2000 then
-  to, more = last + 2000, 1
-elseif to < l.top and (l.age > 0 or (l.bytes > 0 and not l.refuse)) then
-  local rest
-  to, rest = log.outlived(l, now, to + 1)
-  if rest then more = 1 end
-end
-if to > last then log.cut(l, to) end
-return more
-
---- function log.cut(l: table, to: int)
--- Free all up to this number.
-if to >= l.top then
-  redis.call("UNLINK", base .. "log", base .. "ends")
-  l.begun = l.ended
-else
-  local ended = redis.call("LINDEX", base .. "ends", to - l.first)
-  if ended then
-    redis.call("LTRIM", base .. "ends", to - l.first + 1, -1)
-  else
-    local at = redis.call("XRANGE", base .. "log", to, to, "COUNT", 1)
-    ended = at[1] and log.field(at[1], "end") or l.begun
+--- (l: table, now: int) -> int
+--- uses: base state
+function log.trim(l, now)
+  local last, more = l.first - 1, 0
+  local low = redis.call("ZRANGE", base .. "readers", 0, 0, "WITHSCORES")
+  local to = math.max(last, tonumber(low[2]) or last)
+  if l.messages > 0 and not l.refuse then to = math.max(to, l.top - l.messages) end
+  if to > last + 2000 then
+    to, more = last + 2000, 1
+  elseif to < l.top and (l.age > 0 or (l.bytes > 0 and not l.refuse)) then
+    local rest
+    to, rest = log.outlived(l, now, to + 1)
+    if rest then more = 1 end
   end
-  l.begun = tonumber(ended)
-  redis.call("XTRIM", base .. "log", "MINID", to + 1)
+  if to > last then log.cut(l, to) end
+  return more
 end
-l.first = to + 1
-redis.call("HSET", state, "first", l.first, "begun", l.begun)
-local space = l.bytes > 0 and string.format("%d", math.max(0, l.bytes - l.ended + l.begun)) or "+inf"
-if redis.call("EXISTS", base .. "wanting") == 1 then log.rouse("wanting", space) end
 
---- function log.free_claims()
-local workers = redis.call("HKEYS", base .. "next")
-for i = 1, #workers do redis.call("UNLINK", base .. "claimed:" .. workers[i], base .. "leased:" .. workers[i]) end
+-- Free all up to this number.
+--- (l: table, to: int)
+--- uses: base state
+function log.cut(l, to)
+  if to >= l.top then
+    redis.call("UNLINK", base .. "log", base .. "ends")
+    l.begun = l.ended
+  else
+    local ended = redis.call("LINDEX", base .. "ends", to - l.first)
+    if ended then
+      redis.call("LTRIM", base .. "ends", to - l.first + 1, -1)
+    else
+      local at = redis.call("XRANGE", base .. "log", to, to, "COUNT", 1)
+      ended = at[1] and log.field(at[1], "end") or l.begun
+    end
+    l.begun = tonumber(ended)
+    redis.call("XTRIM", base .. "log", "MINID", to + 1)
+  end
+  l.first = to + 1
+  redis.call("HSET", state, "first", l.first, "begun", l.begun)
+  local space = l.bytes > 0 and string.format("%d", math.max(0, l.bytes - l.ended + l.begun)) or "+inf"
+  if redis.call("EXISTS", base .. "wanting") == 1 then log.rouse("wanting", space) end
+end
 
---- function log.free()
+--- uses: base
+function log.free_claims()
+  local workers = redis.call("HKEYS", base .. "next")
+  for i = 1, #workers do redis.call("UNLINK", base .. "claimed:" .. workers[i], base .. "leased:" .. workers[i]) end
+end
+
 -- All of it, and whoever waits finds that it is gone.
-for _ = 1, 10 do
-  log.rouse("waiting", "+inf")
-  log.rouse("wanting", "+inf")
+--- uses: base state
+function log.free()
+  for _ = 1, 10 do
+    log.rouse("waiting", "+inf")
+    log.rouse("wanting", "+inf")
+  end
+  log.free_claims()
+  for _, key in ipairs({ "log", "ends", "readers", "seen", "devices", "sent", "waiting", "wanting", "watching", "next" }) do
+    redis.call("UNLINK", base .. key)
+  end
+  redis.call("UNLINK", state)
 end
-log.free_claims()
-for _, key in ipairs({ "log", "ends", "readers", "seen", "devices", "sent", "waiting", "wanting", "watching", "next" }) do
-  redis.call("UNLINK", base .. key)
+
+--- (l: table, now: int, by: str, id: str, body: str) -> int
+--- uses: base
+function log.append(l, now, by, id, body)
+  l.top = l.top + 1
+  l.ended = l.ended + log.size(by, body)
+  redis.call("XADD", base .. "log", string.format("%d-%d", l.top, now), "by", by, "end", l.ended, "body", body)
+  if id ~= "" then redis.call("ZADD", base .. "sent", l.top, id) end
+  return l.top
 end
-redis.call("UNLINK", state)
 
---- function log.append(l: table, now: int, by: str, id: str, body: str) -> int
-l.top = l.top + 1
-l.ended = l.ended + log.size(by, body)
-redis.call("XADD", base .. "log", string.format("%d-%d", l.top, now), "by", by, "end", l.ended, "body", body)
-if id ~= "" then redis.call("ZADD", base .. "sent", l.top, id) end
-return l.top
-
---- function log.appended(l: table, now: int, ids: bool)
-redis.call("HSET", state, "top", l.top, "ended", l.ended)
-if ids then
-  redis.call("ZREMRANGEBYSCORE", base .. "sent", "-inf", l.top - 1000)
-  redis.call("PEXPIRE", base .. "sent", 86400000)
+--- (l: table, now: int, ids: bool)
+--- uses: base state
+function log.appended(l, now, ids)
+  redis.call("HSET", state, "top", l.top, "ended", l.ended)
+  if ids then
+    redis.call("ZREMRANGEBYSCORE", base .. "sent", "-inf", l.top - 1000)
+    redis.call("PEXPIRE", base .. "sent", 86400000)
+  end
+  if l.messages + l.bytes + l.age > 0 then log.trim(l, now) end
 end
-if l.messages + l.bytes + l.age > 0 then log.trim(l, now) end
 
---- function log.read(l: table, position: int, limit: int, room: int, into: table) -> int
 -- Messages from behind `position` on as number, ms, by, body: up to `limit`, and once there is one, up to `room` bytes. In
 -- pieces of ten, so that few large bodies are looked at in vain. Returns the number of the last.
-while limit > 0 and position < l.top do
-  local some = redis.call("XRANGE", base .. "log", position + 1, "+", "COUNT", math.min(limit, 10))
-  if #some == 0 then break end
-  for i = 1, #some do
-    local fields = some[i][2]
-    room = room - #fields[6]
-    if room < 0 and #into > 0 and type(into[#into]) == "string" then return position end
-    local number, at = string.match(some[i][1], "^(%d+)-(%d+)$")
-    position = tonumber(number)
-    into[#into + 1] = position
-    into[#into + 1] = tonumber(at)
-    into[#into + 1] = fields[2]
-    into[#into + 1] = fields[6]
+--- (l: table, position: int, limit: int, room: int, into: table) -> int
+--- uses: base
+function log.read(l, position, limit, room, into)
+  while limit > 0 and position < l.top do
+    local some = redis.call("XRANGE", base .. "log", position + 1, "+", "COUNT", math.min(limit, 10))
+    if #some == 0 then break end
+    for i = 1, #some do
+      local fields = some[i][2]
+      room = room - #fields[6]
+      if room < 0 and #into > 0 and type(into[#into]) == "string" then return position end
+      local number, at = string.match(some[i][1], "^(%d+)-(%d+)$")
+      position = tonumber(number)
+      into[#into + 1] = position
+      into[#into + 1] = tonumber(at)
+      into[#into + 1] = fields[2]
+      into[#into + 1] = fields[6]
+    end
+    limit = limit - #some
   end
-  limit = limit - #some
+  return position
 end
-return position
 
---- script create
---- keys: base state
---- args: producer: str, number: str, given: int, messages: int, bytes: int, age_ms: int, refuse: int, by: str, first: int, body: str, members: *
 -- A log with its members, who read from the start, and if `first` is 1 its first message: all in one step.
 -- { "OK", 1 or 0 } or { "EXISTS" }
-local fault, l = log.open()
-if fault then return fault end
-local past = repeated.answer(producer, number)
-if past then return past end
-if l then return { "EXISTS" } end
-local now = clock.now(given)
-log.make(messages, bytes, age_ms, refuse)
-for i = members, #ARGV, 1000 do
-  local some = {}
-  for j = i, math.min(#ARGV, i + 999) do
-    some[#some + 1] = 0
-    some[#some + 1] = ARGV[j]
-  end
-  redis.call("ZADD", base .. "readers", unpack(some))
-end
-if first == 1 then
-  local _, made = log.open()
-  log.append(made, now, by, "", body)
-  log.appended(made, now, false)
-end
-return repeated.keep(producer, number, { "OK", first })
-
---- script post
 --- keys: base state
---- args: producer: str, number: str, given: int, make: int, by: str, address: str, stay_ms: int, rest: *
+--- args: producer: str, number: str, given: int, messages: int, bytes: int, age_ms: int, refuse: int, by: str, first: int, body: str, members: *
+function script.create(base, state, producer, number, given, messages, bytes, age_ms, refuse, by, first, body, members, ...)
+  local fault, l = log.open()
+  if fault then return fault end
+  local past = repeated.answer(producer, number)
+  if past then return past end
+  if l then return { "EXISTS" } end
+  local now = clock.now(given)
+  log.make(messages, bytes, age_ms, refuse)
+  for i = members, #ARGV, 1000 do
+    local some = {}
+    for j = i, math.min(#ARGV, i + 999) do
+      some[#some + 1] = 0
+      some[#some + 1] = ARGV[j]
+    end
+    redis.call("ZADD", base .. "readers", unpack(some))
+  end
+  if first == 1 then
+    local _, made = log.open()
+    log.append(made, now, by, "", body)
+    log.appended(made, now, false)
+  end
+  return repeated.keep(producer, number, { "OK", first })
+end
+
 -- Messages as id, body, …: an id that came lately is not written again, "" is none. `make` 1: by anybody, and where there is no
 -- log there is one now, with the reader ""; 0: by members. `stay_ms` > 0: told at `address` when there is space.
 -- { "OK", { number, … }, { reader to tell, … } } or { "GONE" | "STRANGER" | "FULL" | "LARGE" }
-local fault, l = log.open()
-if fault then return fault end
-local past = repeated.answer(producer, number)
-if past then return past end
-if not l and make == 0 then return { "GONE" } end
-if l and make == 0 and not log.is_member(by) then return { "STRANGER" } end
-local now = clock.now(given)
-local known, ids, fresh, size = {}, false, 0, 0
-for i = rest, #ARGV, 2 do
-  local id = ARGV[i]
-  if id ~= "" then
-    ids = true
-    if known[id] == nil then known[id] = redis.call("ZSCORE", base .. "sent", id) end
-  end
-  if id == "" or not known[id] then
-    fresh = fresh + 1
-    size = size + log.size(by, ARGV[i + 1])
-    if id ~= "" then known[id] = true end
-  end
-end
-if l and l.refuse and fresh > 0 then
-  if l.bytes > 0 and size > l.bytes or l.messages > 0 and fresh > l.messages then return { "LARGE" } end
-  if l.age > 0 then log.trim(l, now) end
-  if l.bytes > 0 and l.ended - l.begun + size > l.bytes or l.messages > 0 and l.top - l.first + 1 + fresh > l.messages then
-    log.wait("wanting", 0, address, stay_ms)
-    return { "FULL" }
-  end
-end
-if not l then
-  log.make(0, 0, 0, 0)
-  redis.call("ZADD", base .. "readers", 0, "")
-  fault, l = log.open()
-end
-local numbers = {}
-for i = rest, #ARGV, 2 do
-  local id = ARGV[i]
-  if id == "" then
-    numbers[#numbers + 1] = log.append(l, now, by, id, ARGV[i + 1])
-  else
-    if known[id] == true then known[id] = log.append(l, now, by, id, ARGV[i + 1]) end
-    numbers[#numbers + 1] = tonumber(known[id])
-  end
-end
-local told = {}
-if fresh > 0 then
-  log.appended(l, now, ids)
-  told = log.ring(l, now)
-end
-log.wait("wanting", 0, address, 0)
-return repeated.keep(producer, number, { "OK", numbers, told })
-
---- script pull
 --- keys: base state
---- args: given: int, who: str, device: str, acked: int, after: int, limit: int, room: int, address: str, stay_ms: int, watch: int
---- flags: allow-oom
+--- args: producer: str, number: str, given: int, make: int, by: str, address: str, stay_ms: int, rest: *
+function script.post(base, state, producer, number, given, make, by, address, stay_ms, rest, ...)
+  local fault, l = log.open()
+  if fault then return fault end
+  local past = repeated.answer(producer, number)
+  if past then return past end
+  if not l and make == 0 then return { "GONE" } end
+  if l and make == 0 and not log.is_member(by) then return { "STRANGER" } end
+  local now = clock.now(given)
+  local known, ids, fresh, size = {}, false, 0, 0
+  for i = rest, #ARGV, 2 do
+    local id = ARGV[i]
+    if id ~= "" then
+      ids = true
+      if known[id] == nil then known[id] = redis.call("ZSCORE", base .. "sent", id) end
+    end
+    if id == "" or not known[id] then
+      fresh = fresh + 1
+      size = size + log.size(by, ARGV[i + 1])
+      if id ~= "" then known[id] = true end
+    end
+  end
+  if l and l.refuse and fresh > 0 then
+    if l.bytes > 0 and size > l.bytes or l.messages > 0 and fresh > l.messages then return { "LARGE" } end
+    if l.age > 0 then log.trim(l, now) end
+    if l.bytes > 0 and l.ended - l.begun + size > l.bytes or l.messages > 0 and l.top - l.first + 1 + fresh > l.messages then
+      log.wait("wanting", 0, address, stay_ms)
+      return { "FULL" }
+    end
+  end
+  if not l then
+    log.make(0, 0, 0, 0)
+    redis.call("ZADD", base .. "readers", 0, "")
+    fault, l = log.open()
+  end
+  local numbers = {}
+  for i = rest, #ARGV, 2 do
+    local id = ARGV[i]
+    if id == "" then
+      numbers[#numbers + 1] = log.append(l, now, by, id, ARGV[i + 1])
+    else
+      if known[id] == true then known[id] = log.append(l, now, by, id, ARGV[i + 1]) end
+      numbers[#numbers + 1] = tonumber(known[id])
+    end
+  end
+  local told = {}
+  if fresh > 0 then
+    log.appended(l, now, ids)
+    told = log.ring(l, now)
+  end
+  log.wait("wanting", 0, address, 0)
+  return repeated.keep(producer, number, { "OK", numbers, told })
+end
+
 -- First acknowledge all up to `acked`, then read on from the cursor, or from `after` if that is further. `limit` 0: only
 -- acknowledge. If there is nothing: told at `address` within `stay_ms`; `watch` 1: named to the next who sends.
 -- { "OK", top, first, cursor, 1 if there is more to trim, { reader to tell, … }, number, ms, by, body, … },
 -- { "BEYOND", top } or { "GONE" | "STRANGER" | "MANY" }
-local fault, l = log.open()
-if fault then return fault end
-if not l then
-  if who == "" then log.wait("waiting", 0, address, stay_ms) end
-  return { "GONE" }
+--- keys: base state
+--- args: given: int, who: str, device: str, acked: int, after: int, limit: int, room: int, address: str, stay_ms: int, watch: int
+--- flags: allow-oom
+function script.pull(base, state, given, who, device, acked, after, limit, room, address, stay_ms, watch)
+  local fault, l = log.open()
+  if fault then return fault end
+  if not l then
+    if who == "" then log.wait("waiting", 0, address, stay_ms) end
+    return { "GONE" }
+  end
+  local name, cursor, devices = log.reader(who, device)
+  if not cursor then return { "STRANGER" } end
+  if devices and #devices > 100 then return { "MANY" } end
+  if acked > l.top then return { "BEYOND", l.top } end
+  local now, more = clock.now(given), 0
+  if devices then log.enrol(who, name, cursor, devices) end
+  redis.call("HSET", base .. "seen", name, string.format("%d", now))
+  if acked > cursor then
+    cursor = acked
+    redis.call("ZADD", base .. "readers", cursor, name)
+    claim.pass_over(name, cursor)
+    more = log.trim(l, now)
+  elseif l.age > 0 or acked > 0 then
+    more = log.trim(l, now)
+  end
+  local answer = { "OK", l.top, l.first, cursor, more, {} }
+  local position = math.max(cursor, after, l.first - 1)
+  log.read(l, position, limit, room, answer)
+  if limit > 0 then
+    answer[6] = log.ring(l, now)
+    log.wait("waiting", l.top, address, #answer == 6 and stay_ms or 0)
+    if watch == 1 and #answer == 6 then redis.call("ZADD", base .. "watching", l.top, name) end
+  end
+  return answer
 end
-local name, cursor, devices = log.reader(who, device)
-if not cursor then return { "STRANGER" } end
-if devices and #devices > 100 then return { "MANY" } end
-if acked > l.top then return { "BEYOND", l.top } end
-local now, more = clock.now(given), 0
-if devices then log.enrol(who, name, cursor, devices) end
-redis.call("HSET", base .. "seen", name, string.format("%d", now))
-if acked > cursor then
-  cursor = acked
-  redis.call("ZADD", base .. "readers", cursor, name)
-  claim.pass_over(name, cursor)
-  more = log.trim(l, now)
-elseif l.age > 0 or acked > 0 then
-  more = log.trim(l, now)
-end
-local answer = { "OK", l.top, l.first, cursor, more, {} }
-local position = math.max(cursor, after, l.first - 1)
-log.read(l, position, limit, room, answer)
-if limit > 0 then
-  answer[6] = log.ring(l, now)
-  log.wait("waiting", l.top, address, #answer == 6 and stay_ms or 0)
-  if watch == 1 and #answer == 6 then redis.call("ZADD", base .. "watching", l.top, name) end
-end
-return answer
 
---- script stay
+-- Whoever was at this address waits no more.
 --- keys: base state
 --- args: address: str
 --- flags: allow-oom
--- Whoever was at this address waits no more.
-return redis.call("ZREM", base .. "waiting", address) + redis.call("ZREM", base .. "wanting", address)
+function script.stay(base, state, address)
+  return redis.call("ZREM", base .. "waiting", address) + redis.call("ZREM", base .. "wanting", address)
+end
 
---- script trim
+-- The next slice; { "OK", 1 if there is more }.
 --- keys: base state
 --- args: given: int
 --- flags: allow-oom
--- The next slice; { "OK", 1 if there is more }.
-local fault, l = log.open()
-if fault then return fault end
-return { "OK", l and log.trim(l, clock.now(given)) or 0 }
+function script.trim(base, state, given)
+  local fault, l = log.open()
+  if fault then return fault end
+  return { "OK", l and log.trim(l, clock.now(given)) or 0 }
+end
 
---- script join
+-- A reader from the last so many messages on: 0 from now on, -1 all that are there. Who is a member stays where it is.
+-- { "OK", cursor, 1 if it is new } or { "GONE" }
 --- keys: base state
 --- args: producer: str, number: str, given: int, who: str, last: int
 --- flags: allow-oom
--- A reader from the last so many messages on: 0 from now on, -1 all that are there. Who is a member stays where it is.
--- { "OK", cursor, 1 if it is new } or { "GONE" }
-local fault, l = log.open()
-if fault then return fault end
-local past = repeated.answer(producer, number)
-if past then return past end
-if not l then return { "GONE" } end
-if log.is_member(who) then
-  local _, cursor = log.reader(who, "")
-  return repeated.keep(producer, number, { "OK", cursor, 0 })
+function script.join(base, state, producer, number, given, who, last)
+  local fault, l = log.open()
+  if fault then return fault end
+  local past = repeated.answer(producer, number)
+  if past then return past end
+  if not l then return { "GONE" } end
+  if log.is_member(who) then
+    local _, cursor = log.reader(who, "")
+    return repeated.keep(producer, number, { "OK", cursor, 0 })
+  end
+  local cursor = l.first - 1
+  if last >= 0 then cursor = math.max(cursor, l.top - last) end
+  redis.call("ZADD", base .. "readers", cursor, who)
+  return repeated.keep(producer, number, { "OK", cursor, 1 })
 end
-local cursor = l.first - 1
-if last >= 0 then cursor = math.max(cursor, l.top - last) end
-redis.call("ZADD", base .. "readers", cursor, who)
-return repeated.keep(producer, number, { "OK", cursor, 1 })
 
---- script leave
+-- A member with all its devices. The last one out frees everything. { "OK", 1 if it was a member, 1 if there is more to trim }
 --- keys: base state
 --- args: producer: str, number: str, given: int, who: str
 --- flags: allow-oom
--- A member with all its devices. The last one out frees everything. { "OK", 1 if it was a member, 1 if there is more to trim }
-local fault, l = log.open()
-if fault then return fault end
-local past = repeated.answer(producer, number)
-if past then return past end
-if not l or not log.is_member(who) then return repeated.keep(producer, number, { "OK", 0, 0 }) end
-local devices = log.devices(who)
-for i = 1, #devices do log.remove(log.name(who, devices[i])) end
-redis.call("HDEL", base .. "devices", who)
-local more = 0
-if redis.call("ZCARD", base .. "readers") == 0 then log.free() else more = log.trim(l, clock.now(given)) end
-return repeated.keep(producer, number, { "OK", 1, more })
+function script.leave(base, state, producer, number, given, who)
+  local fault, l = log.open()
+  if fault then return fault end
+  local past = repeated.answer(producer, number)
+  if past then return past end
+  if not l or not log.is_member(who) then return repeated.keep(producer, number, { "OK", 0, 0 }) end
+  local devices = log.devices(who)
+  for i = 1, #devices do log.remove(log.name(who, devices[i])) end
+  redis.call("HDEL", base .. "devices", who)
+  local more = 0
+  if redis.call("ZCARD", base .. "readers") == 0 then log.free() else more = log.trim(l, clock.now(given)) end
+  return repeated.keep(producer, number, { "OK", 1, more })
+end
 
---- script drop_device
+-- A device that is lost or sold reads no more; of the last one the member keeps the cursor. { "OK", 1 if it was there, more }
 --- keys: base state
 --- args: given: int, who: str, device: str
 --- flags: allow-oom
--- A device that is lost or sold reads no more; of the last one the member keeps the cursor. { "OK", 1 if it was there, more }
-local fault, l = log.open()
-if fault then return fault end
-if not l then return { "GONE" } end
-local name = log.name(who, device)
-local cursor = redis.call("ZSCORE", base .. "readers", name)
-if not cursor then return { "OK", 0, 0 } end
-local kept = {}
-for _, one in ipairs(log.devices(who)) do
-  if one ~= device then kept[#kept + 1] = one end
+function script.drop_device(base, state, given, who, device)
+  local fault, l = log.open()
+  if fault then return fault end
+  if not l then return { "GONE" } end
+  local name = log.name(who, device)
+  local cursor = redis.call("ZSCORE", base .. "readers", name)
+  if not cursor then return { "OK", 0, 0 } end
+  local kept = {}
+  for _, one in ipairs(log.devices(who)) do
+    if one ~= device then kept[#kept + 1] = one end
+  end
+  log.remove(name)
+  if #kept == 0 then redis.call("ZADD", base .. "readers", cursor, who) end
+  if #kept == 0 or (#kept == 1 and kept[1] == "") then
+    redis.call("HDEL", base .. "devices", who)
+  else
+    redis.call("HSET", base .. "devices", who, cmsgpack.pack(kept))
+  end
+  return { "OK", 1, log.trim(l, clock.now(given)) }
 end
-log.remove(name)
-if #kept == 0 then redis.call("ZADD", base .. "readers", cursor, who) end
-if #kept == 0 or (#kept == 1 and kept[1] == "") then
-  redis.call("HDEL", base .. "devices", who)
-else
-  redis.call("HSET", base .. "devices", who, cmsgpack.pack(kept))
-end
-return { "OK", 1, log.trim(l, clock.now(given)) }
 
---- script limit
+-- What to keep from now on. { "OK", 1 if there is more to trim } or { "GONE" }
 --- keys: base state
 --- args: given: int, make: int, messages: int, bytes: int, age_ms: int, refuse: int
--- What to keep from now on. { "OK", 1 if there is more to trim } or { "GONE" }
-local fault, l = log.open()
-if fault then return fault end
-if not l and make == 0 then return { "GONE" } end
-if not l then
-  log.make(messages, bytes, age_ms, refuse)
-  redis.call("ZADD", base .. "readers", 0, "")
-  return { "OK", 0 }
+function script.limit(base, state, given, make, messages, bytes, age_ms, refuse)
+  local fault, l = log.open()
+  if fault then return fault end
+  if not l and make == 0 then return { "GONE" } end
+  if not l then
+    log.make(messages, bytes, age_ms, refuse)
+    redis.call("ZADD", base .. "readers", 0, "")
+    return { "OK", 0 }
+  end
+  log.keep(messages, bytes, age_ms, refuse)
+  fault, l = log.open()
+  return { "OK", log.trim(l, clock.now(given)) }
 end
-log.keep(messages, bytes, age_ms, refuse)
-fault, l = log.open()
-return { "OK", log.trim(l, clock.now(given)) }
 
---- script delete
+-- { "OK", 1 if there was a log }
 --- keys: base state
 --- args: producer: str, number: str
 --- flags: allow-oom
--- { "OK", 1 if there was a log }
-local fault, l = log.open()
-if fault then return fault end
-local past = repeated.answer(producer, number)
-if past then return past end
-if l then log.free() end
-return repeated.keep(producer, number, { "OK", l and 1 or 0 })
+function script.delete(base, state, producer, number)
+  local fault, l = log.open()
+  if fault then return fault end
+  local past = repeated.answer(producer, number)
+  if past then return past end
+  if l then log.free() end
+  return repeated.keep(producer, number, { "OK", l and 1 or 0 })
+end
 
---- script look
+-- { "OK", now, top, first, bytes, how many readers, cursor or -1, seen or 0, first unclaimed or 0, claimed }. A device that never
+-- pulled is shown what it would begin with. `watch` 1: a reader that has read all is named to the next who sends.
 --- keys: base state
 --- args: given: int, who: str, device: str, watch: int
 --- flags: allow-oom
--- { "OK", now, top, first, bytes, how many readers, cursor or -1, seen or 0, first unclaimed or 0, claimed }. A device that never
--- pulled is shown what it would begin with. `watch` 1: a reader that has read all is named to the next who sends.
-local fault, l = log.open()
-if fault then return fault end
-if not l then return { "GONE" } end
-local name, cursor = log.reader(who, device)
-local answer = { "OK", clock.now(given), l.top, l.first, l.ended - l.begun, redis.call("ZCARD", base .. "readers") }
-if not cursor then
-  answer[7], answer[8], answer[9], answer[10] = -1, 0, 0, 0
+function script.look(base, state, given, who, device, watch)
+  local fault, l = log.open()
+  if fault then return fault end
+  if not l then return { "GONE" } end
+  local name, cursor = log.reader(who, device)
+  local answer = { "OK", clock.now(given), l.top, l.first, l.ended - l.begun, redis.call("ZCARD", base .. "readers") }
+  if not cursor then
+    answer[7], answer[8], answer[9], answer[10] = -1, 0, 0, 0
+    return answer
+  end
+  if watch == 1 and cursor >= l.top then redis.call("ZADD", base .. "watching", l.top, name) end
+  answer[7] = cursor
+  answer[8] = tonumber(redis.call("HGET", base .. "seen", name) or 0)
+  answer[9] = tonumber(redis.call("HGET", base .. "next", name) or 0)
+  answer[10] = answer[9] > 0 and redis.call("ZCARD", base .. "claimed:" .. name) or 0
   return answer
 end
-if watch == 1 and cursor >= l.top then redis.call("ZADD", base .. "watching", l.top, name) end
-answer[7] = cursor
-answer[8] = tonumber(redis.call("HGET", base .. "seen", name) or 0)
-answer[9] = tonumber(redis.call("HGET", base .. "next", name) or 0)
-answer[10] = answer[9] > 0 and redis.call("ZCARD", base .. "claimed:" .. name) or 0
-return answer
 
---- script roster
+-- { "OK", top, first, reader, cursor, seen or 0, … }, those furthest behind first; or { "GONE" }
 --- keys: base state
 --- args: offset: int, n: int
 --- flags: no-writes
--- { "OK", top, first, reader, cursor, seen or 0, … }, those furthest behind first; or { "GONE" }
-local fault, l = log.open()
-if fault then return fault end
-if not l then return { "GONE" } end
-local rows = redis.call("ZRANGE", base .. "readers", offset, offset + n - 1, "WITHSCORES")
-local answer = { "OK", l.top, l.first }
-for i = 1, #rows, 2 do
-  answer[#answer + 1] = rows[i]
-  answer[#answer + 1] = tonumber(rows[i + 1])
-  answer[#answer + 1] = tonumber(redis.call("HGET", base .. "seen", rows[i]) or 0)
+function script.roster(base, state, offset, n)
+  local fault, l = log.open()
+  if fault then return fault end
+  if not l then return { "GONE" } end
+  local rows = redis.call("ZRANGE", base .. "readers", offset, offset + n - 1, "WITHSCORES")
+  local answer = { "OK", l.top, l.first }
+  for i = 1, #rows, 2 do
+    answer[#answer + 1] = rows[i]
+    answer[#answer + 1] = tonumber(rows[i + 1])
+    answer[#answer + 1] = tonumber(redis.call("HGET", base .. "seen", rows[i]) or 0)
+  end
+  return answer
 end
-return answer
