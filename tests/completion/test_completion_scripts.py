@@ -35,7 +35,7 @@ def every_call() -> dict[str, tuple[Any, ...]]:
         "found": (LINE,),
         "enrol": (LINE, "u2", BOB),
         "confirm": (LINE, "u2", BOB),
-        "put_members": ("p", 1, LINE, 1, b"cy\0Cy"),
+        "put_members": (LINE, 1, b"cy\0Cy"),
         "drop_members": ("p", 1, LINE, 1, b"cy\0Cy"),
         "weigh_ids": (LINE, "u1", card("u1", accents=True), 5),
         "weigh_members": (LINE, members(ANN, "")[0], 3),

@@ -244,10 +244,10 @@ class ShardedShelf(Shelf):
             whole[self._shard(first)].append(first)
             for one in rest:
                 later[self._shard(one)].append(one)
-        changed = 0
+        changed, do = 0, self._do if script == "put_members" else self._do_numbered
         for shard in {**whole, **later}:
             here = whole[shard]
-            changed += yield from self._do_numbered(shard, script, len(here), *here, *later[shard])
+            changed += yield from do(shard, script, len(here), *here, *later[shard])
         return changed
 
     def name(self, id: str) -> Operation[str | None]:

@@ -272,8 +272,8 @@ end
 
 -- Members of other shards' ids come in; the first `n` under whole folds. Returns how many names are new.
 --- keys: base meta
---- args: producer: str, number: str, mine: str, n: int, these: *
-function script.put_members(base, meta, producer, number, mine, n, these, ...)
+--- args: mine: str, n: int, these: *
+function script.put_members(base, meta, mine, n, these, ...)
   local other = shape.other(mine)
   if other then return other end
   local s = entry.begin()

@@ -137,17 +137,17 @@ end
 --- uses: base meta
 function wake.appoint(now)
   local office = redis.call("HMGET", meta, "timekeeper", "deputy")
-  local timekeeper, till = office[1], nil
+  local timekeeper = office[1]
   if not timekeeper then
+    local till
     timekeeper, till = wake.latest(now)
     if not timekeeper then return end
     redis.call("HSET", meta, "timekeeper", timekeeper, "timekeeper_till", till)
     local event = wake.watch(now)
     if event >= 0 then wake.send(timekeeper, string.format("%d", event)) end
   end
-  local deputy = office[2]
-  if not deputy then
-    deputy, till = wake.latest(now, timekeeper)
+  if not office[2] then
+    local deputy, till = wake.latest(now, timekeeper)
     if not deputy then return end
     redis.call("HSET", meta, "deputy", deputy, "deputy_till", till)
     local event = wake.deputy_event(now)

@@ -48,7 +48,7 @@ function channel.reader(l, who)
   local cursor = redis.call("ZSCORE", base .. "readers", who)
   if cursor then return tonumber(cursor) end
   cursor = redis.call("ZSCORE", base .. "vanished", who)
-  if cursor and channel.ended(l) > 0 and l.first > l.top then return nil, "LATE", tonumber(cursor) end
+  if cursor and channel.ended() > 0 and l.first > l.top then return nil, "LATE", tonumber(cursor) end
   if cursor then
     redis.call("ZREM", base .. "vanished", who)
     redis.call("ZADD", base .. "readers", cursor, who)
@@ -85,9 +85,9 @@ function channel.part(who)
 end
 
 -- The number of the CLOSE, or 0.
---- (l: table) -> int
+--- () -> int
 --- uses: state
-function channel.ended(l)
+function channel.ended()
   return tonumber(redis.call("HGET", state, "end") or 0)
 end
 
@@ -152,7 +152,7 @@ end
 function channel.acknowledge(l, who, cursor, acked, now)
   if acked > cursor then
     redis.call("ZADD", base .. "readers", acked, who)
-    local last = channel.ended(l)
+    local last = channel.ended()
     if last > 0 and acked >= last then
       channel.over(l, who, now)
       return 0, true
@@ -269,7 +269,7 @@ function script.open(base, state, producer, number, given, limit, patience, rece
   if fault then return fault end
   local past = repeated.answer(producer, number)
   if past then return past end
-  local closed = l and channel.ended(l) > 0
+  local closed = l and channel.ended() > 0
   local left = closed and redis.call("ZCARD", base .. "readers") or 0
   if left > 0 then return { "CLOSED", left } end
   if #ARGV < receivers and not (l and channel.has_receivers()) then return { "STRANGER" } end
@@ -328,7 +328,7 @@ function script.put(base, state, producer, number, given, source, file, token, f
   local past = repeated.answer(producer, number)
   if past then return past end
   if not l then return { "GONE" } end
-  if channel.ended(l) > 0 then return { "CLOSED", redis.call("ZCARD", base .. "readers") } end
+  if channel.ended() > 0 then return { "CLOSED", redis.call("ZCARD", base .. "readers") } end
   local entry = redis.call("HGET", base .. "sources", source) or ""
   if fresh == "-" then
     local found = entry ~= "" and cmsgpack.unpack(entry) or { "", "" }
@@ -372,7 +372,7 @@ function script.await_space(base, state, given, size, address, stay_ms)
   local fault, l = log.open()
   if fault then return fault end
   local space = l and math.min(l.bytes, math.max(size, math.floor(l.bytes / 4)))
-  local full = l and channel.ended(l) == 0 and channel.lacking(l, space, clock.now(given))
+  local full = l and channel.ended() == 0 and channel.lacking(l, space, clock.now(given))
   log.wait("wanting", space or 0, address, full and stay_ms or 0)
   return full or { "OK", l and l.ended - l.begun or 0, "" }
 end
@@ -387,7 +387,7 @@ function script.close(base, state, producer, number, given)
   local past = repeated.answer(producer, number)
   if past then return past end
   if not l then return { "GONE" } end
-  if channel.ended(l) > 0 then return { "OK", 0 } end
+  if channel.ended() > 0 then return { "OK", 0 } end
   local now = clock.now(given)
   channel.append(l, now, "C", "")
   log.appended(l, now, false)
@@ -534,7 +534,7 @@ function script.join_channel(base, state, producer, number, given, who)
   if past then return past end
   if not l then return { "GONE" } end
   if channel.reader(l, who) then return { "OK", 0 } end
-  if channel.ended(l) > 0 then return { "CLOSED", redis.call("ZCARD", base .. "readers") } end
+  if channel.ended() > 0 then return { "CLOSED", redis.call("ZCARD", base .. "readers") } end
   channel.join(who, l.top, clock.now(given))
   return repeated.keep(producer, number, { "OK", 1 })
 end
@@ -552,7 +552,7 @@ function script.part(base, state, producer, number, given, who)
   if l then cursor, why = channel.reader(l, who) end
   if not cursor and why ~= "LATE" then return { "OK", 0, 0 } end
   local more = 0
-  if channel.ended(l) > 0 then
+  if channel.ended() > 0 then
     channel.over(l, who, now)
   else
     channel.part(who)
@@ -588,7 +588,7 @@ function script.channel(base, state, given)
   local sending = redis.call("HLEN", base .. "sources") - redis.call("ZCARD", base .. "sent_at")
   return {
     "OK", clock.now(given), l.top, l.first, l.ended - l.begun, l.bytes, tonumber(s[1] or 0), tonumber(s[2] or 0),
-    channel.ended(l), sending, rows,
+    channel.ended(), sending, rows,
   }
 end
 

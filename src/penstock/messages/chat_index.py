@@ -58,9 +58,8 @@ class Index:
 
     def news(self, since: bytes, address: str = "", stay: float = 0.0) -> RoundTrip[tuple[bytes, list[str]]]:
         """The chats that were hinted at since, and what to ask with next time."""
-        args = (self.clock.now_ms, since, address, int(stay * 1000))
-        return self._step("news", args, lambda reply: (reply[0], names(reply[1:])))
+        return self._step("news", (since, address, int(stay * 1000)), lambda reply: (reply[0], names(reply[1:])))
 
     def stay(self, address: str) -> RoundTrip[int]:
         """Who was at this address waits no more."""
-        return self._step("news", (self.clock.now_ms, b"+inf", address, 0), lambda _: 0)
+        return self._step("news", (b"+inf", address, 0), lambda _: 0)

@@ -81,9 +81,9 @@ end
 
 -- { the last hint's µs or `since`, chat, … }: hints since then. If there is none: told at `address` within `stay_ms`.
 --- keys: base mine
---- args: given: int, since: str, address: str, stay_ms: int
+--- args: since: str, address: str, stay_ms: int
 --- flags: allow-oom
-function script.news(base, mine, given, since, address, stay_ms)
+function script.news(base, mine, since, address, stay_ms)
   local found = redis.call("ZRANGE", base .. "news", "(" .. since, "+inf", "BYSCORE", "LIMIT", 0, 500, "WITHSCORES")
   local answer = { since }
   for i = 1, #found, 2 do

@@ -432,9 +432,9 @@ end
 -- A reader from the last so many messages on: 0 from now on, -1 all that are there. Who is a member stays where it is.
 -- { "OK", cursor, 1 if it is new } or { "GONE" }
 --- keys: base state
---- args: producer: str, number: str, given: int, who: str, last: int
+--- args: producer: str, number: str, who: str, last: int
 --- flags: allow-oom
-function script.join(base, state, producer, number, given, who, last)
+function script.join(base, state, producer, number, who, last)
   local fault, l = log.open()
   if fault then return fault end
   local past = repeated.answer(producer, number)

@@ -251,7 +251,7 @@ class Log:
         return self._step("trim", (self.clock.now_ms,), lambda reply: bool(reply[1]))
 
     def join(self, who: str, last: int) -> RoundTrip[int]:
-        return self._step("join", ("", "", self.clock.now_ms, who, last), lambda reply: int(reply[1]))
+        return self._step("join", ("", "", who, last), lambda reply: int(reply[1]))
 
     def leave(self, who: str) -> RoundTrip[tuple[bool, bool]]:
         args = ("", "", self.clock.now_ms, who)
