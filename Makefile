@@ -6,7 +6,7 @@ BIN := .venv/bin
 # uv takes an interpreter that is on the machine, and says so if none fits.
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help setup check test storm flood demo bench clean
+.PHONY: help setup check lua test storm flood demo bench clean
 
 help:  ## this list
 	@awk -F ':.*##  *' '/^[a-z]+:.*##/ { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ check: setup  ## format, lint, types, and the rules of the house
 	$(BIN)/mypy
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/pytest -q tests/test_layers.py tests/test_surface.py tests/test_docs.py tests/test_language.py
+
+lua: setup  ## valid Lua, no unknown global, nothing unused (needs luac and luacheck, or says that they are not there)
+	$(BIN)/python -m tests.lua.check
 
 test: check  ## check, then every test, three at a time, because they mostly wait (what fails so is tried again alone)
 	$(BIN)/pytest -q -n 3 --dist loadfile || $(BIN)/pytest -q --last-failed --last-failed-no-failures none

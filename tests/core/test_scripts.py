@@ -106,7 +106,9 @@ def test_a_function_may_call_itself():
 
 
 def test_a_name_in_a_comment_or_a_string_is_no_call():
-    script = """function script.s()\n  local t = { 'it\\'s lane.pop(1)', "kind.LANE" } -- lane.push(1)\n  return t\nend"""
+    script = (
+        """function script.s()\n  local t = { 'it\\'s lane.pop(1)', "kind.LANE" } -- lane.push(1)\n  return t\nend"""
+    )
     assert only(script, lane=LANE).source.splitlines()[1:] == [
         """local t = { 'it\\'s lane.pop(1)', "kind.LANE" }""",
         "return t",
@@ -168,7 +170,10 @@ def script(body: str, clauses: str = "", parameters: str = "") -> str:
         (script("return 1", "--- key: meta\n"), "queue.lua:2: s has a line that is not for a script: 'key: meta'"),
         (script("return 1", "--- (a: int)\n"), "queue.lua:2: s has a line that is not for a script"),
         (script("return 1", "--- uses: base\n"), "queue.lua:2: s has a line that is not for a script: 'base'"),
-        ("--- keys: base\nfunction lane.much(base)\n  return 1\nend", "queue.lua:2: lane.much has a line .* a function"),
+        (
+            "--- keys: base\nfunction lane.much(base)\n  return 1\nend",
+            "queue.lua:2: lane.much has a line .* a function",
+        ),
         ("--- adds one\nfunction lane.much()\n  return 1\nend", "queue.lua:2: lane.much .* form .name: type"),
         (script("return 1", "--- args: now\n", "now"), "queue.lua:2: s gives no type for now"),
         ("--- (a: int, b)\nfunction lane.much(a, b)\n  return 1\nend", "queue.lua:2: lane.much gives no type for b"),
@@ -183,7 +188,10 @@ def script(body: str, clauses: str = "", parameters: str = "") -> str:
         ("--- (b: int)\nfunction lane.much(a)\n  return 1\nend", "lane.much takes [(]a[)], .* say [(]b[)]"),
         ("function lane.much(a)\n  return 1\nend", "lane.much takes [(]a[)], but the lines above say [(][)]"),
         # --- names of the script ---
-        (script("return lane.pop(1)"), "queue.lua:1: s calls lane.pop, which uses turns: bind it as a key or an argument"),
+        (
+            script("return lane.pop(1)"),
+            "queue.lua:1: s calls lane.pop, which uses turns: bind it as a key or an argument",
+        ),
         (
             script("return lane.many()", "--- keys: turns\n", "turns")
             + "\n\nfunction lane.many()\n  return lane.pop(9)\nend",
