@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from valkey.exceptions import ResponseError
 
-from penstock.completion.bindings import DirectoryShape, Shelf, scripts
+from penstock.completion import bindings, contacts
+from penstock.completion.bindings import DirectoryShape, Shelf
 from penstock.completion.card import card, members
 from penstock.completion.keys import ComponentKeys
 from penstock.completion.name_rules import FORMAT
@@ -21,6 +22,7 @@ BASE = DECLARED[0]
 LINE = DirectoryShape().line
 ANN = card("Ann", accents=True)
 BOB = card("Bob", accents=True)
+SCRIPTS = contacts.scripts().scripts | bindings.scripts().scripts
 
 
 def every_call() -> dict[str, tuple[Any, ...]]:
@@ -50,11 +52,11 @@ def every_call() -> dict[str, tuple[Any, ...]]:
 
 
 def test_every_script_has_a_call_here():
-    assert every_call().keys() == scripts().scripts.keys()
+    assert every_call().keys() == SCRIPTS.keys()
 
 
 def step(name: str, *args: Any) -> RoundTrip[Any]:
-    return RoundTrip(scripts()[name], DECLARED, args or every_call()[name], lambda reply: reply)
+    return RoundTrip(SCRIPTS[name], DECLARED, args or every_call()[name], lambda reply: reply)
 
 
 def run(client: Any, name: str, *args: Any) -> Any:

@@ -32,8 +32,9 @@ GONE = b"\3"
 @cache
 def scripts() -> Library:
     return Library(
-        "core/batch.lua", "completion/card.lua", "completion/rank.lua", "core/repeated.lua", "completion/completion.lua"
-    )
+        "core/batch.lua", "core/repeated.lua",
+        "completion/shape.lua", "completion/card.lua", "completion/rank.lua", "completion/directory.lua",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

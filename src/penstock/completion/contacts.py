@@ -23,7 +23,7 @@ MOST = 10_000
 
 @cache
 def scripts() -> Library:
-    return Library("core/batch.lua", "completion/card.lua", "core/repeated.lua", "completion/completion.lua")
+    return Library("core/repeated.lua", "completion/shape.lua", "completion/contacts.lua")
 
 
 @dataclass(frozen=True)

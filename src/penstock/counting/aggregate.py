@@ -58,7 +58,7 @@ class Unsettled:
         return self.keys > MOST or self.lines > LINES
 
     def take(self) -> bytes:
-        """As `files.lua` has it; then it begins anew."""
+        """As `counts.lua` has it; then it begins anew."""
         packed = b""
         if self.lines or self._rows:
             packed = _pack((self.lines, self._bad, self._tables, self._rows))

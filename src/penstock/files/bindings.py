@@ -1,4 +1,4 @@
-"""The scripts of `files.lua` as round trips, and what they answer with."""
+"""The scripts of a channel as round trips, and what they answer with."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ RECORDS = 4
 
 @cache
 def scripts() -> Library:
-    return Library("core/repeated.lua", "core/wake.lua", "messages/log.lua", "messages/claim.lua", "files/files.lua")
+    return Library(
+        "core/repeated.lua", "core/wake.lua",
+        "messages/log.lua", "messages/readers.lua", "messages/claim.lua",
+        "files/channel.lua", "files/upload.lua", "files/download.lua", "files/counts.lua",
+    )  # fmt: skip
 
 
 class Entry(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the records of a channel of files hold (their order and life: `store/files.lua`).
+"""What the records of a channel of files hold (their order and life: `channel.lua`).
 
     BEGIN   Manifest            a file begins
     DATA    Header and bytes    a block of it

@@ -40,7 +40,7 @@ class Stream(Generic[T]):
         raise NotImplementedError
 
     def along(self, counted: Callable[[], bytes]) -> None:
-        """What is settled is settled together with these counts, as `files.lua` has them, or not at all."""
+        """What is settled is settled together with these counts, as `counts.lua` has them, or not at all."""
         self._counted = counted
 
     @verb

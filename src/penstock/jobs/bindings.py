@@ -1,4 +1,4 @@
-"""The scripts of `queue.lua` as round trips: argument order and reply shapes stand here and nowhere else."""
+"""The scripts of a queue as round trips: argument order and reply shapes stand here and nowhere else."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ def scripts() -> Library:
         "core/wake.lua",
         "jobs/job.lua",
         "jobs/queue.lua",
+        "jobs/dead_letters.lua",
+        "jobs/inspect.lua",
     )
 
 

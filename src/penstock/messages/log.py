@@ -42,7 +42,9 @@ LOT = 500
 
 @cache
 def scripts() -> Library:
-    return Library("core/repeated.lua", "core/wake.lua", "messages/log.lua", "messages/claim.lua")
+    return Library(
+        "core/repeated.lua", "core/wake.lua", "messages/log.lua", "messages/readers.lua", "messages/claim.lua"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +225,8 @@ class Log:
         self, who: str, device: str = "", *, limit: int, acked: int = 0, after: int = 0, room: int = ROOM,
         address: str = "", stay: float = 0.0, watch: bool = False,
     ) -> RoundTrip[Pulled]:  # fmt: skip
-        args = (
-            self.clock.now_ms, who, device, acked, after, limit, room, address, int(stay * 1000), int(watch),
-        )  # fmt: skip
+        ms = int(stay * 1000)
+        args = (self.clock.now_ms, who, device, acked, after, limit, room, address, ms, int(watch))
 
         def read(reply: Sequence[Any]) -> Pulled:
             _, top, first, cursor, more, told, *rows = reply
@@ -254,8 +255,7 @@ class Log:
         return self._step("join", ("", "", who, last), lambda reply: int(reply[1]))
 
     def leave(self, who: str) -> RoundTrip[tuple[bool, bool]]:
-        args = ("", "", self.clock.now_ms, who)
-        return self._step("leave", args, lambda reply: (bool(reply[1]), bool(reply[2])))
+        return self._step("leave", ("", "", self.clock.now_ms, who), lambda reply: (bool(reply[1]), bool(reply[2])))
 
     def drop_device(self, who: str, device: str) -> RoundTrip[tuple[bool, bool]]:
         args = (self.clock.now_ms, who, device)

@@ -1,0 +1,74 @@
+-- The scripts of contacts: the last contacts of a user.
+--
+-- Nobody but a script writes these keys, and a script that only looks says `no-writes`. All of one instance are in one
+-- slot, made from the declared prefix `base` (`{penstock:contacts:user:17}:`), which itself never exists (see
+-- queue.lua); `meta` is declared as well.
+--
+--   meta         HASH    shape (shape.lua), seq
+--   recent       LIST    cards (card.lua), the last one first             by recency
+--   often        ZSET    card -> uses * 2^32 + number of the last one     by frequency
+--   producer: (repeated)
+
+-- The contact comes first; of more than `most` the last go.
+--- keys: base meta
+--- args: mine: str, most: int, card: str
+function script.touch_recent(base, meta, mine, most, card)
+  local other = shape.other(mine)
+  if other then return other end
+  redis.call("HSET", meta, "shape", mine)
+  redis.call("LREM", base .. "recent", 0, card)
+  redis.call("LPUSH", base .. "recent", card)
+  redis.call("LTRIM", base .. "recent", 0, most - 1)
+  return 1
+end
+
+-- One use more. Of more than `most` those used least go, but never the one in hand: else none could ever come in.
+--- keys: base meta
+--- args: producer: str, number: str, mine: str, most: int, card: str
+function script.touch_often(base, meta, producer, number, mine, most, card)
+  local other = shape.other(mine)
+  if other then return other end
+  local past = repeated.answer(producer, number)
+  if past then return past end
+  local key = base .. "often"
+  local before = tonumber(redis.call("ZSCORE", key, card))
+  local uses = before and math.floor(before / 4294967296) or 0
+  redis.call("HSET", meta, "shape", mine)
+  local seq = redis.call("HINCRBY", meta, "seq", 1)
+  if not before then redis.call("ZREMRANGEBYRANK", key, 0, -most) end
+  redis.call("ZADD", key, math.min(uses + 1, 1048575) * 4294967296 + seq, card)
+  return repeated.keep(producer, number, 1)
+end
+
+-- Returns 1 if it was there. The last one takes all keys along.
+--- keys: base meta
+--- args: producer: str, number: str, mine: str, card: str
+--- flags: allow-oom
+function script.untouch(base, meta, producer, number, mine, card)
+  local other = shape.other(mine)
+  if other then return other end
+  local past = repeated.answer(producer, number)
+  if past then return past end
+  local gone = redis.call("LREM", base .. "recent", 0, card) + redis.call("ZREM", base .. "often", card)
+  if redis.call("EXISTS", base .. "recent", base .. "often") == 0 then redis.call("DEL", meta) end
+  return repeated.keep(producer, number, gone)
+end
+
+-- Contacts whose fold begins so, best first, of a thousand from `offset` on. Returns { next offset or -1, card, … }
+--- keys: base meta
+--- args: mine: str, prefix: str, offset: int, limit: int
+--- flags: no-writes
+function script.contacts(base, meta, mine, prefix, offset, limit)
+  local other = shape.other(mine)
+  if other then return other end
+  local cards = redis.call("LRANGE", base .. "recent", offset, offset + 999)
+  if #cards == 0 then cards = redis.call("ZRANGE", base .. "often", offset, offset + 999, "REV") end
+  local reply, size = { #cards == 1000 and offset + 1000 or -1 }, #prefix
+  for i = 1, #cards do
+    if #reply > limit then break end
+    if size == 0 or string.sub(string.find(cards[i], "\0", 1, true) and cards[i] or string.lower(cards[i]), 1, size) == prefix then
+      reply[#reply + 1] = cards[i]
+    end
+  end
+  return reply
+end

@@ -1,0 +1,101 @@
+-- Scripts of a sender: a file's records are put into the channel (channel.lua).
+
+-- The answer to who wants so much space where there is less, though receivers were passed over.
+--- (l: table, space: int, now: int) -> table | nil
+--- uses: base state
+function channel.lacking(l, space, now)
+  local low = redis.call("ZRANGE", base .. "readers", 0, 0)[1] or ""
+  if l.ended - l.begun + space <= l.bytes then return nil end
+  local left = channel.pass_over(l, now, space)
+  if l.ended - l.begun + space > l.bytes then return { "FULL", left, l.ended - l.begun, low } end
+end
+
+-- What is known of these: { "OK", { entry or "", … } }
+--- keys: base state
+--- args: sources: *
+--- flags: no-writes
+function script.known(base, state, sources, ...)
+  local fault = log.open()
+  if fault then return fault end
+  local answer = {}
+  for i = sources, #ARGV do answer[#answer + 1] = redis.call("HGET", base .. "sources", ARGV[i]) or "" end
+  return { "OK", answer }
+end
+
+-- Go on with a file that another process began: that one is refused from now on. { "OK", entry } or { "TAKEN" } if it is over
+--- keys: base state
+--- args: source: str, file: str, token: str
+--- flags: allow-oom
+function script.take_source(base, state, source, file, token)
+  local fault = log.open()
+  if fault then return fault end
+  local entry = redis.call("HGET", base .. "sources", source)
+  if not entry then return { "TAKEN" } end
+  local found = cmsgpack.unpack(entry)
+  if found[2] ~= file then return { "TAKEN" } end
+  found[1] = token
+  redis.call("HSET", base .. "sources", source, cmsgpack.pack(found))
+  return { "OK", cmsgpack.pack(found) }
+end
+
+-- Records as kind, body, …; all of them or none. `fresh`: if the file begins here, what is known at `place` ("" nothing), "-" if it
+-- goes on. `ending`: what is remembered of it, at `place`, when it ends here; "" if it does not, "-" if nothing is.
+-- { "OK", bytes there, slowest receiver }, { "FULL", ms after which to try again or -1, bytes there, slowest receiver } or
+-- { "GONE" | "CLOSED" | "TAKEN" | "LARGE" | "STRANGER" }
+--- keys: base state
+--- args: producer: str, number: str, given: int, source: str, file: str, token: str, fresh: str, mark: str, place: str
+--- args: ending: str, rest: *
+function script.put(base, state, producer, number, given, source, file, token, fresh, mark, place, ending, rest, ...)
+  local fault, l = log.open()
+  if fault then return fault end
+  local past = repeated.answer(producer, number)
+  if past then return past end
+  if not l then return { "GONE" } end
+  if channel.ended() > 0 then return { "CLOSED", redis.call("ZCARD", base .. "readers") } end
+  local entry = redis.call("HGET", base .. "sources", source) or ""
+  if fresh == "-" then
+    local found = entry ~= "" and cmsgpack.unpack(entry) or { "", "" }
+    if found[1] ~= token or found[2] ~= file then return { "TAKEN" } end
+  elseif entry ~= "" or (redis.call("HGET", base .. "sources", place) or "") ~= fresh then
+    return { "TAKEN" }
+  end
+  if not channel.has_receivers() then return { "STRANGER" } end
+  local size, now = 0, clock.now(given)
+  for i = rest, #ARGV, 2 do size = size + log.size(ARGV[i] .. file, ARGV[i + 1]) end
+  if size > l.bytes then return { "LARGE" } end
+  local full = channel.lacking(l, size, now)
+  if full then return full end
+  for i = rest, #ARGV, 2 do channel.append(l, now, ARGV[i] .. file, ARGV[i + 1]) end
+  log.appended(l, now, false)
+  if l.ended - l.begun > tonumber(redis.call("HGET", state, "peak") or 0) then redis.call("HSET", state, "peak", l.ended - l.begun) end
+  if ending == "" then
+    redis.call("HSET", base .. "sources", source, cmsgpack.pack({ token, file, mark, "" }))
+  else
+    redis.call("HDEL", base .. "sources", source)
+  end
+  if ending ~= "" and ending ~= "-" then
+    redis.call("HSET", base .. "sources", place, cmsgpack.pack({ "", "", mark, ending }))
+    redis.call("ZADD", base .. "sent_at", now, place)
+    local old = redis.call("ZRANGE", base .. "sent_at", 0, -10001)
+    for i = 1, #old do
+      redis.call("ZREM", base .. "sent_at", old[i])
+      redis.call("HDEL", base .. "sources", old[i])
+    end
+  end
+  log.ring(l, now)
+  return repeated.keep(producer, number, { "OK", l.ended - l.begun, redis.call("ZRANGE", base .. "readers", 0, 0)[1] or "" })
+end
+
+-- For who was refused: told at `address` when there is space for this, and for a quarter of all: else it would be refused, and
+-- send in vain, at every megabyte. Answers as `put`.
+--- keys: base state
+--- args: given: int, size: int, address: str, stay_ms: int
+--- flags: allow-oom
+function script.await_space(base, state, given, size, address, stay_ms)
+  local fault, l = log.open()
+  if fault then return fault end
+  local space = l and math.min(l.bytes, math.max(size, math.floor(l.bytes / 4)))
+  local full = l and channel.ended() == 0 and channel.lacking(l, space, clock.now(given))
+  log.wait("wanting", space or 0, address, full and stay_ms or 0)
+  return full or { "OK", l and l.ended - l.begun or 0, "" }
+end
