@@ -120,6 +120,33 @@ def test_a_signature_may_go_on_in_a_new_line():
     assert "local function lane_a(a, b)" in only("function script.s()\n  return lane.a(3, '')\nend", lane=lane).source
 
 
+def test_an_inline_function_is_an_expression_in_the_place_of_its_call():
+    lane = """\
+place = { ID = 13 }
+--- (token: str) -> str
+--- inline
+function token.id(token)
+  return string.sub(token, place.ID) -- behind the claim
+end
+
+--- (a: int, b: int) -> int
+--- inline
+function token.sum(a, b)
+  return "b" .. a + b.b
+end
+"""
+    script = """\
+function script.s()
+  local ids = { token.id(tokens[i]), token.id(token.id("a,)")) }
+  return token.sum(1 + 2, token.id(f(x, { y, "(" }))), ids
+end
+"""
+    assert only(script, lane=lane).source.splitlines()[1:] == [
+        """local ids = { (string.sub(tokens[i], 13)), (string.sub(((string.sub(("a,)"), 13))), 13)) }""",
+        """return ("b" .. (1 + 2) + ((string.sub((f(x, { y, "(" })), 13))).b), ids""",
+    ]
+
+
 def test_the_servers_own_names_stay():
     script = "function script.s()\n  redis.log(redis.LOG_WARNING, struct.pack('B', 1))\nend"
     assert only(script).source.splitlines()[1] == "redis.log(redis.LOG_WARNING, struct.pack('B', 1))"
@@ -135,6 +162,9 @@ def test_constants_have_the_type_that_they_were_written_with():
 
 def script(body: str, clauses: str = "", parameters: str = "") -> str:
     return f"{clauses}function script.s({parameters})\n  {body}\nend"
+
+
+INLINE = "--- (a: int) -> int\n--- inline\nfunction lane.half(a)\n  {}\nend"
 
 
 @pytest.mark.parametrize(
@@ -161,6 +191,7 @@ def script(body: str, clauses: str = "", parameters: str = "") -> str:
         # --- names ---
         (f"{script('return 1')}\n\n{script('return 2')}", "queue.lua:5: s is there twice"),
         ("function lane.pop()\n  return 1\nend", "queue.lua:1: lane.pop is there twice"),
+        (script("return lain.push(1)"), "queue.lua:1: s calls lain.push, which does not exist"),
         (script("return lane.psuh(1)"), "queue.lua:1: s calls lane.psuh, which does not exist"),
         (
             script("return a.b()") + "\nfunction a.b()\n  a.c()\nend\nfunction a.c()\n  a.b()\nend",
@@ -187,6 +218,20 @@ def script(body: str, clauses: str = "", parameters: str = "") -> str:
         (script("return 1", "", "a"), "takes [(]a[)], but the lines above say [(][)]"),
         ("--- (b: int)\nfunction lane.much(a)\n  return 1\nend", "lane.much takes [(]a[)], .* say [(]b[)]"),
         ("function lane.much(a)\n  return 1\nend", "lane.much takes [(]a[)], but the lines above say [(][)]"),
+        # --- inline functions ---
+        (INLINE.format("return a + a"), "queue.lua:3: lane.half is inline: it has to use a exactly once"),
+        (INLINE.format("return 1"), "lane.half is inline: it has to use a exactly once"),
+        (INLINE.format("return 'a'"), "lane.half is inline: it has to use a exactly once"),
+        (INLINE.format("local b = a"), "lane.half is inline: it can only be one `return`"),
+        (INLINE.format("return 1 +\n a"), "lane.half is inline: it can only be one `return`"),
+        (INLINE.format("return lane.cost(a)"), "lane.half is inline: .* call none of our functions"),
+        (INLINE.format("return lane.half(a)"), "lane.half is inline: .* call none of our functions"),
+        (
+            INLINE.format("return a") + "\n\n" + script("return lane.half(1, 2)"),
+            "calls lane.half with 2 arguments, not 1",
+        ),
+        (INLINE.format("return a") + "\n\n" + script("return lane.half()"), "calls lane.half with 0 arguments, not 1"),
+        (script("return 1", "--- inline\n"), "queue.lua:2: s has a line that is not for a script: 'inline'"),
         # --- names of the script ---
         (
             script("return lane.pop(1)"),

@@ -42,7 +42,7 @@ def test_a_file_without_a_fault_has_none():
         ("return now", "return 0", "script push: (W211) unused variable 'now': local now = tonumber(ARGV[1])"),
         ("return now", "local n = 1\n  return now", "script push: (W211) unused variable 'n'"),
         ("return now", "n = now\n  return n", "script push: (W111) setting non-standard global variable 'n'"),
-        ("return now", "return io.open(now)", "script push: (W113) accessing undefined variable 'io'"),
+        ("return now", "return require(now)", "script push: (W113) accessing undefined variable 'require'"),
         (", entry)\nend", ", 1)\nend", "function lane.push: (W212) unused argument 'entry'"),
         ('base .. "lane:"', '"lane:"', "function lane.key: (W211) unused variable 'base'"),
         ('"lane:" .. t', "meta .. t", "function lane.key: (W113) accessing undefined variable 'meta'"),

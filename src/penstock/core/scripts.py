@@ -23,6 +23,9 @@ constants, functions and scripts, in any order; each starts in the first column 
 A *function* is called by its name, noun.verb. Its `---` lines give the types of its parameters, and the names of its
 script that it uses, directly or through another function.
 
+`--- inline` above a function that is one `return` puts its expression in the place of each call: a name that
+costs nothing.
+
 A *script* takes its keys, then its arguments. An `int` arrives as a number and a `str` as it was sent; `*` names the
 index in ARGV of the first of any number of values, for which `...` stands in the parameters. A clause may be repeated
 to continue in a new line.
@@ -44,6 +47,7 @@ from graphlib import CycleError, TopologicalSorter
 from pkgutil import get_data
 from typing import TypeAlias
 
+_STRING = r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
 # A function or a script, with the comment right above it.
 _SECTION = re.compile(
     r"^(?P<above>(?:--.*\n)*)function (?P<noun>\w+)\.(?P<verb>\w+)\((?P<parameters>.*)\)\n"
@@ -56,13 +60,12 @@ _TABLE = re.compile(r"(?P<noun>[a-z_]+) = \{(?P<fields>[^}]*)\}")
 _FIELD = re.compile(r"""(?:\s|--.*\n)*([A-Z][A-Z\d_]*) = ("[^"\\\n]*"|-?\d+(?:\.\d+)?) *(?:,|$)(?:[ \t]*--.*)?""")
 _BLANKS = re.compile(r"^[ \t]*(?:--.*)?\n|^[ \t]+", re.MULTILINE)
 # noun.CONSTANT, or noun.verb before a parenthesis. Comments and strings are matched first: a name in them is none.
-_NAME = re.compile(
-    r"""[ \t]*--[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
-    r"""|(?<![\w.:])([a-z_]+)\.(?:([A-Z][A-Z\d_]*)\b|(\w+)(?=\s*\())"""
-)
+_NAME = re.compile(rf"[ \t]*--[^\n]*|{_STRING}|(?<![\w.:])([a-z_]+)\.(?:([A-Z][A-Z\d_]*)\b|(\w+)(?=\s*\())")
+_PUNCTUATION = re.compile(rf"{_STRING}|[](){{}}[,]")
+_PLAIN = re.compile(r"[\w.]+(?:\[[^][]*\])?\Z")
 _LONG_BRACKET = re.compile(r"\[=*\[")
 _BINDING = {"int": "tonumber(ARGV[{0}])", "str": "ARGV[{0}]", "*": "{0}"}
-_OF_THE_SERVER = {"redis", "server", "cjson"}
+_LIBRARIES = {"string", "table", "math", "bit", "struct", "cmsgpack", "cjson", "redis", "server", "os"}
 
 Literal: TypeAlias = str | int | float
 
@@ -136,6 +139,7 @@ class Section:
     args: Sequence[tuple[str, str]] = ()
     flags: Sequence[str] = ()
     uses: Sequence[str] = ()
+    is_inline: bool = False
     code: str = ""
     calls: dict[str, None] = field(default_factory=dict)
 
@@ -174,9 +178,8 @@ def linked(texts: Mapping[str, str]) -> list[Section]:
                 raise _fault(file, text, at, f"{noun}.{name} is there twice")
             literals[f"{noun}.{name}"] = literal
     functions = {name: section for name, section in sections.items() if not section.is_script}
-    nouns = {name.partition(".")[0] for name in functions}
-    for section in sections.values():
-        _resolve(section, nouns, functions, literals)
+    for section in sorted(sections.values(), key=lambda section: not section.is_inline):
+        _resolve(section, functions, literals)
         _check_uses(section, functions)
     try:
         # Lua knows a local only below its definition.
@@ -254,6 +257,9 @@ def _section(file: str, match: re.Match[str]) -> Section:
     section = Section(file, match, match["parameters"].replace(",", " ").split())
     clauses: dict[str, str] = {}
     for clause, text in _CLAUSE.findall(match["above"]):
+        if text == "inline" and not section.is_script:
+            section.is_inline = True
+            continue
         joint = "," if clause else " "  # a signature continues in the middle
         clauses[clause] = f"{clauses[clause]}{joint}{text}" if clause in clauses else text
     of, others = ("script", {"", "uses"}) if section.is_script else ("function", {"keys", "args", "flags"})
@@ -294,7 +300,7 @@ def _typed(section: Section, text: str) -> list[tuple[str, str]]:
 # --- linking ---
 
 
-def _resolve(section: Section, nouns: set[str], functions: Mapping[str, Section], literals: Mapping[str, str]) -> None:
+def _resolve(section: Section, functions: Mapping[str, Section], literals: Mapping[str, str]) -> None:
     """Put locals for functions, and literals for constants."""
 
     def resolved(found: re.Match[str]) -> str:
@@ -303,18 +309,71 @@ def _resolve(section: Section, nouns: set[str], functions: Mapping[str, Section]
             return found[0] if found[0][0] in "\"'" else ""  # a string, or a comment behind code
         name = f"{noun}.{constant or verb}"
         if constant:
-            if name not in literals and noun not in _OF_THE_SERVER:
+            if name not in literals and noun not in _LIBRARIES:
                 raise section.fault(f"names the constant {name}, which does not exist")
             return literals.get(name, name)
-        if noun not in nouns:  # of Lua or of the server
+        if noun in _LIBRARIES:
             return name
         if name not in functions:
             raise section.fault(f"calls {name}, which does not exist")
-        if name != section.name:
+        if functions[name].is_inline:
+            inlined[functions[name].local] = functions[name]
+        elif name != section.name:
             section.calls[name] = None
         return functions[name].local
 
+    inlined: dict[str, Section] = {}
     section.code = _NAME.sub(resolved, _BLANKS.sub("", section.match["body"])).rstrip()
+    if section.is_inline:
+        _check_inline(section, inlined)
+    elif inlined:
+        section.code = _inline(section, inlined)
+
+
+def _check_inline(function: Section, inlined: Mapping[str, Section]) -> None:
+    keyword, _, expression = function.code.partition(" ")
+    if keyword != "return" or "\n" in expression or function.calls or inlined:
+        raise function.fault("is inline: it can only be one `return` in one line, and call none of our functions")
+    names = [found[1] for found in re.finditer(rf"{_STRING}|(?<![\w.:])(\w+)", expression)]
+    if wrong := [name for name in function.parameters if names.count(name) != 1]:
+        raise function.fault(f"is inline: it has to use {' and '.join(wrong)} exactly once")
+
+
+def _inline(section: Section, functions: Mapping[str, Section]) -> str:
+    """The section's code with expressions in place of calls; the last comes first, so arguments before their call."""
+    code = section.code
+    for call in reversed([*re.finditer(rf"{_STRING}|\b({'|'.join(functions)})\(", code)]):
+        if call[1] is None:
+            continue
+        function, (arguments, end) = functions[call[1]], _arguments(code, call.end())
+        if len(arguments) != len(function.parameters):
+            raise section.fault(
+                f"calls {function.name} with {len(arguments)} arguments, not {len(function.parameters)}"
+            )
+        values = dict(zip(function.parameters, arguments, strict=True))
+        expression = re.sub(
+            rf"{_STRING}|(?<![\w.:])(\w+)",
+            lambda found, values=values: values.get(found[1], found[0]),  # type: ignore[misc]
+            function.code.removeprefix("return "),
+        )
+        code = f"{code[: call.start()]}({expression}){code[end:]}"
+    return code
+
+
+def _arguments(code: str, at: int) -> tuple[list[str], int]:
+    """The arguments of the call whose parenthesis opens before `at`, and where the call ends."""
+    found, depth = [], 0
+    for sign in _PUNCTUATION.finditer(code, at):
+        if sign[0] in "({[":
+            depth += 1
+        elif sign[0] in "]})" and depth:
+            depth -= 1
+        elif sign[0] in ",)" and not depth:
+            found.append(code[at : sign.start()].strip())
+            at = sign.end()
+            if sign[0] == ")":
+                break
+    return [arg if _PLAIN.match(arg) else f"({arg})" for arg in found if arg], at
 
 
 def _check_uses(section: Section, functions: Mapping[str, Section]) -> None:
