@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_layers import FLOORS
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("docs", "examples", "benchmarks", "src", "tests")
 DOCUMENTS = [*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))]
@@ -62,6 +64,13 @@ def promises_made_twice(text: str) -> list[str]:
     """Two rows of one promise, as a merge leaves them, drift apart."""
     names = [row.split("|")[1].strip() for row in _rows(text)]
     return sorted({name for name in names if names.count(name) > 1})
+
+
+def drawn_floors(text: str) -> list[set[str]]:
+    """The floors of the first indented block below the heading Layout, top first."""
+    layout = text.partition("## Layout")[2]
+    block = re.search(r"(?:^ {4}\S.*\n)+", layout, re.MULTILINE)
+    return [set(line.strip().split(", ")) for line in block[0].splitlines()] if block else []
 
 
 def _rows(text: str) -> Iterator[str]:
@@ -124,7 +133,16 @@ def test_every_promise_is_made_once():
     assert promises_made_twice(GUARANTEES.read_text("utf-8")) == []
 
 
+def test_the_floors_are_drawn_as_they_are_held():
+    assert drawn_floors((ROOT / "CONTRIBUTING.md").read_text("utf-8")) == FLOORS[-2::-1]
+
+
 # --- documents with faults ---
+
+
+def test_floors_are_read_from_the_drawing():
+    text = "    not these\n## Layout\n\nProse:\n\n    cli\n    web, bench\n\nMore.\n\n    not this\n"
+    assert drawn_floors(text) == [{"cli"}, {"web", "bench"}]
 
 
 def test_a_broken_link_is_found(tmp_path: Path):

@@ -29,7 +29,6 @@ RETIRED = {
     r"\bgo(?:es|ing)? on\b|\bwent on\b|\bgone on\b": "continue, resume",
     r"\b(?:is|are|was|were) none\b": "does not exist, has no …",
     r"\b(?:lie|lies|lay|lying) (?:down|still|there)\b": "register as idle, wait",
-    r"\brises?\b|\brose\b": "deregister, increase",
     r"\bmourn\w*|\bblameless\b|\bexhume\w*|\bgraves?\b|\bstrangers?\b": "the glossary's word",
     r"\b(?:look|looks|looked|looking) in\b": "inspect",
     r"\b(?:bring|brings|brought|come|comes|came|take|takes|took) along\b": "include, carry",
@@ -93,8 +92,6 @@ NOT_YET = {
     "examples",
     "benchmarks",
     "docs",
-    "README.md",
-    "CONTRIBUTING.md",
 }
 
 
