@@ -24,8 +24,8 @@ from statistics import median
 
 from penstock import Penstock, PenstockError, __version__
 from penstock.bench.placement import placed
-from penstock.ops.raw_client import library_client
-from penstock.testing.server import temporary_server
+from penstock.ops.raw_client import raw_client
+from penstock.testing import TemporaryServer
 
 HERE = Path(__file__).parent
 PEERS = ("penstock", "dramatiq", "huey", "saq", "arq", "rq")
@@ -58,10 +58,10 @@ def main():
     chosen = [name for name in asked.peers or PEERS if find_spec(name)]
     rows = {name: [] for name in chosen}
     with (
-        temporary_server(None, "peers") as place,
-        placed(asked.pin, place),
-        Penstock(place.address) as app,
-        library_client(app) as server,
+        TemporaryServer() as own,
+        placed(asked.pin, own),
+        Penstock(own.address) as app,
+        raw_client(app) as server,
     ):
         url = open_a_port(server)
         for _ in range(asked.rounds):  # round by round, so that a busy minute of the machine hits all of them

@@ -6,6 +6,7 @@ of WATCH, read, MULTI that needs no library. The table tells purchases a second,
     python examples/market.py
 """
 
+import contextlib
 import os
 import random
 import threading
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 import valkey
 
 from penstock import Penstock, TransactionRefused
-from penstock.testing.server import temporary_server
+from penstock.testing import TemporaryServer
 
 SELLERS, BUYERS, GOODS, FUNDS = 4, 8, 200, 1_000
 
@@ -131,8 +132,10 @@ class Market:
 
 
 def main() -> None:
-    with temporary_server(os.environ.get("PENSTOCK_URL"), "market") as place, Penstock(place.address) as app:
-        client = valkey.from_url(place.address)
+    with contextlib.ExitStack() as stack:
+        address = os.environ.get("PENSTOCK_URL") or stack.enter_context(TemporaryServer()).address
+        app = stack.enter_context(Penstock(address))
+        client = stack.enter_context(contextlib.closing(valkey.from_url(address)))
         market = Market(app, client)
         print(f"{GOODS} goods, {BUYERS} buyers at once   purchases/s   looked again")
         for name, buy in (
@@ -144,7 +147,6 @@ def main() -> None:
             market.check()
             print(f"{name:32}{rate:10,.0f}{market.retries:15,}")
         market.close()
-        client.close()
 
 
 if __name__ == "__main__":

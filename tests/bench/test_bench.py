@@ -23,8 +23,8 @@ from penstock.bench.topics.locks import contention
 from penstock.bench.usage import Usage, cpu_seconds
 from penstock.bench.workers import workers
 from penstock.cli.exits import Exit
-from penstock.ops.raw_client import library_client
-from penstock.testing.server import Place
+from penstock.ops.raw_client import raw_client
+from penstock.testing.server import ServerInUse
 from tests.servers import Server, eventually
 
 # --- figures ---
@@ -116,10 +116,10 @@ def test_a_worker_that_ends_is_told_with_its_words():
 
 
 def test_what_is_not_the_servers_fault_is_not_called_so(stand: Stand, server: Server):
-    with pytest.raises(ZeroDivisionError), library_client(stand.app):
+    with pytest.raises(ZeroDivisionError), raw_client(stand.app):
         _ = 1 / 0
     server.kill()
-    with pytest.raises(ServerUnavailable, match="lost the server"), library_client(stand.app) as client:
+    with pytest.raises(ServerUnavailable, match="lost the server"), raw_client(stand.app) as client:
         client.ping()
     server.start()
 
@@ -130,7 +130,7 @@ def test_a_placement_ends_with_its_run(server: Server, pin: Pin):
     before = os.sched_getaffinity(0)
     if len(before) < 2:
         pytest.skip("one CPU only")
-    with placed(pin, Place(server.address, server.pid)):
+    with placed(pin, ServerInUse(server.address, server.pid)):
         ours, its = os.sched_getaffinity(0), os.sched_getaffinity(server.pid)
         assert (len(ours), len(its), ours == its) == (1, 1, pin == "same")
     assert os.sched_getaffinity(0) == os.sched_getaffinity(server.pid) == before

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from penstock.errors import ConfigurationError
-from penstock.testing.server import Place
+from penstock.testing.server import ServerInUse
 
 Pin: TypeAlias = Literal["same", "split", "free"]
 
 
 @contextlib.contextmanager
-def placed(pin: Pin, server: Place) -> Iterator[None]:
+def placed(pin: Pin, server: ServerInUse) -> Iterator[None]:
     """Pin the server and this process, and so all that it starts; afterwards both may run anywhere again."""
     if pin == "free":
         yield

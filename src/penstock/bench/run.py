@@ -18,10 +18,10 @@ from penstock.bench.stand import Pace, Stand
 from penstock.bench.topic import Scenario, load_topic
 from penstock.core.ids import mint_id
 from penstock.errors import ConfigurationError
-from penstock.ops.raw_client import keep_nothing, library_client
+from penstock.ops.raw_client import disable_persistence, raw_client
 from penstock.settings import Settings
 from penstock.terminal.signals import interrupted_by, undisturbed
-from penstock.testing.server import temporary_server
+from penstock.testing.server import given_or_temporary_server
 
 PREFIX = "penstock-bench"
 
@@ -91,16 +91,16 @@ def bench(order: Order) -> Iterator[Run]:
         raise ConfigurationError("--aof is for the bench's own server; the one at that address stays as it is set up")
     with (
         interrupted_by(signal.SIGTERM, signal.SIGHUP),
-        temporary_server(order.url, "bench") as place,
-        placed(order.pin, place),
-        Penstock(place.address, prefix=f"{PREFIX}-{mint_id()}", settings=Settings(give_up_after=5)) as app,
+        given_or_temporary_server(order.url) as server,
+        placed(order.pin, server),
+        Penstock(server.address, prefix=f"{PREFIX}-{mint_id()}", settings=Settings(give_up_after=5)) as app,
     ):
         if app._driver.connector.is_cluster:
             raise ConfigurationError("a cluster cannot be measured yet: name one server with --url")
-        stand = Stand(app, place.address, order.pace, order.pin)
+        stand = Stand(app, server.address, order.pace, order.pin)
         stand.tasks.queue.count()
-        if place.pid is not None and not order.aof:
-            keep_nothing(app)
+        if server.pid is not None and not order.aof:
+            disable_persistence(app)
         try:
             with contextlib.ExitStack() as ends:
                 yield Run(_conditions(order, app), scenarios, stand, ends)
@@ -112,7 +112,7 @@ def bench(order: Order) -> Iterator[Run]:
 def _conditions(order: Order, app: Penstock) -> Conditions:
     connector = app._driver.connector
     name, number = connector.version or ("unknown", ())
-    with library_client(app) as client:
+    with raw_client(app) as client:
         writes = client.info("persistence").get("aof_enabled")
         library = type(client).__module__.partition(".")[0]
     return Conditions(

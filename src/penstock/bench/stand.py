@@ -23,7 +23,7 @@ from penstock.core.operations import RoundTrip
 from penstock.core.scripts import Script
 from penstock.driver.engine import complete
 from penstock.jobs.task import Call
-from penstock.ops.raw_client import clear, library_client
+from penstock.ops.raw_client import delete_keys, raw_client
 
 R = TypeVar("R")
 
@@ -83,7 +83,7 @@ class Stand:
     # --- readings ---
 
     def usage(self, workers: Workers | None = None) -> Usage:
-        with library_client(self.app) as client:
+        with raw_client(self.app) as client:
             return read_usage(client, workers.pids if workers else ())
 
     def used(self, work: Callable[[], object], times: int = 1) -> Usage:
@@ -97,12 +97,12 @@ class Stand:
         return replace(self.usage() - before, seconds=seconds, client=client)
 
     def commands(self) -> int:
-        with library_client(self.app) as client:
+        with raw_client(self.app) as client:
             return commands_sent(client)
 
     def memory(self) -> int:
         """Bytes the server holds, when it has freed what was deleted."""
-        with library_client(self.app) as client:
+        with raw_client(self.app) as client:
             while (told := client.info("memory")).get("lazyfree_pending_objects"):
                 time.sleep(0.01)
             return int(told["used_memory"])
@@ -139,7 +139,7 @@ class Stand:
 
     def forget_calls(self) -> None:
         """As a minute does: delete what recognises calls that are sent again, and hints of news."""
-        with library_client(self.app) as client:
+        with raw_client(self.app) as client:
             for rest in ("producer:*", "news"):
                 for key in list(client.scan_iter(pattern(self.app.settings.prefix, rest), count=1000)):
                     client.delete(key)
@@ -147,7 +147,7 @@ class Stand:
     # --- the end ---
 
     def clear(self) -> None:
-        clear(self.app, pattern(self.app.settings.prefix))
+        delete_keys(self.app, pattern(self.app.settings.prefix))
 
 
 def timed(work: Callable[[], object], times: int = 1) -> float:

@@ -26,10 +26,10 @@ from penstock.demo.tasks import PREFIX, QUEUE, Entry, Tasks, make_tasks
 from penstock.errors import ConfigurationError, PenstockError, ResultTimeout
 from penstock.jobs.bindings import Counts
 from penstock.jobs.task import Call
-from penstock.ops.raw_client import clear, library_client
+from penstock.ops.raw_client import delete_keys, raw_client
 from penstock.settings import Settings
 from penstock.terminal.made_up_log import generate
-from penstock.testing.server import temporary_server
+from penstock.testing.server import given_or_temporary_server
 from penstock.worker.lifeline import Lifeline
 
 PROCESSES = 2
@@ -157,7 +157,7 @@ def run_demo(order: Order, watch: Callable[[Progress], None]) -> Report:
 
     Leaves no process, no file and no key behind, also when a signal interrupts it. Raises PenstockError.
     """
-    with temporary_server(order.url, "demo") as server:
+    with given_or_temporary_server(order.url) as server:
         try:
             return asyncio.run(_Run(order, server.address, watch).run())
         except asyncio.CancelledError:
@@ -193,7 +193,7 @@ class _Run:
                 counts = await self._look(app, tasks)
             finally:
                 if self._order.url:
-                    await asyncio.to_thread(clear, app, tasks.queue.bindings.keys.every)
+                    await asyncio.to_thread(delete_keys, app, tasks.queue.bindings.keys.every)
             name, version = app._driver.connector.version or ("unknown", ())
         death = await self._killing if self._killing else None
         return Report(
@@ -387,5 +387,5 @@ class _Worker:
 
 def _read(app: Penstock, tasks: Tasks) -> list[bytes]:
     """Take a page out of the journal; [] when it is read."""
-    with library_client(app) as client:
+    with raw_client(app) as client:
         return client.lpop(tasks.journal, PAGE) or []

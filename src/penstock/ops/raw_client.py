@@ -11,30 +11,38 @@ from penstock.app import Penstock
 from penstock.driver.retrying import code
 from penstock.errors import ServerUnavailable
 
-LOT = 5000
-
-
-def keep_nothing(app: Penstock) -> None:
-    """A server of our own writes no file: what is in it is of no use to anybody later."""
-    with library_client(app) as client:
-        client.config_set("appendonly", "no")
+KEYS_PER_UNLINK = 5000
 
 
 @contextlib.contextmanager
-def library_client(app: Penstock) -> Iterator[Any]:
-    """The library's own client, for what is no verb of ours, with our error for any of its own."""
+def raw_client(app: Penstock) -> Iterator[Any]:
+    """The blocking client of valkey-py or redis-py that the app itself uses.
+
+    Raises ServerUnavailable where the client library raises an error of its own.
+    """
     try:
         yield app._driver.connector.blocking_client()
     except Exception as error:
-        if not code(error):  # neither the server's nor of the way to it
+        if not code(error):  # raised neither by the server nor by the connection to it
             raise
         raise ServerUnavailable(f"lost the server at {app._driver.connector.address}: {error}") from error
 
 
-def clear(app: Penstock, pattern: str) -> None:
-    """Delete every key that matches. A scan, because an interrupted run leaves keys that nobody else could name."""
-    with library_client(app) as client:
-        client.ping()  # after the answer, the server has also done what a killed worker had sent
+def disable_persistence(app: Penstock) -> None:
+    """Let a temporary server write no file: nobody reads its data after it has ended."""
+    with raw_client(app) as client:
+        client.config_set("appendonly", "no")
+
+
+def delete_keys(app: Penstock, pattern: str) -> int:
+    """Delete every key that matches the pattern; returns how many there were.
+
+    Scans all keys of the server, because an interrupted run leaves keys whose names nobody remembers.
+    """
+    deleted = 0
+    with raw_client(app) as client:
+        client.ping()  # once it answers, the server has also executed what a killed worker had sent
         keys = client.scan_iter(match=pattern, count=1000)
-        while lot := list(islice(keys, LOT)):
-            client.unlink(*lot)
+        while batch := list(islice(keys, KEYS_PER_UNLINK)):
+            deleted += client.unlink(*batch)
+    return deleted

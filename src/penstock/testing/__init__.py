@@ -1,5 +1,6 @@
 """For tests of code that uses Penstock: on a real server, without a worker process, without waiting.
 
+TemporaryServer   a Valkey server in a temporary folder, for as long as a `with` block
 run_jobs          run what waits, here and now, on any face
 clear             delete all of it: a fresh start for the next test
 MovableClock      the server's clock as the app sees it: stands still until it is moved
@@ -9,7 +10,7 @@ lock_faults, semaphore_faults, holds: the same for who held what; prove: the pro
 History           what several processes saw of their jobs (its events: `penstock.testing.history`); check: can it be?
 message_faults    the same for what was sent and read in mailboxes and chats
 
-The embedded server in a temporary folder, or any server under a prefix of its own, will do: docs/howto/test.md.
+Tests may run on a `TemporaryServer`, or on any other server under a prefix of their own: docs/howto/test.md.
 """
 
 from penstock.ops.proof import Hold, Proof, lock_faults, prove, semaphore_faults
@@ -21,6 +22,7 @@ from penstock.testing.holds import holds
 from penstock.testing.leaks import assert_no_leaks, leaks
 from penstock.testing.messages import message_faults
 from penstock.testing.running import run_jobs
+from penstock.testing.server import TemporaryServer
 from penstock.testing.waiting import WaitingCall, assert_enqueued, enqueued
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "Hold",
     "MovableClock",
     "Proof",
+    "TemporaryServer",
     "WaitingCall",
     "assert_enqueued",
     "assert_no_leaks",

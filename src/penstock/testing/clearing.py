@@ -1,28 +1,26 @@
-"""A fresh start for the next test."""
+"""A fresh start for the next test: delete everything that an app keeps in the server."""
 
 from __future__ import annotations
 
 from penstock.app import Penstock
 from penstock.core.keys import pattern
 from penstock.errors import ConfigurationError
+from penstock.ops.raw_client import delete_keys
+from penstock.testing.server import is_temporary
 
 
 def clear(app: Penstock) -> int:
-    """Delete every key of the app's prefix; answers how many there were. Works in either face.
+    """Delete every key under the app's prefix; returns how many there were.
 
-    All jobs and results are gone, so it raises ConfigurationError for the default prefix on a server that is not the
-    app's own: it could be production's.
+    All jobs and results are lost. Therefore it raises ConfigurationError for the default prefix, unless the server is
+    the app's own embedded one or a `TemporaryServer`: the keys could be those of production. Works in blocking code
+    and inside a running event loop.
     """
     connector, prefix = app._driver.connector, app.settings.prefix
-    client = connector.blocking_client()
-    if prefix == type(app.settings)().prefix and not connector.is_embedded:
+    connector.find()
+    if prefix == type(app.settings)().prefix and not (connector.is_embedded or is_temporary(connector.address)):
         raise ConfigurationError(
             f"clear() would delete everything under {prefix!r} on {connector.address}: "
             "give the tests a prefix of their own, by $PENSTOCK_PREFIX or Penstock(prefix=…)"
         )
-    found = list(dict.fromkeys(client.scan_iter(match=pattern(prefix), count=1000)))
-    pipe = client.pipeline(transaction=False)
-    for key in found:
-        pipe.unlink(key)
-    pipe.execute()
-    return len(found)
+    return delete_keys(app, pattern(prefix))

@@ -13,7 +13,7 @@ from penstock.bench.figures import Figure, Ratio, at_least, at_most, figure, per
 from penstock.bench.stand import Stand, timed
 from penstock.bench.topic import Figures, Topic
 from penstock.completion.directory import Directory
-from penstock.ops.raw_client import library_client
+from penstock.ops.raw_client import raw_client
 
 TOPIC = Topic()
 
@@ -150,7 +150,7 @@ def throughput(stand: Stand) -> Figures:
     """Queries of one and of eight processes, and what they write"""
     directory = filled(stand, stand.at_pace(20_000, 100_000, 1_000_000))
     seconds = stand.at_pace(0.5, 3.0, 10.0)
-    with library_client(stand.app) as client:
+    with raw_client(stand.app) as client:
         before = client.info("persistence")["rdb_changes_since_last_save"]
         for processes, goal in ((1, None), (CLIENTS, 15_000)):
             yield figure(

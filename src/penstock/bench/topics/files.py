@@ -20,7 +20,7 @@ from penstock.bench.stand import Stand
 from penstock.bench.topic import Figures, Topic
 from penstock.bench.usage import Usage
 from penstock.messages.keys import LogKeys
-from penstock.ops.raw_client import library_client
+from penstock.ops.raw_client import raw_client
 from penstock.terminal.made_up_log import generate
 
 TOPIC = Topic()
@@ -86,7 +86,7 @@ def by_bare_commands(stand: Stand, receivers: int, path: Path) -> Run:
     """The same file, by blocks of the same size, as many in a round trip, into as large a window."""
     name = f"bare-{next(_numbers)}"
     base = LogKeys(stand.app.settings.prefix, "files", name).base
-    with library_client(stand.app) as client:
+    with raw_client(stand.app) as client:
         for n in range(SLOTS):
             client.set(f"{base}user:{n}", os.urandom(BLOCK))
         try:
@@ -199,7 +199,7 @@ class Peak(threading.Thread):
         self.bytes = 0
 
     def run(self) -> None:
-        with library_client(self._stand.app) as client:
+        with raw_client(self._stand.app) as client:
             while not self._over.wait(0.01):
                 self.bytes = max(self.bytes, int(client.info("memory")["used_memory"]) - self._base)
 

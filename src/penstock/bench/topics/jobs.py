@@ -22,7 +22,7 @@ from penstock.bench.usage import Usage, cpu_of_command
 from penstock.bench.workers import Workers
 from penstock.errors import PenstockError, ResultTimeout
 from penstock.jobs.task import Call, Task
-from penstock.ops.raw_client import library_client
+from penstock.ops.raw_client import raw_client
 
 TOPIC = Topic()
 
@@ -40,7 +40,7 @@ def round_trips(stand: Stand) -> Figures:
     yield figure("trivial EVALSHA", trivial.seconds * 100, "µs")
     yield figure("trivial EVALSHA: CPU of the client", trivial.client, "s/10k")
     yield figure("trivial EVALSHA: CPU of the server", trivial.server, "s/10k")
-    with library_client(stand.app) as client:
+    with raw_client(stand.app) as client:
         sha = client.script_load(stand.trivial.script.source)
         others = {
             "PING": timed(stand.ping, times),

@@ -16,7 +16,7 @@ from penstock.bench.figures import Figure, Ratio, at_least, at_most, figure, per
 from penstock.bench.peers import Maker, installed
 from penstock.bench.stand import Stand, timed
 from penstock.bench.topic import Figures, Topic
-from penstock.ops.raw_client import library_client
+from penstock.ops.raw_client import raw_client
 
 TOPIC = Topic()
 
@@ -86,7 +86,7 @@ def idle(stand: Stand) -> Figures:
             await asyncio.wait(tasks)
             return sent
 
-    with library_client(stand.app) as client:
+    with raw_client(stand.app) as client:
         client.set(name, "penstock/elsewhere/1/bench", px=600_000)
         (_, holders) = stand.app.semaphore("held", limit=1).terms.declared
         client.zadd(holders, {"penstock/elsewhere/1/bench/1": int((time.time() + 600) * 1000)})
@@ -116,7 +116,7 @@ def purchase(stand: Stand) -> Figures:
     pairs = [ours / theirs for ours, theirs in zip(guarded, watch, strict=True)]
     ratio = Ratio(median(pairs), "WATCH, read, MULTI")
     yield figure("guarded transaction", guarded, "/s", ratio=ratio, target=at_least(5, "ratio"))
-    with library_client(stand.app) as client:
+    with raw_client(stand.app) as client:
         client.delete(SALE, BUYERS, *(f"{SALE}:{buyer}" for buyer in range(8)))
 
 
@@ -165,7 +165,7 @@ def contention(peer: str, seen: Sequence[Holding]) -> Iterator[Figure]:
 
 
 def stock(stand: Stand, times: int) -> None:
-    with library_client(stand.app) as client:
+    with raw_client(stand.app) as client:
         client.delete(SALE, BUYERS, *(f"{SALE}:{buyer}" for buyer in range(8)))
         client.hset(BUYERS, mapping={str(buyer): PRICE * times for buyer in range(8)})
         goods: dict[Any, int] = {f"{buyer}/{n}": PRICE for buyer in range(8) for n in range(times)}

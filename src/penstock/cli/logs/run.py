@@ -20,10 +20,10 @@ from penstock.cli.logs.crew import crew
 from penstock.core.ids import mint_id
 from penstock.counting.access_log import By
 from penstock.counting.aggregate import SHOWN, Aggregate
-from penstock.ops.raw_client import clear, keep_nothing
+from penstock.ops.raw_client import delete_keys, disable_persistence
 from penstock.settings import MiB, Settings
 from penstock.terminal.signals import interrupted_by, undisturbed
-from penstock.testing.server import Place, temporary_server
+from penstock.testing.server import ServerInUse, given_or_temporary_server
 
 TICK = 0.05
 
@@ -110,12 +110,12 @@ def count_logs(order: Order, watch: Callable[[Progress], None]) -> Report:
     """
     with (
         interrupted_by(signal.SIGTERM, signal.SIGHUP),
-        temporary_server(order.url, "logs") as place,
-        Penstock(place.address, prefix=PREFIX, settings=Settings(give_up_after=3)) as app,
+        given_or_temporary_server(order.url) as server,
+        Penstock(server.address, prefix=PREFIX, settings=Settings(give_up_after=3)) as app,
     ):
-        if place.pid is not None:
-            keep_nothing(app)
-        run = _Run(order, app, place)
+        if server.pid is not None:
+            disable_persistence(app)
+        run = _Run(order, app, server)
         run.open()
         try:
             return run.run(watch)
@@ -125,14 +125,14 @@ def count_logs(order: Order, watch: Callable[[Progress], None]) -> Report:
 
 
 class _Run:
-    def __init__(self, order: Order, app: Penstock, place: Place) -> None:
+    def __init__(self, order: Order, app: Penstock, server: ServerInUse) -> None:
         self._order = order
         self._own_app = app
-        self._place = place
+        self._server = server
         self._channel = app.files(f"count-{mint_id()}")
         self._size = sum(os.path.getsize(log) for log in order.logs)
         self._work = Work(
-            place.address, self._channel.name, [os.path.abspath(log) for log in order.logs], self._size,
+            server.address, self._channel.name, [os.path.abspath(log) for log in order.logs], self._size,
             list(order.by), order.utc, str(order.mmdb.absolute()) if order.mmdb else None,
         )  # fmt: skip
 
@@ -160,8 +160,8 @@ class _Run:
 
     def clear(self) -> None:
         """A server of our own ends with all that is in it."""
-        if self._place.pid is None:
-            clear(self._own_app, f"{self._channel.log.keys.base}*")
+        if self._server.pid is None:
+            delete_keys(self._own_app, f"{self._channel.log.keys.base}*")
 
     def _report(self, counting: Aggregate, peak: int, seconds: float, fault: str, deaths: int) -> Report:
         totals, by = counting.totals(), self._order.by
