@@ -13,10 +13,10 @@ from penstock.completion.directory import Directory
 from penstock.config import Outside
 from penstock.core.clock import Clock
 from penstock.core.keys import in_tag
-from penstock.core.operations import Drivers, Operation, verb
+from penstock.core.operations import Operation, verb
 from penstock.core.renewal import Renewer
 from penstock.counting.aggregate import Aggregate, Function
-from penstock.driver.connect import Driver
+from penstock.driver.connect import ServerDriver
 from penstock.errors import ConfigurationError
 from penstock.files.channel import Channel
 from penstock.jobs.definition import Definition
@@ -85,14 +85,10 @@ class Penstock:
             raise ConfigurationError(f"prefix {self.settings.prefix!r}: a word without braces, colons and spaces")
         self.registry = Registry()
         self.clock = Clock()
-        self._driver = Driver(address, self.settings)
+        self._driver = ServerDriver(address, self.settings)
         self._renewer = Renewer(self._driver)
         self._reentrant: WeakValueDictionary[object, Held] = WeakValueDictionary()
         self._queues: dict[str, Queue] = {}
-
-    @property
-    def _drivers(self) -> Drivers:
-        return self._driver
 
     def __repr__(self) -> str:
         return f"<Penstock {self.settings.prefix}>"

@@ -309,7 +309,7 @@ def test_a_check_finds_a_worker_among_many_programs_with_long_leases(start, shop
     other = shop.app.queue("q").bindings
     for n in range(1200):
         turn = other.turn(f"{n:026d}", 1, lease=3600, want=0, address="p/1", sleep=3600)
-        shop.app._drivers.blocking.run(turn)
+        shop.app._driver.blocking.run(turn)
     assert not shop.pids(), "hidden behind a thousand others"
     with Penstock(shop.where["PENSTOCK_URL"], prefix=shop.where["SHOP"]) as app:
         assert health.check(app, ["q"])

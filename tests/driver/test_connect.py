@@ -21,7 +21,7 @@ from penstock.core.operations import RoundTrip
 from penstock.core.scripts import Script
 from penstock.core.slots import slot
 from penstock.driver.address import Origin, parse, read_client
-from penstock.driver.connect import Driver
+from penstock.driver.connect import ServerDriver
 from penstock.driver.connector import MINIMUM, Connector
 from penstock.driver.route import Route
 from penstock.errors import ConfigurationError, ServerRefused, ServerTooOld, ServerUnavailable
@@ -36,7 +36,7 @@ def echo(text: str = "hello") -> RoundTrip[bytes]:
     return RoundTrip(ECHO, ("{t}:echo",), (text,), bytes)
 
 
-async def run(driver: Driver, face: str, step: RoundTrip[Any]) -> Any:
+async def run(driver: ServerDriver, face: str, step: RoundTrip[Any]) -> Any:
     if face == "aio":
         return await driver.aio.run(step)
     return await anyio.to_thread.run_sync(driver.blocking.run, step)
@@ -110,7 +110,7 @@ def test_tls_checks_the_name_in_the_certificate_unless_told_not_to(scheme: str):
 )
 def test_an_address_that_cannot_work_is_refused_with_the_fix(address: str):
     with pytest.raises(ConfigurationError, match=r"rite |known are"):
-        Driver(address)
+        ServerDriver(address)
 
 
 def test_no_password_is_shown():
@@ -131,14 +131,14 @@ def test_without_an_address_the_environment_decides(monkeypatch: pytest.MonkeyPa
     assert Connector(None, Settings()).find().nodes == (("elsewhere", 7),)
     monkeypatch.delenv("PENSTOCK_URL")
     monkeypatch.setenv("PENSTOCK_EMBEDDED", "0")
-    driver = Driver()
+    driver = ServerDriver()
     with pytest.raises(ConfigurationError, match="PENSTOCK_URL="):
         driver.blocking.run(echo())
 
 
 def test_an_app_is_built_without_a_client_library():
     code = (
-        "import sys; from penstock.driver.connect import Driver; Driver('valkey://h'); Driver();"
+        "import sys; from penstock.driver.connect import ServerDriver; ServerDriver('valkey://h'); ServerDriver();"
         "print(sorted({'valkey', 'redis', 'libvalkey', 'hiredis'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -154,7 +154,7 @@ async def test_without_any_address_a_server_is_started(face: str, tmp_path: Path
     monkeypatch.delenv("PENSTOCK_URL", raising=False)
     monkeypatch.delenv("PENSTOCK_EMBEDDED", raising=False)
     monkeypatch.chdir(tmp_path)
-    driver = Driver()
+    driver = ServerDriver()
     assert driver.connector.address == "embedded"
     assert await run(driver, face, echo()) == b"hello"
     assert driver.connector.address.startswith("unix://")
@@ -172,7 +172,7 @@ async def test_an_embedded_server_whose_keeper_died_is_started_again(
     monkeypatch.delenv("PENSTOCK_URL", raising=False)
     monkeypatch.delenv("PENSTOCK_EMBEDDED", raising=False)
     monkeypatch.chdir(tmp_path)
-    driver = Driver()
+    driver = ServerDriver()
     assert await run(driver, face, echo()) == b"hello"
     embedded.stop(tmp_path / ".penstock")
     assert await run(driver, face, echo("again")) == b"again"
@@ -187,7 +187,7 @@ async def test_an_embedded_server_whose_keeper_died_is_started_again(
 @pytest.mark.parametrize("tuned", [{}, {"decode_responses": True, "protocol": 3}])
 async def test_a_client_serves_both_faces(library: Any, tuned: dict[str, Any], face: str, server: Server):
     client = library.from_url(f"{library.__name__.partition('.')[0]}://127.0.0.1:{server.port}/2", **tuned)
-    driver = Driver(client)
+    driver = ServerDriver(client)
     name = Script("name", ("key",), (), (), "#!lua\nreturn server.call('SET', KEYS[1], 'é')")
     await run(driver, face, RoundTrip(name, ("{t}:name",), (), str))
     assert server.client.execute_command("SELECT", 2)
@@ -202,7 +202,7 @@ async def test_a_client_serves_both_faces(library: Any, tuned: dict[str, Any], f
 async def test_a_client_on_a_unix_socket_or_its_pool_will_do(library: Any, face: str, server: Server):
     client = getattr(library, library.__name__.title())(unix_socket_path=str(server.socket))
     for handed_in in (client, client.connection_pool):
-        driver = Driver(handed_in)
+        driver = ServerDriver(handed_in)
         assert await run(driver, face, echo()) == b"hello"
         assert driver.connector.address == server.address
         await driver.aclose()
@@ -231,7 +231,7 @@ def test_a_client_behind_sentinel_is_read(library: Any):
 @pytest.mark.parametrize("thing", [object(), 7, b"valkey://h"])
 def test_what_is_neither_address_nor_client_is_refused(thing: Any):
     with pytest.raises(ConfigurationError, match="hand in one of those, or write"):
-        Driver(thing)
+        ServerDriver(thing)
 
 
 # --- what can go wrong at the door ---
@@ -239,7 +239,7 @@ def test_what_is_neither_address_nor_client_is_refused(thing: Any):
 
 async def test_nobody_there_is_told_with_the_address(face: str, tmp_path: Path):
     for address in (f"unix://{tmp_path}/none", f"valkey://127.0.0.1:{free_port()}"):
-        driver = Driver(address, IMPATIENT)
+        driver = ServerDriver(address, IMPATIENT)
         began = time.monotonic()
         with pytest.raises(ServerUnavailable, match=r"nobody answers at .*Is the server running") as caught:
             await run(driver, face, echo())
@@ -252,18 +252,18 @@ async def test_nobody_there_is_told_with_the_address(face: str, tmp_path: Path):
 async def test_a_wrong_password_is_told_at_once(face: str):
     with Server("--requirepass", "right") as guarded:
         for login in ("", ":wrong@"):
-            driver = Driver(f"unix://{login}{guarded.socket}")
+            driver = ServerDriver(f"unix://{login}{guarded.socket}")
             with pytest.raises(ServerRefused, match="password"):
                 await run(driver, face, echo())
             await driver.aclose()
-        driver = Driver(f"unix://:right@{guarded.socket}")
+        driver = ServerDriver(f"unix://:right@{guarded.socket}")
         assert await run(driver, face, echo()) == b"hello"
         await driver.aclose()
 
 
 async def test_a_user_without_the_right_is_told_at_once(face: str, server: Server):
     server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "+@all", "-evalsha", "-info")
-    driver = Driver(f"unix://few:x@{server.socket}")
+    driver = ServerDriver(f"unix://few:x@{server.socket}")
     with pytest.raises(ServerRefused, match="lacks a right"):
         await run(driver, face, echo())
     await driver.aclose()
@@ -271,14 +271,14 @@ async def test_a_user_without_the_right_is_told_at_once(face: str, server: Serve
 
 async def test_an_old_server_is_refused(face: str, server: Server, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(MINIMUM, "valkey", (99, 1))
-    driver = Driver(server.address)
+    driver = ServerDriver(server.address)
     with pytest.raises(ServerTooOld, match=r"needs Valkey 99\.1 or Redis 7\.0, or newer"):
         await run(driver, face, echo())
     await driver.aclose()
 
 
 async def test_the_server_is_looked_at_once(face: str, server: Server):
-    driver = Driver(server.address)
+    driver = ServerDriver(server.address)
     before = server.client.info("commandstats").get("cmdstat_info", {"calls": 0})["calls"]
     for _ in range(3):
         await run(driver, face, echo())

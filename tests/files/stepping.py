@@ -73,7 +73,7 @@ class Stepping:
             case Wait():
                 return []
             case RoundTrip():
-                return self._channel._drivers.blocking.run(effect)
+                return self._channel._driver.blocking.run(effect)
             case _:
                 raise AssertionError(f"a channel does not do {effect}")
 

@@ -237,7 +237,7 @@ async def test_who_leaves_holds_up_nobody(channel: Channel, do: Do, gather: Gath
 
 def channel_bytes(channel: Channel) -> int:
     """Behind the back of the loop that the test runs in."""
-    client = channel._drivers.blocking
+    client = channel._driver.blocking
     info: Any = client.run(channel.log.info())
     return int(info.bytes)
 

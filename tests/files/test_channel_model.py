@@ -82,7 +82,7 @@ def of_saved(saved: Any) -> Counter[str]:
 
 def _taken(channel: Channel, renewer: Any, kind: Any, who: str, **more: Any) -> Any:
     """At once, or nothing."""
-    return kind(channel.log, channel._drivers, renewer, who, 0, **more)
+    return kind(channel.log, channel._driver, renewer, who, 0, **more)
 
 
 class World:
@@ -126,7 +126,7 @@ class World:
         return sending(self.channel, self.paths[n], NAMES, lines=self.plan.lines[n], limit=self.plan.window)
 
     def run(self) -> None:
-        self.channel._drivers.blocking.run(self.channel.log.open(NAMES, self.plan.window, None))
+        self.channel._driver.blocking.run(self.channel.log.open(NAMES, self.plan.window, None))
         for _ in range(30_000):
             if all(one.ended for one in self.senders):
                 break
@@ -171,7 +171,7 @@ class World:
                 busy.valid_until -= 11
 
     def counted(self, who: str) -> Counter[str]:
-        found: dict[str, int] = self.channel._drivers.blocking.run(self.channel.log.top(who, "seen", 0, 100_000))
+        found: dict[str, int] = self.channel._driver.blocking.run(self.channel.log.top(who, "seen", 0, 100_000))
         return Counter(found)
 
     def wanted(self, who: str) -> Counter[str]:

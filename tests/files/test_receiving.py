@@ -136,7 +136,7 @@ async def test_a_name_that_leaves_the_folder_or_cannot_be_is_told_once_and_the_n
     for n, name in enumerate([*NAMES, "good"]):
         records = [(BEGIN, pack(Manifest(name, 0, False))), (END, pack(Ending(0, 0, START)))]
         put = channel.log.put(f"k{n}", f"f{n}", "t", records, fresh=b"", mark="", place=f"p{n}", ending="-")
-        await anyio.to_thread.run_sync(channel._drivers.blocking.run, put)
+        await anyio.to_thread.run_sync(channel._driver.blocking.run, put)
     await do(channel.close)
     told, saved = [], []
     stream = channel.receiver("r").save(out)
@@ -288,7 +288,7 @@ async def test_records_that_no_sender_of_ours_makes_are_told_once_and_the_next_f
     good.write_bytes(b"good")
     await do(channel.open, ["r"])
     put = channel.log.put("k", file, "t", records, fresh=b"", mark="", place="p", ending="-")
-    await anyio.to_thread.run_sync(channel._drivers.blocking.run, put)
+    await anyio.to_thread.run_sync(channel._driver.blocking.run, put)
     await do(channel.send, good, close=True)
     saving = channel.receiver("r").save(out)
     with pytest.raises(FilesError):

@@ -114,7 +114,7 @@ async def test_more_than_a_command_can_name_are_requeued_and_removed(queue: Queu
     await do(queue.put_many, range(9000), tenant="t")
     while items := await do(queue.claim, 1000, lease=60):
         step = [queue.bindings.settle(item._me, Settlement(item._claim.token, b"", "bury")) for item in items]
-        await asyncio.gather(*(queue._drivers.aio.run(one) for one in step))
+        await asyncio.gather(*(queue._driver.aio.run(one) for one in step))
     ids = [f"raw:{key.decode()}" for key in await everything(queue)]
     assert len(ids) == 9000
     assert await do(queue.dead.requeue, *ids[:8500]) == 8500
@@ -125,7 +125,7 @@ async def test_more_than_a_command_can_name_are_requeued_and_removed(queue: Queu
 
 
 async def everything(queue: Queue) -> list[bytes]:
-    pages = [await queue._drivers.aio.run(queue.bindings.graves(offset, 1000)) for offset in range(0, 9000, 1000)]
+    pages = [await queue._driver.aio.run(queue.bindings.graves(offset, 1000)) for offset in range(0, 9000, 1000)]
     return [key.encode() for page in pages for key, *_ in page]
 
 

@@ -254,7 +254,7 @@ async def test_who_lost_the_lease_can_settle_nothing(queue: Queue, do: Do, clock
 
 async def test_an_old_claim_of_the_same_worker_settles_nothing(app: Penstock, queue: Queue, face: str):
     """A worker that gets a job a second time must not end the second run with the settlement of the first."""
-    move, driver = queue.bindings, app._drivers
+    move, driver = queue.bindings, app._driver
 
     async def run(step: Any) -> Any:
         if face == "aio":

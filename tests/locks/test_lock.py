@@ -470,7 +470,7 @@ async def test_a_dead_waiter_is_passed_over(app: Penstock, do: Do, name: str, ra
     lock = app.lock(name, lease=10)
     for n in range(3):  # three of one dead process: one offer is made in vain, not three
         dead = lock.terms.request(f"penstock/elsewhere/1/dead{n}", f"{lock.terms.inbox}dead/{n}")
-        assert not (await app._drivers.aio.run(lock._ask(dead, 0, stay=True))).granted
+        assert not (await app._driver.aio.run(lock._ask(dead, 0, stay=True))).granted
     second = asyncio.create_task(do(app.lock(name, lease=10).acquire))
     await waiting(app.lock(name, lease=1), 4)
     began = time.monotonic()
@@ -488,12 +488,12 @@ async def test_who_hands_over_has_another_look_though_none_would_come_for_long(
     raw.set(name, "penstock/elsewhere/1/x", px=60000)
     lock = app.lock(name, lease=10)
     dead = lock.terms.request("penstock/elsewhere/1/dead", f"{lock.terms.inbox}dead/1")
-    await app._drivers.aio.run(lock._ask(dead, 0, stay=True))
+    await app._driver.aio.run(lock._ask(dead, 0, stay=True))
     waits = asyncio.create_task(do(app.lock(name, lease=10).acquire))
     await waiting(lock, 2)
     await asyncio.sleep(2.6)  # it has looked a first time
     mine = lock.terms.request("penstock/elsewhere/1/x", "")
-    await app._drivers.aio.run(lock.step(lock.scripts["release"], mine))
+    await app._driver.aio.run(lock.step(lock.scripts["release"], mine))
     began = time.monotonic()
     await do((await waits).release)
     assert time.monotonic() - began < 8  # of itself it would look after twenty seconds
@@ -504,15 +504,15 @@ async def test_who_comes_too_late_for_what_it_was_handed_keeps_its_place(app: Pe
     lock = app.lock(name, lease=10)
     held = await lock.acquire.aio()
     slow, next_ = (lock.terms.request(f"penstock/h/1/{n}", f"{lock.terms.inbox}{n}/1") for n in ("slow", "next"))
-    first = await app._drivers.aio.run(lock._ask(slow, 0, stay=True))
-    second = await app._drivers.aio.run(lock._ask(next_, 0, stay=True))
+    first = await app._driver.aio.run(lock._ask(slow, 0, stay=True))
+    second = await app._driver.aio.run(lock._ask(next_, 0, stay=True))
     await held.release.aio()
     await asyncio.sleep(2.1)
-    assert (await app._drivers.aio.run(lock._ask(next_, second.ticket, stay=True))).granted
-    again = await app._drivers.aio.run(lock._ask(slow, first.ticket, stay=True))
+    assert (await app._driver.aio.run(lock._ask(next_, second.ticket, stay=True))).granted
+    again = await app._driver.aio.run(lock._ask(slow, first.ticket, stay=True))
     assert again.ticket == first.ticket
     for request in (next_, slow):
-        await app._drivers.aio.run(lock.step(lock.scripts["release"], request))
+        await app._driver.aio.run(lock.step(lock.scripts["release"], request))
 
 
 # --- several at once ---

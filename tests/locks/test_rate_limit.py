@@ -203,7 +203,7 @@ async def test_a_wait_cancelled_at_every_await_takes_nothing(rate: Make, do: Do)
 
 async def app_back(limit: RateLimit) -> None:
     """Give back what the last try took."""
-    await limit._drivers.aio.run(limit._back(1, numbering._idle[-1]))
+    await limit._driver.aio.run(limit._back(1, numbering._idle[-1]))
 
 
 @one_face
@@ -231,8 +231,8 @@ async def test_lost_replies_count_once(do: Do, start: Callable[..., Server], kin
 @one_place
 async def test_a_copy_that_comes_after_it_was_handed_back_takes_nothing(rate: Make, app: Penstock):
     limit, caller = rate(), Caller("late", 5)
-    assert await app._drivers.aio.run(limit._back(1, caller)) == 0
-    assert not await app._drivers.aio.run(limit._take(1, -1, caller))
+    assert await app._driver.aio.run(limit._back(1, caller)) == 0
+    assert not await app._driver.aio.run(limit._take(1, -1, caller))
     assert (await limit.try_acquire.aio()).remaining == 2
 
 
@@ -355,11 +355,11 @@ async def test_any_mix_of_requests_keeps_the_limit(app: Penstock, raw: Any, kind
     waits: list[tuple[Caller, int]] = []
     for number in range(250):
         caller, n = Caller(f"c{number}", 1), chance.choice([1, 1, 1, 2, 3])
-        if await app._drivers.aio.run(limit._take(n, chance.choice([0, 20_000, 200_000, -1]), caller)):
+        if await app._driver.aio.run(limit._take(n, chance.choice([0, 20_000, 200_000, -1]), caller)):
             waits.append((caller, n))
         if waits and chance.random() < 0.5:
             caller, n = waits.pop(chance.choice([-1, chance.randrange(len(waits))]))
-            await app._drivers.aio.run(limit._back(n, caller))
+            await app._driver.aio.run(limit._back(n, caller))
         await asyncio.sleep(chance.choice([0, 0, 0, 0.02]))
     moments: list[int] = []
     for caller, n in waits:

@@ -70,7 +70,7 @@ async def test_a_release_that_is_doubled_late_or_foreign_frees_nothing_more(sem:
     await do(first.release)
     await do(first.release)
     second = await do(sem(1).acquire)
-    assert await app._drivers.aio.run(first.return_) is False
+    assert await app._driver.aio.run(first.return_) is False
     with pytest.raises(PermitTimeout):
         await do(sem(1, wait=0).acquire)
     await do(second.release)
@@ -171,7 +171,7 @@ async def test_what_can_never_be_had_is_said(sem: Make, do: Do):
 async def test_permits_are_renewed_and_those_of_the_dead_are_free_after_their_lease(sem: Make, do: Do, app: Penstock):
     permit = await do(sem(2, lease=0.8).acquire)
     dead, began = sem(2, lease=1.2), time.monotonic()
-    await app._drivers.aio.run(dead._ask(dead.terms.request("penstock/h/1/dead", ""), 0, stay=False))
+    await app._driver.aio.run(dead._ask(dead.terms.request("penstock/h/1/dead", ""), 0, stay=False))
     other = await do(sem(2, wait=20).acquire)
     assert 1.2 <= time.monotonic() - began < 4
     permit.check()
@@ -199,7 +199,7 @@ async def test_an_expired_permit_is_not_renewed(sem: Make, app: Penstock):
     permit.kept = False
     await asyncio.sleep(0.35)
     other = await sem(1).acquire.aio()
-    assert await app._drivers.aio.run(permit.renewal) is False
+    assert await app._driver.aio.run(permit.renewal) is False
     with pytest.raises(LeaseLost):
         permit.check()
     other.check()
@@ -215,7 +215,7 @@ async def test_a_dead_waiter_is_passed_over(sem: Make, do: Do, app: Penstock):
     one = sem(1)
     for n in range(3):
         request = one.terms.request(f"penstock/h/1/dead{n}", f"{one.terms.inbox}dead/{n}")
-        await app._drivers.aio.run(one._ask(request, 0, stay=True))
+        await app._driver.aio.run(one._ask(request, 0, stay=True))
     waits = asyncio.create_task(do(sem(1).acquire))
     await waiting(sem(), 4)
     began = time.monotonic()

@@ -239,13 +239,13 @@ async def test_a_copy_that_comes_late_changes_nothing(app: Penstock, at: At, raw
     """From a connection that was given up; its caller has gone on to other calls meanwhile."""
     tx = app.transaction().incrby(at("a"))
     step = Transaction.commit.operation(tx)
-    await app._drivers.aio.run(step)
+    await app._driver.aio.run(step)
     for _ in range(3):
-        await app._drivers.aio.run(step)
+        await app._driver.aio.run(step)
     assert raw.get(at("a")) == b"1"
     for _ in range(3):
         await app.transaction().incrby(at("a")).commit.aio()
-    await app._drivers.aio.run(step)
+    await app._driver.aio.run(step)
     assert raw.get(at("a")) == b"4"
 
 

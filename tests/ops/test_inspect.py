@@ -222,7 +222,7 @@ async def test_who_dies_in_the_middle_leaves_the_rest_dead_and_may_begin_again(d
     steps = getattr(Inspector, verb).operation(look, "mail")
     answer = None
     for _ in range(3):  # whether it is there, a page of ids, and what is done with them
-        answer = await app._drivers.aio.run(steps.send(answer))
+        answer = await app._driver.aio.run(steps.send(answer))
     steps.close()
     assert (await do(app.queue("mail").count)).dead == 4
     assert await do(getattr(look, verb), "mail") == 4

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.core.keys import pattern
 from penstock.core.operations import Ask, Nodes, Operation, verb
-from penstock.driver.connect import Driver
+from penstock.driver.connect import ServerDriver
 from penstock.errors import ServerError, ServerRefused, ServerUnavailable
 from penstock.ops import probe
 from penstock.settings import Settings
@@ -21,8 +21,8 @@ def face(request):
 class Probe:
     """The two effects as they are, and generators built on them."""
 
-    def __init__(self, driver: Driver) -> None:
-        self._drivers = driver
+    def __init__(self, driver: ServerDriver) -> None:
+        self._driver = driver
 
     @verb
     def nodes(self, key: str = "") -> Operation[list[Any]]:
@@ -45,10 +45,10 @@ def ask(app):
 @pytest.fixture
 async def at():
     """Asks a server of the test's own."""
-    made: list[Driver] = []
+    made: list[ServerDriver] = []
 
     def reach(address: str, **settings: Any) -> Probe:
-        made.append(Driver(address, Settings(**settings)))
+        made.append(ServerDriver(address, Settings(**settings)))
         return Probe(made[-1])
 
     yield reach

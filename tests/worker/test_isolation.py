@@ -454,7 +454,7 @@ async def test_a_lost_lease_kills_its_isolated_jobs(app: Penstock, raw: Any, tmp
         await until(note.exists, 20)
         child = int(note.read_text().split()[0])
         (feed,) = worker.feeds
-        await app._drivers.aio.run(feed.queue.bindings.abandon(feed.me))
+        await app._driver.aio.run(feed.queue.bindings.abandon(feed.me))
         worker._lost(feed, feed.me)
         await until(lambda: not is_alive(child))
         await job.cancel.aio()

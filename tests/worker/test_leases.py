@@ -89,7 +89,7 @@ async def test_a_job_that_was_taken_away_is_dropped_here_and_run_there(app: Pens
     async with at_work(app) as worker:
         job = await task.enqueue.aio()
         await until(lambda: runs)
-        await app._drivers.aio.run(queue.bindings.abandon(worker.feeds[0].me))
+        await app._driver.aio.run(queue.bindings.abandon(worker.feeds[0].me))
         assert await job.result.aio(20) == 2
         assert stopped.is_set()
     assert runs[0] != runs[1]
@@ -116,7 +116,7 @@ async def test_a_settlement_after_the_lease_was_lost_writes_nothing(app: Penstoc
         await started.wait()
         await queue.pause.aio()
         first = worker.feeds[0].me
-        await app._drivers.aio.run(queue.bindings.abandon(first))
+        await app._driver.aio.run(queue.bindings.abandon(first))
         await until(lambda: worker.feeds[0].me != first)
         worker.stop()
         await queue.resume.aio()
@@ -201,7 +201,7 @@ async def test_a_lost_job_does_not_come_back_behind_its_own_thread(app: Penstock
     job = await hold.enqueue.aio()
     async with at_work(app, concurrency=1) as worker:
         await until(begun.is_set)
-        await app._drivers.aio.run(app.queue("q").bindings.abandon(worker.feeds[0].me))
+        await app._driver.aio.run(app.queue("q").bindings.abandon(worker.feeds[0].me))
         await app.queue("q").put.aio("wakes the worker up", priority=9)
         (item,) = await app.queue("q").claim.aio(wait=20)
         assert item.id == job.id

@@ -154,7 +154,7 @@ async def test_a_job_whose_thread_runs_on_after_its_lease_is_ended_too(app: Pens
     async with at_work(app, concurrency=1) as worker:
         await until(lambda: worker._hand.running)
         (feed,) = worker.feeds
-        await app._drivers.aio.run(feed.queue.bindings.abandon(feed.me))
+        await app._driver.aio.run(feed.queue.bindings.abandon(feed.me))
         worker._lost(feed, feed.me)
         await job.cancel.aio()
         worker.stop()

@@ -11,7 +11,7 @@ from penstock.completion.fold import check, check_name, fold
 from penstock.completion.keys import ComponentKeys
 from penstock.completion.name_rules import Shape, Shaped, answer
 from penstock.core.keys import check_label
-from penstock.core.operations import Arg, Drivers, Operation, RoundTrip, verb
+from penstock.core.operations import Arg, Driver, Operation, RoundTrip, verb
 from penstock.core.scripts import Library
 
 Order: TypeAlias = Literal["recency", "frequency"]
@@ -36,7 +36,7 @@ class Contacts(Shaped[ContactsShape]):
     """The last `limit` names a user had to do with, each once. Made by `app.contacts(name)`; costs nothing to make."""
 
     def __init__(
-        self, name: str, drivers: Drivers, prefix: str, *, limit: int = 100, by: Order | None, accents: bool | None
+        self, name: str, driver: Driver, prefix: str, *, limit: int = 100, by: Order | None, accents: bool | None
     ) -> None:
         self.name = check_label("contacts", name)
         if not 1 <= limit <= MOST:
@@ -45,7 +45,7 @@ class Contacts(Shaped[ContactsShape]):
             raise ValueError(f"contacts(by={by!r}): 'recency' or 'frequency'")
         super().__init__(f"contacts {name}", ContactsShape(), {"by": by, "accents": accents})
         self.limit = limit
-        self._drivers = drivers
+        self._driver = driver
         self._keys = ComponentKeys(prefix, "contacts", name)
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from penstock.completion.card import read, shown
 from penstock.completion.fold import check, check_name, tails, words
 from penstock.completion.name_rules import Shaped
 from penstock.core.keys import check_label
-from penstock.core.operations import Drivers, Operation, verb
+from penstock.core.operations import Driver, Operation, verb
 from penstock.errors import BadName
 
 R = TypeVar("R")
@@ -65,7 +65,7 @@ class Directory(Shaped[DirectoryShape]):
     def __init__(
         self,
         name: str,
-        drivers: Drivers,
+        driver: Driver,
         prefix: str,
         *,
         accents: bool | None = None,
@@ -77,7 +77,7 @@ class Directory(Shaped[DirectoryShape]):
             raise ValueError(f"directory(shards={shards}): from 1 to {MOST_SHARDS}")
         said = {"accents": accents, "words": words, "shards": shards}
         super().__init__(f"directory {name}", DirectoryShape(), said)
-        self._drivers = drivers
+        self._driver = driver
         self._prefix = prefix
         self._shelf: Shelf | None = None
 

@@ -29,7 +29,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
-S = TypeVar("S", bound="Driven")
+S = TypeVar("S", bound="HasDriver")
 
 Arg: TypeAlias = str | bytes | int | float
 
@@ -168,7 +168,7 @@ def doze(waiter: Listener, pause: float, deadline: float | None) -> Operation[No
             until = min(until, time.monotonic() + called_in(message))
 
 
-class BlockingDriver(Protocol):
+class BlockingFace(Protocol):
     def run(self, work: RoundTrip[R] | Operation[R]) -> R: ...
 
 
@@ -180,25 +180,25 @@ class AwaitedListener(Listener, Protocol):
         ...
 
 
-class AioDriver(Protocol):
+class AioFace(Protocol):
     async def run(self, work: RoundTrip[R] | Operation[R]) -> R: ...
     def listen(self, inbox: str) -> AwaitedListener: ...
     async def aclose(self) -> None: ...
 
 
-class Drivers(Protocol):
-    """Both ways to the server; every component holds one as `_drivers`."""
+class Driver(Protocol):
+    """Both ways to the server; every component holds one as `_driver`."""
 
     @property
-    def blocking(self) -> BlockingDriver: ...
+    def blocking(self) -> BlockingFace: ...
     @property
-    def aio(self) -> AioDriver: ...
+    def aio(self) -> AioFace: ...
     def in_pipeline(self, pipeline: Any, step: RoundTrip[Any]) -> None: ...
 
 
-class Driven(Protocol):
+class HasDriver(Protocol):
     @property
-    def _drivers(self) -> Drivers: ...
+    def _driver(self) -> Driver: ...
 
 
 class BoundVerb(Generic[P, R_co]):
@@ -206,7 +206,7 @@ class BoundVerb(Generic[P, R_co]):
 
     __slots__ = ("_make", "_owner", "__wrapped__")
 
-    def __init__(self, owner: Driven, make: Callable[..., Any]) -> None:
+    def __init__(self, owner: HasDriver, make: Callable[..., Any]) -> None:
         self._owner = owner
         self._make = make
         self.__wrapped__ = make
@@ -215,11 +215,11 @@ class BoundVerb(Generic[P, R_co]):
         if asyncio._get_running_loop() is not None:
             name = self._make.__name__
             raise RuntimeError(f"{name}() would block the running event loop: write `await ….{name}.aio(…)` here")
-        answer: R_co = self._owner._drivers.blocking.run(self._make(self._owner, *args, **kwargs))
+        answer: R_co = self._owner._driver.blocking.run(self._make(self._owner, *args, **kwargs))
         return answer
 
     async def aio(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        answer: R_co = await self._owner._drivers.aio.run(self._make(self._owner, *args, **kwargs))
+        answer: R_co = await self._owner._driver.aio.run(self._make(self._owner, *args, **kwargs))
         return answer
 
 

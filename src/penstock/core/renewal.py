@@ -21,7 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from penstock.core.operations import Drivers, RoundTrip
+from penstock.core.operations import Driver, RoundTrip
 from penstock.errors import PenstockError
 
 log = logging.getLogger("penstock")
@@ -69,8 +69,8 @@ def valid_until(asked: float, lease: float) -> float:
 class Renewer:
     """The renewals of one app in one process."""
 
-    def __init__(self, drivers: Drivers) -> None:
-        self._drivers = drivers
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
         self._lock = threading.Lock()
         self._pid = 0
         self._begin_anew()
@@ -159,7 +159,7 @@ class Renewer:
             for task in under_way:
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
-            await self._drivers.aio.aclose()
+            await self._driver.aio.aclose()
 
     def _next(self) -> list[Kept] | None:
         """What is due; None: end the thread."""
@@ -190,7 +190,7 @@ class Renewer:
         asked = now()
         try:
             async with asyncio.timeout(max(0.0, one.valid_until - asked)):
-                ours = await self._drivers.aio.run(one.renewal)
+                ours = await self._driver.aio.run(one.renewal)
         except TimeoutError:
             await self._lost(one, "the server did not answer in time to renew it")
         except Exception as error:
@@ -214,6 +214,6 @@ class Renewer:
         one.lose(why)
         try:
             async with asyncio.timeout(one.lease):
-                await self._drivers.aio.run(one.return_)
+                await self._driver.aio.run(one.return_)
         except (TimeoutError, PenstockError):
             pass

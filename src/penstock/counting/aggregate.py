@@ -96,7 +96,7 @@ class Aggregate:
         self.__doc__ = function.__doc__
         self.receiver = channel.receiver(receiver or self.__name__)
         self._log = channel.log
-        self._drivers = channel._drivers
+        self._driver = channel._driver
 
     def __call__(self, batch: Batch) -> Tables | Tally:
         return self.__wrapped__(batch)

@@ -138,8 +138,8 @@ def _told(reply: Any) -> Any:
     return reply
 
 
-class AioRunner(Engine[AioConnection, AioListener]):
-    """The `AioDriver` of one event loop."""
+class AioEngine(Engine[AioConnection, AioListener]):
+    """The `AioFace` of one event loop."""
 
     place = AioListener
 

@@ -64,8 +64,8 @@ class BlockingConnection:
         self._connection.disconnect()
 
 
-class BlockingRunner(Engine[BlockingConnection, BlockingListener]):
-    """The `BlockingDriver` of one process."""
+class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
+    """The `BlockingFace` of one process."""
 
     place = BlockingListener
 

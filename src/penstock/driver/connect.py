@@ -10,14 +10,14 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from penstock.core.operations import RoundTrip
-from penstock.driver.aio import AioRunner
-from penstock.driver.blocking import BlockingRunner
+from penstock.driver.aio import AioEngine
+from penstock.driver.blocking import BlockingEngine
 from penstock.driver.connector import Connector
 from penstock.driver.pipeline import in_pipeline
 from penstock.settings import Settings
 
 
-class Driver:
+class ServerDriver:
     """The drivers of one server: the blocking one of this process, and one for each event loop.
 
     `server`: an address, a client of valkey-py or redis-py, or None (see `Connector`). No I/O before the first step.
@@ -25,22 +25,22 @@ class Driver:
 
     def __init__(self, server: Any = None, settings: Settings | None = None) -> None:
         self.connector = Connector(server, settings or Settings())
-        self._blocking: BlockingRunner | None = None
+        self._blocking: BlockingEngine | None = None
         self._pid = 0
         self._lock = threading.Lock()
-        self._aio: MutableMapping[asyncio.AbstractEventLoop, AioRunner] = WeakKeyDictionary()
+        self._aio: MutableMapping[asyncio.AbstractEventLoop, AioEngine] = WeakKeyDictionary()
 
     @property
-    def blocking(self) -> BlockingRunner:
+    def blocking(self) -> BlockingEngine:
         """A forked child gets its own: two processes must not share a connection, nor a producer's numbers."""
         if self._blocking is None or self._pid != os.getpid():
             with self._lock:
                 if self._blocking is None or self._pid != os.getpid():
-                    self._blocking, self._pid = BlockingRunner(self.connector), os.getpid()
+                    self._blocking, self._pid = BlockingEngine(self.connector), os.getpid()
         return self._blocking
 
     @property
-    def aio(self) -> AioRunner:
+    def aio(self) -> AioEngine:
         """The running loop's."""
         loop = asyncio.get_running_loop()
         runner = self._aio.get(loop)
@@ -48,7 +48,7 @@ class Driver:
             with self._lock:
                 for gone in [known for known in self._aio if known.is_closed()]:
                     del self._aio[gone]
-                runner = self._aio[loop] = AioRunner(self.connector)
+                runner = self._aio[loop] = AioEngine(self.connector)
         return runner
 
     def in_pipeline(self, pipeline: Any, step: RoundTrip[Any]) -> None:

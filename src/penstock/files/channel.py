@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from penstock.core.clock import Clock
 from penstock.core.keys import check_name
-from penstock.core.operations import Drivers, Operation, RoundTrip, RunInThread, verb
+from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread, verb
 from penstock.core.renewal import Renewer
 from penstock.files.bindings import ChannelInfo, ChannelLog
 from penstock.files.receiver import Receiver
@@ -25,10 +25,10 @@ LEAST = 2 * MiB
 class Channel:
     """A channel of the app, by its name. No round trip before it is used."""
 
-    def __init__(self, name: str, drivers: Drivers, renewer: Renewer, settings: Settings, clock: Clock) -> None:
+    def __init__(self, name: str, driver: Driver, renewer: Renewer, settings: Settings, clock: Clock) -> None:
         self.name = name
         self.log = ChannelLog(LogKeys(settings.prefix, "files", name), settings, clock)
-        self._drivers = drivers
+        self._driver = driver
         self._renewer = renewer
 
     def __repr__(self) -> str:
@@ -104,7 +104,7 @@ class Channel:
 
     def receiver(self, name: str) -> Receiver:
         """A receiver of this channel. No round trip."""
-        return Receiver(self.log, self._drivers, self._renewer, name)
+        return Receiver(self.log, self._driver, self._renewer, name)
 
     @verb
     def info(self) -> RoundTrip[ChannelInfo]:

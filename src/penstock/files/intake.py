@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.core.ids import lives, mint_token
-from penstock.core.operations import Drivers, Operation, RoundTrip, RunInThread
+from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread
 from penstock.core.renewal import Renewer, now, valid_until
 from penstock.errors import BlocksMissed, FileDamaged, FilesError, LeaseLost
 from penstock.files.bindings import ChannelLog, Received
@@ -123,11 +123,11 @@ class Intake(Stream[T]):
     `wait`: seconds to wait for more, then it ends; None: until the channel is closed.
     """
 
-    def __init__(self, log: ChannelLog, drivers: Drivers, renewer: Renewer, who: str, wait: float | None) -> None:
+    def __init__(self, log: ChannelLog, driver: Driver, renewer: Renewer, who: str, wait: float | None) -> None:
         check_wait("receive", wait)
         super().__init__()
         self._log = log
-        self._drivers = drivers
+        self._driver = driver
         self._renewer = renewer
         self._who = who
         self._wait = wait

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, Self, TypeVar
 from msgspec.structs import replace
 
 from penstock.core.keys import check_name
-from penstock.core.operations import Drivers, Operation, RoundTrip, verb
+from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.core.renewal import Renewer
 from penstock.errors import FileDamaged, FilesError
 from penstock.files.bindings import ChannelLog
@@ -82,12 +82,12 @@ class Batches(Intake[Batch]):
     nobody could go on in the middle of one."""
 
     def __init__(
-        self, log: ChannelLog, drivers: Drivers, renewer: Renewer, who: str, wait: float | None,
+        self, log: ChannelLog, driver: Driver, renewer: Renewer, who: str, wait: float | None,
         *, longest: int = LONGEST, spool: str | Path | None = None,
     ) -> None:  # fmt: skip
         self._longest = longest
         self._spool = Folder((Path(spool) if spool else _temporary()) / _own(log, who))
-        super().__init__(log, drivers, renewer, who, wait)
+        super().__init__(log, driver, renewer, who, wait)
 
     def _resumed(self) -> None:
         self._cutters: dict[str, Lines] = {}
@@ -190,11 +190,11 @@ class Saving(Intake[Saved]):
     """The files, in a folder: each appears there when it is whole and checked, under its name."""
 
     def __init__(
-        self, log: ChannelLog, drivers: Drivers, renewer: Renewer, who: str, wait: float | None, folder: Path
+        self, log: ChannelLog, driver: Driver, renewer: Renewer, who: str, wait: float | None, folder: Path
     ) -> None:
         self._folder = folder
         self._parts = Folder(folder / _own(log, who))
-        super().__init__(log, drivers, renewer, who, wait)
+        super().__init__(log, driver, renewer, who, wait)
 
     def _resumed(self) -> None:
         self._parts.close()
@@ -321,10 +321,10 @@ class Receiver:
     has not been heard of for a lease.
     """
 
-    def __init__(self, log: ChannelLog, drivers: Drivers, renewer: Renewer, name: str) -> None:
+    def __init__(self, log: ChannelLog, driver: Driver, renewer: Renewer, name: str) -> None:
         self.name = check_name("receiver", name)
         self._log = log
-        self._drivers = drivers
+        self._driver = driver
         self._renewer = renewer
 
     def __repr__(self) -> str:
@@ -345,7 +345,7 @@ class Receiver:
         """
         if share:
             return self._shared(wait, lease, as_block)
-        return Blocks(self._log, self._drivers, self._renewer, self.name, wait)
+        return Blocks(self._log, self._driver, self._renewer, self.name, wait)
 
     def _shared(
         self, wait: float | None, lease: float | None, make: Callable[[Header, bytes], Iterable[T]]
@@ -353,7 +353,7 @@ class Receiver:
         chosen = self._log.settings.lease if lease is None else lease
         if not 0.05 <= chosen <= 7 * 86400:
             raise ValueError(f"lease={chosen}: seconds from 0.05 to a week")
-        return Sharing(self._log, self._drivers, self.name, wait, chosen, make)
+        return Sharing(self._log, self._driver, self.name, wait, chosen, make)
 
     def batches(
         self, *, wait: float | None = None, share: bool = False, lease: float | None = None, longest: int = LONGEST,
@@ -365,7 +365,7 @@ class Receiver:
             raise ValueError(f"longest={longest}: bytes from 1 to {MOST:,}; a longer line is given up to there")
         if share:
             return self._shared(wait, lease, partial(lines_of_block, longest))
-        return Batches(self._log, self._drivers, self._renewer, self.name, wait, longest=longest, spool=spool)
+        return Batches(self._log, self._driver, self._renewer, self.name, wait, longest=longest, spool=spool)
 
     def lines(
         self, *, wait: float | None = None, share: bool = False, lease: float | None = None, longest: int = LONGEST,
@@ -392,7 +392,7 @@ class Receiver:
         Until then it is in a hidden folder within; a file of this name is replaced in one step. What a process did not
         finish the next one does, from the block it was at. wait, errors: as in `blocks`.
         """
-        return Saving(self._log, self._drivers, self._renewer, self.name, wait, Path(folder))
+        return Saving(self._log, self._driver, self._renewer, self.name, wait, Path(folder))
 
     @verb
     def join(self) -> RoundTrip[bool]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from penstock.core.ids import mint_id
-from penstock.core.operations import Drivers, Operation, RoundTrip, RunInThread
+from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread
 from penstock.errors import FileDamaged, FilesError
 from penstock.files.bindings import ChannelLog, Shared
 from penstock.files.blocks import ABORT, DATA, Header, Record, block
@@ -25,13 +25,13 @@ class Sharing(Stream[T]):
     """One worker. `make`: what becomes of a block."""
 
     def __init__(
-        self, log: ChannelLog, drivers: Drivers, who: str, wait: float | None, lease: float,
+        self, log: ChannelLog, driver: Driver, who: str, wait: float | None, lease: float,
         make: Callable[[Header, bytes], Iterable[T]],
     ) -> None:  # fmt: skip
         check_wait("receive", wait)
         super().__init__()
         self._log = log
-        self._drivers = drivers
+        self._driver = driver
         self._who = who
         self._wait = wait
         self._lease = lease

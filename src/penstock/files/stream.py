@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Self, TypeVar
 
-from penstock.core.operations import Drivers, Operation, verb
+from penstock.core.operations import Driver, Operation, verb
 from penstock.errors import FilesError
 
 T = TypeVar("T")
@@ -15,7 +15,7 @@ T = TypeVar("T")
 class Stream(Generic[T]):
     """What comes, one by one: `for`, `async for`; and with `with` what was done with is settled at its end."""
 
-    _drivers: Drivers
+    _driver: Driver
     _doubtful = False
     """What is ready may be another's by now: ask before it is given."""
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from penstock import codec
-from penstock.core.operations import Drivers, Listen, Operation, RoundTrip, Wait, verb
+from penstock.core.operations import Driver, Listen, Operation, RoundTrip, Wait, verb
 from penstock.errors import (
     JobCancelled,
     JobExpired,
@@ -33,7 +33,7 @@ class Home(Protocol):
     bindings: QueueBindings
 
     @property
-    def _drivers(self) -> Drivers: ...
+    def _driver(self) -> Driver: ...
 
 
 H = TypeVar("H", bound=Home)
@@ -46,8 +46,8 @@ class OfQueue(Generic[H]):
     _queue: H
 
     @property
-    def _drivers(self) -> Drivers:
-        return self._queue._drivers
+    def _driver(self) -> Driver:
+        return self._queue._driver
 
 
 class Status(StrEnum):

@@ -17,7 +17,7 @@ from penstock import codec
 from penstock.core.clock import Clock, milliseconds
 from penstock.core.ids import mint_id
 from penstock.core.keys import check_name
-from penstock.core.operations import Drivers, Listen, Operation, RoundTrip, doze, verb
+from penstock.core.operations import Driver, Listen, Operation, RoundTrip, doze, verb
 from penstock.errors import LeaseLost
 from penstock.jobs.bindings import (
     SLICE,
@@ -241,9 +241,9 @@ class Tenant(OfQueue["Queue"]):
 class Queue:
     """A named queue of the app. Works without tasks and without a worker."""
 
-    def __init__(self, name: str, drivers: Drivers, settings: Settings, clock: Clock) -> None:
+    def __init__(self, name: str, driver: Driver, settings: Settings, clock: Clock) -> None:
         self.name = check_name("queue", name)
-        self._drivers = drivers
+        self._driver = driver
         self.settings = settings
         self.bindings = QueueBindings(QueueKeys(settings.prefix, name), clock)
         self.dead = DeadLetters(self)
@@ -330,7 +330,7 @@ class Queue:
         """
         chosen = Options(**options)
         ((key, record),) = self._values([value], chosen)
-        self._drivers.in_pipeline(pipeline, self.bindings.enqueue((key, record)))
+        self._driver.in_pipeline(pipeline, self.bindings.enqueue((key, record)))
         return Job(self, key, ttl=chosen.result_ttl)
 
     # --- claim ---

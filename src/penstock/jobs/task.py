@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from penstock.core.operations import Drivers, Operation, RoundTrip, verb
+from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import BadCall
 from penstock.jobs.definition import Definition, Options
 from penstock.jobs.job import Job
@@ -59,8 +59,8 @@ class Task(Generic[P, R]):
         return self.definition.name
 
     @property
-    def _drivers(self) -> Drivers:
-        return self.home._drivers
+    def _driver(self) -> Driver:
+        return self.home._driver
 
     def using(
         self,
@@ -97,7 +97,7 @@ class Task(Generic[P, R]):
         """Enqueue inside a pipeline or transaction of your own; see `Queue.put_in`."""
         call = self.call(*args, **kwargs)
         key, record = call.draft()
-        self._drivers.in_pipeline(pipeline, self.home.bindings.enqueue((key, record)))
+        self._driver.in_pipeline(pipeline, self.home.bindings.enqueue((key, record)))
         return call.job(key)
 
 

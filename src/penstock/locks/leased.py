@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from penstock.core.ids import mint_token
-from penstock.core.operations import Drivers, Listen, Operation, RoundTrip, doze, verb
+from penstock.core.operations import Driver, Listen, Operation, RoundTrip, doze, verb
 from penstock.core.renewal import Renewer, now, valid_until
 from penstock.core.scripts import Library, Script
 from penstock.errors import LeaseLost, PenstockError
@@ -127,8 +127,8 @@ class Holding:
         return f"<{type(self).__name__} of {self._leased.terms.what}>"
 
     @property
-    def _drivers(self) -> Drivers:
-        return self._leased._drivers
+    def _driver(self) -> Driver:
+        return self._leased._driver
 
     # --- is it still ours ---
 
@@ -254,7 +254,7 @@ class Leased(Generic[H]):
     def __init__(
         self,
         terms: Terms,
-        drivers: Drivers,
+        driver: Driver,
         renewer: Renewer,
         *,
         on_loss: Callable[[Any], object] | None,
@@ -263,7 +263,7 @@ class Leased(Generic[H]):
         self.terms = terms
         self.on_loss = on_loss
         self.cancel_on_loss = cancel_on_loss
-        self._drivers = drivers
+        self._driver = driver
         self._renewer = renewer
         self._entered: dict[object, list[H]] = {}
 

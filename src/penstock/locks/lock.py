@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from penstock.core.operations import Drivers, Operation, RoundTrip, verb
+from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.core.renewal import Renewer
 from penstock.core.scripts import Library
 from penstock.errors import ConfigurationError, LeaseLost, LockTimeout
@@ -73,7 +73,7 @@ class Held(Holding):
     def transaction(self) -> Transaction:
         """Conditions and writes on keys in the slot of the lock, done in one step and only if the lock is still held:
         who was paused past its lease writes nothing. `commit()` raises LeaseLost then."""
-        return Transaction(self._drivers, guard=Guard(self.keys, self.token, self._not_in_server))
+        return Transaction(self._driver, guard=Guard(self.keys, self.token, self._not_in_server))
 
     def _not_in_server(self) -> LeaseLost:
         if self._released:
@@ -89,7 +89,7 @@ class Lock(Leased[Held]):
     def __init__(
         self,
         names: str | Sequence[str],
-        drivers: Drivers,
+        driver: Driver,
         renewer: Renewer,
         *,
         lease: float,
@@ -107,7 +107,7 @@ class Lock(Leased[Held]):
         declared = tuple(key for place in places for key in place.declared)
         what = f"lock {self.names[0]!r}" if len(self.names) == 1 else f"locks {', '.join(map(repr, self.names))}"
         super().__init__(
-            Terms(what, lease, wait, declared, places[0].inbox), drivers, renewer,
+            Terms(what, lease, wait, declared, places[0].inbox), driver, renewer,
             on_loss=on_loss, cancel_on_loss=cancel_on_loss,
         )  # fmt: skip
         self.scripts = scripts()

@@ -11,7 +11,7 @@ from types import EllipsisType
 from typing import Any, Literal, TypeVar, cast
 
 from penstock.core.idempotency import Caller, answered, next_call
-from penstock.core.operations import Drivers, Operation, RoundTrip, Sleep, verb
+from penstock.core.operations import Driver, Operation, RoundTrip, Sleep, verb
 from penstock.core.scripts import Library
 from penstock.errors import RateLimited
 from penstock.locks.keys import RateKeys
@@ -61,7 +61,7 @@ class RateLimit:
         self,
         name: str,
         prefix: str,
-        drivers: Drivers,
+        driver: Driver,
         *,
         limit: int,
         per: float,
@@ -86,7 +86,7 @@ class RateLimit:
         self.burst = limit if burst is None else burst
         self.kind = kind
         self._wait = _check_wait("rate_limit", wait)
-        self._drivers = drivers
+        self._driver = driver
         self._keys = RateKeys(prefix, name).declared(kind)
         # Rounded up, so that it never is faster than was asked for.
         self._interval = -int(-per * 1_000_000 // limit)

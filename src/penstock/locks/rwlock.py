@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from penstock.core.operations import Drivers
+from penstock.core.operations import Driver
 from penstock.core.renewal import Renewer
 from penstock.errors import LockTimeout
 from penstock.locks.keys import SemaphoreKeys
@@ -40,8 +40,8 @@ class Writing(Holding):
 class Side(Leased[H]):
     """One side of a read-write lock, to be entered or acquired as a lock is."""
 
-    def __init__(self, kind: type[H], terms: Terms, drivers: Drivers, renewer: Renewer, **told: Any) -> None:
-        super().__init__(terms, drivers, renewer, **told)
+    def __init__(self, kind: type[H], terms: Terms, driver: Driver, renewer: Renewer, **told: Any) -> None:
+        super().__init__(terms, driver, renewer, **told)
         self.scripts = scripts()
         self._kind = kind
 
@@ -59,7 +59,7 @@ class ReadWriteLock:
         self,
         name: str,
         prefix: str,
-        drivers: Drivers,
+        driver: Driver,
         renewer: Renewer,
         *,
         lease: float,
@@ -70,7 +70,7 @@ class ReadWriteLock:
         check_times("read_write_lock", lease, wait)
         self.name = name
         self._keys = SemaphoreKeys(prefix, name, "rwlock")
-        self._drivers, self._renewer = drivers, renewer
+        self._driver, self._renewer = driver, renewer
         self._lease, self._wait = lease, wait
         self._told = {"on_loss": on_loss, "cancel_on_loss": cancel_on_loss}
 
@@ -79,11 +79,11 @@ class ReadWriteLock:
 
     def read(self) -> Side[Reading]:
         """To be entered together with other readers, a hundred at most."""
-        return Side(Reading, self._terms("read", 1), self._drivers, self._renewer, **self._told)
+        return Side(Reading, self._terms("read", 1), self._driver, self._renewer, **self._told)
 
     def write(self) -> Side[Writing]:
         """To be entered alone."""
-        return Side(Writing, self._terms("write", MOST_READERS), self._drivers, self._renewer, **self._told)
+        return Side(Writing, self._terms("write", MOST_READERS), self._driver, self._renewer, **self._told)
 
     def _terms(self, side: str, permits: int) -> Terms:
         what, keys = f"{side} lock {self.name!r}", self._keys

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from penstock.core.operations import Drivers, RoundTrip, verb
+from penstock.core.operations import Driver, RoundTrip, verb
 from penstock.core.renewal import Renewer
 from penstock.core.scripts import Library
 from penstock.errors import PermitTimeout
@@ -57,7 +57,7 @@ class Semaphore(Leased[Permit]):
         self,
         name: str,
         prefix: str,
-        drivers: Drivers,
+        driver: Driver,
         renewer: Renewer,
         *,
         limit: int,
@@ -75,7 +75,7 @@ class Semaphore(Leased[Permit]):
         check_times("semaphore", lease, wait)
         keys = SemaphoreKeys(prefix, name)
         terms = Terms(f"semaphore {name!r}", lease, wait, keys.declared, keys.inbox, permits, limit)
-        super().__init__(terms, drivers, renewer, on_loss=on_loss, cancel_on_loss=cancel_on_loss)
+        super().__init__(terms, driver, renewer, on_loss=on_loss, cancel_on_loss=cancel_on_loss)
         self.name = name
         self.scripts = scripts()
 

@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.core.idempotency import Caller, answered, next_call
 from penstock.core.keys import check_text
-from penstock.core.operations import Drivers, RoundTrip, verb
+from penstock.core.operations import Driver, RoundTrip, verb
 from penstock.core.scripts import Library
 from penstock.core.slots import slot
 from penstock.errors import LeaseLost, TransactionRefused
@@ -72,9 +72,9 @@ class Transaction:
     that gives neither a value nor a bound asks whether there is anything. Values are bytes, texts (UTF-8) or numbers.
     """
 
-    def __init__(self, drivers: Drivers, *, home: str | None = None, guard: Guard | None = None) -> None:
+    def __init__(self, driver: Driver, *, home: str | None = None, guard: Guard | None = None) -> None:
         """`home`: a key in the slot; None: the first that is named."""
-        self._drivers = drivers
+        self._driver = driver
         self._guard = guard
         self._locks, self._token = (guard.keys, guard.token) if guard else ((), "")
         self._home = guard.keys[0] if guard else home

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from penstock.core.clock import Clock
-from penstock.core.operations import Drivers, Operation, Parallel, RoundTrip, verb
+from penstock.core.operations import Driver, Operation, Parallel, RoundTrip, verb
 from penstock.errors import ChatGone, ServerError
 from penstock.messages.chat_index import Index
 from penstock.messages.keys import LogKeys, check_reader
@@ -68,8 +68,8 @@ def tell(index_of: IndexOf, chat: str, readers: Iterable[str]) -> Operation[None
 class Reader(Pulling):
     """One member of a chat, or one of its devices. A device begins where the member is when it first pulls."""
 
-    def __init__(self, log: Log, drivers: Drivers, member: str, device: str, index_of: IndexOf) -> None:
-        super().__init__(log, drivers, check_reader("member", member), device and check_reader("device", device))
+    def __init__(self, log: Log, driver: Driver, member: str, device: str, index_of: IndexOf) -> None:
+        super().__init__(log, driver, check_reader("member", member), device and check_reader("device", device))
         self._index_of = index_of
         self.member = member
         self.device = device
@@ -93,9 +93,9 @@ class Reader(Pulling):
 class Chat:
     """A chat of the app, by its id. Making one of these sends nothing; `app.chats.create` makes the chat itself."""
 
-    def __init__(self, id: str, drivers: Drivers, settings: Settings, clock: Clock, index_of: IndexOf) -> None:
+    def __init__(self, id: str, driver: Driver, settings: Settings, clock: Clock, index_of: IndexOf) -> None:
         self._log = Log(LogKeys(settings.prefix, "chat", id), settings, clock)
-        self._drivers = drivers
+        self._driver = driver
         self._index_of = index_of
         self.id = id
 
@@ -144,7 +144,7 @@ class Chat:
 
     def reader(self, member: str, device: str = "") -> Reader:
         """A member, or one of its devices, as a reader. No round trip."""
-        return Reader(self._log, self._drivers, member, device, self._index_of)
+        return Reader(self._log, self._driver, member, device, self._index_of)
 
     def follow(self, member: str, device: str = "", *, limit: int = 100, ack: bool = True) -> Follow:
         """Every message for this member, see `Reader.follow`."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
-from penstock.core.operations import Drivers, Operation, RoundTrip, verb
+from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import ChatExists
 from penstock.messages.chat import AT_ONCE, Chat, in_lots, tell
 from penstock.messages.chat_index import Index
@@ -29,14 +29,14 @@ _NOTHING = object()
 class Chats:
     """`app.chats`."""
 
-    def __init__(self, drivers: Drivers, settings: Settings, clock: Clock) -> None:
-        self._drivers = drivers
+    def __init__(self, driver: Driver, settings: Settings, clock: Clock) -> None:
+        self._driver = driver
         self.settings = settings
         self.clock = clock
 
     def get(self, id: str) -> Chat:
         """The chat of this id. No round trip: its verbs raise ChatGone where there is none."""
-        return Chat(id, self._drivers, self.settings, self.clock, self.index_of)
+        return Chat(id, self._driver, self.settings, self.clock, self.index_of)
 
     def index_of(self, user: str) -> Index:
         return Index(self.settings.prefix, user, self.clock)
@@ -105,8 +105,8 @@ class UserChats:
         self._turn = b"-inf"
 
     @property
-    def _drivers(self) -> Drivers:
-        return self._chats._drivers
+    def _driver(self) -> Driver:
+        return self._chats._driver
 
     def __repr__(self) -> str:
         return f"<UserChats {self.user}>"

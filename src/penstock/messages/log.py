@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from penstock import codec
 from penstock.core.clock import Clock
-from penstock.core.operations import Arg, Drivers, Listen, Listener, Operation, RoundTrip, Wait, verb
+from penstock.core.operations import Arg, Driver, Listen, Listener, Operation, RoundTrip, Wait, verb
 from penstock.core.scripts import Library
 from penstock.errors import BadCall, ChatExists, ChatGone, MessageError, NoSpace, NotAMember, PenstockError
 from penstock.messages.keys import LogKeys
@@ -401,9 +401,9 @@ class Pulling:
 
     _missing = b""
 
-    def __init__(self, log: Log, drivers: Drivers, who: str, device: str) -> None:
+    def __init__(self, log: Log, driver: Driver, who: str, device: str) -> None:
         self._log = log
-        self._drivers = drivers
+        self._driver = driver
         self._who = who
         self._device = device
 
@@ -470,15 +470,15 @@ class Pulling:
         what was done with, too. `ack=False`: only your own `ack` does.
         """
         check_wait("follow", None, limit)
-        return Follow(self, self._drivers, limit, ack)
+        return Follow(self, self._driver, limit, ack)
 
 
 class Follow:
     """The messages of one reader, without end. One loop at a time."""
 
-    def __init__(self, reader: Pulling, drivers: Drivers, limit: int, ack: bool) -> None:
+    def __init__(self, reader: Pulling, driver: Driver, limit: int, ack: bool) -> None:
         self._reader = reader
-        self._drivers = drivers
+        self._driver = driver
         self._limit = limit
         self._ack = ack
         self._batch: deque[Message] = deque()

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
-from penstock.core.operations import Drivers, Operation, RoundTrip, verb
+from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import LeaseLost
 from penstock.messages.keys import LogKeys
 from penstock.messages.log import Claims, Keep, Log, Look, Message, Pulling, Verdict, check_wait, unless
@@ -38,8 +38,8 @@ class Claimed:
         self.message = message
 
     @property
-    def _drivers(self) -> Drivers:
-        return self._box._drivers
+    def _driver(self) -> Driver:
+        return self._box._driver
 
     @property
     def id(self) -> int:
@@ -86,8 +86,8 @@ class Mailbox(Pulling):
 
     _missing = b"GONE"
 
-    def __init__(self, name: str, drivers: Drivers, settings: Settings, clock: Clock) -> None:
-        super().__init__(Log(LogKeys(settings.prefix, "mailbox", name), settings, clock), drivers, "", "")
+    def __init__(self, name: str, driver: Driver, settings: Settings, clock: Clock) -> None:
+        super().__init__(Log(LogKeys(settings.prefix, "mailbox", name), settings, clock), driver, "", "")
         self.name = name
 
     def __repr__(self) -> str:

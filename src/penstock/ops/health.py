@@ -15,7 +15,7 @@ from penstock.worker.processes import look_at
 def check(app: Penstock, queues: Iterable[str]) -> bool:
     """One line about each queue; True if each has a worker here. Raises ServerError."""
     with app:
-        found = {name: app._drivers.blocking.run(_alive(app, name)) for name in queues}
+        found = {name: app._driver.blocking.run(_alive(app, name)) for name in queues}
     here = {name: [who for who in sorted(workers) if _is_here(who)] for name, workers in found.items()}
     for name, workers in here.items():
         print(f"queue {name}: {', '.join(workers) or 'no worker of this machine is alive'}", file=sys.stderr)

@@ -15,7 +15,7 @@ from typing import Literal
 
 from penstock.app import Penstock
 from penstock.completion.directory import Directory
-from penstock.core.operations import Drivers, Operation, RoundTrip, verb
+from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import ChannelError, ChatGone, JobNotFound, PenstockError
 from penstock.files.bindings import ChannelInfo
 from penstock.files.channel import Channel
@@ -138,8 +138,8 @@ class Inspector:
         self._app = app
 
     @property
-    def _drivers(self) -> Drivers:
-        return self._app._drivers
+    def _driver(self) -> Driver:
+        return self._app._driver
 
     @property
     def place(self) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock import codec
 from penstock.app import Penstock
-from penstock.driver.connect import Driver
+from penstock.driver.connect import ServerDriver
 from penstock.errors import BadCall
 from penstock.jobs.definition import Options
 from penstock.jobs.job import Job
@@ -86,7 +86,7 @@ def _waiting(queues: Iterable[Queue]) -> list[WaitingCall]:
 
 
 def _client(queue: Queue) -> Any:
-    return cast("Driver", queue._drivers).connector.blocking_client()
+    return cast("ServerDriver", queue._driver).connector.blocking_client()
 
 
 def _read(queue: Queue) -> Iterator[tuple[int, bytes, WaitingCall]]:

@@ -11,7 +11,7 @@ import traceback
 from abc import abstractmethod
 from collections.abc import Callable
 
-from penstock.core.operations import BlockingDriver
+from penstock.core.operations import BlockingFace
 from penstock.errors import PenstockError
 from penstock.worker.feed import Feed
 
@@ -50,7 +50,7 @@ class Heartbeat(_Looking):
     """
 
     def __init__(
-        self, driver: BlockingDriver, feed: Feed, loop: asyncio.AbstractEventLoop, lost: Callable[[Feed, str], None]
+        self, driver: BlockingFace, feed: Feed, loop: asyncio.AbstractEventLoop, lost: Callable[[Feed, str], None]
     ) -> None:
         super().__init__("heartbeat", loop, feed.lease / 6)
         self._driver = driver

@@ -188,7 +188,7 @@ class Child:
                 continue
             try:
                 work = queue.abandon(shown.me, running[number], verdict, why)
-                await asyncio.wait_for(queue._drivers.aio.run(work), within)
+                await asyncio.wait_for(queue._driver.aio.run(work), within)
             except (PenstockError, TimeoutError) as error:
                 log.warning("worker %d's jobs on queue %s wait for its lease: %s", self.process.pid, queue.name, error)
 
@@ -200,7 +200,7 @@ class Child:
             for queue, shown in zip(self._queues, self._board.shown(), strict=True):
                 if works and shown.holds and time.monotonic() - shown.renewed > lease / 2:
                     with contextlib.suppress(PenstockError):
-                        await queue._drivers.aio.run(queue.bindings.beat(shown.me, lease))
+                        await queue._driver.aio.run(queue.bindings.beat(shown.me, lease))
 
     def _works(self) -> bool:
         """It is not stopped, and has used CPU since this was asked last. Only Linux tells."""

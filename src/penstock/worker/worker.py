@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from penstock.core.operations import AwaitedListener, Drivers
+from penstock.core.operations import AwaitedListener, Driver
 from penstock.errors import ConfigurationError, FormatTooNew, ServerError
 from penstock.jobs.bindings import Claim, Introduction, Settlement
 from penstock.jobs.queue import Queue
@@ -52,7 +52,7 @@ class App(Protocol):
     registry: Registry
 
     @property
-    def _drivers(self) -> Drivers: ...
+    def _driver(self) -> Driver: ...
     def queue(self, name: str) -> Queue: ...
 
 
@@ -95,7 +95,7 @@ class Worker:
         for definition in app.registry:
             definition.signature.check()
         self.name = f"{socket.gethostname()}:{os.getpid()}"
-        self._drivers = app._drivers
+        self._driver = app._driver
         # Each queue's sleep is said again to the server now and then; with many queues more rarely, so that an idle
         # process sends the same few commands.
         sleep = app.settings.sleep * len(names)
@@ -132,15 +132,15 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._threads: Threads[Settlement] = Threads(self.settings.concurrency, self._loop, self._finished)
-        await self._drivers.aio.run(self.feeds[0].queue.bindings.counts())
-        waiters = [self._drivers.aio.listen(feed.queue.bindings.keys.inbox) for feed in self.feeds]
+        await self._driver.aio.run(self.feeds[0].queue.bindings.counts())
+        waiters = [self._driver.aio.listen(feed.queue.bindings.keys.inbox) for feed in self.feeds]
         for feed, waiter in zip(self.feeds, waiters, strict=True):
             feed.address = waiter.address
         parts = [asyncio.create_task(self._listen(f, w)) for f, w in zip(self.feeds, waiters, strict=True)]
         parts.append(asyncio.create_task(self._serve()))
         busy, name_of = lambda: any(feed.held for feed in self.feeds), self._name_of
         watchdog = Watchdog(self._loop, self.settings.blocked_warning, busy=busy, name_of=name_of)
-        hearts = [Heartbeat(self._drivers.blocking, feed, self._loop, self._lost) for feed in self.feeds]
+        hearts = [Heartbeat(self._driver.blocking, feed, self._loop, self._lost) for feed in self.feeds]
         for thread in (watchdog, *hearts):
             thread.start()
         try:
@@ -168,7 +168,7 @@ class Worker:
         for feed in self.feeds:
             if feed.held:
                 with contextlib.suppress(Exception):
-                    await asyncio.wait_for(self._drivers.aio.run(feed.queue.abandon(feed.me)), 1.0)
+                    await asyncio.wait_for(self._driver.aio.run(feed.queue.abandon(feed.me)), 1.0)
 
     def stop(self) -> None:
         """Once: claim no more, let running jobs finish. Again: hand them back now."""
@@ -243,7 +243,7 @@ class Worker:
         while True:
             asked_at = time.monotonic()
             try:
-                turn = await self._drivers.aio.run(feed.turn(want, leave=leave))
+                turn = await self._driver.aio.run(feed.turn(want, leave=leave))
                 break
             except FormatTooNew:
                 raise
