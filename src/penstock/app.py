@@ -12,7 +12,7 @@ from penstock.completion.contacts import Contacts, Order
 from penstock.completion.directory import Directory
 from penstock.config import Outside
 from penstock.core.clock import Clock
-from penstock.core.keys import in_tag
+from penstock.core.keys import key_with_tag
 from penstock.core.operations import Operation, verb
 from penstock.core.renewal import Renewer
 from penstock.counting.aggregate import Aggregate, Function
@@ -305,7 +305,7 @@ class Penstock:
         """Conditions and writes on keys of one hash tag, done in one step, all of them or none. Nothing is sent before
         its `commit()`. `tag`: that of the keys; None: that of the first key named. See `held.transaction()` for one
         that only the owner of a lock can do."""
-        return Transaction(self._driver, home=None if tag is None else in_tag(tag))
+        return Transaction(self._driver, home=None if tag is None else key_with_tag(tag))
 
     def mailbox(self, name: str) -> Mailbox:
         """The mailbox of this name: many post, one reads. No round trip."""

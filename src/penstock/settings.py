@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 MiB = 1024 * 1024
 
-REMEMBERED = 2.5
+SLEEPER_TTL_FACTOR = 2.5
 """For so many times its own pause the server remembers who said that it sleeps, or listens: it may say so late once,
 or not be heard once, and is still woken; one that died is soon forgotten."""
 

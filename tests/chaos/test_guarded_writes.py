@@ -56,7 +56,7 @@ async def test_who_is_paused_within_its_lease_does_write(app: Penstock):
     held: Held = await app.lock("{brief}", lease=0.6).acquire.aio()
     await asyncio.sleep(0.2)
     await held.transaction().set("{brief}:a", 1, ttl=10).commit.aio()
-    held.kept = False
+    held.renewing = False
     await asyncio.sleep(0.7)
     try:
         await held.transaction().set("{brief}:a", 2).commit.aio()

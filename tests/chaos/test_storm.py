@@ -21,7 +21,7 @@ RATE = 150.0
 
 TAKEOVER = 60.0
 """Seconds. Long, because suspects are tried one after the other, and on a crowded machine most workers die before they
-have begun. `test_takeover.py` is strict, in block_multiplier weather."""
+have begun. `test_takeover.py` is strict, in calm weather."""
 
 LATE = 0.5
 """Seconds. A storm that was held up goes on in its own time: it does not strike all at once."""

@@ -316,14 +316,14 @@ async def test_a_command_behind_a_script_is_answered_with_it(both: Both, key: st
         assert first == b"a"
         return added, 1 + len(rest)
 
-    step = RoundTrip(APPEND, (key,), ("a",), read, behind=("LRANGE", key, 0, -1))
+    step = RoundTrip(APPEND, (key,), ("a",), read, followed_by=("LRANGE", key, 0, -1))
     assert await both.run(step) == (1, 1)
     assert await both.run(step.then(list)) == [2, 2]
 
 
 async def test_what_a_command_behind_a_script_is_refused_with_is_raised(both: Both, key: str):
     with pytest.raises(ServerError, match="WRONGTYPE"):
-        await both.run(RoundTrip(APPEND, (key,), ("a",), list, behind=("HGETALL", key)))
+        await both.run(RoundTrip(APPEND, (key,), ("a",), list, followed_by=("HGETALL", key)))
 
 
 async def test_an_error_is_thrown_into_the_generator(both: Both, key: str):
@@ -650,25 +650,25 @@ async def test_a_step_rides_in_a_pipeline(face: str, key: str, library: Any, tra
     for _ in range(2):  # a pipeline may be used again
         server.client.script_flush()
         pipe.set(key + "s", 1)
-        driver.in_pipeline(pipe, numbered(key, "a"))
-        driver.in_pipeline(pipe, count(key + "n"))
-        driver.in_pipeline(pipe, count(key + "n"))
+        driver.add_to_pipeline(pipe, numbered(key, "a"))
+        driver.add_to_pipeline(pipe, count(key + "n"))
+        driver.add_to_pipeline(pipe, count(key + "n"))
         assert len(await execute(pipe)) == 6
     assert server.client.lrange(key, 0, -1) == [b" 0 a", b" 0 a"]
     assert server.client.get(key + "n") == b"4"
     server.client.script_flush()
-    driver.in_pipeline(pipe, count(key + "n"))
+    driver.add_to_pipeline(pipe, count(key + "n"))
     done = pipe.reset()
     if face == "aio":
         await done
-    driver.in_pipeline(pipe, count(key + "n"))
+    driver.add_to_pipeline(pipe, count(key + "n"))
     assert (await execute(pipe))[-1] == 5
     if transaction:
         watched = pipe.watch(key)
         if face == "aio":
             await watched
         server.client.script_flush()
-        driver.in_pipeline(pipe, count(key + "n"))
+        driver.add_to_pipeline(pipe, count(key + "n"))
         assert server.client.get(key + "n") == b"5"
         assert (await execute(pipe))[-1] == 6
     await (client.aclose() if face == "aio" else anyio.to_thread.run_sync(client.close))
@@ -745,8 +745,8 @@ async def test_a_cluster_is_used(face: str, key: str, cluster: Cluster, what: st
     pipe = client.pipeline() if what != "address" else both.driver.connector.blocking_client().pipeline()
     for node in cluster.nodes:
         node.client.script_flush()
-    both.driver.in_pipeline(pipe, count(key + "p"))
-    both.driver.in_pipeline(pipe, count("p{" + key))
+    both.driver.add_to_pipeline(pipe, count(key + "p"))
+    both.driver.add_to_pipeline(pipe, count("p{" + key))
     replies = pipe.execute()
     assert (await replies if "asyncio" in what else replies) == [1, 1]
     await both.driver.aclose()

@@ -529,7 +529,7 @@ async def test_who_stood_still_for_a_lease_drops_what_it_holds(
     first = await following(face, frozen)
     assert first.name == "a"
     assert frozen._busy is not None
-    frozen._busy.kept = False  # as if nothing moved for eleven seconds
+    frozen._busy.renewing = False  # as if nothing moved for eleven seconds
     frozen._busy.valid_until -= 11
     clock.advance(11)
     rest = await gather(face, channel.receiver("r").save(out))

@@ -70,7 +70,7 @@ async def test_a_release_that_is_doubled_late_or_foreign_frees_nothing_more(sem:
     await do(first.release)
     await do(first.release)
     second = await do(sem(1).acquire)
-    assert await app._driver.aio.run(first.return_) is False
+    assert await app._driver.aio.run(first.give_back) is False
     with pytest.raises(PermitTimeout):
         await do(sem(1, wait=0).acquire)
     await do(second.release)
@@ -196,7 +196,7 @@ async def test_lost_permits_are_told_and_not_revived(sem: Make, do: Do, raw: Any
 @one_place
 async def test_an_expired_permit_is_not_renewed(sem: Make, app: Penstock):
     permit = await sem(1, lease=0.3).acquire.aio()
-    permit.kept = False
+    permit.renewing = False
     await asyncio.sleep(0.35)
     other = await sem(1).acquire.aio()
     assert await app._driver.aio.run(permit.renewal) is False

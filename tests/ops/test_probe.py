@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.core.keys import pattern
-from penstock.core.operations import Ask, Nodes, Operation, verb
+from penstock.core.operations import FindNodes, Operation, SendCommands, verb
 from penstock.driver.connect import ServerDriver
 from penstock.errors import ServerError, ServerRefused, ServerUnavailable
 from penstock.ops import probe
@@ -26,11 +26,11 @@ class Probe:
 
     @verb
     def nodes(self, key: str = "") -> Operation[list[Any]]:
-        return (yield Nodes(key))
+        return (yield FindNodes(key))
 
     @verb
     def ask(self, node: Any, *commands: Any) -> Operation[list[Any]]:
-        return (yield Ask(node, commands))
+        return (yield SendCommands(node, commands))
 
     @verb
     def run(self, steps: Operation[Any]) -> Operation[Any]:

@@ -18,7 +18,7 @@ from cyclopts.types import NonNegativeFloat
 from penstock.cli.exits import Exit
 from penstock.cli.sending import sending
 from penstock.cli.where import HERE, AsJson, Flag, Where, Yes, agree, within
-from penstock.core.ids import lives
+from penstock.core.ids import may_be_alive
 from penstock.errors import (
     BlocksMissed,
     ChannelError,
@@ -246,7 +246,7 @@ def _has_ended(one: ReceiverInfo) -> bool:
     """The process that received last was of this host, and is gone."""
     host, _, pid = one.holder.rpartition(":")
     token = f"/{host}/{pid}"
-    return not lives(token, [token])
+    return not may_be_alive(token, [token])
 
 
 @contextlib.contextmanager

@@ -233,9 +233,9 @@ class Directory(Shaped[DirectoryShape]):
 
         Raises BadName. One round trip, O(log n).
         """
-        return self.count_steps(prefix)
+        return self.count_operation(prefix)
 
-    def count_steps(self, prefix: str = "") -> Operation[int]:
+    def count_operation(self, prefix: str = "") -> Operation[int]:
         check(prefix, "prefix")
         (found,) = yield from self._on_shelf(lambda shelf: shelf.counts([shelf.shape.fold(prefix).encode()]))
         return found

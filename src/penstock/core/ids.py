@@ -79,7 +79,7 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-def lives(token: str, here: Container[str]) -> bool:
+def may_be_alive(token: str, here: Container[str]) -> bool:
     """Whether who minted it may be alive; only what is of this host, and gone, surely is not. `here`: tokens of this
     process that are in use."""
     match token.split("/"):

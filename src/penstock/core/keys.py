@@ -37,7 +37,7 @@ def pattern(prefix: str, rest: str = "") -> str:
     return "{" + re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + ":*" + (rest and "}:" + rest)
 
 
-MOST_BYTES = 1024
+MAX_NAME_BYTES = 1024
 """Of a name in any script; it stands in each of its instance's keys, requests or messages."""
 
 
@@ -47,13 +47,15 @@ def check_text(kind: str, name: str) -> str:
         size = len(name.encode())
     except UnicodeEncodeError:
         raise ConfigurationError(f"{kind} name {name!r}: half a character (a lone surrogate) cannot be sent") from None
-    if not 1 <= size <= MOST_BYTES:
+    if not 1 <= size <= MAX_NAME_BYTES:
         shown = repr(name) if size < 60 else f"{name[:20]!r}…"
-        raise ConfigurationError(f"{kind} name {shown} has {size:,} bytes: use 1 to {MOST_BYTES:,}, or a digest of it")
+        raise ConfigurationError(
+            f"{kind} name {shown} has {size:,} bytes: use 1 to {MAX_NAME_BYTES:,}, or a digest of it"
+        )
     return name
 
 
-def tag_in(key: str) -> str | None:
+def hash_tag(key: str) -> str | None:
     """What stands between the first brace and the next closing one: where there is something, that alone decides on
     the slot."""
     _, brace, rest = key.partition("{")
@@ -61,16 +63,16 @@ def tag_in(key: str) -> str | None:
     return tag if brace and closing and tag else None
 
 
-def check_repeatable(what: str, key: str) -> None:
+def check_tag_repeatable(what: str, key: str) -> None:
     """ConfigurationError for a key whose slot no other key can have."""
-    if tag_in(key) is None and "}" in key:
+    if hash_tag(key) is None and "}" in key:
         raise ConfigurationError(
             f"{what} {key!r}: no other key can have its slot; leave out the '}}', "
             f"or put what is to be the hash tag between braces: {{tag}}:rest"
         )
 
 
-def in_tag(tag: str) -> str:
+def key_with_tag(tag: str) -> str:
     """A key with this hash tag, or ConfigurationError."""
     if "{" in tag or "}" in check_text("tag", tag):
         raise ConfigurationError(f"tag {tag!r}: what stands between the braces, without them")

@@ -1,17 +1,34 @@
-"""What the components hand to the drivers: plain descriptions of work, no I/O here.
+"""An operation written once, for blocking and for asyncio callers. No I/O happens here.
 
-`RoundTrip`     one script call, one round trip: the blocking driver runs it, the asyncio driver awaits it.
-`Parallel`  several of these, to any slots, in as many round trips as there are servers.
-`Listen`   asks for a `Listener` in a slot; its address is what a script is told, so that it can be woken.
-`Wait`     sleeps until the waiter is woken or the time is over; answers with the messages that came.
-`Nodes`    asks which servers hold keys; `Ask` sends one of them commands that are no script, for who looks in.
-`Sleep`    sleeps when nobody will come earlier.
-`RunInThread`    work that is not for the server and may take a while: a file is read, a digest made.
-`Operation`    a generator of these: an operation of several steps or with a wait, written once for both faces.
+An operation is a plain description of work for the server. The blocking face of a driver runs it, the asyncio face
+awaits it (see `driver/engine.py`). The simplest is one `RoundTrip`: a script, its keys, its arguments and how to read
+the reply. An operation of several round trips, or one that waits, is an `Operation`: a generator that yields *effects*.
+The driver performs each effect and sends its result back into the generator:
 
-`@verb` turns a method that returns a RoundTrip or Operation into a verb with two faces: `queue.put(1)` blocks,
-`await queue.put.aio(1)` does not. A cancelled or interrupted wait is thrown into the generator, which may
-yield further round trips to hand back its place in line.
+    RoundTrip      call one script                                 its answer, as `read` returns it
+    Parallel       call several scripts, at most one round         the list of their answers
+                   trip to each node
+    Listen         open a `Listener`, whose address a script       the listener
+                   can notify
+    Wait           sleep until the listener is notified or         the messages, [] after a timeout
+                   the timeout is over
+    Sleep          sleep for some seconds                          None
+    FindNodes      find the nodes that hold keys                   a list of nodes
+    SendCommands   send one node commands instead of a script      their replies
+    RunInThread    call a slow function, as one that reads a file  what it returns
+
+    def pull(self, timeout: float) -> Operation[list[bytes]]:
+        listener = yield Listen(self.inbox)
+        if not (found := (yield self.read_or_register(listener.address))):
+            yield Wait(listener, timeout)
+            found = yield self.read()
+        return found
+
+An effect that fails raises its error inside the generator, at the `yield`. So does a cancelled task or Ctrl-C: the
+generator may then yield further effects, for instance to give up its place among the waiters.
+
+`@verb` gives a method that returns a RoundTrip or an Operation its two faces: `queue.put(1)` blocks,
+`await queue.put.aio(1)` does not.
 """
 
 from __future__ import annotations
@@ -36,14 +53,18 @@ Arg: TypeAlias = str | bytes | int | float
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip(Generic[R]):
-    """One call of a script. `read` turns the server's raw reply into the answer, or raises.
+    """One call of a script.
 
-    A script whose first two arguments are `producer` and `number` is numbered by the driver: what stands
-    there in `args` is replaced, so that a call whose reply was lost is recognised when it is sent again.
-    `durable`: answer only when the write is on disk or on a replica.
-    `behind`: a command that only reads, sent behind the script in the same round trip; `read` is given both replies.
-    For what is large: a script hashes each text it touches. Not with `durable`, nor in Parallel or in a pipeline.
-    `again`: how to read the reply when an earlier copy of the step may have been done, if that makes a difference.
+    script, keys, args  what is called. A script whose first two arguments are `producer` and `number` is numbered by
+                        the driver, which fills in both, so that the server recognises a call that is sent again after
+                        a lost reply.
+    read                turns the server's reply into the answer, or raises
+    durable             return only when the write is on disk or on a replica. Raises DurabilityUnavailable, NotDurable
+    read_after_retry    reads the reply instead of `read` if the call was sent more than once. Needed where an earlier
+                        copy, whose reply was lost, changes the reply of the later one.
+    followed_by         one command that only reads, sent right after the script in the same round trip; `read` is
+                        given the pair of both replies. It saves time where the data is large: a script hashes each
+                        string it touches. Not with `durable`, in `Parallel` or in a pipeline.
     """
 
     script: Script
@@ -51,158 +72,181 @@ class RoundTrip(Generic[R]):
     args: tuple[Arg, ...]
     read: Callable[[Any], R]
     durable: bool = False
-    again: Callable[[Any], R] | None = None
-    behind: tuple[Arg, ...] = ()
+    read_after_retry: Callable[[Any], R] | None = None
+    followed_by: tuple[Arg, ...] = ()
 
-    def then(self, follow: Callable[[R], T]) -> RoundTrip[T]:
-        """The same call, its answer handed on."""
-        read, again = self.read, self.again or self.read
+    def then(self, convert: Callable[[R], T]) -> RoundTrip[T]:
+        """The same call, whose answer goes through `convert`."""
+        read, read_after_retry = self.read, self.read_after_retry or self.read
         return RoundTrip(
-            self.script, self.keys, self.args, lambda reply: follow(read(reply)), self.durable,
-            lambda reply: follow(again(reply)), self.behind,
+            self.script, self.keys, self.args, lambda reply: convert(read(reply)), self.durable,
+            lambda reply: convert(read_after_retry(reply)), self.followed_by,
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Round trips sent behind one another, to all servers one round trip each. Answers the list of their answers.
+    """Calls of scripts in any slots, sent together: one round trip to each node. Answers the list of their answers.
 
-    Not for numbered steps, nor durable ones. The first that cannot be done raises; others may have been done.
+    The first call that fails raises its error; the others may have been made. Calls that are numbered or `durable`
+    cannot be sent so.
     """
 
     round_trips: tuple[RoundTrip[Any], ...]
 
 
 class Listener(Protocol):
-    """A place where messages for one waiting operation arrive."""
+    """Receives the notifications for one waiting operation. Scripts know it by its address."""
 
     @property
     def address(self) -> str:
-        """What to tell a script: `process/number`. A message sent there ends the wait."""
+        """`face/number`, for a script that has the inbox's key. A message sent to it ends a `Wait`."""
         ...
 
     @property
-    def post(self) -> str:
-        """The same for a script that does not know the inbox: `inbox key/number`."""
+    def full_address(self) -> str:
+        """`inbox key/number`, for a script that does not have the inbox's key."""
         ...
 
     def close(self) -> None:
-        """Give the place up; no I/O."""
+        """Stop listening. Sends nothing to the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Open a waiter on the inbox whose key begins with `inbox` (see `store/keys.py`).
+    """Open a listener at an inbox. Answers the `Listener`; the driver closes it when the operation ends.
 
-    `common`: the inbox to use instead where one server has all keys, so that waiting for many things takes one
-    connection. `block_multiplier`: so many times as long as others its reader may block; for a waiter that
-    looks now and then anyway.
+    inbox             first part of the inbox's key; the driver appends the name of its face
+    shared_inbox      on anything but a cluster, use this inbox instead, so that operations that wait for different
+                      things share one connection
+    block_multiplier  let each blocked read last this many times longer than usual, for an operation that checks the
+                      state at intervals of its own anyway
     """
 
     inbox: str
-    common: str = ""
+    shared_inbox: str = ""
     block_multiplier: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Sleep until a message arrives or `timeout` seconds passed (None: for ever); answers list[str]."""
+    """Sleep until the listener is notified or `timeout` seconds have passed (None: no limit).
 
-    waiter: Listener
+    Answers the messages as a list of strings, which is empty after a timeout.
+    """
+
+    listener: Listener
     timeout: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
-    """Which servers hold keys: the one, the master behind Sentinel, a cluster's primaries. Answers list[Node].
+class FindNodes:
+    """Find the nodes that hold keys: one server, the master behind Sentinel, or the primaries of a cluster.
 
-    With a `key`: the one that holds this key.
+    With a `key`, only the node that holds it. Answers a list of `Node`.
     """
 
     key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """Commands to one node as they are, in one round trip; only what may be sent twice.
+class SendCommands:
+    """Send plain commands to one node, in one round trip. They may be sent twice, so they must be safe to repeat.
 
-    Answers the replies in RESP2, in order; where the server refused a command its reply is a ServerError, not raised.
-    `alone`: a command may block its connection, or speaks of what was written on it.
+    Answers the replies in RESP2, in order. A command that the server refused has a ServerError as its reply.
+    `own_connection`: do not share the connection with others; for a command that blocks, and for WAIT and WAITAOF,
+    which are about the writes of their connection.
     """
 
     node: Node
     commands: tuple[tuple[Arg, ...], ...]
-    alone: bool = False
+    own_connection: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Until `seconds` have passed."""
+    """Sleep for `seconds`. Nothing can end it early."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class RunInThread:
-    """Call `work`, on asyncio in a thread; answers what it returns. A cancellation waits for its end."""
+    """Call `work` and answer what it returns: on asyncio in a thread, for a blocking caller in the caller's own.
+
+    A cancellation is raised only after `work` has returned.
+    """
 
     work: Callable[[], Any]
 
 
-Effect: TypeAlias = RoundTrip[Any] | Parallel | Listen | Wait | Nodes | Ask | Sleep | RunInThread
+Effect: TypeAlias = RoundTrip[Any] | Parallel | Listen | Wait | FindNodes | SendCommands | Sleep | RunInThread
 Operation: TypeAlias = Generator[Effect, Any, R]
 
 
-def called_in(message: str) -> float:
-    """In how many seconds a message asks its waiter to look: "<n>" in n ms; any other: now."""
+def recheck_delay(message: str) -> float:
+    """After how many seconds a notification asks its listener to check the state again.
+
+    A number means that many milliseconds from now; any other text means now.
+    """
     return int(message) / 1000 if message.isdecimal() else 0.0
 
 
-def doze(waiter: Listener, pause: float, deadline: float | None) -> Operation[None]:
-    """Sleep for `pause` seconds, or less: to the deadline, a time of the steady clock, or to when a message asks."""
-    until = time.monotonic() + pause
+def wait_until_recheck(listener: Listener, interval: float, deadline: float | None) -> Operation[None]:
+    """Sleep until the state should be checked again.
+
+    That is after `interval` seconds, at the `deadline` (a `time.monotonic()`), or when a notification asks for it,
+    whichever is earliest.
+    """
+    until = time.monotonic() + interval
     if deadline is not None:
         until = min(until, deadline)
     while (left := until - time.monotonic()) > 0:
-        for message in (yield Wait(waiter, left)):
-            until = min(until, time.monotonic() + called_in(message))
+        for message in (yield Wait(listener, left)):
+            until = min(until, time.monotonic() + recheck_delay(message))
 
 
 class BlockingFace(Protocol):
+    """Runs operations for the threads of a process, each of which blocks meanwhile."""
+
     def run(self, work: RoundTrip[R] | Operation[R]) -> R: ...
 
 
-class AwaitedListener(Listener, Protocol):
-    """A waiter for asyncio code that waits by itself."""
+class AsyncListener(Listener, Protocol):
+    """A listener that asyncio code waits on directly, without an operation."""
 
     async def wait(self, timeout: float | None) -> list[str]:
-        """The messages that came, [] when the time is over."""
+        """Return the messages that arrived, or [] after `timeout` seconds."""
         ...
 
 
 class AioFace(Protocol):
+    """Runs operations for the tasks of one event loop."""
+
     async def run(self, work: RoundTrip[R] | Operation[R]) -> R: ...
-    def listen(self, inbox: str) -> AwaitedListener: ...
+    def listen(self, inbox: str) -> AsyncListener: ...
     async def aclose(self) -> None: ...
 
 
 class Driver(Protocol):
-    """Both ways to the server; every component holds one as `_driver`."""
+    """The way to one server, with a face for each kind of caller. Every component holds one as `_driver`."""
 
     @property
     def blocking(self) -> BlockingFace: ...
     @property
     def aio(self) -> AioFace: ...
-    def in_pipeline(self, pipeline: Any, step: RoundTrip[Any]) -> None: ...
+    def add_to_pipeline(self, pipeline: Any, round_trip: RoundTrip[Any]) -> None: ...
 
 
 class HasDriver(Protocol):
+    """What a class needs so that its methods can be verbs."""
+
     @property
     def _driver(self) -> Driver: ...
 
 
 class BoundVerb(Generic[P, R_co]):
-    """A verb of one object: call it to block, `.aio(...)` to await."""
+    """A verb of one object: call it to block, or await its `.aio(...)`."""
 
     __slots__ = ("_make", "_owner", "__wrapped__")
 
@@ -212,6 +256,7 @@ class BoundVerb(Generic[P, R_co]):
         self.__wrapped__ = make
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run the operation and block until its result is there. Raises RuntimeError inside a running event loop."""
         if asyncio._get_running_loop() is not None:
             name = self._make.__name__
             raise RuntimeError(f"{name}() would block the running event loop: write `await ….{name}.aio(…)` here")
@@ -219,12 +264,13 @@ class BoundVerb(Generic[P, R_co]):
         return answer
 
     async def aio(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run the operation on the running event loop."""
         answer: R_co = await self._owner._driver.aio.run(self._make(self._owner, *args, **kwargs))
         return answer
 
 
 class verb(Generic[S, P, R]):  # noqa: N801 - a decorator reads as a word
-    """Give a method that returns `RoundTrip[R]` or `Operation[R]` its two faces."""
+    """Decorate a method that returns `RoundTrip[R]` or `Operation[R]`: it becomes a verb with two faces."""
 
     def __init__(self, make: Callable[Concatenate[S, P], RoundTrip[R] | Operation[R]]) -> None:
         self._make = make
@@ -241,5 +287,5 @@ class verb(Generic[S, P, R]):  # noqa: N801 - a decorator reads as a word
         return BoundVerb(owner, self._make)
 
     def operation(self, owner: S, *args: P.args, **kwargs: P.kwargs) -> RoundTrip[R] | Operation[R]:
-        """The bare description, for another generator to build on."""
+        """The bare RoundTrip or Operation, for another operation to yield."""
         return self._make(owner, *args, **kwargs)

@@ -45,20 +45,20 @@ _LINGER = 10.0
 _FEW = 1000
 
 
-class Kept(Protocol):
+class Renewable(Protocol):
     """What is renewed."""
 
     lease: float
     valid_until: float
     """By `now()`; until then it is surely held."""
-    kept: bool
+    renewing: bool
     """Set by the renewer; False: renew it no more."""
 
     @property
     def renewal(self) -> RoundTrip[bool]: ...
     @property
-    def return_(self) -> RoundTrip[bool]: ...
-    def lose(self, why: str) -> None: ...
+    def give_back(self) -> RoundTrip[bool]: ...
+    def mark_lost(self, why: str) -> None: ...
 
 
 def valid_until(asked: float, lease: float) -> float:
@@ -77,7 +77,7 @@ class Renewer:
 
     def _begin_anew(self) -> None:
         """Also in a forked child, which holds nothing: what is held is the parent's."""
-        self._due: list[tuple[float, int, weakref.ref[Kept]]] = []
+        self._due: list[tuple[float, int, weakref.ref[Renewable]]] = []
         self._numbers = itertools.count()
         self._sweep_at = _FEW
         self._thread: threading.Thread | None = None
@@ -100,17 +100,17 @@ class Renewer:
                     self._thread = threading.Thread(target=self._run, name="penstock renews", daemon=True)
                     self._thread.start()
 
-    def keep(self, one: Kept, asked: float) -> None:
+    def keep(self, one: Renewable, asked: float) -> None:
         """Renew it until it says that it is not kept any more. `asked`: when it was asked for."""
-        one.kept = True
+        one.renewing = True
         self._plan(one, asked + one.lease * _RENEW_AFTER)
         self.start()
 
-    def _plan(self, one: Kept, at: float) -> None:
+    def _plan(self, one: Renewable, at: float) -> None:
         with self._lock:
             heapq.heappush(self._due, (at, next(self._numbers), weakref.ref(one)))
             if len(self._due) > self._sweep_at:
-                self._due = [entry for entry in self._due if (kept := entry[2]()) is not None and kept.kept]
+                self._due = [entry for entry in self._due if (kept := entry[2]()) is not None and kept.renewing]
                 heapq.heapify(self._due)
                 self._sweep_at = 2 * len(self._due) + _FEW
             if at < self._wakes_at:
@@ -161,13 +161,13 @@ class Renewer:
             await asyncio.gather(*under_way, return_exceptions=True)
             await self._driver.aio.aclose()
 
-    def _next(self) -> list[Kept] | None:
+    def _next(self) -> list[Renewable] | None:
         """What is due; None: end the thread."""
         with self._lock:
             at, due = now(), []
             while self._due and self._due[0][0] <= at:
                 one = heapq.heappop(self._due)[2]()
-                if one is not None and one.kept:
+                if one is not None and one.renewing:
                     due.append(one)
             if self._due or due:
                 self._idle_since = at
@@ -186,7 +186,7 @@ class Renewer:
             return
         self._called.clear()
 
-    async def _renew(self, one: Kept) -> None:
+    async def _renew(self, one: Renewable) -> None:
         asked = now()
         try:
             async with asyncio.timeout(max(0.0, one.valid_until - asked)):
@@ -204,16 +204,16 @@ class Renewer:
             if ours:
                 one.valid_until = valid_until(asked, one.lease)
                 self._plan(one, asked + one.lease * _RENEW_AFTER)
-            elif one.kept:
-                one.lose("the server has it no more")
+            elif one.renewing:
+                one.mark_lost("the server has it no more")
 
-    async def _lost(self, one: Kept, why: str) -> None:
+    async def _lost(self, one: Renewable, why: str) -> None:
         """By our clock. The server may hold it for us a little longer: nobody need wait for that."""
-        if not one.kept:
+        if not one.renewing:
             return
-        one.lose(why)
+        one.mark_lost(why)
         try:
             async with asyncio.timeout(one.lease):
-                await self._driver.aio.run(one.return_)
+                await self._driver.aio.run(one.give_back)
         except (TimeoutError, PenstockError):
             pass

@@ -169,9 +169,9 @@ class AioEngine(Engine[AioConnection, AioListener]):
 
     # --- what the sender needs ---
 
-    async def exchange(self, node: Node, *commands: Command, alone: bool = False) -> list[Any]:
-        if alone:
-            return await self._exchange_alone(node, commands)
+    async def exchange(self, node: Node, *commands: Command, own_connection: bool = False) -> list[Any]:
+        if own_connection:
+            return await self._exchange_on_own(node, commands)
         line = self._lines.get(node)
         if line is None or line.closed:
             line = await asyncio.shield(self._opened(node))
@@ -191,7 +191,7 @@ class AioEngine(Engine[AioConnection, AioListener]):
         finally:
             del self._opening[node]
 
-    async def _exchange_alone(self, node: Node, commands: tuple[Command, ...]) -> list[Any]:
+    async def _exchange_on_own(self, node: Node, commands: tuple[Command, ...]) -> list[Any]:
         spare = self._spare[node] = [line for line in self._spare.get(node, ()) if not line.closed]
         line = spare.pop() if spare else await self.admitted(node)
         try:
@@ -220,8 +220,8 @@ class AioEngine(Engine[AioConnection, AioListener]):
         await asyncio.sleep(seconds)
 
     async def wait(self, effect: Wait) -> list[str]:
-        assert isinstance(effect.waiter, AioListener)
-        return await effect.waiter.wait(effect.timeout)
+        assert isinstance(effect.listener, AioListener)
+        return await effect.listener.wait(effect.timeout)
 
     async def aside(self, work: Callable[[], T], *, to_its_end: bool = False) -> T:
         task = asyncio.ensure_future(asyncio.to_thread(work))

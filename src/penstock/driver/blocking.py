@@ -92,7 +92,7 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
 
     # --- what the sender needs ---
 
-    async def exchange(self, node: Node, *commands: Command, alone: bool = False) -> list[Any]:
+    async def exchange(self, node: Node, *commands: Command, own_connection: bool = False) -> list[Any]:
         idle = self._idle.setdefault(node, [])
         try:
             line = idle.pop()
@@ -122,8 +122,8 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
         time.sleep(seconds)  # noqa: ASYNC251 - no loop runs here
 
     async def wait(self, effect: Wait) -> list[str]:
-        assert isinstance(effect.waiter, BlockingListener)
-        return effect.waiter.wait(effect.timeout)
+        assert isinstance(effect.listener, BlockingListener)
+        return effect.listener.wait(effect.timeout)
 
     async def aside(self, work: Callable[[], T], *, to_its_end: bool = False) -> T:
         return work()

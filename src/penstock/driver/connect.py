@@ -13,7 +13,7 @@ from penstock.core.operations import RoundTrip
 from penstock.driver.aio import AioEngine
 from penstock.driver.blocking import BlockingEngine
 from penstock.driver.connector import Connector
-from penstock.driver.pipeline import in_pipeline
+from penstock.driver.pipeline import add_to_pipeline
 from penstock.settings import Settings
 
 
@@ -51,9 +51,9 @@ class ServerDriver:
                 runner = self._aio[loop] = AioEngine(self.connector)
         return runner
 
-    def in_pipeline(self, pipeline: Any, step: RoundTrip[Any]) -> None:
+    def add_to_pipeline(self, pipeline: Any, round_trip: RoundTrip[Any]) -> None:
         """Put a step into a pipeline or MULTI of the user's (see `pipeline.py`)."""
-        in_pipeline(pipeline, step)
+        add_to_pipeline(pipeline, round_trip)
 
     def close(self) -> None:
         """Close the blocking face, and let go of an embedded server. The next use begins anew."""

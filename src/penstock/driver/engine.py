@@ -17,15 +17,15 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from penstock.core.operations import (
-    Ask,
     Effect,
+    FindNodes,
     Listen,
     Listener,
-    Nodes,
     Operation,
     Parallel,
     RoundTrip,
     RunInThread,
+    SendCommands,
     Sleep,
     Wait,
 )
@@ -116,7 +116,7 @@ class Engine(Generic[L, W]):
                 break
         if producer is not None:
             self._producers.append(producer)
-        read = step.again if attempts is not None and step.again is not None else step.read
+        read = step.read_after_retry if attempts is not None and step.read_after_retry is not None else step.read
         return read(reply)
 
     def _producer(self) -> list[Any]:
@@ -131,16 +131,20 @@ class Engine(Generic[L, W]):
         script = step.script
         before: tuple[Command, ...] = (("ASKING",),) if asking else ()
         after: tuple[Command, ...] = (await self._confirmation(node),) if step.durable else ()
-        if step.behind:
-            after = (*before, step.behind)
-        replies = await self.exchange(node, *before, ("EVALSHA", script.sha, *call), *after, alone=step.durable)
+        if step.followed_by:
+            after = (*before, step.followed_by)
+        replies = await self.exchange(
+            node, *before, ("EVALSHA", script.sha, *call), *after, own_connection=step.durable
+        )
         reply = replies[len(before)]
         if isinstance(reply, Exception) and code(reply) == NOSCRIPT:
-            replies = await self.exchange(node, *before, ("EVAL", script.source, *call), *after, alone=step.durable)
+            replies = await self.exchange(
+                node, *before, ("EVAL", script.source, *call), *after, own_connection=step.durable
+            )
             reply = replies[len(before)]
         if isinstance(reply, Exception):
             raise reply
-        if step.behind:
+        if step.followed_by:
             if isinstance(replies[-1], Exception):
                 raise replies[-1]
             return reply, replies[-1]
@@ -273,8 +277,8 @@ class Engine(Generic[L, W]):
                     raise
         return route.primaries()
 
-    async def _ask(self, ask: Ask) -> list[Any]:
-        replies = await self.exchange(ask.node, *ask.commands, alone=ask.alone)
+    async def _ask(self, ask: SendCommands) -> list[Any]:
+        replies = await self.exchange(ask.node, *ask.commands, own_connection=ask.own_connection)
         return [translated(reply, code(reply)) if isinstance(reply, Exception) else reply for reply in replies]
 
     # --- a write that must be safe ---
@@ -373,12 +377,12 @@ class Engine(Generic[L, W]):
         if isinstance(effect, Parallel):
             return await self.send_several(effect.round_trips, patience)
         if isinstance(effect, Listen):
-            common = effect.common and not self._connector.is_cluster
-            opened.append(self.listen(effect.common if common else effect.inbox, effect.block_multiplier))
+            common = effect.shared_inbox and not self._connector.is_cluster
+            opened.append(self.listen(effect.shared_inbox if common else effect.inbox, effect.block_multiplier))
             return opened[-1]
-        if isinstance(effect, Ask):
+        if isinstance(effect, SendCommands):
             return await self._insist(partial(self._ask, effect), patience)
-        if isinstance(effect, Nodes):
+        if isinstance(effect, FindNodes):
             return await self._insist(partial(self._nodes, effect.key), patience)
         if isinstance(effect, Sleep):
             return await self.sleep(effect.seconds)
@@ -408,9 +412,9 @@ class Engine(Generic[L, W]):
 
     # --- what a face supplies ---
 
-    async def exchange(self, node: Node, *commands: Command, alone: bool = False) -> list[Any]:
+    async def exchange(self, node: Node, *commands: Command, own_connection: bool = False) -> list[Any]:
         """Send the commands to a node, one behind the other on one connection; answer the replies, errors too.
-        `alone`: a command may block its connection."""
+        `own_connection`: a command may block its connection."""
         raise NotImplementedError
 
     async def open(self, node: Node, *, sentinel: bool = False) -> L:

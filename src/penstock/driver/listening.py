@@ -166,7 +166,7 @@ class Place:
 
     def __init__(self, inbox: Inbox, name: str, number: int) -> None:
         self.address = f"{name}/{number}"
-        self.post = f"{inbox.key}/{number}"
+        self.full_address = f"{inbox.key}/{number}"
         self._inbox = inbox
         self._number = number
         inbox.waiters[number] = self

@@ -11,7 +11,7 @@ from penstock.core.operations import RoundTrip
 _loaded: WeakKeyDictionary[Any, tuple[list[Any], set[str]]] = WeakKeyDictionary()
 
 
-def in_pipeline(pipe: Any, step: RoundTrip[Any]) -> None:
+def add_to_pipeline(pipe: Any, step: RoundTrip[Any]) -> None:
     """Put a step into a pipeline of valkey-py or redis-py, of either face; nothing is sent before its execute().
 
     The replies of execute() are the user's: a step adds one, and the first use of a script one more before it,

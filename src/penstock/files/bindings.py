@@ -244,8 +244,8 @@ class ChannelLog(Log):
                 case _:
                     raise self._refused(reply, who)
 
-        behind = ("XRANGE", self.keys.log, after + 1, "+", "COUNT", limit) if limit else ()
-        return RoundTrip(self._scripts["receive"], self._declared, args, read, behind=behind)
+        entries = ("XRANGE", self.keys.log, after + 1, "+", "COUNT", limit) if limit else ()
+        return RoundTrip(self._scripts["receive"], self._declared, args, read, followed_by=entries)
 
     def hold(self, who: str, token: str, lease: float) -> RoundTrip[bool]:
         return RoundTrip(

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec.structs import replace
 
-from penstock.core.ids import lives, mint_token
+from penstock.core.ids import may_be_alive, mint_token
 from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread
 from penstock.core.renewal import Renewer, now, valid_until
 from penstock.errors import BlocksMissed, FileDamaged, FilesError, LeaseLost
@@ -99,7 +99,7 @@ class Busy:
     def __init__(self, log: ChannelLog, who: str, token: str, lease: float, asked: float) -> None:
         self.lease = lease
         self.valid_until = valid_until(asked, lease)
-        self.kept = False
+        self.renewing = False
         self._log = log
         self._who = who
         self._token = token
@@ -109,12 +109,12 @@ class Busy:
         return self._log.hold(self._who, self._token, self.lease)
 
     @property
-    def return_(self) -> RoundTrip[bool]:
+    def give_back(self) -> RoundTrip[bool]:
         return self._log.hold(self._who, self._token, 0)
 
-    def lose(self, why: str) -> None:
+    def mark_lost(self, why: str) -> None:
         """Found out by whoever settles next, too."""
-        self.kept = False
+        self.renewing = False
 
 
 class Intake(Stream[T]):
@@ -273,7 +273,7 @@ class Intake(Stream[T]):
             self._start_anew()
             return
         busy.valid_until = valid_until(asked, busy.lease)
-        if not busy.kept:
+        if not busy.renewing:
             self._renewer.keep(busy, asked)
 
     def _start_anew(self) -> None:
@@ -284,7 +284,7 @@ class Intake(Stream[T]):
 
     def _rest(self) -> None:
         if self._busy is not None:
-            self._busy.kept, self._busy = False, None
+            self._busy.renewing, self._busy = False, None
 
     def _drop(self) -> None:
         """What is in hand and was not given."""
@@ -316,7 +316,7 @@ class Intake(Stream[T]):
 
     def _is_orphaned(self, answer: Received) -> bool:
         """Whether the process that receives has died on this host."""
-        return answer.state == "HELD" and not lives(answer.holder, _here)
+        return answer.state == "HELD" and not may_be_alive(answer.holder, _here)
 
     def _receive(
         self, settled: tuple[Done, bytes] | None, limit: int, address: str = "", stay: float = 0.0

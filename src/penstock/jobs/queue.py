@@ -17,7 +17,7 @@ from penstock import codec
 from penstock.core.clock import Clock, milliseconds
 from penstock.core.ids import mint_id
 from penstock.core.keys import check_name
-from penstock.core.operations import Driver, Listen, Operation, RoundTrip, doze, verb
+from penstock.core.operations import Driver, Listen, Operation, RoundTrip, verb, wait_until_recheck
 from penstock.errors import LeaseLost
 from penstock.jobs.bindings import (
     SLICE,
@@ -34,7 +34,7 @@ from penstock.jobs.definition import Options
 from penstock.jobs.job import Job, OfQueue, Reason, info_of
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.record import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID, draft
-from penstock.settings import REMEMBERED, Settings
+from penstock.settings import SLEEPER_TTL_FACTOR, Settings
 
 LETTERS = 50
 """Dead letters in one round trip of a change."""
@@ -228,7 +228,7 @@ class Tenant(OfQueue["Queue"]):
     @verb
     def purge(self) -> Operation[int]:
         """Cancel all its jobs that wait. Returns how many. A round trip for each 250; others are served meanwhile."""
-        return self._queue.purge_steps(self.name)
+        return self._queue.purge_operation(self.name)
 
     @verb
     def weigh(self, weight: float) -> RoundTrip[None]:
@@ -330,7 +330,7 @@ class Queue:
         """
         chosen = Options(**options)
         ((key, record),) = self._values([value], chosen)
-        self._driver.in_pipeline(pipeline, self.bindings.enqueue((key, record)))
+        self._driver.add_to_pipeline(pipeline, self.bindings.enqueue((key, record)))
         return Job(self, key, ttl=chosen.result_ttl)
 
     # --- claim ---
@@ -379,7 +379,7 @@ class Queue:
                 number += 1
                 left = None if deadline is None else deadline - time.monotonic()
                 last = left is not None and left <= 0
-                sleep = 0.0 if last else self.settings.sleep * REMEMBERED
+                sleep = 0.0 if last else self.settings.sleep * SLEEPER_TTL_FACTOR
                 turn = yield self.bindings.turn(
                     me, number, lease=lease, want=n, trial="alone", address=waiter.address, sleep=sleep, once=True
                 )
@@ -389,7 +389,9 @@ class Queue:
                     me, number = mint_id(), 0  # with empty hands and awake it has left
                 else:
                     every = self.settings.sleep
-                    yield from doze(waiter, every if turn.due_in is None else min(every, turn.due_in), deadline)
+                    yield from wait_until_recheck(
+                        waiter, every if turn.due_in is None else min(every, turn.due_in), deadline
+                    )
         except BaseException:
             yield from self.abandon(me)
             yield self.bindings.turn(mint_id(), 1, lease=lease, want=0, address=waiter.address, once=True)
@@ -418,9 +420,9 @@ class Queue:
     @verb
     def purge(self) -> Operation[int]:
         """Cancel all jobs that wait; running ones go on. Returns how many. A round trip for each 250."""
-        return self.purge_steps(None)
+        return self.purge_operation(None)
 
-    def purge_steps(self, tenant: str | None) -> Operation[int]:
+    def purge_operation(self, tenant: str | None) -> Operation[int]:
         total = 0
         counts = yield self.bindings.counts()
         lists: tuple[Literal["schedule", "suspects"], ...] = ("schedule", "suspects")

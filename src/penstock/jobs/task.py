@@ -97,7 +97,7 @@ class Task(Generic[P, R]):
         """Enqueue inside a pipeline or transaction of your own; see `Queue.put_in`."""
         call = self.call(*args, **kwargs)
         key, record = call.draft()
-        self._driver.in_pipeline(pipeline, self.home.bindings.enqueue((key, record)))
+        self._driver.add_to_pipeline(pipeline, self.home.bindings.enqueue((key, record)))
         return call.job(key)
 
 

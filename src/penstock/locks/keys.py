@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from penstock.core.keys import check_repeatable, check_text, tag_in
+from penstock.core.keys import check_tag_repeatable, check_text, hash_tag
 from penstock.errors import ConfigurationError
 
 LINE = {
@@ -55,11 +55,11 @@ class LockKeys:
     name: str
 
     def __post_init__(self) -> None:
-        check_repeatable("lock name", check_text("lock", self.name))
+        check_tag_repeatable("lock name", check_text("lock", self.name))
 
     @property
     def _tag(self) -> str | None:
-        return tag_in(self.name)
+        return hash_tag(self.name)
 
     @cached_property
     def base(self) -> str:
@@ -128,8 +128,8 @@ class TransactionKeys:
     key: str
 
     def __post_init__(self) -> None:
-        check_repeatable("key", self.key)
+        check_tag_repeatable("key", self.key)
 
     @cached_property
     def base(self) -> str:
-        return f"penstock:{{{tag_in(self.key) or self.key}}}:transaction:"
+        return f"penstock:{{{hash_tag(self.key) or self.key}}}:transaction:"

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from penstock.core.ids import mint_token
-from penstock.core.operations import Driver, Listen, Operation, RoundTrip, doze, verb
+from penstock.core.operations import Driver, Listen, Operation, RoundTrip, verb, wait_until_recheck
 from penstock.core.renewal import Renewer, now, valid_until
 from penstock.core.scripts import Library, Script
 from penstock.errors import LeaseLost, PenstockError
@@ -112,7 +112,7 @@ class Holding:
         self.lease = leased.terms.lease
         self.lost = threading.Event()
         self.valid_until = valid_until(asked, self.lease)
-        self.kept = False
+        self.renewing = False
         self._leased = leased
         self._request = request
         self._fence = fence
@@ -159,9 +159,9 @@ class Holding:
         why = self._why or "the process was paused, or the server did not answer"
         return LeaseLost(f"{self._leased.terms.what} was lost{when}: {why}. Another may have it: drop the work")
 
-    def lose(self, why: str) -> None:
+    def mark_lost(self, why: str) -> None:
         """Called by the renewer, in its thread."""
-        self.kept = False
+        self.renewing = False
         self._why = why
         self.lost.set()
         tell = self._leased.on_loss
@@ -201,10 +201,10 @@ class Holding:
         return self._leased.step(self._leased.scripts["renew"], self._request)
 
     @property
-    def return_(self) -> RoundTrip[bool]:
+    def give_back(self) -> RoundTrip[bool]:
         """A second copy finds nothing, and that is no loss."""
         step = self._leased.step(self._leased.scripts["release"], self._request)
-        return replace(step, again=lambda reply: bool(reply) or now() < self.valid_until)
+        return replace(step, read_after_retry=lambda reply: bool(reply) or now() < self.valid_until)
 
     @verb
     def release(self) -> Operation[None]:
@@ -217,15 +217,15 @@ class Holding:
     def _release(self) -> Operation[None]:
         if self._released or self._pid != os.getpid():  # a forked child holds nothing
             return
-        self.kept, self._ending = False, True
+        self.renewing, self._ending = False, True
         if self.lost.is_set():
             self._released = True
             raise self._loss()
         try:
-            ours = yield self.return_
+            ours = yield self.give_back
         except BaseException as error:
             if not isinstance(error, Exception):
-                yield self.return_
+                yield self.give_back
                 self._released = True
             raise
         self._released = True
@@ -319,7 +319,7 @@ class Leased(Generic[H]):
     def _take_in_turn(self, token: str, deadline: float | None) -> Operation[H | None]:
         # Who waits looks now and then of itself, so its reader may block for longer.
         waiter = yield Listen(self.terms.inbox, COMMON_INBOX, block_multiplier=2)
-        request, ticket = self.terms.request(token, waiter.post), 0
+        request, ticket = self.terms.request(token, waiter.full_address), 0
         try:
             while True:
                 stay, asked = deadline is None or time.monotonic() < deadline, now()
@@ -329,7 +329,7 @@ class Leased(Generic[H]):
                 if not stay:
                     return None
                 ticket = answer.ticket
-                yield from doze(waiter, answer.delay, deadline)
+                yield from wait_until_recheck(waiter, answer.delay, deadline)
         except BaseException:
             yield self.step(self.scripts["release"], request)
             raise

@@ -78,8 +78,8 @@ class Held(Holding):
     def _not_in_server(self) -> LeaseLost:
         if self._released:
             return self._released_before()
-        if self.kept:
-            self.lose("the server had it no more when a transaction was committed")
+        if self.renewing:
+            self.mark_lost("the server had it no more when a transaction was committed")
         return self._loss()
 
 

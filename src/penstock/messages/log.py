@@ -15,7 +15,7 @@ from penstock.core.operations import Arg, Driver, Listen, Listener, Operation, R
 from penstock.core.scripts import Library
 from penstock.errors import BadCall, ChatExists, ChatGone, MessageError, NoSpace, NotAMember, PenstockError
 from penstock.messages.keys import LogKeys
-from penstock.settings import REMEMBERED, Settings
+from penstock.settings import SLEEPER_TTL_FACTOR, Settings
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -375,7 +375,7 @@ def until_found(
         while True:
             left = None if deadline is None else deadline - time.monotonic()
             last = left is not None and left <= 0
-            answer = yield ask(waiter.address, 0.0 if last else every * REMEMBERED)
+            answer = yield ask(waiter.address, 0.0 if last else every * SLEEPER_TTL_FACTOR)
             if last or found(answer):
                 return answer
             pauses = (every, left, due(answer))

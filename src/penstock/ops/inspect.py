@@ -312,7 +312,7 @@ class Inspector:
         """
         views = []
         for name in (yield from instances(self._app.settings.prefix, "directory")):
-            views.append(DirectoryView(name, (yield from self.directory(name).count_steps())))
+            views.append(DirectoryView(name, (yield from self.directory(name).count_operation())))
         return views
 
     def directory(

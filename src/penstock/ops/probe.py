@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.keys import pattern
-from penstock.core.operations import Ask, Nodes, Operation
+from penstock.core.operations import FindNodes, Operation, SendCommands
 from penstock.core.slots import Node
 from penstock.driver.connector import Command
 from penstock.errors import ServerError
@@ -90,13 +90,13 @@ class Rights:
 
 def primaries() -> Operation[list[Node]]:
     """The servers that hold keys."""
-    nodes: list[Node] = yield Nodes()
+    nodes: list[Node] = yield FindNodes()
     return nodes
 
 
 def ask(node: Node, *commands: Command) -> Operation[list[Any]]:
     """Replies, where a refused command's is None."""
-    replies = yield Ask(node, commands)
+    replies = yield SendCommands(node, commands)
     return [None if isinstance(reply, ServerError) else reply for reply in replies]
 
 
@@ -144,7 +144,7 @@ def keys_like(node: Node, pattern: str, most: int | None = None) -> Operation[tu
     found: set[bytes] = set()
     cursor: Any = 0
     while True:
-        (reply,) = yield Ask(node, (("SCAN", cursor, "MATCH", pattern, "COUNT", SLICE),))
+        (reply,) = yield SendCommands(node, (("SCAN", cursor, "MATCH", pattern, "COUNT", SLICE),))
         if isinstance(reply, ServerError):
             raise reply
         cursor = reply[0]
@@ -187,7 +187,7 @@ def round_trips(node: Node, command: Command, times: int = ROUNDS) -> Operation[
     taken = []
     for _ in range(times + 1):
         began = time.perf_counter()
-        (reply,) = yield Ask(node, (command,))
+        (reply,) = yield SendCommands(node, (command,))
         taken.append(time.perf_counter() - began)
         if isinstance(reply, ServerError):
             return []
@@ -207,7 +207,7 @@ def scripts(node: Node) -> Operation[list[float]]:
 def key_on(node: Node, prefix: str) -> Operation[str]:
     """A key for a write of ours that this node holds. No round trip once the slots are known."""
     number = 0
-    while node not in (yield Nodes(probe_key(prefix, number))):
+    while node not in (yield FindNodes(probe_key(prefix, number))):
         number += 1
     return probe_key(prefix, number)
 
@@ -220,7 +220,9 @@ def confirmations(node: Node, key: str, times: int = 3) -> Operation[list[float]
     taken = []
     for _ in range(times):
         began = time.perf_counter()
-        write, safe = yield Ask(node, (("SET", key, "", "PX", 5000), ("WAITAOF", 1, 0, 2000)), alone=True)
+        write, safe = yield SendCommands(
+            node, (("SET", key, "", "PX", 5000), ("WAITAOF", 1, 0, 2000)), own_connection=True
+        )
         if isinstance(write, ServerError) or isinstance(safe, ServerError):
             return None
         taken.append(time.perf_counter() - began if safe[0] else float("inf"))

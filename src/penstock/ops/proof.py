@@ -118,7 +118,7 @@ class _Contenders:
         try:
             moments.append(held.moment())
             if random.random() < 0.05:
-                held.kept = False  # as a process that was stopped: nothing renews it
+                held.renewing = False  # as a process that was stopped: nothing renews it
                 time.sleep(self.LEASE * 1.2)
             else:
                 time.sleep(random.uniform(0, 0.005))

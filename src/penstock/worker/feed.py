@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 
 from penstock.core.ids import mint_id
-from penstock.core.operations import RoundTrip, called_in
+from penstock.core.operations import RoundTrip, recheck_delay
 from penstock.jobs.bindings import Claim, Introduction, Settlement, Turn
 from penstock.jobs.queue import Queue
-from penstock.settings import REMEMBERED, MiB
+from penstock.settings import SLEEPER_TTL_FACTOR, MiB
 from penstock.worker.board import Shown
 
 log = logging.getLogger("penstock.worker")
@@ -75,7 +75,7 @@ class Feed:
                 settlements=self._sent,
                 trial="beside" if want and self._free_for_trial() else "",
                 address=self.address,
-                sleep=self.sleep * REMEMBERED if want else 0.0,
+                sleep=self.sleep * SLEEPER_TTL_FACTOR if want else 0.0,
                 once=leave,
                 who=self._who if self._number == 1 else None,
             )
@@ -132,4 +132,4 @@ class Feed:
     def woken(self, messages: list[str]) -> None:
         """Messages came for this sleeper: it wakes when the first of them asks."""
         for message in messages:
-            self.wake_at = min(self.wake_at, time.monotonic() + called_in(message))
+            self.wake_at = min(self.wake_at, time.monotonic() + recheck_delay(message))

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from penstock.core.operations import AwaitedListener, Driver
+from penstock.core.operations import AsyncListener, Driver
 from penstock.errors import ConfigurationError, FormatTooNew, ServerError
 from penstock.jobs.bindings import Claim, Introduction, Settlement
 from penstock.jobs.queue import Queue
@@ -185,7 +185,7 @@ class Worker:
             self._stop_at = 0.0
         self._pulse.set()
 
-    async def _listen(self, feed: Feed, waiter: AwaitedListener) -> None:
+    async def _listen(self, feed: Feed, waiter: AsyncListener) -> None:
         while True:
             feed.woken(await waiter.wait(None))
             self._pulse.set()
