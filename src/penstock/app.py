@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from penstock.completion.contacts import Contacts, Order
 from penstock.completion.directory import Directory
-from penstock.config import Outside
+from penstock.config import Configuration
 from penstock.core.clock import Clock
 from penstock.core.keys import key_with_tag
 from penstock.core.operations import Operation, verb
@@ -78,7 +78,7 @@ class Penstock:
 
     def __init__(self, address: Any = None, *, prefix: str | None = None, settings: Settings | None = None) -> None:
         if prefix is None and settings is None:
-            prefix = Outside().text("prefix")
+            prefix = Configuration().text("prefix")
         chosen = settings or Settings()
         self.settings = replace(chosen, prefix=prefix) if prefix is not None else chosen
         if not self.settings.prefix or any(c in self.settings.prefix for c in "{}: \n"):

@@ -1,8 +1,8 @@
-"""What is said about settings outside the program, the nearest first.
+"""Settings that a program does not set itself, from where its user may set them.
 
     command line  >  PENSTOCK_*  >  [tool.penstock] in the nearest pyproject.toml upward  >  the default in settings.py
 
-An argument in the program itself, `Penstock("valkey://…")`, stands above all of them.
+The first of these that has a value wins. An argument in the program itself, `Penstock("valkey://…")`, wins over all.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from penstock.errors import ConfigurationError
 
 KNOWN = ("url", "prefix", "concurrency", "processes", "queues", "log_format")
+"""The names that may stand in [tool.penstock]."""
 
 
 def project_file(start: Path) -> Path | None:
@@ -23,10 +24,12 @@ def project_file(start: Path) -> Path | None:
     return next((file for folder in (start, *start.parents) if (file := folder / "pyproject.toml").is_file()), None)
 
 
-class Outside:
-    """Each question takes what the command line said, or None, and answers None where nobody said anything.
+class Configuration:
+    """Looks settings up by name. `given` is the value from the command line, or None.
 
-    A value that does not fit raises ConfigurationError naming the place it came from.
+    A setting that has no value anywhere is None, or () for a list of names. A value that does not fit raises
+    ConfigurationError, which names the place of the value. `start`: the folder to look upward from for pyproject.toml;
+    None for the working directory.
     """
 
     def __init__(self, start: Path | None = None) -> None:
@@ -34,22 +37,23 @@ class Outside:
 
     @cached_property
     def _project(self) -> dict[str, Any]:
+        """[tool.penstock], with underscores in its names. Raises ConfigurationError for an unknown name."""
         file = project_file(self._start)
         if file is None:
             return {}
-        import tomllib  # here, because most commands never get this far
+        import tomllib  # imported here, because most commands never need it
 
         try:
-            said = tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("penstock", {})
+            found = tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("penstock", {})
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"{file} cannot be read: {error}") from error
-        table = {name.replace("-", "_"): value for name, value in said.items()}
+        table = {name.replace("-", "_"): value for name, value in found.items()}
         if unknown := sorted(set(table) - set(KNOWN)):
             raise ConfigurationError(f"[tool.penstock] in {file}: {unknown[0]!r} is none of {', '.join(KNOWN)}")
         return table
 
     def _find(self, name: str, given: Any) -> tuple[str, Any]:
-        """Who said it, and what."""
+        """The place of the value, for error messages, and the value."""
         if given is not None:
             return f"--{name.replace('_', '-')}", given
         variable = f"PENSTOCK_{name.upper()}"
@@ -58,27 +62,32 @@ class Outside:
         return f"{name} in [tool.penstock]", self._project.get(name)
 
     def text(self, name: str, given: str | None = None, among: Sequence[str] = ()) -> str | None:
-        who, value = self._find(name, given)
+        """A string; one of `among`, if that is given."""
+        place, value = self._find(name, given)
         if value is not None and (not isinstance(value, str) or (among and value not in among)):
-            raise ConfigurationError(f"{who}: {value!r} is not {' or '.join(among) or 'a text'}")
+            raise ConfigurationError(f"{place}: {value!r} is not {' or '.join(among) or 'a text'}")
         return value
 
     def number(self, name: str, given: int | None = None) -> int | None:
-        who, value = self._find(name, given)
+        """A whole number."""
+        place, value = self._find(name, given)
         try:
             return None if value is None else int(str(value))
         except ValueError:
-            raise ConfigurationError(f"{who}: {value!r} is not a whole number") from None
+            raise ConfigurationError(f"{place}: {value!r} is not a whole number") from None
 
     def names(self, name: str, given: str | None = None) -> tuple[str, ...]:
-        """From `a,b` or a list; () where nobody said anything."""
-        who, value = self._find(name, given)
+        """A list of names, from a string such as `a,b` or from a list."""
+        place, value = self._find(name, given)
         parts = value.split(",") if isinstance(value, str) else value or []
         if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-            raise ConfigurationError(f"{who}: {value!r} is not a list of names, as in a,b")
+            raise ConfigurationError(f"{place}: {value!r} is not a list of names, as in a,b")
         return tuple(part.strip() for part in parts if part.strip())
 
-    def hand_on(self, name: str, given: str | None = None) -> None:
-        """Let what is said reach the app that is loaded next: by the environment, below its own arguments."""
+    def export(self, name: str, given: str | None = None) -> None:
+        """Put the setting into the environment, for an app that is imported later and for child processes.
+
+        Arguments in the app's own code still win over it.
+        """
         if value := self.text(name, given):
             os.environ[f"PENSTOCK_{name.upper()}"] = value

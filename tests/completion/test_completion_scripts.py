@@ -14,7 +14,7 @@ from penstock.completion.card import card, members
 from penstock.completion.keys import ComponentKeys
 from penstock.completion.name_rules import FORMAT
 from penstock.core.operations import RoundTrip
-from penstock.driver.retrying import code
+from penstock.driver.retrying import error_code
 from tests.servers import Cluster, Server, eventually
 
 DECLARED = ComponentKeys("t", "directory", "g").declared
@@ -154,7 +154,7 @@ def test_a_full_server_refuses_what_comes_and_lets_go_what_goes(small_server: Se
         if name in ADDS:
             with pytest.raises(ResponseError) as refused:
                 run(client, name)
-            assert code(refused.value) == "OOM"
+            assert error_code(refused.value) == "OOM"
             assert dump(client) == before
         else:
             run(client, name)
@@ -192,7 +192,7 @@ def test_no_script_is_half_done_while_the_slot_moves(cluster: Cluster, carried: 
         for name in every_call():
             with pytest.raises(ResponseError) as refused:
                 run(source.client, name)
-            assert code(refused.value) in {"ASK", "TRYAGAIN"}, name
+            assert error_code(refused.value) in {"ASK", "TRYAGAIN"}, name
         assert [dump(source.client), sorted(target.client.keys())] == before
     finally:
         for node in cluster.nodes:

@@ -20,7 +20,7 @@ import valkey.sentinel
 from penstock.core.operations import RoundTrip
 from penstock.core.scripts import Script
 from penstock.core.slots import slot
-from penstock.driver.address import Origin, parse, read_client
+from penstock.driver.address import ServerAddress, parse, read_client
 from penstock.driver.connect import ServerDriver
 from penstock.driver.connector import MINIMUM, Connector
 from penstock.driver.route import Route
@@ -128,7 +128,7 @@ def test_no_password_is_shown():
 
 def test_without_an_address_the_environment_decides(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PENSTOCK_URL", "valkey://:x@elsewhere:7")
-    assert Connector(None, Settings()).find().nodes == (("elsewhere", 7),)
+    assert Connector(None, Settings()).locate().nodes == (("elsewhere", 7),)
     monkeypatch.delenv("PENSTOCK_URL")
     monkeypatch.setenv("PENSTOCK_EMBEDDED", "0")
     driver = ServerDriver()
@@ -192,7 +192,7 @@ async def test_a_client_serves_both_faces(library: Any, tuned: dict[str, Any], f
     await run(driver, face, RoundTrip(name, ("{t}:name",), (), str))
     assert server.client.execute_command("SELECT", 2)
     assert driver.connector.address.endswith(f"127.0.0.1:{server.port}/2")
-    assert driver.connector.find().library == library.__name__.partition(".")[0]
+    assert driver.connector.locate().library == library.__name__.partition(".")[0]
     assert driver.connector.blocking_client().get("{t}:name") == "é".encode()
     assert await driver.connector.aio_client().get("{t}:name") == "é".encode()
     await driver.aclose()
@@ -297,7 +297,7 @@ def test_a_slot_is_that_of_the_hash_tag():
 
 
 def test_a_cluster_is_asked_for_and_forgotten():
-    route = Route(Origin("cluster", (("seed", 1),), "", remap=lambda node: (f"{node[0]}.out", node[1])))
+    route = Route(ServerAddress("cluster", (("seed", 1),), "", remap=lambda node: (f"{node[0]}.out", node[1])))
     assert route.node("foo") is None
     route.learn([[0, 9999, [b"a", 1, b"id"]], [10000, 16383, [b"", 2, b"id"], [b"replica", 3, b"id"]]], ("seed", 1))
     assert route.node("foo") == ("seed.out", 2)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from valkey.exceptions import ResponseError
 
-from penstock.driver.retrying import code
+from penstock.driver.retrying import error_code
 from tests.jobs.stand import Hand, Stand, every_step, ids, record, settlement
 from tests.servers import Server
 
@@ -42,7 +42,7 @@ def test_new_work_is_refused_before_anything_is_written(full: Stand):
     for name in sorted(ADDS_WORK):
         with pytest.raises(ResponseError) as refused:
             full.run(every_step(full.bindings)[name])
-        assert code(refused.value) == "OOM"
+        assert error_code(refused.value) == "OOM"
     assert full.dump() == before
 
 

@@ -12,7 +12,7 @@ import pytest
 from valkey.exceptions import ResponseError
 
 from penstock.core.operations import RoundTrip
-from penstock.driver.retrying import code
+from penstock.driver.retrying import error_code
 from penstock.jobs.bindings import scripts
 from tests.jobs.stand import Hand, Stand, every_step, ids
 from tests.servers import Cluster, Server, eventually
@@ -90,7 +90,7 @@ class Move:
             try:
                 send(step)
             except ResponseError as refused:
-                answers.append(code(refused))
+                answers.append(error_code(refused))
             else:
                 answers.append("done")
         return answers

@@ -9,7 +9,7 @@ import pytest
 from valkey.exceptions import ResponseError
 
 from penstock import Penstock
-from penstock.driver.retrying import code
+from penstock.driver.retrying import error_code
 from penstock.locks.leased import Leased
 from tests.servers import Cluster, Server
 
@@ -28,7 +28,7 @@ def send(node: Server, leased: Leased[Any], name: str, *args: Any, asking: bool 
             pipe.execute_command("ASKING")
         pipe.execute_command("EVAL", leased.scripts[name].source, len(declared), *declared, *args)
         reply = pipe.execute(raise_on_error=False)[-1]
-    return code(reply) if isinstance(reply, ResponseError) else reply
+    return error_code(reply) if isinstance(reply, ResponseError) else reply
 
 
 def request(leased: Leased[Any], who: str) -> bytes:
@@ -41,7 +41,9 @@ def dump(node: Server, keys: list[bytes]) -> dict[bytes, Any]:
             pipe.execute_command("ASKING")
             pipe.execute_command("DUMP", key)
         found = pipe.execute(raise_on_error=False)[1::2]
-    return {key: code(one) if isinstance(one, ResponseError) else one for key, one in zip(keys, found, strict=True)}
+    return {
+        key: error_code(one) if isinstance(one, ResponseError) else one for key, one in zip(keys, found, strict=True)
+    }
 
 
 KINDS: dict[str, Callable[[Penstock], Leased[Any]]] = {

@@ -10,7 +10,7 @@ import pytest
 from penstock import Penstock, RateLimit, Transaction
 from penstock.core.idempotency import Caller
 from penstock.core.operations import RoundTrip
-from penstock.driver.retrying import code
+from penstock.driver.retrying import error_code
 from tests.servers import Cluster, Server
 
 
@@ -27,7 +27,7 @@ def send(node: Server, step: RoundTrip[Any], *, asking: bool = False) -> Any:
             pipe.execute_command("ASKING")
         pipe.execute_command("EVAL", step.script.source, len(step.keys), *step.keys, *step.args)
         reply = pipe.execute(raise_on_error=False)[-1]
-    return code(reply) if isinstance(reply, Exception) else reply
+    return error_code(reply) if isinstance(reply, Exception) else reply
 
 
 def committed(tx: Transaction) -> RoundTrip[Any]:

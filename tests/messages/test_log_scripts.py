@@ -11,7 +11,7 @@ from valkey.exceptions import ResponseError
 
 from penstock.core.clock import Clock
 from penstock.core.operations import RoundTrip
-from penstock.driver.retrying import code
+from penstock.driver.retrying import error_code
 from penstock.errors import MessageError
 from penstock.messages.chat_index import Index
 from penstock.messages.keys import LogKeys
@@ -206,7 +206,7 @@ def test_no_script_is_half_done_while_the_slot_moves(cluster: Cluster, carried: 
         for name, step in {**NUMBERED, **OTHERS}.items():
             with pytest.raises(ResponseError) as refused:
                 send(source.client, step)
-            assert code(refused.value) in {"ASK", "TRYAGAIN"}, name
+            assert error_code(refused.value) in {"ASK", "TRYAGAIN"}, name
         assert [dump(source.client), sorted(target.client.keys())] == before
     finally:
         for node in cluster.nodes:

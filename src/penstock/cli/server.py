@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.app import Penstock
 from penstock.cli.exits import Exit
 from penstock.cli.where import IMPATIENT, AsJson
-from penstock.config import Outside
+from penstock.config import Configuration
 from penstock.embedded import client as embedded
 from penstock.embedded import keeper
 from penstock.errors import ConfigurationError
@@ -55,7 +55,7 @@ def start() -> None:
         embedded.keep(home, attachment)
         show(f"{'Started' if attachment.started else 'It runs'}, and is kept until `penstock server stop`.")
     _show(_status(home))
-    if Outside().text("url"):
+    if Configuration().text("url"):
         print("penstock: note: PENSTOCK_URL or pyproject.toml leads programs to another server", file=sys.stderr)
 
 

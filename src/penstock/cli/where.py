@@ -14,7 +14,7 @@ from cyclopts.validators import Number
 
 from penstock.app import Penstock
 from penstock.cli.loading import load_app
-from penstock.config import Outside
+from penstock.config import Configuration
 from penstock.embedded.client import find_home
 from penstock.errors import ConfigurationError
 from penstock.ops.inspect import Inspector
@@ -53,16 +53,16 @@ class Where:
     def open(self, *, patient: bool = False) -> Iterator[Inspector]:
         """The app that is meant, for as long as the command runs. Starts no server where there never was one, but for
         work, which is `patient`: it goes on for long, and should outlast a restart of the server."""
-        outside = Outside()
-        outside.hand_on("url", self.url)
-        outside.hand_on("prefix", self.prefix)
-        with self._find(outside, patient=patient) as app:
+        configuration = Configuration()
+        configuration.export("url", self.url)
+        configuration.export("prefix", self.prefix)
+        with self._find(configuration, patient=patient) as app:
             yield Inspector(app)
 
-    def _find(self, outside: Outside, *, patient: bool) -> Penstock:
+    def _find(self, configuration: Configuration, *, patient: bool) -> Penstock:
         if self.app:
             return load_app(self.app)
-        if not outside.text("url") and not (home := find_home()).is_dir():
+        if not configuration.text("url") and not (home := find_home()).is_dir():
             if not patient:
                 raise ConfigurationError(
                     f"no server: there is no --url and no PENSTOCK_URL, and {home} was never made; "
@@ -71,7 +71,7 @@ class Where:
                 )
             print(f"penstock: no --url and no PENSTOCK_URL: a server of this folder's own, in {home}", file=sys.stderr)
         settings = Settings() if patient else Settings(reply_timeout=IMPATIENT, give_up_after=IMPATIENT)
-        return Penstock(prefix=outside.text("prefix"), settings=settings)
+        return Penstock(prefix=configuration.text("prefix"), settings=settings)
 
 
 HERE = Where()

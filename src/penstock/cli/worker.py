@@ -18,7 +18,7 @@ from penstock.app import Penstock
 from penstock.cli import DEBUG, reload, version
 from penstock.cli.exits import Exit, exit_for
 from penstock.cli.loading import load_app
-from penstock.config import Outside
+from penstock.config import Configuration
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.ops import health
 from penstock.settings import WorkerSettings
@@ -78,17 +78,17 @@ def worker(
     stop_timeout
         Seconds that running jobs have to finish; 30 unless given.
     """
-    outside = Outside()
-    style = cast("LogFormat", outside.text("log_format", log_format, ("plain", "json")) or "plain")
+    configuration = Configuration()
+    style = cast("LogFormat", configuration.text("log_format", log_format, ("plain", "json")) or "plain")
     start_logging(style, log_level)
     try:
-        outside.hand_on("url", url)
-        outside.hand_on("prefix")
+        configuration.export("url", url)
+        configuration.export("prefix")
         said: dict[str, Any] = {
-            "concurrency": outside.number("concurrency", concurrency),
+            "concurrency": configuration.number("concurrency", concurrency),
             "stop_timeout": stop_timeout,
         }
-        settings = WorkerSettings(burst=burst, queues=outside.names("queues", queues))
+        settings = WorkerSettings(burst=burst, queues=configuration.names("queues", queues))
         settings = replace(settings, **{name: value for name, value in said.items() if value is not None})
         _check(settings)
         # What a reloader started does not reload itself, nor do the children of a supervisor in it.
@@ -98,7 +98,7 @@ def worker(
         command = _Command(load_app(app), settings, style, log_level)
         if check:
             return Exit.OK if health.check(command.app, queues_of(command.app, settings)) else Exit.FAILED
-        count = outside.number("processes", processes)
+        count = configuration.number("processes", processes)
         with asyncio.Runner(loop_factory=fastest_loop()) as runner:
             return runner.run(command.run(count))
     except PenstockError as error:

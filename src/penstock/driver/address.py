@@ -62,7 +62,7 @@ _GREETING = ("db", "username", "password", "credential_provider", "client_name")
 
 
 @dataclass(frozen=True)
-class Origin:
+class ServerAddress:
     """A server, a cluster, or the Sentinels that know the server."""
 
     shape: Shape
@@ -83,7 +83,7 @@ class Origin:
         return self.shape == "server" and self.nodes[0][1] == 0
 
 
-def parse(address: str) -> Origin:
+def parse(address: str) -> ServerAddress:
     """Read an address. Raises ConfigurationError with the forms that are known."""
     try:
         url = urlsplit(address)
@@ -94,7 +94,7 @@ def parse(address: str) -> Origin:
         raise ConfigurationError(f"{error} in the server's address: write {_EXAMPLES}") from None
 
 
-def _tcp(url: SplitResult) -> Origin:
+def _tcp(url: SplitResult) -> ServerAddress:
     kind, _, shape_name = url.scheme.partition("+")
     if kind not in _TLS or shape_name not in _SHAPES:
         raise ConfigurationError(f"{url.scheme!r} begins no server's address: write {_EXAMPLES}")
@@ -114,16 +114,16 @@ def _tcp(url: SplitResult) -> Origin:
         options.setdefault("ssl_check_hostname", options.get("ssl_cert_reqs", "required") != "none")
     shown = f"{url.scheme}://{hosts or 'localhost'}" + "".join(f"/{quote(part)}" for part in (service,) if part)
     shown += f"/{options['db']}" if options.get("db") else ""
-    return Origin(shape, nodes, shown, tls, service, options, sentinel)
+    return ServerAddress(shape, nodes, shown, tls, service, options, sentinel)
 
 
-def _unix(url: SplitResult) -> Origin:
+def _unix(url: SplitResult) -> ServerAddress:
     path = unquote(url.path)
     if not path:
         raise ConfigurationError("which socket? Write unix:///path/to/the.sock?db=0")
     options, _ = _options(url, url.netloc.rpartition("@")[0], "0")
     shown = f"unix://{path}" + (f"?db={options['db']}" if options.get("db") else "")
-    return Origin("server", ((path, 0),), shown, options=options)
+    return ServerAddress("server", ((path, 0),), shown, options=options)
 
 
 def _node(text: str, port: int) -> Node:
@@ -152,7 +152,7 @@ def _options(url: SplitResult, login: str, db: str) -> tuple[dict[str, Any], dic
     return options, sentinel
 
 
-def read_client(client: Any) -> Origin:
+def read_client(client: Any) -> ServerAddress:
     """Where a client's server is, for connections of our own.
 
     Takes clients and pools of valkey-py and redis-py, either face; one server, Sentinel or cluster.
@@ -172,32 +172,34 @@ def read_client(client: Any) -> Origin:
         return _of_sentinel(pool, library, tls)
     if "UnixDomainSocketConnection" in names:
         path = told["path"]
-        return Origin("server", ((path, 0),), f"unix://{path}", options=_greeting(told), library=library)
+        return ServerAddress("server", ((path, 0),), f"unix://{path}", options=_greeting(told), library=library)
     node = told.get("host", "localhost"), int(told.get("port", 6379))
     shown = _shown(library, tls, "", [node]) + (f"/{told['db']}" if told.get("db") else "")
-    return Origin("server", (node,), shown, tls, options=_greeting(told), library=library)
+    return ServerAddress("server", (node,), shown, tls, options=_greeting(told), library=library)
 
 
 def _roots(client: Any) -> Iterable[str]:
     return (kind.__module__.partition(".")[0] for kind in type(client).__mro__)
 
 
-def _of_cluster(client: Any, library: str) -> Origin:
+def _of_cluster(client: Any, library: str) -> ServerAddress:
     manager = client.nodes_manager
     # The two faces keep what they were told in different places.
     told = getattr(client, "connection_kwargs", None) or manager.connection_kwargs
     tls = bool(told.get("ssl")) or "SSL" in getattr(told.get("connection_class"), "__name__", "")
     nodes = tuple((node.host, int(node.port)) for node in manager.startup_nodes.values())
     shown = _shown(library, tls, "+cluster", nodes)
-    return Origin("cluster", nodes, shown, tls, "", _greeting(told), library=library, remap=manager.address_remap)
+    return ServerAddress(
+        "cluster", nodes, shown, tls, "", _greeting(told), library=library, remap=manager.address_remap
+    )
 
 
-def _of_sentinel(pool: Any, library: str, tls: bool) -> Origin:
+def _of_sentinel(pool: Any, library: str, tls: bool) -> ServerAddress:
     asked = [sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels]
     nodes = tuple((one["host"], int(one["port"])) for one in asked)
     shown = f"{_shown(library, tls, '+sentinel', nodes)}/{quote(pool.service_name)}"
     options = _greeting(pool.connection_kwargs)
-    return Origin("sentinel", nodes, shown, tls, pool.service_name, options, _greeting(asked[0]), library)
+    return ServerAddress("sentinel", nodes, shown, tls, pool.service_name, options, _greeting(asked[0]), library)
 
 
 def _greeting(told: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from types import ModuleType
 from typing import Any, Literal, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
-from penstock.config import Outside
+from penstock.config import Configuration
 from penstock.core.slots import Node
-from penstock.driver.address import Origin, parse, read_client
+from penstock.driver.address import ServerAddress, parse, read_client
 from penstock.driver.route import Route
 from penstock.errors import ConfigurationError, ServerTooOld
 from penstock.settings import Settings
@@ -57,10 +57,10 @@ class Connector:
     def __init__(self, server: Any, settings: Settings) -> None:
         self.settings = settings
         self.route: Route | None = None
-        """The way to the server; None until `find` found it."""
+        """The way to the server; None until `locate` found it."""
         self.version: tuple[str, tuple[int, ...]] | None = None
         """`valkey` or `redis` and its number; None until a server was admitted."""
-        self._origin: Origin | None = None
+        self._origin: ServerAddress | None = None
         self._attachment: Attachment | None = None
         self._home: Path | None = None
         self._lock = threading.RLock()
@@ -72,12 +72,12 @@ class Connector:
 
     # --- where the server is ---
 
-    def find(self) -> Origin:
+    def locate(self) -> ServerAddress:
         """Where the server is. May start an embedded server, which takes some 100 ms."""
         with self._lock:
             if self._origin is not None:
                 return self._origin
-            if address := Outside().text("url"):
+            if address := Configuration().text("url"):
                 return self._follow(parse(address))
             if os.environ.get("PENSTOCK_EMBEDDED") == "0":
                 raise ConfigurationError(
@@ -92,7 +92,7 @@ class Connector:
             if self._attachment is not None:
                 self._attach()
 
-    def _attach(self) -> Origin:
+    def _attach(self) -> ServerAddress:
         from penstock.embedded import client as embedded
 
         # The folder is looked for once: the working directory may be another by the time the server is revived.
@@ -102,7 +102,7 @@ class Connector:
             old.close()
         return self._follow(parse(self._attachment.address))
 
-    def _follow(self, origin: Origin) -> Origin:
+    def _follow(self, origin: ServerAddress) -> ServerAddress:
         self._origin, self.route = origin, Route(origin)
         return origin
 
@@ -112,14 +112,14 @@ class Connector:
         if self._origin is not None:
             return self._origin.shown
         try:
-            address = Outside().text("url")
+            address = Configuration().text("url")
             return parse(address).shown if address else "embedded"
         except ConfigurationError:  # told by who asked for a connection
             return "an address that cannot be read"
 
     @property
     def is_cluster(self) -> bool:
-        return self.find().shape == "cluster"
+        return self.locate().shape == "cluster"
 
     @property
     def is_embedded(self) -> bool:
@@ -133,7 +133,7 @@ class Connector:
 
     def connection(self, face: Face, node: Node, *, timeout: float | None, sentinel: bool = False) -> Any:
         """A library's connection to a node, not opened yet. `timeout`: for each reply."""
-        origin = self.find()
+        origin = self.locate()
         options = {**(origin.sentinel_options if sentinel else origin.options), **self._manners(timeout)}
         if origin.is_unix:
             return self._made(
@@ -151,12 +151,12 @@ class Connector:
             "protocol": 2,
             "decode_responses": False,
         }
-        if self.find().library == "valkey":
+        if self.locate().library == "valkey":
             manners |= {"lib_name": "penstock", "lib_version": None}
         return manners
 
     def _module(self, face: Face, name: str) -> Any:
-        library = self.find().library
+        library = self.locate().library
         return import_module(f"{library}.asyncio.{name}" if face == "aio" else f"{library}.{name}")
 
     def _made(self, module: ModuleType, kind: str, options: Mapping[str, Any]) -> Any:
@@ -200,7 +200,7 @@ class Connector:
         return client
 
     def _client(self, face: Face) -> Any:
-        origin = self.find()
+        origin = self.locate()
         name = _CLASSES[origin.library]
         options: dict[str, Any] = {**origin.options, **self._manners(self.settings.reply_timeout)}
         options |= {"ssl": True} if origin.tls else {}

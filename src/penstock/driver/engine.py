@@ -32,7 +32,7 @@ from penstock.core.operations import (
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector
 from penstock.driver.listening import Connection, Inbox, Place
-from penstock.driver.retrying import ASK, ASTRAY, LOST, MOVED, NOSCRIPT, Attempts, code, translated
+from penstock.driver.retrying import ASK, ASTRAY, LOST, MOVED, NOSCRIPT, Attempts, error_code, translated
 from penstock.driver.route import Route
 from penstock.errors import DurabilityUnavailable, NotDurable
 from penstock.settings import Settings
@@ -107,7 +107,7 @@ class Engine(Generic[L, W]):
                 try:
                     pause = attempts.pause(error, self.address)
                 except Exception:
-                    if producer is not None and code(error) != LOST:
+                    if producer is not None and error_code(error) != LOST:
                         self._producers.append(producer)
                     raise
                 asked = await self.recover(error, key, attempts.tries)
@@ -137,7 +137,7 @@ class Engine(Generic[L, W]):
             node, *before, ("EVALSHA", script.sha, *call), *after, own_connection=step.durable
         )
         reply = replies[len(before)]
-        if isinstance(reply, Exception) and code(reply) == NOSCRIPT:
+        if isinstance(reply, Exception) and error_code(reply) == NOSCRIPT:
             replies = await self.exchange(
                 node, *before, ("EVAL", script.source, *call), *after, own_connection=step.durable
             )
@@ -163,7 +163,7 @@ class Engine(Generic[L, W]):
                 there.setdefault(await self._node(step.keys[0]), []).append(place)
             for node, places in there.items():
                 replies.update(await self._volley(node, steps, places))
-                if unknown := [n for n in places if code(replies[n]) == NOSCRIPT]:
+                if unknown := [n for n in places if error_code(replies[n]) == NOSCRIPT]:
                     replies.update(await self._volley(node, steps, unknown, load=True))
         answers = []
         for place, step in enumerate(steps):
@@ -187,7 +187,7 @@ class Engine(Generic[L, W]):
 
     async def recover(self, error: Exception, key: str, tries: int) -> Node | None:
         """Make ready for the next attempt. Answers the node that is to be asked once, if the error named one."""
-        word, route = code(error), self._connector.route
+        word, route = error_code(error), self._connector.route
         if route is None:
             return None
         node = route.node(key) or route.whom()[0]
@@ -208,7 +208,7 @@ class Engine(Generic[L, W]):
     async def _node(self, key: str) -> Node:
         route = self._connector.route
         if route is None:
-            await self.aside(self._connector.find)
+            await self.aside(self._connector.locate)
             return await self._node(key)
         return route.node(key) or await self._ask_the_way(route, key)
 
@@ -241,7 +241,7 @@ class Engine(Generic[L, W]):
         if self._connector.version is None:
             try:
                 (info,) = await line.exchange(("INFO", "server"))
-                if isinstance(info, Exception) and code(info) != "NOPERM":
+                if isinstance(info, Exception) and error_code(info) != "NOPERM":
                     raise info
                 self._connector.admit(info)
             except BaseException:
@@ -265,7 +265,7 @@ class Engine(Generic[L, W]):
     async def _nodes(self, key: str) -> list[Node]:
         route = self._connector.route
         if route is None:
-            await self.aside(self._connector.find)
+            await self.aside(self._connector.locate)
             return await self._nodes(key)
         if key:
             return [await self._node(key)]
@@ -279,7 +279,7 @@ class Engine(Generic[L, W]):
 
     async def _ask(self, ask: SendCommands) -> list[Any]:
         replies = await self.exchange(ask.node, *ask.commands, own_connection=ask.own_connection)
-        return [translated(reply, code(reply)) if isinstance(reply, Exception) else reply for reply in replies]
+        return [translated(reply, error_code(reply)) if isinstance(reply, Exception) else reply for reply in replies]
 
     # --- a write that must be safe ---
 

@@ -6,7 +6,7 @@ So a lost reply, a server that restarts, a replica that was a primary a moment a
 treated alike: wait a little, ask the way again, send again, until `give_up_after`.
 
 The two client libraries raise classes of the same names that do not inherit from each other, and each takes the
-code off some of the server's errors; `code` gives all of them one word again: the server's own where it said one.
+code off some of the server's errors; `error_code` gives all of them one word again: the server's own where it said one.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _FASTEST = 0.005
 _told = float("-inf")
 
 
-def code(error: BaseException) -> str:
+def error_code(error: BaseException) -> str:
     """The server's word for it, or `LOST`, or "" for what is no error of the server or the way to it."""
     if isinstance(error, PenstockError):
         return ""
@@ -90,7 +90,7 @@ def code(error: BaseException) -> str:
         if (word := _CODES.get(kind.__name__)) is not None:
             if word == LOST and error.__cause__ is not None:
                 # valkey-py's asyncio face wraps what the greeting met on a unix socket.
-                return code(error.__cause__) or word
+                return error_code(error.__cause__) or word
             return word
         if kind.__name__ == "ResponseError":
             word = str(error).partition(" ")[0]
@@ -119,7 +119,7 @@ class Attempts:
         Raises our own error for what no second attempt mends, and ServerUnavailable when the time is over.
         What is neither the server's nor the network's fault is raised as it is.
         """
-        word = code(error)
+        word = error_code(error)
         if not word:
             raise error
         if word not in _AGAIN:

@@ -12,13 +12,13 @@ import random
 from typing import Any
 
 from penstock.core.slots import SLOTS, Node, slot
-from penstock.driver.address import Origin
+from penstock.driver.address import ServerAddress
 
 
 class Route:
     """The way to one origin, as far as it is known. Threads may share it: what they overwrite is equally true."""
 
-    def __init__(self, origin: Origin) -> None:
+    def __init__(self, origin: ServerAddress) -> None:
         self._origin = origin
         self._known: Node | None = origin.nodes[0] if origin.shape == "server" else None
         self._slots: list[Node | None] = []

@@ -87,7 +87,7 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class EmbeddedStatus:
     """What a home's keeper says of its server."""
 
     state: str
@@ -165,7 +165,7 @@ def attach(home: Path, *, fsync: str = "everysec", timeout: float = 10.0) -> Att
             started = _start_keeper(home, fsync, deadline) or started
 
 
-def status(home: Path, timeout: float = 2.0) -> Status | None:
+def status(home: Path, timeout: float = 2.0) -> EmbeddedStatus | None:
     """The state of the home's server; None if it has none, or its keeper does not answer. Starts nothing."""
     _check_platform()
     home = home.resolve()
@@ -175,7 +175,9 @@ def status(home: Path, timeout: float = 2.0) -> Status | None:
     with link, contextlib.suppress(TimeoutError):
         told = _ask(link, "status", home, time.monotonic() + timeout)
         if told is not None:
-            return Status(told["state"], told["pid"], told["keeper"], told["socket"], told["users"], told["kept"])
+            return EmbeddedStatus(
+                told["state"], told["pid"], told["keeper"], told["socket"], told["users"], told["kept"]
+            )
     return None
 
 

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 from penstock.app import Penstock
 from penstock.core.operations import Operation
 from penstock.core.slots import Node
-from penstock.driver.address import Origin
+from penstock.driver.address import ServerAddress
 from penstock.errors import ConfigurationError, ServerError
 from penstock.jobs.bindings import scripts
 from penstock.jobs.keys import QueueKeys
@@ -81,7 +81,7 @@ class Finding:
 class Visit:
     """All that was asked of one server. Times are seconds, those of round trips in order of length."""
 
-    origin: Origin
+    origin: ServerAddress
     facts: Facts
     pings: list[float]
     scripts: list[float]
@@ -140,7 +140,7 @@ def diagnose(app: Penstock, topic: str | None = None) -> Operation[list[Finding]
 def _visit(app: Penstock, node: Node, wanted: Iterable[str], queues: Iterable[str]) -> Operation[Visit]:
     prefix, wanted = app.settings.prefix, set(wanted)
     facts = yield from probe.facts(node)
-    visit = Visit(app._driver.connector.find(), facts, [], [], [], None, None, prefix)
+    visit = Visit(app._driver.connector.locate(), facts, [], [], [], None, None, prefix)
     if wanted & {"latency", "persistence"}:
         visit = replace(visit, pings=(yield from probe.pings(node)))
     if "latency" in wanted:

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from penstock.app import Penstock
-from penstock.driver.retrying import code
+from penstock.driver.retrying import error_code
 from penstock.errors import ServerUnavailable
 
 KEYS_PER_UNLINK = 5000
@@ -23,7 +23,7 @@ def raw_client(app: Penstock) -> Iterator[Any]:
     try:
         yield app._driver.connector.blocking_client()
     except Exception as error:
-        if not code(error):  # raised neither by the server nor by the connection to it
+        if not error_code(error):  # raised neither by the server nor by the connection to it
             raise
         raise ServerUnavailable(f"lost the server at {app._driver.connector.address}: {error}") from error
 

@@ -17,7 +17,7 @@ def clear(app: Penstock) -> int:
     and inside a running event loop.
     """
     connector, prefix = app._driver.connector, app.settings.prefix
-    connector.find()
+    connector.locate()
     if prefix == type(app.settings)().prefix and not (connector.is_embedded or is_temporary(connector.address)):
         raise ConfigurationError(
             f"clear() would delete everything under {prefix!r} on {connector.address}: "
