@@ -58,6 +58,28 @@ LARGE: dict[str, int] = {
     "penstock/ops/doctor.py": 508,
 }
 
+# Names that two classes still share. A name leaves the set when its classes differ; none is added.
+SHARED_CLASS_NAMES = {
+    "Block",
+    "Books",
+    "Child",
+    "Entry",
+    "Found",
+    "Holding",
+    "Job",
+    "Mark",
+    "Member",
+    "Order",
+    "Progress",
+    "Reading",
+    "Record",
+    "Report",
+    "Run",
+    "Sent",
+    "Tasks",
+    "_Run",
+}
+
 
 def rooms_import_downward(house: House) -> list[str]:
     level = {room: height for height, floor in enumerate(FLOORS) for room in floor}
@@ -129,6 +151,18 @@ def files_are_named_by_nouns(house: House) -> list[str]:
     return [f"{path}: the name says nothing" for path in house if NO_NOUNS.search(path)]
 
 
+def no_two_classes_share_a_name(house: House) -> list[str]:
+    """So that a name in a message, a traceback or a search leads to one class."""
+    places: dict[str, list[str]] = {}
+    for path, text in _python(house).items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(path)
+    shared = {name: paths for name, paths in places.items() if len(paths) > 1}
+    faults = [f"{name}: {', '.join(shared[name])}" for name in sorted(shared.keys() - SHARED_CLASS_NAMES)]
+    return faults + [f"{name} needs no exception any more" for name in sorted(SHARED_CLASS_NAMES - shared.keys())]
+
+
 def no_file_eats_the_rest(house: House) -> list[str]:
     lines = {path: len(text.splitlines()) for path, text in house.items() if text.strip()}
     most = min(MOST_LINES, int(MOST_MEDIANS * statistics.median(lines.values())))
@@ -170,6 +204,7 @@ RULES: list[Rule] = [
     only_the_keeper_names_the_server,
     only_keys_holds_key_literals,
     files_are_named_by_nouns,
+    no_two_classes_share_a_name,
     no_file_eats_the_rest,
     scripts_walk_no_key_space,
     the_command_line_asks_inspect,
@@ -377,6 +412,16 @@ def test_a_file_without_a_noun_is_found():
     names = ["penstock/utils.py", "penstock/core/base.py", "penstock/worker/manager.py", "penstock/helpers/x.py"]
     assert len(files_are_named_by_nouns(dict.fromkeys(names, ""))) == len(names)
     assert files_are_named_by_nouns({"penstock/database.py": "", "penstock/worker/inflight.py": ""}) == []
+
+
+def test_a_shared_class_name_is_found_and_a_needless_exception_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tests.test_layers.SHARED_CLASS_NAMES", set())
+    house = {"penstock/jobs/job.py": "class Job: ...", "penstock/files/sender.py": "class Sender:\n    class Job: ..."}
+    assert no_two_classes_share_a_name(house) == ["Job: penstock/jobs/job.py, penstock/files/sender.py"]
+    assert no_two_classes_share_a_name({**house, "penstock/files/sender.py": "job = Job()"}) == []
+    assert no_two_classes_share_a_name({"penstock/a.py": "def f():\n    class A: ...\nclass A: ..."})
+    monkeypatch.setattr("tests.test_layers.SHARED_CLASS_NAMES", {"Job", "Entry"})
+    assert no_two_classes_share_a_name(house) == ["Entry needs no exception any more"]
 
 
 def test_a_large_file_is_found_and_a_needless_exception_too(monkeypatch: pytest.MonkeyPatch):

@@ -141,7 +141,7 @@ def _told(reply: Any) -> Any:
 class AioEngine(Engine[AioConnection, AioListener]):
     """The `AioFace` of one event loop."""
 
-    place = AioListener
+    listener_class = AioListener
 
     def __init__(self, connector: Connector) -> None:
         super().__init__(connector)

@@ -67,7 +67,7 @@ class BlockingConnection:
 class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
     """The `BlockingFace` of one process."""
 
-    place = BlockingListener
+    listener_class = BlockingListener
 
     def __init__(self, connector: Connector) -> None:
         super().__init__(connector)

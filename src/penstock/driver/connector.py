@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 from penstock.config import Configuration
@@ -23,6 +23,9 @@ from penstock.driver.address import ServerAddress, parse, read_client
 from penstock.driver.route import Route
 from penstock.errors import ConfigurationError, ServerTooOld
 from penstock.settings import Settings
+
+if TYPE_CHECKING:  # embedded is imported only where a server of one's own is used
+    from penstock.embedded.client import Attachment
 
 Face: TypeAlias = Literal["blocking", "aio"]
 Command: TypeAlias = tuple[str | bytes | int | float, ...]
@@ -38,14 +41,6 @@ _KEEPALIVE = {
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
     if hasattr(socket, name)
 }
-
-
-class Attachment(Protocol):
-    """What holds an embedded server up (see `embedded.py`)."""
-
-    @property
-    def address(self) -> str: ...
-    def close(self) -> None: ...
 
 
 class Connector:

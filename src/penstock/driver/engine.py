@@ -31,7 +31,7 @@ from penstock.core.operations import (
 )
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector
-from penstock.driver.listening import Connection, Inbox, Place
+from penstock.driver.listening import Connection, Inbox, InboxListener
 from penstock.driver.retrying import ASK, ASTRAY, LOST, MOVED, NOSCRIPT, Attempts, error_code, translated
 from penstock.driver.route import Route
 from penstock.errors import DurabilityUnavailable, NotDurable
@@ -40,7 +40,7 @@ from penstock.settings import Settings
 R = TypeVar("R")
 T = TypeVar("T")
 L = TypeVar("L", bound=Connection)
-W = TypeVar("W", bound=Place)
+W = TypeVar("W", bound=InboxListener)
 
 _NUMBERED = ("producer", "number")
 
@@ -69,7 +69,7 @@ def complete(work: Coroutine[Any, Any, R]) -> R:
 class Engine(Generic[L, W]):
     """What both drivers do. A face adds the methods at the end, and the kind of its waiters."""
 
-    place: type[W]
+    listener_class: type[W]
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
@@ -399,7 +399,7 @@ class Engine(Generic[L, W]):
             if found is None:
                 found = self._inboxes[inbox] = Inbox(self, inbox, self._name, block_multiplier)
                 self.start(found)
-            return self.place(found, self._name, next(self._numbers))
+            return self.listener_class(found, self._name, next(self._numbers))
 
     def retire(self, inbox: Inbox, *, even_if_awaited: bool) -> bool:
         """Whether a reader may end; a waiter that comes later gets another one."""

@@ -68,7 +68,7 @@ class Inbox:
     def __init__(self, face: Face, prefix: str, name: str, block_multiplier: int = 1) -> None:
         self.prefix = prefix
         self.key = prefix + name
-        self.waiters: dict[int, Place] = {}
+        self.waiters: dict[int, InboxListener] = {}
         self._face = face
         self._block = face.settings.block * block_multiplier
         self._line: Connection | None = None
@@ -161,7 +161,7 @@ _reading: set[Inbox] = set()
 os.register_at_fork(after_in_child=_reading.clear)
 
 
-class Place:
+class InboxListener:
     """One waiter's place in an inbox; what both faces of it share."""
 
     def __init__(self, inbox: Inbox, name: str, number: int) -> None:
@@ -179,7 +179,7 @@ class Place:
         raise NotImplementedError
 
 
-class BlockingListener(Place):
+class BlockingListener(InboxListener):
     """A place where a thread sleeps."""
 
     def __init__(self, inbox: Inbox, name: str, number: int) -> None:
@@ -201,7 +201,7 @@ class BlockingListener(Place):
             return _texts(came)
 
 
-class AioListener(Place):
+class AioListener(InboxListener):
     """A place where one task sleeps."""
 
     def __init__(self, inbox: Inbox, name: str, number: int) -> None:
