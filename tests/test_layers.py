@@ -54,7 +54,6 @@ MOST_LINES = 500
 MOST_MEDIANS = 6
 # A ratchet: path -> the lines it may have. Lower a number when the file shrinks, never raise one.
 LARGE: dict[str, int] = {
-    "penstock/messages/log.py": 537,
     "penstock/ops/doctor.py": 508,
 }
 

@@ -84,8 +84,9 @@ if TYPE_CHECKING:
     from penstock.locks.transaction import Transaction
     from penstock.messages.chat import Chat, ChatInfo, Member, Reader
     from penstock.messages.chats import Chats, UserChats
-    from penstock.messages.log import Follow, Gap, Keep, Mail, Message
     from penstock.messages.mailbox import Claimed, Mailbox, MailboxInfo
+    from penstock.messages.message import Gap, Keep, Mail, Message
+    from penstock.messages.reader import Follow
     from penstock.settings import Settings, WorkerSettings
 else:
     from importlib import import_module
@@ -109,7 +110,8 @@ else:
         "locks.leased": "Party",
         "jobs.job": "Job JobInfo Status",
         "locks.lock": "Held Lock LockInfo",
-        "messages.log": "Follow Gap Keep Mail Message",
+        "messages.message": "Gap Keep Mail Message",
+        "messages.reader": "Follow",
         "messages.mailbox": "Claimed Mailbox MailboxInfo",
         "jobs.queue": "DeadLetter Item Queue Tenant",
         "locks.rate_limit": "Allowance RateLimit",

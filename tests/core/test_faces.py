@@ -8,14 +8,14 @@ import pytest
 from penstock import Chat, Chats, Contacts, Directory, Mailbox, Penstock, Queue, Reader, UserChats
 from penstock.core.operations import BoundVerb, verb
 from penstock.jobs.queue import DeadLetters, Item, Tenant
-from penstock.messages.log import Follow, Pulling
 from penstock.messages.mailbox import Claimed
+from penstock.messages.reader import Follow, LogReader
 from tests.conftest import Apps
 
 MESSAGES = (Claimed, Chat, Reader, Follow, Chats, UserChats)
 VERBS = [
     (kind, name)
-    for kind in (Penstock, Queue, Tenant, DeadLetters, Item, Contacts, Directory, Pulling, Mailbox, *MESSAGES)
+    for kind in (Penstock, Queue, Tenant, DeadLetters, Item, Contacts, Directory, LogReader, Mailbox, *MESSAGES)
     for name, member in vars(kind).items()
     if isinstance(member, verb)
 ]

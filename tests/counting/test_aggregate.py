@@ -88,7 +88,7 @@ def send(app: Penstock, channel: str, mode: str, *paths: Path, receivers: Sequen
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks, pulls and steps so small that a few thousand lines take many of each."""
     monkeypatch.setattr(source, "BLOCK", 1024)
-    monkeypatch.setattr(bindings, "ROOM", 3000)
+    monkeypatch.setattr(bindings, "PULL_BYTES", 3000)
     monkeypatch.setattr(bindings, "RECORDS", 1)
     monkeypatch.setattr(counting, "LINES", 100)
     monkeypatch.setattr(gunzip, "_STEP", 256)

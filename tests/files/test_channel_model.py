@@ -212,7 +212,7 @@ def test_everything_is_received_once_and_whole(app: Penstock, plan: Plan):
         patch.setattr(source, "BLOCK", plan.block)
         patch.setattr(sender, "LOT", plan.lot)
         patch.setattr(bindings, "RECORDS", plan.records)
-        patch.setattr(bindings, "ROOM", plan.records * (plan.block + 100))
+        patch.setattr(bindings, "PULL_BYTES", plan.records * (plan.block + 100))
         patch.setattr(intake, "AT_ONCE", plan.at_once)
         world = World(app, plan, Path(folder))
         world.run()

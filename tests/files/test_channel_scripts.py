@@ -13,17 +13,17 @@ from penstock.core.clock import Clock
 from penstock.core.operations import RoundTrip
 from penstock.driver.retrying import error_code
 from penstock.errors import ChannelClosed, ChannelError, NoReceiver, SentElsewhere
-from penstock.files.bindings import RECORDS, ChannelLog
+from penstock.files.bindings import RECORDS, ChannelBindings
 from penstock.files.keys import FILES
+from penstock.messages.bindings import log_scripts
 from penstock.messages.keys import LogKeys
-from penstock.messages.log import scripts
 from penstock.settings import MiB, Settings
 from tests.jobs.stand import START
 from tests.messages.test_log_scripts import dump, send
 from tests.servers import Cluster, Server
 
 CLOCK = Clock(START)
-LOG = ChannelLog(LogKeys("t", "files", "access"), Settings(prefix="t"), CLOCK)
+LOG = ChannelBindings(LogKeys("t", "files", "access"), Settings(prefix="t"), CLOCK)
 BASE = LOG.keys.base
 COUNTED: bytes = msgspec.msgpack.encode((3, 1, {"days": {"mon": 2}}, ['["a",1,"bad"]']))
 HELD = "penstock/h/1/x"
@@ -114,7 +114,7 @@ def eternal(client: Any) -> list[str]:
 
 
 def test_each_script_is_tried_here():
-    assert set(LOG._scripts) - set(scripts().scripts) == set(EVERY)
+    assert set(LOG._scripts) - set(log_scripts().scripts) == set(EVERY)
 
 
 @pytest.mark.parametrize("name", NUMBERED)

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.clock import Clock
 from penstock.core.operations import RoundTrip
-from penstock.files.bindings import ChannelLog
+from penstock.files.bindings import ChannelBindings
 from penstock.messages.keys import LogKeys
 from penstock.settings import MiB, Settings
 from tests.jobs.stand import START
@@ -18,7 +18,7 @@ from tests.messages.test_log_scripts import send
 from tests.servers import Server
 
 CLOCK = Clock(START)
-LOG = ChannelLog(LogKeys("t", "files", "space"), Settings(prefix="t"), CLOCK)
+LOG = ChannelBindings(LogKeys("t", "files", "space"), Settings(prefix="t"), CLOCK)
 
 
 def put(*kinds: str, file: str, size: int) -> RoundTrip[Any]:

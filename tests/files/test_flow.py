@@ -13,7 +13,7 @@ from penstock.files import intake
 from penstock.files.bindings import Received
 from penstock.files.channel import Channel
 from penstock.files.sender import Progress
-from penstock.messages.log import ROOM
+from penstock.messages.bindings import PULL_BYTES
 from tests.conftest import Do, until
 
 
@@ -51,7 +51,7 @@ async def test_small_files_come_by_hundreds_and_large_ones_by_the_megabyte(
     await channel.send.aio(tmp_path, receivers=["r"], close=True)
     blocks = await asyncio.to_thread(received, channel)
     assert b"".join(blocks) == b"".join(data)
-    assert all(sum(len(record.body) for record in pull.records) <= ROOM for pull in pulls)
+    assert all(sum(len(record.body) for record in pull.records) <= PULL_BYTES for pull in pulls)
     assert sum(len(pull.records) for pull in pulls) == 3 * 700 + 14 + 1
     assert len(pulls) < 14
 

@@ -13,39 +13,39 @@ from penstock.core.clock import Clock
 from penstock.core.operations import RoundTrip
 from penstock.driver.retrying import error_code
 from penstock.errors import MessageError
-from penstock.messages.chat_index import Index
+from penstock.messages.bindings import ChatIndexBindings, LogBindings
 from penstock.messages.keys import LogKeys
-from penstock.messages.log import Keep, Log
+from penstock.messages.message import Keep
 from penstock.settings import Settings
 from tests.jobs.stand import START
 from tests.servers import Cluster, Server
 
 CLOCK = Clock(START)
-LOG = Log(LogKeys("t", "chat", "ops"), Settings(prefix="t"), CLOCK)
-INDEX = Index("t", "ada", CLOCK)
+LOG = LogBindings(LogKeys("t", "chat", "ops"), Settings(prefix="t"), CLOCK)
+INDEX = ChatIndexBindings("t", "ada", CLOCK)
 BASE = LOG.keys.base
 
 NUMBERED: dict[str, RoundTrip[Any]] = {
     "create": LOG.create(["ada"], Keep(), "ada", b"1"),
-    "post": LOG.post("ada", [("", b"2"), ("x", b"3"), ("x", b"3")], make=False),
+    "post": LOG.post("ada", [("", b"2"), ("x", b"3"), ("x", b"3")], create=False),
     "join": LOG.join("di", 1),
     "leave": LOG.leave("bo"),
     "delete": LOG.delete(),
 }
 OTHERS: dict[str, RoundTrip[Any]] = {
-    "pull": LOG.pull("ada", limit=5, acked=1, address="p/1", stay=5),
-    "stay": LOG.stay("p/1"),
+    "pull": LOG.pull("ada", limit=5, acked=1, address="p/1", ttl=5),
+    "stay": LOG.stop_waiting("p/1"),
     "trim": LOG.trim(),
     "drop_device": LOG.drop_device("ada", "phone"),
-    "limit": LOG.limit(Keep(messages=2), make=False),
-    "look": LOG.look("ada", watch=True),
-    "roster": LOG.roster(0, 9),
+    "limit": LOG.limit(Keep(messages=2), create=False),
+    "look": LOG.status("ada", watch=True),
+    "roster": LOG.readers(0, 9),
     "claim": LOG.claim("bo", "t1", lease=5, limit=2),
-    "hand_in": LOG.hand_in("bo", "ack", [b"1:1:t0"]),
+    "hand_in": LOG.settle_claims("bo", "ack", [b"1:1:t0"]),
 }
 OF_INDEX: dict[str, RoundTrip[Any]] = {
-    "enlist": INDEX.enlist("ops", pending=True),
-    "strike": INDEX.strike("ops", b"5"),
+    "enlist": INDEX.add("ops", pending=True),
+    "strike": INDEX.remove("ops", b"5"),
     "page": INDEX.page(b"-inf", 9),
     "find": INDEX.find("ops"),
     "hint": INDEX.hint(["ops"]),
@@ -60,10 +60,10 @@ def send(client: Any, step: RoundTrip[Any], number: str = "") -> Any:
 
 def fill(client: Any) -> None:
     send(client, LOG.create(["ada", "bo", "cy"], Keep(), "cy", b'"hi"'))
-    send(client, LOG.post("cy", [("m2", b"2"), ("", b"3")], make=False))
+    send(client, LOG.post("cy", [("m2", b"2"), ("", b"3")], create=False))
     send(client, LOG.pull("ada", "phone", limit=1))
     send(client, LOG.claim("bo", "t0", lease=5, limit=1))
-    send(client, INDEX.enlist("ops", pending=False))
+    send(client, INDEX.add("ops", pending=False))
 
 
 _READ: dict[bytes, Callable[[Any, bytes], Any]] = {
@@ -148,7 +148,7 @@ def test_a_newer_format_is_neither_read_nor_changed(client: Any):
 
 def test_what_was_refused_wrote_nothing(client: Any):
     refused: list[RoundTrip[Any]] = [
-        LOG.post("ada", [("i", b"1")], make=False),
+        LOG.post("ada", [("i", b"1")], create=False),
         LOG.pull("ada", limit=5),
         LOG.join("ada", 0),
         LOG.trim(),
@@ -159,7 +159,10 @@ def test_what_was_refused_wrote_nothing(client: Any):
     assert client.keys() == []
     fill(client)
     before = dump(client)
-    strange: list[RoundTrip[Any]] = [LOG.post("eve", [("", b"1")], make=False), LOG.pull("eve", "tv", limit=5, acked=1)]
+    strange: list[RoundTrip[Any]] = [
+        LOG.post("eve", [("", b"1")], create=False),
+        LOG.pull("eve", "tv", limit=5, acked=1),
+    ]
     for step in strange:
         with pytest.raises(MessageError):
             step.read(send(client, step))
@@ -170,7 +173,7 @@ def test_what_was_refused_wrote_nothing(client: Any):
 def test_trimming_looks_at_a_slice(client: Any):
     send(client, LOG.create(["ada"], Keep(), "ada", None))
     for _ in range(10):
-        send(client, LOG.post("ada", [("", b"x")] * 500, make=False))
+        send(client, LOG.post("ada", [("", b"x")] * 500, create=False))
     assert send(client, LOG.pull("ada", limit=0, acked=5000))[4] == 1
     assert client.xlen(BASE + "log") == 3000
     assert [send(client, LOG.trim())[1] for _ in range(3)] == [1, 0, 0]
@@ -192,7 +195,7 @@ def test_no_script_is_half_done_while_the_slot_moves(cluster: Cluster, carried: 
     target = next(node for node in cluster.nodes if node is not source)
     for node in cluster.nodes:
         node.client.flushall()
-    for step in (LOG.create(["ada", "bo"], Keep(), "bo", b"1"), LOG.post("bo", [("m", b"2")], make=False)):
+    for step in (LOG.create(["ada", "bo"], Keep(), "bo", b"1"), LOG.post("bo", [("m", b"2")], create=False)):
         send(source.client, step)
     send(source.client, LOG.pull("ada", limit=1))
     slot = int(source.ask("CLUSTER", "KEYSLOT", BASE))

@@ -230,7 +230,7 @@ async def test_news_whose_sender_died_before_it_told_is_told_an_hour_later_by_th
 async def test_what_comes_while_all_chats_are_looked_at_is_not_overlooked(app: Penstock, do: Do):
     chat = await do(app.chats.create, ["ada", "bo"], id="ops")
     mine = app.chats.of("ada")
-    looking = mine._look_around()
+    looking = mine._check_all()
     step = next(looking)
     with contextlib.suppress(StopIteration):
         while True:
@@ -242,7 +242,7 @@ async def test_what_comes_while_all_chats_are_looked_at_is_not_overlooked(app: P
 
 
 async def test_in_a_quiet_minute_chats_are_looked_at_in_turn(app: Penstock, do: Do, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("penstock.messages.chats.QUIET", 0.1)
+    monkeypatch.setattr("penstock.messages.chats.QUIET_INTERVAL", 0.1)
     chats = [await do(app.chats.create, ["ada", "bo"]) for _ in range(5)]
     mine = app.chats.of("ada")
     assert await do(mine.pull) == []

@@ -102,7 +102,7 @@ class Aggregate:
         return self.__wrapped__(batch)
 
     def __repr__(self) -> str:
-        return f"<Aggregate {self.__name__} of {self._log.what}>"
+        return f"<Aggregate {self.__name__} of {self._log.label}>"
 
     # --- count ---
 

@@ -14,8 +14,8 @@ from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
 from penstock.errors import ChannelClosed, ChannelError, NoReceiver, PenstockError, SentElsewhere
 from penstock.files.blocks import Record, as_record
+from penstock.messages.bindings import PULL_BYTES, LogBindings
 from penstock.messages.keys import LogKeys
-from penstock.messages.log import ROOM, Log
 from penstock.settings import Settings
 
 _entry: Any = msgspec.msgpack.Decoder(tuple[str, str, str, str]).decode
@@ -137,42 +137,42 @@ class Totals:
     tables: tuple[str, ...]
 
 
-class ChannelLog(Log):
+class ChannelBindings(LogBindings):
     """Builds the steps of one channel."""
 
     def __init__(self, keys: LogKeys, settings: Settings, clock: Clock) -> None:
         super().__init__(keys, settings, clock)
-        self.what = f"channel {keys.name!r}"
+        self.label = f"channel {keys.name!r}"
         self._scripts = scripts().scripts
 
-    def _refused(self, reply: Sequence[Any], who: str) -> PenstockError:
+    def error_for(self, reply: Sequence[Any], who: str) -> PenstockError:
         match reply[0]:
             case b"GONE":
-                return ChannelError(f"no {self.what}: nothing was sent to it yet, or it was deleted")
+                return ChannelError(f"no {self.label}: nothing was sent to it yet, or it was deleted")
             case b"STRANGER" if who:
-                return NoReceiver(f"{who!r} is no receiver of {self.what}: name it where you send, or join() first")
+                return NoReceiver(f"{who!r} is no receiver of {self.label}: name it where you send, or join() first")
             case b"STRANGER":
-                return NoReceiver(f"{self.what} has no receivers: name some with receivers=[…]")
+                return NoReceiver(f"{self.label} has no receivers: name some with receivers=[…]")
             case b"CLOSED":
                 left = f"{reply[1]} of its receivers have not had all yet" if reply[1] else "open it by sending files"
-                return ChannelClosed(f"{self.what} was closed: {left}")
+                return ChannelClosed(f"{self.label} was closed: {left}")
             case b"SHARED":
                 return ChannelError(
-                    f"several processes share {who!r} of {self.what}: receive with share=True, too, until they are "
+                    f"several processes share {who!r} of {self.label}: receive with share=True, too, until they are "
                     "through"
                 )
             case b"TAKEN":
-                return SentElsewhere(f"another process sends this file to {self.what} now; this one has stopped")
+                return SentElsewhere(f"another process sends this file to {self.label} now; this one has stopped")
             case b"LARGE":
-                return ChannelError(f"{self.what} has a limit that no block fits into: raise it to 2 MiB or more")
+                return ChannelError(f"{self.label} has a limit that no block fits into: raise it to 2 MiB or more")
             case _:
-                return super()._refused(reply, who)
+                return super().error_for(reply, who)
 
     # --- what a sender says ---
 
     def open(self, receivers: Iterable[str], limit: int | None, patience: float | None) -> RoundTrip[None]:
         wait = 0 if patience is None else -1 if patience == 0 else max(1, int(patience * 1000))
-        return self._step("open", ("", "", self.clock.now_ms, limit or 0, wait, *receivers), lambda _: None)
+        return self._call("open", ("", "", self.clock.now_ms, limit or 0, wait, *receivers), lambda _: None)
 
     def known(self, sources: Sequence[str]) -> RoundTrip[list[Entry | None]]:
         """At most KNOWN_AT_ONCE of them."""
@@ -180,10 +180,10 @@ class ChannelLog(Log):
         def read(reply: Sequence[Any]) -> list[Entry | None]:
             return [Entry.read(raw) if raw else None for raw in reply[1]]
 
-        return self._step("known", sources, read)
+        return self._call("known", sources, read)
 
     def take_source(self, source: str, file: str, token: str) -> RoundTrip[Entry]:
-        return self._step("take_source", (source, file, token), lambda reply: Entry.read(reply[1]))
+        return self._call("take_source", (source, file, token), lambda reply: Entry.read(reply[1]))
 
     def put(
         self, source: str, file: str, token: str, records: Sequence[tuple[str, bytes]],
@@ -209,10 +209,10 @@ class ChannelLog(Log):
             return Put(False, reply[1], (reply[2] or b"").decode())
         if reply[0] == b"FULL":
             return Put(True, reply[2], (reply[3] or b"").decode(), None if reply[1] < 0 else reply[1] / 1000)
-        raise self._refused(reply, "")
+        raise self.error_for(reply, "")
 
     def close(self) -> RoundTrip[bool]:
-        return self._step("close", ("", "", self.clock.now_ms), lambda reply: bool(reply[1]))
+        return self._call("close", ("", "", self.clock.now_ms), lambda reply: bool(reply[1]))
 
     # --- what a receiver says ---
 
@@ -223,7 +223,7 @@ class ChannelLog(Log):
         """`limit`: records to read behind `after`; 0: none, as where it is not known where to go on."""
         args: tuple[Arg, ...] = (
             self.clock.now_ms, who, token, instead, turn, int(lease * 1000), acked, mark, counted,
-            after, limit, ROOM, address, int(stay * 1000),
+            after, limit, PULL_BYTES, address, int(stay * 1000),
         )  # fmt: skip
 
         def read(found: Any) -> Received:
@@ -242,7 +242,7 @@ class ChannelLog(Log):
                 case b"ENDED" | b"GONE":
                     return Received(reply[0].decode())
                 case _:
-                    raise self._refused(reply, who)
+                    raise self.error_for(reply, who)
 
         entries = ("XRANGE", self.keys.log, after + 1, "+", "COUNT", limit) if limit else ()
         return RoundTrip(self._scripts["receive"], self._declared, args, read, followed_by=entries)
@@ -257,7 +257,8 @@ class ChannelLog(Log):
         address: str = "", stay: float = 0.0,
     ) -> RoundTrip[Shared]:  # fmt: skip
         args: tuple[Arg, ...] = (
-            self.clock.now_ms, who, token, int(lease * 1000), limit, ROOM, counted, address, int(stay * 1000), *claims,
+            self.clock.now_ms, who, token, int(lease * 1000), limit, PULL_BYTES, counted, address,
+            int(stay * 1000), *claims,
         )  # fmt: skip
 
         def read(reply: Sequence[Any]) -> Shared:
@@ -274,16 +275,16 @@ class ChannelLog(Log):
                 case b"LOST" | b"ENDED" | b"GONE":
                     return Shared(reply[0].decode())
                 case _:
-                    raise self._refused(reply, who)
+                    raise self.error_for(reply, who)
 
         return RoundTrip(self._scripts["share"], self._declared, args, read)
 
     def join_channel(self, who: str) -> RoundTrip[bool]:
-        return self._step("join_channel", ("", "", self.clock.now_ms, who), lambda reply: bool(reply[1]), who)
+        return self._call("join_channel", ("", "", self.clock.now_ms, who), lambda reply: bool(reply[1]), who)
 
     def part(self, who: str) -> RoundTrip[tuple[bool, bool]]:
         """Whether it was one, and whether there is more to trim."""
-        return self._step("part", ("", "", self.clock.now_ms, who), lambda reply: (bool(reply[1]), bool(reply[2])))
+        return self._call("part", ("", "", self.clock.now_ms, who), lambda reply: (bool(reply[1]), bool(reply[2])))
 
     # --- what people ask ---
 
@@ -302,7 +303,7 @@ class ChannelLog(Log):
                 self.keys.name, size, limit, peak, top, sending, end > 0, patience / 1000 or None, tuple(receivers)
             )
 
-        return self._step("channel", (self.clock.now_ms,), read)
+        return self._call("channel", (self.clock.now_ms,), read)
 
     def totals(self, who: str) -> RoundTrip[Totals]:
         def read(reply: Sequence[Any]) -> Totals:
@@ -333,7 +334,7 @@ class ChannelLog(Log):
         return RoundTrip(self._scripts["forget_counts"], self._declared, (who,), bool)
 
     def delete(self) -> RoundTrip[bool]:
-        return self._step("delete_channel", ("", ""), lambda reply: bool(reply[1]))
+        return self._call("delete_channel", ("", ""), lambda reply: bool(reply[1]))
 
 
 def _records_of(rows: Sequence[Any]) -> list[Record]:

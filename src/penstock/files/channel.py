@@ -10,7 +10,7 @@ from penstock.core.clock import Clock
 from penstock.core.keys import check_name
 from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread, verb
 from penstock.core.renewal import Renewer
-from penstock.files.bindings import ChannelInfo, ChannelLog
+from penstock.files.bindings import ChannelBindings, ChannelInfo
 from penstock.files.receiver import Receiver
 from penstock.files.sender import Progress, Sender, Sent
 from penstock.files.source import sources
@@ -27,7 +27,7 @@ class Channel:
 
     def __init__(self, name: str, driver: Driver, renewer: Renewer, settings: Settings, clock: Clock) -> None:
         self.name = name
-        self.log = ChannelLog(LogKeys(settings.prefix, "files", name), settings, clock)
+        self.log = ChannelBindings(LogKeys(settings.prefix, "files", name), settings, clock)
         self._driver = driver
         self._renewer = renewer
 

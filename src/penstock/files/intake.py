@@ -24,7 +24,7 @@ from penstock.core.ids import may_be_alive, mint_token
 from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread
 from penstock.core.renewal import Renewer, now, valid_until
 from penstock.errors import BlocksMissed, FileDamaged, FilesError, LeaseLost
-from penstock.files.bindings import ChannelLog, Received
+from penstock.files.bindings import ChannelBindings, Received
 from penstock.files.blocks import (
     ABORT,
     BEGIN,
@@ -42,7 +42,7 @@ from penstock.files.blocks import (
 )
 from penstock.files.source import chain
 from penstock.files.stream import Stream
-from penstock.messages.log import REMIND, check_wait, until_found
+from penstock.messages.log import ask_until, check_wait, trim_rest
 
 T = TypeVar("T")
 
@@ -86,17 +86,17 @@ _here: WeakValueDictionary[str, Intake[Any]] = WeakValueDictionary()
 """Who receives in this process, by token."""
 
 
-def missed(log: ChannelLog, who: str, records: int, first: int) -> BlocksMissed:
+def missed(log: ChannelBindings, who: str, records: int, first: int) -> BlocksMissed:
     return BlocksMissed(
-        f"{who!r} was away for too long: {records} records of {log.what} were let go of before it had them. What comes "
-        f"next is number {first}, files that had begun are not whole"
+        f"{who!r} was away for too long: {records} records of {log.label} were let go of before it had them. What "
+        f"comes next is number {first}, files that had begun are not whole"
     )
 
 
 class Busy:
     """What was received is worked on: the renewer says so while that takes long."""
 
-    def __init__(self, log: ChannelLog, who: str, token: str, lease: float, asked: float) -> None:
+    def __init__(self, log: ChannelBindings, who: str, token: str, lease: float, asked: float) -> None:
         self.lease = lease
         self.valid_until = valid_until(asked, lease)
         self.renewing = False
@@ -123,7 +123,7 @@ class Intake(Stream[T]):
     `wait`: seconds to wait for more, then it ends; None: until the channel is closed.
     """
 
-    def __init__(self, log: ChannelLog, driver: Driver, renewer: Renewer, who: str, wait: float | None) -> None:
+    def __init__(self, log: ChannelBindings, driver: Driver, renewer: Renewer, who: str, wait: float | None) -> None:
         check_wait("receive", wait)
         super().__init__()
         self._log = log
@@ -218,7 +218,7 @@ class Intake(Stream[T]):
             self._begun(record.file, what)
         elif record.kind == CLOSE and self._files:
             names = ", ".join(sorted(place.name for place in self._files.values()))
-            raise FileDamaged(f"{self._log.what} was closed before all of these was sent: {names}")
+            raise FileDamaged(f"{self._log.label} was closed before all of these was sent: {names}")
         elif place is None:  # it began before this receiver, or is damaged
             return
         elif record.kind == DATA:
@@ -306,8 +306,8 @@ class Intake(Stream[T]):
             return self._receive(unsettled.pop() if unsettled else None, self._following, address, stay)
 
         while True:
-            answer = yield from until_found(
-                self._log.keys.inbox, REMIND, self._log.stay, self._wait, ask, self._found, self._due, self._stirs
+            answer = yield from ask_until(
+                self._found, ask, self._log, self._wait, due=self._due, local_check=self._stirs
             )
             if not self._is_orphaned(answer):
                 break
@@ -359,7 +359,7 @@ class Intake(Stream[T]):
             return False
         if not answer.fresh:
             yield RunInThread(partial(self._settled_upto, self._settled.number))
-        yield from self._log.trim_rest(answer.more)
+        yield from trim_rest(self._log, answer.more)
         if answer.fresh:
             self._instead = ""
             self._begin(answer.cursor, _mark(answer.mark) if answer.mark else Mark())
@@ -388,7 +388,7 @@ class Intake(Stream[T]):
         answer = yield self._receive((self._done, self._counted()), 0)
         if answer.state == "HELD" or answer.fresh:
             raise LeaseLost(
-                f"another process receives {self._log.what} as {self._who!r} by now: drop what was not settled"
+                f"another process receives {self._log.label} as {self._who!r} by now: drop what was not settled"
             )
         if answer.state == "ENDED":
             self._ended = True

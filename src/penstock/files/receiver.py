@@ -17,7 +17,7 @@ from penstock.core.keys import check_name
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.core.renewal import Renewer
 from penstock.errors import FileDamaged, FilesError
-from penstock.files.bindings import ChannelLog
+from penstock.files.bindings import ChannelBindings
 from penstock.files.blocks import Header, Manifest, Record
 from penstock.files.gunzip import MAGIC, Gunzip
 from penstock.files.intake import Intake, Place
@@ -26,6 +26,7 @@ from penstock.files.parts import Folder
 from penstock.files.sharing import Sharing
 from penstock.files.source import BLOCK
 from penstock.files.stream import Stream
+from penstock.messages.log import trim_rest
 from penstock.settings import MiB
 
 T = TypeVar("T")
@@ -82,7 +83,7 @@ class Batches(Intake[Batch]):
     nobody could go on in the middle of one."""
 
     def __init__(
-        self, log: ChannelLog, driver: Driver, renewer: Renewer, who: str, wait: float | None,
+        self, log: ChannelBindings, driver: Driver, renewer: Renewer, who: str, wait: float | None,
         *, longest: int = LONGEST, spool: str | Path | None = None,
     ) -> None:  # fmt: skip
         self._longest = longest
@@ -181,7 +182,7 @@ def _temporary() -> Path:
     return ours
 
 
-def _own(log: ChannelLog, who: str) -> str:
+def _own(log: ChannelBindings, who: str) -> str:
     """Name of a folder that no other receiver has, of any channel."""
     return f"{_HIDDEN}{who}-{hashlib.sha256(f'{log.keys.base}{who}'.encode()).hexdigest()[:8]}"
 
@@ -190,7 +191,7 @@ class Saving(Intake[Saved]):
     """The files, in a folder: each appears there when it is whole and checked, under its name."""
 
     def __init__(
-        self, log: ChannelLog, driver: Driver, renewer: Renewer, who: str, wait: float | None, folder: Path
+        self, log: ChannelBindings, driver: Driver, renewer: Renewer, who: str, wait: float | None, folder: Path
     ) -> None:
         self._folder = folder
         self._parts = Folder(folder / _own(log, who))
@@ -321,14 +322,14 @@ class Receiver:
     has not been heard of for a lease.
     """
 
-    def __init__(self, log: ChannelLog, driver: Driver, renewer: Renewer, name: str) -> None:
+    def __init__(self, log: ChannelBindings, driver: Driver, renewer: Renewer, name: str) -> None:
         self.name = check_name("receiver", name)
         self._log = log
         self._driver = driver
         self._renewer = renewer
 
     def __repr__(self) -> str:
-        return f"<Receiver {self.name} of {self._log.what}>"
+        return f"<Receiver {self.name} of {self._log.label}>"
 
     def blocks(self, *, wait: float | None = None, share: bool = False, lease: float | None = None) -> Stream[Block]:
         """Every block as it was sent: `for block in …blocks()`, `async for`.
@@ -403,5 +404,5 @@ class Receiver:
     def leave(self) -> Operation[bool]:
         """Receive no more: nothing is kept for it. False: it was none. One round trip."""
         was, more = yield self._log.part(self.name)
-        yield from self._log.trim_rest(more)
+        yield from trim_rest(self._log, more)
         return bool(was)

@@ -19,10 +19,11 @@ import msgspec
 from penstock.core.ids import mint_id, mint_token
 from penstock.core.operations import Operation, RoundTrip, RunInThread
 from penstock.errors import ChannelError, FileChanged, FileDamaged, FilesError, SentElsewhere
-from penstock.files.bindings import KNOWN_AT_ONCE, ChannelLog, Entry, Put
+from penstock.files.bindings import KNOWN_AT_ONCE, ChannelBindings, Entry, Put
 from penstock.files.blocks import ABORT, BEGIN, DATA, END, START, Ending, Header, Manifest, pack, pack_block
 from penstock.files.source import Block, Mark, Reading, Source, chain, identity_of, place_of
-from penstock.messages.log import unless
+from penstock.messages.bindings import default_on
+from penstock.messages.log import ask_until
 
 LOT = 4
 """Blocks in one round trip: a megabyte."""
@@ -100,7 +101,13 @@ class Sender:
     """One call of `send` or `send_lines`. `host`: tells the files of several hosts apart."""
 
     def __init__(
-        self, log: ChannelLog, *, lines: bool, again: bool, host: str | None, tell: Callable[[Progress], object] | None
+        self,
+        log: ChannelBindings,
+        *,
+        lines: bool,
+        again: bool,
+        host: str | None,
+        tell: Callable[[Progress], object] | None,
     ) -> None:
         self.log = log
         self.lines = lines
@@ -137,7 +144,7 @@ class Sender:
         return self._sent
 
     def _is_closed(self) -> Operation[bool]:
-        info = yield unless(b"GONE", self.log.info(), None)
+        info = yield default_on(b"GONE", self.log.info(), None)
         return info is not None and info.closed
 
     # --- what is left to send ---
@@ -148,7 +155,7 @@ class Sender:
         for at in range(0, len(jobs), KNOWN_AT_ONCE):
             page = jobs[at : at + KNOWN_AT_ONCE]
             keys = [job.key for job in page] + [job.place for job in page]
-            entries = yield unless(b"GONE", self.log.known(keys), [None] * len(keys))
+            entries = yield default_on(b"GONE", self.log.known(keys), [None] * len(keys))
             for job, begun, sent in zip(page, entries[: len(page)], entries[len(page) :], strict=True):
                 job.begun, job.sent = begun, sent
                 end = sent.end if begun is None and sent is not None and not self.again else ""
@@ -185,7 +192,7 @@ class Sender:
     def _went_on(self, job: Job, begun: Entry) -> Operation[bool]:
         """With what another process began; whether that was all of it. It may have been renamed since, and another file
         stands in its place; or be gone."""
-        took = yield unless(b"TAKEN", self.log.take_source(job.key, begun.file, self.token), None)
+        took = yield default_on(b"TAKEN", self.log.take_source(job.key, begun.file, self.token), None)
         if took is None:
             raise SentElsewhere(f"another process sends {job.source.path} now; this one has stopped")
         try:
@@ -221,12 +228,13 @@ class Sender:
         self, put: Callable[[], RoundTrip[Put]], await_space: Callable[[str, float], RoundTrip[Put]]
     ) -> Operation[None]:
         while (yield put()).full:
-            yield from self.log.until_found(
-                None,
-                await_space,
+            yield from ask_until(
                 lambda answer: not answer.full,
-                lambda answer: answer.due,
-                every=self.log.settings.sleep,
+                await_space,
+                self.log,
+                None,
+                due=lambda answer: answer.due,
+                interval=self.log.settings.sleep,
             )
 
     def _told(self, course: Course, answer: Put) -> Put:

@@ -9,11 +9,12 @@ from typing import TypeVar
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread
 from penstock.errors import FileDamaged, FilesError
-from penstock.files.bindings import ChannelLog, Shared
+from penstock.files.bindings import ChannelBindings, Shared
 from penstock.files.blocks import ABORT, DATA, Header, Record, block
 from penstock.files.intake import missed
 from penstock.files.stream import Stream
-from penstock.messages.log import REMIND, check_wait, unless, until_found
+from penstock.messages.bindings import default_on
+from penstock.messages.log import ask_until, check_wait
 
 T = TypeVar("T")
 
@@ -25,7 +26,7 @@ class Sharing(Stream[T]):
     """One worker. `make`: what becomes of a block."""
 
     def __init__(
-        self, log: ChannelLog, driver: Driver, who: str, wait: float | None, lease: float,
+        self, log: ChannelBindings, driver: Driver, who: str, wait: float | None, lease: float,
         make: Callable[[Header, bytes], Iterable[T]],
     ) -> None:  # fmt: skip
         check_wait("receive", wait)
@@ -71,10 +72,9 @@ class Sharing(Stream[T]):
             claims, counted = settled.pop() if settled else ([], b"")
             return self._share(AT_ONCE, claims, counted, address, stay)
 
-        answer = yield from until_found(
-            self._log.keys.inbox, REMIND, self._log.stay, self._wait, ask,
+        answer = yield from ask_until(
             lambda answer: answer.records or answer.state in {"ENDED", "MISSED"},
-            lambda answer: 0.0 if answer.state == "LOST" else answer.due,
+            ask, self._log, self._wait, due=lambda answer: 0.0 if answer.state == "LOST" else answer.due,
         )  # fmt: skip
         self.ended = answer.state == "ENDED"
         if answer.state == "MISSED":
@@ -114,4 +114,6 @@ class Sharing(Stream[T]):
         self._claims, self._records = [], []
         self._ready.clear()
         if rest and not self.ended:
-            yield unless(b"STRANGER GONE", self._log.hand_in(self._who, "release", rest), None)  # others had all
+            yield default_on(
+                b"STRANGER GONE", self._log.settle_claims(self._who, "release", rest), None
+            )  # others had all

@@ -1,4 +1,4 @@
-"""All chats: created, opened by id, and those of one user, read as one."""
+"""`app.chats`: create chats, open them by id, and read all chats of one user together."""
 
 from __future__ import annotations
 
@@ -10,24 +10,29 @@ from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import ChatExists
-from penstock.messages.chat import AT_ONCE, Chat, in_lots, tell
-from penstock.messages.chat_index import Index
+from penstock.messages.bindings import PULL_BYTES, ChatIndexBindings, LogBindings, LogStatus, PullReply, default_on
+from penstock.messages.chat import BATCH, Chat, member_of, notify_members, run_in_batches
 from penstock.messages.keys import LogKeys, check_reader
-from penstock.messages.log import REMIND, ROOM, Keep, Log, Look, Mail, Message, Pulled, check_wait, unless, until_found
+from penstock.messages.log import ask_until, check_limit, check_wait, trim_rest
+from penstock.messages.message import Keep, Mail, Message
 from penstock.settings import Settings
 
-NOT_IN_IT = b"GONE STRANGER"
+NOT_A_READER = b"GONE STRANGER"
+"""Refusals of a chat that the user is not in."""
 
-QUIET = 60.0
-"""After so many seconds without a hint a few chats are looked at all the same, in turn: a hint may have been lost."""
+QUIET_INTERVAL = 60.0
+"""After this many seconds without a hint a waiting `pull` checks some chats all the same: a hint may have been lost."""
 
-IN_TURN = 2
+QUIET_CHATS = 2
+"""Chats that it then checks; all chats take their turn."""
 
-_NOTHING = object()
+FIRST_PAGE = b"-inf"
+
+_NO_MESSAGE = object()
 
 
 class Chats:
-    """`app.chats`."""
+    """All chats of an app."""
 
     def __init__(self, driver: Driver, settings: Settings, clock: Clock) -> None:
         self._driver = driver
@@ -35,14 +40,14 @@ class Chats:
         self.clock = clock
 
     def get(self, id: str) -> Chat:
-        """The chat of this id. No round trip: its verbs raise ChatGone where there is none."""
+        """The chat with this id. No round trip: where there is no such chat, its verbs raise ChatGone."""
         return Chat(id, self._driver, self.settings, self.clock, self.index_of)
 
-    def index_of(self, user: str) -> Index:
-        return Index(self.settings.prefix, user, self.clock)
+    def index_of(self, user: str) -> ChatIndexBindings:
+        return ChatIndexBindings(self.settings.prefix, user, self.clock)
 
     def of(self, user: str, device: str = "") -> UserChats:
-        """All chats of a user, read as one. No round trip."""
+        """All chats of a user, read together. No round trip."""
         return UserChats(self, check_reader("member", user), device and check_reader("device", device))
 
     @verb
@@ -51,48 +56,49 @@ class Chats:
         members: Iterable[str],
         *,
         sender: str | None = None,
-        message: Any = _NOTHING,
+        message: Any = _NO_MESSAGE,
         id: str | None = None,
         keep: Keep | None = None,
     ) -> Operation[Chat]:
-        """Make a chat with these members, and the sender, and its first message, in one step: all or nothing.
+        """Make a chat with these members and its first message, in one step: all of it or nothing.
 
-        members  who reads it, from its start
-        sender   one more member; needed where there is a message
-        id       of your own; None mints one
-        keep     what to keep of what is not read; None: all of it
+        members  who reads the chat, from its start
+        sender   one more member; needed if there is a message
+        id       your own id for the chat; None mints one
+        keep     limits of what is kept until all members have read it; None: no limits
 
-        Raises ChatExists. Two round trips, and two for each hundred members or so.
+        Raises ChatExists. Two round trips, and about two more for each hundred members.
         """
         invited = [members] if isinstance(members, str) else list(members)
         everyone: list[str] = list(dict.fromkeys(invited if sender is None else [*invited, sender]))
         if not everyone:
             raise ValueError("create([]): a chat has at least one member; the last one out frees it")
-        if message is not _NOTHING and sender is None:
+        if message is not _NO_MESSAGE and sender is None:
             raise ValueError("create(message=…): say who sends it, sender='…'")
         for member in everyone:
             check_reader("member", member)
         chat = self.get(mint_id() if id is None else id)
-        body = None if message is _NOTHING else chat._log.encode(message)
-        return self._created(chat, everyone, keep or Keep(), sender or "", body, is_own_id=id is not None)
+        body = None if message is _NO_MESSAGE else chat._log.encode(message)
+        return self._create(chat, everyone, keep or Keep(), sender or "", body, is_own_id=id is not None)
 
-    def _created(
+    def _create(
         self, chat: Chat, members: Sequence[str], keep: Keep, sender: str, body: bytes | None, *, is_own_id: bool
     ) -> Operation[Chat]:
         log = chat._log
-        if is_own_id and (yield unless(b"GONE", log.look(""), None)) is not None:
-            raise ChatExists(f"{log.what} is there already: open it with get(), or give another id")
+        if is_own_id and (yield default_on(b"GONE", log.status(""), None)) is not None:
+            raise ChatExists(f"{log.label} is there already: open it with get(), or give another id")
         indexes = [self.index_of(member) for member in members]
-        yield from in_lots(index.enlist(chat.id, pending=True) for index in indexes)
+        yield from run_in_batches(index.add(chat.id, pending=True) for index in indexes)
         yield log.create(members, keep, sender, body)
-        yield from in_lots(index.enlist(chat.id, pending=False) for index in indexes)
+        yield from run_in_batches(index.add(chat.id, pending=False) for index in indexes)
         return chat
 
 
 class UserChats:
-    """The chats of one user, on one device if one is named. Found by one index; news is hinted at in one place.
+    """All chats of one user, on one device if a device is named.
 
-    Keep it for as long as the user is there: it remembers which chats were looked at. One pull at a time.
+    One index lists the chats, and hints about news arrive at one place. Keep this object for as long as the user is
+    there, since it remembers which chats it has checked. Only one pull at a time.
     """
 
     def __init__(self, chats: Chats, user: str, device: str) -> None:
@@ -100,9 +106,11 @@ class UserChats:
         self._index = chats.index_of(user)
         self.user = user
         self.device = device
-        self._since = b""
-        self._open: dict[str, None] = {}
-        self._turn = b"-inf"
+        self._hints_since = b""
+        """What the index is asked for next; empty until all chats were checked for the first time."""
+        self._with_news: dict[str, None] = {}
+        """Chats that may have unread messages, in order of their news."""
+        self._next_quiet_check = FIRST_PAGE
 
     @property
     def _driver(self) -> Driver:
@@ -111,124 +119,134 @@ class UserChats:
     def __repr__(self) -> str:
         return f"<UserChats {self.user}>"
 
-    def _log(self, chat: str) -> Log:
-        return Log(LogKeys(self._chats.settings.prefix, "chat", chat), self._chats.settings, self._chats.clock)
+    def _log(self, chat: str) -> LogBindings:
+        return LogBindings(LogKeys(self._chats.settings.prefix, "chat", chat), self._chats.settings, self._chats.clock)
 
     @verb
     def unread(self) -> Operation[dict[str, int]]:
-        """How many messages wait, by chat; with those where none does. Two round trips for each hundred chats."""
-        found: dict[str, int] = {}
-        after = b"-inf"
-        while page := (yield self._index.page(after, AT_ONCE)):
+        """The number of unread messages of each chat, by its id; 0 for a chat without any. Two round trips for each
+        hundred chats."""
+        unread: dict[str, int] = {}
+        after = FIRST_PAGE
+        while page := (yield self._index.page(after, BATCH)):
             after = page[-1][1]
-            found |= yield from self._look(page, watch=False)
-        return found
+            unread |= yield from self._check(page, watch=False)
+        return unread
 
-    def _look(self, page: Sequence[tuple[str, bytes]], *, watch: bool) -> Operation[dict[str, int]]:
-        """Unread by chat, and the index mended where it was wrong."""
-        looks: list[Look | None] = yield from in_lots(
-            unless(NOT_IN_IT, self._log(chat).look(self.user, self.device, watch=watch), None) for chat, _ in page
+    def _check(self, page: Sequence[tuple[str, bytes]], *, watch: bool) -> Operation[dict[str, int]]:
+        """Ask the chats of a page for their unread messages, and repair the index where it was wrong."""
+        statuses: list[LogStatus | None] = yield from run_in_batches(
+            default_on(NOT_A_READER, self._log(chat).status(self.user, self.device, watch=watch), None)
+            for chat, _ in page
         )
-        found, mended = {}, list[RoundTrip[Any]]()
-        for (chat, entry), look in zip(page, looks, strict=True):
-            if look is None or look.cursor < 0:
-                mended.append(self._index.strike(chat, entry))
+        unread, repairs = {}, list[RoundTrip[Any]]()
+        for (chat, entry), status in zip(page, statuses, strict=True):
+            if status is None or status.cursor < 0:
+                repairs.append(self._index.remove(chat, entry))
             else:
-                found[chat] = look.unread
+                unread[chat] = status.unread
                 if entry.startswith(b"-"):
-                    mended.append(self._index.enlist(chat, pending=False))
-        yield from in_lots(mended)
-        return found
+                    repairs.append(self._index.add(chat, pending=False))
+        yield from run_in_batches(repairs)
+        return unread
 
     @verb
     def pull(self, limit: int = 100, *, wait: float | None = 0.0) -> Operation[Mail]:
-        """Up to `limit` messages of all chats, of each in order, again and again the same until they are acknowledged.
+        """Return up to `limit` messages of all chats; those of one chat are in order. Until they are acknowledged, each
+        pull returns the same messages again. `m.place` is the chat's id.
 
-        `m.place` is the chat's id. `wait`: seconds to wait for the first one; 0 answers at once, None waits for ever.
-        The first pull looks at every chat, a round trip for each hundred; from then on a pull takes two, and asks
-        only chats with news.
+        wait  seconds to wait for the first message; 0 answers at once, None waits for ever
+
+        The first pull checks every chat: one round trip for each hundred. Later ones take two round trips, and ask only
+        chats with news.
         """
-        check_wait("pull", wait, limit)
-        return self._pulled(limit, wait)
+        check_wait("pull", wait)
+        check_limit("pull", limit)
+        return self._pull(limit, wait)
 
-    def _pulled(self, limit: int, wait: float | None) -> Operation[Mail]:
+    def _pull(self, limit: int, wait: float | None) -> Operation[Mail]:
         deadline = None if wait is None else time.monotonic() + wait
-        if not self._since:
-            yield from self._look_around()
+        if not self._hints_since:
+            yield from self._check_all()
         else:
-            yield from self._hear(0.0)
+            yield from self._wait_for_hints(0.0)
         while True:
-            mail = yield from self._gather(limit)
+            mail = yield from self._pull_news(limit)
             left = None if deadline is None else deadline - time.monotonic()
             if mail or (left is not None and left <= 0):
                 return mail
-            yield from self._hear(QUIET if left is None else min(QUIET, left))
+            yield from self._wait_for_hints(QUIET_INTERVAL if left is None else min(QUIET_INTERVAL, left))
 
-    def _look_around(self) -> Operation[None]:
-        """At all chats. What comes while we look is hinted at, for the hints are read from before."""
+    def _check_all(self) -> Operation[None]:
+        """Check every chat. Messages that arrive meanwhile are not missed: later calls read the hints since before."""
         since, _ = yield self._index.news(b"-inf")
-        after = b"-inf"
-        while page := (yield self._index.page(after, AT_ONCE)):
+        after = FIRST_PAGE
+        while page := (yield self._index.page(after, BATCH)):
             after = page[-1][1]
-            unread = yield from self._look(page, watch=True)
-            self._open |= {chat: None for chat, n in unread.items() if n}
-        self._since = since
+            unread = yield from self._check(page, watch=True)
+            self._with_news |= {chat: None for chat, n in unread.items() if n}
+        self._hints_since = since
 
-    def _hear(self, wait: float) -> Operation[None]:
-        """Hints; and after a quiet minute a look at the next chats in turn."""
-        self._since, hinted = yield from until_found(
-            self._index.keys.inbox, REMIND, self._index.stay, wait,
-            lambda address, stay: self._index.news(self._since, address, stay), lambda answer: answer[1],
-        )  # fmt: skip
-        if not hinted and wait >= QUIET:
-            page = yield self._index.page(self._turn, IN_TURN)
-            self._turn = page[-1][1] if page else b"-inf"
-            found = yield from self._look(page, watch=True)
-            hinted = [chat for chat, n in found.items() if n]
-        self._open |= dict.fromkeys(hinted)
+    def _wait_for_hints(self, wait: float) -> Operation[None]:
+        """Collect hints for up to `wait` seconds; after a quiet minute, check the next few chats."""
+        self._hints_since, hinted = yield from ask_until(
+            lambda answer: answer[1],
+            lambda address, ttl: self._index.news(self._hints_since, address, ttl),
+            self._index,
+            wait,
+        )
+        if not hinted and wait >= QUIET_INTERVAL:
+            page = yield self._index.page(self._next_quiet_check, QUIET_CHATS)
+            self._next_quiet_check = page[-1][1] if page else FIRST_PAGE
+            unread = yield from self._check(page, watch=True)
+            hinted = [chat for chat, n in unread.items() if n]
+        self._with_news |= dict.fromkeys(hinted)
 
-    def _gather(self, limit: int) -> Operation[Mail]:
-        """From the chats with news, as much of each; those with nothing left are watched from then on."""
-        while self._open:
-            some = list(self._open)[: min(limit, AT_ONCE)]
-            share, room = limit // len(some), max(ROOM // len(some), 64 * 1024)
-            answers: list[Pulled | None] = yield from in_lots(
-                unless(
-                    NOT_IN_IT, self._log(chat).pull(self.user, self.device, limit=share, room=room, watch=True), None
+    def _pull_news(self, limit: int) -> Operation[Mail]:
+        """Pull an equal share from each chat with news. A chat that has no more messages is watched from then on."""
+        while self._with_news:
+            chats = list(self._with_news)[: min(limit, BATCH)]
+            share, max_bytes = limit // len(chats), max(PULL_BYTES // len(chats), 64 * 1024)
+            replies: list[PullReply | None] = yield from run_in_batches(
+                default_on(
+                    NOT_A_READER,
+                    self._log(chat).pull(self.user, self.device, limit=share, max_bytes=max_bytes, watch=True),
+                    None,
                 )
-                for chat in some
+                for chat in chats
             )
             found = Mail()
-            for chat, answer in zip(some, answers, strict=True):
-                if answer is None or not answer.mail:
-                    del self._open[chat]
-                if answer is None:
+            for chat, reply in zip(chats, replies, strict=True):
+                if reply is None or not reply.mail:
+                    del self._with_news[chat]
+                if reply is None:
                     continue
-                found += answer.mail
-                found.unread += answer.mail.unread
-                yield from self._log(chat).trim_rest(answer.more)
-                told = [reader for reader in answer.told if reader.partition("\0")[0] != self.user]
-                yield from tell(self._chats.index_of, chat, told)
+                found += reply.mail
+                found.unread += reply.mail.unread
+                yield from trim_rest(self._log(chat), reply.more_to_trim)
+                others = [reader for reader in reply.to_notify if member_of(reader) != self.user]
+                yield from notify_members(self._chats.index_of, chat, others)
             if found:
                 return found
         return Mail()
 
     @verb
     def ack(self, messages: Iterable[Message]) -> Operation[None]:
-        """These messages, and in their chats all before them, are done with. One round trip for each hundred chats.
+        """Acknowledge these messages, and all messages before them in their chats.
 
-        A chat that is gone, or that the user has left, is passed over. Raises BadCall for a number never given.
+        Ignores a chat that is gone or that the user has left. Raises BadCall for a number that no message has. One
+        round trip for each hundred chats.
         """
         upto: dict[str, int] = {}
         for message in messages:
             upto[message.place] = max(message.id, upto.get(message.place, 0))
-        return self._acked(upto)
+        return self._ack(upto)
 
-    def _acked(self, upto: dict[str, int]) -> Operation[None]:
-        answers = yield from in_lots(
-            unless(NOT_IN_IT, self._log(chat).pull(self.user, self.device, limit=0, acked=number), None)
+    def _ack(self, upto: dict[str, int]) -> Operation[None]:
+        replies = yield from run_in_batches(
+            default_on(NOT_A_READER, self._log(chat).pull(self.user, self.device, limit=0, acked=number), None)
             for chat, number in upto.items()
         )
-        for chat, answer in zip(upto, answers, strict=True):
-            if answer is not None:
-                yield from self._log(chat).trim_rest(answer.more)
+        for chat, reply in zip(upto, replies, strict=True):
+            if reply is not None:
+                yield from trim_rest(self._log(chat), reply.more_to_trim)

@@ -1,4 +1,4 @@
-"""The keys of a log with readers, and of a user's index of chats: their tables, and their names."""
+"""The keys of a log with readers and of a user's index of chats: their tables, and how their names are made."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from penstock.core.keys import check_text
 from penstock.errors import ConfigurationError
 
 LOG = {
-    "state": ("HASH", "first and last number, bytes, what to keep", "the mailbox, or the chat's last member"),
+    "state": ("HASH", "first and last number, bytes, limits", "the mailbox, or the chat's last member"),
     "log": ("STREAM", "number-ms -> message", "the last reader of a message"),
     "readers": ("ZSET", "reader -> last number it acknowledged", "the reader"),
     "seen": ("HASH", "reader -> when it last pulled", "the reader"),
     "devices": ("HASH", "member -> its devices", "the member"),
     "sent": ("ZSET", "message id -> number", "TTL"),
-    "waiting": ("ZSET", "address -> what it waits for", "TTL"),
-    "wanting": ("ZSET", "address of who waits for space -> how much", "TTL"),
-    "watching": ("ZSET", "reader -> when to tell its member", "the reader"),
-    "next": ("HASH", "reader -> first number none of its workers claimed", "the reader"),
-    "claimed:": ("ZSET", "claim -> number; one key a reader", "the reader"),
-    "leased:": ("ZSET", "claim -> until when; one key a reader", "the reader"),
-    "claim:": ("STRING", "what a claim answered", "TTL"),
-    "producer:": ("STRING", "number of its last call and the answer", "TTL"),
-    "inbox:": ("LIST", "messages for one process", "TTL"),
+    "waiting": ("ZSET", "address of a waiting reader -> last number when it registered", "TTL"),
+    "wanting": ("ZSET", "address of a waiting sender -> bytes of space it needs", "TTL"),
+    "watching": ("ZSET", "reader -> when to notify its member", "the reader"),
+    "next": ("HASH", "shared reader -> first number that no worker has claimed", "the reader"),
+    "claimed:": ("ZSET", "claim -> number; one key for each shared reader", "the reader"),
+    "leased:": ("ZSET", "claim -> when its lease ends; one key for each shared reader", "the reader"),
+    "claim:": ("STRING", "the claims that a call returned", "TTL"),
+    "producer:": ("STRING", "number of its last call, and the answer", "TTL"),
+    "inbox:": ("LIST", "notifications for one process", "TTL"),
 }
-"""A numbered log with readers: a mailbox, a chat."""
+"""A numbered log with readers: a mailbox or a chat."""
 
 
 CHATS = {
-    "mine": ("ZSET", "chat -> since when, negative while it is being joined", "the user's last chat"),
-    "news": ("ZSET", "chat -> when it was hinted at", "TTL"),
-    "waiting": ("ZSET", "address -> 0", "TTL"),
-    "inbox:": ("LIST", "messages for one process", "TTL"),
+    "mine": ("ZSET", "chat -> when it was added; negative while the join is pending", "the user's last chat"),
+    "news": ("ZSET", "chat -> when its last hint arrived", "TTL"),
+    "waiting": ("ZSET", "address of a waiting process -> 0", "TTL"),
+    "inbox:": ("LIST", "notifications for one process", "TTL"),
 }
-"""The chats of one user, an index that is repaired by reading."""
+"""The chats of one user: an index that its readers repair."""
 
 
 def check_reader(kind: str, name: str) -> str:
-    """The same without NUL, which parts a member from its device."""
+    """A name with any Unicode in it but NUL, which separates a member from its device; or ConfigurationError."""
     if "\0" in check_text(kind, name):
         raise ConfigurationError(f"{kind} name {name!r}: use one without NUL")
     return name
@@ -46,7 +46,10 @@ def check_reader(kind: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class LogKeys:
-    """The names of one log's keys: `{penstock:chat:ops}:…`, and of a user's index of chats: `{penstock:chats:ada}:…`"""
+    """The names of one log's keys, `{penstock:chat:ops}:…`, or of a user's index of chats, `{penstock:chats:ada}:…`.
+
+    `kind` is mailbox, chat, files or chats.
+    """
 
     prefix: str
     kind: str
@@ -57,12 +60,12 @@ class LogKeys:
 
     @cached_property
     def base(self) -> str:
-        # A brace would end the hash tag.
+        """The hash tag and a colon. A closing brace in the name is escaped, since it would end the tag."""
         return f"{{{self.prefix}:{self.kind}:{self.name.replace('%', '%25').replace('}', '%7D')}}}:"
 
     @cached_property
     def declared(self) -> tuple[str, str]:
-        """What every script declares: `base` and the key that is there as long as the others are."""
+        """What every script declares: `base`, and the key that exists as long as any other of the log does."""
         return (self.base, self.base + ("mine" if self.kind == "chats" else "state"))
 
     @cached_property
@@ -71,11 +74,11 @@ class LogKeys:
 
     @cached_property
     def log(self) -> str:
-        """The messages themselves, for a plain XRANGE."""
+        """The key of the messages themselves, for a plain XRANGE."""
         return self.base + "log"
 
     @staticmethod
     def read(name: str) -> tuple[str, str]:
-        """Kind and name, from what stands behind the prefix in a hash tag."""
+        """Kind and name of the log, from the part of a hash tag that follows the prefix."""
         kind, _, rest = name.partition(":")
         return kind, rest.replace("%7D", "}").replace("%25", "%")

@@ -1,4 +1,4 @@
-"""A mailbox: many post, one reads, with one cursor or with several workers that each take some."""
+"""A mailbox: many post to it and one reader pulls from it, or several workers share that reader."""
 
 from __future__ import annotations
 
@@ -10,36 +10,44 @@ from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import LeaseLost
+from penstock.messages.bindings import ClaimAction, ClaimReply, LogBindings, LogStatus, default_on
 from penstock.messages.keys import LogKeys
-from penstock.messages.log import Claims, Keep, Log, Look, Message, Pulling, Verdict, check_wait, unless
+from penstock.messages.log import ask_until, check_limit, check_wait, post_all, trim_rest
+from penstock.messages.message import Keep, Message
+from penstock.messages.reader import LogReader
 from penstock.settings import Settings
 
-NOBODY = Look(0.0, 0, 1, 0, 0, -1, None, 0, 0)
+NO_LOG = LogStatus(0.0, 0, 1, 0, 0, -1, None, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class MailboxInfo:
-    """What a sender may want to know. `pulled`: when its owner last pulled, seconds since 1970 by the server."""
+    """What a sender may want to know about a mailbox.
+
+    last    number of the last message; 0 if none was ever posted
+    unread  messages that the owner has not acknowledged
+    bytes   of the messages that are kept: senders and bodies, plus 32 bytes for each
+    pulled  when the owner last pulled, in seconds since 1970 by the server's clock, or None
+    """
 
     name: str
     last: int
-    """Number of the last message; 0: none was ever posted."""
     unread: int
     bytes: int
     pulled: float | None
 
 
 class Claimed:
-    """A message in the hands of one worker: ack it before its lease runs out, or another gets it."""
+    """A message that one worker has claimed. Acknowledge it before its lease runs out, or another worker gets it."""
 
-    def __init__(self, box: Mailbox, claim: bytes, message: Message) -> None:
-        self._box = box
+    def __init__(self, mailbox: Mailbox, claim: bytes, message: Message) -> None:
+        self._mailbox = mailbox
         self._claim = claim
         self.message = message
 
     @property
     def _driver(self) -> Driver:
-        return self._box._driver
+        return self._mailbox._driver
 
     @property
     def id(self) -> int:
@@ -59,50 +67,51 @@ class Claimed:
 
     @property
     def deliveries(self) -> int:
-        """How often it was handed out, this time included."""
+        """How often the message was handed to a worker, this time included."""
         return int(self._claim.split(b":", 2)[1])
 
     def __repr__(self) -> str:
-        return f"<Claimed {self._box.name} {self.id}>"
+        return f"<Claimed {self._mailbox.name} {self.id}>"
 
     @verb
     def ack(self) -> Operation[None]:
-        """It is done with. Raises LeaseLost when another has it by now. One round trip."""
-        return self._box.hand_in("ack", [self])
+        """The message is done. Raises LeaseLost if another worker has it by now. One round trip."""
+        return self._mailbox.settle("ack", [self])
 
     @verb
     def release(self) -> Operation[None]:
-        """Hand it back: another may have it at once. Raises LeaseLost. One round trip."""
-        return self._box.hand_in("release", [self])
+        """Hand the message back, so that another worker may have it at once. Raises LeaseLost. One round trip."""
+        return self._mailbox.settle("release", [self])
 
     @verb
     def extend(self, lease: float) -> Operation[None]:
-        """Its lease now runs out in `lease` seconds from now. Raises LeaseLost. One round trip."""
-        return self._box.hand_in("extend", [self], lease)
+        """Let the lease run out `lease` seconds from now. Raises LeaseLost. One round trip."""
+        return self._mailbox.settle("extend", [self], lease)
 
 
-class Mailbox(Pulling):
-    """A named mailbox of the app. It is there from the first post on, until `delete()`."""
+class Mailbox(LogReader):
+    """A named mailbox of the app. It exists from the first post on, until `delete()`."""
 
-    _missing = b"GONE"
+    _reads_as_empty = b"GONE"
 
     def __init__(self, name: str, driver: Driver, settings: Settings, clock: Clock) -> None:
-        super().__init__(Log(LogKeys(settings.prefix, "mailbox", name), settings, clock), driver, "", "")
+        super().__init__(LogBindings(LogKeys(settings.prefix, "mailbox", name), settings, clock), driver, "", "")
         self.name = name
 
     def __repr__(self) -> str:
         return f"<Mailbox {self.name}>"
 
-    # --- who sends ---
+    # --- send ---
 
     @verb
     def post(self, value: Any, *, sender: str = "", id: str | None = None, wait: float | None = 0.0) -> Operation[int]:
-        """Post a value (anything JSON can hold); answers with its number.
+        """Post a value (anything that JSON can hold). Returns its number.
 
-        sender  who it is from, as you like
-        id      your own id of the message: of those with one id that come within a day and a thousand messages, one is
-                posted, and all get its number
-        wait    seconds to wait for space in a mailbox that refuses more; 0 raises NoSpace at once, None waits for ever
+        sender  who it is from; any text you like
+        id      your own id for the message: a second message with the same id, within a day and a thousand messages, is
+                not posted again; its post returns the number of the first
+        wait    seconds to wait for space in a mailbox that refuses messages at its limit; 0 raises NoSpace at once,
+                None waits for ever
 
         One round trip.
         """
@@ -110,90 +119,94 @@ class Mailbox(Pulling):
         return self._post([(id or "", self._log.encode(value))], sender, wait)
 
     def _post(self, messages: Sequence[tuple[str, bytes]], sender: str, wait: float | None) -> Operation[int]:
-        numbers, _ = yield from self._log.posted(sender, messages, make=True, wait=wait)
+        numbers, _ = yield from post_all(self._log, sender, messages, create=True, wait=wait)
         return int(numbers[0])
 
     @verb
     def post_many(
         self, values: Iterable[Any], *, sender: str = "", ids: Iterable[str] | None = None, wait: float | None = 0.0
     ) -> Operation[list[int]]:
-        """Post many, 500 a round trip; each 500 whole or not at all. All are encoded before the first is sent.
+        """Post many values. Returns their numbers.
 
-        Answers with their numbers. `ids`: one for each, as in `post`.
+        All values are encoded before the first is sent. A round trip posts 500 of them, either all or none. `ids`: one
+        for each value, as in `post`.
         """
         check_wait("post_many", wait)
         bodies = [self._log.encode(value) for value in values]
-        named = list(zip([""] * len(bodies) if ids is None else ids, bodies, strict=True))
-        return self._post_many(named, sender, wait)
+        messages = list(zip([""] * len(bodies) if ids is None else ids, bodies, strict=True))
+        return self._post_many(messages, sender, wait)
 
     def _post_many(
         self, messages: Sequence[tuple[str, bytes]], sender: str, wait: float | None
     ) -> Operation[list[int]]:
-        numbers, _ = yield from self._log.posted(sender, messages, make=True, wait=wait)
+        numbers, _ = yield from post_all(self._log, sender, messages, create=True, wait=wait)
         return numbers
 
     @verb
     def info(self) -> RoundTrip[MailboxInfo]:
-        """How much is unread, and when its owner last pulled. One round trip, O(1)."""
-        return unless(b"GONE", self._log.look(""), NOBODY).then(
-            lambda look: MailboxInfo(self.name, look.top, look.unread, look.bytes, look.seen)
+        """How much is unread, and when the owner last pulled. One round trip, O(1)."""
+        return default_on(b"GONE", self._log.status(""), NO_LOG).then(
+            lambda status: MailboxInfo(self.name, status.last, status.unread, status.bytes, status.seen)
         )
 
-    # --- several workers on one mailbox ---
+    # --- several workers that share one mailbox ---
 
     @verb
     def claim(self, n: int = 1, *, lease: float | None = None, wait: float | None = 0.0) -> Operation[list[Claimed]]:
-        """Up to `n` messages that no other worker has: those whose lease ran out first, then new ones.
+        """Claim up to `n` messages that no other worker has: first those whose lease ran out, then new ones.
 
-        wait   seconds to wait for the first one; 0 answers at once, None waits for ever
-        lease  seconds until what was not acknowledged goes to another; None: the app's setting
+        lease  seconds until a message that was not acknowledged goes to another worker; None: the app's setting
+        wait   seconds to wait for the first message; 0 answers at once, None waits for ever
 
-        Either claim or pull from a mailbox: `pull` shows what is claimed, too, and `ack(upto=…)` ends claims. One round
-        trip when there are messages.
+        Use either `claim` or `pull` on a mailbox, not both: `pull` also returns claimed messages, and `ack(upto=…)`
+        ends their claims. One round trip when there are messages.
         """
         chosen = self._log.settings.lease if lease is None else lease
-        check_wait("claim", wait, n)
+        check_wait("claim", wait)
+        check_limit("claim", n)
         if not 0.05 <= chosen <= 7 * 86400:
             raise ValueError(f"lease={chosen}: seconds from 0.05 to a week")
-        return self._claimed(n, chosen, wait)
+        return self._claim(n, chosen, wait)
 
-    def _claimed(self, n: int, lease: float, wait: float | None) -> Operation[list[Claimed]]:
+    def _claim(self, n: int, lease: float, wait: float | None) -> Operation[list[Claimed]]:
         token = mint_id()
 
-        def ask(address: str, stay: float) -> RoundTrip[Claims]:
-            step = self._log.claim("", token, lease=lease, limit=n, address=address, stay=stay)
-            return unless(b"GONE", step, Claims(None, [], []))
+        def ask(address: str, ttl: float) -> RoundTrip[ClaimReply]:
+            call = self._log.claim("", token, lease=lease, limit=n, address=address, ttl=ttl)
+            return default_on(b"GONE", call, ClaimReply(None, [], []))
 
         try:
-            answer = yield from self._log.until_found(
-                wait, ask, lambda answer: answer.messages, lambda answer: answer.due_in
+            reply = yield from ask_until(
+                lambda reply: reply.messages, ask, self._log, wait, due=lambda reply: reply.due_in
             )
         except BaseException:
-            # What the last one may have been handed all the same goes back at once.
+            # The server may have handed out messages in a reply that never arrived: give them back at once.
             lost = yield ask("", 0.0)
             if lost.messages:
-                yield self._log.hand_in("", "release", [claim for claim, _ in lost.messages])
+                yield self._log.settle_claims("", "release", [claim for claim, _ in lost.messages])
             raise
-        return [Claimed(self, claim, message) for claim, message in answer.messages]
+        return [Claimed(self, claim, message) for claim, message in reply.messages]
 
-    def hand_in(self, verdict: Verdict, items: Sequence[Claimed], seconds: float = 0.0) -> Operation[None]:
-        claims = [item._claim for item in items]
-        more, lost = yield unless(b"GONE", self._log.hand_in("", verdict, claims, seconds), (False, [0]))
-        yield from self._log.trim_rest(more)
+    def settle(self, action: ClaimAction, messages: Sequence[Claimed], seconds: float = 0.0) -> Operation[None]:
+        claims = [message._claim for message in messages]
+        call = self._log.settle_claims("", action, claims, seconds)
+        more_to_trim, lost = yield default_on(b"GONE", call, (False, [0]))
+        yield from trim_rest(self._log, more_to_trim)
         if lost:
             raise LeaseLost(
-                f"the lease on message {items[lost[0]].id} of {self._log.what} ran out: another may have it"
+                f"the lease on message {messages[lost[0]].id} of {self._log.label} ran out: another may have it"
             )
 
-    # --- look after ---
+    # --- the mailbox as a whole ---
 
     @verb
     def keep(self, keep: Keep) -> Operation[None]:
-        """What to keep from now on, and at the limit drop or refuse. One round trip, and one for each slice to free."""
-        more = yield self._log.limit(keep, make=True)
-        yield from self._log.trim_rest(more)
+        """Set the limits of what is kept from now on. One round trip, and one more for each slice that is freed."""
+        more_to_trim = yield self._log.limit(keep, create=True)
+        yield from trim_rest(self._log, more_to_trim)
 
     @verb
     def delete(self) -> RoundTrip[bool]:
-        """All of it; numbers begin anew. False: there was none. One round trip."""
+        """Delete the mailbox and its messages; numbers begin at 1 again. Returns False if there was none. One round
+        trip."""
         return self._log.delete()

@@ -264,8 +264,8 @@ class Inspector:
         for name in (yield from instances(self._app.settings.prefix, "chat", "state")):
             chat = self._app.chats.get(LogKeys.read(f"chat:{name}")[1])
             with contextlib.suppress(ChatGone):
-                info = yield chat.look()
-                readers = yield chat.roster(1)
+                info = yield chat.read_info()
+                readers = yield chat.read_members(1)
                 views.append(ChatView(info, readers[0] if readers else None))
         return views
 

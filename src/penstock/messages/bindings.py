@@ -1,0 +1,348 @@
+"""Binds the scripts of messages: the order of their arguments, and what their replies mean.
+
+LogBindings        `log.lua` and `claim.lua`: a log with readers, which is a mailbox, a chat or a channel of files
+ChatIndexBindings  `chats.lua`: the index of one user's chats
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from penstock import codec
+from penstock.core.clock import Clock
+from penstock.core.operations import Arg, RoundTrip
+from penstock.core.scripts import Library
+from penstock.errors import BadCall, ChatExists, ChatGone, MessageError, NoSpace, NotAMember, PenstockError
+from penstock.messages.keys import LogKeys
+from penstock.messages.message import Gap, Keep, Mail, Message
+from penstock.settings import Settings
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+ClaimAction: TypeAlias = Literal["ack", "release", "extend"]
+
+PULL_BYTES = 1024 * 1024
+"""A pull returns at most this many bytes of message bodies, but always at least one message."""
+
+
+@cache
+def log_scripts() -> Library:
+    return Library(
+        "core/repeated.lua", "core/wake.lua", "messages/log.lua", "messages/readers.lua", "messages/claim.lua"
+    )
+
+
+@cache
+def chat_index_scripts() -> Library:
+    return Library("core/wake.lua", "messages/chats.lua")
+
+
+@dataclass(frozen=True, slots=True)
+class PullReply:
+    """`last` is the number of the log's last message, `cursor` of the last one that the reader has acknowledged.
+
+    `more_to_trim`: the server still has messages to free. `to_notify`: readers whose members wait for news of all their
+    chats, and that the caller is to notify.
+    """
+
+    last: int
+    cursor: int
+    more_to_trim: bool
+    to_notify: list[str]
+    mail: Mail
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimReply:
+    """Claimed messages, each with the name of its claim.
+
+    `due_in`: seconds until the first lease of another worker runs out, or None if there is no such lease. `to_notify`:
+    as in PullReply.
+    """
+
+    due_in: float | None
+    to_notify: list[str]
+    messages: list[tuple[bytes, Message]]
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatus:
+    """What the server knows of a log, and of one reader.
+
+    first, last      numbers of the first message that is still there, and of the last one
+    bytes            senders and bodies, plus 32 bytes for each message
+    readers          how many readers the log has
+    cursor           number of the last message that this reader has acknowledged; -1 if the log has no such reader
+    seen             when this reader last pulled, in seconds since 1970, or None
+    unread, claimed  how many messages this reader has not acknowledged, and how many its workers have claimed
+    """
+
+    now: float
+    last: int
+    first: int
+    bytes: int
+    readers: int
+    cursor: int
+    seen: float | None
+    unread: int
+    claimed: int
+
+
+def decode_names(reply: Iterable[bytes]) -> list[str]:
+    return [name.decode() for name in reply]
+
+
+def default_on(refusals: bytes, call: RoundTrip[R], default: T) -> RoundTrip[R | T]:
+    """The same call, but it returns `default` where it would raise for one of these refusals, such as b"GONE"."""
+    read = call.read
+    return RoundTrip(
+        call.script,
+        call.keys,
+        call.args,
+        lambda reply: default if reply[0] in refusals.split() else read(reply),
+    )
+
+
+class LogBindings:
+    """The scripts of one log. Each method is one round trip.
+
+    `member` and `device` name a reader of a chat; a mailbox has one reader, without a name. With `ttl` above 0 a script
+    that finds nothing registers `address` for that many seconds, and the next sender notifies it.
+    """
+
+    def __init__(self, keys: LogKeys, settings: Settings, clock: Clock) -> None:
+        self.keys = keys
+        self.settings = settings
+        self.clock = clock
+        self.label = f"{keys.kind} {keys.name!r}"
+        """What errors call this log."""
+        self._declared = keys.declared
+        self._scripts = log_scripts().scripts
+
+    def _call(self, name: str, args: Iterable[Arg], read: Callable[[Sequence[Any]], R], who: str = "") -> RoundTrip[R]:
+        def read_or_raise(reply: Sequence[Any]) -> R:
+            if reply[0] != b"OK":
+                raise self.error_for(reply, who)
+            return read(reply)
+
+        return RoundTrip(self._scripts[name], self._declared, tuple(args), read_or_raise)
+
+    def error_for(self, reply: Sequence[Any], who: str) -> PenstockError:
+        """The error for a script's refusal. `who` is the member or receiver that the call was for."""
+        match reply[0]:
+            case b"GONE":
+                return ChatGone(f"no {self.label}: never created, deleted, or its last member has left")
+            case b"STRANGER":
+                return self.not_a_member(who)
+            case b"EXISTS":
+                return ChatExists(f"{self.label} is there already: open it with get(), or give another id")
+            case b"FULL":
+                return NoSpace(f"{self.label} is at its limit and its reader is behind; nothing was sent: try later")
+            case b"LARGE":
+                return NoSpace(f"the messages are larger than all that {self.label} may hold: send less at once")
+            case b"MANY":
+                return MessageError(f"{who!r} has 100 devices in {self.label} already: forget() some")
+            case _:
+                return BadCall(f"ack in {self.label}: its last message is number {reply[1]}; nothing was acknowledged")
+
+    def not_a_member(self, who: str) -> NotAMember:
+        return NotAMember(f"{who!r} is no member of {self.label}: never joined, left, or was kicked")
+
+    def encode(self, value: Any) -> bytes:
+        return codec.encode(value, limit=self.settings.max_payload, what=f"the message to {self.label}")
+
+    # --- send ---
+
+    def create(self, members: Iterable[str], keep: Keep, sender: str, body: bytes | None) -> RoundTrip[None]:
+        """`body`: the first message, or None for a log without one."""
+        args: tuple[Arg, ...] = (
+            "", "", self.clock.now_ms, *_limits(keep), sender, int(body is not None), body or b"", *members,
+        )  # fmt: skip
+        return self._call("create", args, lambda _: None)
+
+    def post(
+        self, sender: str, messages: Sequence[tuple[str, bytes]], *, create: bool, address: str = "", ttl: float = 0.0
+    ) -> RoundTrip[tuple[list[int], list[str]]]:
+        """Append messages, given as pairs of id and body. Returns their numbers, and the readers to notify.
+
+        `create`: anybody may post, and a log that does not exist is made; otherwise the sender must be a member.
+        """
+        id_and_body = [part for message in messages for part in message]
+        args = ("", "", self.clock.now_ms, int(create), sender, address, int(ttl * 1000), *id_and_body)
+        return self._call("post", args, lambda reply: (reply[1], decode_names(reply[2])), sender)
+
+    # --- read ---
+
+    def pull(
+        self, member: str, device: str = "", *, limit: int, acked: int = 0, after: int = 0, max_bytes: int = PULL_BYTES,
+        address: str = "", ttl: float = 0.0, watch: bool = False,
+    ) -> RoundTrip[PullReply]:  # fmt: skip
+        """Acknowledge up to `acked`, then return up to `limit` messages that come after the cursor and after `after`.
+
+        `watch`: if there is nothing, the next sender is asked to notify this reader's member.
+        """
+        args = (
+            self.clock.now_ms, member, device, acked, after, limit, max_bytes, address, int(ttl * 1000), int(watch),
+        )  # fmt: skip
+
+        def read(reply: Sequence[Any]) -> PullReply:
+            _, last, first, cursor, more, to_notify, *rows = reply
+            position = max(cursor, after)
+            gap = Gap(first, first - 1 - position) if first - 1 > position else None
+            mail = Mail(self._messages(rows, position), gap, max(0, last - max(cursor, first - 1)))
+            return PullReply(last, cursor, bool(more), decode_names(to_notify), mail)
+
+        return self._call("pull", args, read, member)
+
+    def _messages(self, rows: Sequence[Any], position: int) -> list[Message]:
+        """From rows of number, ms, sender, body; `position`: the number before the first one that was asked for."""
+        messages = []
+        for number, at, sender, body in zip(rows[0::4], rows[1::4], rows[2::4], rows[3::4], strict=True):
+            missed, position = number - 1 - position, number
+            messages.append(Message(number, sender.decode(), at / 1000, body, self.keys.name, missed))
+        return messages
+
+    def stop_waiting(self, address: str) -> RoundTrip[int]:
+        """Nobody waits at this address any more."""
+        return RoundTrip(self._scripts["stay"], self._declared, (address,), int)
+
+    def trim(self) -> RoundTrip[bool]:
+        """Free the next slice of messages that nobody needs. Returns whether there are more."""
+        return self._call("trim", (self.clock.now_ms,), lambda reply: bool(reply[1]))
+
+    # --- workers that share one reader ---
+
+    def claim(
+        self, member: str, token: str, *, lease: float, limit: int, address: str = "", ttl: float = 0.0
+    ) -> RoundTrip[ClaimReply]:
+        """Claim up to `limit` messages. A second call with the same `token` returns the same messages."""
+        args = (
+            self.clock.now_ms, member, token, int(lease * 1000), limit, PULL_BYTES, address, int(ttl * 1000),
+        )  # fmt: skip
+
+        def read(reply: Sequence[Any]) -> ClaimReply:
+            _, due_ms, to_notify, *rows = reply
+            claimed = []
+            for at in range(0, len(rows), 5):
+                (message,) = self._messages(rows[at + 1 : at + 5], rows[at + 1] - 1)
+                claimed.append((rows[at], message))
+            return ClaimReply(None if due_ms < 0 else due_ms / 1000, decode_names(to_notify), claimed)
+
+        return self._call("claim", args, read, member)
+
+    def settle_claims(
+        self, member: str, action: ClaimAction, claims: Sequence[bytes], seconds: float = 0.0
+    ) -> RoundTrip[tuple[bool, list[int]]]:
+        """Returns whether there is more to trim, and the indexes of claims that another worker has taken over.
+
+        `seconds`: the new lease for "extend".
+        """
+        args = (self.clock.now_ms, member, action, int(seconds * 1000), *claims)
+        return self._call("hand_in", args, lambda reply: (bool(reply[1]), reply[2]), member)
+
+    # --- readers ---
+
+    def join(self, member: str, last: int) -> RoundTrip[int]:
+        """Add a reader of the last so many messages; 0: only of new ones, -1: of every message that is there. Returns
+        its cursor."""
+        return self._call("join", ("", "", member, last), lambda reply: int(reply[1]))
+
+    def leave(self, member: str) -> RoundTrip[tuple[bool, bool]]:
+        """Returns whether it was a member, and whether there is more to trim."""
+        args = ("", "", self.clock.now_ms, member)
+        return self._call("leave", args, lambda reply: (bool(reply[1]), bool(reply[2])))
+
+    def drop_device(self, member: str, device: str) -> RoundTrip[tuple[bool, bool]]:
+        """Returns whether the device was a reader, and whether there is more to trim."""
+        args = (self.clock.now_ms, member, device)
+        return self._call("drop_device", args, lambda reply: (bool(reply[1]), bool(reply[2])))
+
+    def readers(self, offset: int, limit: int) -> RoundTrip[tuple[int, int, list[tuple[str, int, int]]]]:
+        """Numbers of the last message and of the first one that is still there; then a row for each reader: its name,
+        its cursor, and when it last pulled (ms). The readers that are furthest behind come first."""
+
+        def read(reply: Sequence[Any]) -> tuple[int, int, list[tuple[str, int, int]]]:
+            rows = zip(decode_names(reply[3::3]), reply[4::3], reply[5::3], strict=True)
+            return reply[1], reply[2], list(rows)
+
+        return self._call("roster", (offset, limit), read)
+
+    # --- the log as a whole ---
+
+    def limit(self, keep: Keep, *, create: bool) -> RoundTrip[bool]:
+        """Set the limits. Returns whether there is more to trim. `create`: make a log that does not exist."""
+        return self._call("limit", (self.clock.now_ms, int(create), *_limits(keep)), lambda reply: bool(reply[1]))
+
+    def delete(self) -> RoundTrip[bool]:
+        """Returns whether there was a log."""
+        return self._call("delete", ("", ""), lambda reply: bool(reply[1]))
+
+    def status(self, member: str, device: str = "", *, watch: bool = False) -> RoundTrip[LogStatus]:
+        """`watch`: a reader that has read everything asks the next sender to notify its member."""
+
+        def read(reply: Sequence[Any]) -> LogStatus:
+            _, now, last, first, size, readers, cursor, seen, first_unclaimed, claimed = reply
+            unread = 0
+            if cursor >= 0:
+                unread = last - max(cursor, first - 1, first_unclaimed - 1) + claimed
+            return LogStatus(now / 1000, last, first, size, readers, cursor, seen / 1000 or None, unread, claimed)
+
+        return self._call("look", (self.clock.now_ms, member, device, int(watch)), read, member)
+
+
+def _limits(keep: Keep) -> tuple[int, int, int, int]:
+    age_ms = 0 if keep.age is None else max(1, int(keep.age * 1000))
+    return (int(keep.messages or 0), int(keep.bytes or 0), age_ms, int(keep.full == "refuse"))
+
+
+class ChatIndexBindings:
+    """The scripts of one user's index of chats: which chats the user is in, and which of them have news.
+
+    Only a chat itself knows its members. An entry is added before a join and removed after a leave, so a process that
+    dies in between leaves an entry too many, never one too few. Whoever reads the index asks the chat, and removes an
+    entry that is wrong. An entry is the score of a chat in the index, as the server wrote it.
+    """
+
+    def __init__(self, prefix: str, user: str, clock: Clock) -> None:
+        self.keys = LogKeys(prefix, "chats", user)
+        self.clock = clock
+        self._scripts = chat_index_scripts().scripts
+
+    def _call(self, name: str, args: Iterable[Arg], read: Any) -> RoundTrip[Any]:
+        return RoundTrip(self._scripts[name], self.keys.declared, tuple(args), read)
+
+    def add(self, chat: str, *, pending: bool) -> RoundTrip[bytes]:
+        """Returns the entry, so that the caller can remove it if the join fails. `pending`: the join comes next."""
+        return self._call("enlist", (self.clock.now_ms, chat, int(pending)), bytes)
+
+    def remove(self, chat: str, entry: bytes, *, was_pending: bool = False) -> RoundTrip[bool]:
+        """Remove an entry that has not changed since it was read. A pending entry is kept for an hour, because its join
+        may still be under way; `was_pending`: remove it all the same, the join has failed."""
+        return self._call("strike", (self.clock.now_ms, chat, entry, int(was_pending)), bool)
+
+    def find(self, chat: str) -> RoundTrip[bytes | None]:
+        return self._call("find", (chat,), lambda reply: reply)
+
+    def page(self, after: bytes, limit: int) -> RoundTrip[list[tuple[str, bytes]]]:
+        """Chats and their entries that follow the entry `after`; b"-inf" asks for the first page."""
+
+        def read(reply: Sequence[bytes]) -> list[tuple[str, bytes]]:
+            return list(zip(decode_names(reply[0::2]), reply[1::2], strict=True))
+
+        return self._call("page_of_chats", (b"-inf" if after == b"-inf" else b"(" + after, limit), read)
+
+    def hint(self, chats: Iterable[str]) -> RoundTrip[None]:
+        """Note that these chats have news, and notify the user's processes that wait for it."""
+        return self._call("hint", (self.clock.now_ms, *chats), lambda _: None)
+
+    def news(self, since: bytes, address: str = "", ttl: float = 0.0) -> RoundTrip[tuple[bytes, list[str]]]:
+        """Returns the next `since`, and the chats with a hint after this one. `address`, `ttl`: as in LogBindings."""
+        return self._call("news", (since, address, int(ttl * 1000)), lambda reply: (reply[0], decode_names(reply[1:])))
+
+    def stop_waiting(self, address: str) -> RoundTrip[int]:
+        """Nobody waits at this address any more."""
+        return self._call("news", (b"+inf", address, 0), lambda _: 0)

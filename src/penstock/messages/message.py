@@ -1,0 +1,82 @@
+"""What a reader gets: a message, the messages of one pull, and a gap; and `Keep`, the limits on what is kept for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from penstock import codec
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Limits on the messages that are kept until every reader has acknowledged them.
+
+    None means no limit: `Keep()` keeps every message for ever.
+
+    messages  how many messages
+    bytes     how many bytes: senders and bodies, plus 32 bytes for each message
+    age       how many seconds; checked when somebody sends or reads
+    full      what happens at the limit of messages or bytes: "drop" drops the oldest messages and reports a gap to each
+              reader that had not read them, "refuse" refuses new ones
+    """
+
+    messages: int | None = None
+    bytes: int | None = None
+    age: float | None = None
+    full: Literal["drop", "refuse"] = "drop"
+
+    def __post_init__(self) -> None:
+        for name in ("messages", "bytes", "age"):
+            value = getattr(self, name)
+            if value is not None and not 0.001 <= value <= 10**15:
+                raise ValueError(f"Keep({name}={value}): more than 0, or None for no limit")
+        if self.full not in {"drop", "refuse"}:
+            raise ValueError(f"Keep(full={self.full!r}): 'drop' or 'refuse'")
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Messages that were dropped before this reader had read them.
+
+    `missed` is how many, `first` the number of the next message that is still there.
+    """
+
+    first: int
+    missed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message.
+
+    `id` is its number: messages count from 1, without holes. `at` is when the server stored it, in seconds since 1970.
+    `missed` is how many messages right before it were dropped under the log's `Keep` before this reader had read them.
+    """
+
+    id: int
+    sender: str
+    at: float
+    data: bytes = field(repr=False)
+    place: str = ""
+    """The mailbox's name, or the chat's id."""
+    missed: int = 0
+
+    @property
+    def body(self) -> Any:
+        """The value that was sent. Raises BadCall for damaged bytes."""
+        return codec.decode(self.data, what=f"message {self.id} of {self.place!r}")
+
+
+class Mail(list[Message]):
+    """The messages of one pull, in order.
+
+    `gap` describes the messages that are missing before the first one, or is None. `unread` counts every message that
+    the reader has not acknowledged, these included.
+    """
+
+    def __init__(self, messages: Iterable[Message] = (), gap: Gap | None = None, unread: int = 0) -> None:
+        super().__init__(messages)
+        self.gap = gap
+        self.unread = unread
