@@ -87,7 +87,6 @@ NOT_YET = {
     "src/penstock/settings.py",
     "src/penstock/terminal",
     "src/penstock/testing",
-    "src/penstock/worker",
     "tests",
     "examples",
     "benchmarks",

@@ -61,7 +61,6 @@ LARGE: dict[str, int] = {
 SHARED_CLASS_NAMES = {
     "Block",
     "Books",
-    "Child",
     "Entry",
     "Found",
     "Holding",
@@ -314,9 +313,9 @@ def test_the_house_keeps(rule: Rule):
         ("penstock/core/keys.py", "from penstock.driver.engine import Engine"),
         ("penstock/core/keys.py", "from ..driver.engine import Engine"),
         ("penstock/core/keys.py", "from importlib import import_module\nimport_module('penstock.driver.engine')"),
-        ("penstock/driver/engine.py", "def f():\n    from penstock.worker.pool import Pool"),
-        ("penstock/worker/pool.py", "if TYPE_CHECKING:\n    from penstock.app import Penstock"),
-        ("penstock/worker/pool.py", "from penstock import Penstock"),
+        ("penstock/driver/engine.py", "def f():\n    from penstock.worker.thread_pool import ThreadPool"),
+        ("penstock/worker/thread_pool.py", "if TYPE_CHECKING:\n    from penstock.app import Penstock"),
+        ("penstock/worker/thread_pool.py", "from penstock import Penstock"),
         ("penstock/app.py", "from penstock.testing import clock"),
         ("penstock/app.py", "from penstock.cli import main"),
         ("penstock/locks/lock.py", "from penstock.jobs.keys import QueueKeys"),
@@ -368,8 +367,8 @@ def test_a_noun_that_imports_another_is_found(path: str, text: str):
 
 def test_a_circle_of_imports_is_found_though_one_is_deferred():
     house = {
-        "penstock/worker/pool.py": "from penstock.worker import worker",
-        "penstock/worker/worker.py": "def f():\n    from penstock.worker.pool import Pool",
+        "penstock/worker/thread_pool.py": "from penstock.worker import worker",
+        "penstock/worker/worker.py": "def f():\n    from penstock.worker.thread_pool import ThreadPool",
     }
     assert imports_make_no_circle(house)
     assert imports_make_no_circle({**house, "penstock/worker/worker.py": ""}) == []

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 MiB = 1024 * 1024
 
 SLEEPER_TTL_FACTOR = 2.5
-"""For so many times its own pause the server remembers who said that it sleeps, or listens: it may say so late once,
-or not be heard once, and is still woken; one that died is soon forgotten."""
+"""The server forgets an idle worker or a listener after this many times the interval in which it registers again.
+
+One late or lost registration does no harm; one that died is soon forgotten."""
 
 
 @dataclass(frozen=True, slots=True)

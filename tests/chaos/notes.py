@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from penstock.jobs.bindings import Claim, Settlement, Turn
 from penstock.testing.history import Ended, History, Lost, Settled, Started
-from penstock.worker.execution import Execution, Run
+from penstock.worker.execution import Execution, JobRun
 from penstock.worker.feed import Feed
 from penstock.worker.running import Inflight
 from tests.chaos.work import app, in_hand, newer, number
@@ -44,7 +44,7 @@ def _ended(claim: Claim, settlement: Settlement) -> Settlement:
 
 def _runs(run: Callable[..., Any]) -> Any:
     @functools.wraps(run)
-    async def noted(self: Execution, what: Run, **more: Any) -> Settlement:
+    async def noted(self: Execution, what: JobRun, **more: Any) -> Settlement:
         in_hand.set(what.claim)
         return _ended(what.claim, await run(self, what, **more))
 
@@ -53,7 +53,7 @@ def _runs(run: Callable[..., Any]) -> Any:
 
 def _runs_in_a_thread(run: Callable[..., Settlement]) -> Any:
     @functools.wraps(run)
-    def noted(self: Execution, what: Run, *more: Any) -> Settlement:
+    def noted(self: Execution, what: JobRun, *more: Any) -> Settlement:
         in_hand.set(what.claim)
         return _ended(what.claim, run(self, what, *more))
 
@@ -83,6 +83,6 @@ def _told(answered: Callable[[Feed, Turn, float], list[Claim]]) -> Any:
 
 
 Inflight.start = _starts(Inflight.start)  # type: ignore[method-assign]
-Execution.run = _runs(Execution.run)  # type: ignore[method-assign]
+Execution.run_async = _runs(Execution.run_async)  # type: ignore[method-assign]
 Execution.run_blocking = _runs_in_a_thread(Execution.run_blocking)  # type: ignore[method-assign]
 Feed.answered = _told(Feed.answered)  # type: ignore[method-assign]

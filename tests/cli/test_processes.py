@@ -255,7 +255,7 @@ def test_a_burst_of_several_processes_ends(run, shop):
 
 
 def test_children_that_cannot_work_end_the_supervisor(run, shop):
-    done = run("worker", "tasks:app", "--processes", "2", BROKEN="PENSTOCK_BOARD", **shop.where)
+    done = run("worker", "tasks:app", "--processes", "2", BROKEN="PENSTOCK_SHARED_STATUS", **shop.where)
     assert done.returncode == Exit.USAGE
     assert "this process cannot work" in done.stderr
 

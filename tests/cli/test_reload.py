@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import reload
-from penstock.worker.lifeline import Lifeline
+from penstock.worker.parent_pipe import ParentPipe
 from tests.servers import eventually
 
 STUBBORN = """
@@ -99,14 +99,14 @@ def test_a_signal_while_the_old_process_ends_starts_no_new_one(reloader, tmp_pat
 def test_one_that_lost_its_parent_ends(tmp_path, early):
     """Before its first process runs, too."""
     (tmp_path / "stubborn").write_text(STUBBORN)
-    with Lifeline() as lifeline:
+    with ParentPipe() as pipe:
         if early:
-            lifeline.cut()
-        environment = {**os.environ, **lifeline.environment, "PYTHONPATH": PATH}
-        process = subprocess.Popen(RELOADER, cwd=tmp_path, env=environment, pass_fds=(lifeline.theirs,))
+            pipe.close()
+        environment = {**os.environ, **pipe.environment, "PYTHONPATH": PATH}
+        process = subprocess.Popen(RELOADER, cwd=tmp_path, env=environment, pass_fds=(pipe.child_end,))
     if not early:
         eventually((tmp_path / "started").exists)
-        lifeline.cut()
+        pipe.close()
     try:
         assert process.wait(30) in ({0, 128 + signal.SIGTERM} if early else {0})
     finally:

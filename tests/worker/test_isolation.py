@@ -21,7 +21,7 @@ import pytest
 from penstock import ConfigurationError, JobFailed, Penstock, Status, Task, WorkerSettings
 from penstock.jobs.bindings import Claim, Settlement
 from penstock.jobs.record import CALL, Record, draft
-from penstock.worker.execution import Execution, Run
+from penstock.worker.execution import Execution, JobRun
 from penstock.worker.isolation import Isolation
 from penstock.worker.worker import Worker
 from tests.conftest import until
@@ -33,12 +33,12 @@ ROOT = Path(__file__).parents[2]
 _numbers = itertools.count(1)
 
 
-def run_of(task: Task[..., Any], *args: Any, ttl: int = 60_000) -> Run:
+def run_of(task: Task[..., Any], *args: Any, ttl: int = 60_000) -> JobRun:
     """A claimed call, as the worker would have it."""
     header = draft(flags=CALL, priority=5, tenant=b"", delay_ms=0, expires_ms=0, ttl_ms=ttl)
     token = b"%012d" % next(_numbers) + b"job"
     run = execution.prepare(Claim(token, Record(header + task.call(*args).payload)))
-    assert isinstance(run, Run)
+    assert isinstance(run, JobRun)
     return run
 
 
@@ -383,7 +383,7 @@ async def test_a_module_that_cannot_be_imported_again_fails_its_own_jobs(
         registry = troubled.app.registry
         mine = Execution(registry, WorkerSettings(), 4000, "worker")
         isolation = Isolation(1, mine, [*registry, isolated.add.definition], max_payload=4000, worker="worker")
-        settlement = await isolation.run(Run(run_of(isolated.add, 1).claim, troubled.one.definition, None))  # type: ignore[arg-type]
+        settlement = await isolation.run(JobRun(run_of(isolated.add, 1).claim, troubled.one.definition, None))  # type: ignore[arg-type]
         assert settlement.ending == "bury"
         assert words in reason(settlement)
         if "_exit" not in trouble:
@@ -432,7 +432,7 @@ async def test_a_job_that_kills_its_process_again_and_again_is_a_dead_letter_and
 async def test_a_graceful_stop_lets_isolated_jobs_finish(app: Penstock):
     job = await adopt(app, isolated.stamp).enqueue.aio(0.5)
     async with at_work(app) as worker:
-        await until(lambda: worker._hand.running)
+        await until(lambda: worker._inflight.running)
         await asyncio.sleep(0.1)
     assert await job.status.aio() is Status.COMPLETED
 
@@ -453,9 +453,9 @@ async def test_a_lost_lease_kills_its_isolated_jobs(app: Penstock, raw: Any, tmp
     async with at_work(app) as worker:
         await until(note.exists, 20)
         child = int(note.read_text().split()[0])
-        (feed,) = worker.feeds
-        await app._driver.aio.run(feed.queue.bindings.abandon(feed.me))
-        worker._lost(feed, feed.me)
+        (feed,) = worker._feeds
+        await app._driver.aio.run(feed.queue.bindings.abandon(feed.incarnation))
+        worker._lease_lost(feed, feed.incarnation)
         await until(lambda: not is_alive(child))
         await job.cancel.aio()
         worker.stop()

@@ -57,7 +57,7 @@ async def test_a_task_that_blocks_the_loop_is_named_in_a_warning(app: Penstock, 
     async with at_work(app, blocked_warning=0.2):
         job = await greedy.enqueue.aio()
         await job.result.aio(5)
-        await until(lambda: "goes on" in caplog.text)
+        await until(lambda: "the event loop runs again" in caplog.text)
     (warning,) = [one.getMessage() for one in caplog.records if "blocks the event loop" in one.getMessage()]
     assert f"job {job.key} (greedy) blocks the event loop for 0." in warning
     assert "test_leases.py" in warning
@@ -77,7 +77,7 @@ async def test_a_job_that_was_taken_away_is_dropped_here_and_run_there(app: Pens
 
     @app.task(queue="q")
     async def task() -> int:
-        runs.append(worker.feeds[0].me)
+        runs.append(worker._feeds[0].incarnation)
         if len(runs) == 1:
             try:
                 await asyncio.sleep(60)
@@ -89,7 +89,7 @@ async def test_a_job_that_was_taken_away_is_dropped_here_and_run_there(app: Pens
     async with at_work(app) as worker:
         job = await task.enqueue.aio()
         await until(lambda: runs)
-        await app._driver.aio.run(queue.bindings.abandon(worker.feeds[0].me))
+        await app._driver.aio.run(queue.bindings.abandon(worker._feeds[0].incarnation))
         assert await job.result.aio(20) == 2
         assert stopped.is_set()
     assert runs[0] != runs[1]
@@ -115,9 +115,9 @@ async def test_a_settlement_after_the_lease_was_lost_writes_nothing(app: Penstoc
         job = await stubborn.enqueue.aio()
         await started.wait()
         await queue.pause.aio()
-        first = worker.feeds[0].me
+        first = worker._feeds[0].incarnation
         await app._driver.aio.run(queue.bindings.abandon(first))
-        await until(lambda: worker.feeds[0].me != first)
+        await until(lambda: worker._feeds[0].incarnation != first)
         worker.stop()
         await queue.resume.aio()
         (item,) = await queue.claim.aio(wait=20, lease=60)
@@ -201,11 +201,11 @@ async def test_a_lost_job_does_not_come_back_behind_its_own_thread(app: Penstock
     job = await hold.enqueue.aio()
     async with at_work(app, concurrency=1) as worker:
         await until(begun.is_set)
-        await app._driver.aio.run(app.queue("q").bindings.abandon(worker.feeds[0].me))
+        await app._driver.aio.run(app.queue("q").bindings.abandon(worker._feeds[0].incarnation))
         await app.queue("q").put.aio("wakes the worker up", priority=9)
         (item,) = await app.queue("q").claim.aio(wait=20)
         assert item.id == job.id
         await item.complete.aio()
         release.set()
-        await until(lambda: not worker._hand.adrift)
+        await until(lambda: not worker._inflight.lost_in_threads)
     await app.queue("q").purge.aio()

@@ -65,7 +65,7 @@ async def test_a_lease_is_kept_while_the_node_of_another_queue_is_away(app: Pens
 
     async with at_work(app, queues=(away, near)) as worker:
         jobs = [await there.enqueue.aio(), await here.enqueue.aio()]
-        await until(lambda: len(worker._hand.running) == 2)
+        await until(lambda: len(worker._inflight.running) == 2)
         with cluster.owner(app.queue(away).bindings.keys.base).frozen():
             await asyncio.sleep(1.6)
         for job in jobs:

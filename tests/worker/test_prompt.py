@@ -162,10 +162,10 @@ async def test_of_two_idle_workers_one_is_woken(app: Penstock, raw: Any):
         both = 0
         for _ in range(7):
             await idle(raw, app, 2)
-            before = [worker.feeds[0]._number for worker in (one, other)]
+            before = [worker._feeds[0].turns for worker in (one, other)]
             job = await nothing.enqueue.aio()
             await job.result.aio(20)
-            after = [worker.feeds[0]._number for worker in (one, other)]
+            after = [worker._feeds[0].turns for worker in (one, other)]
             both += all(a > b for a, b in zip(after, before, strict=True))
             await asyncio.sleep(0.1)  # the witness, who looks after 50 ms, has looked
         assert both <= 3  # where one needs 50 ms to begin, the other looks rightly

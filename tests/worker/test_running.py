@@ -297,9 +297,9 @@ async def test_thousands_of_tenants_that_end_together_are_all_settled(app: Penst
 
 
 async def test_a_wake_up_that_overtakes_the_answer_is_not_forgotten(app: Penstock):
-    feed = Feed(app.queue("q"), lease=10, sleep=20, who=Introduction("host:1", 1))
+    feed = Feed(app.queue("q"), lease=10, sleep=20, introduction=Introduction("host:1", 1))
     feed.turn(1)
-    feed.woken(["0"])
+    feed.wake_up(["0"])
     feed.answered(Turn(True), time.monotonic())
     assert feed.wake_at <= time.monotonic()
     feed.turn(1)

@@ -188,7 +188,7 @@ async def test_a_worker_that_waits_for_its_last_job_rests_meanwhile(app: Penstoc
 
     await hold.enqueue.aio()
     run = asyncio.create_task(worker.run())
-    await until(lambda: worker._hand.running)
+    await until(lambda: worker._inflight.running)
     worker.stop()
     rest = [await hold.enqueue.aio() for _ in range(3)]
     used = time.process_time()

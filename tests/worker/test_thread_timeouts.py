@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock import JobFailed, Penstock, Retry, Status
-from penstock.worker.overtime import Overtime, TimeIsUp, _raise_in
+from penstock.worker.thread_timeout import ThreadTimeout, TimeIsUp, _raise_in_thread
 from tests.conftest import until
 from tests.worker.work import at_work, burst
 
@@ -107,9 +107,9 @@ async def test_c_code_is_not_ended_but_told_of(app: Penstock, caplog: pytest.Log
 
     job = await sleepy.enqueue.aio()
     await burst(app, blocked_warning=0.1)
-    (said,) = [record.getMessage() for record in caplog.records if "goes on" in record.getMessage()]
+    (said,) = [record.getMessage() for record in caplog.records if "still runs" in record.getMessage()]
     assert said.startswith(
-        f"job {job.key} (sleepy) is over its timeout of 0.1 s, and its thread goes on at {__file__}:"
+        f"job {job.key} (sleepy) is over its timeout of 0.1 s, and its thread still runs at {__file__}:"
     )
     assert "with isolate=True" in said
     assert await job.status.aio() is Status.DEAD
@@ -124,12 +124,12 @@ async def test_a_task_within_its_timeout_is_not_disturbed(app: Penstock, caplog:
     jobs = await app.enqueue_many.aio(quick.call(n) for n in range(200))
     async with at_work(app) as worker:
         assert [await job.result.aio(20) for job in jobs] == list(range(200))
-        await until(lambda: not worker._overtimes)
+        await until(lambda: not worker._thread_timeouts)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 async def test_a_task_without_a_timeout_is_not_watched(app: Penstock, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Overtime, "__init__", None)
+    monkeypatch.setattr(ThreadTimeout, "__init__", None)
 
     @app.task(queue="q")
     def free() -> int:
@@ -152,28 +152,28 @@ async def test_a_job_whose_thread_runs_on_after_its_lease_is_ended_too(app: Pens
 
     job = await endless.enqueue.aio()
     async with at_work(app, concurrency=1) as worker:
-        await until(lambda: worker._hand.running)
-        (feed,) = worker.feeds
-        await app._driver.aio.run(feed.queue.bindings.abandon(feed.me))
-        worker._lost(feed, feed.me)
+        await until(lambda: worker._inflight.running)
+        (feed,) = worker._feeds
+        await app._driver.aio.run(feed.queue.bindings.abandon(feed.incarnation))
+        worker._lease_lost(feed, feed.incarnation)
         await job.cancel.aio()
         worker.stop()
         await until(ended.is_set)
-        await until(lambda: not worker._overtimes)
+        await until(lambda: not worker._thread_timeouts)
 
 
 # --- the end of a job, and the next one in its thread ---
 
 
-def over(timeout: float) -> Overtime:
-    return Overtime("job 1 (task)", timeout, 5, asyncio.get_running_loop())
+def over(timeout: float) -> ThreadTimeout:
+    return ThreadTimeout("job 1 (task)", timeout, 5, asyncio.get_running_loop())
 
 
 async def test_a_job_that_begins_after_its_time_is_not_begun():
-    overtime = over(0)
+    timeout = over(0)
     await asyncio.sleep(0.02)
     with pytest.raises(TimeIsUp):
-        overtime.limit(lambda: pytest.fail("it ran"))
+        timeout.run(lambda: pytest.fail("it ran"))
 
 
 async def test_it_hits_no_other_job_however_close_the_end():
@@ -181,10 +181,10 @@ async def test_it_hits_no_other_job_however_close_the_end():
     rounds, outcomes, strays = 300, {"done": 0, "up": 0}, []
     loop = asyncio.get_running_loop()
 
-    def job(overtime: Overtime, seconds: float) -> str:
+    def job(timeout: ThreadTimeout, seconds: float) -> str:
         try:
             try:
-                overtime.limit(lambda: spin(seconds))
+                timeout.run(lambda: spin(seconds))
                 ended = "done"
             except TimeIsUp:
                 ended = "up"
@@ -197,9 +197,9 @@ async def test_it_hits_no_other_job_however_close_the_end():
     async def series(seed: int) -> None:
         chance = random.Random(seed)
         for _ in range(rounds):
-            overtime = over(0.002)
-            ended = await loop.run_in_executor(pool, job, overtime, 0.002 + chance.uniform(-0.0005, 0.0005))
-            overtime.close()
+            timeout = over(0.002)
+            ended = await loop.run_in_executor(pool, job, timeout, 0.002 + chance.uniform(-0.0005, 0.0005))
+            timeout.close()
             outcomes[ended] += 1
 
     with ThreadPoolExecutor(2) as pool:
@@ -210,11 +210,11 @@ async def test_it_hits_no_other_job_however_close_the_end():
 
 
 async def test_one_that_comes_while_the_job_takes_its_leave_goes_with_it():
-    overtime, held, came = over(60), threading.Event(), []
+    timeout, held, came = over(60), threading.Event(), []
 
     def work() -> None:
         try:
-            overtime.limit(held.wait)
+            timeout.run(held.wait)
         except TimeIsUp:
             came.append("from the job")
         try:
@@ -224,12 +224,12 @@ async def test_one_that_comes_while_the_job_takes_its_leave_goes_with_it():
 
     thread = threading.Thread(target=work)
     thread.start()
-    await until(lambda: overtime._thread)
-    with overtime._lock:
+    await until(lambda: timeout._thread)
+    with timeout._lock:
         held.set()
         await asyncio.sleep(0.05)  # now it waits for the lock
-        overtime._up = True
-        _raise_in(thread.ident or 0, TimeIsUp)
+        timeout._expired = True
+        _raise_in_thread(thread.ident or 0, TimeIsUp)
     thread.join()
-    overtime.close()
+    timeout.close()
     assert came == ["from the job"]

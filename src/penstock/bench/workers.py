@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
 from penstock.errors import PenstockError
-from penstock.worker.lifeline import Lifeline
+from penstock.worker.parent_pipe import ParentPipe
 
 STARTING = 60.0
 """Seconds all of them have to start: twenty take twenty times half a second of CPU."""
@@ -26,18 +26,18 @@ class Workers:
     def __init__(self, said: IO[bytes], folder: str) -> None:
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._lifelines: list[Lifeline] = []
+        self._pipes: list[ParentPipe] = []
         self._said = said
 
     def add(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start one more. It stops at the latest when we are gone."""
-        with Lifeline() as lifeline:
+        with ParentPipe() as pipe:
             process = subprocess.Popen(
-                command, env={**environment, **lifeline.environment}, pass_fds=(lifeline.theirs,), cwd=self._folder,
+                command, env={**environment, **pipe.environment}, pass_fds=(pipe.child_end,), cwd=self._folder,
                 stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, start_new_session=True,
             )  # fmt: skip
         self._processes.append(process)
-        self._lifelines.append(lifeline)
+        self._pipes.append(pipe)
 
     @property
     def pids(self) -> list[int]:
@@ -71,8 +71,8 @@ class Workers:
         for process in self._processes:
             process.kill()
             process.wait()
-        for lifeline in self._lifelines:
-            lifeline.cut()
+        for pipe in self._pipes:
+            pipe.close()
 
     def _all_said(self) -> str:
         # `seek` would move the place where the workers write: they share it with us.

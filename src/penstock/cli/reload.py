@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from penstock.worker.lifeline import Lifeline, watch_parent
+from penstock.worker.parent_pipe import ParentPipe, stop_with_parent
 
 log = logging.getLogger("penstock.reload")
 
@@ -42,10 +42,10 @@ class _Reloader:
     async def run(self) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
-        watch_parent(partial(self._stop, signal.SIGTERM), 3 * PATIENCE)
+        stop_with_parent(partial(self._stop, signal.SIGTERM), 3 * PATIENCE)
         while True:
             before = now = dict(_files(self._folder))
-            process, lifeline = await self._start()
+            process, pipe = await self._start()
             while now == before:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), LOOK_EVERY)
@@ -55,19 +55,19 @@ class _Reloader:
             changed = sorted({name for name, _ in before.items() ^ now.items()})
             log.info("%s changed: starting anew", ", ".join(changed[:3]))
             await _end(process)
-            lifeline.cut()
+            pipe.close()
             if self._stopping.is_set():
                 return await self._last(process)
 
-    async def _start(self) -> tuple[asyncio.subprocess.Process, Lifeline]:
-        with Lifeline() as lifeline:
+    async def _start(self) -> tuple[asyncio.subprocess.Process, ParentPipe]:
+        with ParentPipe() as pipe:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, start_new_session=True, pass_fds=(lifeline.theirs,),
-                env={**os.environ, **lifeline.environment, RELOADED: "1"},
+                *self._command, start_new_session=True, pass_fds=(pipe.child_end,),
+                env={**os.environ, **pipe.environment, RELOADED: "1"},
             )  # fmt: skip
         if self._stopping.is_set():  # while it was on its way
             _send(self._process, signal.SIGTERM)
-        return self._process, lifeline
+        return self._process, pipe
 
     def _stop(self, number: signal.Signals) -> None:
         """A signal, each time one comes, or the end of the parent."""

@@ -22,11 +22,11 @@ from penstock.config import Configuration
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.ops import health
 from penstock.settings import WorkerSettings
-from penstock.worker.board import Board
-from penstock.worker.forkserver import fastest_loop
-from penstock.worker.lifeline import watch_parent
+from penstock.worker.forkserver import loop_factory
 from penstock.worker.logs import LogFormat, LogLevel, start_logging
-from penstock.worker.supervisor import BOARD, Supervisor
+from penstock.worker.parent_pipe import stop_with_parent
+from penstock.worker.shared_status import SharedStatus
+from penstock.worker.supervisor import STATUS_VARIABLE, Supervisor
 from penstock.worker.worker import Worker, queues_of
 
 log = logging.getLogger("penstock.worker")
@@ -92,14 +92,14 @@ def worker(
         settings = replace(settings, **{name: value for name, value in said.items() if value is not None})
         _check(settings)
         # What a reloader started does not reload itself, nor do the children of a supervisor in it.
-        is_reloaded = os.environ.pop(reload.RELOADED, None) is not None or BOARD in os.environ
+        is_reloaded = os.environ.pop(reload.RELOADED, None) is not None or STATUS_VARIABLE in os.environ
         if reload_ and not is_reloaded:
             return reload.run((*_THIS, *sys.argv[1:]))
         command = _Command(load_app(app), settings, style, log_level)
         if check:
             return Exit.OK if health.check(command.app, queues_of(command.app, settings)) else Exit.FAILED
         count = configuration.number("processes", processes)
-        with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(command.run(count))
     except PenstockError as error:
         if style == "plain":
@@ -131,10 +131,10 @@ class _Command:
     level: LogLevel
 
     async def run(self, processes: int | None) -> int:
-        board = os.environ.pop(BOARD, None)
+        status = os.environ.pop(STATUS_VARIABLE, None)
         try:
-            if board is not None:
-                return await self._be_child(int(board))
+            if status is not None:
+                return await self._be_child(int(status))
             if processes is None:
                 worker = self._worker()
                 return await self._run_until_stopped(worker.run(), worker.stop, "")
@@ -146,12 +146,12 @@ class _Command:
         finally:
             await self.app.aclose()
 
-    def _worker(self, board: Board | None = None) -> Worker:
+    def _worker(self, status: SharedStatus | None = None) -> Worker:
         logs = partial(start_logging, self.style, self.level)
-        return Worker(self.app, self.settings, board=board, start_logging=logs)
+        return Worker(self.app, self.settings, shared_status=status, start_logging=logs)
 
-    async def _be_child(self, board: int) -> int:
-        worker = self._worker(Board(board))
+    async def _be_child(self, status_fd: int) -> int:
+        worker = self._worker(SharedStatus(status_fd))
         self._listen(worker.stop, signal.SIGTERM)
         await worker.run()
         return Exit.OK
@@ -181,7 +181,7 @@ class _Command:
             log.warning("the parent process is gone: stopping")
             stop()
 
-        watch_parent(orphaned, self.settings.stop_timeout + 5)
+        stop_with_parent(orphaned, self.settings.stop_timeout + 5)
 
     def _introduce(self, where: str) -> None:
         """Who works, where, at what, and how to stop it."""

@@ -30,7 +30,7 @@ from penstock.ops.raw_client import delete_keys, raw_client
 from penstock.settings import Settings
 from penstock.terminal.made_up_log import generate
 from penstock.testing.server import given_or_temporary_server
-from penstock.worker.lifeline import Lifeline
+from penstock.worker.parent_pipe import ParentPipe
 
 PROCESSES = 2
 CONCURRENCY = 64
@@ -271,10 +271,10 @@ class _Run:
             "--processes", str(PROCESSES), "-c", str(CONCURRENCY), "--stop-timeout", "1",
             "--log-format", "plain", "--log-level", "error",
         )  # fmt: skip
-        with tempfile.TemporaryFile() as said, Lifeline() as lifeline:
-            environment = {"PENSTOCK_URL": self._address, QUEUE: self._queue, **lifeline.environment}
+        with tempfile.TemporaryFile() as said, ParentPipe() as pipe:
+            environment = {"PENSTOCK_URL": self._address, QUEUE: self._queue, **pipe.environment}
             process = await asyncio.create_subprocess_exec(
-                *command, env={**os.environ, **environment}, pass_fds=(lifeline.theirs,), start_new_session=True,
+                *command, env={**os.environ, **environment}, pass_fds=(pipe.child_end,), start_new_session=True,
                 stdin=asyncio.subprocess.DEVNULL, stdout=said, stderr=said,
             )  # fmt: skip
             worker = _Worker(process, said)
@@ -283,7 +283,7 @@ class _Run:
                 await worker.stop()
             finally:
                 await worker.end()
-                lifeline.cut()
+                pipe.close()
 
     # --- until it is done ---
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from penstock.app import Penstock
 from penstock.core.ids import is_gone
 from penstock.core.operations import Operation
-from penstock.worker.processes import look_at
+from penstock.worker.processes import process_state
 
 
 def check(app: Penstock, queues: Iterable[str]) -> bool:
@@ -36,5 +36,5 @@ def _is_here(worker: str) -> bool:
     host, _, pid = worker.rpartition(":")
     if host != socket.gethostname() or is_gone(int(pid)):
         return False
-    state = look_at(int(pid))
+    state = process_state(int(pid))
     return state is None or state.can_run

@@ -1,4 +1,4 @@
-"""One queue as a worker sees it: its incarnation there, its turns, and what it holds."""
+"""One queue as a worker sees it: its incarnation there, its turns, and the jobs that it holds."""
 
 from __future__ import annotations
 
@@ -12,94 +12,115 @@ from penstock.core.operations import RoundTrip, recheck_delay
 from penstock.jobs.bindings import Claim, Introduction, Settlement, Turn
 from penstock.jobs.queue import Queue
 from penstock.settings import SLEEPER_TTL_FACTOR, MiB
-from penstock.worker.board import Shown
+from penstock.worker.shared_status import QueueStatus
 
 log = logging.getLogger("penstock.worker")
 
-MOST_SETTLED = 500
-"""Settlements one turn carries; keeps a turn below a few milliseconds of server time."""
+MAX_SETTLEMENTS = 500
+"""Settlements that one turn carries; keeps a turn below a few milliseconds of server time."""
 
 
 class Feed:
-    """Numbers the turns of one incarnation and begins the next one when it has ended.
+    """Numbers the turns of one incarnation, and begins the next incarnation when that one has ended.
 
-    A turn whose reply was lost is sent again as it was, so that it gives the same batch and settles nothing twice.
+    If the reply to a turn is lost, the same turn is sent again. The server recognises its number, returns the same
+    jobs, and settles nothing twice.
     """
 
     def __init__(
-        self, queue: Queue, lease: float, sleep: float, who: Introduction, show: Callable[[Shown], None] | None = None
+        self,
+        queue: Queue,
+        lease: float,
+        sleep: float,
+        introduction: Introduction,
+        publish: Callable[[QueueStatus], None] | None = None,
     ) -> None:
+        """
+        introduction  what the worker reports about itself in its first turn
+        publish       called with each change of state, for the supervisor
+        """
         self.queue = queue
-        self._who = who
-        self._show = show or (lambda _: None)
+        self._introduction = introduction
+        self._publish = publish or (lambda _: None)
         self.lease = lease
         self.sleep = sleep
         self.address = ""
+        """Where wake-ups are sent to; set before the first turn."""
         self.held: dict[bytes, int] = {}
-        """Tokens, and the bytes of their records."""
+        """Tokens of the held claims, and the size of each record in bytes."""
         self.suspect: bytes | None = None
-        """The one on trial here: no second one is asked for."""
-        self.settled: list[Settlement] = []
+        """The held claim that is a suspect. While there is one, no second one is asked for."""
+        self.to_settle: list[Settlement] = []
         self.awake = True
+        """False while the worker is registered as idle in this queue, or waits for the next due time."""
         self.wake_at = 0.0
-        self.renewed = 0.0
-        self._begin()
+        self.renewed_at = 0.0
+        self._begin_incarnation()
 
-    def _begin(self) -> None:
-        self.me = mint_id()
-        self._number = 0
+    def _begin_incarnation(self) -> None:
+        self.incarnation = mint_id()
+        self.turns = 0
         self._unanswered: RoundTrip[Turn] | None = None
-        self._want = 0
+        self._wanted = 0
         self._sent: list[Settlement] = []
         self.held.clear()
         self.suspect = None
-        self.settled.clear()
+        self.to_settle.clear()
         self.awake = True
         self.wake_at = 0.0
-        self._show(Shown(self.me, self.renewed, False))
+        self._publish(QueueStatus(self.incarnation, self.renewed_at, False))
 
     def turn(self, want: int, *, leave: bool = False) -> RoundTrip[Turn]:
-        """The next turn; or, while one is unanswered, that one again."""
+        """The next turn, asking for up to `want` jobs. While a turn is unanswered, the same turn again.
+
+        `leave`: end the incarnation if it holds nothing after this turn.
+        """
         if self._unanswered is None:
-            self._number += 1
-            n = self._most_settled()
-            self._sent, self.settled = self.settled[:n], self.settled[n:]
-            # A message that comes from here on may overtake the answer, and must outlive it.
+            self.turns += 1
+            n = self._count_to_send()
+            self._sent, self.to_settle = self.to_settle[:n], self.to_settle[n:]
+            # A wake-up may arrive before the reply does. It must not be overwritten by the reply, so reset this now.
             self.wake_at = math.inf
-            self._want = want
+            self._wanted = want
             self._unanswered = self.queue.bindings.turn(
-                self.me,
-                self._number,
+                self.incarnation,
+                self.turns,
                 lease=self.lease,
                 want=want,
                 settlements=self._sent,
-                trial="beside" if want and self._free_for_trial() else "",
+                trial="beside" if want and self._may_try_suspect() else "",
                 address=self.address,
                 sleep=self.sleep * SLEEPER_TTL_FACTOR if want else 0.0,
                 once=leave,
-                who=self._who if self._number == 1 else None,
+                who=self._introduction if self.turns == 1 else None,
             )
         return self._unanswered
 
-    def _most_settled(self) -> int:
-        """The server rewrites the whole record of a job that does not just complete: of those 1 MiB at a time."""
+    def _count_to_send(self) -> int:
+        """How many settlements the next turn carries.
+
+        For a job that does not simply complete the server rewrites the whole record; a turn rewrites at most 1 MiB.
+        """
         size = 0
-        for place, settlement in enumerate(self.settled[:MOST_SETTLED]):
+        for place, settlement in enumerate(self.to_settle[:MAX_SETTLEMENTS]):
             size += self.held.get(settlement.token, 0) if settlement.ending else 0
             if size > MiB and place:
                 return place
-        return MOST_SETTLED
+        return MAX_SETTLEMENTS
 
-    def _free_for_trial(self) -> bool:
+    def _may_try_suspect(self) -> bool:
         return self.suspect is None or any(settlement.token == self.suspect for settlement in self._sent)
 
-    def answered(self, turn: Turn, asked_at: float) -> list[Claim]:
-        """Take the answer in. Returns the new claims; an ended incarnation drops all it held and begins anew."""
+    def answered(self, turn: Turn, sent_at: float) -> list[Claim]:
+        """Apply the reply to a turn that was sent at `sent_at`. Returns the new claims.
+
+        If the incarnation has ended, everything that it held is dropped and a new incarnation begins.
+        """
         self._unanswered = None
         if not turn.alive:
             if self.held:
                 log.warning("lease lost on queue %s: %d jobs are dropped here", self.queue.name, len(self.held))
-            self._begin()
+            self._begin_incarnation()
             return []
         for settlement in self._sent:
             self.held.pop(settlement.token, None)
@@ -112,24 +133,24 @@ class Feed:
             self.held[claim.token] = len(claim.record.body)
             if claim.record.is_suspect:
                 self.suspect = claim.token
-        self.keep(asked_at)
-        # Without a want it is not known whether there is more; and it did not lie down.
-        self.awake = len(turn.claims) == self._want or turn.more
+        self.lease_renewed(sent_at)
+        # A turn that wanted nothing does not show whether there is more, and did not register the worker as idle.
+        self.awake = len(turn.claims) == self._wanted or turn.more
         due = self.sleep if turn.due_in is None else min(self.sleep, turn.due_in)
         self.wake_at = min(self.wake_at, time.monotonic() + due)
         return turn.claims
 
-    def keep(self, asked_at: float) -> None:
-        """What was asked at this time renewed the lease."""
-        self.renewed = max(self.renewed, asked_at)
-        self._show(Shown(self.me, self.renewed, bool(self.held)))
+    def lease_renewed(self, sent_at: float) -> None:
+        """The server accepted a turn or a heartbeat that was sent at this time."""
+        self.renewed_at = max(self.renewed_at, sent_at)
+        self._publish(QueueStatus(self.incarnation, self.renewed_at, bool(self.held)))
 
     @property
-    def busy(self) -> bool:
-        """Is there something that must reach the server?"""
-        return bool(self.settled) or self._unanswered is not None
+    def must_send(self) -> bool:
+        """Whether settlements or an unanswered turn must reach the server."""
+        return bool(self.to_settle) or self._unanswered is not None
 
-    def woken(self, messages: list[str]) -> None:
-        """Messages came for this sleeper: it wakes when the first of them asks."""
+    def wake_up(self, messages: list[str]) -> None:
+        """Wake-ups arrived: take the next turn at the earliest time that they name."""
         for message in messages:
             self.wake_at = min(self.wake_at, time.monotonic() + recheck_delay(message))

@@ -1,13 +1,20 @@
-"""The fork server: a process that has the tasks' modules loaded, and forks a child for each isolated run.
+"""The fork server: a process that has imported the tasks' modules, and forks a child for each isolated run.
 
-    worker ──── control ────▶ fork server ──fork──▶ child     one run, in a session of its own
-       ▲                                              │
-       └────────── channel: the call, the settlement ─┘
+    worker ──── control socket ────▶ fork server ──fork──▶ child      one run, in a session of its own
+       ▲                                                     │
+       └──────── channel: the request, the settlement ───────┘
 
-It is the children's parent: it alone kills them, each with all that it started, and says how each one ended. When
-its worker is gone, however that ended, it kills them all and ends too; when it is killed itself, they die with it.
-On the control socket come `f` (fork; the channel travels along as a descriptor) and `k` (kill), with the number of
-the child; back go `b` (born) with its process id, and `e` (ended) with its exit code. `r` says that all is loaded.
+The fork server is the parent of the children. It alone kills them, together with every process that they started, and
+reports how each one ended. When its worker is gone, however that ended, it kills them all and exits. When the fork
+server itself is killed, Linux kills the children.
+
+Messages on the control socket carry the number of a child:
+
+    worker to server   f   fork a child; the message carries its channel as a descriptor
+                       k   kill the child
+    server to worker   r   the modules are loaded
+                       b   born: the child's process id
+                       e   ended: the child's exit code
 """
 
 from __future__ import annotations
@@ -46,23 +53,25 @@ REPORT: Final = struct.Struct(">cIq")
 READY, BORN, ENDED = b"r", b"b", b"e"
 LENGTH: Final = struct.Struct(">I")
 NOT_FORKED: Final = 1 << 32
-"""The exit code of a child that never was."""
+"""The exit code that is reported for a child that could not be forked."""
 
 _PR_SET_PDEATHSIG = 1
-_STOPS = (signal.SIGINT, signal.SIGTERM)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What the fork server is like its worker in. `tasks`: module and name of each."""
+    """What the fork server needs to resemble its worker."""
 
     main: dict[str, Any]
+    """For `multiprocessing.spawn.prepare`: path, arguments, folders, and the main module if it has tasks."""
     tasks: list[tuple[str, str]]
+    """Module and name of each task to import."""
     start_logging: Callable[[], None] | None
 
 
-class Order(msgspec.Struct, array_like=True, frozen=True):
-    """One run: a task by module and name, and the claim it is run for."""
+class RunRequest(msgspec.Struct, array_like=True, frozen=True):
+    """What a child is asked to run: a task by module and name, and the claimed record."""
 
     module: str
     name: str
@@ -72,8 +81,8 @@ class Order(msgspec.Struct, array_like=True, frozen=True):
     worker: str
 
 
-def find(module: Any, name: str) -> Definition | None:
-    """The definition of the task that stands in a module under its function's name."""
+def find_task(module: Any, name: str) -> Definition | None:
+    """The definition of the task that a module has under its function's qualified name."""
     try:
         found = reduce(getattr, name.split("."), module).definition
     except AttributeError:
@@ -81,8 +90,8 @@ def find(module: Any, name: str) -> Definition | None:
     return found if isinstance(found, Definition) else None
 
 
-def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it is installed."""
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """How to make event loops: uvloop's way if it is installed, else None for asyncio's own."""
     try:
         factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
     except ImportError:
@@ -91,44 +100,46 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """Modules and their tasks; a module that could not be imported says so to each run that wants it."""
+class LoadedModules:
+    """The imported modules, and for each module that could not be imported the error."""
 
     modules: dict[str, Any] = field(default_factory=dict)
-    faults: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
 
     def load(self, module: str, name: str) -> None:
-        if module not in self.modules and module not in self.faults:
+        """Import the module of a task. A run that needs a module with an error fails with that error."""
+        if module not in self.modules and module not in self.errors:
             try:
                 self.modules[module] = import_module(module)
             except BaseException as error:
-                self.faults[module] = _fault(module, error)
-        definition = find(self.modules.get(module), name)
+                self.errors[module] = _import_error(module, error)
+        definition = find_task(self.modules.get(module), name)
         if definition is not None:
             with contextlib.suppress(Exception):
-                definition.signature.check()  # here once, and not again in each child
+                definition.signature.check()  # builds the decoder here once, instead of in each child
             if definition.is_async:
-                fastest_loop()
+                loop_factory()  # imports uvloop here once
 
 
-def _fault(module: str, error: BaseException) -> str:
+def _import_error(module: str, error: BaseException) -> str:
     return f"{module} cannot be imported in a process of its own: {type(error).__name__}: {error}"
 
 
 importing = False
-"""Are we a fork server that loads its tasks? A worker that is started by that is a mistake."""
+"""True in a fork server while it imports the tasks' modules. A worker that is created by such an import is a mistake
+of the program."""
 
 
 def serve(control_fd: int, worker: int) -> NoReturn:
-    """The whole life of the fork server of the process `worker`."""
+    """The main function of the fork server of the process `worker`."""
     global importing  # noqa: PLW0603 - there is one fork server in a process, and it is this one
-    # While modules are loaded nobody looks at the control socket.
-    _die_with(worker, signal.SIGKILL)
-    for number in _STOPS:
-        signal.signal(number, _stay)
+    # Nothing reads the control socket during the imports, so the kernel has to end this process with its worker.
+    _die_with_parent(worker, signal.SIGKILL)
+    for number in _STOP_SIGNALS:
+        signal.signal(number, _ignore)
     control = socket.socket(fileno=control_fd)
     preparation: Preparation = pickle.loads(receive(control))
-    loaded = Loaded()
+    loaded = LoadedModules()
     importing = True
     try:
         if preparation.start_logging is not None:
@@ -140,42 +151,43 @@ def serve(control_fd: int, worker: int) -> NoReturn:
         importing = False
     sys.stdout.flush()
     gc.collect()
-    gc.freeze()  # so that a child's collector does not copy what it only looks at
+    gc.freeze()  # else a child's garbage collector would write to, and so copy, each page that it visits
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-    # Again, for a module may have set its own.
-    for number in (*_STOPS, signal.SIGHUP, signal.SIGCHLD):
-        signal.signal(number, _stay)
-    # From here on the end of the control socket tells of the worker's end; the signal tells of it as well where a
-    # fork of the worker's still holds that socket.
-    _die_with(worker, signal.SIGHUP)
-    Server(control, wake, waker, worker, loaded).serve()
+    # Set again, because a module may have installed handlers of its own.
+    for number in (*_STOP_SIGNALS, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, _ignore)
+    # From now on the control socket reports the worker's end. So does the signal, which is needed if a process that
+    # the worker forked still holds the socket open.
+    _die_with_parent(worker, signal.SIGHUP)
+    ForkServer(control, wake, waker, worker, loaded).serve()
 
 
-def _prepare(main: dict[str, Any], loaded: Loaded) -> None:
-    """multiprocessing's own way to a like process: path, folder, arguments, and the main module where it has tasks."""
+def _prepare(main: dict[str, Any], loaded: LoadedModules) -> None:
+    """Set up this process as multiprocessing would: path, folder, arguments, and the main module if it has tasks."""
     process.current_process()._inheriting = True  # type: ignore[attr-defined]
     try:
         spawn.prepare(main)
     except BaseException as error:
-        loaded.faults["__main__"] = _fault("__main__", error)
+        loaded.errors["__main__"] = _import_error("__main__", error)
     finally:
         del process.current_process()._inheriting  # type: ignore[attr-defined]
 
 
-class Server:
-    """Forks, kills, reaps and reports; never runs a line of a task."""
+class ForkServer:
+    """Forks, kills, reaps and reports. It never runs a line of a task."""
 
-    def __init__(self, control: socket.socket, wake: int, waker: int, worker: int, loaded: Loaded) -> None:
+    def __init__(self, control: socket.socket, wake: int, waker: int, worker: int, loaded: LoadedModules) -> None:
+        """`wake` becomes readable when a signal arrives, because Python writes the signal's number to `waker`."""
         self._control = control
         self._wake = wake
         self._waker = waker
         self._worker = worker
         self._loaded = loaded
-        self._me = os.getpid()
-        self._children: dict[int, int] = {}
-        self._pids: dict[int, int] = {}
+        self._pid = os.getpid()
+        self._number_of: dict[int, int] = {}
+        self._pid_of: dict[int, int] = {}
 
     def serve(self) -> NoReturn:
         try:
@@ -185,23 +197,23 @@ class Server:
                 if self._wake in ready:
                     os.read(self._wake, 4096)
                     self._reap()
-                if self._control.fileno() in ready and not self._obey():
+                if self._control.fileno() in ready and not self._handle_command():
                     break
         finally:
-            for pid in self._children:
-                _kill(pid)
+            for pid in self._number_of:
+                _kill_group(pid)
             os._exit(0)
 
-    def _obey(self) -> bool:
-        """One command; False when there will be no more."""
+    def _handle_command(self) -> bool:
+        """Handle one command. Returns False if the worker has closed the socket."""
         data, descriptors, _, _ = socket.recv_fds(self._control, COMMAND.size, 1)
         if len(data) < COMMAND.size:
             return False
-        verb, number = COMMAND.unpack(data)
-        if verb == FORK:
+        command, number = COMMAND.unpack(data)
+        if command == FORK:
             self._fork(number, descriptors[0])
-        elif number in self._pids:
-            _kill(self._pids[number])
+        elif number in self._pid_of:
+            _kill_group(self._pid_of[number])
         return True
 
     def _fork(self, number: int, channel: int) -> None:
@@ -220,95 +232,105 @@ class Server:
             finally:
                 os._exit(1)
         os.close(channel)
-        self._children[pid] = number
-        self._pids[number] = pid
+        self._number_of[pid] = number
+        self._pid_of[number] = pid
         self._report(BORN, number, pid)
 
     def _become_child(self, channel: int) -> None:
         os.setsid()
-        _die_with(self._me, signal.SIGKILL)
+        _die_with_parent(self._pid, signal.SIGKILL)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         os.register_at_fork(
-            before=lambda: _hold_stops(signal.SIG_BLOCK),
-            after_in_parent=lambda: _hold_stops(signal.SIG_UNBLOCK),
-            after_in_child=_heed_stops,
+            before=lambda: _mask_stop_signals(signal.SIG_BLOCK),
+            after_in_parent=lambda: _mask_stop_signals(signal.SIG_UNBLOCK),
+            after_in_child=_restore_stop_signals,
         )
         self._control.close()
         os.close(self._wake)
         os.close(self._waker)
         os.set_inheritable(channel, False)
-        with socket.socket(fileno=channel) as line:
-            run_one(line, self._loaded)
+        with socket.socket(fileno=channel) as sock:
+            run_one(sock, self._loaded)
 
     def _reap(self) -> None:
-        while self._children:
+        while self._number_of:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            number = self._children.pop(pid, None)
+            number = self._number_of.pop(pid, None)
             if number is not None:
-                del self._pids[number]
-                _kill(pid, alone=False)
+                del self._pid_of[number]
+                _kill_group(pid, reaped=True)
                 self._report(ENDED, number, os.waitstatus_to_exitcode(status))
 
     def _report(self, what: bytes, number: int, value: int) -> None:
         self._control.sendall(REPORT.pack(what, number, value))
 
 
-def run_one(line: socket.socket, loaded: Loaded) -> None:
-    """One run in this process. The settlement is the last word: the kill that follows ends us and all we started."""
-    me = os.getpid()
-    order = msgspec.msgpack.decode(receive(line), type=Order)
-    answer = _carry_out(order, loaded)
-    if os.getpid() != me:
-        return  # the task forked, and this is the copy
+def run_one(channel: socket.socket, loaded: LoadedModules) -> None:
+    """Run one job in this process, and send its settlement.
+
+    The settlement is the last message: the worker then has this process killed, with everything that it started.
+    """
+    pid = os.getpid()
+    request = msgspec.msgpack.decode(receive(channel), type=RunRequest)
+    answer = _run(request, loaded)
+    if os.getpid() != pid:
+        return  # the task has forked, and this is the copy
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    send(line, msgspec.msgpack.encode(answer))
-    while line.recv(1):
+    send(channel, msgspec.msgpack.encode(answer))
+    while channel.recv(1):
         pass
 
 
-def _carry_out(order: Order, loaded: Loaded) -> Settlement | str:
-    """A text says why the task could not even be found."""
-    loaded.load(order.module, order.name)
-    if order.module in loaded.faults:
-        return loaded.faults[order.module]
-    definition = find(loaded.modules[order.module], order.name)
+def _run(request: RunRequest, loaded: LoadedModules) -> Settlement | str:
+    """Returns a text if the task could not be found: it says why."""
+    loaded.load(request.module, request.name)
+    if request.module in loaded.errors:
+        return loaded.errors[request.module]
+    definition = find_task(loaded.modules[request.module], request.name)
     if definition is None:
-        return f"there is no task {order.module}.{order.name} in a process of its own: define it at import, always"
+        return f"there is no task {request.module}.{request.name} in a process of its own: define it at import, always"
     registry = Registry()
     registry.add(definition)
-    execution = Execution(registry, WorkerSettings(), order.max_payload, order.worker)
-    run = execution.prepare(Claim(order.token, Record(order.body)))
+    execution = Execution(registry, WorkerSettings(), request.max_payload, request.worker)
+    run = execution.prepare(Claim(request.token, Record(request.body)))
     if isinstance(run, Settlement):
         return run
     if not definition.is_async:
         return execution.run_blocking(run)
-    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-        return runner.run(execution.run(run, timed=False))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(execution.run_async(run, enforce_timeout=False))
 
 
-def send(line: socket.socket, data: bytes) -> None:
-    line.sendall(LENGTH.pack(len(data)) + data)
+# --- messages with a length ---
 
 
-def receive(line: socket.socket) -> bytes:
-    (size,) = LENGTH.unpack(_exactly(line, LENGTH.size))
-    return _exactly(line, size)
+def send(channel: socket.socket, data: bytes) -> None:
+    channel.sendall(LENGTH.pack(len(data)) + data)
 
 
-def _exactly(line: socket.socket, size: int) -> bytes:
+def receive(channel: socket.socket) -> bytes:
+    """One message. Raises EOFError if the other end is closed before its end."""
+    (size,) = LENGTH.unpack(_receive_exactly(channel, LENGTH.size))
+    return _receive_exactly(channel, size)
+
+
+def _receive_exactly(channel: socket.socket, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
-        chunk = line.recv(min(size - len(data), 1 << 18))
+        chunk = channel.recv(min(size - len(data), 1 << 18))
         if not chunk:
             raise EOFError("the other side is gone")
         data += chunk
     return bytes(data)
+
+
+# --- processes and signals ---
 
 
 @cache
@@ -316,33 +338,43 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None)
 
 
-def _die_with(parent: int, number: signal.Signals) -> None:
-    """Have the kernel send us `number` when our parent ends; only Linux does."""
+def _die_with_parent(parent: int, number: signal.Signals) -> None:
+    """Have the kernel send this process the signal `number` when its parent ends. Only Linux does that.
+
+    Exits now if the parent has ended already.
+    """
     if sys.platform == "linux":
         _libc().prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
-def _kill(pid: int, *, alone: bool = True) -> None:
-    """A child with its whole group. It may not have its group yet, hence both; one that is reaped has only that."""
+def _kill_group(pid: int, *, reaped: bool = False) -> None:
+    """Kill a child and every process in its group.
+
+    The child is killed by its process id too, because it may not have made its group yet. After it was `reaped` that
+    id may belong to another process, so then only the group is killed.
+    """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    if alone:
+    if not reaped:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
-def _stay(number: int, frame: object) -> None:
-    """A stop is for the worker, which lets running jobs finish. A handler, because SIG_IGN would outlive an exec."""
+def _ignore(number: int, frame: object) -> None:
+    """Ignores a signal. Stop signals are for the worker, which lets running jobs finish.
+
+    SIG_IGN would be inherited by programs that a task starts; a handler is not.
+    """
 
 
-def _hold_stops(how: int) -> None:
-    signal.pthread_sigmask(how, _STOPS)
+def _mask_stop_signals(how: int) -> None:
+    signal.pthread_sigmask(how, _STOP_SIGNALS)
 
 
-def _heed_stops() -> None:
-    """What a task forks is its own affair: it must be able to end it by SIGTERM, from the first moment."""
+def _restore_stop_signals() -> None:
+    """In a process that a task forks: the task must be able to end it by SIGTERM from the first moment."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _hold_stops(signal.SIG_UNBLOCK)
+    _mask_stop_signals(signal.SIG_UNBLOCK)

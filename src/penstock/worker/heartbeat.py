@@ -1,4 +1,7 @@
-"""Threads that keep leases alive and notice a blocked event loop, whatever the loop is doing."""
+"""Threads beside the event loop: heartbeats that keep leases alive, and a watchdog that reports a blocked loop.
+
+They are threads because they must work while a task blocks the loop.
+"""
 
 from __future__ import annotations
 
@@ -18,63 +21,65 @@ from penstock.worker.feed import Feed
 log = logging.getLogger("penstock.worker")
 
 
-class _Looking(threading.Thread):
-    """Looks every so often, until it is stopped."""
+class _PeriodicThread(threading.Thread):
+    """Calls `_check` every `interval` seconds until it is stopped. An error is logged and does not end it."""
 
-    def __init__(self, name: str, loop: asyncio.AbstractEventLoop, pause: float) -> None:
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop, interval: float) -> None:
         super().__init__(name=f"penstock-{name}", daemon=True)
         self._loop = loop
-        self._pause = pause
+        self._interval = interval
         self._stop = threading.Event()
 
     def stop(self) -> None:
         self._stop.set()
 
     def run(self) -> None:
-        while not self._stop.wait(self._pause):
+        while not self._stop.wait(self._interval):
             try:
-                self._look()
+                self._check()
             except Exception:
                 if self._loop.is_closed():
                     return
-                log.exception("%s stumbled, and goes on", self.name)
+                log.exception("%s failed once, and continues", self.name)
 
     @abstractmethod
-    def _look(self) -> None: ...
+    def _check(self) -> None: ...
 
 
-class Heartbeat(_Looking):
-    """Beats for one feed while it holds jobs and took no turn lately; one command each third of its lease.
+class Heartbeat(_PeriodicThread):
+    """Renews the lease of one feed if it holds jobs and no turn has renewed it for a third of its duration.
 
-    Each feed has its own, because on a cluster each queue may have another node, and one that is away takes its time.
+    There is one thread for each feed, because on a cluster each queue may be on another node, and a node that does not
+    answer must not delay the heartbeats of the others.
     """
 
     def __init__(
         self, driver: BlockingFace, feed: Feed, loop: asyncio.AbstractEventLoop, lost: Callable[[Feed, str], None]
     ) -> None:
+        """`lost` is called on the loop, with the feed and its incarnation, if the server refuses a heartbeat."""
         super().__init__("heartbeat", loop, feed.lease / 6)
         self._driver = driver
         self._feed = feed
         self._lost = lost
 
-    def _look(self) -> None:
-        feed, asked = self._feed, time.monotonic()
-        if not feed.held or asked - feed.renewed < feed.lease / 3:
+    def _check(self) -> None:
+        feed, sent_at = self._feed, time.monotonic()
+        if not feed.held or sent_at - feed.renewed_at < feed.lease / 3:
             return
-        me = feed.me
+        incarnation = feed.incarnation
         try:
-            alive = self._driver.run(feed.queue.bindings.beat(me, feed.lease))
+            alive = self._driver.run(feed.queue.bindings.beat(incarnation, feed.lease))
         except PenstockError as error:
             log.warning("no heartbeat on queue %s: %s", feed.queue.name, error)
             return
         if alive:
-            feed.keep(asked)
+            feed.lease_renewed(sent_at)
         else:
-            self._loop.call_soon_threadsafe(self._lost, feed, me)
+            self._loop.call_soon_threadsafe(self._lost, feed, incarnation)
 
 
-class Watchdog(_Looking):
-    """Asks the loop for a sign of life while jobs run, and says who holds it when none came for `patience` seconds."""
+class Watchdog(_PeriodicThread):
+    """Logs which task blocks the event loop if, while jobs run, the loop does not respond for `patience` seconds."""
 
     def __init__(
         self,
@@ -84,24 +89,29 @@ class Watchdog(_Looking):
         busy: Callable[[], bool],
         name_of: Callable[[asyncio.Task[object]], str],
     ) -> None:
+        """Create it on the loop's own thread.
+
+        busy     whether jobs run; an idle loop is not checked
+        name_of  how a warning names a task of the loop
+        """
         super().__init__("watchdog", loop, patience / 2)
         self._loop_thread = threading.get_ident()
         self._patience = patience
         self._busy = busy
         self._name_of = name_of
-        self._asked = self._answered = time.monotonic()
+        self._asked_at = self._responded_at = time.monotonic()
         self._warned = False
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = time.monotonic()
-        if self._answered >= self._asked:
+        if self._responded_at >= self._asked_at:
             if self._warned:
-                log.warning("the event loop goes on, after %.1f s", self._answered - self._asked)
+                log.warning("the event loop runs again, after %.1f s", self._responded_at - self._asked_at)
                 self._warned = False
             if self._busy():
-                self._asked = now
-                self._loop.call_soon_threadsafe(self._sign_of_life)
-        elif now - self._asked >= self._patience and not self._warned:
+                self._asked_at = now
+                self._loop.call_soon_threadsafe(self._respond)
+        elif now - self._asked_at >= self._patience and not self._warned:
             self._warned = True
             task = asyncio.current_task(self._loop)
             frame = sys._current_frames().get(self._loop_thread)
@@ -109,8 +119,8 @@ class Watchdog(_Looking):
             place = f" at {where.filename}:{where.lineno}" if where else ""
             log.warning(
                 "%s blocks the event loop for %.1f s already%s; nothing else runs meanwhile: make it a `def` task",
-                self._name_of(task) if task else "a callback", now - self._asked, place,
+                self._name_of(task) if task else "a callback", now - self._asked_at, place,
             )  # fmt: skip
 
-    def _sign_of_life(self) -> None:
-        self._answered = time.monotonic()
+    def _respond(self) -> None:
+        self._responded_at = time.monotonic()

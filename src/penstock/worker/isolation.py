@@ -1,7 +1,7 @@
-"""Runs in a process of their own: the worker's end. The other end is `forkserver.py`.
+"""Runs jobs in processes of their own: the worker's side. The other side is `forkserver.py`.
 
-A run asks the fork server for a child, hands it the call, and takes the settlement. Whatever happens, the child is
-dead before the run is over: killed after its answer, at its timeout, or because the run was cancelled.
+For each run the worker asks the fork server for a child, sends it the call, and receives the settlement. In every case
+the child is dead before the run is over: it is killed after its answer, at its timeout, or when the run is cancelled.
 """
 
 from __future__ import annotations
@@ -26,12 +26,23 @@ from penstock.errors import ConfigurationError
 from penstock.jobs.bindings import Settlement
 from penstock.jobs.definition import Definition
 from penstock.worker import forkserver
-from penstock.worker.execution import Execution, Run
-from penstock.worker.forkserver import BORN, COMMAND, FORK, KILL, LENGTH, NOT_FORKED, READY, REPORT, Order, Preparation
-from penstock.worker.processes import ending
+from penstock.worker.execution import Execution, JobRun
+from penstock.worker.forkserver import (
+    BORN,
+    COMMAND,
+    FORK,
+    KILL,
+    LENGTH,
+    NOT_FORKED,
+    READY,
+    REPORT,
+    Preparation,
+    RunRequest,
+)
+from penstock.worker.processes import describe_exit
 
-_LONGEST_START = 60.0
-"""Seconds that importing the tasks' modules may take."""
+_IMPORT_LIMIT = 60.0
+"""Seconds that the import of the tasks' modules may take."""
 
 _answer: msgspec.msgpack.Decoder[Settlement | str] = msgspec.msgpack.Decoder(Settlement | str)
 _PROGRAM = """\
@@ -39,11 +50,11 @@ import sys; sys.path.insert(0, {root!r}); from penstock.worker.forkserver import
 
 
 class Isolation:
-    """At most `size` processes at once, each for one run; a further run waits for a free place.
+    """Runs jobs in processes of their own, at most `size` at a time. A further run waits until one has ended.
 
-    The first run starts the fork server, with the modules of all `tasks` that can be isolated; it has the worker's
-    path, folder and arguments, and calls `start_logging`, which must be picklable, before it imports them. `close()`
-    ends it, and everything that still runs.
+    The first run starts the fork server, which imports the modules of all `tasks` that can be isolated. It has the
+    worker's path, folder and arguments, and calls `start_logging` before the imports. `close()` ends it together with
+    everything that still runs.
     """
 
     def __init__(
@@ -56,7 +67,9 @@ class Isolation:
         worker: str,
         start_logging: Callable[[], None] | None = None,
     ) -> None:
-        """Raises ConfigurationError for a task that wants isolation and cannot have it, or what cannot be pickled."""
+        """Raises ConfigurationError for a task with isolate=True that another process could not import, and for a
+        `start_logging` that cannot be pickled.
+        """
         if forkserver.importing:
             raise ConfigurationError(
                 'a worker is started by the import of its tasks: put that under `if __name__ == "__main__":`'
@@ -67,7 +80,7 @@ class Isolation:
                 raise ConfigurationError(
                     f"task {definition.name}: isolate=True, but another process could not find it: "
                     f"{definition.place} must be the task itself, as @app.task makes it, in a module that can be "
-                    "imported (of a package's __main__.py, or of what is typed in, it is not)"
+                    "imported (not a package's __main__.py, and not an interactive session)"
                 )
         try:
             pickle.dumps(start_logging)
@@ -79,55 +92,57 @@ class Isolation:
         self._max_payload = max_payload
         self._worker = worker
         self._start_logging = start_logging
-        self._slots = asyncio.Semaphore(size)
-        self._server: ForkServer | None = None
+        self._places = asyncio.Semaphore(size)
+        self._server: ForkServerClient | None = None
 
     @staticmethod
     def can_isolate(definition: Definition) -> bool:
-        """Would another process find this very task? Suspects are run in isolation as well where it would."""
+        """Whether another process that imports the task's module would find this very task."""
         where = definition.importable
         if where is None or not hasattr(os, "fork"):
             return False
         module, name = where
-        if module == "__main__" and not _main():
+        if module == "__main__" and not _main_module():
             return False
-        found = forkserver.find(sys.modules.get(module), name)
+        found = forkserver.find_task(sys.modules.get(module), name)
         return found is not None and found.name == definition.name
 
-    async def run(self, run: Run) -> Settlement:
-        """Run a job in a process of its own. Cancelled: the process is killed. Raises nothing else.
+    async def run(self, run: JobRun) -> Settlement:
+        """Run a job in a process of its own. If this call is cancelled, the process is killed. Raises no error.
 
-        Its timeout counts from the fork, and a time-out is the task's policy's to judge; a process that ended without
-        an answer is a "crash".
+        The timeout counts from the fork. A run that times out is retried or not by its task's policy; a process that
+        ends without an answer is a crash.
         """
-        async with self._slots:
+        async with self._places:
             try:
-                child = (await self._ready()).fork()
+                child = (await self._ready_server()).fork()
             except OSError as error:
-                return self._execution.postponed(run, error)
+                return self._execution.could_not_start(run, error)
             except RuntimeError as error:
                 return self._execution.failed(run, error)
             try:
                 async with asyncio.timeout(run.definition.timeout):
-                    answer = await child.ask(self._order(run))
-                    # Without an answer: as soon as it is known how it ended.
-                    ended = await child.over() if answer is None else None
+                    answer = await child.ask(self._request(run))
+                    # If there is no answer, the process has ended or is about to.
+                    exit_code = await child.wait() if answer is None else None
             except TimeoutError:
                 return self._execution.timed_out(run)
             finally:
-                await child.end()
-            if ended == NOT_FORKED:
-                return self._execution.postponed(run, OSError("no process could be started for it"))
+                await child.kill()
+            if exit_code == NOT_FORKED:
+                return self._execution.could_not_start(run, OSError("no process could be started for it"))
             if answer is None:
-                return self._execution.crashed(run, _cause(ended), alone=ended is not None or child.was_alone)
-            return self._read(run, answer)
+                alone = exit_code is not None or child.was_alone
+                return self._execution.crashed(run, _describe_end(exit_code), alone=alone)
+            return self._settlement(run, answer)
 
-    def _order(self, run: Run) -> bytes:
+    def _request(self, run: JobRun) -> bytes:
         where, claim = run.definition.importable, run.claim
         assert where is not None
-        return msgspec.msgpack.encode(Order(*where, claim.token, claim.record.body, self._max_payload, self._worker))
+        request = RunRequest(*where, claim.token, claim.record.body, self._max_payload, self._worker)
+        return msgspec.msgpack.encode(request)
 
-    def _read(self, run: Run, answer: bytes) -> Settlement:
+    def _settlement(self, run: JobRun, answer: bytes) -> Settlement:
         try:
             settlement = _answer.decode(answer)
         except msgspec.DecodeError as error:
@@ -136,18 +151,18 @@ class Isolation:
             return self._execution.failed(run, RuntimeError(settlement))
         return settlement
 
-    async def _ready(self) -> ForkServer:
+    async def _ready_server(self) -> ForkServerClient:
         if self._server is None or self._server.gone:
-            self._server = ForkServer(self._prepare())
+            self._server = ForkServerClient(self._preparation())
         await self._server.ready()
         return self._server
 
-    def _prepare(self) -> bytes:
+    def _preparation(self) -> bytes:
         tasks = [d.importable for d in self._tasks if d.importable is not None and self.can_isolate(d)]
-        main = _main() if any(module == "__main__" for module, _ in tasks) else {}
+        main = _main_module() if any(module == "__main__" for module, _ in tasks) else {}
         data: dict[str, Any] = spawn.get_preparation_data("penstock")
-        like_us = {key: data[key] for key in ("sys_path", "sys_argv", "orig_dir", "dir")}
-        return pickle.dumps(Preparation(like_us | main, tasks, self._start_logging))
+        shared = {key: data[key] for key in ("sys_path", "sys_argv", "orig_dir", "dir")}
+        return pickle.dumps(Preparation(shared | main, tasks, self._start_logging))
 
     def close(self) -> None:
         """Kill what runs, and end the fork server."""
@@ -155,8 +170,8 @@ class Isolation:
             self._server.close()
 
 
-def _main() -> dict[str, Any]:
-    """How multiprocessing would load our main module in another process; {}: it could not."""
+def _main_module() -> dict[str, Any]:
+    """How multiprocessing would load this program's main module in another process. Empty if it could not."""
     data: dict[str, Any] = spawn.get_preparation_data("penstock")
     name, path = data.get("init_main_from_name", ""), data.get("init_main_from_path", "")
     if name and not name.endswith("__main__"):
@@ -164,12 +179,15 @@ def _main() -> dict[str, Any]:
     return {"init_main_from_path": path} if not name and os.path.isfile(path) else {}
 
 
-def _cause(code: int | None) -> str:
-    return f"its process {'ended together with the fork server' if code is None else ending(code)}"
+def _describe_end(code: int | None) -> str:
+    return f"its process {'ended together with the fork server' if code is None else describe_exit(code)}"
 
 
 def _start(control: int) -> subprocess.Popen[bytes]:
-    """A session of its own: Ctrl-C in a terminal is for the worker alone. It inherits one socket, and no other file."""
+    """Start the fork server in a session of its own, so that Ctrl-C in a terminal reaches the worker alone.
+
+    It inherits the control socket and no other file.
+    """
     root = str(Path(forkserver.__file__).parents[2])
     program = _PROGRAM.format(root=root, control=control, worker=os.getpid())
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -177,14 +195,14 @@ def _start(control: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, pass_fds=[control], stdin=subprocess.DEVNULL, start_new_session=True)
 
 
-class ForkServer:
-    """The fork server's process as seen from its worker."""
+class ForkServerClient:
+    """Starts a fork server and talks to it."""
 
     def __init__(self, preparation: bytes) -> None:
         self._loop = asyncio.get_running_loop()
-        self._children: dict[int, Child] = {}
-        self._number = 0
-        self._started = time.monotonic()
+        self._children: dict[int, IsolatedProcess] = {}
+        self._forks = 0
+        self._started_at = time.monotonic()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._reports = bytearray()
         self.gone = False
@@ -195,44 +213,47 @@ class ForkServer:
         except OSError:
             self._control.close()
             raise
-        with contextlib.suppress(OSError):  # it died at once: `_listen` will see it
+        with contextlib.suppress(OSError):  # if it has died already, `_read_reports` will notice
             self._control.sendall(LENGTH.pack(len(preparation)) + preparation)
         self._control.setblocking(False)
-        self._loop.add_reader(self._control, self._listen)
+        self._loop.add_reader(self._control, self._read_reports)
 
     async def ready(self) -> None:
-        """Wait until the modules are loaded. RuntimeError: that went wrong."""
-        left = self._started + _LONGEST_START - time.monotonic()
+        """Wait until the modules are loaded. Raises RuntimeError if that failed."""
+        left = self._started_at + _IMPORT_LIMIT - time.monotonic()
         await asyncio.wait([self._ready], timeout=max(0.0, left))
         if not self._ready.done():
             self.close()
-            raise RuntimeError(f"the fork server did not load the tasks' modules within {_LONGEST_START:.0f} s")
+            raise RuntimeError(f"the fork server did not load the tasks' modules within {_IMPORT_LIMIT:.0f} s")
         if self.gone:
             raise RuntimeError("the fork server ended while it loaded the tasks' modules; what it said is on stderr")
 
-    def fork(self) -> Child:
-        """A new child, which waits for its call. Raises OSError."""
-        self._number += 1
+    def fork(self) -> IsolatedProcess:
+        """A new child, which waits for its request. Raises OSError."""
+        self._forks += 1
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                socket.send_fds(self._control, [COMMAND.pack(FORK, self._number)], [theirs.fileno()])
+                socket.send_fds(self._control, [COMMAND.pack(FORK, self._forks)], [theirs.fileno()])
             except OSError:
                 ours.close()
                 raise
         ours.setblocking(False)
-        child = self._children[self._number] = Child(self, self._number, ours)
+        child = self._children[self._forks] = IsolatedProcess(self, self._forks, ours)
         return child
 
     def kill(self, number: int) -> None:
-        """The fork server is asked: only who reaps a process knows that its id is still its own."""
+        """Ask the fork server to kill a child.
+
+        Only the process that reaps a child knows whether the process id still belongs to it.
+        """
         if number in self._children:
             try:
                 self._control.send(COMMAND.pack(KILL, number))
             except OSError:
                 self._lost()
 
-    def _listen(self) -> None:
+    def _read_reports(self) -> None:
         try:
             data = self._control.recv(4096)
         except BlockingIOError:
@@ -254,7 +275,10 @@ class ForkServer:
                 self._children.pop(number).ended.set_result(value)
 
     def _lost(self) -> None:
-        """It is gone, and on Linux its children with it; elsewhere, and what they started, we end."""
+        """The fork server is gone. Linux has killed its children; on other systems this kills them.
+
+        Everywhere it also kills the processes that the children started.
+        """
         if self.gone:
             return
         self.gone = True
@@ -273,53 +297,56 @@ class ForkServer:
             self._ready.set_result(None)
 
     def close(self) -> None:
+        """End the fork server and its children. Waits at most a second before it is killed."""
         if self.gone:
             return
         if self._ready.done():
             self._loop.remove_reader(self._control)
-            self._control.shutdown(socket.SHUT_RDWR)  # closing would not do while a fork of ours holds it too
+            # A shutdown, because a process that this one has forked may still hold the socket open.
+            self._control.shutdown(socket.SHUT_RDWR)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1.0)
         self._lost()
 
 
-class Child:
-    """One child; `ended` has its exit code, or None when the fork server went first."""
+class IsolatedProcess:
+    """One child of the fork server."""
 
-    def __init__(self, server: ForkServer, number: int, channel: socket.socket) -> None:
+    def __init__(self, server: ForkServerClient, number: int, channel: socket.socket) -> None:
         self._server = server
         self._number = number
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self.pid = 0
         self.was_alone = False
-        """It was the only one when the fork server went."""
+        """Whether it was the only child when the fork server ended."""
         self.ended: asyncio.Future[int | None] = self._loop.create_future()
+        """Its exit code, or None if the fork server ended first."""
 
-    async def ask(self, order: bytes) -> bytes | None:
-        """Its answer; None: it ended without one, or will."""
-        talk = self._loop.create_task(self._talk(order))
+    async def ask(self, request: bytes) -> bytes | None:
+        """Send the request and return the answer. None if the process ended, or will end, without one."""
+        exchange = self._loop.create_task(self._exchange(request))
         try:
-            # Not the end of the channel alone: what the task started may hold it open.
-            either: list[asyncio.Future[Any]] = [talk, self.ended]
+            # The end of the channel is not enough: a process that the task started may hold it open.
+            either: list[asyncio.Future[Any]] = [exchange, self.ended]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            return talk.result() if talk.done() else None
+            return exchange.result() if exchange.done() else None
         finally:
-            talk.cancel()
-            await asyncio.wait([talk])
+            exchange.cancel()
+            await asyncio.wait([exchange])
 
-    async def _talk(self, order: bytes) -> bytes | None:
+    async def _exchange(self, request: bytes) -> bytes | None:
         try:
-            await self._loop.sock_sendall(self._channel, LENGTH.pack(len(order)) + order)
+            await self._loop.sock_sendall(self._channel, LENGTH.pack(len(request)) + request)
             return await self._receive()
         except (OSError, EOFError):
             return None
 
     async def _receive(self) -> bytes:
-        (size,) = LENGTH.unpack(await self._exactly(LENGTH.size))
-        return await self._exactly(size)
+        (size,) = LENGTH.unpack(await self._receive_exactly(LENGTH.size))
+        return await self._receive_exactly(size)
 
-    async def _exactly(self, size: int) -> bytes:
+    async def _receive_exactly(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
             chunk = await self._loop.sock_recv(self._channel, min(size - len(data), 1 << 18))
@@ -328,15 +355,15 @@ class Child:
             data += chunk
         return bytes(data)
 
-    async def over(self) -> int | None:
-        """How it ended, once it has."""
+    async def wait(self) -> int | None:
+        """Wait until the process has ended. Returns its exit code, or None if the fork server ended first."""
         await asyncio.wait([self.ended])
         return self.ended.result()
 
-    async def end(self) -> None:
-        """Kill it, with all it started, and wait until it is dead."""
+    async def kill(self) -> None:
+        """Kill the process and everything that it started, and wait until it is dead."""
         try:
             self._server.kill(self._number)
-            await self.over()
+            await self.wait()
         finally:
             self._channel.close()

@@ -1,4 +1,4 @@
-"""Log lines: one event a line, for people or for a collector."""
+"""Log formats of the command line: one line for each event, as text for people or as JSON for a log collector."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Literal, TypeAlias
 LogFormat: TypeAlias = Literal["plain", "json"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
-_OWN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""What every record has; all else came with `extra=`."""
+_STANDARD_FIELDS = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""The attributes of every log record. Any other attribute was passed with `extra=`."""
 
 
 class PlainLines(logging.Formatter):
-    """`2026-03-02 14:05:01.123 warning penstock.worker: text`. Only a traceback takes lines of its own."""
+    """`2026-03-02 14:05:01.123 warning penstock.worker: text`. Only a traceback takes further lines."""
 
     def __init__(self) -> None:
         super().__init__("{asctime}.{msecs:03.0f} {level} {name}: {text}", "%Y-%m-%d %H:%M:%S", style="{")
@@ -28,24 +28,28 @@ class PlainLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One object a line: `ts` (UTC), `level`, `logger`, `event`, what came with `extra=`, and `exception`."""
+    """A JSON object on each line: `ts` (UTC), `level`, `logger`, `event`, the fields of `extra=`, and `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        line = {
+        fields = {
             "ts": f"{seconds}.{record.msecs:03.0f}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
         }
-        line |= {name: value for name, value in vars(record).items() if name not in _OWN and name not in line}
+        extra = {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
+        fields |= {name: value for name, value in extra.items() if name not in fields}
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str)
 
 
 def start_logging(style: LogFormat, level: LogLevel) -> None:
-    """Send everything from `level` on to stderr. Before the app is loaded: its own `basicConfig` then does nothing."""
+    """Write log records of `level` and above, and Python's warnings, to stderr.
+
+    Call it before the app is loaded: a `logging.basicConfig` of the app then has no effect.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if style == "json" else PlainLines())
     logging.basicConfig(level=level.upper(), handlers=[handler])

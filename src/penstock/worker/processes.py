@@ -1,4 +1,4 @@
-"""What the system tells of another process: how it ended, whether it can run."""
+"""What the operating system reports about another process: whether it can run, and how it ended."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class State(NamedTuple):
-    """One look at a process."""
+class ProcessState(NamedTuple):
+    """The state of a process at one moment."""
 
     letter: str
     """As `ps` shows it: T and t are stopped, Z and X are dead."""
-    ticks: int
-    """Of CPU used so far."""
+    cpu_ticks: int
+    """Clock ticks of CPU time used so far."""
 
     @property
     def can_run(self) -> bool:
         return self.letter not in "TtZX"
 
 
-def look_at(pid: int) -> State | None:
-    """None: there is no such process, or this is not Linux, which alone tells."""
+def process_state(pid: int) -> ProcessState | None:
+    """Read /proc. Returns None if there is no such process, and on systems other than Linux."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     letter, *rest = stat.rpartition(") ")[2].split()
-    return State(letter, int(rest[10]) + int(rest[11]))
+    return ProcessState(letter, int(rest[10]) + int(rest[11]))
 
 
-def ending(code: int) -> str:
-    """An exit code, as `subprocess` gives it, in words."""
+def describe_exit(code: int) -> str:
+    """An exit code, as `subprocess` returns it, in words: "ended with exit code 3", "was killed by SIGKILL"."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

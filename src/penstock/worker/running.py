@@ -1,4 +1,4 @@
-"""What a process holds: claims that wait for a runner, those that run, and how many more to ask for."""
+"""The jobs that a worker process holds: those that wait for a runner, those that run, and how many more to claim."""
 
 from __future__ import annotations
 
@@ -9,96 +9,106 @@ from dataclasses import dataclass
 from penstock.jobs.bindings import Claim
 from penstock.worker.feed import Feed
 
-STALLED = 0.1
-"""A claim that waits while no runner became free for this long is handed back: others may be idle."""
+STALL = 0.1
+"""Seconds. If no runner becomes free for so long, waiting claims are handed back, because other workers may be idle."""
 
 _SMOOTHING = 0.05
-"""Weight of the latest duration in the mean: some tens of jobs decide, one outlier does not."""
+"""Weight of the latest duration in the mean: some tens of jobs determine it, a single outlier does not."""
 
 
 @dataclass(slots=True)
-class Running:
-    """A job that runs."""
+class RunningJob:
+    """A job that occupies a runner."""
 
     feed: Feed
     claim: Claim
-    name: str
-    started: float
+    task: str
+    started_at: float
 
 
 class Inflight:
-    """Free runners are always asked for; beyond them only what will start within `prefetch` seconds."""
+    """The claims of a process, waiting or running.
+
+    It asks for enough jobs to occupy every free runner, and beyond them only for jobs that will start within
+    `prefetch` seconds, as estimated from the mean duration of past jobs.
+    """
 
     def __init__(self, concurrency: int, prefetch: float, max_batch: int) -> None:
         self._concurrency = concurrency
         self._prefetch = prefetch
         self._max_batch = max_batch
-        self._mean: float | None = None
+        self._mean_duration: float | None = None
         self._last_start = 0.0
         self.waiting: deque[tuple[Feed, Claim]] = deque()
-        self.running: dict[bytes, Running] = {}
-        self.adrift: set[bytes] = set()
-        """Claims that were lost while their thread runs on: it cannot be stopped, so its runner is not free."""
+        self.running: dict[bytes, RunningJob] = {}
+        self.lost_in_threads: set[bytes] = set()
+        """Tokens of jobs whose lease was lost while they run in threads. A thread cannot be stopped, so its runner
+        stays occupied until the job ends."""
 
     @property
-    def ahead(self) -> int:
-        """Jobs worth holding beyond the free runners: none while no duration was measured."""
-        if not self._mean:
+    def prefetch_limit(self) -> int:
+        """How many jobs to hold beyond the free runners. 0 until a duration was measured."""
+        if not self._mean_duration:
             return 0
-        return min(self._max_batch, int(self._concurrency * self._prefetch / self._mean))
+        return min(self._max_batch, int(self._concurrency * self._prefetch / self._mean_duration))
 
     @property
     def room(self) -> int:
-        """How many more to claim."""
-        return max(0, min(self._max_batch, self._free + self.ahead) - len(self.waiting))
+        """How many more jobs to claim."""
+        return max(0, min(self._max_batch, self._free_runners + self.prefetch_limit) - len(self.waiting))
 
     @property
-    def _free(self) -> int:
-        return self._concurrency - len(self.running) - len(self.adrift)
+    def _free_runners(self) -> int:
+        return self._concurrency - len(self.running) - len(self.lost_in_threads)
 
     @property
-    def hungry(self) -> bool:
-        """Is it time to claim? With a stock, when half of it is used up, so that turns stay large."""
-        return 2 * len(self.waiting) <= self.ahead and self.room > 0
+    def should_claim(self) -> bool:
+        """Whether it is time to claim more. Waits until half of the prefetched jobs have started, so that turns stay
+        large."""
+        return 2 * len(self.waiting) <= self.prefetch_limit and self.room > 0
 
     @property
     def empty(self) -> bool:
         return not self.waiting and not self.running
 
-    def take(self) -> tuple[Feed, Claim] | None:
-        """The next claim to start, if a runner is free."""
-        return self.waiting.popleft() if self.waiting and self._free > 0 else None
+    def take_next(self) -> tuple[Feed, Claim] | None:
+        """Remove and return the next claim to start, if a runner is free."""
+        return self.waiting.popleft() if self.waiting and self._free_runners > 0 else None
 
-    def start(self, feed: Feed, claim: Claim, name: str) -> None:
+    def start(self, feed: Feed, claim: Claim, task: str) -> None:
         self._last_start = now = time.monotonic()
-        self.running[claim.token] = Running(feed, claim, name, now)
+        self.running[claim.token] = RunningJob(feed, claim, task, now)
 
     def finish(self, token: bytes) -> Feed | None:
-        """Its feed; None when the job was dropped meanwhile."""
+        """Free the job's runner. Returns the job's feed, or None if its lease was lost meanwhile."""
         job = self.running.pop(token, None)
         if job is None:
-            self.adrift.discard(token)
+            self.lost_in_threads.discard(token)
             return None
-        took = max(1e-6, time.monotonic() - job.started)
-        self._mean = took if self._mean is None else self._mean + _SMOOTHING * (took - self._mean)
+        duration = max(1e-6, time.monotonic() - job.started_at)
+        mean = self._mean_duration
+        self._mean_duration = duration if mean is None else mean + _SMOOTHING * (duration - mean)
         return job.feed
 
-    def stalled(self) -> list[tuple[Feed, Claim]]:
-        """Claims to hand back because the runners are blocked; the mean learns from it."""
+    def take_stalled(self) -> list[tuple[Feed, Claim]]:
+        """Remove and return the waiting claims if no runner has become free for `STALL` seconds.
+
+        The mean duration is raised to that of the longest running job, so that fewer are prefetched from now on.
+        """
         now = time.monotonic()
-        if not self.waiting or self._free > 0 or now - self._last_start < STALLED:
+        if not self.waiting or self._free_runners > 0 or now - self._last_start < STALL:
             return []
-        self._mean = max((now - job.started for job in self.running.values()), default=self._mean)
-        return self.give_up()
+        self._mean_duration = max((now - job.started_at for job in self.running.values()), default=self._mean_duration)
+        return self.take_waiting()
 
-    def give_up(self) -> list[tuple[Feed, Claim]]:
-        """Everything that was not started."""
-        given, self.waiting = list(self.waiting), deque()
-        return given
+    def take_waiting(self) -> list[tuple[Feed, Claim]]:
+        """Remove and return all claims that have not started."""
+        taken, self.waiting = list(self.waiting), deque()
+        return taken
 
-    def drop(self, feed: Feed) -> list[Running]:
-        """Forget all claims of an incarnation that ended. Returns those that run."""
-        self.waiting = deque((f, claim) for f, claim in self.waiting if f is not feed)
+    def drop(self, feed: Feed) -> list[RunningJob]:
+        """Forget all claims of a feed whose incarnation has ended. Returns those that were running."""
+        self.waiting = deque((other, claim) for other, claim in self.waiting if other is not feed)
         dropped = [job for job in self.running.values() if job.feed is feed]
         for job in dropped:
             del self.running[job.claim.token]

@@ -1,15 +1,17 @@
-"""N worker processes, each started again when it dies, its jobs given back at once.
+"""N worker processes. A process that dies is replaced, and its jobs are handed back at once.
 
-                 started                       died
-    (none) ──────────────────▶ at work ────────────────────▶ mourned: what ran in it is charged or suspected,
-      ▲                           │                            │      what did not is handed back
-      │                           │ told to stop               │
-      └───────────────────────────┴────────────────────────────┘ started again, at once or with growing pauses
+    start ──▶ worker process ── stop ──▶ end
+      ▲             │
+      │             │ death
+      │             ▼
+      └─── hand back its jobs: those that ran in it are charged or become suspects, the others are not charged;
+           the next process starts at once, or after a pause that grows
 
-A child's own thread beats for its leases. It cannot while C code holds the interpreter's lock; then the supervisor
-beats for it, but only while the child is not stopped and has used CPU since the last look: a frozen one loses its
-leases.
-A child notices the end of its supervisor by a pipe, and stops.
+A worker process sends its own heartbeats, from a thread. While C code holds the interpreter's lock it cannot; then the
+supervisor sends them, but only if the process is not stopped and has used CPU since the last check. A frozen process
+loses its leases.
+
+A worker process notices the end of its supervisor through a pipe, and stops.
 """
 
 from __future__ import annotations
@@ -28,30 +30,31 @@ from penstock.jobs.bindings import Ending
 from penstock.jobs.job import Reason
 from penstock.jobs.queue import Queue
 from penstock.settings import WorkerSettings
-from penstock.worker.board import Board
-from penstock.worker.lifeline import Lifeline
-from penstock.worker.processes import ending, look_at
+from penstock.worker.parent_pipe import ParentPipe
+from penstock.worker.processes import describe_exit, process_state
+from penstock.worker.shared_status import SharedStatus
 from penstock.worker.worker import App, queues_of
 
 log = logging.getLogger("penstock.supervisor")
 
-BOARD = "PENSTOCK_BOARD"
-"""The environment's name for the file descriptor of a child's board."""
+STATUS_VARIABLE = "PENSTOCK_SHARED_STATUS"
+"""The environment variable in which a worker process finds the file descriptor of its SharedStatus."""
 
-USAGE = 2
-"""The exit code of a child that no new start would help."""
+EXIT_USAGE = 2
+"""The exit code of a worker process that would fail again in the same way, so it is not replaced."""
 
-_YOUNG = 10.0
-"""A child that dies before this age in seconds is started again only after a pause."""
+_SHORT_LIFE = 10.0
+"""A process that dies before this age in seconds is replaced after a pause; the pauses grow."""
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 30.0
-_GRACE = 5.0
-"""Seconds beyond its own patience after which a child that does not stop is killed."""
+
+_KILL_AFTER = 5.0
+"""Seconds beyond `stop_timeout` after which a process that has not stopped is killed."""
 
 
 class Supervisor:
-    """Runs `command` in `processes` processes until it is told to stop."""
+    """Runs `command` in `processes` processes until it is stopped."""
 
     def __init__(self, app: App, command: Sequence[str], processes: int, settings: WorkerSettings) -> None:
         self._app = app
@@ -59,153 +62,156 @@ class Supervisor:
         self._processes = processes
         self._settings = settings
         self._queues = [app.queue(name) for name in queues_of(app, settings)]
-        self._children: list[Child] = []
-        self._stops = 0
+        self._running: list[WorkerProcess] = []
+        self._stop_calls = 0
         self._stopping = asyncio.Event()
-        self._failed = 0
+        self._exit_code = 0
 
     async def run(self) -> int:
-        """Returns 0, or the exit code of a child that cannot start for a reason that stays."""
+        """Returns 0, or the exit code of a process that would fail again in the same way."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._processes):
-                group.create_task(self._keep())
-        return self._failed
+                group.create_task(self._keep_running())
+        return self._exit_code
 
     def stop(self) -> None:
-        """Once: the children finish what they run. Again: they hand it back."""
-        self._stops += 1
+        """The first call lets running jobs finish; the second one hands them back at once."""
+        self._stop_calls += 1
         self._stopping.set()
-        if self._stops == 1:
-            patience = self._settings.stop_timeout + _GRACE
+        if self._stop_calls == 1:
+            patience = self._settings.stop_timeout + _KILL_AFTER
             asyncio.get_running_loop().call_later(patience, self._kill)
-        for child in self._children:
-            child.send(signal.SIGTERM)
+        for worker in self._running:
+            worker.send(signal.SIGTERM)
 
     def _kill(self) -> None:
-        for child in self._children:
-            child.blameless = True
-            child.send(signal.SIGKILL)
+        for worker in self._running:
+            worker.killed_by_supervisor = True
+            worker.send(signal.SIGKILL)
 
-    async def _keep(self) -> None:
-        """One process, and its successors."""
+    async def _keep_running(self) -> None:
+        """Run one process, and replace it each time it dies."""
         pause = 0.0
-        while not self._stops:
+        while not self._stop_calls:
             try:
-                child = await Child.start(self._command, self._queues, self._settings.concurrency)
-            except OSError as error:  # no memory, no descriptors: the others go on
+                worker = await WorkerProcess.start(self._command, self._queues, self._settings.concurrency)
+            except OSError as error:  # no memory, or no descriptors; the other processes continue
                 pause = self._longer(pause)
                 log.error("no new worker could be started, trying again in %.1f s: %s", pause, error)
-                await self._rest(pause)
+                await self._pause(pause)
                 continue
-            self._children.append(child)
-            if self._stops:  # while it was on its way
-                child.send(signal.SIGTERM)
-            beating = asyncio.create_task(child.keep_alive(self._app.settings.lease))
-            began = time.monotonic()
-            code = await child.process.wait()
-            self._children.remove(child)
-            beating.cancel()
-            # What it runs may end it with any exit code: its board tells how it stood.
-            died, worked = child.held_jobs(), child.worked()
-            await child.mourn(within=self._app.settings.lease)
-            child.close()
-            if code == USAGE and not worked:
-                self._failed = code
+            self._running.append(worker)
+            if self._stop_calls:  # stop() was called while the process started
+                worker.send(signal.SIGTERM)
+            heartbeats = asyncio.create_task(worker.send_heartbeats(self._app.settings.lease))
+            started_at = time.monotonic()
+            code = await worker.process.wait()
+            self._running.remove(worker)
+            heartbeats.cancel()
+            # A task can end its process with any exit code, 0 as well; the shared status shows whether it held jobs.
+            held_jobs, took_a_turn = worker.held_jobs(), worker.took_a_turn()
+            await worker.hand_back_jobs(within=self._app.settings.lease)
+            worker.close()
+            if code == EXIT_USAGE and not took_a_turn:
+                self._exit_code = code
                 self.stop()
-            if self._stops or (code == 0 and not died and self._settings.burst):
+            if self._stop_calls or (code == 0 and not held_jobs and self._settings.burst):
                 return
-            pause = 0.0 if time.monotonic() - began > _YOUNG else self._longer(pause)
-            log.error("worker %d %s; a new one starts in %.1f s", child.process.pid, child.cause, pause)
-            await self._rest(pause)
+            pause = 0.0 if time.monotonic() - started_at > _SHORT_LIFE else self._longer(pause)
+            log.error("worker %d %s; a new one starts in %.1f s", worker.process.pid, worker.cause, pause)
+            await self._pause(pause)
 
     def _longer(self, pause: float) -> float:
         return min(_LONGEST_PAUSE, pause * 2 or _FIRST_PAUSE)
 
-    async def _rest(self, pause: float) -> None:
+    async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), pause)
+            await asyncio.wait_for(self._stopping.wait(), seconds)
 
 
-class Child:
-    """One worker process."""
+class WorkerProcess:
+    """One worker process, as its supervisor sees it."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, board: Board, lifeline: Lifeline, queues: Sequence[Queue]
+        self, process: asyncio.subprocess.Process, status: SharedStatus, pipe: ParentPipe, queues: Sequence[Queue]
     ) -> None:
         self.process = process
-        self._board = board
-        self._lifeline = lifeline
+        self._status = status
+        self._pipe = pipe
         self._queues = queues
-        self._cpu = 0
-        self.blameless = False
-        """It was killed by us, for no fault of its jobs."""
+        self._cpu_ticks = 0
+        self.killed_by_supervisor = False
+        """Its jobs are not charged: it was killed because it did not stop in time."""
 
     @classmethod
-    async def start(cls, command: Sequence[str], queues: Sequence[Queue], runners: int) -> Child:
-        board = Board.make(len(queues), runners)
-        with contextlib.ExitStack() as failed, Lifeline() as lifeline:
-            failed.callback(board.close)
-            failed.callback(lifeline.cut)
-            # In a session of its own: Ctrl-C reaches the supervisor alone, which tells the children once.
+    async def start(cls, command: Sequence[str], queues: Sequence[Queue], runners: int) -> WorkerProcess:
+        """Raises OSError if there is no memory or no descriptor for another process."""
+        status = SharedStatus.create(len(queues), runners)
+        with contextlib.ExitStack() as on_error, ParentPipe() as pipe:
+            on_error.callback(status.close)
+            on_error.callback(pipe.close)
+            # In a session of its own: Ctrl-C reaches the supervisor alone, which signals each process once.
             process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
-                pass_fds=(board.fd, lifeline.theirs), env={**os.environ, **lifeline.environment, BOARD: str(board.fd)},
+                pass_fds=(status.fd, pipe.child_end),
+                env={**os.environ, **pipe.environment, STATUS_VARIABLE: str(status.fd)},
             )  # fmt: skip
-            failed.pop_all()
-        return cls(process, board, lifeline, queues)
+            on_error.pop_all()
+        return cls(process, status, pipe, queues)
 
     def send(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
 
     def close(self) -> None:
-        self._board.close()
-        self._lifeline.cut()
+        self._status.close()
+        self._pipe.close()
 
     @property
     def cause(self) -> str:
-        return ending(self.process.returncode or 0)
+        """How it ended, in words."""
+        return describe_exit(self.process.returncode or 0)
 
-    def worked(self) -> bool:
-        """It got as far as its first turn."""
-        return any(shown.renewed for shown in self._board.shown())
+    def took_a_turn(self) -> bool:
+        return any(status.renewed_at for status in self._status.queue_statuses())
 
     def held_jobs(self) -> bool:
-        return any(shown.holds for shown in self._board.shown())
+        return any(status.holds_jobs for status in self._status.queue_statuses())
 
-    async def mourn(self, within: float) -> None:
-        """Give its jobs back. When the server does not answer `within` seconds, its leases have run out.
+    async def hand_back_jobs(self, within: float) -> None:
+        """Hand back the jobs of the dead process, so that other workers can run them now.
 
-        All its queues are one process: what ran is charged only if it was one job in all of them.
+        A job that ran in the process is charged with a crash if it was the only one, over all queues. If there were
+        several, each becomes a suspect. If the server does not answer `within` seconds the leases run out anyway.
         """
-        running = self._board.running()
+        running = self._status.running_jobs()
         alone = sum(map(len, running.values())) == 1
-        verdict: Ending = "release" if self.blameless else "crash" if alone else "suspect"
+        verdict: Ending = "release" if self.killed_by_supervisor else "crash" if alone else "suspect"
         name = f"{socket.gethostname()}:{self.process.pid}"
         why = Reason(f"its worker process {self.cause}", "", name)
-        for number, (queue, shown) in enumerate(zip(self._queues, self._board.shown(), strict=True)):
-            if not shown.me:
+        for index, (queue, status) in enumerate(zip(self._queues, self._status.queue_statuses(), strict=True)):
+            if not status.incarnation:
                 continue
             try:
-                work = queue.abandon(shown.me, running[number], verdict, why)
+                work = queue.abandon(status.incarnation, running[index], verdict, why)
                 await asyncio.wait_for(queue._driver.aio.run(work), within)
             except (PenstockError, TimeoutError) as error:
                 log.warning("worker %d's jobs on queue %s wait for its lease: %s", self.process.pid, queue.name, error)
 
-    async def keep_alive(self, lease: float) -> None:
-        """Beat for it while it works but cannot."""
+    async def send_heartbeats(self, lease: float) -> None:
+        """Send the heartbeats that the process itself is late with, as long as it computes."""
         while True:
             await asyncio.sleep(lease / 6)
-            works = self._works()
-            for queue, shown in zip(self._queues, self._board.shown(), strict=True):
-                if works and shown.holds and time.monotonic() - shown.renewed > lease / 2:
+            computes = self._computes()
+            for queue, status in zip(self._queues, self._status.queue_statuses(), strict=True):
+                if computes and status.holds_jobs and time.monotonic() - status.renewed_at > lease / 2:
                     with contextlib.suppress(PenstockError):
-                        await queue._driver.aio.run(queue.bindings.beat(shown.me, lease))
+                        await queue._driver.aio.run(queue.bindings.beat(status.incarnation, lease))
 
-    def _works(self) -> bool:
-        """It is not stopped, and has used CPU since this was asked last. Only Linux tells."""
-        state = look_at(self.process.pid)
+    def _computes(self) -> bool:
+        """Whether it is not stopped, and has used CPU since the last call. Always False on systems other than Linux."""
+        state = process_state(self.process.pid)
         if state is None:
             return False
-        before, self._cpu = self._cpu, state.ticks
-        return state.can_run and self._cpu > before
+        before, self._cpu_ticks = self._cpu_ticks, state.cpu_ticks
+        return state.can_run and self._cpu_ticks > before

@@ -1,11 +1,11 @@
-"""One worker process: claims jobs, runs them, settles them, sleeps when there are none.
+"""One worker process: it claims jobs, runs them, settles them, and sleeps while there is no work.
 
-                     ┌───────────────── round ─────────────────┐
-    woken, due,      │ for each queue in order: one turn        │   jobs start, finish;
-    settled, free ──▶│ (settlements out, claims in)             │──▶ the next round is due 5 ms after the first
-    runners          └──────────────────────────────────────────┘    settlement, or at once for free runners
+    wake-up, due time,    ┌────────────── round ───────────────┐      jobs start and finish; the first settlement
+    settlement,       ───▶│ for each queue in order: one turn  │───▶  begins the next round within 5 ms, a free
+    free runner           │ (settlements out, claims in)       │      runner begins it at once
+                          └────────────────────────────────────┘
 
-A turn that fails is sent again as it was until the server answers. The heartbeat threads keep the leases meanwhile.
+A turn that fails is sent again, unchanged, until the server answers. Meanwhile the heartbeat threads keep the leases.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from penstock.jobs.bindings import Claim, Introduction, Settlement
 from penstock.jobs.queue import Queue
 from penstock.jobs.registry import Registry
 from penstock.settings import Settings, WorkerSettings
-from penstock.worker.board import Board
-from penstock.worker.execution import Execution, Run
+from penstock.worker.execution import Execution, JobRun
 from penstock.worker.feed import Feed
 from penstock.worker.heartbeat import Heartbeat, Watchdog
 from penstock.worker.isolation import Isolation
-from penstock.worker.overtime import Overtime
-from penstock.worker.pool import Threads
-from penstock.worker.running import STALLED, Inflight
+from penstock.worker.running import STALL, Inflight
+from penstock.worker.shared_status import SharedStatus
+from penstock.worker.thread_pool import ThreadPool
+from penstock.worker.thread_timeout import ThreadTimeout
 
 log = logging.getLogger("penstock.worker")
 
 
-_LONGEST_NAP = 3600.0
+_LONGEST_SLEEP = 3600.0
 
-_UNANSWERED = 0.5
-"""Seconds of waiting for one queue's server after which the other queues are served."""
+_SLOW_TURN = 0.5
+"""Seconds after which the other queues are served while one queue's server has not answered."""
 
 
 class App(Protocol):
-    """What a worker needs of `penstock.app.Penstock`."""
+    """What a worker uses of `penstock.Penstock`, which is on a higher floor."""
 
     settings: Settings
     registry: Registry
@@ -57,7 +57,7 @@ class App(Protocol):
 
 
 def queues_of(app: App, settings: WorkerSettings) -> tuple[str, ...]:
-    """The queues a worker serves, in order."""
+    """The names of the queues that a worker serves, in order. Raises ConfigurationError if it serves no queue."""
     names = settings.queues or app.registry.queues()
     if not names:
         raise ConfigurationError("nothing to do: no task is registered, and no queue was named")
@@ -65,9 +65,18 @@ def queues_of(app: App, settings: WorkerSettings) -> tuple[str, ...]:
 
 
 class Worker:
-    """Runs the jobs of an app's queues on the running event loop.
+    """Runs an app's jobs on the running event loop, inside any program.
 
-    `run()` returns after `stop()`: once lets running jobs finish, twice hands them back at once.
+        worker = Worker(app, WorkerSettings(queues=("mail",), concurrency=20))
+        running = asyncio.create_task(worker.run())
+        ...
+        worker.stop()      # running jobs finish
+        await running
+
+    `async def` tasks run on the loop, `def` tasks in threads, `isolate=True` tasks in processes of their own. The
+    command `penstock worker` is this class, with signal handlers, logging and, if asked for, a supervisor around it.
+
+    A Worker runs once: make a new one to start again. One process may run several, also for several apps.
     """
 
     def __init__(
@@ -75,13 +84,18 @@ class Worker:
         app: App,
         settings: WorkerSettings | None = None,
         *,
-        board: Board | None = None,
         start_logging: Callable[[], None] | None = None,
+        shared_status: SharedStatus | None = None,
     ) -> None:
-        """Raises ConfigurationError for settings or tasks that cannot work. Nothing is sent.
+        """Check tasks and settings. Sends nothing.
 
-        board          where a supervisor looks
-        start_logging  sets up logging in the processes of isolated runs; picklable, as a function of a module is
+        app            the Penstock app whose tasks are run
+        settings       queues, concurrency and so on; None: the defaults, which serve each queue that has a task
+        start_logging  called in the processes of `isolate=True` tasks before their modules are imported; it must be
+                       picklable, such as a function at the top of a module or a `functools.partial` of one
+        shared_status  set by `penstock worker --processes`: where this worker shows its supervisor what it runs
+
+        Raises ConfigurationError for settings or tasks that cannot work.
         """
         self.settings = settings or WorkerSettings()
         names = queues_of(app, self.settings)
@@ -96,159 +110,171 @@ class Worker:
             definition.signature.check()
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._driver = app._driver
-        # Each queue's sleep is said again to the server now and then; with many queues more rarely, so that an idle
-        # process sends the same few commands.
+        # An idle worker registers again in each queue now and then. With more queues it does so less often in each,
+        # so that an idle process sends the same few commands.
         sleep = app.settings.sleep * len(names)
-        who = Introduction(self.name, self.settings.concurrency)
-        self._board = board
-        self.feeds = [
-            Feed(app.queue(name), app.settings.lease, sleep, who, partial(board.show, place) if board else None)
-            for place, name in enumerate(names)
+        introduction = Introduction(self.name, self.settings.concurrency)
+        self._shared_status = shared_status
+        publish = [partial(shared_status.update_queue, n) if shared_status else None for n in range(len(names))]
+        self._feeds = [
+            Feed(app.queue(name), app.settings.lease, sleep, introduction, show)
+            for name, show in zip(names, publish, strict=True)
         ]
         self._execution = Execution(app.registry, self.settings, app.settings.max_payload, self.name)
         self._isolation = Isolation(
             isolated, self._execution, app.registry,
             max_payload=app.settings.max_payload, worker=self.name, start_logging=start_logging,
         )  # fmt: skip
-        self._overtimes: dict[bytes, Overtime] = {}
-        self._hand = Inflight(self.settings.concurrency, self.settings.prefetch, self.settings.max_batch)
-        self._tasks: dict[asyncio.Task[Any], Claim] = {}
-        self._unanswered: dict[Feed, asyncio.Task[None]] = {}
-        self._pulse = asyncio.Event()
-        self._looked_twice = False
-        self._aborted = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._stops = 0
-        self._stop_at = float("inf")
+        self._thread_timeouts: dict[bytes, ThreadTimeout] = {}
+        self._inflight = Inflight(self.settings.concurrency, self.settings.prefetch, self.settings.max_batch)
+        self._loop_jobs: dict[asyncio.Task[Any], Claim] = {}
+        """Jobs that run, or are awaited, on the event loop: all but the `def` tasks in threads."""
+        self._slow_turns: dict[Feed, asyncio.Task[None]] = {}
+        self._round_due = asyncio.Event()
+        self._settle_timer: asyncio.TimerHandle | None = None
+        self._rechecked = False
+        self._stop_calls = 0
+        self._stop_deadline = float("inf")
+        self._handed_back = False
 
-    # --- life ---
+    # --- start and stop ---
 
     async def run(self) -> None:
-        """Work until stopped; with `burst` until nothing is ready any more.
+        """Work until `stop()` is called; with `burst`, until no job is ready any more.
 
-        Raises ServerError when the server does not answer at the start, or at the end of a stop; between them the
-        worker tries again for ever. Raises FormatTooNew.
+        Raises ServerError if the server does not answer at the start, or while the worker stops. In between it tries
+        again for as long as it takes. Raises FormatTooNew if a newer release has written to a queue.
+
+        If the call is cancelled, jobs that run are cancelled and handed back.
         """
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
-        self._threads: Threads[Settlement] = Threads(self.settings.concurrency, self._loop, self._finished)
-        await self._driver.aio.run(self.feeds[0].queue.bindings.counts())
-        waiters = [self._driver.aio.listen(feed.queue.bindings.keys.inbox) for feed in self.feeds]
-        for feed, waiter in zip(self.feeds, waiters, strict=True):
-            feed.address = waiter.address
-        parts = [asyncio.create_task(self._listen(f, w)) for f, w in zip(self.feeds, waiters, strict=True)]
+        self._threads: ThreadPool[Settlement] = ThreadPool(self.settings.concurrency, self._loop, self._finished)
+        await self._driver.aio.run(self._feeds[0].queue.bindings.counts())
+        listeners = [self._driver.aio.listen(feed.queue.bindings.keys.inbox) for feed in self._feeds]
+        for feed, listener in zip(self._feeds, listeners, strict=True):
+            feed.address = listener.address
+        parts = [asyncio.create_task(self._listen(f, one)) for f, one in zip(self._feeds, listeners, strict=True)]
         parts.append(asyncio.create_task(self._serve()))
-        busy, name_of = lambda: any(feed.held for feed in self.feeds), self._name_of
+        busy, name_of = lambda: any(feed.held for feed in self._feeds), self._name_of
         watchdog = Watchdog(self._loop, self.settings.blocked_warning, busy=busy, name_of=name_of)
-        hearts = [Heartbeat(self._driver.blocking, feed, self._loop, self._lost) for feed in self.feeds]
-        for thread in (watchdog, *hearts):
+        heartbeats = [Heartbeat(self._driver.blocking, feed, self._loop, self._lease_lost) for feed in self._feeds]
+        for thread in (watchdog, *heartbeats):
             thread.start()
         try:
-            # Listening ends only with an error that no repetition mends, such as a right that is missing.
+            # Listening ends only with an error that no repetition repairs, such as a missing permission.
             ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             for part in ended:
                 part.result()
         finally:
-            for thread in (watchdog, *hearts):
+            for thread in (watchdog, *heartbeats):
                 thread.stop()
-            self._hand.give_up()
-            self._hand.running.clear()
-            running = [*parts, *self._unanswered.values(), *self._tasks]
-            for task in running:
+            self._inflight.take_waiting()
+            self._inflight.running.clear()
+            remaining = [*parts, *self._slow_turns.values(), *self._loop_jobs]
+            for task in remaining:
                 task.cancel()
             self._isolation.close()
-            await asyncio.gather(*running, return_exceptions=True)
+            await asyncio.gather(*remaining, return_exceptions=True)
             self._threads.close()
-            for waiter in waiters:
-                waiter.close()
-            await self._let_go()
+            for listener in listeners:
+                listener.close()
+            await self._release_claims()
 
-    async def _let_go(self) -> None:
-        """After an end without a stop: what is held still goes to others at once."""
-        for feed in self.feeds:
+    async def _release_claims(self) -> None:
+        """Hand back what is still held, as after an error or a cancellation, so that other workers get it at once."""
+        for feed in self._feeds:
             if feed.held:
                 with contextlib.suppress(Exception):
-                    await asyncio.wait_for(self._driver.aio.run(feed.queue.abandon(feed.me)), 1.0)
+                    await asyncio.wait_for(self._driver.aio.run(feed.queue.abandon(feed.incarnation)), 1.0)
 
     def stop(self) -> None:
-        """Once: claim no more, let running jobs finish. Again: hand them back now."""
-        self._stops += 1
-        if self._stops == 1:
-            self._stop_at = time.monotonic() + self.settings.stop_timeout
-            if self._hand.running:
+        """Stop gracefully: claim no more jobs, and let those that run finish, for at most `stop_timeout` seconds.
+
+        A second call hands running jobs back at once, uncharged. Returns immediately in both cases; `run()` returns
+        when the worker has stopped. Call it on the event loop's thread.
+        """
+        self._stop_calls += 1
+        if self._stop_calls == 1:
+            self._stop_deadline = time.monotonic() + self.settings.stop_timeout
+            if self._inflight.running:
                 log.info(
                     "stopping: %d jobs still run, for at most %.0f s; stop again to hand them back now",
-                    len(self._hand.running), self.settings.stop_timeout,
+                    len(self._inflight.running), self.settings.stop_timeout,
                 )  # fmt: skip
-            self._hand_back(self._hand.give_up())
-        elif self._stops == 2:
-            self._stop_at = 0.0
-        self._pulse.set()
+            self._hand_back(self._inflight.take_waiting())
+        elif self._stop_calls == 2:
+            self._stop_deadline = 0.0
+        self._round_due.set()
 
-    async def _listen(self, feed: Feed, waiter: AsyncListener) -> None:
+    async def _listen(self, feed: Feed, listener: AsyncListener) -> None:
         while True:
-            feed.woken(await waiter.wait(None))
-            self._pulse.set()
+            feed.wake_up(await listener.wait(None))
+            self._round_due.set()
 
     # --- rounds ---
 
     async def _serve(self) -> None:
         while True:
             await self._round()
-            if self._stops and time.monotonic() >= self._stop_at:
-                self._abort()
-            if self._stops and self._hand.empty and not any(feed.busy for feed in self.feeds):
+            if self._stop_calls and time.monotonic() >= self._stop_deadline:
+                self._hand_back_running()
+            if self._stop_calls and self._inflight.empty and not any(feed.must_send for feed in self._feeds):
                 break
-            if self.settings.burst and not self._stops and self._idle():
-                if self._looked_twice:
+            if self.settings.burst and not self._stop_calls and self._idle():
+                if self._rechecked:
                     self.stop()
-                self._look_again()
+                self._recheck()
                 continue
-            if not self._due():
-                await self._nap()
-        left = [self._turn(feed, 0, leave=True) for feed in self.feeds]
-        for answer in await asyncio.gather(*left, return_exceptions=True):
+            if not self._can_claim():
+                await self._sleep()
+        last_turns = [self._turn(feed, 0, leave=True) for feed in self._feeds]
+        for answer in await asyncio.gather(*last_turns, return_exceptions=True):
             if isinstance(answer, BaseException):
                 raise answer
 
     async def _round(self) -> None:
-        self._pulse.clear()
-        self._hand_back(self._hand.stalled())
-        first_has_more = False
-        for feed in self.feeds:
-            room = 0 if self._stops or first_has_more else self._hand.room
-            called = feed.wake_at <= time.monotonic()
-            # Who stops rises, so that no wake-up goes to one who takes no job any more.
-            asks = not feed.awake if self._stops else called or (feed.awake and self._hand.hungry and room > 0)
-            if feed.busy or asks:
+        self._round_due.clear()
+        self._hand_back(self._inflight.take_stalled())
+        earlier_has_more = False
+        for feed in self._feeds:
+            room = 0 if self._stop_calls or earlier_has_more else self._inflight.room
+            if self._stop_calls:
+                # A stopping worker deregisters as idle, so that wake-ups reach workers that can take a job.
+                wants_turn = not feed.awake
+            else:
+                wants_turn = feed.wake_at <= time.monotonic() or (
+                    feed.awake and self._inflight.should_claim and room > 0
+                )
+            if feed.must_send or wants_turn:
                 await self._take_turn(feed, room)
-            first_has_more |= feed.awake and feed not in self._unanswered
+            earlier_has_more |= feed.awake and feed not in self._slow_turns
 
     async def _take_turn(self, feed: Feed, want: int) -> None:
-        """A turn that is not answered soon goes on by itself: on a cluster the other queues may be on other nodes."""
-        if len(self.feeds) == 1:
+        """Take a turn, but do not wait for a slow server: on a cluster the other queues may be on other nodes."""
+        if len(self._feeds) == 1:
             await self._turn(feed, want)
             return
-        earlier = self._unanswered.get(feed)
-        turn = self._unanswered[feed] = earlier or asyncio.create_task(self._turn(feed, want))
-        await asyncio.wait([turn], timeout=0 if earlier else _UNANSWERED)
+        earlier = self._slow_turns.get(feed)
+        turn = self._slow_turns[feed] = earlier or asyncio.create_task(self._turn(feed, want))
+        await asyncio.wait([turn], timeout=0 if earlier else _SLOW_TURN)
         if turn.done():
-            del self._unanswered[feed]
+            del self._slow_turns[feed]
             turn.result()
         elif not earlier:
-            turn.add_done_callback(lambda _: self._pulse.set())
+            turn.add_done_callback(lambda _: self._round_due.set())
 
     async def _turn(self, feed: Feed, want: int, *, leave: bool = False) -> None:
         pause = 0.0
         while True:
-            asked_at = time.monotonic()
+            sent_at = time.monotonic()
             try:
                 turn = await self._driver.aio.run(feed.turn(want, leave=leave))
                 break
             except FormatTooNew:
                 raise
             except ServerError as error:
-                if time.monotonic() >= self._stop_at:
+                if time.monotonic() >= self._stop_deadline:
                     raise
                 pause = min(5.0, pause * 2 or 0.5)
                 log.warning("the server does not answer, trying again in %.1f s: %s", pause, error)
@@ -256,150 +282,158 @@ class Worker:
         if pause:
             log.info("the server answers again")
         if not turn.alive:
-            self._drop(feed)
-        claims = [(feed, claim) for claim in feed.answered(turn, asked_at)]
-        if self._stops:  # the stop came while they were on their way
+            self._drop_lost_jobs(feed)
+        claims = [(feed, claim) for claim in feed.answered(turn, sent_at)]
+        if self._stop_calls:  # stop() was called while the turn was unanswered
             self._hand_back(claims)
         else:
-            self._hand.waiting.extend(claims)
-            self._fill()
-        if feed.settled:
+            self._inflight.waiting.extend(claims)
+            self._start_waiting()
+        if feed.to_settle:
             self._settle_soon()
 
-    def _due(self) -> bool:
-        """Is the next round due now?"""
-        hungry = self._hand.hungry and not self._stops
-        return hungry and any(feed.awake and feed not in self._unanswered for feed in self.feeds)
+    def _can_claim(self) -> bool:
+        """Whether the next round can begin at once: runners are free, and a queue may have more jobs."""
+        if self._stop_calls or not self._inflight.should_claim:
+            return False
+        return any(feed.awake and feed not in self._slow_turns for feed in self._feeds)
 
-    async def _nap(self) -> None:
-        """Until the pulse, a time some feed named, or the look after a stall or the end of a graceful stop."""
-        until = min((feed.wake_at for feed in self.feeds if not feed.awake), default=float("inf"))
-        if self._hand.waiting:
-            until = min(until, time.monotonic() + STALLED)
-        if not self._aborted:
-            until = min(until, self._stop_at)
+    async def _sleep(self) -> None:
+        """Sleep until the next round: a wake-up, a settlement, a due time of a queue, a stall, or the stop deadline."""
+        until = min((feed.wake_at for feed in self._feeds if not feed.awake), default=float("inf"))
+        if self._inflight.waiting:
+            until = min(until, time.monotonic() + STALL)
+        if not self._handed_back:
+            until = min(until, self._stop_deadline)
         pause = until - time.monotonic()
-        timer = self._loop.call_later(max(0.0, min(pause, _LONGEST_NAP)), self._pulse.set)
-        await self._pulse.wait()
+        timer = self._loop.call_later(max(0.0, min(pause, _LONGEST_SLEEP)), self._round_due.set)
+        await self._round_due.wait()
         timer.cancel()
 
-    def _look_again(self) -> None:
-        """The last job may have enqueued on a queue that was empty when it was looked at."""
-        self._looked_twice = True
-        for feed in self.feeds:
+    def _recheck(self) -> None:
+        """Ask each queue once more: the last job may have enqueued to a queue that was empty when it was asked."""
+        self._rechecked = True
+        for feed in self._feeds:
             feed.wake_at = 0.0
 
     def _idle(self) -> bool:
-        return self._hand.empty and not any(feed.awake or feed.busy for feed in self.feeds)
+        return self._inflight.empty and not any(feed.awake or feed.must_send for feed in self._feeds)
 
     # --- jobs ---
 
-    def _fill(self) -> None:
-        """Start what can be started."""
-        while (next_ := self._hand.take()) is not None:
+    def _start_waiting(self) -> None:
+        """Start as many of the waiting jobs as there are free runners."""
+        while (next_ := self._inflight.take_next()) is not None:
             feed, claim = next_
             run = self._execution.prepare(claim)
             if isinstance(run, Settlement):
-                feed.settled.append(run)
+                feed.to_settle.append(run)
                 self._settle_soon()
             else:
-                self._hand.start(feed, claim, run.definition.name)
+                self._inflight.start(feed, claim, run.definition.name)
                 self._start(feed, run)
 
-    def _start(self, feed: Feed, run: Run) -> None:
-        """On the loop, in a thread, or in a process of its own; there suspects run as well, if they can."""
-        self._looked_twice = False
+    def _start(self, feed: Feed, run: JobRun) -> None:
+        """Start a job on the loop, in a thread, or in a process of its own.
+
+        A suspect runs in a process of its own too, if its task can be found there.
+        """
+        self._rechecked = False
         definition = run.definition
         if definition.isolate or (run.claim.record.is_suspect and self._isolation.can_isolate(definition)):
-            self._run_as_task(run, self._isolation.run)
+            self._start_on_loop(run, self._isolation.run)
             return
-        if self._board:  # which tells what may be this process's death
-            self._board.start(self.feeds.index(feed), run.claim.token)
+        if self._shared_status:  # only jobs that run in this process can be the reason for its death
+            self._shared_status.job_started(self._feeds.index(feed), run.claim.token)
         if definition.is_async:
-            self._run_as_task(run, self._execution.run)
+            self._start_on_loop(run, self._execution.run_async)
         else:
-            overtime = self._watch(run) if definition.timeout is not None else None
-            self._threads.submit(lambda: self._execution.run_blocking(run, overtime))
+            timeout = self._start_timeout(run) if definition.timeout is not None else None
+            self._threads.submit(lambda: self._execution.run_blocking(run, timeout))
 
-    def _run_as_task(self, run: Run, how: Callable[[Run], Awaitable[Settlement]]) -> None:
-        # Not in the context of the job that ended just now, from whose task this may be called.
-        task = self._loop.create_task(self._run(run, how), context=self._context.copy())
-        self._tasks[task] = run.claim
-        task.add_done_callback(self._tasks.pop)
+    def _start_on_loop(self, run: JobRun, how: Callable[[JobRun], Awaitable[Settlement]]) -> None:
+        # The worker's own context: this may be called from the task of a job that has just ended.
+        task = self._loop.create_task(self._run_on_loop(run, how), context=self._context.copy())
+        self._loop_jobs[task] = run.claim
+        task.add_done_callback(self._loop_jobs.pop)
 
-    def _watch(self, run: Run) -> Overtime:
+    def _start_timeout(self, run: JobRun) -> ThreadTimeout:
         job, timeout = f"job {run.claim.id} ({run.definition.name})", run.definition.timeout or 0.0
-        overtime = Overtime(job, timeout, self.settings.blocked_warning, self._loop)
-        self._overtimes[run.claim.token] = overtime
-        return overtime
+        started = ThreadTimeout(job, timeout, self.settings.blocked_warning, self._loop)
+        self._thread_timeouts[run.claim.token] = started
+        return started
 
-    async def _run(self, run: Run, how: Callable[[Run], Awaitable[Settlement]]) -> None:
+    async def _run_on_loop(self, run: JobRun, how: Callable[[JobRun], Awaitable[Settlement]]) -> None:
         try:
             settlement = await how(run)
         except asyncio.CancelledError:
-            if run.claim.token not in self._hand.running:  # handed back, or dropped with its lease
-                if self._board:
-                    self._board.end(run.claim.token)
+            if run.claim.token not in self._inflight.running:  # cancelled by the worker: handed back, or lease lost
+                if self._shared_status:
+                    self._shared_status.job_ended(run.claim.token)
                 return
-            settlement = self._execution.cancelled(run)
+            settlement = self._execution.cancelled_itself(run)
         self._finished(settlement)
 
     def _finished(self, settlement: Settlement) -> None:
-        if self._board:
-            self._board.end(settlement.token)
-        if self._overtimes and (overtime := self._overtimes.pop(settlement.token, None)) is not None:
-            overtime.close()
-        feed = self._hand.finish(settlement.token)
+        if self._shared_status:
+            self._shared_status.job_ended(settlement.token)
+        if self._thread_timeouts and (timeout := self._thread_timeouts.pop(settlement.token, None)) is not None:
+            timeout.close()
+        feed = self._inflight.finish(settlement.token)
         if feed is None:
-            self._pulse.set()  # dropped with its lease; but its runner is free now
+            self._round_due.set()  # the lease was lost, so there is nothing to settle; but a runner is free again
             return
-        feed.settled.append(settlement)
+        feed.to_settle.append(settlement)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("job %s %s", settlement.id, settlement.ending or "complete")
-        self._fill()
+        self._start_waiting()
         self._settle_soon()
 
     def _settle_soon(self) -> None:
-        if self._due():
-            self._pulse.set()
-        elif self._timer is None:
-            self._timer = self._loop.call_later(self.settings.settle_within, self._settle_now)
+        """Begin a round at once if it can claim too, else within `settle_within` seconds."""
+        if self._can_claim():
+            self._round_due.set()
+        elif self._settle_timer is None:
+            self._settle_timer = self._loop.call_later(self.settings.settle_within, self._settle_now)
 
     def _settle_now(self) -> None:
-        self._timer = None
-        self._pulse.set()
+        self._settle_timer = None
+        self._round_due.set()
 
     def _hand_back(self, claims: Sequence[tuple[Feed, Claim]]) -> None:
         for feed, claim in claims:
-            feed.settled.append(Settlement(claim.token, b"", "release"))
+            feed.to_settle.append(Settlement(claim.token, b"", "release"))
 
-    def _abort(self) -> None:
-        """The second stop, or the end of the first one's patience: what runs is handed back."""
-        self._aborted = True
-        running = list(self._hand.running.values())
+    def _hand_back_running(self) -> None:
+        """Hand back the jobs that run: after a second stop, or when the first one's time is over."""
+        self._handed_back = True
+        running = list(self._inflight.running.values())
         if running:
             log.warning("handing back %d jobs that still run", len(running))
-            self._pulse.set()
+            self._round_due.set()
         for job in running:
-            self._hand.finish(job.claim.token)
+            self._inflight.finish(job.claim.token)
             self._hand_back([(job.feed, job.claim)])
-        for task in list(self._tasks):
+        for task in list(self._loop_jobs):
             task.cancel("the worker stops")
 
-    def _lost(self, feed: Feed, me: str) -> None:
-        """The heartbeat was refused: take a turn, which will be refused too and begin a new incarnation."""
-        if feed.me == me:
-            feed.wake_at = 0.0
-            self._pulse.set()
+    # --- lost leases ---
 
-    def _drop(self, feed: Feed) -> None:
-        lost = {job.claim.token for job in self._hand.drop(feed)}
-        on_the_loop = {task: claim.token for task, claim in self._tasks.items() if claim.token in lost}
-        self._hand.adrift |= lost - set(on_the_loop.values())
-        for task in on_the_loop:
+    def _lease_lost(self, feed: Feed, incarnation: str) -> None:
+        """A heartbeat was refused. Take a turn, which will be refused too and begins the next incarnation."""
+        if feed.incarnation == incarnation:
+            feed.wake_at = 0.0
+            self._round_due.set()
+
+    def _drop_lost_jobs(self, feed: Feed) -> None:
+        """Cancel the jobs of an incarnation that has ended. Those in threads run on, and their results are ignored."""
+        lost = {job.claim.token for job in self._inflight.drop(feed)}
+        on_loop = {task: claim.token for task, claim in self._loop_jobs.items() if claim.token in lost}
+        self._inflight.lost_in_threads |= lost - set(on_loop.values())
+        for task in on_loop:
             task.cancel("the lease was lost")
 
     def _name_of(self, task: asyncio.Task[object]) -> str:
-        claim = self._tasks.get(task)
-        running = self._hand.running.get(claim.token) if claim else None
-        return f"job {claim.id} ({running.name})" if claim and running else "a callback"
+        claim = self._loop_jobs.get(task)
+        running = self._inflight.running.get(claim.token) if claim else None
+        return f"job {claim.id} ({running.task})" if claim and running else "a callback"

@@ -19,7 +19,7 @@ from penstock.errors import ChannelError, FilesError, PenstockError
 from penstock.files.receiver import Batch
 from penstock.files.sender import Progress
 from penstock.settings import Settings
-from penstock.worker.lifeline import end_with_parent
+from penstock.worker.parent_pipe import exit_with_parent
 
 PREFIX = "penstock-logs"
 RECEIVER = "count"
@@ -75,7 +75,7 @@ class Work(msgspec.Struct, frozen=True):
 
 
 def main(role: str) -> None:
-    end_with_parent()
+    exit_with_parent()
     work = msgspec.json.decode(os.pread(0, os.fstat(0).st_size, 0), type=Work)
     try:
         with Penstock(work.address, prefix=PREFIX, settings=Settings(lease=LEASE)) as app:

@@ -14,8 +14,8 @@ import msgspec
 
 from penstock.cli.logs.child import NOT_WHOLE, TOLD, Work
 from penstock.errors import PenstockError
-from penstock.worker.lifeline import Lifeline
-from penstock.worker.processes import ending
+from penstock.worker.parent_pipe import ParentPipe
+from penstock.worker.processes import describe_exit
 
 DEATHS = 5
 """One that dies so often without any work done in between will do so again."""
@@ -41,11 +41,11 @@ class Child:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
         os.ftruncate(self._said.fileno(), 0)
-        self._lifeline = Lifeline()
-        with self._lifeline:
+        self._parent_pipe = ParentPipe()
+        with self._parent_pipe:
             self._process = subprocess.Popen(
                 (sys.executable, "-P", "-m", "penstock.cli.logs.child", self.role),
-                env={**environment, **self._lifeline.environment}, pass_fds=(self._lifeline.theirs,),
+                env={**environment, **self._parent_pipe.environment}, pass_fds=(self._parent_pipe.child_end,),
                 stdin=self._work, stdout=self._told, stderr=self._said, start_new_session=True,
             )  # fmt: skip
 
@@ -61,7 +61,7 @@ class Child:
         """
         if self.ended or (code := self._process.poll()) is None:
             return
-        self._lifeline.cut()
+        self._parent_pipe.close()
         self.ended = code in {0, NOT_WHOLE}
         if code == NOT_WHOLE:
             self.fault = self._last_line()
@@ -76,7 +76,7 @@ class Child:
         self._done = done
         if self._in_a_row > DEATHS:
             raise PenstockError(
-                f"a process that was to {self.role} {ending(code)} {DEATHS} times and did nothing in between; "
+                f"a process that was to {self.role} {describe_exit(code)} {DEATHS} times and did nothing in between; "
                 f"it said: {self._last_line() or 'nothing'}"
             )
         self._start()
@@ -90,7 +90,7 @@ class Child:
         if self._process.returncode is None:
             self._process.kill()
             self._process.wait()
-            self._lifeline.cut()
+            self._parent_pipe.close()
 
 
 @contextlib.contextmanager

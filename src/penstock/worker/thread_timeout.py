@@ -1,0 +1,113 @@
+"""The timeout of a `def` task, which runs in a thread.
+
+    waiting ──_enter──▶ running ──_leave──▶ left
+       └────────────────┴─── on expiry TimeIsUp is raised in the thread, once, at its next Python bytecode
+
+CPython can raise an exception in another thread, but only between two bytecodes: C code runs on until it returns.
+Every change of state happens under one lock, so TimeIsUp is never sent to a thread that has left the task. If it was
+sent and has not been raised when the task ends, it is withdrawn. The event loop's timers measure the time, so a
+timeout needs no extra thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+log = logging.getLogger("penstock.worker")
+
+T = TypeVar("T")
+
+
+class TimeIsUp(BaseException):
+    """Raised inside a `def` task whose timeout has expired.
+
+    A BaseException: `finally` blocks run, and `except Exception` does not catch it.
+    """
+
+
+class ThreadTimeout:
+    """The timeout of one job in a thread. It starts to count when the object is made.
+
+    `run` is called in the thread, everything else on the event loop.
+    """
+
+    def __init__(self, job: str, timeout: float, patience: float, loop: asyncio.AbstractEventLoop) -> None:
+        """If the thread is still in the task `patience` seconds after the timeout, a warning names it as `job`."""
+        self._job = job
+        self._timeout = timeout
+        self._patience = patience
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+        self._left = False
+        self._expired = False
+        self._timer = loop.call_later(timeout, self._expire)
+
+    def run(self, call: Callable[[], T]) -> T:
+        """Return what `call` returns.
+
+        Raises TimeIsUp if the timeout expired first, even if `call` caught that and returned or raised something else.
+        """
+        try:
+            try:
+                self._enter()
+                answer = call()
+            finally:
+                self._leave()
+        except TimeIsUp:
+            self._left = True  # it may have been raised inside `_leave`, before that could note it; it comes only once
+            raise
+        except BaseException as error:
+            if self._expired:
+                raise TimeIsUp from error
+            raise
+        if self._expired:
+            raise TimeIsUp
+        return answer
+
+    def _enter(self) -> None:
+        with self._lock:
+            self._thread = threading.get_ident()
+            if self._expired:
+                raise TimeIsUp
+
+    def _leave(self) -> None:
+        """After this call no TimeIsUp can be raised in the thread."""
+        with self._lock:
+            self._left = True
+            if self._expired and self._thread is not None:
+                _raise_in_thread(self._thread, None)
+
+    def _expire(self) -> None:
+        with self._lock:
+            if self._left:
+                return
+            self._expired = True
+            if self._thread is not None:
+                _raise_in_thread(self._thread, TimeIsUp)
+        self._timer = self._loop.call_later(self._patience, self._warn)
+
+    def _warn(self) -> None:
+        if self._left or self._thread is None:
+            return
+        frame = sys._current_frames().get(self._thread)
+        place = f" at {frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+        log.warning(
+            "%s is over its timeout of %g s, and its thread still runs%s: only Python code can be interrupted; "
+            "with isolate=True a timeout ends C code too", self._job, self._timeout, place,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Cancel the timer. The job is over."""
+        self._timer.cancel()
+
+
+def _raise_in_thread(thread: int, error: type[BaseException] | None) -> None:
+    """Raise `error` in the thread at its next bytecode; None withdraws one that has not been raised yet."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error) if error else None)
