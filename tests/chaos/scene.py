@@ -21,6 +21,7 @@ from tests.chaos.hatchery import Hatchery, runs
 from tests.chaos.work import QUEUE, make_app, teach_newer
 from tests.driver.proxy import Proxy
 from tests.servers import Server, eventually
+from tests.speed import Deadline
 
 _ENDS = {b"c": "completed", b"x": "cancelled", b"e": "expired", b"d": "dropped"}
 _STATES = {b"r": "ready", b"s": "scheduled", b"x": "running", b"d": "dead"}
@@ -94,10 +95,10 @@ class Scene:
 
     # --- what became of it ---
 
-    def until(self, true: Any, within: float) -> None:
-        deadline = time.monotonic() + within
-        while not true():
-            assert time.monotonic() < deadline, f"not within {within} s; {self.counts()}; {self.said()[-4000:]}"
+    def until(self, condition: Any, within: float) -> None:
+        deadline = Deadline(within)
+        while not condition():
+            assert not deadline.passed(), f"not within {within} s; {self.counts()}; {self.said()[-4000:]}"
             time.sleep(0.02)
 
     def counts(self) -> Counts:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tests.chaos.scene import Scene
+from tests.speed import scaled
 
 
 def test_jobs_of_both_releases_all_complete_while_one_replaces_the_other(tmp_path: Path):
@@ -20,6 +21,6 @@ def test_jobs_of_both_releases_all_complete_while_one_replaces_the_other(tmp_pat
             scene.until(lambda least=150 + 75 * round_: scene.counts().completed >= least, 60)
             scene.stop(pid)
         scene.drain(60)
-        assert scene.verdict(takeover=20) == []
+        assert scene.verdict(takeover=scaled(20)) == []
         assert "no task 'learn' in this worker" in scene.said()
         assert (scene.counts().completed, scene.counts().dead) == (500, 0)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from penstock.testing.history import Event, Lost, Settled, Started
 from tests.chaos.scene import Scene
+from tests.speed import scaled
 
 LEASE = 0.5
 AT_ONCE = 6
@@ -42,7 +43,7 @@ def test_who_was_frozen_beyond_its_lease_is_refused_and_its_successor_untouched(
             scene.drain(60)
         # The last to be thawed must have been told.
         time.sleep(LEASE)
-        assert scene.verdict(takeover=60) == []
+        assert scene.verdict(takeover=scaled(60)) == []
         events = scene.events()
         refused = sum(isinstance(event, Lost) for event in events)
         refused += sum(isinstance(event, Settled) and event.answer == "refused" for event in events)
@@ -71,5 +72,5 @@ def test_a_frozen_sleeper_delays_nobody_by_more_than_half_a_second(tmp_path: Pat
     for seen in delays.values():
         *most, last = sorted(seen)
         # One in eighteen is the machine's.
-        assert most[-1] < 0.5, delays
-        assert last < 2, delays
+        assert most[-1] < scaled(0.5), delays
+        assert last < scaled(2), delays

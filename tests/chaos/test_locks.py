@@ -16,6 +16,7 @@ from penstock import Penstock
 from penstock.testing import Hold, holds, lock_faults, prove, semaphore_faults
 from penstock.testing.history import read
 from tests.servers import Server, eventually
+from tests.speed import scaled
 
 CONTENDER = Path(__file__).with_name("contender.py")
 LEASE = 0.8  # the contenders'
@@ -71,7 +72,7 @@ class Fleet:
             one.send_signal(signal.SIGCONT)
             assert one.stdin is not None
             one.stdin.close()
-        return [one.wait(60) for one in self.running]
+        return [one.wait(scaled(60)) for one in self.running]
 
     def close(self) -> None:
         for one in self.running:

@@ -13,6 +13,7 @@ from penstock import Penstock
 from penstock.testing import History, message_faults
 from penstock.testing.history import Opened, Read, Sent, read
 from tests.servers import Server
+from tests.speed import Deadline
 
 SEED = int(os.environ.get("PENSTOCK_SEED", "6"))
 MESSAGES = int(os.environ.get("PENSTOCK_CHAOS_MESSAGES", "400"))
@@ -38,9 +39,9 @@ def test_killed_senders_and_readers_miss_nothing_and_all_is_freed(server: Server
         return subprocess.Popen([sys.executable, str(script), server.address, "kills", str(tmp_path), *order])
 
     running = {tuple(order): start(order) for order in orders}
-    kills, until = 0, time.monotonic() + 120
+    kills, deadline = 0, Deadline(120)
     while running:
-        assert time.monotonic() < until, f"seed {SEED}: {list(running)} did not end"
+        assert not deadline.passed(), f"seed {SEED}: {list(running)} did not end"
         time.sleep(chance.uniform(0.2, 0.9))
         for order, process in list(running.items()):
             if process.poll() is not None:

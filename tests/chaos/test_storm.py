@@ -10,6 +10,7 @@ from tests.chaos import storm
 from tests.chaos.hatchery import children
 from tests.chaos.scene import Scene
 from tests.chaos.storm import Blow
+from tests.speed import scaled
 
 LEASE = 2.0
 WORKERS = 3
@@ -119,7 +120,7 @@ def test_no_storm_loses_a_job_or_completes_one_twice(tmp_path: Path):
     with Scene(tmp_path, lease=LEASE) as scene:
         Storm(scene, seed, seconds).rage()
         counts = scene.drain(within=60 + 2 * seconds)
-        faults = scene.verdict(TAKEOVER)
+        faults = scene.verdict(scaled(TAKEOVER))
         events = scene.events()
         print(Counter(type(event).__name__ for event in events), counts)
         assert faults == []

@@ -6,6 +6,7 @@ import pytest
 
 from tests.chaos.hatchery import children
 from tests.chaos.scene import Scene
+from tests.speed import scaled
 
 SLACK = 3.0
 """Seconds for a crowded machine, on which one suspect after the other is tried."""
@@ -31,5 +32,5 @@ def test_the_jobs_of_a_killed_worker_run_again_in_time(tmp_path: Path, supervise
             scene.drain(60)
             if supervised:
                 scene.stop(pid)
-        assert scene.verdict(takeover=SLACK + (0.0 if supervised else lease)) == []
+        assert scene.verdict(takeover=scaled(SLACK) + (0.0 if supervised else lease)) == []
         assert scene.counts().lost >= 2

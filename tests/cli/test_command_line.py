@@ -11,6 +11,7 @@ from penstock import Penstock
 from penstock.cli import COMMANDS
 from penstock.cli.exits import Exit, exit_for
 from penstock.errors import BadCall, ConfigurationError, JobFailed, PenstockError, ServerRefused, ServerUnavailable
+from tests.speed import scaled
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])
@@ -67,7 +68,7 @@ def test_who_reads_no_further_is_no_reason_for_a_traceback(start, server, words)
         process = start(*words, "--limit", "1000", PENSTOCK_URL=server.address, PENSTOCK_PREFIX=app.settings.prefix)
         process.stdout.read(1)
         process.stdout.close()
-        assert process.wait(30) == Exit.FAILED
+        assert process.wait(scaled(30)) == Exit.FAILED
         assert process.stderr.read() == ""
         process.stdout = None
         app.queue("mail").dead.remove(*(letter.id for letter in app.queue("mail").dead.list(1000)))

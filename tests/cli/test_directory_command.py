@@ -4,7 +4,6 @@ import io
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from penstock import Entry, Penstock
 from penstock.cli.exits import Exit
 from penstock.terminal.names_file import LONGEST_LINE, Reject, read_names
-from tests.servers import Server
+from tests.servers import Server, eventually
 
 # --- a file of names ---
 
@@ -163,9 +162,7 @@ def test_an_import_that_was_killed_is_whole_and_run_again(server: Server, start,
     with Penstock(server.address, prefix="killed") as app:
         guild = app.directory("g")
         process = start("directory", "import", "g", "names.txt", **where)
-        deadline = time.monotonic() + 60
-        while guild.count() < 2_000 and time.monotonic() < deadline:
-            time.sleep(0.005)
+        eventually(lambda: guild.count() >= 2_000, within=60)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         count = guild.count()

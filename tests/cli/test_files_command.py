@@ -17,6 +17,7 @@ from penstock.files.bindings import ChannelInfo, ReceiverInfo
 from penstock.ops.inspect import Inspector
 from tests.command_line import Command, Run, Start
 from tests.servers import eventually
+from tests.speed import scaled
 
 LINES = [f"{number * number}" for number in range(40_000)]
 
@@ -64,7 +65,7 @@ def test_lines_are_printed_as_they_are(shop: Penstock, penstock: Command, start:
     receiving = penstock_at(shop, start, "files", "receive", "--channel", "access", "--as", "me", "--lines")
     assert receiving.stdout is not None
     assert receiving.stdout.buffer.read() == (logs / "a.log").read_bytes() + b"one\n\xfftwo\n"  # type: ignore[attr-defined]
-    assert receiving.wait(30) == Exit.OK
+    assert receiving.wait(scaled(30)) == Exit.OK
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -81,7 +82,7 @@ def test_who_reads_no_further_ends_it_and_what_was_printed_does_not_come_again(
     assert receiving.stdout is not None
     assert [receiving.stdout.readline() for _ in LINES] == [f"{line}\n" for line in LINES]
     receiving.stdout.close()
-    assert receiving.wait(30) == Exit.FAILED
+    assert receiving.wait(scaled(30)) == Exit.FAILED
     assert receiving.stderr is not None
     assert receiving.stderr.read() == ""
     receiving.stdout = None
@@ -99,7 +100,7 @@ def test_a_send_that_is_broken_off_goes_on_with_the_same_command(
     channel = shop.files("access")
     eventually(lambda: any(one.bytes > 1_000_000 for one in Inspector(shop).channels()))
     sending.send_signal(number)
-    _, told = sending.communicate(timeout=30)
+    _, told = sending.communicate(timeout=scaled(30))
     assert sending.returncode == Exit.INTERRUPTED
     assert told.splitlines()[-2:] == ["penstock: the same command goes on where it stopped", "penstock: interrupted"]
 
@@ -107,7 +108,7 @@ def test_a_send_that_is_broken_off_goes_on_with_the_same_command(
     code, out, _ = penstock(*words)
     assert code == Exit.OK
     assert "1 file had been begun before." in out
-    assert receiving.wait(30) == Exit.OK
+    assert receiving.wait(scaled(30)) == Exit.OK
     assert channel.info().peak <= 2 * 2**20
     assert Path("access/d.bin").read_bytes() == (logs / "d.bin").read_bytes()
 
@@ -118,12 +119,12 @@ def test_a_receive_that_is_broken_off_hands_its_place_on(shop: Penstock, start: 
     first = penstock_at(shop, start, *words)
     eventually(Path("access/a.log").exists)
     first.send_signal(signal.SIGINT)
-    _, told = first.communicate(timeout=30)
+    _, told = first.communicate(timeout=scaled(30))
     assert first.returncode == Exit.INTERRUPTED
     assert "goes on where it stopped" in told
     second = penstock_at(shop, start, *words)
     shop.files("access").send(logs / "b.log.gz", close=True)
-    out, _ = second.communicate(timeout=30)
+    out, _ = second.communicate(timeout=scaled(30))
     # The first may have been broken off before the server knew that it had saved one.
     assert out.splitlines()[-1] in {"1 file saved in access.", "2 files saved in access."}
 
@@ -221,7 +222,7 @@ def test_who_joined_and_had_all_leaves_nothing_to_be_told(shop: Penstock, start:
     )
     eventually(lambda: Inspector(shop).channels())
     shop.files("access").send(logs, close=True)
-    out, err = receiving.communicate(timeout=40)
+    out, err = receiving.communicate(timeout=scaled(40))
     assert (out.splitlines()[-1], err) == ("3 files saved in access.", "")
 
 
@@ -243,7 +244,7 @@ def test_who_holds_it_up_now_is_told_while_nothing_moves(shop: Penstock, start: 
     channel.receiver("bo").leave()
     with channel.receiver("ada").blocks(wait=1) as blocks:
         list(blocks)
-    assert sending.wait(30) == Exit.OK
+    assert sending.wait(scaled(30)) == Exit.OK
 
 
 def test_of_a_silent_receiver_the_way_out_is_told():

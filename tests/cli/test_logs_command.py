@@ -23,6 +23,7 @@ from penstock.errors import PenstockError
 from penstock.terminal.made_up_log import generate
 from tests.command_line import Run, Start
 from tests.servers import Server, eventually
+from tests.speed import scaled
 
 LOGS = Path(__file__).parents[3] / "shared/data/logs"
 
@@ -171,7 +172,7 @@ def test_totals_are_exact_though_processes_are_killed_and_frozen(start: Start, t
             killed.add(pid)
         os.kill(counters[0], signal.SIGKILL)
         os.kill(counters[1], signal.SIGCONT)
-        out, err = counting.communicate(timeout=60)
+        out, err = counting.communicate(timeout=scaled(60))
     finally:
         for pid in counters:  # what is frozen would not even notice that its parent has gone
             with contextlib.suppress(ProcessLookupError):
@@ -189,7 +190,7 @@ def test_an_interrupted_count_leaves_no_server(start: Start, tmp_path: Path):
     eventually(lambda: len(children(counting.pid)) == 3)
     pids = [*children(counting.pid), *servers_of(tmp_path)]
     counting.send_signal(signal.SIGTERM)
-    _, told = counting.communicate(timeout=30)
+    _, told = counting.communicate(timeout=scaled(30))
     assert (counting.returncode, told) == (Exit.INTERRUPTED, "penstock: interrupted\n")
     assert len(pids) > 3
     eventually(lambda: not any(is_alive(pid) for pid in pids))
@@ -216,7 +217,7 @@ def test_an_interrupted_count_leaves_no_process_and_no_key(start: Start, tmp_pat
         eventually(lambda: len(server.client.client_list()) > 3)
         pids = children(counting.pid)
         counting.send_signal(signal.SIGINT)
-        _, told = counting.communicate(timeout=30)
+        _, told = counting.communicate(timeout=scaled(30))
         assert (counting.returncode, told) == (Exit.INTERRUPTED, "penstock: interrupted\n")
         assert server.client.keys() == [b"{penstock-logs:files:mine}:x"]
         assert len(pids) == 3

@@ -14,6 +14,7 @@ from penstock.cli.exits import Exit
 from penstock.ops import health
 from tests.command_line import TELL
 from tests.servers import Server, eventually
+from tests.speed import scaled
 
 TASKS = (
     TELL
@@ -130,8 +131,8 @@ def test_jobs_of_a_killed_process_run_again_at_once(start, shop, begun):
     (pid,) = shop.pids(busy=True)
     began = time.monotonic()
     os.kill(pid, signal.SIGKILL)
-    assert job.result(timeout=39) != pid
-    assert time.monotonic() - began < 30  # the lease would have held it for longer
+    assert job.result(timeout=scaled(39)) != pid
+    assert time.monotonic() - began < scaled(30)  # the lease would have held it for longer
     assert job.info().deliveries == 0  # its record is gone with its end
     assert (shop.queue.count().lost, shop.queue.count().completed) == (1, 1)
 
@@ -142,15 +143,15 @@ def test_a_killer_in_a_batch_dies_alone(start, shop):
     after = shop.app.enqueue_many(shop.nap.call(0.01) for _ in range(31))
     supervisor = start("worker", "tasks:app", "--processes", "1", "-c", "16", **shop.where)
     for job in (*before, *after):
-        job.result(timeout=30)
+        job.result(timeout=scaled(30))
     with pytest.raises(JobFailed, match="killed by SIGKILL"):
-        killer.result(timeout=30)
+        killer.result(timeout=scaled(30))
     info = killer.info()
     assert (info.status, info.crashes, info.attempts) == (Status.DEAD, 3, 0)
     counts = shop.queue.count()
     assert (counts.completed, counts.dead, counts.buried, counts.retried) == (63, 1, 1, 0)
     supervisor.terminate()
-    _, told = supervisor.communicate(timeout=30)
+    _, told = supervisor.communicate(timeout=scaled(30))
     assert told.count("was killed by SIGKILL; a new one starts") == 1, "suspects are tried in processes of their own"
 
 
@@ -159,9 +160,9 @@ def test_a_task_that_ends_the_process_as_if_all_were_well_is_charged_all_the_sam
     supervisor = start("worker", "tasks:app", "--processes", "1", **shop.where)
     job = shop.leave.enqueue(code)
     with pytest.raises(JobFailed, match=f"ended with exit code {code}"):
-        job.result(timeout=30)
+        job.result(timeout=scaled(30))
     assert supervisor.poll() is None
-    assert shop.nap.enqueue(0).result(timeout=30)
+    assert shop.nap.enqueue(0).result(timeout=scaled(30))
 
 
 def test_of_two_jobs_on_two_queues_of_a_process_that_died_none_is_charged(start, shop, begun):
@@ -174,7 +175,7 @@ def test_of_two_jobs_on_two_queues_of_a_process_that_died_none_is_charged(start,
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: bystander.info().reason and job.info().reason)
     assert (bystander.info().crashes, job.info().crashes) == (0, 0)
-    assert bystander.result(timeout=30) != pid
+    assert bystander.result(timeout=scaled(30)) != pid
 
 
 def test_an_orphan_that_cannot_stop_ends_all_the_same(start, shop, begun):
@@ -193,7 +194,7 @@ def test_a_child_that_was_killed_for_not_stopping_is_no_fault_of_its_job(start, 
     job = shop.block.enqueue(60)
     eventually(begun)
     supervisor.terminate()
-    assert supervisor.wait(30) == Exit.OK
+    assert supervisor.wait(scaled(30)) == Exit.OK
     assert (job.info().status, job.info().crashes, shop.queue.count().lost) == (Status.READY, 0, 0)
 
 
@@ -214,10 +215,10 @@ def test_a_first_stop_lets_jobs_finish_and_a_second_hands_them_back(start, shop,
     short, long = shop.nap.enqueue(1.0), shop.nap.enqueue(30)
     eventually(lambda: begun(2))
     supervisor.send_signal(signal.SIGINT)
-    assert short.result(timeout=30)
+    assert short.result(timeout=scaled(30))
     assert supervisor.poll() is None
     supervisor.send_signal(signal.SIGINT)
-    assert supervisor.wait(30) == Exit.OK
+    assert supervisor.wait(scaled(30)) == Exit.OK
     assert long.status() is Status.READY
     counts = shop.queue.count()
     assert (counts.completed, counts.lost, counts.running) == (1, 0, 0)
@@ -232,7 +233,7 @@ def test_a_frozen_process_is_not_kept_alive(start, shop, begun):
     (pid,) = shop.pids(busy=True)
     os.kill(pid, signal.SIGSTOP)
     try:
-        assert job.result(timeout=30) != pid
+        assert job.result(timeout=scaled(30)) != pid
     finally:
         os.kill(pid, signal.SIGCONT)
     eventually(lambda: pid in shop.pids())  # a new incarnation
@@ -243,7 +244,7 @@ def test_a_frozen_process_is_not_kept_alive(start, shop, begun):
 def test_a_task_that_holds_the_interpreters_lock_keeps_its_lease(start, shop):
     start("worker", "tasks:app", "--processes", "1", "-c", "1", **shop.where)
     eventually(shop.pids)
-    shop.hold_the_lock.enqueue(4).result(timeout=60)
+    shop.hold_the_lock.enqueue(4).result(timeout=scaled(60))
     assert (shop.queue.count().completed, shop.queue.count().lost) == (1, 0)
 
 
@@ -317,11 +318,11 @@ def test_a_check_finds_a_worker_among_many_programs_with_long_leases(start, shop
 
 def test_a_changed_file_starts_the_worker_anew(start, shop, tmp_path: Path):
     reloader = start("worker", "tasks:app", "--reload", **shop.where)
-    first = shop.nap.enqueue(0).result(timeout=30)
+    first = shop.nap.enqueue(0).result(timeout=scaled(30))
     (tmp_path / "tasks.py").write_text("this is no Python")
     eventually(lambda: gone(first))
     (tmp_path / "tasks.py").write_text(TASKS.replace("return os.getpid()", "return -os.getpid()"))
-    second = shop.nap.enqueue(0).result(timeout=30)
+    second = shop.nap.enqueue(0).result(timeout=scaled(30))
     assert second < 0
     reloader.kill()
     eventually(lambda: gone(-second))

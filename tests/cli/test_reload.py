@@ -13,6 +13,7 @@ import pytest
 from penstock.cli import reload
 from penstock.worker.parent_pipe import ParentPipe
 from tests.servers import eventually
+from tests.speed import scaled
 
 STUBBORN = """
 import pathlib, signal, sys, time
@@ -71,7 +72,7 @@ def test_however_it_is_spelt_there_is_one_reloader(start, server, tmp_path, spel
     parent = int(Path(f"/proc/{worker}/stat").read_text().rpartition(") ")[2].split()[1])
     assert parent == reloader.pid
     reloader.terminate()
-    assert reloader.wait(30) in {0, 128 + signal.SIGTERM}  # the worker may not have got to its handlers yet
+    assert reloader.wait(scaled(30)) in {0, 128 + signal.SIGTERM}  # the worker may not have got to its handlers yet
     assert not runs(worker)
 
 
@@ -91,7 +92,7 @@ def test_a_signal_while_the_old_process_ends_starts_no_new_one(reloader, tmp_pat
     (tmp_path / "changed.py").touch()
     eventually((tmp_path / "ending").exists)
     reloader.terminate()
-    assert reloader.wait(30) == 0
+    assert reloader.wait(scaled(30)) == 0
     assert (tmp_path / "started").read_text().split() == ["x"]
 
 
@@ -108,7 +109,7 @@ def test_one_that_lost_its_parent_ends(tmp_path, early):
         eventually((tmp_path / "started").exists)
         pipe.close()
     try:
-        assert process.wait(30) in ({0, 128 + signal.SIGTERM} if early else {0})
+        assert process.wait(scaled(30)) in ({0, 128 + signal.SIGTERM} if early else {0})
     finally:
         process.kill()
         process.wait()

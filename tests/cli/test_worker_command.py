@@ -11,12 +11,12 @@ from penstock import Penstock
 from penstock.cli.exits import Exit
 from tests.command_line import TELL
 from tests.servers import Server, eventually
+from tests.speed import scaled
 
 TASKS = (
     TELL
     + """
 import asyncio, os, time
-from penstock import Penstock, Settings
 
 app = Penstock(prefix=os.environ.get("SHOP"), settings=Settings(give_up_after=0.3))
 
@@ -141,7 +141,7 @@ def test_one_signal_lets_running_jobs_finish(start, shop, where, begun, number):
     eventually(lambda: begun(2))
     later = nap.enqueue(0)
     worker.send_signal(number)
-    assert worker.wait(timeout=30) == Exit.OK
+    assert worker.wait(timeout=scaled(30)) == Exit.OK
     assert [job.result(timeout=0) for job in jobs] == ["rested", "rested"]
     assert later.status() == "ready"
 
@@ -155,7 +155,7 @@ def test_a_second_signal_hands_running_jobs_back(start, shop, where, begun):
     assert worker.stderr is not None
     assert any("stop again to hand them back now" in line for line in worker.stderr)  # two at once would be one
     worker.send_signal(signal.SIGINT)
-    _, told = worker.communicate(timeout=30)
+    _, told = worker.communicate(timeout=scaled(30))
     counts = shop.queue("raw").count()
     assert worker.returncode == Exit.OK
     assert (counts.ready, counts.running, counts.retried) == (1, 0, 0)

@@ -11,6 +11,7 @@ from penstock.jobs.queue import DeadLetters, Item, Tenant
 from penstock.messages.mailbox import Claimed
 from penstock.messages.reader import Follow, LogReader
 from tests.conftest import Apps
+from tests.speed import scaled
 
 MESSAGES = (Claimed, Chat, Reader, Follow, Chats, UserChats)
 VERBS = [
@@ -32,7 +33,7 @@ def test_blocking_code_needs_no_loop(apps: Apps):
         job = app.queue("raw").put("x")
         (item,) = app.queue("raw").claim(wait=5)
         item.complete(7)
-        assert job.result(timeout=10) == 7
+        assert job.result(timeout=scaled(10)) == 7
 
 
 @pytest.mark.parametrize(("kind", "name"), VERBS, ids=lambda part: getattr(part, "__name__", part))

@@ -30,6 +30,7 @@ from penstock.files.sender import Progress
 from tests.conftest import Apps, Do, Time, until
 from tests.driver.proxy import Proxy
 from tests.servers import Server
+from tests.speed import scaled
 
 SEEDS = int(os.environ.get("PENSTOCK_SEEDS", "2"))
 
@@ -262,14 +263,14 @@ def test_a_worker_that_was_away_for_longer_than_its_lease_counts_nothing_of_it(a
 
         def away(batch: Sequence[bytes]) -> Tally:
             held.set()
-            assert go_on.wait(30)
+            assert go_on.wait(scaled(30))
             return by_day(batch)
 
         app.files("access").send_lines(written(tmp_path, lines), receivers=["agg"])
         theirs = app.aggregate("access", receiver="agg")(away)
         slow = threading.Thread(target=theirs.run, kwargs={"share": True, "wait": 0})
         slow.start()
-        assert held.wait(30)
+        assert held.wait(scaled(30))
         clock.advance(60)
         aggregate = app.aggregate("access", receiver="agg")(by_day)
         aggregate.run(share=True, wait=0)

@@ -16,6 +16,7 @@ from penstock.demo.run import Order, Report
 from penstock.demo.tasks import RETRIES, Entry
 from penstock.terminal.made_up_log import generate
 from tests.servers import Server, eventually
+from tests.speed import scaled
 
 ELASTIC = Path(__file__).parents[3] / "shared" / "data" / "logs" / "elastic-apache-2015.log"
 
@@ -170,7 +171,7 @@ def test_an_interrupted_demo_leaves_no_key_and_no_worker(start, server: Server, 
     demo = start("demo", "--jobs", "20000", "--flood", "20000", PENSTOCK_URL=server.address)
     eventually(lambda: server.client.dbsize() > 3)
     demo.send_signal(number)
-    _, told = demo.communicate(timeout=60)
+    _, told = demo.communicate(timeout=scaled(60))
     assert demo.returncode == Exit.INTERRUPTED
     assert told.endswith("penstock: interrupted\n")
     assert server.client.keys() == []

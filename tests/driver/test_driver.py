@@ -27,6 +27,7 @@ from penstock.settings import Settings
 from tests.conftest import until
 from tests.driver.proxy import Proxy
 from tests.servers import Cluster, Server, eventually, free_port, interrupt_when
+from tests.speed import scaled
 
 QUICK = Settings(block=0.2)
 _names = itertools.count()
@@ -101,7 +102,7 @@ class Both:
     async def running(self, work: Any) -> AsyncIterator[asyncio.Task[Any]]:
         task = asyncio.create_task(self.run(work))
         yield task
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, scaled(10))
 
 
 @pytest.fixture
@@ -172,7 +173,7 @@ async def test_a_frozen_server_is_asked_again(face: str, key: str, own_server: S
     with own_server.frozen():
         task = asyncio.create_task(both.run(shown(key + "list")))
         await asyncio.sleep(0.6)
-    assert await asyncio.wait_for(task, 20) == []
+    assert await asyncio.wait_for(task, scaled(20)) == []
     await both.driver.aclose()
 
 
@@ -181,7 +182,7 @@ async def test_a_server_that_only_accepts_is_given_up(face: str, key: str, own_s
     began = time.monotonic()
     with own_server.frozen(), pytest.raises(ServerUnavailable):
         await both.run(count(key))
-    assert time.monotonic() - began < 3  # a reply is waited for longer
+    assert time.monotonic() - began < scaled(3)  # a reply is waited for longer
     await both.driver.aclose()
 
 
@@ -368,7 +369,7 @@ async def test_a_wait_ends_with_its_time(both: Both, key: str):
     began = time.monotonic()
     assert await both.run(waiting(key, 0.1)) == []
     assert await both.run(waiting(key, 0)) == []
-    assert 0.1 <= time.monotonic() - began < 5
+    assert 0.1 <= time.monotonic() - began < scaled(5)
 
 
 async def test_a_message_for_nobody_is_dropped(both: Both, key: str):
@@ -450,7 +451,7 @@ async def test_a_frozen_server_is_noticed_in_a_blocked_read(face: str, key: str,
     async with both.running(waiting(key, None)) as task:
         await until(own_server.blocked_readers)
         with own_server.frozen():
-            await asyncio.wait_for(asyncio.shield(task), 20)
+            await asyncio.wait_for(asyncio.shield(task), scaled(20))
     assert task.result() == [""]
     await both.driver.aclose()
 
@@ -481,8 +482,8 @@ async def test_closing_ends_the_readers_and_the_waits_at_once(face: str, key: st
     began = time.monotonic()
     await both.driver.aclose()
     with pytest.raises(ServerUnavailable, match="closed"):
-        await asyncio.wait_for(task, 20)
-    assert time.monotonic() - began < 5  # a blocked read takes ten
+        await asyncio.wait_for(task, scaled(20))
+    assert time.monotonic() - began < scaled(5)  # a blocked read takes ten
     assert await both.run(waiting(key, 0.05)) == []
     assert await both.run(count(key)) == 1
     await both.driver.aclose()

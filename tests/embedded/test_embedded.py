@@ -24,6 +24,7 @@ from penstock.embedded import client as embedded
 from penstock.embedded import keeper
 from penstock.embedded.client import Attachment, attach, find_home, keep, status, stop
 from penstock.errors import ConfigurationError, ServerUnavailable
+from tests.speed import Deadline, scaled
 
 SOURCE = str(Path(embedded.__file__).parents[2])
 
@@ -109,9 +110,9 @@ def lives(pid: int) -> bool:
 
 
 def eventually(what: Callable[[], bool], within: float = 30.0) -> bool:
-    deadline = time.monotonic() + within
+    deadline = Deadline(within)
     while not what():
-        if time.monotonic() > deadline:
+        if deadline.passed():
             return False
         time.sleep(0.02)
     return True
@@ -137,7 +138,7 @@ def test_a_running_server_is_joined_in_milliseconds_and_each_attach_logs_one_lin
     with attach(home) as first:
         before = time.perf_counter()
         with attach(home) as second:
-            assert time.perf_counter() - before < 3
+            assert time.perf_counter() - before < scaled(3)
             assert (second.pid, second.address) == (first.pid, first.address)
     assert [record.getMessage() for record in caplog.records] == [
         f"Started the Valkey server in {home}",
@@ -220,8 +221,8 @@ def test_a_server_that_dies_again_and_again_is_given_up_and_the_next_attach_trie
     with attach(home):
         (kept_by,) = {processes(home)[0]}
         deaths = 0
-        deadline = time.monotonic() + 60
-        while lives(kept_by) and time.monotonic() < deadline:
+        deadline = Deadline(60)
+        while lives(kept_by) and not deadline.passed():
             now = status(home)
             if now is not None and now.running:
                 with contextlib.suppress(ProcessLookupError):

@@ -25,6 +25,7 @@ from penstock import (
 from penstock.files import source
 from penstock.settings import MiB
 from tests.conftest import Do, MakeApp, Time, commands, until
+from tests.speed import scaled
 
 Gather = Callable[[Any], Any]
 
@@ -78,7 +79,7 @@ async def test_each_receiver_gets_every_byte_through_a_window_that_is_smaller(
     paths = write(tmp_path, **sent)
     sending = asyncio.create_task(do(channel.send, paths, receivers=names, close=True, limit=2 * MiB))
     await do(channel.open, names)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(scaled(60)):
         found = await asyncio.gather(*(gather(channel.receiver(name).blocks()) for name in names))
     answer = await sending
     assert [file.digest for file in answer.files] == [file_digest(path) for path in paths]
@@ -230,7 +231,7 @@ async def test_who_leaves_holds_up_nobody(channel: Channel, do: Do, gather: Gath
     assert not sending.done()
     assert await do(channel.receiver("lazy").leave)
     assert not await do(channel.receiver("lazy").leave)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(scaled(30)):
         await sending
         assert b"".join(await receiving) == path.read_bytes()
 
@@ -249,7 +250,7 @@ async def test_the_last_that_leaves_frees_all_and_the_sender_is_told(channel: Ch
     await until(lambda: channel_bytes(channel) > MiB)
     await do(channel.receiver("r").leave)
     with pytest.raises(NoReceiver):
-        await asyncio.wait_for(sending, 30)
+        await asyncio.wait_for(sending, scaled(30))
     assert (await do(channel.info)).bytes == 0
 
 
@@ -262,8 +263,8 @@ async def test_limits_change_while_a_sender_waits(channel: Channel, do: Do, gath
     assert not sending.done()
     began = time.monotonic()
     await do(channel.open, limit=4 * MiB)
-    await asyncio.wait_for(sending, 30)
-    assert time.monotonic() - began < 10
+    await asyncio.wait_for(sending, scaled(30))
+    assert time.monotonic() - began < scaled(10)
     assert (told[-1].done, told[-1].sent, told[-1].total, told[-1].slowest) == (3 * MiB, 3 * MiB, 3 * MiB, "r")
     assert (await do(channel.info)).limit == 4 * MiB
 
@@ -285,7 +286,7 @@ async def test_a_sender_that_waits_and_a_receiver_that_waits_send_nothing(
     assert sum(map(commands, nodes)) - before <= 2  # of two waiting processes, in two of ten seconds
     await do(idle.close)
     received = await gather(full.receiver("r").blocks())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(scaled(30)):
         await asyncio.gather(*waiting)
     assert b"".join(received) == path.read_bytes()
 
@@ -343,7 +344,7 @@ async def test_who_shares_and_leaves_gives_the_rest_to_another_at_once(
     first = leaves._give(StopIteration)
     leaves._left(None)
     await do(leaves.settle)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(scaled(30)):
         rest = await gather(channel.receiver("r").blocks(share=True))
     assert joined(sorted([first, *rest], key=lambda block: block.offset)) == {"a": path.read_bytes()}
 

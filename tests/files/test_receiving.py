@@ -32,6 +32,7 @@ from tests.chaos.hatchery import ROOT
 from tests.conftest import Do, Time, commands
 from tests.files.stepping import sending
 from tests.servers import Server, eventually
+from tests.speed import scaled
 
 NAMES = [
     "../x",
@@ -360,7 +361,7 @@ async def test_files_of_several_senders_come_between_each_other_and_none_waits_f
     found: dict[bytes, list[int]] = {}
     stream = channel.receiver("r").lines()
     reading = asyncio.create_task(gather(face, stream))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(scaled(60)):
         await asyncio.gather(*sends)
         await do(channel.close)
         for line in await reading:
@@ -376,7 +377,7 @@ async def test_a_line_that_is_longer_than_the_window_passes_through_it(
     path.write_bytes(b"x" * (5 * MiB) + b"\nnext\n")
     await do(channel.open, ["r"], limit=2 * MiB)
     sent = asyncio.create_task(do(channel.send, path, close=True))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(scaled(60)):
         lines = await gather(face, channel.receiver("r").lines(longest=4 * MiB))
         await sent
     assert [(len(line), type(line).__name__) for line in lines] == [(4 * MiB, "CutLine"), (4, "bytes")]
@@ -393,7 +394,7 @@ async def test_a_loop_that_waits_for_a_time_ends_and_another_goes_on(
     for wanted in ([b"1", b"2"], []):
         began = time.monotonic()
         assert await gather(face, channel.receiver("r").lines(wait=wait)) == wanted
-        assert time.monotonic() - began < wait + 5
+        assert time.monotonic() - began < scaled(wait + 5)
 
 
 @pytest.mark.parametrize("left", ["with", "with, by an error", "break"])
@@ -512,9 +513,9 @@ async def test_a_second_process_waits_and_goes_on_where_the_first_has_left(
     assert not waiting.done()
     began = time.monotonic()
     await do(first.settle)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(scaled(30)):
         rest = await waiting
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < scaled(5)
     assert b"".join(got[:2] + rest) == path.read_bytes()
 
 
@@ -600,7 +601,7 @@ async def test_a_cancelled_send_goes_on_when_it_is_called_again(channel: Channel
     path.write_bytes(os.urandom(3 * MiB))
     waiting = asyncio.create_task(channel.send.aio(path, receivers=["r"], limit=2 * MiB))
     info: Any = None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(scaled(30)):
         while info is None or info.bytes < MiB:
             await asyncio.sleep(0.05)
             try:
@@ -669,7 +670,7 @@ def test_killed_inside_a_file_its_stand_by_goes_on_there_at_once_and_one_that_wa
         one.send_signal(signal.SIGKILL)
         one.wait()
         eventually(lambda: pulled(16))
-        assert time.monotonic() - began < 30  # and no lease of a minute
+        assert time.monotonic() - began < scaled(30)  # and no lease of a minute
         assert not (out / "big").exists()
         two.send_signal(signal.SIGSTOP)
         three = receive(60)

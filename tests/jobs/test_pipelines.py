@@ -12,6 +12,7 @@ import valkey.asyncio
 
 from penstock import BadCall, PayloadTooLarge, Penstock, Queue
 from tests.conftest import Do, MakeApp, until
+from tests.speed import scaled
 
 
 @pytest.fixture
@@ -143,5 +144,5 @@ async def test_a_put_in_a_pipeline_wakes_who_waits(queue: Queue, do: Do, client:
     pipe = client.pipeline()
     queue.put_in(pipe, "x")
     await execute(pipe, face)
-    (item,) = await asyncio.wait_for(waiting, 1)
+    (item,) = await asyncio.wait_for(waiting, scaled(1))
     await do(item.complete)

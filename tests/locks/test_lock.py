@@ -15,6 +15,7 @@ from penstock.core.renewal import now, valid_until
 from tests.conftest import Apps, Do, MakeApp, commands, until
 from tests.driver.proxy import Proxy
 from tests.servers import Server, interrupt_when
+from tests.speed import Deadline, scaled
 
 _numbers = itertools.count(1)
 
@@ -36,9 +37,9 @@ def no_lock_is_left(raw: Any, name: str):
 
 
 async def waiting(leased: Lock | Semaphore, n: int = 1) -> None:
-    deadline = time.monotonic() + 30
+    deadline = Deadline(30)
     while (await leased.info.aio()).waiting != n:
-        assert time.monotonic() < deadline, "nobody joined the line"
+        assert not deadline.passed(), "nobody joined the line"
         await asyncio.sleep(0.005)
 
 
@@ -207,7 +208,7 @@ async def test_who_waits_gets_it_with_the_release(app: Penstock, do: Do, name: s
     began = time.monotonic()
     await do(held.release)
     got = await second
-    assert time.monotonic() - began < 1.8  # untold it would look after two seconds
+    assert time.monotonic() - began < scaled(1.8)  # untold it would look after two seconds
     assert got.fence > held.fence
     got.check()
     await do(got.release)
@@ -218,7 +219,7 @@ async def test_a_wait_ends_when_its_time_is_over_and_leaves_no_place(app: Pensto
     began = time.monotonic()
     with pytest.raises(LockTimeout, match=r"within 0\.2 s"):
         await do(app.lock(name, lease=10, wait=0.2).acquire)
-    assert 0.2 <= time.monotonic() - began < 3
+    assert 0.2 <= time.monotonic() - began < scaled(3)
     assert (await app.lock(name, lease=1).info.aio()).waiting == 0
     await do(held.release)
 
@@ -250,7 +251,7 @@ async def test_a_newcomer_overtakes_nobody_though_the_lock_is_free(app: Penstock
     raw.delete(name)
     with pytest.raises(LockTimeout):
         await do(app.lock(name, lease=10, wait=0).acquire)
-    got = await asyncio.wait_for(second, 1.8)  # the newcomer has handed it over
+    got = await asyncio.wait_for(second, scaled(1.8))  # the newcomer has handed it over
     with pytest.raises(LeaseLost):
         await do(held.release)
     got.check()
@@ -339,7 +340,7 @@ async def test_a_lock_whose_holder_was_dropped_is_not_renewed(app: Penstock, do:
     await do(app.lock(name, lease=0.5).acquire)
     began = time.monotonic()
     held = await do(app.lock(name, lease=10, wait=5).acquire)
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < scaled(4)
     await do(held.release)
 
 
@@ -350,7 +351,7 @@ async def test_a_loss_is_told_by_event_callback_check_and_at_the_exit(app: Penst
     def work(held: Held) -> None:
         raw.set(name, "another", px=60000)
         if face == "blocking":
-            assert held.lost.wait(5)
+            assert held.lost.wait(scaled(5))
             with pytest.raises(LeaseLost, match="the server has it no more"):
                 held.check()
 
@@ -417,7 +418,7 @@ async def test_a_lock_of_a_silent_server_is_lost_in_time(make_app: MakeApp, do: 
     with server.frozen():
         began = time.monotonic()
         await until(held.lost.is_set)
-        assert time.monotonic() - began < 3  # a reply is waited for longer
+        assert time.monotonic() - began < scaled(3)  # a reply is waited for longer
         with pytest.raises(LeaseLost, match="did not answer"):
             held.check()
     await app.aclose()
@@ -431,7 +432,7 @@ async def test_a_restarted_server_has_no_lock_and_the_owner_is_told(do: Do, star
     second = asyncio.create_task(do(app.lock("x", lease=10, wait=30).acquire))
     await waiting(app.lock("x", lease=1))
     server.restart()
-    got = await asyncio.wait_for(second, 20)
+    got = await asyncio.wait_for(second, scaled(20))
     await until(held.lost.is_set)
     await do(got.release)
     await app.aclose()
@@ -460,7 +461,7 @@ async def test_the_lock_of_a_dead_owner_passes_on_within_its_lease(app: Penstock
     began = time.monotonic()
     raw.set(name, "penstock/elsewhere/1/dead", px=1000)
     held = await do(app.lock(name, lease=10, wait=20).acquire)
-    assert 1 <= time.monotonic() - began < 4
+    assert 1 <= time.monotonic() - began < scaled(4)
     await do(held.release)
 
 
@@ -476,7 +477,7 @@ async def test_a_dead_waiter_is_passed_over(app: Penstock, do: Do, name: str, ra
     began = time.monotonic()
     await do(held.release)
     got = await second
-    assert 1.5 < time.monotonic() - began < 3.9  # twice would be four seconds
+    assert 1.5 < time.monotonic() - began < scaled(3.9)  # twice would be four seconds
     await do(got.release)
 
 
@@ -496,7 +497,7 @@ async def test_who_hands_over_has_another_look_though_none_would_come_for_long(
     await app._driver.aio.run(lock.step(lock.scripts["release"], mine))
     began = time.monotonic()
     await do((await waits).release)
-    assert time.monotonic() - began < 8  # of itself it would look after twenty seconds
+    assert time.monotonic() - began < scaled(8)  # of itself it would look after twenty seconds
 
 
 @one_place
@@ -530,7 +531,7 @@ async def test_several_are_taken_together_or_not_at_all(app: Penstock, do: Do, n
     with pytest.raises(LockTimeout):
         await do(app.lock(names[2], lease=10, wait=0).acquire)
     await do(b.release)
-    held = await asyncio.wait_for(all_, 1)
+    held = await asyncio.wait_for(all_, scaled(1))
     assert held.keys == tuple(names)
     assert held.fence > b.fence
     assert {raw.get(one) for one in names} == {held.token.encode()}
@@ -549,10 +550,10 @@ async def test_several_do_not_overtake_who_is_before_them_in_one_line(app: Penst
     await asyncio.sleep(0.05)
     assert not second.done()
     await do(of_c.release)
-    held = await asyncio.wait_for(first, 1.8)
+    held = await asyncio.wait_for(first, scaled(1.8))
     assert not second.done()
     await do(held.release)
-    await do((await asyncio.wait_for(second, 1.8)).release)
+    await do((await asyncio.wait_for(second, scaled(1.8))).release)
 
 
 @one_place
@@ -573,7 +574,7 @@ async def test_philosophers_do_not_starve(app: Penstock, name: str):
                     used[fork] -= 1
             eaten[seat] += 1
 
-    await asyncio.wait_for(asyncio.gather(*map(dine, range(5))), 60)
+    await asyncio.wait_for(asyncio.gather(*map(dine, range(5))), scaled(60))
     assert eaten == [6] * 5
 
 
@@ -699,7 +700,7 @@ async def test_another_librarys_lock_is_respected(app: Penstock, do: Do, name: s
     began = time.monotonic()
     foreign.release()  # tells nobody
     held = await waits
-    assert time.monotonic() - began < 8  # the foreign lease would have run out after ten seconds
+    assert time.monotonic() - began < scaled(8)  # the foreign lease would have run out after ten seconds
     await do(held.release)
 
 

@@ -11,6 +11,7 @@ import pytest
 from penstock import LeaseLost, Penstock, Permit, PermitTimeout, Semaphore
 from tests.conftest import Apps, Do, until
 from tests.servers import Server
+from tests.speed import Deadline, scaled
 
 one_place = pytest.mark.parametrize("place", ["valkey"])
 
@@ -27,9 +28,9 @@ Make = Callable[..., Semaphore]
 
 
 async def waiting(semaphore: Semaphore, n: int = 1) -> None:
-    deadline = time.monotonic() + 30
+    deadline = Deadline(30)
     while (await semaphore.info.aio()).waiting != n:
-        assert time.monotonic() < deadline, "nobody joined the line"
+        assert not deadline.passed(), "nobody joined the line"
         await asyncio.sleep(0.005)
 
 
@@ -117,7 +118,7 @@ async def test_one_release_serves_as_many_as_fit(sem: Make, do: Do):
         await waiting(sem(), n + 1)
     await do(three.release)
     for task in tasks[:3]:
-        await asyncio.wait_for(task, 1.8)  # untold it would look after two seconds
+        await asyncio.wait_for(task, scaled(1.8))  # untold it would look after two seconds
     await asyncio.sleep(0.05)
     assert not tasks[3].done()
     assert await held(sem()) == 3
@@ -161,7 +162,7 @@ async def test_what_can_never_be_had_is_said(sem: Make, do: Do):
     await do(sem().set_limit, 3)
     with pytest.raises(ValueError, match="permits=5, but its limit was set to 3 in the server; ask for less"):
         await waits
-    await do((await asyncio.wait_for(behind, 1.8)).release)
+    await do((await asyncio.wait_for(behind, scaled(1.8))).release)
     with pytest.raises(ValueError, match="its limit was set to 3"):
         await do(sem(5, 4).acquire)
     await do(permit.release)
@@ -173,7 +174,7 @@ async def test_permits_are_renewed_and_those_of_the_dead_are_free_after_their_le
     dead, began = sem(2, lease=1.2), time.monotonic()
     await app._driver.aio.run(dead._ask(dead.terms.request("penstock/h/1/dead", ""), 0, stay=False))
     other = await do(sem(2, wait=20).acquire)
-    assert 1.2 <= time.monotonic() - began < 4
+    assert 1.2 <= time.monotonic() - began < scaled(4)
     permit.check()
     await do(permit.release)
     await do(other.release)
@@ -221,7 +222,7 @@ async def test_a_dead_waiter_is_passed_over(sem: Make, do: Do, app: Penstock):
     began = time.monotonic()
     await do(permit.release)
     got = await waits
-    assert 1.5 < time.monotonic() - began < 3.9  # twice would be four seconds
+    assert 1.5 < time.monotonic() - began < scaled(3.9)  # twice would be four seconds
     await do(got.release)
 
 
@@ -278,7 +279,7 @@ async def test_a_hundred_and_more_are_served_by_one_change_of_the_limit(sem: Mak
     tasks = [asyncio.create_task(sem(300).acquire.aio()) for _ in range(250)]
     await waiting(sem(), 250)
     await sem().set_limit.aio(300)
-    permits = await asyncio.wait_for(asyncio.gather(*tasks), 10)
+    permits = await asyncio.wait_for(asyncio.gather(*tasks), scaled(10))
     assert await held(sem()) == 251
     await asyncio.gather(*(permit.release.aio() for permit in (first, *permits)))
     await sem().set_limit.aio(None)

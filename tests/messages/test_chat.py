@@ -9,6 +9,7 @@ import pytest
 
 from penstock import BadCall, Chat, ChatExists, ChatGone, ConfigurationError, Keep, NotAMember, Penstock
 from tests.conftest import Do, MakeApp, until
+from tests.speed import scaled
 
 STRANGE = ["ops", "名前 😀", "a}b{c%7D", "x" * 500, "\n\t ", "*", "{}", "a:b:c"]
 
@@ -320,7 +321,7 @@ async def test_hundreds_who_wait_are_all_woken_though_one_send_wakes_a_hundred(a
     await until(lambda: True)
     await asyncio.sleep(1)
     await chat.send.aio("cy", "x")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(scaled(30)):
         assert all(numbers(mail) == [1] for mail in await asyncio.gather(*waiting))
 
 

@@ -11,6 +11,7 @@ from penstock.jobs.job import Status
 from penstock.ops.inspect import DirectoryView, Inspector
 from penstock.settings import WorkerSettings
 from penstock.worker.worker import Worker
+from tests.speed import scaled
 
 
 @pytest.fixture(params=["blocking", "aio"])
@@ -201,7 +202,7 @@ async def test_ids_that_are_no_text_hold_up_nobody(do, app, look, raw, verb, mon
     await bury(do, app.queue("mail"), 3)
     key = app.queue("mail").bindings.keys.base + "dead"
     raw.zadd(key, {b"\xff%d" % n: 1 for n in range(5)})
-    with anyio.fail_after(10):
+    with anyio.fail_after(scaled(10)):
         assert await do(getattr(look, verb), "mail") == 3
     assert raw.exists(key) == 0
 
@@ -211,7 +212,7 @@ async def test_ids_that_are_no_text_hold_up_nobody(do, app, look, raw, verb, mon
 async def test_what_does_not_go_is_tried_once(do, app, look, monkeypatch):
     await bury(do, app.queue("mail"), 3)
     monkeypatch.setattr(QueueBindings, "exhume", lambda self, keys: self.requeue([]))
-    with anyio.fail_after(10):
+    with anyio.fail_after(scaled(10)):
         assert await do(look.remove_all, "mail") == 0
 
 

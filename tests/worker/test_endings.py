@@ -10,6 +10,7 @@ import pytest
 
 from penstock import DeadLetter, Drop, JobCancelled, JobFailed, Penstock, Retry, RetryLater, Status
 from tests.conftest import MakeApp, Time
+from tests.speed import scaled
 from tests.worker.work import at_work, burst
 
 KINDS = pytest.mark.parametrize("kind", ["async def", "def"])
@@ -186,7 +187,7 @@ async def test_a_failed_job_is_retried_as_often_as_its_policy_says(app: Penstock
 
     job = await task_of(app, kind, body, retry=Retry(2, base=0.01)).enqueue.aio()
     async with at_work(app):
-        assert await job.result.aio(20) == 3
+        assert await job.result.aio(scaled(20)) == 3
     assert (await app.queue("q").count.aio()).retried == 2
 
 
@@ -353,7 +354,7 @@ async def test_a_task_that_runs_too_long_is_stopped(app: Penstock):
     job = await slow.enqueue.aio()
     async with at_work(app):
         with pytest.raises(JobFailed, match=r"ran longer than its timeout of 0\.1 s"):
-            await job.result.aio(20)
+            await job.result.aio(scaled(20))
     assert stopped.is_set()
 
 

@@ -26,6 +26,7 @@ from penstock.worker.isolation import Isolation
 from penstock.worker.worker import Worker
 from tests.conftest import until
 from tests.servers import Server, eventually
+from tests.speed import scaled
 from tests.worker import isolated
 from tests.worker.work import at_work, burst
 
@@ -69,7 +70,7 @@ def do(isolation: Isolation) -> Do:
 
     async def run(task: Any, *args: Any) -> Settlement:
         run = run_of(task, *args)
-        settlement = await asyncio.wait_for(isolation.run(run), 20)
+        settlement = await asyncio.wait_for(isolation.run(run), scaled(20))
         assert settlement.token == run.claim.token
         return settlement
 
@@ -173,7 +174,7 @@ async def test_logging_is_set_up_as_the_worker_was_told(capfd: pytest.CaptureFix
 async def test_a_timeout_ends_a_loop_in_c(do: Do, tmp_path: Path):
     began = time.monotonic()
     settlement = await do(isolated.spin_in_c, str(tmp_path / "pid"))
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < scaled(15)
     assert (settlement.ending, reason(settlement)) == ("bury", "TimeoutError: ran longer than its timeout of 0.3 s")
     assert not is_alive(int((tmp_path / "pid").read_text()))
 

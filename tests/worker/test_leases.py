@@ -10,6 +10,7 @@ import pytest
 
 from penstock import Job, Penstock, Status
 from tests.conftest import MakeApp, Time, until
+from tests.speed import Deadline, scaled
 from tests.worker.work import at_work
 
 
@@ -19,9 +20,9 @@ def app(make_app: MakeApp) -> Penstock:
 
 
 async def running(job: Job[Any]) -> None:
-    end = time.monotonic() + 30
+    deadline = Deadline(30)
     while await job.status.aio() is not Status.RUNNING:
-        assert time.monotonic() < end, await job.status.aio()
+        assert not deadline.passed(), await job.status.aio()
         await asyncio.sleep(0.005)
 
 
@@ -44,7 +45,7 @@ async def test_long_jobs_keep_their_lease(app: Penstock):
     async with at_work(app):
         jobs = [await task.enqueue.aio() for task in (in_a_thread, on_the_loop, blocking)]
         for job in jobs:
-            await job.result.aio(30)
+            await job.result.aio(scaled(30))
     counts = await app.queue("q").count.aio()
     assert (counts.lost, counts.completed) == (0, 3)
 
@@ -56,7 +57,7 @@ async def test_a_task_that_blocks_the_loop_is_named_in_a_warning(app: Penstock, 
 
     async with at_work(app, blocked_warning=0.2):
         job = await greedy.enqueue.aio()
-        await job.result.aio(5)
+        await job.result.aio(scaled(5))
         await until(lambda: "the event loop runs again" in caplog.text)
     (warning,) = [one.getMessage() for one in caplog.records if "blocks the event loop" in one.getMessage()]
     assert f"job {job.key} (greedy) blocks the event loop for 0." in warning
@@ -90,7 +91,7 @@ async def test_a_job_that_was_taken_away_is_dropped_here_and_run_there(app: Pens
         job = await task.enqueue.aio()
         await until(lambda: runs)
         await app._driver.aio.run(queue.bindings.abandon(worker._feeds[0].incarnation))
-        assert await job.result.aio(20) == 2
+        assert await job.result.aio(scaled(20)) == 2
         assert stopped.is_set()
     assert runs[0] != runs[1]
     assert "lease lost on queue q: 1 jobs are dropped here" in caplog.text
@@ -145,9 +146,9 @@ async def test_after_a_lost_lease_the_worker_goes_on(app: Penstock, clock: Time)
             await running(job)
         clock.advance(60)
         release.set()
-        assert [await job.result.aio(5) for job in jobs] == [0, 1, 2]
+        assert [await job.result.aio(scaled(5)) for job in jobs] == [0, 1, 2]
         last = await task.enqueue.aio(7)
-        assert await last.result.aio(5) == 7
+        assert await last.result.aio(scaled(5)) == 7
     counts = await app.queue("q").count.aio()
     assert counts.completed == 4
 
@@ -163,10 +164,10 @@ async def test_a_worker_takes_over_from_one_that_died(app: Penstock):
     began = time.monotonic()
     await app.queue("q").claim.aio(2, lease=3)
     async with at_work(app):
-        assert await jobs[2].result.aio(20) == 2
+        assert await jobs[2].result.aio(scaled(20)) == 2
         assert await jobs[0].status.aio() is Status.RUNNING, "it waited for the lease of the dead one"
-        assert [await job.result.aio(20) for job in jobs[:2]] == [0, 1]
-        assert 3 <= time.monotonic() - began < 8
+        assert [await job.result.aio(scaled(20)) for job in jobs[:2]] == [0, 1]
+        assert 3 <= time.monotonic() - began < scaled(8)
     assert (await app.queue("q").count.aio()).lost == 2
 
 
@@ -177,7 +178,7 @@ async def test_no_beat_is_sent_for_a_worker_that_holds_nothing(make_app: MakeApp
     async def task() -> None: ...
 
     async with at_work(app):
-        await (await task.enqueue.aio()).result.aio(20)
+        await (await task.enqueue.aio()).result.aio(scaled(20))
         await until(lambda: raw.zcard(f"{app.queue('q').bindings.keys.base}sleepers"))
         await asyncio.sleep(0.1)
         before = raw.info("commandstats")["cmdstat_evalsha"]["calls"]

@@ -8,6 +8,7 @@ import pytest
 from penstock import Penstock
 from tests.conftest import MakeApp, until
 from tests.servers import Cluster
+from tests.speed import scaled
 from tests.worker.work import at_work
 
 
@@ -41,15 +42,15 @@ async def test_a_queue_whose_node_is_away_holds_up_no_other(app: Penstock, clust
         return "here"
 
     async with at_work(app, queues=(away, near)):
-        assert await (await there.enqueue.aio()).result.aio(20) == "there"
+        assert await (await there.enqueue.aio()).result.aio(scaled(20)) == "there"
         job = await there.enqueue.aio()
         with cluster.owner(app.queue(away).bindings.keys.base).frozen():
             began, served = time.monotonic(), 0
-            while time.monotonic() - began < 1.5:
-                assert await (await here.enqueue.aio(0.01)).result.aio(20) == "here"
+            while time.monotonic() - began < scaled(1.5):
+                assert await (await here.enqueue.aio(0.01)).result.aio(scaled(20)) == "here"
                 served += 1
         assert served >= 5
-        assert await job.result.aio(30) == "there"
+        assert await job.result.aio(scaled(30)) == "there"
 
 
 async def test_a_lease_is_kept_while_the_node_of_another_queue_is_away(app: Penstock, cluster: Cluster):
@@ -69,5 +70,5 @@ async def test_a_lease_is_kept_while_the_node_of_another_queue_is_away(app: Pens
         with cluster.owner(app.queue(away).bindings.keys.base).frozen():
             await asyncio.sleep(1.6)
         for job in jobs:
-            await job.result.aio(30)
+            await job.result.aio(scaled(30))
     assert (await app.queue(near).count.aio()).lost == 0

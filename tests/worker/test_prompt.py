@@ -11,14 +11,15 @@ from penstock import Penstock, WorkerSettings
 from penstock.worker.worker import Worker
 from tests.conftest import MakeApp, commands, until
 from tests.servers import Server
+from tests.speed import Deadline, scaled
 from tests.worker.work import at_work
 
 
 async def completed(app: Penstock, n: int) -> None:
     """Wait until `n` jobs are."""
-    end = time.monotonic() + 30
+    deadline = Deadline(30)
     while (counts := await app.queue("q").count.aio()).completed < n:
-        assert time.monotonic() < end, counts
+        assert not deadline.passed(), counts
         await asyncio.sleep(0.005)
 
 
@@ -71,7 +72,7 @@ async def test_short_jobs_are_claimed_ahead_so_that_turns_stay_large(app: Pensto
 
     await app.enqueue_many.aio(quick.call() for _ in range(3000))
     before = commands(raw)
-    await asyncio.wait_for(Worker(app, WorkerSettings(burst=True, concurrency=10)).run(), 60)
+    await asyncio.wait_for(Worker(app, WorkerSettings(burst=True, concurrency=10)).run(), scaled(60))
     assert commands(raw) - before < 3000 / 20
 
 
@@ -91,7 +92,7 @@ async def test_what_waits_behind_a_blocked_runner_is_handed_back(app: Penstock):
         await completed(app, 300)
         began = time.monotonic()
         while (counts := await queue.count.aio()).ready < 50:
-            assert time.monotonic() - began < 10, counts
+            assert time.monotonic() - began < scaled(10), counts
             await asyncio.sleep(0.01)
         assert counts.running == 1
         (item,) = await queue.claim.aio()
@@ -117,7 +118,7 @@ async def test_a_result_is_there_while_other_jobs_still_run(app: Penstock):
         waits = []
         for _ in range(10):
             job = await quick.enqueue.aio()
-            finished = await job.result.aio(20)
+            finished = await job.result.aio(scaled(20))
             waits.append(time.monotonic() - finished)
         release.set()
         assert statistics.median(waits) < 0.03 + 10 * await round_trip(app)
@@ -134,7 +135,7 @@ async def test_a_job_starts_at_once_on_an_idle_worker(app: Penstock, raw: Any):
             await idle(raw, app)
             asked = time.monotonic()
             job = await when.enqueue.aio()
-            waits.append(await job.result.aio(20) - asked)
+            waits.append(await job.result.aio(scaled(20)) - asked)
         assert statistics.median(waits) < 0.03 + 10 * await round_trip(app)
 
 
@@ -164,7 +165,7 @@ async def test_of_two_idle_workers_one_is_woken(app: Penstock, raw: Any):
             await idle(raw, app, 2)
             before = [worker._feeds[0].turns for worker in (one, other)]
             job = await nothing.enqueue.aio()
-            await job.result.aio(20)
+            await job.result.aio(scaled(20))
             after = [worker._feeds[0].turns for worker in (one, other)]
             both += all(a > b for a, b in zip(after, before, strict=True))
             await asyncio.sleep(0.1)  # the witness, who looks after 50 ms, has looked
@@ -215,6 +216,6 @@ async def test_a_busy_thread_delays_no_settlement_for_long(app: Penstock):
     async with at_work(app, concurrency=4):
         await busy.enqueue.aio()
         job = await quick.enqueue.aio()
-        finished = await job.result.aio(20)
-        assert time.monotonic() - finished < 3
+        finished = await job.result.aio(scaled(20))
+        assert time.monotonic() - finished < scaled(3)
         release.set()

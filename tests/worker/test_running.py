@@ -13,6 +13,7 @@ from penstock.jobs.bindings import Introduction, Turn
 from penstock.worker.feed import Feed
 from penstock.worker.worker import Worker
 from tests.conftest import Time, until
+from tests.speed import scaled
 from tests.worker.work import at_work, burst
 
 
@@ -199,7 +200,7 @@ async def test_a_job_may_wait_for_another_ones_result(app: Penstock):
     @app.task(queue="q")
     async def outer() -> int:
         job = await inner.enqueue.aio()
-        return 1 + await job.result.aio(20)
+        return 1 + await job.result.aio(scaled(20))
 
     job = await outer.enqueue.aio()
     await burst(app, concurrency=2)
@@ -268,7 +269,7 @@ async def test_a_paused_queue_is_not_served_until_it_is_resumed(app: Penstock):
         await asyncio.sleep(0.2)
         assert await job.status.aio() is Status.READY
         await queue.resume.aio()
-        assert await job.result.aio(10) == 1
+        assert await job.result.aio(scaled(10)) == 1
 
 
 async def test_an_expired_job_is_not_run(app: Penstock, clock: Time):
@@ -317,7 +318,7 @@ async def test_a_worker_that_is_cancelled_lets_others_have_its_jobs_at_once(app:
 
     job = await hold.enqueue.aio(1)
     run = asyncio.create_task(Worker(app).run())
-    await asyncio.wait_for(begun.wait(), 20)
+    await asyncio.wait_for(begun.wait(), scaled(20))
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run

@@ -12,6 +12,7 @@ import pytest
 from penstock import Job, Penstock, Status, WorkerSettings
 from penstock.worker.worker import Worker
 from tests.conftest import until
+from tests.speed import scaled
 
 
 class Started:
@@ -54,7 +55,7 @@ class Started:
         self.run = asyncio.create_task(self.worker.run())
 
     async def over(self, within: float = 20) -> None:
-        await asyncio.wait_for(self.run, within)
+        await asyncio.wait_for(self.run, scaled(within))
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ async def test_an_idle_worker_stops_at_once(app: Penstock, raw: Any, started: St
     began = time.monotonic()
     started.worker.stop()
     await started.over()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < scaled(5)
 
 
 async def test_a_worker_can_be_stopped_before_it_began(started: Started):
@@ -129,7 +130,7 @@ async def test_a_second_stop_hands_everything_back_now(app: Penstock, started: S
     began = time.monotonic()
     started.worker.stop()
     await started.over()
-    assert time.monotonic() - began < 10  # not the 30 s of patience
+    assert time.monotonic() - began < scaled(10)  # not the 30 s of patience
     assert await states(jobs) == [Status.READY] * 4
     await until(lambda: sorted(started.stopped) == [0, 1])
     items = await app.queue("q").claim.aio(10)
@@ -145,7 +146,7 @@ async def test_the_patience_of_a_graceful_stop_ends(app: Penstock, caplog: pytes
     began = time.monotonic()
     started.worker.stop()
     await started.over()
-    assert 0.2 <= time.monotonic() - began < 5
+    assert 0.2 <= time.monotonic() - began < scaled(5)
     assert await states(jobs) == [Status.READY] * 2
     assert "2 jobs still run, for at most 0 s; stop again to hand them back now" in caplog.text
     assert "handing back 2 jobs that still run" in caplog.text
@@ -173,9 +174,9 @@ async def test_a_stopped_worker_leaves_the_waking_to_the_others(app: Penstock, r
     started.worker.stop()
     await started.over()
     job = await started.quick.enqueue.aio(1)
-    await job.result.aio(5)  # nobody woken would look after 20 s
+    await job.result.aio(scaled(5))  # nobody woken would look after 20 s
     other.stop()
-    await asyncio.wait_for(run, 20)
+    await asyncio.wait_for(run, scaled(20))
 
 
 async def test_a_worker_that_waits_for_its_last_job_rests_meanwhile(app: Penstock):
@@ -195,5 +196,5 @@ async def test_a_worker_that_waits_for_its_last_job_rests_meanwhile(app: Penstoc
     await asyncio.sleep(0.5)
     assert time.process_time() - used < 0.25
     release.set()
-    await asyncio.wait_for(run, 20)
+    await asyncio.wait_for(run, scaled(20))
     assert [await job.status.aio() for job in rest] == [Status.READY] * 3

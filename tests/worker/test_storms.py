@@ -11,6 +11,7 @@ import pytest
 from penstock import Penstock, ServerUnavailable, Settings
 from tests.conftest import until
 from tests.servers import Server
+from tests.speed import scaled
 from tests.worker.work import at_work, burst
 
 LOGGED = ("--appendonly", "yes")
@@ -35,9 +36,9 @@ async def test_a_server_that_restarts_under_a_worker_loses_nothing(
         for at in (100, 300):
             await until(lambda at=at: len(runs) >= at)  # type: ignore[misc]
             await anyio.to_thread.run_sync(server.restart, 0.1)
-        assert [await job.result.aio(30) for job in jobs] == list(range(600))
+        assert [await job.result.aio(scaled(30)) for job in jobs] == list(range(600))
         job = await note.enqueue.aio(1000)
-        assert await job.result.aio(20) == 1000
+        assert await job.result.aio(scaled(20)) == 1000
     # What was in hand when the server went is at most run again, never counted again.
     assert runs.total() <= 601 + 2 * 40
     counts = await app.queue("q").count.aio()
@@ -66,7 +67,7 @@ async def test_a_worker_waits_for_a_server_that_is_gone_for_long(
         release.set()
         await until(lambda: "the server does not answer, trying again" in caplog.text)
         server.start()
-        assert await job.result.aio(30) == 7
+        assert await job.result.aio(scaled(30)) == 7
         assert "the server answers again" in caplog.text
     assert (await app.queue("q").count.aio()).completed == 1
     await app.aclose()
@@ -113,7 +114,7 @@ async def test_forgotten_scripts_and_lost_connections_under_load_lose_nothing(st
         for lot in range(10):
             task = note_in_a_thread if lot % 2 else note
             jobs += await app.enqueue_many.aio(task.call(n) for n in range(lot * 200, lot * 200 + 200))
-        assert [await job.result.aio(60) for job in jobs] == list(range(2000))
+        assert [await job.result.aio(scaled(60)) for job in jobs] == list(range(2000))
         wind.cancel()
         await asyncio.wait([wind])
     assert runs == Counter(range(2000))
@@ -138,7 +139,7 @@ async def test_a_frozen_server_is_waited_for(start: Callable[..., Server]):
         await until(lambda: len(runs) >= 50)
         with server.frozen():
             await asyncio.sleep(1)
-        assert [await job.result.aio(30) for job in jobs] == list(range(200))
+        assert [await job.result.aio(scaled(30)) for job in jobs] == list(range(200))
     counts = await app.queue("q").count.aio()
     assert (counts.completed, counts.waiting, counts.running) == (200, 0, 0)
     await app.aclose()
@@ -159,7 +160,7 @@ async def test_a_full_server_lets_running_work_finish(start: Callable[..., Serve
         await until(lambda: len(worker._inflight.running) == 5)
         server.client.config_set("maxmemory", 1)
         release.set()
-        assert [await job.result.aio(20) for job in jobs] == list(range(50))
+        assert [await job.result.aio(scaled(20)) for job in jobs] == list(range(50))
     server.client.config_set("maxmemory", 0)
     assert (await app.queue("q").count.aio()).completed == 50
     await app.aclose()

@@ -15,6 +15,7 @@ import pytest
 from penstock import JobFailed, Penstock, Retry, Status
 from penstock.worker.thread_timeout import ThreadTimeout, TimeIsUp, _raise_in_thread
 from tests.conftest import until
+from tests.speed import scaled
 from tests.worker.work import at_work, burst
 
 
@@ -41,7 +42,7 @@ async def test_python_code_is_ended_and_the_thread_goes_on(app: Penstock):
     next_ = await after.enqueue.aio()
     began = time.monotonic()
     await burst(app, concurrency=1)
-    assert time.monotonic() - began < 15  # of thirty
+    assert time.monotonic() - began < scaled(15)  # of thirty
     with pytest.raises(JobFailed, match=r"ran longer than its timeout of 0\.1 s") as caught:
         await job.result.aio(0)
     assert "in spin\n" in caught.value.traceback
@@ -123,7 +124,7 @@ async def test_a_task_within_its_timeout_is_not_disturbed(app: Penstock, caplog:
 
     jobs = await app.enqueue_many.aio(quick.call(n) for n in range(200))
     async with at_work(app) as worker:
-        assert [await job.result.aio(20) for job in jobs] == list(range(200))
+        assert [await job.result.aio(scaled(20)) for job in jobs] == list(range(200))
         await until(lambda: not worker._thread_timeouts)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 

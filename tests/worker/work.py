@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock import Penstock, WorkerSettings
 from penstock.worker.worker import Worker
+from tests.speed import scaled
 
 
 @contextlib.asynccontextmanager
@@ -18,11 +19,11 @@ async def at_work(app: Penstock, **settings: Any) -> AsyncIterator[Worker]:
         yield worker
     finally:
         worker.stop()
-        await asyncio.wait_for(run, 30)
+        await asyncio.wait_for(run, scaled(30))
 
 
 async def burst(app: Penstock, *, wait: float = 60, **settings: Any) -> Worker:
     """Work until nothing is ready any more; TimeoutError when that does not come about."""
     worker = Worker(app, WorkerSettings(burst=True, **settings))
-    await asyncio.wait_for(worker.run(), wait)
+    await asyncio.wait_for(worker.run(), scaled(wait))
     return worker
