@@ -22,8 +22,12 @@ def faults(nodes: Iterable[Any], prefixes: Iterable[str], *, damaged: bool) -> l
             pipe.delete(key)
         pipe.execute()
     known = {"", *prefixes}  # what is beside a lock has no prefix
-    ours = [entry for entry in found if entry.home and entry.home[0] in known]
-    told = [f"{entry.key}: a key of no app of this test" for entry in found if entry not in ours]
+    ours, told = [], []
+    for entry in found:
+        if entry.home and entry.home[0] in known:
+            ours.append(entry)
+        else:
+            told.append(f"{entry.key}: a key of no app of this test")
     told += chain.from_iterable(entry.faults() for entry in ours)
     told += [f"{entry.key}: the test left its own key" for entry in ours if entry.suffix.startswith("user:")]
     if not damaged:
