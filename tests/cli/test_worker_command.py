@@ -10,13 +10,14 @@ import pytest
 from penstock import Penstock
 from penstock.cli.exits import Exit
 from tests.command_line import TELL
-from tests.servers import Server, eventually
+from tests.servers import Server, eventually, handling
 from tests.speed import scaled
 
 TASKS = (
     TELL
     + """
 import asyncio, os, time
+from penstock import Penstock, Settings
 
 app = Penstock(prefix=os.environ.get("SHOP"), settings=Settings(give_up_after=0.3))
 
@@ -168,8 +169,21 @@ def test_a_stop_has_the_patience_it_was_given(start, shop, where, begun):
     worker = start("worker", "tasks:app", "--stop-timeout", "0.2", **where)
     eventually(begun)
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(timeout=30) == Exit.OK
+    assert worker.wait(timeout=scaled(30)) == Exit.OK
     assert shop.queue("raw").count().ready == 1
+
+
+def test_a_worker_in_the_background_of_a_script_ignores_ctrl_c_and_obeys_sigterm(start, shop, where, begun):
+    _, nap, _ = declare(shop)
+    nap.enqueue(60)
+    with handling(signal.SIG_IGN, signal.SIGINT, signal.SIGHUP):
+        worker = start("worker", "tasks:app", "-c", "2", "--stop-timeout", "0.2", **where)
+    eventually(begun)
+    worker.send_signal(signal.SIGINT)
+    worker.send_signal(signal.SIGHUP)
+    assert nap.enqueue(0).result(timeout=scaled(30)) == "rested"  # a stopping worker takes no new job
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(timeout=scaled(30)) == Exit.OK
 
 
 @pytest.mark.parametrize("style", ["plain", "json"])

@@ -540,10 +540,8 @@ async def test_a_cancelled_wait_hands_its_place_back(key: str, server: Server, s
 
 def test_an_interrupted_wait_hands_its_place_back(key: str, server: Server):
     driver = ServerDriver(server.address, QUICK)
-    interrupt = interrupt_when(lambda: server.client.llen(key) == 1)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupt_when(lambda: server.client.llen(key) == 1), pytest.raises(KeyboardInterrupt):
         driver.blocking.run(waiting_in_line(key))
-    interrupt.join()
     assert server.client.lrange(key, 0, -1) == [b"in", b"out", b"gone"]
     assert driver.blocking.run(count(key + "n")) == 1
     driver.close()

@@ -208,10 +208,8 @@ def test_an_interrupted_claim_takes_nothing_and_leaves_nothing(apps: Apps, raw: 
     with apps.make() as app:
         queue = app.queue("raw")
         queue.count()
-        interrupt = interrupt_when(lambda: sleepers(raw, queue))
-        with pytest.raises(KeyboardInterrupt):
+        with interrupt_when(lambda: sleepers(raw, queue)), pytest.raises(KeyboardInterrupt):
             queue.claim(wait=None)
-        interrupt.join()
         assert sleepers(raw, queue) == 0
         queue.put("x")
         (item,) = queue.claim()

@@ -637,10 +637,8 @@ async def test_a_release_that_is_cancelled_is_done(app: Penstock, name: str):
 def test_an_interrupted_wait_leaves_nothing(apps: Apps, raw: Any, name: str):
     with apps.make() as app:
         held = app.lock(name, lease=10).acquire()
-        interrupt = interrupt_when(lambda: app.lock(name, lease=1).info().waiting)
-        with pytest.raises(KeyboardInterrupt):
+        with interrupt_when(lambda: app.lock(name, lease=1).info().waiting), pytest.raises(KeyboardInterrupt):
             app.lock(name, lease=10).acquire()
-        interrupt.join()
         assert app.lock(name, lease=1).info().waiting == 0
         held.release()
 

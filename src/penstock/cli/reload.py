@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from penstock.terminal.signals import not_ignored
 from penstock.worker.parent_pipe import ParentPipe, stop_with_parent
 
 log = logging.getLogger("penstock.reload")
@@ -40,7 +41,7 @@ class _Reloader:
         self._process: asyncio.subprocess.Process | None = None
 
     async def run(self) -> int:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in not_ignored(signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
         stop_with_parent(partial(self._stop, signal.SIGTERM), 3 * PATIENCE)
         while True:

@@ -22,6 +22,7 @@ from penstock.config import Configuration
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.ops import health
 from penstock.settings import WorkerSettings
+from penstock.terminal.signals import not_ignored
 from penstock.worker.forkserver import loop_factory
 from penstock.worker.logs import LogFormat, LogLevel, start_logging
 from penstock.worker.parent_pipe import stop_with_parent
@@ -174,7 +175,7 @@ class _Command:
     def _listen(self, stop: Callable[[], None], *signals: signal.Signals) -> None:
         """To these signals, and for the end of the process that started this one and watches over it."""
         loop = asyncio.get_running_loop()
-        for number in signals:
+        for number in not_ignored(*signals):
             loop.add_signal_handler(number, stop)
 
         def orphaned() -> None:

@@ -29,6 +29,7 @@ from penstock.jobs.task import Call
 from penstock.ops.raw_client import delete_keys, raw_client
 from penstock.settings import Settings
 from penstock.terminal.made_up_log import generate
+from penstock.terminal.signals import not_ignored
 from penstock.testing.server import given_or_temporary_server
 from penstock.worker.parent_pipe import ParentPipe
 
@@ -182,7 +183,7 @@ class _Run:
         began = time.monotonic()
         main = asyncio.current_task()
         assert main is not None
-        for signum in (signal.SIGTERM, signal.SIGHUP):
+        for signum in not_ignored(signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(signum, main.cancel)
         async with Penstock(self._address, prefix=PREFIX, settings=Settings(give_up_after=2)) as app:
             tasks = make_tasks(app, self._queue)

@@ -10,14 +10,23 @@ from types import FrameType
 from typing import Any
 
 
+def not_ignored(*numbers: signal.Signals) -> list[signal.Signals]:
+    """Those of the signals that this process does not ignore; SIGTERM always.
+
+    `nohup` starts a program with SIGHUP ignored, a shell script starts what runs in its background with SIGINT ignored:
+    a closed terminal, or a Ctrl-C meant for the script, shall not end it. A handler of ours would undo that.
+    """
+    return [number for number in numbers if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN]
+
+
 @contextlib.contextmanager
 def interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
-    """These signals end it as Ctrl-C does."""
+    """These signals raise KeyboardInterrupt, as Ctrl-C does. One that was ignored before stays ignored."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    with _handled(interrupt, *numbers):
+    with _handled(interrupt, *not_ignored(*numbers)):
         yield
 
 
