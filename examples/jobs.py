@@ -2,8 +2,7 @@
 
 import asyncio
 
-from penstock import JobFailed, Penstock, Retry, WorkerSettings
-from penstock.worker.worker import Worker
+from penstock import JobFailed, Penstock, Retry, Worker, WorkerSettings
 
 app = Penstock(prefix="example")
 

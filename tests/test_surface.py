@@ -25,6 +25,10 @@ DOCUMENTED = [
     "RetryLater",
     "LeaseLost",
     "PenstockError",
+    "Worker",
+    "Worker.run",
+    "Worker.stop",
+    "WorkerSettings",
 ]
 
 # A program that only enqueues, or asks the command line for help, pays for none of these.

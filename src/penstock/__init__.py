@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from penstock.messages.message import Gap, Keep, Mail, Message
     from penstock.messages.reader import Follow
     from penstock.settings import Settings, WorkerSettings
+    from penstock.worker.worker import Worker
 else:
     from importlib import import_module
 
@@ -129,6 +130,7 @@ else:
         "settings": "Settings WorkerSettings",
         "jobs.definition": "Options",
         "jobs.retry": "Drop Retry RetryLater",
+        "worker.worker": "Worker",
     }
     _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
@@ -244,6 +246,7 @@ __all__ = [
     "TransactionRefused",
     "UnknownTask",
     "UserChats",
+    "Worker",
     "WorkerInfo",
     "WorkerSettings",
     "Writing",

@@ -18,12 +18,11 @@ from typing import Any
 
 import pytest
 
-from penstock import ConfigurationError, JobFailed, Penstock, Status, Task, WorkerSettings
+from penstock import ConfigurationError, JobFailed, Penstock, Status, Task, Worker, WorkerSettings
 from penstock.jobs.bindings import Claim, Settlement
 from penstock.jobs.record import CALL, Record, draft
 from penstock.worker.execution import Execution, JobRun
 from penstock.worker.isolation import Isolation
-from penstock.worker.worker import Worker
 from tests.conftest import until
 from tests.servers import Server, eventually
 from tests.speed import scaled
@@ -464,8 +463,7 @@ async def test_a_lost_lease_kills_its_isolated_jobs(app: Penstock, raw: Any, tmp
 
 PROGRAM = """
 import asyncio, os, sys
-from penstock import Penstock, WorkerSettings
-from penstock.worker.worker import Worker
+from penstock import Penstock, Worker, WorkerSettings
 
 app = Penstock(os.environ["URL"], prefix=os.environ["PREFIX"])
 

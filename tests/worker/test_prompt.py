@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from penstock import Penstock, WorkerSettings
-from penstock.worker.worker import Worker
+from penstock import Penstock, Worker, WorkerSettings
 from tests.conftest import MakeApp, commands, until
 from tests.servers import Server
 from tests.speed import Deadline, scaled

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock import ConfigurationError, Penstock, Status, WorkerSettings
+from penstock import ConfigurationError, Penstock, Status, Worker, WorkerSettings
 from penstock.jobs.bindings import Introduction, Turn
 from penstock.worker.feed import Feed
-from penstock.worker.worker import Worker
 from tests.conftest import Time, until
 from tests.speed import scaled
 from tests.worker.work import at_work, burst

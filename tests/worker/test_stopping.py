@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Job, Penstock, Status, WorkerSettings
-from penstock.worker.worker import Worker
+from penstock import Job, Penstock, Status, Worker, WorkerSettings
 from tests.conftest import until
 from tests.speed import scaled
 

@@ -5,8 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from penstock import Penstock, WorkerSettings
-from penstock.worker.worker import Worker
+from penstock import Penstock, Worker, WorkerSettings
 from tests.speed import scaled
 
 
