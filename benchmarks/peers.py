@@ -1,11 +1,11 @@
-"""This library and its peers on the same work, one after the other, on one server in one run.
+"""Penstock and its peers on the same work, one library after another, on one server in one run.
 
-    pip install 'dramatiq[redis]' huey saq typing_extensions arq rq     # those that are not there are left out
+    pip install 'dramatiq[redis]' huey saq typing_extensions arq rq     # libraries that are not installed are skipped
     python benchmarks/peers.py --pin same [--jobs 20000] [--rounds 3] [penstock dramatiq …]
 
-Each library in its turn, on an empty server: one process puts in no-op jobs, one after the other; then one worker
-process is started and drains them. Seconds and CPU of the drain are those from the first job to the last, as the
-worker process itself sees them; those of the server include the worker's start. Medians of the rounds.
+Each library gets an empty server. One process enqueues no-op jobs, one after another; then one worker process starts
+and drains them. Seconds and CPU of the drain count from the first job to the last, as the worker process measures them.
+The server's CPU includes the worker's start. The table shows medians of the rounds.
 """
 
 import argparse
@@ -42,41 +42,43 @@ COLUMNS = {
 
 
 def main():
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("peers", nargs="*", metavar="peer", help=", ".join(PEERS))
-    words.add_argument("--pin", choices=("same", "split", "free"), default="free")
-    words.add_argument("--jobs", type=int, default=20_000)
-    words.add_argument("--rounds", type=int, default=3)
-    words.add_argument("--json", action="store_true")
-    words.add_argument("--produce", help=argparse.SUPPRESS)
-    asked = words.parse_args()
-    if asked.produce:
-        produce(asked.produce, asked.jobs)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("peers", nargs="*", metavar="peer", help=", ".join(PEERS))
+    parser.add_argument("--pin", choices=("same", "split", "free"), default="free")
+    parser.add_argument("--jobs", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--produce", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.produce:
+        produce(options.produce, options.jobs)
         return
-    if unknown := set(asked.peers) - set(PEERS):
-        words.error(f"no peer {', '.join(unknown)}: there are {', '.join(PEERS)}")
-    chosen = [name for name in asked.peers or PEERS if find_spec(name)]
+    if unknown := set(options.peers) - set(PEERS):
+        parser.error(f"no peer {', '.join(unknown)}: there are {', '.join(PEERS)}")
+    chosen = [name for name in options.peers or PEERS if find_spec(name)]
     rows = {name: [] for name in chosen}
     with (
         TemporaryServer() as own,
-        placed(asked.pin, own),
+        placed(options.pin, own),
         Penstock(own.address) as app,
         raw_client(app) as server,
     ):
         url = open_a_port(server)
-        for _ in range(asked.rounds):  # round by round, so that a busy minute of the machine hits all of them
+        for _ in range(options.rounds):  # round by round, so that a busy minute of the machine affects every library
             for name in chosen:
                 server.flushall()
-                rows[name].append(measure(name, asked.jobs, url, server))
-    middle = {name: {key: median(run[key] for run in runs) for key in COLUMNS} for name, runs in rows.items()}
-    if asked.json:
-        print(json.dumps({"pin": asked.pin, "jobs": asked.jobs, "rounds": asked.rounds, "peers": middle}, indent=2))
+                rows[name].append(measure(name, options.jobs, url, server))
+    medians = {name: {key: median(run[key] for run in runs) for key in COLUMNS} for name, runs in rows.items()}
+    if options.json:
+        print(
+            json.dumps({"pin": options.pin, "jobs": options.jobs, "rounds": options.rounds, "peers": medians}, indent=2)
+        )
     else:
-        show(middle, asked)
+        show(medians, options)
 
 
 def open_a_port(server):
-    """All of them over the loopback: not all can use a unix socket. No append-only file: it is the same for all."""
+    """Every library connects over the loopback, because some cannot use a unix socket. There is no append-only file."""
     server.config_set("appendonly", "no")
     server.config_set("bind", "127.0.0.1")
     port = free_port()
@@ -100,19 +102,19 @@ def measure(name, jobs, url, server):
         jobs = round(jobs * getattr(work, "SHARE", 1))
         environment |= {"PEERS_JOBS": str(jobs), **getattr(work, "ENVIRONMENT", {})}
         memory, spent = server.info("memory")["used_memory"], server_cpu(server)
-        put = json.loads(subprocess.check_output(
+        produced = json.loads(subprocess.check_output(
             [sys.executable, __file__, "--produce", name, "--jobs", str(jobs)], env=environment, cwd=HERE,
         ))  # fmt: skip
-        put_spent = server_cpu(server) - spent
+        enqueue_cpu = server_cpu(server) - spent
         held = server.info("memory")["used_memory"] - memory
         spent = server_cpu(server)
         drained = drain(name, work.COMMAND, done, environment)
         return {
-            "enqueue_per_s": jobs / put["seconds"],
+            "enqueue_per_s": jobs / produced["seconds"],
             "drain_per_s": jobs / drained["seconds"],
-            "producer_cpu": put["cpu"] / jobs * 1e4,
+            "producer_cpu": produced["cpu"] / jobs * 1e4,
             "worker_cpu": drained["cpu"] / jobs * 1e4,
-            "server_cpu_enqueue": put_spent / jobs * 1e4,
+            "server_cpu_enqueue": enqueue_cpu / jobs * 1e4,
             "server_cpu_drain": (server_cpu(server) - spent) / jobs * 1e4,
             "bytes_per_job": held / jobs,
         }
@@ -120,17 +122,17 @@ def measure(name, jobs, url, server):
 
 def drain(name, command, done, environment):
     """Start the worker and wait until it has done all jobs."""
-    words = [str(Path(sys.executable).with_name(command[0])), *command[1:]]
+    arguments = [str(Path(sys.executable).with_name(command[0])), *command[1:]]
     if command[0] == "penstock":
-        words = [sys.executable, "-m", *command]
-    with tempfile.TemporaryFile() as said:
-        worker = subprocess.Popen(words, cwd=HERE, env=environment, stdout=said, stderr=said)
+        arguments = [sys.executable, "-m", *command]
+    with tempfile.TemporaryFile() as output:
+        worker = subprocess.Popen(arguments, cwd=HERE, env=environment, stdout=output, stderr=output)
         try:
             until = time.monotonic() + PATIENCE
             while not done.exists():
                 if worker.poll() is not None or time.monotonic() > until:
-                    said.seek(0)
-                    raise PenstockError(f"the worker of {name} did not do its jobs: {said.read().decode()[-500:]}")
+                    output.seek(0)
+                    raise PenstockError(f"the worker of {name} did not do its jobs: {output.read().decode()[-500:]}")
                 time.sleep(0.05)
             time.sleep(0.2)  # the last acknowledgements
         finally:
@@ -144,7 +146,7 @@ def drain(name, command, done, environment):
 
 
 def produce(name, jobs):
-    """In a process of its own: put the jobs in, and tell what that took."""
+    """Runs in a process of its own: enqueue the jobs and print seconds and CPU."""
     work = import_module(f"work.on_{name}")
     getattr(work, "connect", lambda: None)()
     began = time.perf_counter(), time.process_time()
@@ -153,16 +155,18 @@ def produce(name, jobs):
 
 
 def server_cpu(server):
-    told = server.info("cpu")
-    return told["used_cpu_user"] + told["used_cpu_sys"]
+    cpu = server.info("cpu")
+    return cpu["used_cpu_user"] + cpu["used_cpu_sys"]
 
 
 def path():
     return os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def show(rows, asked):
-    print(f"pin {asked.pin}, {asked.rounds} rounds, load {os.getloadavg()[0]:.1f}; CPU is seconds per 10,000 jobs\n")
+def show(rows, options):
+    print(
+        f"pin {options.pin}, {options.rounds} rounds, load {os.getloadavg()[0]:.1f}; CPU is seconds per 10,000 jobs\n"
+    )
     print("| peer |", " | ".join(COLUMNS.values()), "|")
     print("|---|" + "---|" * len(COLUMNS))
     for name, row in rows.items():

@@ -1,4 +1,4 @@
-"""Contacts of a user and the directory of a group, completed as somebody types."""
+"""Contacts of a user and the directory of a group, completed while a user types."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Files: one sends, one saves them, one counts their lines as they come, through a window of two megabytes."""
+"""One thread sends files, another saves them, a third counts their lines, all through a window of two megabytes."""
 
 import tempfile
 from collections import Counter
@@ -27,13 +27,13 @@ def main(folder: Path) -> None:
     write_logs(sent)
     channel = app.files("access")
     channel.open(["by_status", "archive"], limit=2 << 20)
-    others = [Thread(target=lambda: channel.send_lines(sent, close=True)), Thread(target=by_status.run)]
-    for other in others:
-        other.start()
+    threads = [Thread(target=lambda: channel.send_lines(sent, close=True)), Thread(target=by_status.run)]
+    for thread in threads:
+        thread.start()
     for file in channel.receiver("archive").save(saved):
         print(f"saved {file.name}, {file.size:,} bytes: {file.path.read_bytes() == (sent / file.name).read_bytes()}")
-    for other in others:
-        other.join()
+    for thread in threads:
+        thread.join()
 
     totals = by_status.totals()
     print(f"{totals.lines:,} lines, {totals.counted:,} counted: {by_status.top('status')}")

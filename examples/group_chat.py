@@ -1,7 +1,7 @@
-"""A group chat in a terminal: three talk, one goes offline, and finds everything when it comes back.
+"""A group chat in a terminal: three members talk, one goes offline and finds everything when it returns.
 
-python group_chat.py            the three of them, in one program
-python group_chat.py ada        yourself, in a terminal of your own; others may do the same. An empty line ends it
+python group_chat.py            all three members, in one program
+python group_chat.py ada        one member, in a terminal of its own; start as many as you like. An empty line ends it
 """
 
 import asyncio
@@ -12,20 +12,20 @@ from penstock import Chat, ChatExists, Penstock
 app = Penstock(prefix="example")
 
 
-async def listen(chat: Chat, me: str, upto: int | None = None) -> None:
-    """Print what was said; what I am shown is acknowledged, so I never see it twice."""
-    async with chat.follow(me) as messages:
+async def listen(chat: Chat, member: str, upto: int | None = None) -> None:
+    """Print messages. Each printed message is acknowledged, so it is never printed twice."""
+    async with chat.follow(member) as messages:
         async for message in messages:
             if message.missed:
-                print(f"[{me}] {message.missed} messages were let go of before I came")
-            print(f"[{me}] {message.id}. {message.sender}: {message.body}")
+                print(f"[{member}] {message.missed} messages were dropped before I came")
+            print(f"[{member}] {message.id}. {message.sender}: {message.body}")
             if message.id == upto:
                 break
 
 
-async def scene() -> None:
+async def three_members() -> None:
     chat = await app.chats.create.aio(["ada", "bo"], sender="cy", message="Shall we meet at noon?")
-    online = [asyncio.create_task(listen(chat, who, upto=4)) for who in ("ada", "cy")]
+    online = [asyncio.create_task(listen(chat, name, upto=4)) for name in ("ada", "cy")]
     await listen(chat, "bo", upto=1)
     print("[bo] goes offline")
 
@@ -38,27 +38,27 @@ async def scene() -> None:
     print(f"[bo] comes back, {await bo.unread.aio()} unread")
     await listen(chat, "bo", upto=4)
 
-    print(f"kept for anybody: {(await chat.info.aio()).bytes} bytes")
+    print(f"still stored: {(await chat.info.aio()).bytes} bytes")
     for member in await chat.members.aio():
         await chat.leave.aio(member.name)
 
 
-async def talk(me: str) -> None:
+async def talk(name: str) -> None:
     try:
-        chat = await app.chats.create.aio([me], id="example")
+        chat = await app.chats.create.aio([name], id="example")
     except ChatExists:
         chat = app.chats.get("example")
-        await chat.join.aio(me, history=20)
-    listening = asyncio.create_task(listen(chat, me))
+        await chat.join.aio(name, history=20)
+    listening = asyncio.create_task(listen(chat, name))
     while text := (await asyncio.to_thread(sys.stdin.readline)).strip():
-        await chat.send.aio(me, text)
+        await chat.send.aio(name, text)
     listening.cancel()
     await asyncio.wait([listening])
 
 
 async def main() -> None:
     async with app:
-        await (talk(sys.argv[1]) if len(sys.argv) > 1 else scene())
+        await (talk(sys.argv[1]) if len(sys.argv) > 1 else three_members())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Ten threads share a counter in a file: a lock lets one at a time, and its fence keeps a late one out.
+"""Ten threads share a counter in a file: a lock admits one at a time, and its fence refuses a late writer.
 
 python examples/locks.py
 """
@@ -12,7 +12,7 @@ from penstock import Penstock
 
 
 class Counter:
-    """Keeps a number in a file, and refuses a writer whose fence is lower than that of the last."""
+    """Keeps a number in a file, and refuses a writer whose fence is lower than the last one."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -24,7 +24,7 @@ class Counter:
             raise PermissionError(f"fence {fence} comes after {self.fence}")
         self.fence = fence
         number = int(self.file.read_text())
-        time.sleep(0.001)  # here another would read the same
+        time.sleep(0.001)  # without the lock, another thread would read the same number
         self.file.write_text(str(number + 1))
 
 

@@ -1,4 +1,4 @@
-"""A mailbox: one posts, the owner reads when it is there, and two workers share another one."""
+"""Mailboxes: senders post, the owner reads when it is online, and two workers share a second mailbox."""
 
 from penstock import Keep, Penstock
 
@@ -8,12 +8,12 @@ app = Penstock(prefix="example")
 def letters() -> None:
     box = app.mailbox("user:17")
     box.post({"text": "hi"}, sender="ada")
-    for _ in range(2):  # a program that does not know whether its first try arrived
+    for _ in range(2):  # a program that does not know whether its first attempt arrived
         box.post({"text": "rent is due"}, sender="bo", id="rent:2026-11")
 
     for message in box.pull():
         print(f"{message.id}. {message.sender}: {message.body['text']}")
-    print(f"{box.unread()} unread: reading moves nothing")
+    print(f"{box.unread()} unread: reading does not move the cursor")
     box.ack(upto=box.pull()[-1])
     print(f"{box.unread()} unread: acknowledging does")
 

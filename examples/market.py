@@ -1,7 +1,7 @@
-"""A market: buyers pay sellers for their goods, many at once, and neither money nor goods are lost or made.
+"""A market: buyers pay sellers for their goods, many at the same time, and neither money nor goods are lost or created.
 
-A purchase changes four keys together. Three ways to do it: under a lock, in one guarded transaction, and by the loop
-of WATCH, read, MULTI that needs no library. The table tells purchases a second, and how often one had to look again.
+A purchase changes four keys together. The example compares three ways: a lock, one guarded transaction, and the loop of
+WATCH, read and MULTI that needs no library. The table shows purchases per second and the number of retries.
 
     python examples/market.py
 """
@@ -55,7 +55,7 @@ class Market:
         self.client.zadd(SALE, {f"item{n}/{SELLING[n % SELLERS]}": 1 + n % 7 for n in range(GOODS)})
         self.retries, self.bought = 0, {buyer: [] for buyer in BUYING}
 
-    # --- three ways to buy; each answers whether it was done ---
+    # --- three ways to buy; each returns whether the purchase succeeded ---
 
     def with_lock(self, buyer: str, listing: str, price: int) -> bool:
         item, seller = listing.split("/")
@@ -101,7 +101,7 @@ class Market:
     # --- a day on the market ---
 
     def shop(self, buyer: str, buy: Callable[[str, str, int], bool]) -> None:
-        """Until nothing is left that it can pay."""
+        """Buy until nothing affordable is left."""
         mine = self.bought[buyer]
         while found := self.client.zrange(SALE, 0, 9, withscores=True):
             name, price = random.choice(found)
@@ -111,7 +111,7 @@ class Market:
                 self.retries += 1
 
     def day(self, buy: Callable[[str, str, int], bool]) -> float:
-        """Purchases a second."""
+        """Return purchases per second."""
         self.open()
         threads = [threading.Thread(target=self.shop, args=(buyer, buy)) for buyer in BUYING]
         began = time.perf_counter()
@@ -122,9 +122,9 @@ class Market:
         return GOODS / (time.perf_counter() - began)
 
     def check(self) -> None:
-        """Money and goods are what they were; nothing was sold twice, and each has what it paid for."""
+        """Sums of money and goods are unchanged, nothing was sold twice, and each buyer has what it paid for."""
         funds = [int(self.client.hget(account(user), "funds") or 0) for user in BUYING + SELLING]
-        assert sum(funds) == BUYERS * FUNDS, f"money was made or lost: {sum(funds)}"
+        assert sum(funds) == BUYERS * FUNDS, f"money was created or lost: {sum(funds)}"
         sold = [item for mine in self.bought.values() for item in mine]
         assert sorted(sold) == sorted(f"item{n}" for n in range(GOODS)), "an item was sold twice, or not at all"
         for buyer, mine in self.bought.items():
@@ -137,7 +137,7 @@ def main() -> None:
         app = stack.enter_context(Penstock(address))
         client = stack.enter_context(contextlib.closing(valkey.from_url(address)))
         market = Market(app, client)
-        print(f"{GOODS} goods, {BUYERS} buyers at once   purchases/s   looked again")
+        print(f"{GOODS} goods, {BUYERS} buyers at once   purchases/s        retries")
         for name, buy in (
             ("under a lock", market.with_lock),
             ("WATCH, read, MULTI", market.with_watch),

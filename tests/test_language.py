@@ -88,8 +88,6 @@ NOT_YET = {
     "src/penstock/terminal",
     "src/penstock/testing",
     "tests",
-    "examples",
-    "benchmarks",
     "docs",
 }
 

@@ -1,8 +1,9 @@
-"""The same work for each library: a task that does nothing, called with two numbers and a text of 32 characters.
+"""Work that is equal for each library: a task that does nothing, with two numbers and a text of 32 characters.
 
-A module `on_<library>.py` has the task, `enqueue(jobs)` which puts jobs in one after the other, and `COMMAND` which
-starts one worker process, as quiet and as quick as its documentation knows. And perhaps: `ENVIRONMENT` of the worker,
-`SHARE` of the jobs, if it is slow, and `connect()`, if the first job would else pay for more than itself.
+A module `on_<library>.py` defines the task, `enqueue(jobs)`, which enqueues jobs one after another, and `COMMAND`,
+which starts one worker process with the quietest and fastest options of that library's documentation. Optional names:
+`ENVIRONMENT` of the worker, `SHARE` of the jobs for a slow library, and `connect()`, so that the first job does not
+pay for the connection.
 """
 
 import contextlib
@@ -22,19 +23,19 @@ _began: list[float] = []
 
 
 def ran() -> None:
-    """Each task calls it. The first and the last job of the process look at the clocks."""
+    """Called by each task. The first and the last job of the process read the clocks."""
     number = next(_numbers)
     if number == 1:
         _began[:] = time.perf_counter(), time.process_time()
     if number == _JOBS:
-        told = {"seconds": time.perf_counter() - _began[0], "cpu": time.process_time() - _began[1]}
+        figures = {"seconds": time.perf_counter() - _began[0], "cpu": time.process_time() - _began[1]}
         part = Path(f"{_DONE}.part")
-        part.write_text(json.dumps(told))
+        part.write_text(json.dumps(figures))
         part.rename(_DONE)
 
 
 def use_the_fastest_loop() -> None:
-    """For libraries that do not do so by themselves."""
+    """For libraries that do not install it by themselves."""
     with contextlib.suppress(ImportError):
         import uvloop
 
