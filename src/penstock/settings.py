@@ -57,39 +57,41 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a worker may tune."""
+    """The options of a worker."""
 
     concurrency: int = 10
-    """Jobs that run at once in one process."""
+    """How many jobs run at once in one process."""
 
     isolated: int | None = None
-    """Processes for `isolate=True` tasks at once. None: as many as `concurrency`, so that what was claimed starts;
-    fewer save memory and processor, but hold jobs here that wait for a process."""
+    """How many processes run `isolate=True` tasks at once. None: as many as `concurrency`, so that every claimed job
+    starts. Fewer save memory and CPU, but claimed jobs then wait here for a process."""
 
     queues: tuple[str, ...] = ()
-    """In strict order: the second is asked only when the first has nothing. Empty: every queue with a task."""
+    """The queues to serve, in strict order: the second is asked only when the first has nothing. Empty: every queue
+    that has a task."""
 
     burst: bool = False
-    """Stop when nothing is ready any more."""
+    """Stop when no job is ready any more."""
 
     prefetch: float = 0.020
-    """Beyond its free runners a worker claims only what it will start within this time, by its measured
-    mean duration, so that an urgent job never waits behind a hoard."""
+    """Beyond its free runners a worker claims only jobs that will start within this time, as estimated from the mean
+    duration of past jobs, so that an urgent job does not wait behind prefetched ones."""
 
     max_batch: int = 256
-    """Most jobs one turn may claim; keeps a turn below a millisecond or two of server time."""
+    """The most jobs that one turn may claim; keeps a turn below a millisecond or two of server time."""
 
     settle_within: float = 0.005
-    """A finished job's settlement leaves at the latest after this time, in a turn shared with others."""
+    """A finished job is settled within this time, in a turn shared with other jobs."""
 
     stop_timeout: float = 30.0
-    """How long a graceful stop lets running jobs go on before they are handed back."""
+    """How long a graceful stop waits for running jobs before it hands them back."""
 
     blocked_warning: float = 1.0
-    """A task that holds the event loop longer than this is named in a warning."""
+    """A task that blocks the event loop for longer than this is named in a warning."""
 
     unknown_backoff: float = 5.0
-    """First delay of a job whose task no worker knows yet (a rolling deploy); doubles up to a minute."""
+    """The first delay of a job whose task this worker does not know, as in a rolling deploy. It doubles up to a
+    minute."""
 
     unknown_limit: float = 3600.0
-    """A job no worker knew for this long becomes a dead letter."""
+    """A job whose task no worker has known for this long becomes a dead letter."""
