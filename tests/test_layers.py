@@ -63,7 +63,6 @@ SHARED_CLASS_NAMES = {
     "Books",
     "Entry",
     "Found",
-    "Holding",
     "Job",
     "Mark",
     "Member",

@@ -76,11 +76,11 @@ if TYPE_CHECKING:
     from penstock.jobs.queue import DeadLetter, Item, Queue, Tenant
     from penstock.jobs.retry import Drop, Retry, RetryLater
     from penstock.jobs.task import Call, Task
-    from penstock.locks.leased import Party
-    from penstock.locks.lock import Held, Lock, LockInfo
-    from penstock.locks.rate_limit import Allowance, RateLimit
+    from penstock.locks.answers import Allowance, LockInfo, Owner, SemaphoreInfo
+    from penstock.locks.lock import Held, Lock
+    from penstock.locks.rate_limit import RateLimit
     from penstock.locks.rwlock import Reading, ReadWriteLock, Writing
-    from penstock.locks.semaphore import Permit, Semaphore, SemaphoreInfo
+    from penstock.locks.semaphore import Permit, Semaphore
     from penstock.locks.transaction import Transaction
     from penstock.messages.chat import Chat, ChatInfo, Member, Reader
     from penstock.messages.chats import Chats, UserChats
@@ -108,16 +108,16 @@ else:
         "files.source": "file_digest",
         "files.bindings": "ChannelInfo ReceiverInfo Totals",
         "completion.directory": "Directory Entry",
-        "locks.leased": "Party",
+        "locks.answers": "Allowance LockInfo Owner SemaphoreInfo",
         "jobs.job": "Job JobInfo Status",
-        "locks.lock": "Held Lock LockInfo",
+        "locks.lock": "Held Lock",
         "messages.message": "Gap Keep Mail Message",
         "messages.reader": "Follow",
         "messages.mailbox": "Claimed Mailbox MailboxInfo",
         "jobs.queue": "DeadLetter Item Queue Tenant",
-        "locks.rate_limit": "Allowance RateLimit",
+        "locks.rate_limit": "RateLimit",
         "locks.rwlock": "Reading ReadWriteLock Writing",
-        "locks.semaphore": "Permit Semaphore SemaphoreInfo",
+        "locks.semaphore": "Permit Semaphore",
         "jobs.task": "Call Task",
         "locks.transaction": "Transaction",
         "jobs.bindings": "Counts TenantCounts WorkerInfo",
@@ -205,7 +205,7 @@ __all__ = [
     "NotAMember",
     "NotDurable",
     "Options",
-    "Party",
+    "Owner",
     "PayloadTooLarge",
     "Penstock",
     "PenstockError",

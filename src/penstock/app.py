@@ -232,7 +232,7 @@ class Penstock:
         """
         return Lock(
             name, self._driver, self._renewer, lease=lease, wait=wait, on_loss=on_loss, cancel_on_loss=cancel_on_loss,
-            mine=self._reentrant if reentrant else None,
+            reentrant=self._reentrant if reentrant else None,
         )  # fmt: skip
 
     def read_write_lock(

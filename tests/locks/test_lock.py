@@ -96,7 +96,7 @@ async def test_a_fence_rises_with_each_owner(app: Penstock, do: Do, name: str, r
     assert fences == sorted(set(fences))
     # The server's clock was ahead when it wrote the last one.
     ahead = int((time.time() + 3600) * 1e6)
-    raw.set(app.lock(name, lease=1).terms.declared[0] + "fence", ahead, px=60000)
+    raw.set(app.lock(name, lease=1).bindings.declared[0] + "fence", ahead, px=60000)
     held = await do(app.lock(name, lease=10).acquire)
     assert held.fence == ahead + 1
     await do(held.release)
@@ -470,8 +470,8 @@ async def test_a_dead_waiter_is_passed_over(app: Penstock, do: Do, name: str, ra
     held = await do(app.lock(name, lease=10).acquire)
     lock = app.lock(name, lease=10)
     for n in range(3):  # three of one dead process: one offer is made in vain, not three
-        dead = lock.terms.request(f"penstock/elsewhere/1/dead{n}", f"{lock.terms.inbox}dead/{n}")
-        assert not (await app._driver.aio.run(lock._ask(dead, 0, stay=True))).granted
+        dead = lock.bindings.request.pack(f"penstock/elsewhere/1/dead{n}", f"{lock.bindings.inbox}dead/{n}")
+        assert not (await app._driver.aio.run(lock.bindings.acquire(dead, 0, join=True))).granted
     second = asyncio.create_task(do(app.lock(name, lease=10).acquire))
     await waiting(app.lock(name, lease=1), 4)
     began = time.monotonic()
@@ -488,13 +488,13 @@ async def test_who_hands_over_has_another_look_though_none_would_come_for_long(
 ):
     raw.set(name, "penstock/elsewhere/1/x", px=60000)
     lock = app.lock(name, lease=10)
-    dead = lock.terms.request("penstock/elsewhere/1/dead", f"{lock.terms.inbox}dead/1")
-    await app._driver.aio.run(lock._ask(dead, 0, stay=True))
+    dead = lock.bindings.request.pack("penstock/elsewhere/1/dead", f"{lock.bindings.inbox}dead/1")
+    await app._driver.aio.run(lock.bindings.acquire(dead, 0, join=True))
     waits = asyncio.create_task(do(app.lock(name, lease=10).acquire))
     await waiting(lock, 2)
     await asyncio.sleep(2.6)  # it has looked a first time
-    mine = lock.terms.request("penstock/elsewhere/1/x", "")
-    await app._driver.aio.run(lock.step(lock.scripts["release"], mine))
+    mine = lock.bindings.request.pack("penstock/elsewhere/1/x")
+    await app._driver.aio.run(lock.bindings.release(mine))
     began = time.monotonic()
     await do((await waits).release)
     assert time.monotonic() - began < scaled(8)  # of itself it would look after twenty seconds
@@ -504,16 +504,18 @@ async def test_who_hands_over_has_another_look_though_none_would_come_for_long(
 async def test_who_comes_too_late_for_what_it_was_handed_keeps_its_place(app: Penstock, do: Do, name: str):
     lock = app.lock(name, lease=10)
     held = await lock.acquire.aio()
-    slow, next_ = (lock.terms.request(f"penstock/h/1/{n}", f"{lock.terms.inbox}{n}/1") for n in ("slow", "next"))
-    first = await app._driver.aio.run(lock._ask(slow, 0, stay=True))
-    second = await app._driver.aio.run(lock._ask(next_, 0, stay=True))
+    slow, next_ = (
+        lock.bindings.request.pack(f"penstock/h/1/{n}", f"{lock.bindings.inbox}{n}/1") for n in ("slow", "next")
+    )
+    first = await app._driver.aio.run(lock.bindings.acquire(slow, 0, join=True))
+    second = await app._driver.aio.run(lock.bindings.acquire(next_, 0, join=True))
     await held.release.aio()
     await asyncio.sleep(2.1)
-    assert (await app._driver.aio.run(lock._ask(next_, second.ticket, stay=True))).granted
-    again = await app._driver.aio.run(lock._ask(slow, first.ticket, stay=True))
+    assert (await app._driver.aio.run(lock.bindings.acquire(next_, second.ticket, join=True))).granted
+    again = await app._driver.aio.run(lock.bindings.acquire(slow, first.ticket, join=True))
     assert again.ticket == first.ticket
     for request in (next_, slow):
-        await app._driver.aio.run(lock.step(lock.scripts["release"], request))
+        await app._driver.aio.run(lock.bindings.release(request))
 
 
 # --- several at once ---

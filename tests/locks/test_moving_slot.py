@@ -10,7 +10,7 @@ from valkey.exceptions import ResponseError
 
 from penstock import Penstock
 from penstock.driver.retrying import error_code
-from penstock.locks.leased import Leased
+from penstock.locks.leased import LeasedResource
 from tests.servers import Cluster, Server
 
 
@@ -20,19 +20,19 @@ def cluster() -> Iterator[Cluster]:
         yield started
 
 
-def send(node: Server, leased: Leased[Any], name: str, *args: Any, asking: bool = False) -> Any:
+def send(node: Server, leased: LeasedResource[Any], name: str, *args: Any, asking: bool = False) -> Any:
     """A script as a driver sends it; the reply or the word of the error."""
-    declared = leased.terms.declared
+    declared = leased.bindings.declared
     with node.client.pipeline(transaction=False) as pipe:
         if asking:
             pipe.execute_command("ASKING")
-        pipe.execute_command("EVAL", leased.scripts[name].source, len(declared), *declared, *args)
+        pipe.execute_command("EVAL", leased.bindings.scripts[name].source, len(declared), *declared, *args)
         reply = pipe.execute(raise_on_error=False)[-1]
     return error_code(reply) if isinstance(reply, ResponseError) else reply
 
 
-def request(leased: Leased[Any], who: str) -> bytes:
-    return leased.terms.request(f"penstock/h/1/{who}", f"{leased.terms.inbox}{who}/1")
+def request(leased: LeasedResource[Any], who: str) -> bytes:
+    return leased.bindings.request.pack(f"penstock/h/1/{who}", f"{leased.bindings.inbox}{who}/1")
 
 
 def dump(node: Server, keys: list[bytes]) -> dict[bytes, Any]:
@@ -46,7 +46,7 @@ def dump(node: Server, keys: list[bytes]) -> dict[bytes, Any]:
     }
 
 
-KINDS: dict[str, Callable[[Penstock], Leased[Any]]] = {
+KINDS: dict[str, Callable[[Penstock], LeasedResource[Any]]] = {
     "lock": lambda app: app.lock("{a}:x", lease=60),
     "locks": lambda app: app.lock(["{a}:x", "{a}:y"], lease=60),
     "semaphore": lambda app: app.semaphore("x", limit=2, lease=60),
@@ -58,7 +58,7 @@ KINDS: dict[str, Callable[[Penstock], Leased[Any]]] = {
 def test_no_script_is_half_done_while_the_slot_moves(cluster: Cluster, kind: str, carried: str):
     app = Penstock(cluster.address)
     leased = KINDS[kind](app)
-    main = leased.terms.declared[1]
+    main = leased.bindings.declared[1]
     source = cluster.owner(main)
     target = next(node for node in cluster.nodes if node is not source)
     for n in range(6):
@@ -80,7 +80,7 @@ def test_no_script_is_half_done_while_the_slot_moves(cluster: Cluster, kind: str
         "acquire": (request(leased, "new"), 0, 1), "release": (request(leased, "1"),), "renew": (request(leased, "1"),),
         "show": (10,), "now": (), "set_limit": (5,),
     }  # fmt: skip
-    for name in leased.scripts.scripts:
+    for name in leased.bindings.scripts.scripts:
         for node, asking in ((source, False), (target, True)):
             assert send(node, leased, name, *calls[name], asking=asking) in {"TRYAGAIN", "ASK"}, name
     assert {node: dump(node, keys) for node in (source, target)} == before

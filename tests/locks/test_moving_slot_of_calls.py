@@ -47,9 +47,9 @@ def test_no_script_is_half_done_while_the_slot_moves(cluster: Cluster, kind: str
         steps = [committed(tx.incrby(main)), committed(app.transaction().set("{a}:new", 1))]
     else:
         limit: RateLimit = app.rate_limit("x", limit=1, per=60, kind="bucket" if kind == "bucket" else "window")
-        main = limit._keys[1]
+        main = limit.bindings.declared[1]
         limit.try_acquire()
-        steps = [limit._take(1, -1, caller), limit._back(1, caller)]
+        steps = [limit.bindings.let_through(1, caller, max_wait=None), limit.bindings.hand_back(1, caller)]
     source = cluster.owner(main)
     target = next(node for node in cluster.nodes if node is not source)
     keys = sorted(source.client.keys("*"))

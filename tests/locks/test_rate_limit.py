@@ -82,7 +82,7 @@ async def test_a_window_never_has_more_than_its_limit(app: Penstock, do: Do, ser
 
     began = time.monotonic()
     await asyncio.gather(*(use() for _ in range(5)))
-    stored = [at for _, at in server.client.zrange(limit._keys[0] + "window", 0, -1, withscores=True)]
+    stored = [at for _, at in server.client.zrange(limit.bindings.declared[0] + "window", 0, -1, withscores=True)]
     assert all(later - earlier >= 200_000 for earlier, later in zip(stored, stored[5:], strict=False))
     assert 0.99 < moments[-1] - began < 15.0  # thirty: the first five at once, five more every 0.2 s
 
@@ -204,7 +204,7 @@ async def test_a_wait_cancelled_at_every_await_takes_nothing(rate: Make, do: Do)
 
 async def app_back(limit: RateLimit) -> None:
     """Give back what the last try took."""
-    await limit._driver.aio.run(limit._back(1, numbering._idle[-1]))
+    await limit._driver.aio.run(limit.bindings.hand_back(1, numbering._idle[-1]))
 
 
 @one_face
@@ -232,8 +232,8 @@ async def test_lost_replies_count_once(do: Do, start: Callable[..., Server], kin
 @one_place
 async def test_a_copy_that_comes_after_it_was_handed_back_takes_nothing(rate: Make, app: Penstock):
     limit, caller = rate(), Caller("late", 5)
-    assert await app._driver.aio.run(limit._back(1, caller)) == 0
-    assert not await app._driver.aio.run(limit._take(1, -1, caller))
+    assert await app._driver.aio.run(limit.bindings.hand_back(1, caller)) == 0
+    assert not await app._driver.aio.run(limit.bindings.let_through(1, caller, max_wait=None))
     assert (await limit.try_acquire.aio()).remaining == 2
 
 
@@ -354,15 +354,16 @@ async def test_any_mix_of_requests_keeps_the_limit(app: Penstock, raw: Any, kind
     waits: list[tuple[Caller, int]] = []
     for number in range(250):
         caller, n = Caller(f"c{number}", 1), chance.choice([1, 1, 1, 2, 3])
-        if await app._driver.aio.run(limit._take(n, chance.choice([0, 20_000, 200_000, -1]), caller)):
+        max_wait = chance.choice([0, 0.02, 0.2, None])
+        if await app._driver.aio.run(limit.bindings.let_through(n, caller, max_wait=max_wait)):
             waits.append((caller, n))
         if waits and chance.random() < 0.5:
             caller, n = waits.pop(chance.choice([-1, chance.randrange(len(waits))]))
-            await app._driver.aio.run(limit._back(n, caller))
+            await app._driver.aio.run(limit.bindings.hand_back(n, caller))
         await asyncio.sleep(chance.choice([0, 0, 0, 0.02]))
     moments: list[int] = []
     for caller, n in waits:
-        _, (allowed, _, _, _, at, _) = msgspec.msgpack.decode(raw.get(f"{limit._keys[0]}call:{caller.id}"))
+        _, (allowed, _, _, _, at, _) = msgspec.msgpack.decode(raw.get(f"{limit.bindings.declared[0]}call:{caller.id}"))
         assert allowed
         moments += [at] * n
     moments.sort()

@@ -80,7 +80,7 @@ async def test_a_writer_is_renewed_and_its_loss_is_told(app: Penstock, do: Do, r
     await asyncio.sleep(1.5)
     writer.check()
     began = time.monotonic()
-    raw.delete(rw.write().terms.declared[1])
+    raw.delete(rw.write().bindings.declared[1])
     await until(writer.lost.is_set)
     assert time.monotonic() - began < scaled(3)
     with pytest.raises(LeaseLost, match="write lock 'catalog' was lost"):

@@ -172,7 +172,7 @@ async def test_what_can_never_be_had_is_said(sem: Make, do: Do):
 async def test_permits_are_renewed_and_those_of_the_dead_are_free_after_their_lease(sem: Make, do: Do, app: Penstock):
     permit = await do(sem(2, lease=0.8).acquire)
     dead, began = sem(2, lease=1.2), time.monotonic()
-    await app._driver.aio.run(dead._ask(dead.terms.request("penstock/h/1/dead", ""), 0, stay=False))
+    await app._driver.aio.run(dead.bindings.acquire(dead.bindings.request.pack("penstock/h/1/dead"), 0, join=False))
     other = await do(sem(2, wait=20).acquire)
     assert 1.2 <= time.monotonic() - began < scaled(4)
     permit.check()
@@ -184,7 +184,7 @@ async def test_permits_are_renewed_and_those_of_the_dead_are_free_after_their_le
 async def test_lost_permits_are_told_and_not_revived(sem: Make, do: Do, raw: Any):
     told: list[Permit] = []
     permit = await do(sem(lease=0.6, on_loss=told.append).acquire)
-    raw.delete(sem().terms.declared[1])
+    raw.delete(sem().bindings.declared[1])
     await until(permit.lost.is_set)
     with pytest.raises(LeaseLost, match="semaphore 'market:17' was lost: the server has it no more"):
         permit.check()
@@ -215,8 +215,8 @@ async def test_a_dead_waiter_is_passed_over(sem: Make, do: Do, app: Penstock):
     permit = await do(sem(1).acquire)
     one = sem(1)
     for n in range(3):
-        request = one.terms.request(f"penstock/h/1/dead{n}", f"{one.terms.inbox}dead/{n}")
-        await app._driver.aio.run(one._ask(request, 0, stay=True))
+        request = one.bindings.request.pack(f"penstock/h/1/dead{n}", f"{one.bindings.inbox}dead/{n}")
+        await app._driver.aio.run(one.bindings.acquire(request, 0, join=True))
     waits = asyncio.create_task(do(sem(1).acquire))
     await waiting(sem(), 4)
     began = time.monotonic()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import LeaseLost, Penstock, ServerRefused, Transaction, TransactionRefused
-from penstock.locks.transaction import scripts
+from penstock.locks.bindings import transaction_scripts
 from tests.conftest import Do
 from tests.driver.proxy import Proxy
 from tests.servers import Server
@@ -432,4 +432,4 @@ def test_a_thousand_writes_hold_the_server_for_milliseconds(server: Server):
             took.append(time.perf_counter() - began)
         assert min(took) < 0.05
         server.client.delete("{big}:h")
-    assert "commit" in scripts().scripts
+    assert "commit" in transaction_scripts().scripts

@@ -8,8 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from penstock.cli.where import HERE, AsJson, Where
-from penstock.locks.leased import Party
-from penstock.locks.lock import LockInfo
+from penstock.locks.answers import LockInfo, Owner
 from penstock.ops.wording import age
 from penstock.terminal.tables import Kind, show, show_json, show_table
 
@@ -53,11 +52,11 @@ def _lines(lock: LockInfo, *, waiters: bool) -> Iterator[tuple[str, ...]]:
             yield "", f"{_who(one)} waits", _age(one), "", ""
 
 
-def _who(one: Party | None) -> str:
+def _who(one: Owner | None) -> str:
     if one is None:
         return "nobody"
     return f"{one.host}:{one.pid}" if one.host else "another library"
 
 
-def _age(one: Party | None) -> str:
+def _age(one: Owner | None) -> str:
     return "" if one is None or one.age is None else age(one.age)

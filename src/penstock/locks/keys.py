@@ -1,4 +1,4 @@
-"""The keys of locks, semaphores, read-write locks, rate limits and transactions: their tables, and their names."""
+"""The keys of locks, semaphores, read-write locks, rate limits and transactions: their tables and their names."""
 
 from __future__ import annotations
 
@@ -8,49 +8,52 @@ from functools import cached_property
 from penstock.core.keys import check_tag_repeatable, check_text, hash_tag
 from penstock.errors import ConfigurationError
 
-LINE = {
+WAITERS = {
     "line": ("ZSET", "request -> ticket", "TTL"),
-    "looks": ("ZSET", "request -> when it comes by itself", "TTL"),
-    "offers": ("ZSET", "request -> until when it must take what it was handed", "TTL"),
+    "looks": ("ZSET", "request -> when it asks again unprompted", "TTL"),
+    "offers": ("ZSET", "request -> until when it must take what was handed over to it", "TTL"),
     "gone": ("ZSET", "process that did not take it -> since when", "TTL"),
     "inbox:": ("LIST", "messages for one process", "TTL"),
 }
-"""Of a lock or a semaphore that somebody waits for."""
+"""Keys of a lock or a semaphore while something waits for it."""
 
 
-LOCK = {"fence": ("STRING", "the last fence", "TTL"), **LINE}
-"""Beside the lock itself, a STRING with a TTL whose key is the name given."""
+LOCK = {"fence": ("STRING", "the last fence", "TTL"), **WAITERS}
+"""Keys beside the lock itself, which is a STRING with a TTL at the very name that the user gave."""
 
 
 SEMAPHORE = {
     "holders": ("ZSET", "permit -> until when it is held", "TTL"),
-    "limit": ("STRING", "the limit that was set", "the user"),
-    "fence": ("STRING", "the last fence of one who was alone", "TTL"),
-    **LINE,
+    "limit": ("STRING", "the limit that `set_limit` stored", "the user"),
+    "fence": ("STRING", "the last fence of a holder of all permits", "TTL"),
+    **WAITERS,
 }
-"""A read-write lock is one: a reader takes one permit, a writer all."""
+"""A read-write lock is a semaphore: a reader takes one permit, a writer all of them."""
 
 
 CALLS = {"call:": ("STRING", "number and answer of a caller's last call", "TTL")}
-"""Where a call that is sent again is recognised."""
+"""Recognise a call that is sent again."""
 
 
-RATE = {
+RATE_LIMIT = {
     "bucket": ("STRING", "server microseconds at which it is full again", "TTL"),
-    "window": ("ZSET", "unit -> the moment it was let through at, or will be", "TTL"),
-    "free:": ("ZSET", "a future slot that was handed back -> its moment; one key a kind", "TTL"),
+    "window": ("ZSET", "unit -> the moment for which it was let through", "TTL"),
+    "free:": ("ZSET", "a future slot that was handed back -> its moment; one key for each kind", "TTL"),
     **CALLS,
 }
 
 
-COMMON_INBOX = "penstock:inbox:"
-"""Begins the inbox of a process for all locks and semaphores of one server; on a cluster each has its own."""
+SHARED_INBOX = "penstock:inbox:"
+"""Prefix of a process's inbox for all locks and semaphores of one server. On a cluster each of them has its own."""
 
 
 @dataclass(frozen=True)
 class LockKeys:
-    """The names of one lock's keys. The lock itself is at the very name given, as other libraries have it; the keys
-    beside it share its slot. They have no prefix of the app: who shares the lock shares its line."""
+    """The keys of one lock.
+
+    The lock itself is at the very name given, where other libraries have it too. The keys beside it share its slot and
+    do not have the app's prefix: apps that share a lock share its waiters.
+    """
 
     name: str
 
@@ -67,7 +70,7 @@ class LockKeys:
 
     @cached_property
     def declared(self) -> tuple[str, str]:
-        """What every script of the lock declares: `base` and the lock."""
+        """The keys that every script of the lock declares: `base` and the lock."""
         return (self.base, self.name)
 
     @cached_property
@@ -77,23 +80,23 @@ class LockKeys:
 
 @dataclass(frozen=True)
 class SemaphoreKeys:
-    """The names of the keys of one semaphore, or read-write lock."""
+    """The keys of one semaphore or read-write lock."""
 
     prefix: str
     name: str
-    sort: str = "semaphore"
+    kind: str = "semaphore"
 
     def __post_init__(self) -> None:
-        if "}" in check_text(self.sort, self.name):
-            raise ConfigurationError(f"{self.sort} name {self.name!r}: leave out the '}}', it would end the hash tag")
+        if "}" in check_text(self.kind, self.name):
+            raise ConfigurationError(f"{self.kind} name {self.name!r}: leave out the '}}', it would end the hash tag")
 
     @cached_property
     def base(self) -> str:
-        return f"{{{self.prefix}:{self.sort}:{self.name}}}:"
+        return f"{{{self.prefix}:{self.kind}:{self.name}}}:"
 
     @cached_property
     def declared(self) -> tuple[str, str]:
-        """What every script of the semaphore declares: `base` and `holders`."""
+        """The keys that every script of the semaphore declares: `base` and `holders`."""
         return (self.base, self.base + "holders")
 
     @cached_property
@@ -102,8 +105,8 @@ class SemaphoreKeys:
 
 
 @dataclass(frozen=True)
-class RateKeys:
-    """The names of one rate limit's keys."""
+class RateLimitKeys:
+    """The keys of one rate limit."""
 
     prefix: str
     name: str
@@ -117,13 +120,13 @@ class RateKeys:
         return f"{{{self.prefix}:rate:{self.name}}}:"
 
     def declared(self, kind: str) -> tuple[str, str]:
-        """What every script of the limit declares: `base`, and the bucket or the window."""
+        """The keys that every script of the limit declares: `base`, and the bucket or the window."""
         return (self.base, self.base + kind)
 
 
 @dataclass(frozen=True)
 class TransactionKeys:
-    """Where a transaction remembers that it was done: in the slot of the keys it is about, one of which is `key`."""
+    """The key under which a transaction is remembered, in the slot of the keys that it is about. `key`: one of them."""
 
     key: str
 

@@ -1,60 +1,38 @@
-"""A rate limit: so many in so much time over all hosts, by the server's clock, in order of arrival."""
+"""A rate limit: so many units in so much time over all hosts, by the server's clock, in order of arrival."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, wraps
+from collections.abc import Callable
+from functools import wraps
 from types import EllipsisType
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from penstock.core.idempotency import Caller, answered, next_call
+from penstock.core.idempotency import answered, next_call
 from penstock.core.operations import Driver, Operation, RoundTrip, Sleep, verb
-from penstock.core.scripts import Library
 from penstock.errors import RateLimited
-from penstock.locks.keys import RateKeys
+from penstock.locks.answers import Allowance
+from penstock.locks.bindings import Kind, RateLimitBindings
+from penstock.locks.keys import RateLimitKeys
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-MOST_REMEMBERED = 10_000
-"""Units of a window, each of which is kept in the server for as long as it counts."""
+MAX_WINDOW = 10_000
+"""Units of a window; the server remembers each of them for as long as it counts."""
 
-MOST_AT_ONCE = 1000
-"""Units of one request to a window; each costs a microsecond of server time."""
+MAX_WINDOW_REQUEST = 1000
+"""Units that one request takes from a window; each costs a microsecond of server time."""
 
-LONGEST = 366 * 86400.0
-"""Seconds: of `per`, of a wait, and of the time that fills a bucket."""
-
-
-@cache
-def scripts() -> Library:
-    return Library("locks/line.lua", "core/call.lua", "locks/rate.lua")
-
-
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """The answer of a rate limit; true when it is allowed.
-
-    allowed    whether it is
-    wait       seconds until it would be, 0.0 when it is; nothing is kept for who comes again
-    remaining  how many more would be allowed now
-    """
-
-    allowed: bool
-    wait: float
-    remaining: int
-
-    def __bool__(self) -> bool:
-        return self.allowed
+MAX_SECONDS = 366 * 86400.0
+"""Of `per`, of a wait, and of the time in which a bucket fills."""
 
 
 class RateLimit:
-    """A rate limit of the server's: `with app.rate_limit("api", limit=100, per=60):`. See `Penstock.rate_limit`.
+    """A rate limit in the server: `with app.rate_limit("api", limit=100, per=60):`. See `Penstock.rate_limit`.
 
-    One object may be used by many threads and tasks, as a context manager, and as a decorator of `def` and `async def`
-    functions, each call of which then waits for its turn.
+    Many threads and tasks may use one object: as a context manager, and as a decorator of `def` and `async def`
+    functions, each call of which then waits until it is allowed.
     """
 
     def __init__(
@@ -66,19 +44,19 @@ class RateLimit:
         limit: int,
         per: float,
         burst: int | None = None,
-        kind: Literal["bucket", "window"] = "bucket",
+        kind: Kind = "bucket",
         wait: float | None = None,
     ) -> None:
         if kind not in {"bucket", "window"}:
             raise ValueError(f"rate_limit(kind={kind!r}): 'bucket' or 'window'")
-        if not 0.001 <= per <= LONGEST:
+        if not 0.001 <= per <= MAX_SECONDS:
             raise ValueError(f"rate_limit(per={per}): seconds from 0.001 to a year")
-        most = MOST_REMEMBERED if kind == "window" else int(per * 1_000_000)
+        most = MAX_WINDOW if kind == "window" else int(per * 1_000_000)
         if not 1 <= limit <= most:
             raise ValueError(f"rate_limit(limit={limit}, per={per}): from 1 to {most:,}, with this `per` and this kind")
         if burst is not None and kind == "window":
             raise ValueError(f"rate_limit(burst={burst}): a window has none; leave it out, or take a bucket")
-        if burst is not None and not 1 <= burst <= max(limit, LONGEST * limit / per):
+        if burst is not None and not 1 <= burst <= max(limit, MAX_SECONDS * limit / per):
             raise ValueError(f"rate_limit(burst={burst}): from 1 to what is let through in a year")
         self.name = name
         self.limit = limit
@@ -87,74 +65,65 @@ class RateLimit:
         self.kind = kind
         self._wait = _check_wait("rate_limit", wait)
         self._driver = driver
-        self._keys = RateKeys(prefix, name).declared(kind)
-        # Rounded up, so that it never is faster than was asked for.
-        self._interval = -int(-per * 1_000_000 // limit)
+        capacity = self.burst if kind == "bucket" else limit
+        self._max_units = capacity if kind == "bucket" else min(limit, MAX_WINDOW_REQUEST)
+        self.bindings = RateLimitBindings(RateLimitKeys(prefix, name), kind, capacity=capacity, limit=limit, per=per)
 
     def __repr__(self) -> str:
         return f"<rate limit {self.name!r}: {self.limit} in {self.per:g} s>"
 
     @verb
     def try_acquire(self, n: int = 1) -> RoundTrip[Allowance]:
-        """Whether n more are allowed now; if so, they count. One round trip; sent again it counts once."""
+        """Whether `n` units are allowed now. If they are, they are used.
+
+        One round trip; a call that the driver sends again counts once.
+        """
+        self._check(n)
         caller = next_call()
 
-        def read(found: Allowance) -> Allowance:
+        def read(allowance: Allowance) -> Allowance:
             answered(caller)
-            return found
+            return allowance
 
-        return self._take(self._check(n), 0, caller).then(read)
+        return self.bindings.let_through(n, caller, max_wait=0).then(read)
 
     @verb
     def acquire(self, n: int = 1, *, wait: float | EllipsisType | None = ...) -> Operation[Allowance]:
-        """Wait until n more are allowed. `wait`: seconds at most, None for ever; left out, as the limit says.
+        """Wait until `n` units are allowed, and use them.
 
-        The server knows at once when that will be: it is reserved in the one round trip, in order of arrival, and slept
-        for; or RateLimited is raised at once, because it would be later than `wait`. A wait that is cancelled hands it
-        back.
+        wait  seconds at most, None for ever; the limit's own `wait` if it is left out
+
+        The server knows at which moment they will be allowed. In one round trip it reserves that moment, in order of
+        arrival, and this call sleeps until then. If the moment is later than `wait`, RateLimited is raised at once and
+        nothing is reserved. A cancelled wait hands its units back.
         """
         self._check(n)
         return self._acquire(n, self._wait if isinstance(wait, EllipsisType) else _check_wait("acquire", wait))
 
     def _acquire(self, n: int, wait: float | None) -> Operation[Allowance]:
-        # It is busy until the end of the wait: by its number what was reserved is handed back.
+        # The caller's number identifies the reservation, so it stays in use until the end of the wait.
         caller = next_call()
         try:
-            found = yield self._take(n, -1 if wait is None else int(min(wait, LONGEST) * 1_000_000), caller)
-            if found and found.wait:
-                yield Sleep(found.wait)
+            max_wait = None if wait is None else min(wait, MAX_SECONDS)
+            allowance = yield self.bindings.let_through(n, caller, max_wait=max_wait)
+            if allowance and allowance.wait:
+                yield Sleep(allowance.wait)
         except BaseException:
-            yield self._back(n, caller)
+            yield self.bindings.hand_back(n, caller)
             answered(caller)
             raise
         answered(caller)
-        if not found:
+        if not allowance:
             raise RateLimited(
-                f"rate limit {self.name!r}, {self.limit} in {self.per:g} s: allowed in {found.wait:.3f} s, "
+                f"rate limit {self.name!r}, {self.limit} in {self.per:g} s: allowed in {allowance.wait:.3f} s, "
                 f"wait={wait} is less",
-                retry_after=found.wait,
+                retry_after=allowance.wait,
             )
-        return Allowance(True, 0.0, found.remaining)
+        return Allowance(True, 0.0, allowance.remaining)
 
-    def _check(self, n: int) -> int:
-        most = min(self.limit, MOST_AT_ONCE) if self.kind == "window" else self.burst
-        if not 1 <= n <= most:
-            raise ValueError(f"rate limit {self.name!r}: n={n} is never allowed at once; from 1 to {most:,}")
-        return n
-
-    def _take(self, n: int, most: int, caller: Caller) -> RoundTrip[Allowance]:
-        args = (self._held, int(self.per * 1_000_000), self._interval, most)
-        return RoundTrip(
-            scripts()["let_through"], self._keys, (caller.id, caller.number, self.kind, n, *args), _allowance
-        )
-
-    def _back(self, n: int, caller: Caller) -> RoundTrip[int]:
-        args = (caller.id, caller.number, self.kind, n, self._held, self._interval)
-        return RoundTrip(scripts()["hand_back"], self._keys, args, int)
-
-    @property
-    def _held(self) -> int:
-        return self.burst if self.kind == "bucket" else self.limit
+    def _check(self, n: int) -> None:
+        if not 1 <= n <= self._max_units:
+            raise ValueError(f"rate limit {self.name!r}: n={n} is never allowed at once; from 1 to {self._max_units:,}")
 
     # --- with, and as a decorator ---
 
@@ -188,10 +157,6 @@ class RateLimit:
             return function(*args, **kwargs)
 
         return cast(F, called)
-
-
-def _allowance(reply: Sequence[int]) -> Allowance:
-    return Allowance(bool(reply[0]), reply[1] / 1_000_000, reply[2])
 
 
 def _check_wait(what: str, wait: float | None) -> float | None:

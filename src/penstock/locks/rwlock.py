@@ -1,7 +1,7 @@
-"""A read-write lock: many readers at a time or one writer, in order of arrival.
+"""A read-write lock: many readers or one writer at a time, in order of arrival.
 
-It is a semaphore of a hundred permits: a reader takes one, a writer all. Since its line is strict, readers that come
-after a writer wait for it, and no writer starves.
+It is a semaphore of a hundred permits: a reader takes one, a writer all of them. Waiters are served strictly in order:
+readers that arrive after a writer wait for it, so no writer starves.
 """
 
 from __future__ import annotations
@@ -12,24 +12,25 @@ from typing import Any, TypeVar
 from penstock.core.operations import Driver
 from penstock.core.renewal import Renewer
 from penstock.errors import LockTimeout
+from penstock.locks.bindings import SemaphoreBindings
 from penstock.locks.keys import SemaphoreKeys
-from penstock.locks.leased import Holding, Leased, Terms, check_times
-from penstock.locks.semaphore import scripts
+from penstock.locks.lease import Lease
+from penstock.locks.leased import LeasedResource, check_times
 
-MOST_READERS = 100
-"""At a time; more wait. A writer costs some hundred microseconds of server time for it."""
+MAX_READERS = 100
+"""Readers at a time; more have to wait. Because of them a writer costs some hundred microseconds of server time."""
 
-H = TypeVar("H", bound=Holding)
-
-
-class Reading(Holding):
-    """The right to read, beside others."""
+L = TypeVar("L", bound=Lease)
 
 
-class Writing(Holding):
+class Reading(Lease):
+    """The right to read, together with other readers."""
+
+
+class Writing(Lease):
     """The right to write, alone.
 
-    fence  a number that rises with each writer; see `Held.fence`
+    fence  a number that is higher for each writer; see `Held.fence`
     """
 
     @property
@@ -37,19 +38,30 @@ class Writing(Holding):
         return self._fence
 
 
-class Side(Leased[H]):
-    """One side of a read-write lock, to be entered or acquired as a lock is."""
+class ReadWriteSide(LeasedResource[L]):
+    """The reading or the writing side of a read-write lock. It is entered or acquired as a lock is."""
 
-    def __init__(self, kind: type[H], terms: Terms, driver: Driver, renewer: Renewer, **told: Any) -> None:
-        super().__init__(terms, driver, renewer, **told)
-        self.scripts = scripts()
+    def __init__(
+        self,
+        kind: type[L],
+        what: str,
+        bindings: SemaphoreBindings,
+        driver: Driver,
+        renewer: Renewer,
+        *,
+        wait: float | None,
+        on_loss: Callable[[Any], object] | None,
+        cancel_on_loss: bool,
+    ) -> None:
+        super().__init__(what, driver, renewer, wait=wait, on_loss=on_loss, cancel_on_loss=cancel_on_loss)
+        self.bindings = bindings
         self._kind = kind
 
-    def _held(self, token: str, request: bytes, fence: int, asked: float) -> H:
-        return self._kind(self, token, request, fence, asked)
+    def _new_lease(self, token: str, packed: bytes, fence: int, sent_at: float) -> L:
+        return self._kind(self, token, packed, fence, sent_at)
 
-    def _timeout(self) -> LockTimeout:
-        return LockTimeout(f"{self.terms.what} was not free within {self.terms.wait} s")
+    def _timeout_error(self) -> LockTimeout:
+        return LockTimeout(f"{self.what} was not free within {self.wait} s")
 
 
 class ReadWriteLock:
@@ -70,21 +82,27 @@ class ReadWriteLock:
         check_times("read_write_lock", lease, wait)
         self.name = name
         self._keys = SemaphoreKeys(prefix, name, "rwlock")
-        self._driver, self._renewer = driver, renewer
-        self._lease, self._wait = lease, wait
-        self._told = {"on_loss": on_loss, "cancel_on_loss": cancel_on_loss}
+        self._driver = driver
+        self._renewer = renewer
+        self._lease = lease
+        self._wait = wait
+        self._on_loss = on_loss
+        self._cancel_on_loss = cancel_on_loss
 
     def __repr__(self) -> str:
         return f"<read-write lock {self.name!r}>"
 
-    def read(self) -> Side[Reading]:
-        """To be entered together with other readers, a hundred at most."""
-        return Side(Reading, self._terms("read", 1), self._driver, self._renewer, **self._told)
+    def read(self) -> ReadWriteSide[Reading]:
+        """Held together with other readers, a hundred at most."""
+        return self._side(Reading, "read", 1)
 
-    def write(self) -> Side[Writing]:
-        """To be entered alone."""
-        return Side(Writing, self._terms("write", MOST_READERS), self._driver, self._renewer, **self._told)
+    def write(self) -> ReadWriteSide[Writing]:
+        """Held alone."""
+        return self._side(Writing, "write", MAX_READERS)
 
-    def _terms(self, side: str, permits: int) -> Terms:
-        what, keys = f"{side} lock {self.name!r}", self._keys
-        return Terms(what, self._lease, self._wait, keys.declared, keys.inbox, permits, MOST_READERS)
+    def _side(self, kind: type[L], side: str, permits: int) -> ReadWriteSide[L]:
+        return ReadWriteSide(
+            kind, f"{side} lock {self.name!r}", SemaphoreBindings(self._keys, self._lease, permits, MAX_READERS),
+            self._driver, self._renewer,
+            wait=self._wait, on_loss=self._on_loss, cancel_on_loss=self._cancel_on_loss,
+        )  # fmt: skip

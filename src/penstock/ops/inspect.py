@@ -22,7 +22,7 @@ from penstock.files.channel import Channel
 from penstock.jobs.bindings import SLICE, Counts, TenantCounts, WorkerInfo
 from penstock.jobs.job import JobInfo, Reason, Status, info_of, status_of
 from penstock.jobs.queue import CHUNK, DeadLetter, Queue
-from penstock.locks.lock import LockInfo
+from penstock.locks.answers import LockInfo
 from penstock.messages.chat import ChatInfo, Member
 from penstock.messages.keys import LogKeys
 from penstock.ops.doctor import Finding, diagnose, prove_locks
@@ -157,7 +157,7 @@ class Inspector:
         """
         found = []
         for name in (yield from lock_names()):
-            info = yield self._app.lock(name, lease=1).looked_at()
+            info = yield self._app.lock(name, lease=1).current_info()
             if info.holder is not None or info.waiting:
                 found.append(info)
         return found

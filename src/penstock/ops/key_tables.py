@@ -7,7 +7,7 @@ import re
 from penstock.completion.keys import CONTACTS, DIRECTORY
 from penstock.files.keys import FILES
 from penstock.jobs.keys import QUEUE
-from penstock.locks.keys import CALLS, LOCK, RATE, SEMAPHORE
+from penstock.locks.keys import CALLS, LOCK, RATE_LIMIT, SEMAPHORE
 from penstock.messages.keys import CHATS, LOG
 
 PROBE = {"probe": ("STRING", "a write that `penstock doctor` times", "TTL")}
@@ -18,7 +18,7 @@ TABLES = (QUEUE, PROBE)
 
 COMPONENTS = {
     "contacts": CONTACTS, "directory": DIRECTORY, "lock": LOCK, "semaphore": SEMAPHORE, "rwlock": SEMAPHORE,
-    "rate": RATE, "transaction": CALLS, "mailbox": LOG, "chat": LOG, "chats": CHATS, "files": FILES,
+    "rate": RATE_LIMIT, "transaction": CALLS, "mailbox": LOG, "chat": LOG, "chats": CHATS, "files": FILES,
 }  # fmt: skip
 """What stands before the name -> the table; a queue has its name alone."""
 

@@ -20,7 +20,7 @@ from itertools import groupby
 
 from penstock.app import Penstock
 from penstock.errors import LeaseLost, LockTimeout, PermitTimeout
-from penstock.locks.leased import Holding
+from penstock.locks.lease import Lease
 from penstock.locks.lock import Held
 from penstock.locks.semaphore import Permit
 
@@ -102,7 +102,7 @@ class _Contenders:
         try:
             while time.monotonic() < self.until:
                 try:
-                    held: Holding = (self.lock if random.random() < 0.5 else random.choice(self.semaphores)).acquire()
+                    held: Lease = (self.lock if random.random() < 0.5 else random.choice(self.semaphores)).acquire()
                     self._hold(held)
                 except (LockTimeout, PermitTimeout):
                     continue
@@ -111,7 +111,7 @@ class _Contenders:
         except BaseException as error:
             self.errors.append(error)
 
-    def _hold(self, held: Holding) -> None:
+    def _hold(self, held: Lease) -> None:
         fence = held.fence if isinstance(held, Held) else 0
         permits = held.permits if isinstance(held, Permit) else 0
         moments: list[float] = []

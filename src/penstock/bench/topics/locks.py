@@ -88,7 +88,7 @@ def idle(stand: Stand) -> Figures:
 
     with raw_client(stand.app) as client:
         client.set(name, "penstock/elsewhere/1/bench", px=600_000)
-        (_, holders) = stand.app.semaphore("held", limit=1).terms.declared
+        (_, holders) = stand.app.semaphore("held", limit=1).bindings.declared
         client.zadd(holders, {"penstock/elsewhere/1/bench/1": int((time.time() + 600) * 1000)})
         try:
             sent = asyncio.run(wait())

@@ -1,0 +1,322 @@
+"""The scripts of this folder as round trips: one class for each .lua file that holds scripts.
+
+Argument order and reply shapes are written here and nowhere else. Nothing here sends anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from penstock.core.idempotency import Caller
+from penstock.core.operations import RoundTrip
+from penstock.core.scripts import Library
+from penstock.locks.answers import Allowance, LockInfo, Owner, SemaphoreInfo
+from penstock.locks.keys import LockKeys, RateLimitKeys, SemaphoreKeys, TransactionKeys
+
+MAX_SHOWN = 100
+"""Owners, and waiters, that one `info()` names."""
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder().decode
+
+
+@cache
+def lock_scripts() -> Library:
+    return Library("locks/line.lua", "locks/lock.lua")
+
+
+@cache
+def semaphore_scripts() -> Library:
+    return Library("locks/line.lua", "locks/semaphore.lua")
+
+
+@cache
+def rate_limit_scripts() -> Library:
+    return Library("locks/line.lua", "core/call.lua", "locks/rate.lua")
+
+
+@cache
+def transaction_scripts() -> Library:
+    return Library("core/call.lua", "locks/transaction.lua")
+
+
+# --- locks and semaphores ---
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """A request for a lock or for permits, without the parts that differ between two attempts.
+
+    declared  the keys that each script declares
+    lease     seconds
+    permits, limit  of a semaphore; 0 for a lock
+    """
+
+    declared: tuple[str, ...]
+    lease: float
+    permits: int = 0
+    limit: int = 0
+
+    def pack(self, token: str, address: str = "") -> bytes:
+        """One attempt, as `line.lua` stores it. `address`: where messages reach it; "" if it does not wait."""
+        return _pack((token, math.ceil(self.lease * 1000), address, self.declared, self.permits, self.limit))
+
+
+@dataclass(frozen=True, slots=True)
+class AcquireReply:
+    """The answer to one attempt.
+
+    granted   whether it holds what it asked for now, with this `fence`
+    ticket    its place among the waiters, for the next attempt
+    retry_in  seconds after which to ask again if no message arrives before
+    refused   not 0 if it can never be granted: the number of the lock, from 1, whose key holds other data; or the
+              limit of a semaphore that has fewer permits than were asked for
+    """
+
+    granted: bool
+    fence: int = 0
+    ticket: int = 0
+    retry_in: float = 0.0
+    refused: int = 0
+
+
+class LeaseBindings:
+    """The round trips that locks and semaphores share. `packed` is one attempt, from `request.pack`."""
+
+    def __init__(self, scripts: Library, request: LeaseRequest, inbox: str) -> None:
+        self.scripts = scripts
+        self.request = request
+        self.declared = request.declared
+        self.inbox = inbox
+        self._acquire = scripts["acquire"]
+        self._renew = scripts["renew"]
+        self._release = scripts["release"]
+
+    def acquire(self, packed: bytes, ticket: int, *, join: bool) -> RoundTrip[AcquireReply]:
+        """Try to acquire it. `join`: if that fails, join the waiters, at the place of `ticket` if it is not 0."""
+        return RoundTrip(self._acquire, self.declared, (packed, ticket, int(join)), _acquire_reply)
+
+    def renew(self, packed: bytes) -> RoundTrip[bool]:
+        """Start the lease again. False if it is not held any longer; nothing is written then."""
+        return RoundTrip(self._renew, self.declared, (packed,), bool)
+
+    def release(self, packed: bytes) -> RoundTrip[bool]:
+        """Give back what this attempt holds, and its place among the waiters. Whether it held all that it asked for."""
+        return RoundTrip(self._release, self.declared, (packed,), bool)
+
+    def server_time(self) -> RoundTrip[float]:
+        """Seconds since 1970, by the clock that decides about the leases."""
+        return RoundTrip(self.scripts["now"], self.declared[:2], (), lambda reply: reply / 1e6)
+
+
+def _acquire_reply(reply: Sequence[int]) -> AcquireReply:
+    if reply[0] < 0:
+        return AcquireReply(False, refused=reply[1])
+    if reply[0] == 1:
+        return AcquireReply(True, fence=reply[1])
+    return AcquireReply(False, ticket=reply[1], retry_in=max(0, reply[2]) / 1000)
+
+
+class LockBindings(LeaseBindings):
+    """The round trips of one lock, or of several that are acquired together."""
+
+    def __init__(self, names: Sequence[str], lease: float) -> None:
+        keys = [LockKeys(name) for name in names]
+        declared = tuple(key for one in keys for key in one.declared)
+        super().__init__(lock_scripts(), LeaseRequest(declared, lease), keys[0].inbox)
+        self._name = names[0]
+
+    def info(self) -> RoundTrip[LockInfo]:
+        return RoundTrip(self.scripts["show"], self.declared[:2], (MAX_SHOWN,), self._info)
+
+    def _info(self, reply: Sequence[Any]) -> LockInfo:
+        now, token, left, fence, waiting, *rows = reply
+        last_fence = None if fence is None else int(fence)
+        holder = None
+        if token is not None:
+            # A fence is the server's time at which it was minted.
+            age = None if last_fence is None else max(0.0, (now - last_fence) / 1e6)
+            holder = Owner.from_token(token.decode(errors="replace"), age, left / 1000 if left >= 0 else None)
+        return LockInfo(self._name, holder, last_fence, waiting, _waiters(now, rows))
+
+
+class SemaphoreBindings(LeaseBindings):
+    """The round trips of one semaphore."""
+
+    def __init__(self, keys: SemaphoreKeys, lease: float, permits: int, limit: int) -> None:
+        super().__init__(semaphore_scripts(), LeaseRequest(keys.declared, lease, permits, limit), keys.inbox)
+        self._name = keys.name
+
+    def set_limit(self, limit: int | None) -> RoundTrip[None]:
+        """Store a limit, or remove it."""
+        return RoundTrip(self.scripts["set_limit"], self.declared, (limit or 0,), lambda _: None)
+
+    def info(self) -> RoundTrip[SemaphoreInfo]:
+        return RoundTrip(self.scripts["show"], self.declared, (MAX_SHOWN,), self._info)
+
+    def _info(self, reply: Sequence[Any]) -> SemaphoreInfo:
+        now, limit, held, permits, waiting, *rows = reply
+        until = [
+            (permit.decode(errors="replace").rpartition("/")[0], (int(till) - now / 1000) / 1000)
+            for permit, till in zip(permits[0::2], permits[1::2], strict=True)
+        ]
+        holders = []
+        for token, group in groupby(sorted(until), lambda permit: permit[0]):
+            lefts = [left for _, left in group]
+            holders.append(Owner.from_token(token, None, lefts[0], len(lefts)))
+        stored = None if limit is None else int(limit)
+        return SemaphoreInfo(self._name, stored, held, tuple(holders), waiting, _waiters(now, rows))
+
+
+def _waiters(now: int, rows: Sequence[Any]) -> tuple[Owner, ...]:
+    """`rows`: request, ticket, request, ticket, …; a ticket is a time of arrival, in server microseconds like `now`."""
+    waiters = []
+    for packed, ticket in zip(rows[0::2], rows[1::2], strict=True):
+        token, _, _, _, permits, _ = _unpack(packed)
+        waiters.append(Owner.from_token(token, max(0.0, (now - float(ticket)) / 1e6), None, permits or 1))
+    return tuple(waiters)
+
+
+# --- rate limits ---
+
+Kind: TypeAlias = Literal["bucket", "window"]
+
+
+class RateLimitBindings:
+    """The round trips of one rate limit."""
+
+    def __init__(self, keys: RateLimitKeys, kind: Kind, *, capacity: int, limit: int, per: float) -> None:
+        """`capacity`: units that a full bucket holds, or that a window allows."""
+        self.declared = keys.declared(kind)
+        self._kind = kind
+        self._capacity = capacity
+        self._per = int(per * 1_000_000)
+        # Microseconds for one unit. Rounded up, so that the limit is never exceeded.
+        self._interval = -int(-per * 1_000_000 // limit)
+
+    def let_through(self, n: int, caller: Caller, *, max_wait: float | None) -> RoundTrip[Allowance]:
+        """Take `n` units, now or within `max_wait` seconds (None: whenever that is). Else nothing is taken."""
+        most = -1 if max_wait is None else int(max_wait * 1_000_000)
+        args = (caller.id, caller.number, self._kind, n, self._capacity, self._per, self._interval, most)
+        return RoundTrip(rate_limit_scripts()["let_through"], self.declared, args, _allowance)
+
+    def hand_back(self, n: int, caller: Caller) -> RoundTrip[int]:
+        """Undo the call of `let_through` with this caller and number, also one that has not arrived yet."""
+        args = (caller.id, caller.number, self._kind, n, self._capacity, self._interval)
+        return RoundTrip(rate_limit_scripts()["hand_back"], self.declared, args, int)
+
+
+def _allowance(reply: Sequence[int]) -> Allowance:
+    return Allowance(bool(reply[0]), reply[1] / 1_000_000, reply[2])
+
+
+# --- transactions ---
+
+Value: TypeAlias = str | bytes | int | float
+Packable: TypeAlias = str | msgspec.Raw
+"""A value as MessagePack can carry it to a script."""
+
+Comparison: TypeAlias = Literal["there", "missing", "text", "number", "at least", "at most"]
+
+_TYPES = {
+    "INCRBY": "string", "HSET": "hash", "HDEL": "hash", "HINCRBY": "hash", "ZADD": "zset", "ZINCRBY": "zset",
+    "ZREM": "zset", "SADD": "set", "SREM": "set", "LPUSH": "list", "RPUSH": "list",
+}  # fmt: skip
+"""The type that a command needs its key to have. The commands that are not named here accept any."""
+
+
+class Condition(NamedTuple):
+    """One condition, as `condition.holds` takes it. `member`: a hash field or a member; False for a whole key."""
+
+    command: str
+    position: int
+    member: Packable | Literal[False]
+    comparison: Comparison
+    wanted: Value | msgspec.Raw
+
+
+def write(command: str, position: int, args: Sequence[Packable]) -> tuple[Any, ...]:
+    """One write, as `draft.write` takes it."""
+    return (command, position, _TYPES.get(command, False), *args)
+
+
+def packable(value: Value) -> Packable:
+    """ValueError or TypeError for a value that a script cannot be sent."""
+    if isinstance(value, bytes):
+        # As a MessagePack str, which may hold any bytes: the server's scripts do not know the newer type bin.
+        size = len(value)
+        head = bytes((0xA0 | size,)) if size < 32 else b"\xdb" + size.to_bytes(4, "big")
+        return msgspec.Raw(head + value)
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{value!r}: half a character (a lone surrogate) cannot be sent") from None
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r}: bytes, a text, or a number")
+    if not math.isfinite(value):
+        raise ValueError(f"{value}: a finite number")
+    return repr(value)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReply:
+    """The answer to a commit. Unless the outcome is "done", nothing was written.
+
+    outcome  "not held": a lock that guards it is not held any longer; "unmet": a condition does not hold;
+             "impossible": a write cannot be done
+    results  if it is done, the reply to each write
+    index    which condition is unmet, or which write is impossible, from 0
+    found    the value that is there instead; None if there is nothing
+    """
+
+    outcome: Literal["done", "not held", "unmet", "impossible"]
+    results: tuple[int | float, ...] = ()
+    index: int = 0
+    found: bytes | None = None
+
+
+class TransactionBindings:
+    """The round trip of one transaction. `locks` must hold `token`; both are empty without a guard."""
+
+    def __init__(self, locks: tuple[str, ...] = (), token: str = "") -> None:
+        self._locks = locks
+        self._token = token
+
+    def position(self, number: int) -> int:
+        """The position in KEYS of the transaction's own key `number`, from 0. Lua counts from 1."""
+        return 2 + len(self._locks) + number
+
+    def commit(
+        self, home: str, keys: Sequence[str], caller: Caller, conditions: bytes, writes: bytes
+    ) -> RoundTrip[CommitReply]:
+        """Check everything, then write everything. `home`: a key in the slot of all `keys`."""
+        declared = (TransactionKeys(home).base, *self._locks, *keys)
+        args = (caller.id, caller.number, self._token, len(self._locks), conditions, writes)
+        return RoundTrip(transaction_scripts()["commit"], declared, args, _commit_reply)
+
+
+def pack_rows(rows: Sequence[tuple[Any, ...]]) -> bytes:
+    """Conditions or writes as `commit` takes them."""
+    return _pack(rows)
+
+
+def _commit_reply(reply: Sequence[Any]) -> CommitReply:
+    code, *rest = reply
+    if code == 1:
+        return CommitReply("done", tuple(float(one) if isinstance(one, bytes) else one for one in rest))
+    if code == 0:
+        return CommitReply("not held")
+    index, *found = rest
+    there = found[0] if found else None
+    if isinstance(there, int):
+        there = str(there).encode()
+    return CommitReply("unmet" if code == -1 else "impossible", index=index - 1, found=there)

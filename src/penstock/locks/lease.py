@@ -1,0 +1,189 @@
+"""A lease: what `acquire` returns. It is renewed until it is released or lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+from penstock.core.operations import Driver, Operation, RoundTrip, verb
+from penstock.core.renewal import now, valid_until
+from penstock.errors import LeaseLost
+from penstock.locks.bindings import LeaseBindings
+
+
+class LeaseSource(Protocol):
+    """The lock or semaphore that a lease came from, as far as the lease needs it."""
+
+    @property
+    def what(self) -> str: ...
+    @property
+    def bindings(self) -> LeaseBindings: ...
+    @property
+    def on_loss(self) -> Callable[[Any], object] | None: ...
+    @property
+    def cancel_on_loss(self) -> bool: ...
+    @property
+    def _driver(self) -> Driver: ...
+
+
+class Lease:
+    """A lock or permits that this process holds.
+
+    token  unique for each acquisition
+    lease  seconds
+    lost   an event that is set once the loss is known; a thread may `wait()` for it
+    """
+
+    def __init__(self, source: LeaseSource, token: str, packed: bytes, fence: int, sent_at: float) -> None:
+        self.token = token
+        self.lease = source.bindings.request.lease
+        self.lost = threading.Event()
+        self.valid_until = valid_until(sent_at, self.lease)
+        self.renewing = False
+        self._source = source
+        self._packed = packed
+        self._fence = fence
+        self._loss_reason = ""
+        self._released = self._releasing = False
+        self._pid = os.getpid()
+        self._loop = asyncio._get_running_loop()
+        self._task = asyncio.current_task() if self._loop is not None and source.cancel_on_loss else None
+        self._cancelled_task = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._source.what}>"
+
+    @property
+    def _driver(self) -> Driver:
+        return self._source._driver
+
+    # --- is it still held ---
+
+    @property
+    def remaining(self) -> float:
+        """Seconds for which it is certainly held even if no renewal succeeds; 0 after a loss. No round trip.
+
+        Judged by this host's steady clock, from the moment before the request was sent.
+        """
+        if self.lost.is_set() or self._released:
+            return 0.0
+        return max(0.0, self.valid_until - now())
+
+    def check(self) -> None:
+        """Raise LeaseLost unless it is certainly held. No round trip.
+
+        The answer may be outdated a moment later. Only a fence that is checked where the work is written stops a late
+        write.
+        """
+        if self._released:
+            raise self._released_error()
+        if self.remaining == 0.0:
+            raise self._lost_error()
+
+    def _released_error(self) -> LeaseLost:
+        return LeaseLost(f"{self._source.what} was released: what comes after that is not protected by it")
+
+    def _lost_error(self) -> LeaseLost:
+        ago = now() - self.valid_until
+        when = f" {ago:.1f} s ago" if ago > 0 else ""
+        why = self._loss_reason or "the process was paused, or the server did not answer"
+        return LeaseLost(f"{self._source.what} was lost{when}: {why}. Another may have it: drop the work")
+
+    @verb
+    def moment(self) -> RoundTrip[float]:
+        """A moment at which it was certainly held, in seconds since 1970 by the server's clock; for an audit trail.
+
+        Raises LeaseLost if that is not certain. One round trip.
+        """
+
+        def checked(moment: float) -> float:
+            self.check()
+            return moment
+
+        return self._source.bindings.server_time().then(checked)
+
+    # --- loss ---
+
+    def mark_lost(self, why: str) -> None:
+        """Record the loss and report it: cancel the task, call `on_loss`. The renewer calls this in its own thread."""
+        self.renewing = False
+        self._loss_reason = why
+        self.lost.set()
+        if self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._report_loss_in_loop)
+            except RuntimeError:  # the loop is closed, and its task is gone
+                return
+        elif (on_loss := self._source.on_loss) is not None:
+            threading.Thread(target=on_loss, args=(self,), name="penstock on_loss", daemon=True).start()
+
+    def _report_loss_in_loop(self) -> None:
+        if self._releasing:  # release() raises LeaseLost instead
+            return
+        if self._task is not None and not self._task.done():
+            self._cancelled_task = True
+            self._task.cancel(f"{self._source.what} was lost")
+        if (on_loss := self._source.on_loss) is not None:
+            on_loss(self)
+
+    def raise_on_exit(self, body_error: BaseException | None, release_error: Exception) -> None:
+        """Choose the error that leaves a `with` block whose release failed with `release_error`.
+
+        An error of the body comes first and gets a note about the other one, unless it is the cancellation that
+        `cancel_on_loss` caused.
+        """
+        if body_error is None:
+            raise release_error
+        if self._cancelled_task and isinstance(body_error, asyncio.CancelledError) and self._task is not None:
+            self._cancelled_task = False
+            if self._task.uncancel() == 0:
+                raise release_error from body_error
+        if type(body_error) is not type(release_error):
+            body_error.add_note(str(release_error))
+
+    # --- renew and release ---
+
+    @property
+    def renewal(self) -> RoundTrip[bool]:
+        return self._source.bindings.renew(self._packed)
+
+    @property
+    def give_back(self) -> RoundTrip[bool]:
+        """Release it in the server. False if it was lost.
+
+        A second copy of the call finds nothing to release, which is no loss while the lease is valid.
+        """
+        released = self._source.bindings.release(self._packed)
+        return replace(released, read_after_retry=lambda reply: bool(reply) or now() < self.valid_until)
+
+    @verb
+    def release(self) -> Operation[None]:
+        """Release it; the first waiter holds it in the same step. The end of a `with` block does this.
+
+        Raises LeaseLost if it was lost before. May be repeated. One round trip.
+        """
+        return self._release()
+
+    def _release(self) -> Operation[None]:
+        if self._released or self._pid != os.getpid():  # a forked child holds nothing
+            return
+        self.renewing, self._releasing = False, True
+        if self.lost.is_set():
+            self._released = True
+            raise self._lost_error()
+        try:
+            was_held = yield self.give_back
+        except BaseException as error:
+            if not isinstance(error, Exception):  # a cancelled release is done all the same
+                yield self.give_back
+                self._released = True
+            raise
+        self._released = True
+        if not was_held:
+            self._loss_reason = self._loss_reason or "the server had it no more when it was released"
+            self.lost.set()
+            raise self._lost_error()
