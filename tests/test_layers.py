@@ -62,7 +62,6 @@ SHARED_CLASS_NAMES = {
     "Block",
     "Books",
     "Entry",
-    "Found",
     "Job",
     "Mark",
     "Member",

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from penstock.files.receiver import Batch, Block, Receiver, Saved
     from penstock.files.sender import Progress, Sent, SentFile
     from penstock.files.source import file_digest
-    from penstock.jobs.bindings import Counts, TenantCounts, WorkerInfo
+    from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
     from penstock.jobs.definition import Options
     from penstock.jobs.job import Job, JobInfo, Status
     from penstock.jobs.queue import DeadLetter, Item, Queue, Tenant
@@ -120,7 +120,7 @@ else:
         "locks.semaphore": "Permit Semaphore",
         "jobs.task": "Call Task",
         "locks.transaction": "Transaction",
-        "jobs.bindings": "Counts TenantCounts WorkerInfo",
+        "jobs.counts": "Counts TenantCounts WorkerInfo",
         "errors": "BadCall BadName BlocksMissed ChannelClosed ChannelError ChatExists ChatGone ConfigurationError "
         "DurabilityUnavailable FileChanged FileDamaged FilesError FormatTooNew JobCancelled JobError "
         "JobExpired JobFailed JobNotFound LeaseLost LockTimeout MessageError NoReceiver NoSpace NotAMember "

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Literal
 
-from penstock.jobs.bindings import Claim, Settlement, Turn
+from penstock.jobs.claims import Claim, Settlement, TurnReply
 from penstock.testing.history import Ended, History, Lost, Settled, Started
 from penstock.worker.execution import Execution, JobRun
 from penstock.worker.feed import Feed
@@ -60,9 +60,9 @@ def _runs_in_a_thread(run: Callable[..., Settlement]) -> Any:
     return noted
 
 
-def _told(answered: Callable[[Feed, Turn, float], list[Claim]]) -> Any:
+def _told(answered: Callable[[Feed, TurnReply, float], list[Claim]]) -> Any:
     @functools.wraps(answered)
-    def noted(self: Feed, turn: Turn, asked_at: float) -> list[Claim]:
+    def noted(self: Feed, turn: TurnReply, asked_at: float) -> list[Claim]:
         sent, held = list(self._sent), bool(self.held)
         claims = answered(self, turn, asked_at)
         if not turn.alive and held:

@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock import Call, Counts
 from penstock.core.keys import pattern
-from penstock.jobs.job import Reason
+from penstock.jobs.job import Failure
 from penstock.ops.audit.books import books, entries
 from penstock.testing.checker import check
 from penstock.testing.history import Enqueued, Event, Found, History, Hit, Outage, read
@@ -151,7 +151,7 @@ class Scene:
 
 def _found(job: str, record: bytes | None, reason: bytes | None, end: bytes | None) -> Found:
     if record is not None:
-        why = Reason.read(reason).reason if reason else ""
+        why = Failure.read(reason).reason if reason else ""
         return Found(job=job, state=_STATES[record[1:2]], reason=why)  # type: ignore[arg-type]
     if end is None:
         return Found(job=job, state="unknown")

@@ -11,7 +11,7 @@ import time
 from contextvars import ContextVar
 
 from penstock import Penstock, Retry, Settings, Task
-from penstock.jobs.bindings import Claim
+from penstock.jobs.claims import Claim
 
 QUEUE = "storm"
 

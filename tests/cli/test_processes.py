@@ -149,7 +149,7 @@ def test_a_killer_in_a_batch_dies_alone(start, shop):
     info = killer.info()
     assert (info.status, info.crashes, info.attempts) == (Status.DEAD, 3, 0)
     counts = shop.queue.count()
-    assert (counts.completed, counts.dead, counts.buried, counts.retried) == (63, 1, 1, 0)
+    assert (counts.completed, counts.dead, counts.failed, counts.retried) == (63, 1, 1, 0)
     supervisor.terminate()
     _, told = supervisor.communicate(timeout=scaled(30))
     assert told.count("was killed by SIGKILL; a new one starts") == 1, "suspects are tried in processes of their own"

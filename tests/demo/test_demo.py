@@ -33,7 +33,7 @@ def kept() -> tuple[Books, Counts]:
     numbers += [books.request("a", "2026-03-02", 0.0, fails=2), books.request("b", "2026-03-02", 0.0, delayed=True)]
     for place, number in enumerate(reversed(numbers)):
         books.record(Entry(number, 1.0 + place, "2026-03-02", 200))
-    return books, Counts(completed=5, dead=1, buried=1, retried=RETRIES + 2)
+    return books, Counts(completed=5, dead=1, failed=1, retried=RETRIES + 2)
 
 
 def test_books_that_balance_have_no_fault():

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from penstock.core.clock import Clock, milliseconds
 from penstock.core.operations import RoundTrip
-from penstock.jobs.bindings import Claim, Ending, QueueBindings, Settlement, Turn
+from penstock.jobs.bindings import QueueBindings
+from penstock.jobs.claims import Claim, Ending, Settlement, TurnReply
 from penstock.jobs.keys import QUEUE, QueueKeys
 from penstock.jobs.record import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID, Record, draft
 
@@ -162,16 +163,16 @@ class Hand:
     me: str
     lease: float = 10.0
     number: int = 0
-    last: RoundTrip[Turn] | None = field(default=None, repr=False)
+    last: RoundTrip[TurnReply] | None = field(default=None, repr=False)
 
-    def turn(self, want: int = 0, *settlements: Settlement, **options: Any) -> Turn:
+    def turn(self, want: int = 0, *settlements: Settlement, **options: Any) -> TurnReply:
         self.number += 1
         options.setdefault("lease", self.lease)
         options.setdefault("trial", "beside")
         self.last = self.stand.bindings.turn(self.me, self.number, want=want, settlements=settlements, **options)
         return self.stand.run(self.last)
 
-    def again(self) -> Turn:
+    def again(self) -> TurnReply:
         """The last turn once more, as after a lost reply."""
         assert self.last is not None
         return self.stand.run(self.last)
@@ -191,7 +192,7 @@ class Hand:
         return self.stand.run(self.stand.bindings.settle(self.me, settlement(claim, ending, delay, text)))
 
     def beat(self) -> bool:
-        return self.stand.run(self.stand.bindings.beat(self.me, self.lease))
+        return self.stand.run(self.stand.bindings.heartbeat(self.me, self.lease))
 
 
 def every_step(move: QueueBindings) -> dict[str, RoundTrip[Any]]:
@@ -201,24 +202,24 @@ def every_step(move: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "enqueue": move.enqueue(["new", record("ada")]),
         "turn": move.turn("w", 1, lease=10, want=5, settlements=[Settlement(token)], address="p/1", sleep=50),
         "settle": move.settle("w", Settlement(token)),
-        "beat": move.beat("w", 10),
+        "beat": move.heartbeat("w", 10),
         "abandon": move.abandon("w"),
         "cancel": move.cancel(["j"]),
         "purge": move.purge(None, 0, 100),
         "show": move.show("j"),
         "result": move.result("j", "p/1"),
         "forget": move.forget("j", "p/1"),
-        "graves": move.graves(0, 10),
-        "buried": move.buried(0, 10),
+        "graves": move.list_dead(0, 10),
+        "buried": move.dead_until(0, 10),
         "requeue": move.requeue(["dead"]),
-        "exhume": move.exhume(["dead"]),
-        "switch": move.switch("paused", True),
-        "weigh": move.weigh("ada", 3),
+        "exhume": move.remove_dead(["dead"]),
+        "switch": move.set_switch("paused", True),
+        "weigh": move.set_weight("ada", 3),
         "workers": move.workers(10),
         "counts": move.counts(),
-        "survey": move.survey(10),
-        "books": move.books(),
-        "some_tenants": move.some_tenants("0", 10),
+        "survey": move.overview(10),
+        "books": move.counted_and_kept(),
+        "some_tenants": move.scan_tenants("0", 10),
         "tenant_counts": move.tenant_counts("ada"),
     }
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from penstock import JobFailed, Penstock, Queue, Status
-from penstock.jobs.bindings import Settlement
+from penstock.jobs.claims import Settlement
 from tests.conftest import Do, Time
 
 
@@ -125,7 +125,7 @@ async def test_more_than_a_command_can_name_are_requeued_and_removed(queue: Queu
 
 
 async def everything(queue: Queue) -> list[bytes]:
-    pages = [await queue._driver.aio.run(queue.bindings.graves(offset, 1000)) for offset in range(0, 9000, 1000)]
+    pages = [await queue._driver.aio.run(queue.bindings.list_dead(offset, 1000)) for offset in range(0, 9000, 1000)]
     return [key.encode() for page in pages for key, *_ in page]
 
 

@@ -7,7 +7,7 @@ import anyio.to_thread
 import pytest
 
 from penstock import BadCall, LeaseLost, Options, PayloadTooLarge, Penstock, Queue, Status
-from penstock.jobs.bindings import Settlement
+from penstock.jobs.claims import Settlement
 from tests.conftest import Do, MakeApp, Time
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock.jobs.bindings import Introduction, WorkerInfo
+from penstock.jobs.claims import Registration
+from penstock.jobs.counts import WorkerInfo
 from tests.jobs.stand import START, Hand, Stand, difference, ids, settlement
 
 GONE = b'{"reason":"its worker was gone when the lease ran out"}'
@@ -70,7 +71,7 @@ def test_three_crashes_alone_make_a_dead_letter(stand: Stand):
     assert stand.counts() == "0 0 0 1"
     assert stand.job("killer").attempts == 0
     counts = stand.run(stand.bindings.counts())
-    assert (counts.lost, counts.buried, counts.retried) == (4, 1, 0)
+    assert (counts.lost, counts.failed, counts.retried) == (4, 1, 0)
 
 
 def test_a_suspect_whose_worker_died_beside_it_is_charged_a_quarter(stand: Stand):
@@ -78,7 +79,7 @@ def test_a_suspect_whose_worker_died_beside_it_is_charged_a_quarter(stand: Stand
     stand.put("a")
     seen = []
     for n in range(14):
-        Hand(stand, f"w{n}").turn(1, who=Introduction(f"host:{n}", 4))
+        Hand(stand, f"w{n}").turn(1, registration=Registration(f"host:{n}", 4))
         lose(stand, f"w{n}")
         seen.append(facts(stand, "a")[:3])
     assert seen[:5] == [("r", True, 0)] * 4 + [("r", True, 1)]
@@ -198,7 +199,7 @@ def test_a_page_of_large_dead_letters_ends_at_a_mebibyte(stand: Stand):
     hand = Hand(stand, "w")
     for _ in range(3):
         hand.settle(*hand.claim(1), ending="bury", text="{}")
-    assert [len(stand.run(stand.bindings.graves(offset, 10))) for offset in range(4)] == [1, 1, 1, 0]
+    assert [len(stand.run(stand.bindings.list_dead(offset, 10))) for offset in range(4)] == [1, 1, 1, 0]
 
 
 def test_a_death_may_be_told_twice(stand: Stand):
@@ -270,7 +271,7 @@ def test_a_settled_trial_brings_the_next(stand: Stand):
 
 
 def test_workers_say_who_they_are(stand: Stand):
-    Hand(stand, "w").turn(1, who=Introduction("host:7", 20))
+    Hand(stand, "w").turn(1, registration=Registration("host:7", 20))
     stand.put("j")
     Hand(stand, "once").turn(1, once=True)
     mine, program = sorted(workers(stand), key=lambda worker: worker.held)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from valkey.exceptions import ResponseError
 
-from penstock.jobs.bindings import Ending, Settlement, Turn, scripts
+from penstock.jobs.bindings import scripts
+from penstock.jobs.claims import Ending, Settlement, TurnReply
 from tests.jobs.stand import START, Hand, Stand, difference, every_step, ids, record, settlement
 
 OTHERS: list[Ending] = ["retry", "later", "release", "bury", "drop"]
@@ -24,7 +25,7 @@ def cancel(stand: Stand, *ids: str) -> None:
     stand.run(stand.bindings.cancel(ids))
 
 
-def take_all(hand: Hand, want: int) -> list[Turn]:
+def take_all(hand: Hand, want: int) -> list[TurnReply]:
     """Turns until one says that there is no more."""
     turns = [hand.turn(want)]
     while turns[-1].more and len(turns) < 20:
@@ -155,7 +156,7 @@ def test_one_who_waits_keeps_its_turn_when_another_of_its_jobs_comes(stand: Stan
 
 def test_a_tenant_of_weight_three_has_three_turns_to_one(stand: Stand):
     fill(stand, a=" ".join(f"a{i}" for i in range(9)), b=" ".join(f"b{i}" for i in range(9)))
-    stand.run(stand.bindings.weigh("b", 3))
+    stand.run(stand.bindings.set_weight("b", 3))
     hand = Hand(stand, "w")
     hand.claim(2)
     served = [key[0] for key in ids(hand.claim(8))]
@@ -200,7 +201,7 @@ def test_due_jobs_go_first_only_where_the_queue_says_so(stand: Stand):
     stand.advance(1)
     hand = Hand(stand, "w")
     assert ids(hand.claim(9)) == ["a", "due"]
-    stand.run(stand.bindings.switch("due_first", True))
+    stand.run(stand.bindings.set_switch("due_first", True))
     stand.put("b")
     stand.put("due too", delay=1)
     stand.advance(1)
@@ -259,7 +260,7 @@ def test_a_failed_run_is_charged_and_its_reason_kept(stand: Stand):
     assert hand.settle(*hand.claim(), ending="retry", delay=2, text="boom")
     job = stand.job("j")
     assert (job.state, job.attempts, job.since, job.payload) == (b"s", 1, START + 2000, b'"body"')
-    assert stand.run(stand.bindings.show("j")).reason == b"boom"
+    assert stand.run(stand.bindings.show("j")).failure == b"boom"
     stand.advance(2)
     assert hand.settle(*hand.claim())
     assert "reasons" not in stand.dump()
@@ -276,7 +277,7 @@ def test_a_dead_letter_is_kept_with_its_reason_until_it_is_requeued(stand: Stand
     stand.put("j", tenant="ada")
     hand = Hand(stand, "w")
     hand.settle(*hand.claim(), ending="bury", text="boom")
-    ((key, died, letter, reason),) = stand.run(stand.bindings.graves(0, 10))
+    ((key, died, letter, reason),) = stand.run(stand.bindings.list_dead(0, 10))
     assert letter is not None
     assert (key, died, letter.attempts, reason) == ("j", START / 1000, 1, b"boom")
     assert stand.counts() == "0 0 0 1"
@@ -290,7 +291,7 @@ def test_a_dead_letter_that_is_removed_leaves_nothing(stand: Stand):
     stand.put("j", ttl=0)
     hand = Hand(stand, "w")
     hand.settle(*hand.claim(), ending="bury", text="boom")
-    assert stand.run(stand.bindings.exhume(["j", "j", "unknown"])) == 1
+    assert stand.run(stand.bindings.remove_dead(["j", "j", "unknown"])) == 1
     assert stand.dump().keys() == {"meta", "leases", "turn:w"}
 
 
@@ -466,7 +467,7 @@ def test_a_record_that_was_damaged_by_hand_holds_nobody_up(stand: Stand, state: 
         lambda: stand.run(move.purge("", 0, 10)),
         lambda: stand.run(move.purge(None, 0, 10)),
         lambda: stand.run(move.requeue(["bad"])),
-        lambda: stand.run(move.exhume(["bad"])),
+        lambda: stand.run(move.remove_dead(["bad"])),
         lambda: stand.run(move.tenant_counts("")),
         lambda: [hand.settle(claim) for claim in held],
         lambda: [hand.settle(claim, ending="retry", delay=1) for claim in held],
@@ -537,12 +538,12 @@ def test_a_paused_queue_gives_nothing_out_and_lets_work_finish(stand: Stand):
     stand.put("due", delay=1)
     hand = Hand(stand, "w")
     (claim,) = hand.claim()
-    stand.run(stand.bindings.switch("paused", True))
+    stand.run(stand.bindings.set_switch("paused", True))
     stand.advance(1)
     turn = hand.turn(5, settlement(claim))
     assert (turn.claims, turn.stale, turn.more) == ([], (), False)
     assert stand.counts() == "2 0 0 0"
-    stand.run(stand.bindings.switch("paused", False))
+    stand.run(stand.bindings.set_switch("paused", False))
     assert ids(hand.claim(5)) == ["b", "due"]
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.jobs.bindings import Turn
+from penstock.jobs.claims import TurnReply
 from tests.jobs.stand import START, Hand, Stand, ids, settlement
 
 
-def lie_down(stand: Stand, *processes: str, want: int = 1) -> list[Turn]:
+def lie_down(stand: Stand, *processes: str, want: int = 1) -> list[TurnReply]:
     """A worker of each process finds nothing and sleeps; the last one lies down last."""
     turns = []
     for process in processes:
@@ -18,7 +18,7 @@ def lie_down(stand: Stand, *processes: str, want: int = 1) -> list[Turn]:
     return turns
 
 
-def come(stand: Stand, process: str, want: int = 1, number: int = 2, sleep: float = 50) -> Turn:
+def come(stand: Stand, process: str, want: int = 1, number: int = 2, sleep: float = 50) -> TurnReply:
     """The sleeper of a process takes its next turn."""
     return Hand(stand, f"{process}.worker", number=number - 1).turn(want, address=f"{process}/1", sleep=sleep)
 
@@ -134,10 +134,10 @@ def test_a_lone_sleeper_is_woken_without_a_witness(stand: Stand):
 
 def test_nobody_is_woken_for_a_job_that_is_not_due_or_a_queue_that_is_paused(stand: Stand):
     lie_down(stand, "p", "q")
-    stand.run(stand.bindings.switch("paused", True))
+    stand.run(stand.bindings.set_switch("paused", True))
     stand.put("j")
     assert heard(stand, "p", "q") == [[], []]
-    stand.run(stand.bindings.switch("paused", False))
+    stand.run(stand.bindings.set_switch("paused", False))
     assert stand.messages("q") == ["1 0"]
 
 
@@ -325,7 +325,7 @@ def test_a_timekeeper_that_finds_the_lease_renewed_is_told_when_to_look_again(st
     stand.put("j")
     come(stand, "q", sleep=0)
     stand.advance(3)
-    stand.run(stand.bindings.beat("q.worker", 10))
+    stand.run(stand.bindings.heartbeat("q.worker", 10))
     stand.advance(7)
     assert come(stand, "p").due_in == 3.0
 
@@ -397,5 +397,5 @@ def test_a_dead_letter_has_no_waiters(stand: Stand):
     hand = Hand(stand, "w")
     hand.settle(*hand.claim(), ending="bury", text="why")
     found = stand.run(stand.bindings.result("j", "p/1"))
-    assert (found.reason, found.record and found.record.state) == (b"why", b"d")
+    assert (found.failure, found.record and found.record.state) == (b"why", b"d")
     assert "waiters" not in stand.dump()

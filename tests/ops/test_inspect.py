@@ -211,7 +211,7 @@ async def test_ids_that_are_no_text_hold_up_nobody(do, app, look, raw, verb, mon
 @pytest.mark.parametrize("face", ["aio"])
 async def test_what_does_not_go_is_tried_once(do, app, look, monkeypatch):
     await bury(do, app.queue("mail"), 3)
-    monkeypatch.setattr(QueueBindings, "exhume", lambda self, keys: self.requeue([]))
+    monkeypatch.setattr(QueueBindings, "remove_dead", lambda self, keys: self.requeue([]))
     with anyio.fail_after(scaled(10)):
         assert await do(look.remove_all, "mail") == 0
 

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from penstock.jobs.bindings import Claim, Ending, Settlement, Trial, Turn
+from penstock.jobs.claims import Claim, Ending, Settlement, Trial, TurnReply
 from tests.jobs.stand import Dump
 
 OWN_ID, SUSPECT, KEEPS_REASON = 8, 16, 32
@@ -317,7 +317,7 @@ class QueueModel:
         lease: int,
         sleep: int,
         once: bool,
-        reply: Turn,
+        reply: TurnReply,
         before: Dump,
         after: Dump,
     ) -> None:
@@ -361,7 +361,7 @@ class QueueModel:
         if once and not mine.held and not asleep:
             del self.incarnations[me]
 
-    def _judge_repeated(self, mine: Incarnation, reply: Turn) -> None:
+    def _judge_repeated(self, mine: Incarnation, reply: TurnReply) -> None:
         assert reply.alive == (not mine.given or mine.till > self.now)
         if reply.alive:
             still = [token for token in mine.given if mine.held.get(token[12:].decode()) == token[:12]]
@@ -427,7 +427,7 @@ class QueueModel:
                 del self.incarnations[me]
         return len(ended) >= SLICE_OF_INCARNATIONS or len(lost) == SLICE
 
-    def _judge_trial(self, mine: Incarnation, reply: Turn, trial: Trial) -> int:
+    def _judge_trial(self, mine: Incarnation, reply: TurnReply, trial: Trial) -> int:
         """The suspect that waits longest comes first, and no second one; returns how many came."""
         suspects = self.suspects()
         if not suspects or not trial:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.jobs.bindings import Settlement
+from penstock.jobs.claims import Settlement
 from tests.jobs.stand import Hand, Stand, record, settlement
 from tests.servers import Server
 
@@ -77,7 +77,7 @@ def test_weights_share_as_they_say(stand: Stand, names: str, weight: float):
     heavy, light = names[0], names[1]
     fill(stand, heavy, 3000)
     fill(stand, light, 3000)
-    stand.run(stand.bindings.weigh(heavy if weight > 1 else light, weight))
+    stand.run(stand.bindings.set_weight(heavy if weight > 1 else light, weight))
     served = Counter(serve(stand, 3000, 8))
     assert served[heavy] / served[light] == pytest.approx(5, rel=0.03)
 

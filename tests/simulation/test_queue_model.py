@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.core.operations import RoundTrip
-from penstock.jobs.bindings import Claim, Ending, Introduction, Settlement, Trial, Turn
+from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply
 from tests.jobs.stand import START, Stand, record
 from tests.servers import Server
 from tests.simulation.queue_model import Job, QueueModel
@@ -133,13 +133,13 @@ class Histories(RuleBasedStateMachine):
         trial: Trial = "alone",
         *,
         once: bool = False,
-    ) -> Turn:
+    ) -> TurnReply:
         address = f"{me.partition('.')[0]}/1" if sleep else ""
         step = self.move.turn(
             me, number, lease=LEASE, want=want, settlements=settlements, trial=trial, address=address, sleep=sleep,
-            once=once, who=None if once or number > 1 else Introduction(me, 1),
+            once=once, registration=None if once or number > 1 else Registration(me, 1),
         )  # fmt: skip
-        reply: Turn = self.send(step)
+        reply: TurnReply = self.send(step)
         times = {"lease": round(LEASE * 1000), "sleep": round(sleep * 1000)}
         self.model.turn(
             me, number, want, settlements, trial=trial, **times, once=once, reply=reply, before=self.before,
@@ -286,7 +286,7 @@ class Histories(RuleBasedStateMachine):
     @rule(worker=some)
     def beat(self, worker: int) -> None:
         me = self.workers[worker % 3].me
-        self.say(self.move.beat(me, LEASE), self.model.beat(me, round(LEASE * 1000)))
+        self.say(self.move.heartbeat(me, LEASE), self.model.beat(me, round(LEASE * 1000)))
 
     @precondition(lambda self: self.ghosts)
     @rule(ghost=some, plan=plans, number=st.integers(0, 2), single=st.booleans())
@@ -301,7 +301,7 @@ class Histories(RuleBasedStateMachine):
             assert self.before == self.dump
         elif one.number + number > 1:
             assert not self.send_turn(one.me, one.number + number, 3, settlements).alive or number == 0
-        self.say(self.move.beat(one.me, LEASE), False)
+        self.say(self.move.heartbeat(one.me, LEASE), False)
         assert self.before == self.dump
 
     # --- claims without a worker ---
@@ -379,21 +379,21 @@ class Histories(RuleBasedStateMachine):
         if requeue:
             self.say(self.move.requeue(ids), self.model.requeue(ids))
         else:
-            self.say(self.move.exhume(ids), self.model.exhume(ids))
+            self.say(self.move.remove_dead(ids), self.model.exhume(ids))
 
     @rule(on=st.booleans())
     def pause(self, on: bool) -> None:
-        self.send(self.move.switch("paused", on))
+        self.send(self.move.set_switch("paused", on))
         self.model.paused = on
 
     @rule(on=st.booleans())
     def put_due_first(self, on: bool) -> None:
-        self.send(self.move.switch("due_first", on))
+        self.send(self.move.set_switch("due_first", on))
         self.model.due_first = on
 
     @rule(tenant=tenants, weight=st.sampled_from([0.5, 1.0, 1.0, 2.0, 5.0]))
     def weigh(self, tenant: str, weight: float) -> None:
-        self.send(self.move.weigh(tenant, weight))
+        self.send(self.move.set_weight(tenant, weight))
         self.model.weigh(tenant, weight)
 
     @precondition(lambda self: self.ids)
@@ -418,7 +418,7 @@ class Histories(RuleBasedStateMachine):
         self.drain()
         self.exhume_all()
         for tenant in list(self.model.weights):
-            self.send(self.move.weigh(tenant, 1.0))
+            self.send(self.move.set_weight(tenant, 1.0))
         assert set(self.stand.eternal()) <= {"meta"}, "a key has no end"
         assert set(self.dump.get("meta", {})) <= META
 
@@ -445,7 +445,7 @@ class Histories(RuleBasedStateMachine):
     def exhume_all(self) -> None:
         ids = [job.id for job in self.model.in_state("d")]
         if ids:
-            self.say(self.move.exhume(ids), self.model.exhume(ids))
+            self.say(self.move.remove_dead(ids), self.model.exhume(ids))
         self.model.judge(self.dump)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.jobs.bindings import Claim
+from penstock.jobs.claims import Claim
 from tests.jobs.stand import START, Hand, Stand, settlement
 from tests.servers import Server
 

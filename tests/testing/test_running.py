@@ -90,7 +90,7 @@ async def test_a_dead_letter_fails_the_test_with_its_traceback(app: Penstock):
     assert "['divide', {'by': 0}]: ZeroDivisionError" in said
     assert "return 1 / by" in said
     await divide.enqueue.aio(0)
-    assert await run_jobs.aio(app, dead=True) == Ran(buried=1)
+    assert await run_jobs.aio(app, dead=True) == Ran(failed=1)
 
 
 async def test_only_the_queues_that_are_named_are_served(app: Penstock):

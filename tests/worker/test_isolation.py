@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from penstock import ConfigurationError, JobFailed, Penstock, Status, Task, Worker, WorkerSettings
-from penstock.jobs.bindings import Claim, Settlement
+from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.record import CALL, Record, draft
 from penstock.worker.execution import Execution, JobRun
 from penstock.worker.isolation import Isolation

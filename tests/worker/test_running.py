@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import ConfigurationError, Penstock, Status, Worker, WorkerSettings
-from penstock.jobs.bindings import Introduction, Turn
+from penstock.jobs.claims import Registration, TurnReply
 from penstock.worker.feed import Feed
 from tests.conftest import Time, until
 from tests.speed import scaled
@@ -297,13 +297,13 @@ async def test_thousands_of_tenants_that_end_together_are_all_settled(app: Penst
 
 
 async def test_a_wake_up_that_overtakes_the_answer_is_not_forgotten(app: Penstock):
-    feed = Feed(app.queue("q"), lease=10, sleep=20, introduction=Introduction("host:1", 1))
+    feed = Feed(app.queue("q"), lease=10, sleep=20, registration=Registration("host:1", 1))
     feed.turn(1)
     feed.wake_up(["0"])
-    feed.answered(Turn(True), time.monotonic())
+    feed.answered(TurnReply(True), time.monotonic())
     assert feed.wake_at <= time.monotonic()
     feed.turn(1)
-    feed.answered(Turn(True), time.monotonic())
+    feed.answered(TurnReply(True), time.monotonic())
     assert feed.wake_at > time.monotonic() + 10
 
 

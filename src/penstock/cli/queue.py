@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from penstock.cli.where import HERE, AsJson, Where, Yes, agree
-from penstock.jobs.bindings import Counts
+from penstock.jobs.counts import Counts
 from penstock.ops.inspect import QueueDetail
 from penstock.ops.wording import age, many
 from penstock.terminal.tables import Kind, cell, show, show_facts, show_json, show_table
@@ -116,7 +116,7 @@ def _due(seconds: float) -> str:
 
 def _totals(counts: Counts) -> str:
     totals = {
-        "completed": counts.completed, "retried": counts.retried, "buried": counts.buried, "dropped": counts.dropped,
+        "completed": counts.completed, "retried": counts.retried, "failed": counts.failed, "dropped": counts.dropped,
         "cancelled": counts.cancelled, "expired": counts.expired, "taken back": counts.lost,
     }  # fmt: skip
     return ", ".join(f"{number:,} {name}" for name, number in totals.items() if number) or "nothing"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from penstock.cli.where import HERE, AsJson, Where
-from penstock.jobs.bindings import WorkerInfo
+from penstock.jobs.counts import WorkerInfo
 from penstock.ops.wording import age
 from penstock.terminal.tables import Kind, cell, show, show_json, show_table
 

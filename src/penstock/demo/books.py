@@ -11,7 +11,7 @@ from enum import IntEnum
 from statistics import median_low
 
 from penstock.demo.tasks import RETRIES, Entry
-from penstock.jobs.bindings import Counts
+from penstock.jobs.counts import Counts
 
 EARLY = 0.01
 """Seconds by which a clock may have been set back between a job's being put in and its start."""

@@ -24,7 +24,7 @@ from penstock.demo.books import Account, Books
 from penstock.demo.log import lines
 from penstock.demo.tasks import PREFIX, QUEUE, Entry, Tasks, make_tasks
 from penstock.errors import ConfigurationError, PenstockError, ResultTimeout
-from penstock.jobs.bindings import Counts
+from penstock.jobs.counts import Counts
 from penstock.jobs.task import Call
 from penstock.ops.raw_client import delete_keys, raw_client
 from penstock.settings import Settings

@@ -1,4 +1,4 @@
-"""A handle on one enqueued job: its result, its status, cancel."""
+"""A handle on one enqueued job: wait for its result, read its status, cancel it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from penstock.errors import (
     ResultNotKept,
     ResultTimeout,
 )
-from penstock.jobs.bindings import Found, QueueBindings
+from penstock.jobs.bindings import QueueBindings
+from penstock.jobs.record import StoredJob
 
 R = TypeVar("R")
 
 
-class Home(Protocol):
-    """The queue a job is in."""
+class JobQueue(Protocol):
+    """What a handle needs of the queue it belongs to."""
 
     name: str
     bindings: QueueBindings
@@ -36,14 +37,14 @@ class Home(Protocol):
     def _driver(self) -> Driver: ...
 
 
-H = TypeVar("H", bound=Home)
+Q = TypeVar("Q", bound=JobQueue)
 
 
-class OfQueue(Generic[H]):
-    """Something that belongs to a queue, and reaches the server the way the queue does."""
+class QueueHandle(Generic[Q]):
+    """A handle on a part of a queue. It reaches the server through the queue's driver."""
 
     __slots__ = ("_queue",)
-    _queue: H
+    _queue: Q
 
     @property
     def _driver(self) -> Driver:
@@ -51,7 +52,7 @@ class OfQueue(Generic[H]):
 
 
 class Status(StrEnum):
-    """The states of a job; the last five are ends."""
+    """The state of a job. From COMPLETED on a job will not run again, unless a dead letter is requeued."""
 
     SCHEDULED = "scheduled"
     READY = "ready"
@@ -69,8 +70,14 @@ _STATES = {b"s": Status.SCHEDULED, b"r": Status.READY, b"x": Status.RUNNING, b"d
 _ENDS = {b"c": Status.COMPLETED, b"x": Status.CANCELLED, b"e": Status.EXPIRED, b"d": Status.DROPPED}
 
 
-class Reason(msgspec.Struct, omit_defaults=True):
-    """Why a job failed last, as it is kept in the server."""
+class Failure(msgspec.Struct, omit_defaults=True):
+    """Why a job failed last, as the server stores it (JSON).
+
+    reason         one line
+    traceback      the worker's text, "" if there is no error
+    worker         `host:pid`
+    unknown_limit  for a job whose task the worker does not know: milliseconds after which the job becomes a dead letter
+    """
 
     reason: str
     traceback: str = ""
@@ -78,8 +85,8 @@ class Reason(msgspec.Struct, omit_defaults=True):
     unknown_limit: int = 0
 
     @classmethod
-    def read(cls, data: bytes | None) -> Reason:
-        """Never raises: what is kept may have been written by hand."""
+    def read(cls, data: bytes | None) -> Failure:
+        """Never raises: bytes that are not JSON, written by another program, become the reason."""
         try:
             return msgspec.json.decode(data or b"", type=cls)
         except (ValueError, RecursionError):
@@ -88,7 +95,18 @@ class Reason(msgspec.Struct, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """All the server knows of a job. Times are seconds since 1970 by the server's clock; None where unknown."""
+    """Everything the server has stored about a job. Times are seconds since 1970 by the server's clock.
+
+    since              when it became ready, is due, or died
+    attempts           runs that failed
+    deliveries         how often it was handed to a worker
+    crashes            how often its process died while it ran there alone
+    body               the value that was put; for the call of a task `[task, arguments]`
+    reason, traceback  of the last failure
+    result             of a completed job, as JSON types
+
+    Of a finished job only `id`, `status`, and `result` or `reason` are known; the other times are None.
+    """
 
     id: str
     status: Status
@@ -106,20 +124,20 @@ class JobInfo:
     result: Any = None
 
 
-def status_of(found: Found) -> Status:
-    if found.record is not None:
-        return _STATES.get(found.record.state, Status.UNKNOWN)
-    return _ENDS.get(found.done[:1], Status.UNKNOWN) if found.done else Status.UNKNOWN
+def status_of(stored: StoredJob) -> Status:
+    if stored.record is not None:
+        return _STATES.get(stored.record.state, Status.UNKNOWN)
+    return _ENDS.get(stored.done[:1], Status.UNKNOWN) if stored.done else Status.UNKNOWN
 
 
-class Job(OfQueue[Home], Generic[R]):
-    """A job that was enqueued: `id` is all one needs to find it again (`app.job(id)`)."""
+class Job(QueueHandle[JobQueue], Generic[R]):
+    """A handle on one job. Its `id` is all that another process needs to find the job again: `app.job(id)`."""
 
     __slots__ = ("_returns", "_ttl", "key")
 
     def __init__(
         self,
-        queue: Home,
+        queue: JobQueue,
         key: str,
         *,
         returns: msgspec.json.Decoder[Any] | None = None,
@@ -132,7 +150,7 @@ class Job(OfQueue[Home], Generic[R]):
 
     @property
     def id(self) -> str:
-        """`queue:key`, unique in the app."""
+        """`queue:key`, unique within the app."""
         return f"{self._queue.name}:{self.key}"
 
     def __repr__(self) -> str:
@@ -146,11 +164,15 @@ class Job(OfQueue[Home], Generic[R]):
 
     @verb
     def result(self, timeout: float | None = None) -> Operation[R]:
-        """What the task returned, as its return annotation says. Waits without polling.
+        """Wait until the job is done, and return what the task returned, as its return annotation says.
 
-        timeout: seconds; None for ever, 0 answers at once. Raises ResultTimeout when it is not done by then,
-        JobFailed for a dead letter, JobCancelled, JobExpired, JobNotFound, and ResultNotKept at once for a job
-        that was enqueued with result_ttl=0. One round trip when it is done.
+        timeout: seconds to wait; None: no limit, 0: do not wait.
+
+        Raises ResultTimeout if the job is not done by then; it keeps its place, so ask again. Raises JobFailed for a
+        dead letter, JobCancelled (also for a job that its task dropped), JobExpired, JobNotFound, and ResultNotKept
+        at once for a job that was enqueued with result_ttl=0.
+
+        One round trip if the job is done; else two or three and a blocked read, not polling.
         """
         if self._ttl == 0:
             raise ResultNotKept(f"job {self.id} was enqueued with result_ttl=0: its result is not kept")
@@ -158,30 +180,31 @@ class Job(OfQueue[Home], Generic[R]):
         if timeout is not None and timeout <= 0:
             return self._answer((yield bindings.result(self.key, "")), waited=False)
         deadline = None if timeout is None or timeout == math.inf else time.monotonic() + timeout
-        waiter = yield Listen(bindings.keys.inbox)
-        seen = False
+        listener = yield Listen(bindings.keys.inbox)
+        waited = False
         try:
             while True:
-                found = yield bindings.result(self.key, waiter.address)
+                stored = yield bindings.result(self.key, listener.address)
                 left = None if deadline is None else deadline - time.monotonic()
-                if found.done or found.record is None or found.record.state == b"d" or (left is not None and left <= 0):
+                if not _in_progress(stored) or (left is not None and left <= 0):
                     break
-                if found.record.ttl == 0:
+                if stored.record.ttl == 0:
                     break
-                seen = True
-                yield Wait(waiter, left)
-            if found.done is None and found.record is not None and found.record.state != b"d":
-                yield bindings.forget(self.key, waiter.address)
+                waited = True
+                yield Wait(listener, left)
+            if _in_progress(stored):
+                yield bindings.forget(self.key, listener.address)
         except BaseException:
-            yield bindings.forget(self.key, waiter.address)
+            yield bindings.forget(self.key, listener.address)
             raise
         finally:
-            waiter.close()
-        return self._answer(found, waited=seen)
+            listener.close()
+        return self._answer(stored, waited=waited)
 
-    def _answer(self, found: Found, *, waited: bool) -> R:
-        status = status_of(found)
-        text = (found.done or b"")[1:]
+    def _answer(self, stored: StoredJob, *, waited: bool) -> R:
+        """The result, or the error that says why there is none. `waited`: the job was seen before it was done."""
+        status = status_of(stored)
+        text = (stored.done or b"")[1:]
         match status:
             case Status.COMPLETED:
                 try:
@@ -190,7 +213,7 @@ class Job(OfQueue[Home], Generic[R]):
                     raise PenstockError(f"the result of job {self.id} does not fit its annotation: {error}") from error
                 return answer
             case Status.DEAD:
-                why = Reason.read(found.reason)
+                why = Failure.read(stored.failure)
                 raise JobFailed(f"job {self.id} failed: {why.reason}", reason=why.reason, traceback=why.traceback)
             case Status.CANCELLED:
                 raise JobCancelled(f"job {self.id} was cancelled")
@@ -201,7 +224,7 @@ class Job(OfQueue[Home], Generic[R]):
             case Status.UNKNOWN:
                 gone = "it finished and its result is gone" if waited else "never enqueued here, or its result is gone"
                 raise JobNotFound(f"no job {self.id}: {gone}")
-            case _ if found.record is not None and found.record.ttl == 0:
+            case _ if stored.record is not None and stored.record.ttl == 0:
                 raise ResultNotKept(f"job {self.id} was enqueued with result_ttl=0: its result is not kept")
             case Status.READY:
                 raise ResultTimeout(
@@ -213,27 +236,33 @@ class Job(OfQueue[Home], Generic[R]):
 
     @verb
     def status(self) -> RoundTrip[Status]:
-        """Where the job is now. One round trip."""
+        """The state of the job now. One round trip."""
         return self._queue.bindings.show(self.key).then(status_of)
 
     @verb
     def info(self) -> RoundTrip[JobInfo]:
-        """Everything the server knows of the job. One round trip; the body may be large."""
-        return self._queue.bindings.show(self.key).then(lambda found: info_of(self.id, found))
+        """Everything the server has stored about the job. One round trip; the body may be large."""
+        return self._queue.bindings.show(self.key).then(lambda stored: info_of(self.id, stored))
 
     @verb
     def cancel(self) -> RoundTrip[bool]:
-        """Take a job that waits out of the queue. True: it will not run (also when it was cancelled before).
+        """Take a waiting job out of the queue. One round trip.
 
-        False: it runs, is done, or is unknown; a running job goes on. One round trip.
+        True: it will not run; also if it was cancelled before. False: it is running, done or unknown. A running job
+        is not stopped.
         """
         return self._queue.bindings.cancel([self.key]).then(lambda words: words == ["cancelled"])
 
 
-def info_of(job_id: str, found: Found) -> JobInfo:
-    status, record = status_of(found), found.record
-    why = Reason.read(found.reason) if found.reason else Reason("")
-    done = (found.done or b"")[1:]
+def _in_progress(stored: StoredJob) -> bool:
+    """Whether the job is in the queue and no dead letter."""
+    return stored.done is None and stored.record is not None and stored.record.state != b"d"
+
+
+def info_of(job_id: str, stored: StoredJob) -> JobInfo:
+    status, record = status_of(stored), stored.record
+    why = Failure.read(stored.failure) if stored.failure else Failure("")
+    done = (stored.done or b"")[1:]
     if record is None:
         result = _readable(done) if status is Status.COMPLETED else None
         reason = done.decode(errors="replace") if status in (Status.DROPPED, Status.CANCELLED) else ""
@@ -246,7 +275,7 @@ def info_of(job_id: str, found: Found) -> JobInfo:
 
 
 def _readable(data: bytes) -> Any:
-    """For people to look at: damaged bytes are shown, not raised."""
+    """JSON for people to read. Damaged bytes are shown as text, not raised as an error."""
     try:
         return msgspec.json.decode(data)
     except (ValueError, RecursionError):

@@ -19,21 +19,13 @@ from penstock.core.ids import mint_id
 from penstock.core.keys import check_name
 from penstock.core.operations import Driver, Listen, Operation, RoundTrip, verb, wait_until_recheck
 from penstock.errors import LeaseLost
-from penstock.jobs.bindings import (
-    SLICE,
-    Claim,
-    Counts,
-    Ending,
-    Found,
-    QueueBindings,
-    Settlement,
-    TenantCounts,
-    WorkerInfo,
-)
+from penstock.jobs.bindings import SLICE, QueueBindings
+from penstock.jobs.claims import Claim, Ending, Settlement
+from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
 from penstock.jobs.definition import Options
-from penstock.jobs.job import Job, OfQueue, Reason, info_of
+from penstock.jobs.job import Failure, Job, QueueHandle, info_of
 from penstock.jobs.keys import QueueKeys
-from penstock.jobs.record import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID, draft
+from penstock.jobs.record import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID, StoredJob, draft
 from penstock.settings import SLEEPER_TTL_FACTOR, Settings
 
 LETTERS = 50
@@ -61,7 +53,7 @@ def header_of(options: Options, ttl: float, flags: int) -> bytes:
     )  # fmt: skip
 
 
-class Item(OfQueue["Queue"]):
+class Item(QueueHandle["Queue"]):
     """A job in the hands of a program: settle it before its lease runs out, or another gets it."""
 
     __slots__ = ("_claim", "_me")
@@ -122,14 +114,14 @@ class Item(OfQueue["Queue"]):
     @verb
     def fail(self, reason: str) -> RoundTrip[None]:
         """Make it a dead letter. Raises LeaseLost. One round trip."""
-        return self._settle(msgspec.json.encode(Reason(reason)), "bury")
+        return self._settle(msgspec.json.encode(Failure(reason)), "bury")
 
     @verb
     def retry(self, delay: float = 0.0, reason: str = "") -> RoundTrip[None]:
         """It failed: run it again after `delay` seconds, its attempts counted. Raises LeaseLost. One round trip."""
         if delay < 0:
             raise ValueError(f"retry(delay={delay}): seconds are 0 or more")
-        return self._settle(msgspec.json.encode(Reason(reason)) if reason else b"", "retry", delay)
+        return self._settle(msgspec.json.encode(Failure(reason)) if reason else b"", "retry", delay)
 
     @verb
     def release(self) -> RoundTrip[None]:
@@ -142,7 +134,7 @@ class Item(OfQueue["Queue"]):
 
         Raises LeaseLost when it had run out. One round trip.
         """
-        return self._queue.bindings.beat(self._me, self._queue._lease(lease)).then(self._still_ours)
+        return self._queue.bindings.heartbeat(self._me, self._queue._lease(lease)).then(self._still_ours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +153,7 @@ class DeadLetter:
     body: Any
 
 
-class DeadLetters(OfQueue["Queue"]):
+class DeadLetters(QueueHandle["Queue"]):
     """The dead letters of one queue: kept until someone requeues or removes them."""
 
     def __init__(self, queue: Queue) -> None:
@@ -177,7 +169,7 @@ class DeadLetters(OfQueue["Queue"]):
     def page(self, limit: int, offset: int) -> Operation[builtins.list[DeadLetter]]:
         letters, end = [], offset + limit
         while offset < end:
-            rows = yield self._queue.bindings.graves(offset, end - offset)
+            rows = yield self._queue.bindings.list_dead(offset, end - offset)
             if not rows:
                 break
             offset += len(rows)
@@ -186,9 +178,9 @@ class DeadLetters(OfQueue["Queue"]):
 
     def letter(self, key: str, died: float, record: Any, reason: bytes | None) -> DeadLetter:
         """From what `graves` or `show` found. No round trip."""
-        info = info_of(f"{self._queue.name}:{key}", Found(record, reason, None))
+        info = info_of(f"{self._queue.name}:{key}", StoredJob(record, reason, None))
         return DeadLetter(
-            info.id, died, info.reason, info.traceback, Reason.read(reason).worker, info.attempts, info.deliveries,
+            info.id, died, info.reason, info.traceback, Failure.read(reason).worker, info.attempts, info.deliveries,
             info.crashes, info.tenant, info.body,
         )  # fmt: skip
 
@@ -203,7 +195,7 @@ class DeadLetters(OfQueue["Queue"]):
     @verb
     def remove(self, *ids: str) -> Operation[int]:
         """Delete these for good. Returns how many of the ids were dead letters. A round trip for each 50."""
-        return self._in_chunks(self._queue.bindings.exhume, ids)
+        return self._in_chunks(self._queue.bindings.remove_dead, ids)
 
     def _in_chunks(self, act: Callable[[Sequence[str]], RoundTrip[int]], ids: Iterable[str]) -> Operation[int]:
         total, rest = 0, map(self._queue.key_of, ids)
@@ -212,7 +204,7 @@ class DeadLetters(OfQueue["Queue"]):
         return total
 
 
-class Tenant(OfQueue["Queue"]):
+class Tenant(QueueHandle["Queue"]):
     """One tenant of one queue: the party that fairness is between."""
 
     def __init__(self, queue: Queue, name: str) -> None:
@@ -235,7 +227,7 @@ class Tenant(OfQueue["Queue"]):
         """Turns it gets where another has one; 1 is the default. Counts from its next turn. One round trip."""
         if not 0.001 <= weight <= 1000:
             raise ValueError(f"weigh({weight}): a weight is from 0.001 to 1000")
-        return self._queue.bindings.weigh(self.name, weight)
+        return self._queue.bindings.set_weight(self.name, weight)
 
 
 class Queue:
@@ -400,7 +392,7 @@ class Queue:
             waiter.close()
 
     def abandon(
-        self, me: str, started: Sequence[bytes] = (), ending: Ending = "release", cause: Reason | None = None
+        self, me: str, started: Sequence[bytes] = (), ending: Ending = "release", cause: Failure | None = None
     ) -> Operation[None]:
         """End a dead incarnation: what was `started` ends so, for this cause; the rest is handed back."""
         text = msgspec.json.encode(cause) if cause else b""
@@ -429,7 +421,7 @@ class Queue:
         for list_ in lists:
             offset, finished = 0, False
             while total < counts.waiting and not finished:
-                cancelled, offset, finished = yield self.bindings.purge(tenant, offset, list_=list_)
+                cancelled, offset, finished = yield self.bindings.purge(tenant, offset, source=list_)
                 total += cancelled
         return total
 
@@ -441,14 +433,14 @@ class Queue:
     @verb
     def pause(self) -> RoundTrip[None]:
         """Hand out no more jobs until `resume()`; running ones go on, new ones are accepted. One round trip."""
-        return self.bindings.switch("paused", True)
+        return self.bindings.set_switch("paused", True)
 
     @verb
     def resume(self) -> RoundTrip[None]:
         """Hand out jobs again. One round trip."""
-        return self.bindings.switch("paused", False)
+        return self.bindings.set_switch("paused", False)
 
     @verb
     def due_first(self, on: bool = True) -> RoundTrip[None]:
         """Jobs that become due go before the others of their tenant and level. One round trip; kept in the server."""
-        return self.bindings.switch("due_first", on)
+        return self.bindings.set_switch("due_first", on)

@@ -450,7 +450,7 @@ def _queues(app: Penstock) -> Operation[list[Finding]]:
     findings = []
     for name in names:
         counts = yield app.queue(name).bindings.counts()
-        survey = yield app.queue(name).bindings.survey(200)
+        survey = yield app.queue(name).bindings.overview(200)
         if counts.paused and counts.waiting:
             found = f"{name} is paused, {many(counts.waiting, 'job waits', 'jobs wait')}"
             findings.append(Finding("queues", "warn", found, f"penstock queue resume {name}"))
@@ -461,8 +461,8 @@ def _queues(app: Penstock) -> Operation[list[Finding]]:
         if lost:
             found = f"{name}: {many(sum(one.held for one in lost), 'job')} in the hands of workers that died"
             findings.append(Finding("queues", "warn", found, f"start a worker; penstock worker ls --queue {name}"))
-        if survey.strangers:
-            found = f"{name}: {many(len(survey.strangers), 'job')} of tasks that no worker knows"
+        if survey.unknown_tasks:
+            found = f"{name}: {many(len(survey.unknown_tasks), 'job')} of tasks that no worker knows"
             findings.append(Finding("queues", "warn", found, f"penstock queue show {name}"))
         if counts.dead:
             found = f"{name} has {many(counts.dead, 'dead letter')}"

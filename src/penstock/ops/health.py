@@ -26,7 +26,7 @@ def _alive(app: Penstock, queue: str) -> Operation[set[str]]:
     """The workers with a lease, however many programs without a worker hold jobs. A round trip for each 500 of them."""
     cursor, names = "0", set()
     while True:
-        cursor, some = yield app.queue(queue).bindings.some_workers(cursor, 500)
+        cursor, some = yield app.queue(queue).bindings.scan_workers(cursor, 500)
         names |= {who.name for who in some if who.lease > 0}
         if cursor == "0":
             return names

@@ -19,8 +19,9 @@ from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import ChannelError, ChatGone, JobNotFound, PenstockError
 from penstock.files.bindings import ChannelInfo
 from penstock.files.channel import Channel
-from penstock.jobs.bindings import SLICE, Counts, TenantCounts, WorkerInfo
-from penstock.jobs.job import JobInfo, Reason, Status, info_of, status_of
+from penstock.jobs.bindings import SLICE
+from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
+from penstock.jobs.job import Failure, JobInfo, Status, info_of, status_of
 from penstock.jobs.queue import CHUNK, DeadLetter, Queue
 from penstock.locks.answers import LockInfo
 from penstock.messages.chat import ChatInfo, Member
@@ -184,21 +185,21 @@ class Inspector:
         was never used.
         """
         queue = self._app.queue(name)
-        survey = yield queue.bindings.survey(LOOKED)
+        survey = yield queue.bindings.overview(LOOKED)
         if not survey.used:
             yield from self._no_such_queue(name)
         counts = yield queue.bindings.counts()
         looked, largest = yield from self._largest(queue, tenants)
-        strangers = [Stranger(f"{name}:{key}", Reason.read(why).reason) for key, why in survey.strangers.items()]
+        strangers = [Stranger(f"{name}:{key}", Failure.read(why).reason) for key, why in survey.unknown_tasks.items()]
         return QueueDetail(
-            name, counts, survey.due_in, max(survey.tenants, looked), largest, looked, strangers, survey.looked
+            name, counts, survey.due_in, max(survey.tenants, looked), largest, looked, strangers, survey.scanned
         )
 
     def _largest(self, queue: Queue, n: int) -> Operation[tuple[int, list[TenantView]]]:
         seen: dict[str, TenantCounts] = {}
         cursor = "0"
         while True:
-            cursor, some = yield queue.bindings.some_tenants(cursor, TENANTS_AT_ONCE)
+            cursor, some = yield queue.bindings.scan_tenants(cursor, TENANTS_AT_ONCE)
             seen |= some
             if cursor == "0" or len(seen) >= TENANTS:
                 break
@@ -218,7 +219,7 @@ class Inspector:
         """Pause a queue, or resume it, and say what it holds. Raises PenstockError for one that was never used."""
         queue = self._app.queue(name)
         yield from self._used(queue)
-        yield queue.bindings.switch("paused", on)
+        yield queue.bindings.set_switch("paused", on)
         counts: Counts = yield queue.bindings.counts()
         return counts
 
@@ -252,7 +253,7 @@ class Inspector:
         return total
 
     def _used(self, queue: Queue) -> Operation[None]:
-        if not (yield queue.bindings.survey(1)).used:
+        if not (yield queue.bindings.overview(1)).used:
             yield from self._no_such_queue(queue.name)
 
     # --- chats ---
@@ -359,7 +360,7 @@ class Inspector:
         """How many dead letters a queue has now. Raises PenstockError for a queue that was never used."""
         queue = self._app.queue(name)
         yield from self._used(queue)
-        till, _ = yield queue.bindings.buried(0, 0)  # first: what dies after it may be counted, and stays
+        till, _ = yield queue.bindings.dead_until(0, 0)  # first: what dies after it may be counted, and stays
         return Buried(int((yield queue.bindings.counts()).dead), till)
 
     @verb
@@ -378,7 +379,7 @@ class Inspector:
         status = status_of(found)
         if status is not Status.DEAD or found.record is None:
             raise PenstockError(f"job {job_id} is no dead letter: it is {status}")
-        return queue.dead.letter(key, found.record.since / 1000, found.record, found.reason)
+        return queue.dead.letter(key, found.record.since / 1000, found.record, found.failure)
 
     @verb
     def requeue(self, *ids: str) -> Operation[list[Outcome]]:
@@ -388,7 +389,7 @@ class Inspector:
     @verb
     def remove(self, *ids: str) -> Operation[list[Outcome]]:
         """Delete dead letters for good. A round trip or two for each."""
-        return self._each(ids, lambda queue, key: queue.bindings.exhume([key]).then(bool))
+        return self._each(ids, lambda queue, key: queue.bindings.remove_dead([key]).then(bool))
 
     @verb
     def requeue_all(self, name: str, till: int = 0) -> Operation[int]:
@@ -400,7 +401,7 @@ class Inspector:
     def remove_all(self, name: str, till: int = 0) -> Operation[int]:
         """Delete all dead letters of a queue that died until `till` (0: now). Returns how many. Two round trips a
         500."""
-        return self._all(name, till, lambda queue, keys: queue.bindings.exhume(keys))
+        return self._all(name, till, lambda queue, keys: queue.bindings.remove_dead(keys))
 
     def _all(self, name: str, till: int, act: Callable[[Queue, Sequence[bytes]], RoundTrip[int]]) -> Operation[int]:
         queue = self._app.queue(name)
@@ -408,7 +409,7 @@ class Inspector:
         total = 0
         before: list[bytes] = []
         while True:
-            till, keys = yield queue.bindings.buried(till, CHUNK)
+            till, keys = yield queue.bindings.dead_until(till, CHUNK)
             if not keys or keys == before:  # nothing is left, or what is left does not go
                 return total
             total += yield act(queue, keys)

@@ -112,7 +112,7 @@ def _wrong(key: bytes, kind: str, ttl: int, owner_is_there: bool) -> str:
 def _books(prefix: str, queue: str) -> Operation[list[Fault]]:
     """The counts that are kept, against the sizes of what they count; the two are read in one step."""
     keys = QueueKeys(prefix, queue)
-    counted = yield QueueBindings(keys, Clock()).books()
+    counted = yield QueueBindings(keys, Clock()).counted_and_kept()
     return [
         Fault(f"{keys.base}{name}", f"{there} in there, {kept} by the counts")
         for name, (there, kept) in counted.items()

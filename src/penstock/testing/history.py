@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from penstock.jobs.bindings import Ending
+from penstock.jobs.claims import Ending
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from penstock.app import Penstock
-from penstock.jobs.bindings import Counts
+from penstock.jobs.counts import Counts
 from penstock.jobs.queue import DeadLetter
 from penstock.settings import WorkerSettings
 from penstock.testing.clock import MovableClock
@@ -23,7 +23,7 @@ class Ran:
 
     completed: int = 0
     retried: int = 0
-    buried: int = 0
+    failed: int = 0
     dropped: int = 0
 
 
@@ -85,8 +85,8 @@ class RunJobs:
         else:
             raise TimeoutError(f"after {timeout:g} s there was still work; jobs that ran were handed back")
         ran = Ran(*(_total(after, field.name) - _total(before, field.name) for field in fields(Ran)))
-        if ran.buried and not dead:
-            raise AssertionError(await _obituary(app, names, ran.buried))
+        if ran.failed and not dead:
+            raise AssertionError(await _obituary(app, names, ran.failed))
         return ran
 
 

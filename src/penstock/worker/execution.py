@@ -14,9 +14,9 @@ import msgspec
 from penstock import codec
 from penstock.core.clock import milliseconds
 from penstock.errors import BadCall
-from penstock.jobs.bindings import Claim, Settlement
+from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.definition import Definition
-from penstock.jobs.job import Reason
+from penstock.jobs.job import Failure
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Drop, Retry, RetryLater
 from penstock.jobs.signature import split
@@ -72,7 +72,7 @@ class Execution:
         The server decides how long the job waits, and when it becomes a dead letter.
         """
         log.warning("job %s handed back: %s", claim.id, reason)
-        why = Reason(_encodable(reason), "", self._worker, milliseconds(self._settings.unknown_limit))
+        why = Failure(_encodable(reason), "", self._worker, milliseconds(self._settings.unknown_limit))
         return Settlement(claim.token, msgspec.json.encode(why), "unknown", self._settings.unknown_backoff)
 
     # --- running ---
@@ -194,7 +194,7 @@ class Execution:
         return Settlement(claim.token, self._reason(reason, text), "bury")
 
     def _reason(self, reason: str, text: str = "") -> bytes:
-        return msgspec.json.encode(Reason(_encodable(reason)[:_MAX_REASON], _encodable(text), self._worker))
+        return msgspec.json.encode(Failure(_encodable(reason)[:_MAX_REASON], _encodable(text), self._worker))
 
 
 def _encodable(text: str) -> str:

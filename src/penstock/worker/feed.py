@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from penstock.core.ids import mint_id
 from penstock.core.operations import RoundTrip, recheck_delay
-from penstock.jobs.bindings import Claim, Introduction, Settlement, Turn
+from penstock.jobs.claims import Claim, Registration, Settlement, TurnReply
 from penstock.jobs.queue import Queue
 from penstock.settings import SLEEPER_TTL_FACTOR, MiB
 from penstock.worker.shared_status import QueueStatus
@@ -32,15 +32,15 @@ class Feed:
         queue: Queue,
         lease: float,
         sleep: float,
-        introduction: Introduction,
+        registration: Registration,
         publish: Callable[[QueueStatus], None] | None = None,
     ) -> None:
         """
-        introduction  what the worker reports about itself in its first turn
+        registration  what the worker reports about itself in its first turn
         publish       called with each change of state, for the supervisor
         """
         self.queue = queue
-        self._introduction = introduction
+        self._registration = registration
         self._publish = publish or (lambda _: None)
         self.lease = lease
         self.sleep = sleep
@@ -60,7 +60,7 @@ class Feed:
     def _begin_incarnation(self) -> None:
         self.incarnation = mint_id()
         self.turns = 0
-        self._unanswered: RoundTrip[Turn] | None = None
+        self._unanswered: RoundTrip[TurnReply] | None = None
         self._wanted = 0
         self._sent: list[Settlement] = []
         self.held.clear()
@@ -70,7 +70,7 @@ class Feed:
         self.wake_at = 0.0
         self._publish(QueueStatus(self.incarnation, self.renewed_at, False))
 
-    def turn(self, want: int, *, leave: bool = False) -> RoundTrip[Turn]:
+    def turn(self, want: int, *, leave: bool = False) -> RoundTrip[TurnReply]:
         """The next turn, asking for up to `want` jobs. While a turn is unanswered, the same turn again.
 
         `leave`: end the incarnation if it holds nothing after this turn.
@@ -92,7 +92,7 @@ class Feed:
                 address=self.address,
                 sleep=self.sleep * SLEEPER_TTL_FACTOR if want else 0.0,
                 once=leave,
-                who=self._introduction if self.turns == 1 else None,
+                registration=self._registration if self.turns == 1 else None,
             )
         return self._unanswered
 
@@ -111,7 +111,7 @@ class Feed:
     def _may_try_suspect(self) -> bool:
         return self.suspect is None or any(settlement.token == self.suspect for settlement in self._sent)
 
-    def answered(self, turn: Turn, sent_at: float) -> list[Claim]:
+    def answered(self, turn: TurnReply, sent_at: float) -> list[Claim]:
         """Apply the reply to a turn that was sent at `sent_at`. Returns the new claims.
 
         If the incarnation has ended, everything that it held is dropped and a new incarnation begins.

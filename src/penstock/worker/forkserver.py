@@ -40,7 +40,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from penstock.jobs.bindings import Claim, Settlement
+from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.definition import Definition
 from penstock.jobs.record import Record
 from penstock.jobs.registry import Registry

@@ -68,7 +68,7 @@ class Heartbeat(_PeriodicThread):
             return
         incarnation = feed.incarnation
         try:
-            alive = self._driver.run(feed.queue.bindings.beat(incarnation, feed.lease))
+            alive = self._driver.run(feed.queue.bindings.heartbeat(incarnation, feed.lease))
         except PenstockError as error:
             log.warning("no heartbeat on queue %s: %s", feed.queue.name, error)
             return

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import ConfigurationError
-from penstock.jobs.bindings import Settlement
+from penstock.jobs.claims import Settlement
 from penstock.jobs.definition import Definition
 from penstock.worker import forkserver
 from penstock.worker.execution import Execution, JobRun

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from penstock.jobs.bindings import Claim
+from penstock.jobs.claims import Claim
 from penstock.worker.feed import Feed
 
 STALL = 0.1

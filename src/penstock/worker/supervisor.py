@@ -26,8 +26,8 @@ import time
 from collections.abc import Sequence
 
 from penstock.errors import PenstockError
-from penstock.jobs.bindings import Ending
-from penstock.jobs.job import Reason
+from penstock.jobs.claims import Ending
+from penstock.jobs.job import Failure
 from penstock.jobs.queue import Queue
 from penstock.settings import WorkerSettings
 from penstock.worker.parent_pipe import ParentPipe
@@ -188,7 +188,7 @@ class WorkerProcess:
         alone = sum(map(len, running.values())) == 1
         verdict: Ending = "release" if self.killed_by_supervisor else "crash" if alone else "suspect"
         name = f"{socket.gethostname()}:{self.process.pid}"
-        why = Reason(f"its worker process {self.cause}", "", name)
+        why = Failure(f"its worker process {self.cause}", "", name)
         for index, (queue, status) in enumerate(zip(self._queues, self._status.queue_statuses(), strict=True)):
             if not status.incarnation:
                 continue
@@ -206,7 +206,7 @@ class WorkerProcess:
             for queue, status in zip(self._queues, self._status.queue_statuses(), strict=True):
                 if computes and status.holds_jobs and time.monotonic() - status.renewed_at > lease / 2:
                     with contextlib.suppress(PenstockError):
-                        await queue._driver.aio.run(queue.bindings.beat(status.incarnation, lease))
+                        await queue._driver.aio.run(queue.bindings.heartbeat(status.incarnation, lease))
 
     def _computes(self) -> bool:
         """Whether it is not stopped, and has used CPU since the last call. Always False on systems other than Linux."""

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from penstock.core.operations import AsyncListener, Driver
 from penstock.errors import ConfigurationError, FormatTooNew, ServerError
-from penstock.jobs.bindings import Claim, Introduction, Settlement
+from penstock.jobs.claims import Claim, Registration, Settlement
 from penstock.jobs.queue import Queue
 from penstock.jobs.registry import Registry
 from penstock.settings import Settings, WorkerSettings
@@ -113,11 +113,11 @@ class Worker:
         # An idle worker registers again in each queue now and then. With more queues it does so less often in each,
         # so that an idle process sends the same few commands.
         sleep = app.settings.sleep * len(names)
-        introduction = Introduction(self.name, self.settings.concurrency)
+        registration = Registration(self.name, self.settings.concurrency)
         self._shared_status = shared_status
         publish = [partial(shared_status.update_queue, n) if shared_status else None for n in range(len(names))]
         self._feeds = [
-            Feed(app.queue(name), app.settings.lease, sleep, introduction, show)
+            Feed(app.queue(name), app.settings.lease, sleep, registration, show)
             for name, show in zip(names, publish, strict=True)
         ]
         self._execution = Execution(app.registry, self.settings, app.settings.max_payload, self.name)

@@ -1,0 +1,90 @@
+"""What a worker and its queue exchange: claims go out to the worker, settlements come back.
+
+A worker process serves a queue in *turns*. One turn is one round trip: it delivers the settlements of finished jobs and
+returns the next claims.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from penstock.jobs.record import Record
+
+Ending: TypeAlias = Literal["retry", "later", "unknown", "release", "bury", "drop", "crash", "suspect"]
+"""How a run ends that does not complete the job:
+
+retry    it failed and runs again; the attempt is counted
+later    it runs again; the attempt is not counted
+unknown  the worker does not know the task; another worker may
+release  it was not run, or not to its end, and goes to the front of its lane
+bury     it becomes a dead letter
+drop     it leaves the queue without a result
+crash    its process died, and no other job ran there
+suspect  its process died, and several jobs ran there
+"""
+
+Trial: TypeAlias = Literal["", "alone", "beside"]
+"""Whether a turn may claim a suspect (see `job.lua`): no, in place of other jobs, or beside them."""
+
+_CLAIM_NUMBER_SIZE: Final = 12
+"""Digits of the claim's number at the start of a token. The rest of the token is the job's id in its queue."""
+
+
+def _job_id(token: bytes) -> str:
+    return token[_CLAIM_NUMBER_SIZE:].decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One delivery of a job. To settle the job, name its token."""
+
+    token: bytes
+    record: Record
+
+    @property
+    def id(self) -> str:
+        """The job's id in its queue."""
+        return _job_id(self.token)
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """How a claim ends. Without an `ending` the job is completed and `data` is its result as JSON; else the reason."""
+
+    token: bytes
+    data: bytes = b"null"
+    ending: Ending | None = None
+    delay: float = 0.0
+    """Seconds until the job runs again."""
+
+    @property
+    def id(self) -> str:
+        """The job's id in its queue."""
+        return _job_id(self.token)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnReply:
+    """The server's reply to a turn.
+
+    alive   False: the lease of the incarnation ran out or was taken back. The turn changed nothing
+    stale   the settlements that were refused, because the job was claimed again by another incarnation
+    due_in  seconds after which the worker takes a turn although no message asks for one; None: it waits for a message
+    more    whether another turn would find more jobs now
+    """
+
+    alive: bool
+    stale: tuple[Settlement, ...] = ()
+    due_in: float | None = None
+    more: bool = False
+    claims: list[Claim] = field(default_factory=list)
+
+
+class Registration(msgspec.Struct):
+    """What a worker reports about itself in its first turn. `name` is `host:pid`."""
+
+    name: str
+    concurrency: int

@@ -1,0 +1,89 @@
+"""What a queue reports about itself: counts of jobs, of a queue or one tenant, and its workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The jobs of a queue by state, and totals since the queue was first used.
+
+    Now: `ready`, `scheduled`, `running` and `dead` jobs. `oldest`: seconds since the oldest ready job became ready.
+
+    Totals: runs that `completed`, were `retried`, `failed` (the job became a dead letter), were `dropped`, or `lost`
+    (their worker died); and jobs that were `cancelled` or `expired` while they waited.
+
+    Switches: `paused`, and `due_first` (see `Queue.due_first`).
+    """
+
+    ready: int = 0
+    scheduled: int = 0
+    running: int = 0
+    dead: int = 0
+    completed: int = 0
+    retried: int = 0
+    failed: int = 0
+    dropped: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    lost: int = 0
+    oldest: float = field(default=0.0, kw_only=True)
+    paused: bool = field(default=False, kw_only=True)
+    due_first: bool = field(default=False, kw_only=True)
+
+    @property
+    def waiting(self) -> int:
+        """Ready and scheduled jobs."""
+        return self.ready + self.scheduled
+
+
+@dataclass(frozen=True, slots=True)
+class TenantCounts:
+    """The jobs of one tenant by state, seconds since its oldest ready job became ready, and its weight."""
+
+    ready: int = 0
+    scheduled: int = 0
+    running: int = 0
+    dead: int = 0
+    oldest: float = 0.0
+    weight: float = 1.0
+
+    @property
+    def waiting(self) -> int:
+        """Ready and scheduled jobs."""
+        return self.ready + self.scheduled
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOverview:
+    """What an operator asks about a queue besides its counts.
+
+    used           whether the queue was ever used
+    tenants        how many tenants have jobs
+    due_in         seconds until the next delayed job is due; None: no job is delayed
+    scanned        how many delayed jobs, the earliest first, were searched for jobs of unknown tasks
+    unknown_tasks  of those the jobs that a worker handed back because it does not know their task: key -> reason
+    """
+
+    used: bool
+    tenants: int
+    due_in: float | None
+    scanned: int
+    unknown_tasks: dict[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A worker process of a queue, or a program without a worker that has claims there or waits for some."""
+
+    queue: str
+    name: str
+    """`host:pid`; "" for a program without a worker."""
+    concurrency: int
+    since: float | None
+    """When it took its first turn, in seconds since 1970 by the server's clock; None for a program."""
+    held: int
+    """Jobs that it has claimed and not settled."""
+    lease: float
+    """Seconds until its lease runs out, if it sends no further heartbeat. Below 0: it ran out."""
