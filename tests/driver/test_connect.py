@@ -1,4 +1,4 @@
-"""Where the server is, how it is greeted, and what is said when that fails."""
+"""Addresses, clients that are handed in, and the errors of a connection that fails."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ import valkey.sentinel
 from penstock.core.operations import RoundTrip
 from penstock.core.scripts import Script
 from penstock.core.slots import slot
-from penstock.driver.address import ServerAddress, parse, read_client
+from penstock.driver.address import ServerAddress, parse_address, read_client
 from penstock.driver.connect import ServerDriver
 from penstock.driver.connector import MINIMUM, Connector
 from penstock.driver.route import Route
@@ -37,10 +37,10 @@ def echo(text: str = "hello") -> RoundTrip[bytes]:
     return RoundTrip(ECHO, ("{t}:echo",), (text,), bytes)
 
 
-async def run(driver: ServerDriver, face: str, step: RoundTrip[Any]) -> Any:
+async def run(driver: ServerDriver, face: str, round_trip: RoundTrip[Any]) -> Any:
     if face == "aio":
-        return await driver.aio.run(step)
-    return await anyio.to_thread.run_sync(driver.blocking.run, step)
+        return await driver.aio.run(round_trip)
+    return await anyio.to_thread.run_sync(driver.blocking.run, round_trip)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def face(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize(
-    ("address", "shape", "nodes", "options"),
+    ("address", "topology", "nodes", "options"),
     [
         ("redis://", "server", (("localhost", 6379),), {}),
         ("valkey://h", "server", (("h", 6379),), {}),
@@ -74,23 +74,23 @@ def face(request: pytest.FixtureRequest) -> str:
         ("redis://h?socket_timeout=5&decode_responses=true&protocol=3", "server", (("h", 6379),), {}),
     ],
 )
-def test_an_address_is_read(address: str, shape: str, nodes: Any, options: dict[str, Any]):
-    origin = parse(address)
-    assert (origin.shape, origin.nodes, origin.options) == (shape, nodes, options)
-    assert not origin.tls
+def test_an_address_is_read(address: str, topology: str, nodes: Any, options: dict[str, Any]):
+    found = parse_address(address)
+    assert (found.topology, found.nodes, found.options) == (topology, nodes, options)
+    assert not found.tls
 
 
 def test_a_sentinel_address_names_the_service_and_the_sentinels_own_password():
-    origin = parse("redis+sentinel://:x@a/main?sentinel_password=y")
-    assert (origin.service, origin.sentinel_options) == ("main", {"password": "y"})
+    address = parse_address("redis+sentinel://:x@a/main?sentinel_password=y")
+    assert (address.service, address.sentinel_options) == ("main", {"password": "y"})
 
 
 @pytest.mark.parametrize("scheme", ["rediss", "valkeys", "rediss+cluster", "valkeys+cluster"])
-def test_tls_checks_the_name_in_the_certificate_unless_told_not_to(scheme: str):
-    assert parse(f"{scheme}://h").options["ssl_check_hostname"] is True
-    assert parse(f"{scheme}://h?ssl_check_hostname=no").options["ssl_check_hostname"] is False
-    assert parse(f"{scheme}://h?ssl_cert_reqs=none").options["ssl_check_hostname"] is False
-    assert parse(f"{scheme}://h").tls
+def test_tls_checks_the_host_name_unless_that_is_switched_off(scheme: str):
+    assert parse_address(f"{scheme}://h").options["ssl_check_hostname"] is True
+    assert parse_address(f"{scheme}://h?ssl_check_hostname=no").options["ssl_check_hostname"] is False
+    assert parse_address(f"{scheme}://h?ssl_cert_reqs=none").options["ssl_check_hostname"] is False
+    assert parse_address(f"{scheme}://h").tls
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_no_password_is_shown():
         "valkey+sentinel://:secret@a/main?sentinel_password=secret",
     ):
         connector = Connector(address, Settings())
-        assert "secret" not in connector.address + repr(parse(address))
+        assert "secret" not in connector.address + repr(parse_address(address))
     assert Connector("valkey://me:secret@h:1/2", Settings()).address == "valkey://h:1/2"
 
 
@@ -137,7 +137,7 @@ def test_without_an_address_the_environment_decides(monkeypatch: pytest.MonkeyPa
         driver.blocking.run(echo())
 
 
-def test_an_app_is_built_without_a_client_library():
+def test_creating_a_driver_imports_no_client_library():
     code = (
         "import sys; from penstock.driver.connect import ServerDriver; ServerDriver('valkey://h'); ServerDriver();"
         "print(sorted({'valkey', 'redis', 'libvalkey', 'hiredis'} & set(sys.modules)))"
@@ -165,7 +165,7 @@ async def test_without_any_address_a_server_is_started(face: str, tmp_path: Path
     embedded.stop(tmp_path / ".penstock")
 
 
-async def test_an_embedded_server_whose_keeper_died_is_started_again(
+async def test_an_embedded_server_whose_keeper_died_is_restarted(
     face: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     from penstock.embedded import client as embedded
@@ -200,7 +200,7 @@ async def test_a_client_serves_both_faces(library: Any, tuned: dict[str, Any], f
 
 
 @pytest.mark.parametrize("library", [valkey, redis])
-async def test_a_client_on_a_unix_socket_or_its_pool_will_do(library: Any, face: str, server: Server):
+async def test_a_client_on_a_unix_socket_and_its_pool_are_accepted(library: Any, face: str, server: Server):
     client = getattr(library, library.__name__.title())(unix_socket_path=str(server.socket))
     for handed_in in (client, client.connection_pool):
         driver = ServerDriver(handed_in)
@@ -211,34 +211,34 @@ async def test_a_client_on_a_unix_socket_or_its_pool_will_do(library: Any, face:
     client.close()
 
 
-def test_the_tls_of_a_client_is_kept():
-    for origin in (
+def test_the_tls_options_of_a_client_are_taken_over():
+    for address in (
         read_client(redis.Redis.from_url("rediss://me:x@h:1/2", ssl_ca_certs="ca.pem")),
         read_client(valkey.Valkey.from_url("valkeys://me:x@h:1/2", ssl_ca_certs="ca.pem")),
     ):
-        assert (origin.nodes, origin.tls) == ((("h", 1),), True)
+        assert (address.nodes, address.tls) == ((("h", 1),), True)
         wanted = {"username": "me", "password": "x", "db": 2, "ssl_ca_certs": "ca.pem"}
-        assert {name: origin.options.get(name) for name in wanted} == wanted
+        assert {name: address.options.get(name) for name in wanted} == wanted
 
 
 @pytest.mark.parametrize("library", [valkey, redis])
-def test_a_client_behind_sentinel_is_read(library: Any):
+def test_a_client_behind_sentinel_is_accepted(library: Any):
     sentinel = library.sentinel.Sentinel([("a", 1), ("b", 2)], sentinel_kwargs={"password": "y"})
-    origin = read_client(sentinel.master_for("main", password="x", db=3))
-    assert (origin.shape, origin.nodes, origin.service) == ("sentinel", (("a", 1), ("b", 2)), "main")
-    assert (origin.options, origin.sentinel_options) == ({"password": "x", "db": 3}, {"password": "y"})
+    address = read_client(sentinel.master_for("main", password="x", db=3))
+    assert (address.topology, address.nodes, address.service) == ("sentinel", (("a", 1), ("b", 2)), "main")
+    assert (address.options, address.sentinel_options) == ({"password": "x", "db": 3}, {"password": "y"})
 
 
 @pytest.mark.parametrize("thing", [object(), 7, b"valkey://h"])
-def test_what_is_neither_address_nor_client_is_refused(thing: Any):
+def test_a_thing_that_is_neither_address_nor_client_is_refused(thing: Any):
     with pytest.raises(ConfigurationError, match="hand in one of those, or write"):
         ServerDriver(thing)
 
 
-# --- what can go wrong at the door ---
+# --- connections that fail ---
 
 
-async def test_nobody_there_is_told_with_the_address(face: str, tmp_path: Path):
+async def test_an_address_where_no_server_answers_is_named(face: str, tmp_path: Path):
     for address in (f"unix://{tmp_path}/none", f"valkey://127.0.0.1:{free_port()}"):
         driver = ServerDriver(address, IMPATIENT)
         began = time.monotonic()
@@ -250,7 +250,7 @@ async def test_nobody_there_is_told_with_the_address(face: str, tmp_path: Path):
         await driver.aclose()
 
 
-async def test_a_wrong_password_is_told_at_once(face: str):
+async def test_a_wrong_password_raises_at_once(face: str):
     with Server("--requirepass", "right") as guarded:
         for login in ("", ":wrong@"):
             driver = ServerDriver(f"unix://{login}{guarded.socket}")
@@ -262,7 +262,7 @@ async def test_a_wrong_password_is_told_at_once(face: str):
         await driver.aclose()
 
 
-async def test_a_user_without_the_right_is_told_at_once(face: str, server: Server):
+async def test_a_user_who_lacks_a_right_gets_an_error_at_once(face: str, server: Server):
     server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "+@all", "-evalsha", "-info")
     driver = ServerDriver(f"unix://few:x@{server.socket}")
     with pytest.raises(ServerRefused, match="lacks a right"):
@@ -278,7 +278,7 @@ async def test_an_old_server_is_refused(face: str, server: Server, monkeypatch: 
     await driver.aclose()
 
 
-async def test_the_server_is_looked_at_once(face: str, server: Server):
+async def test_the_version_is_asked_for_once(face: str, server: Server):
     driver = ServerDriver(server.address)
     before = server.client.info("commandstats").get("cmdstat_info", {"calls": 0})["calls"]
     for _ in range(3):
@@ -287,7 +287,7 @@ async def test_the_server_is_looked_at_once(face: str, server: Server):
     await driver.aclose()
 
 
-# --- the way ---
+# --- routes ---
 
 
 def test_a_slot_is_that_of_the_hash_tag():
@@ -297,15 +297,15 @@ def test_a_slot_is_that_of_the_hash_tag():
     assert slot("名前") == slot("x{名前}")
 
 
-def test_a_cluster_is_asked_for_and_forgotten():
+def test_a_route_learns_a_cluster_follows_redirections_and_forgets():
     route = Route(ServerAddress("cluster", (("seed", 1),), "", remap=lambda node: (f"{node[0]}.out", node[1])))
     assert route.node("foo") is None
-    route.learn([[0, 9999, [b"a", 1, b"id"]], [10000, 16383, [b"", 2, b"id"], [b"replica", 3, b"id"]]], ("seed", 1))
+    route.update([[0, 9999, [b"a", 1, b"id"]], [10000, 16383, [b"", 2, b"id"], [b"replica", 3, b"id"]]], ("seed", 1))
     assert route.node("foo") == ("seed.out", 2)
-    assert route.redirected("12182 b:5", ("seed", 1), for_good=False) == ("b.out", 5)
+    assert route.redirect("12182 b:5", ("seed", 1), permanent=False) == ("b.out", 5)
     assert route.node("foo") == ("seed.out", 2)
-    route.redirected("MOVED 12182 b:5", ("seed", 1), for_good=True)
+    route.redirect("MOVED 12182 b:5", ("seed", 1), permanent=True)
     assert route.node("foo") == ("b.out", 5)
-    route.forget()
+    route.invalidate()
     assert route.node("foo") is None
-    assert set(route.whom()) == {("seed", 1), ("a.out", 1), ("seed.out", 2)}
+    assert set(route.candidates()) == {("seed", 1), ("a.out", 1), ("seed.out", 2)}

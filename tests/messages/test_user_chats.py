@@ -21,8 +21,8 @@ def dying(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`dying("join")`: the process dies before the step of this name is sent, or with `after=True` when it was."""
 
     def arm(name: str, *, after: bool = False) -> None:
-        for runner in (app._driver.blocking, app._driver.aio):
-            send, several = runner.send, runner.send_several
+        for engine in (app._driver.blocking, app._driver.aio):
+            send, several = engine.send, engine.send_parallel
 
             async def dies(step: RoundTrip[Any], patience: float, send: Any = send) -> Any:
                 if step.script.name == name and not after:
@@ -37,8 +37,8 @@ def dying(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> Any:
                     raise Died
                 return await several(steps, patience)
 
-            monkeypatch.setattr(runner, "send", dies)
-            monkeypatch.setattr(runner, "send_several", all_die)
+            monkeypatch.setattr(engine, "send", dies)
+            monkeypatch.setattr(engine, "send_parallel", all_die)
 
     return arm
 

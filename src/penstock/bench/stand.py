@@ -21,7 +21,7 @@ from penstock.bench.workers import Workers, workers
 from penstock.core.keys import pattern
 from penstock.core.operations import RoundTrip
 from penstock.core.scripts import Script
-from penstock.driver.engine import complete
+from penstock.driver.engine import run_to_completion
 from penstock.jobs.task import Call
 from penstock.ops.raw_client import delete_keys, raw_client
 
@@ -123,7 +123,7 @@ class Stand:
         driver = self.app._driver
         node = driver.connector.route.node("") if driver.connector.route else None
         assert node is not None
-        complete(driver.blocking.exchange(node, ("PING",)))
+        run_to_completion(driver.blocking.exchange(node, ("PING",)))
 
     @cached_property
     def trivial_usage(self) -> Usage:

@@ -1,8 +1,8 @@
-"""The asyncio face: all tasks of a loop share one connection to each node.
+"""The asyncio face: all tasks of an event loop share one connection to each node.
 
-Commands are written behind one another and their replies come in the same order, so a thousand tasks need no
-thousand connections, and a cancelled one only leaves a reply behind that nobody takes. What blocks its connection
-(a blocked read, a confirmed write) has one to itself.
+Commands are sent one after another without waiting for replies, which arrive in the same order. So a thousand tasks
+need no thousand connections, and the reply to a cancelled task is simply dropped. A command that blocks its connection
+(a blocked read, WAIT or WAITAOF) gets a connection of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector, packer
 from penstock.driver.engine import Engine
 from penstock.driver.listening import AioListener, Inbox
-from penstock.driver.retrying import answered
+from penstock.driver.retrying import is_error_reply
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -32,20 +32,21 @@ class AioConnection:
         self._timeout = timeout
         self._pack = packer()
         self._loop = asyncio.get_running_loop()
-        # Who waits for a reply, and until when; in the order of the commands.
-        self._awaited: deque[tuple[asyncio.Future[Any], float]] = deque()
+        # The future of each reply that has not arrived, in the order of the commands, and when it is overdue.
+        self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._unsent: list[bytes] = []
         self._sending = False
-        self._alarm: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._reader: asyncio.Task[None] | None = None
         self.closed = False
 
     async def open(self, timeout: float) -> asyncio.Task[None]:
+        """Connect within `timeout` seconds. Returns the task that reads the replies."""
         try:
             async with asyncio.timeout(timeout):
                 await self._connection.connect()
                 self._reader = asyncio.create_task(self._read())
-                await asyncio.sleep(0)  # a reader that is cancelled before it began would not disconnect
+                await asyncio.sleep(0)  # let the reader start: one cancelled before its start would not disconnect
         except BaseException:
             self.close()
             await self._connection.disconnect(nowait=True)
@@ -55,21 +56,24 @@ class AioConnection:
     async def exchange(self, *commands: Command) -> list[Any]:
         if self.closed:
             raise ConnectionError("the connection was closed")
-        # First, for it may raise: each future in the line must stand for a command that is sent.
+        # Pack before anything else, because it may raise: each pending future needs a command that is sent.
         packed = [self._pack(command) for command in commands]
         until = self._loop.time() + self._timeout
         replies = [self._loop.create_future() for _ in commands]
-        self._awaited.extend((reply, until) for reply in replies)
-        if self._alarm is None:
-            self._alarm = self._loop.call_at(until, self._look_at_the_clock)
+        self._pending.extend((reply, until) for reply in replies)
+        if self._timer is None:
+            self._timer = self._loop.call_at(until, self._check_overdue)
         self._unsent += packed
         if not self._sending:
             await self._send()
-        return [_told(await reply) for reply in replies]
+        return [_raise_if_lost(await reply) for reply in replies]
 
     async def _send(self) -> None:
-        """One task sends, and sends along what others bring while it waits for the socket: the library would open
-        the connection anew for a second one that comes just when it broke."""
+        """Send what is unsent, including what other tasks add while this one waits for the socket.
+
+        Only one task sends at a time: for a second one, which calls just when the connection breaks, the library would
+        open a new connection.
+        """
         self._sending = True
         try:
             while self._unsent:
@@ -81,58 +85,61 @@ class AioConnection:
         finally:
             self._sending = False
 
-    def allow(self, seconds: float) -> None:
+    def set_reply_timeout(self, seconds: float) -> None:
         self._timeout = seconds
 
     def close(self) -> None:
         self._fail("the connection was closed")
 
     async def _read(self) -> None:
-        why = "the connection was closed"
+        reason = "the connection was closed"
         try:
             read = self._connection.read_response
             while True:
                 try:
                     reply = await read()
                 except Exception as error:
-                    if not answered(error):
+                    if not is_error_reply(error):
                         raise
                     reply = error
-                future, _ = self._awaited.popleft()
+                future, _ = self._pending.popleft()
                 if not future.done():
                     future.set_result(reply)
         except Exception as error:
-            why = str(error) or type(error).__name__
+            reason = str(error) or type(error).__name__
         finally:
-            self._fail(why)
+            self._fail(reason)
             await self._connection.disconnect(nowait=True)
 
-    def _look_at_the_clock(self) -> None:
-        """One alarm for all: set for the oldest command, and when it rings for the one that is the oldest then."""
-        self._alarm = None
-        if not self._awaited:
+    def _check_overdue(self) -> None:
+        """Fail if the oldest command's reply is overdue; otherwise set the timer for the command that is oldest now.
+
+        One timer serves all commands.
+        """
+        self._timer = None
+        if not self._pending:
             return
-        until = self._awaited[0][1]
+        until = self._pending[0][1]
         if until <= self._loop.time():
             self._fail(f"no reply within {self._timeout} s")
         else:
-            self._alarm = self._loop.call_at(until, self._look_at_the_clock)
+            self._timer = self._loop.call_at(until, self._check_overdue)
 
-    def _fail(self, why: str) -> None:
-        """The end of this line: whoever waits for a reply is told to send again elsewhere."""
+    def _fail(self, reason: str) -> None:
+        """Close the connection, and give each pending reply a ConnectionError, so that its command is sent again."""
         self.closed = True
-        if self._alarm is not None:
-            self._alarm.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._reader is not None and self._reader is not asyncio.current_task():
             self._reader.cancel()
-        while self._awaited:
-            future, _ = self._awaited.popleft()
+        while self._pending:
+            future, _ = self._pending.popleft()
             if not future.done():
-                future.set_result(ConnectionError(why))
+                future.set_result(ConnectionError(reason))
 
 
-def _told(reply: Any) -> Any:
-    # No exception of the future itself: nobody may be there to take it, and asyncio would complain.
+def _raise_if_lost(reply: Any) -> Any:
+    # The error is the future's result, not its exception: if its task is gone, asyncio would log a warning about that.
     if isinstance(reply, ConnectionError):
         raise reply
     return reply
@@ -145,14 +152,15 @@ class AioEngine(Engine[AioConnection, AioListener]):
 
     def __init__(self, connector: Connector) -> None:
         super().__init__(connector)
-        self._lines: dict[Node, AioConnection] = {}
+        self._shared: dict[Node, AioConnection] = {}
         self._opening: dict[Node, asyncio.Task[AioConnection]] = {}
-        self._spare: dict[Node, list[AioConnection]] = {}
+        # Idle connections for commands that need one of their own.
+        self._idle: dict[Node, list[AioConnection]] = {}
         self._inbox_readers: dict[Inbox, asyncio.Task[None]] = {}
-        self._line_readers: set[asyncio.Task[None]] = set()
+        self._connection_readers: set[asyncio.Task[None]] = set()
 
     async def run(self, work: RoundTrip[R] | Operation[R]) -> R:
-        """Do a step or a generator of steps, and answer with its result."""
+        """Run one script call or an operation, and return its result."""
         if isinstance(work, RoundTrip):
             return await self.send(work, self.settings.give_up_after)
         return await self.drive(work)
@@ -163,22 +171,22 @@ class AioEngine(Engine[AioConnection, AioListener]):
             inbox.stop()
             reader.cancel()
         await asyncio.gather(*self._inbox_readers.values(), *self._opening.values(), return_exceptions=True)
-        for node in {*self._lines, *self._spare}:
-            self.drop(node)
-        await asyncio.gather(*self._line_readers, return_exceptions=True)
+        for node in {*self._shared, *self._idle}:
+            self.close_connections(node)
+        await asyncio.gather(*self._connection_readers, return_exceptions=True)
 
-    # --- what the sender needs ---
+    # --- what the engine needs ---
 
     async def exchange(self, node: Node, *commands: Command, own_connection: bool = False) -> list[Any]:
         if own_connection:
-            return await self._exchange_on_own(node, commands)
-        line = self._lines.get(node)
-        if line is None or line.closed:
-            line = await asyncio.shield(self._opened(node))
-        return await line.exchange(*commands)
+            return await self._exchange_on_own_connection(node, commands)
+        connection = self._shared.get(node)
+        if connection is None or connection.closed:
+            connection = await asyncio.shield(self._open_once(node))
+        return await connection.exchange(*commands)
 
-    def _opened(self, node: Node) -> asyncio.Task[AioConnection]:
-        """The one attempt to open a shared line, however many wait for it, and whoever of them gives up."""
+    def _open_once(self, node: Node) -> asyncio.Task[AioConnection]:
+        """The task that opens the shared connection: one for all callers, whichever of them are cancelled meanwhile."""
         opening = self._opening.get(node)
         if opening is None:
             opening = self._opening[node] = asyncio.create_task(self._open_shared(node))
@@ -186,35 +194,35 @@ class AioEngine(Engine[AioConnection, AioListener]):
 
     async def _open_shared(self, node: Node) -> AioConnection:
         try:
-            line = self._lines[node] = await self.admitted(node)
-            return line
+            connection = self._shared[node] = await self.connect(node)
+            return connection
         finally:
             del self._opening[node]
 
-    async def _exchange_on_own(self, node: Node, commands: tuple[Command, ...]) -> list[Any]:
-        spare = self._spare[node] = [line for line in self._spare.get(node, ()) if not line.closed]
-        line = spare.pop() if spare else await self.admitted(node)
+    async def _exchange_on_own_connection(self, node: Node, commands: tuple[Command, ...]) -> list[Any]:
+        idle = self._idle[node] = [connection for connection in self._idle.get(node, ()) if not connection.closed]
+        connection = idle.pop() if idle else await self.connect(node)
         try:
-            replies = await line.exchange(*commands)
+            replies = await connection.exchange(*commands)
         except BaseException:
-            line.close()
+            connection.close()
             raise
-        spare.append(line)
+        idle.append(connection)
         return replies
 
-    async def open(self, node: Node, *, sentinel: bool = False) -> AioConnection:
-        # The line has a clock of its own: the library's costs a task for each command.
-        connection = self._connector.connection("aio", node, timeout=None, sentinel=sentinel)
-        line = AioConnection(connection, self.settings.reply_timeout)
-        reader = await line.open(self.settings.connect_timeout)
-        self._line_readers.add(reader)
-        reader.add_done_callback(self._line_readers.discard)
-        return line
+    async def open_connection(self, node: Node, *, sentinel: bool = False) -> AioConnection:
+        # No timeout in the library, which would cost a task for each command. AioConnection checks the time itself.
+        made = self._connector.connection("aio", node, timeout=None, sentinel=sentinel)
+        connection = AioConnection(made, self.settings.reply_timeout)
+        reader = await connection.open(self.settings.connect_timeout)
+        self._connection_readers.add(reader)
+        reader.add_done_callback(self._connection_readers.discard)
+        return connection
 
-    def drop(self, node: Node) -> None:
-        for line in (*self._spare.pop(node, ()), self._lines.pop(node, None)):
-            if line is not None:
-                line.close()
+    def close_connections(self, node: Node) -> None:
+        for connection in (*self._idle.pop(node, ()), self._shared.pop(node, None)):
+            if connection is not None:
+                connection.close()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -223,23 +231,23 @@ class AioEngine(Engine[AioConnection, AioListener]):
         assert isinstance(effect.listener, AioListener)
         return await effect.listener.wait(effect.timeout)
 
-    async def aside(self, work: Callable[[], T], *, to_its_end: bool = False) -> T:
+    async def run_in_thread(self, work: Callable[[], T], *, to_completion: bool = False) -> T:
         task = asyncio.ensure_future(asyncio.to_thread(work))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if to_its_end:
-                await self.to_the_end(asyncio.wait([task]))
+            if to_completion:
+                await self.run_uncancelled(asyncio.wait([task]))
             raise
 
-    async def to_the_end(self, work: Coroutine[Any, Any, R]) -> R:
-        # In a task of its own, because a cancelled scope of anyio cancels each further await of this one.
+    async def run_uncancelled(self, work: Coroutine[Any, Any, R]) -> R:
+        # In a task of its own, because a cancelled scope of anyio cancels every further await of the current task.
         task = asyncio.ensure_future(work)
         while not task.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([task])
         return task.result()
 
-    def start(self, inbox: Inbox) -> None:
+    def start_reader(self, inbox: Inbox) -> None:
         reader = self._inbox_readers[inbox] = asyncio.create_task(inbox.read())
         reader.add_done_callback(lambda _: self._inbox_readers.pop(inbox))

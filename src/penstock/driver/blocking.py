@@ -1,6 +1,6 @@
-"""The blocking face: each call takes an idle connection, or opens one, and waits for the reply on it.
+"""The blocking face: each call takes an idle connection, or opens one, and waits for its reply.
 
-Threads share the driver. `async` in here is a matter of form (see `sending.py`): nothing suspends.
+Threads share the engine. The `async def` here are a matter of form (see `engine.py`): none of them suspends.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 from penstock.core.operations import Operation, RoundTrip, Wait
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector, packer
-from penstock.driver.engine import Engine, complete
+from penstock.driver.engine import Engine, run_to_completion
 from penstock.driver.listening import BlockingListener, Inbox
-from penstock.driver.retrying import answered
+from penstock.driver.retrying import is_error_reply
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-# A reader's thread that is being told to stop may be connecting just then.
-_STOPPING = 1.0
+# `close` waits so many seconds for each reader's thread to end.
+_STOP_TIMEOUT = 1.0
 
 
 class BlockingConnection:
@@ -34,7 +34,7 @@ class BlockingConnection:
         self._pack = packer()
         self._closed = False
         connection.connect()
-        self.allow(timeout)
+        self.set_reply_timeout(timeout)
 
     async def exchange(self, *commands: Command) -> list[Any]:
         return self.send(commands)
@@ -50,12 +50,12 @@ class BlockingConnection:
         try:
             return self._connection.read_response()
         except Exception as error:
-            if answered(error):
+            if is_error_reply(error):
                 return error
             raise
 
-    def allow(self, seconds: float) -> None:
-        # The libraries have no word for it; both call their socket so.
+    def set_reply_timeout(self, seconds: float) -> None:
+        # Neither library has a method for this; in both the socket is in this attribute.
         if (socket := self._connection._sock) is not None:
             socket.settimeout(seconds)
 
@@ -75,48 +75,48 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
         self._readers: dict[Inbox, threading.Thread] = {}
 
     def run(self, work: RoundTrip[R] | Operation[R]) -> R:
-        """Do a step or a generator of steps, and answer with its result."""
+        """Run one script call or an operation, and return its result."""
         if isinstance(work, RoundTrip):
-            return complete(self.send(work, self.settings.give_up_after))
-        return complete(self.drive(work))
+            return run_to_completion(self.send(work, self.settings.give_up_after))
+        return run_to_completion(self.drive(work))
 
     def close(self) -> None:
-        """Stop the readers, close the idle connections. The next use opens new ones."""
+        """Stop the readers and close the idle connections. The next use opens new ones."""
         for inbox, thread in list(self._readers.items()):
-            until = time.monotonic() + _STOPPING
+            until = time.monotonic() + _STOP_TIMEOUT
             while thread.is_alive() and time.monotonic() < until:
                 inbox.stop()
                 thread.join(0.01)
         for node in list(self._idle):
-            self.drop(node)
+            self.close_connections(node)
 
-    # --- what the sender needs ---
+    # --- what the engine needs ---
 
     async def exchange(self, node: Node, *commands: Command, own_connection: bool = False) -> list[Any]:
         idle = self._idle.setdefault(node, [])
         try:
-            line = idle.pop()
+            connection = idle.pop()
         except IndexError:
-            line = await self.admitted(node)
+            connection = await self.connect(node)
         try:
-            replies = line.send(commands)
+            replies = connection.send(commands)
         except BaseException as error:
-            line.close()
+            connection.close()
             if isinstance(error, Exception):
-                self.drop(node)
+                self.close_connections(node)
             raise
-        idle.append(line)
+        idle.append(connection)
         return replies
 
-    async def open(self, node: Node, *, sentinel: bool = False) -> BlockingConnection:
-        # The greeting is a part of the attempt to connect.
+    async def open_connection(self, node: Node, *, sentinel: bool = False) -> BlockingConnection:
+        # The library logs in while it connects, so connect_timeout is the timeout for those replies too.
         timeout = self.settings.connect_timeout
         connection = self._connector.connection("blocking", node, timeout=timeout, sentinel=sentinel)
         return BlockingConnection(connection, self.settings.reply_timeout)
 
-    def drop(self, node: Node) -> None:
-        for line in self._idle.pop(node, ()):
-            line.close()
+    def close_connections(self, node: Node) -> None:
+        for connection in self._idle.pop(node, ()):
+            connection.close()
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - no loop runs here
@@ -125,19 +125,19 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
         assert isinstance(effect.listener, BlockingListener)
         return effect.listener.wait(effect.timeout)
 
-    async def aside(self, work: Callable[[], T], *, to_its_end: bool = False) -> T:
+    async def run_in_thread(self, work: Callable[[], T], *, to_completion: bool = False) -> T:
         return work()
 
-    async def to_the_end(self, work: Coroutine[Any, Any, R]) -> R:
+    async def run_uncancelled(self, work: Coroutine[Any, Any, R]) -> R:
         return await work
 
-    def start(self, inbox: Inbox) -> None:
-        thread = threading.Thread(target=self._serve, args=(inbox,), name=f"penstock wakes {inbox.key}", daemon=True)
+    def start_reader(self, inbox: Inbox) -> None:
+        thread = threading.Thread(target=self._read, args=(inbox,), name=f"penstock reads {inbox.key}", daemon=True)
         self._readers[inbox] = thread
         thread.start()
 
-    def _serve(self, inbox: Inbox) -> None:
+    def _read(self, inbox: Inbox) -> None:
         try:
-            complete(inbox.read())
+            run_to_completion(inbox.read())
         finally:
             del self._readers[inbox]

@@ -1,4 +1,4 @@
-"""Both ways to one server, as every component holds them."""
+"""The driver of one server, which every component of an app holds."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from penstock.settings import Settings
 
 
 class ServerDriver:
-    """The drivers of one server: the blocking one of this process, and one for each event loop.
+    """A server's driver: one blocking face for the threads of this process, and one face for each event loop.
 
-    `server`: an address, a client of valkey-py or redis-py, or None (see `Connector`). No I/O before the first step.
+    `server`: an address, a client of valkey-py or redis-py, or None (see `Connector`). Nothing is connected or started
+    before the first operation.
     """
 
     def __init__(self, server: Any = None, settings: Settings | None = None) -> None:
@@ -32,7 +33,7 @@ class ServerDriver:
 
     @property
     def blocking(self) -> BlockingEngine:
-        """A forked child gets its own: two processes must not share a connection, nor a producer's numbers."""
+        """The face of this process. A forked child gets its own: two processes cannot share a connection."""
         if self._blocking is None or self._pid != os.getpid():
             with self._lock:
                 if self._blocking is None or self._pid != os.getpid():
@@ -41,34 +42,34 @@ class ServerDriver:
 
     @property
     def aio(self) -> AioEngine:
-        """The running loop's."""
+        """The face of the running event loop."""
         loop = asyncio.get_running_loop()
-        runner = self._aio.get(loop)
-        if runner is None:
+        engine = self._aio.get(loop)
+        if engine is None:
             with self._lock:
-                for gone in [known for known in self._aio if known.is_closed()]:
-                    del self._aio[gone]
-                runner = self._aio[loop] = AioEngine(self.connector)
-        return runner
+                for closed in [known for known in self._aio if known.is_closed()]:
+                    del self._aio[closed]
+                engine = self._aio[loop] = AioEngine(self.connector)
+        return engine
 
     def add_to_pipeline(self, pipeline: Any, round_trip: RoundTrip[Any]) -> None:
-        """Put a step into a pipeline or MULTI of the user's (see `pipeline.py`)."""
+        """Add a script call to a pipeline or MULTI of the user's own client (see `pipeline.py`)."""
         add_to_pipeline(pipeline, round_trip)
 
     def close(self) -> None:
-        """Close the blocking face, and let go of an embedded server. The next use begins anew."""
+        """Close the blocking face, and detach from an embedded server. The next use connects again."""
         if self._blocking is not None and self._pid == os.getpid():
             self._blocking.close()
         self.connector.close()
 
-    async def leave(self) -> None:
-        """Close the running loop's face; a loop that ends must do so, and the others go on."""
-        runner = self._aio.pop(asyncio.get_running_loop(), None)
-        if runner is not None:
-            await runner.aclose()
+    async def aclose_loop(self) -> None:
+        """Close the face of the running event loop only. To be called before a loop ends that is not the app's last."""
+        engine = self._aio.pop(asyncio.get_running_loop(), None)
+        if engine is not None:
+            await engine.aclose()
         await self.connector.aclose()
 
     async def aclose(self) -> None:
-        """Close the running loop's face, then everything that `close` does."""
-        await self.leave()
+        """Close the face of the running event loop, then everything that `close` closes."""
+        await self.aclose_loop()
         self.close()

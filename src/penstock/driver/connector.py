@@ -1,7 +1,7 @@
-"""From an address, or a client that is handed in, to connections of both faces.
+"""From an address, or from a user's client, to connections of both faces.
 
-Nothing is imported, opened or started before the first step needs it: an app is built at import time, and a
-program that only prints its help must not wait for a client library (200 ms) or a server.
+Nothing is imported, opened or started before the first operation. An app is created while its module is imported, and a
+program that only prints its help must wait neither for a client library (200 ms) nor for a server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from penstock.config import Configuration
 from penstock.core.slots import Node
-from penstock.driver.address import ServerAddress, parse, read_client
+from penstock.driver.address import ServerAddress, parse_address, read_client
 from penstock.driver.route import Route
 from penstock.errors import ConfigurationError, ServerTooOld
 from penstock.settings import Settings
@@ -27,15 +27,15 @@ from penstock.settings import Settings
 if TYPE_CHECKING:  # embedded is imported only where a server of one's own is used
     from penstock.embedded.client import Attachment
 
-Face: TypeAlias = Literal["blocking", "aio"]
+FaceName: TypeAlias = Literal["blocking", "aio"]
 Command: TypeAlias = tuple[str | bytes | int | float, ...]
 
 MINIMUM = {"valkey": (7, 2), "redis": (7, 0)}
-"""The first versions with all commands and script flags that are used here."""
+"""The first versions with all the commands and script flags that Penstock uses."""
 
-_CLASSES = {"valkey": "Valkey", "redis": "Redis"}
+_CLIENT_CLASSES = {"valkey": "Valkey", "redis": "Redis"}
 
-# A host that died without a word is noticed on an idle connection within a minute, not after the kernel's two hours.
+# With these, an idle connection to a host that died fails within a minute, not after the kernel's default of two hours.
 _KEEPALIVE = {
     getattr(socket, name): value
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
@@ -44,18 +44,19 @@ _KEEPALIVE = {
 
 
 class Connector:
-    """Everything both faces know about one server: where it is, how it is reached, whether it will do.
+    """What both faces share about one server: where it is, how to connect to it, and its version.
 
-    `server`: an address, a client of valkey-py or redis-py, or None for $PENSTOCK_URL and else an embedded server.
+    `server`: an address, a client of valkey-py or redis-py, or None for the configured `url` and, without one, an
+    embedded server.
     """
 
     def __init__(self, server: Any, settings: Settings) -> None:
         self.settings = settings
         self.route: Route | None = None
-        """The way to the server; None until `locate` found it."""
+        """Which node serves which key; None until `locate` has found the server."""
         self.version: tuple[str, tuple[int, ...]] | None = None
-        """`valkey` or `redis` and its number; None until a server was admitted."""
-        self._origin: ServerAddress | None = None
+        """`valkey` or `redis`, and its version; None until `check_version`."""
+        self._address: ServerAddress | None = None
         self._attachment: Attachment | None = None
         self._home: Path | None = None
         self._lock = threading.RLock()
@@ -63,26 +64,26 @@ class Connector:
         self._blocking: Any = None
         self._aio: MutableMapping[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
         if server is not None:
-            self._follow(parse(server) if isinstance(server, str) else read_client(server))
+            self._use(parse_address(server) if isinstance(server, str) else read_client(server))
 
     # --- where the server is ---
 
     def locate(self) -> ServerAddress:
-        """Where the server is. May start an embedded server, which takes some 100 ms."""
+        """Find out where the server is. May start an embedded server, which takes about 100 ms."""
         with self._lock:
-            if self._origin is not None:
-                return self._origin
+            if self._address is not None:
+                return self._address
             if address := Configuration().text("url"):
-                return self._follow(parse(address))
+                return self._use(parse_address(address))
             if os.environ.get("PENSTOCK_EMBEDDED") == "0":
                 raise ConfigurationError(
-                    "no server's address, and PENSTOCK_EMBEDDED=0 forbids a server of our own: "
+                    "no server address is set, and PENSTOCK_EMBEDDED=0 forbids an embedded server: "
                     "set PENSTOCK_URL=valkey://host:6379/0, or write Penstock('valkey://…')"
                 )
             return self._attach()
 
-    def revive(self) -> None:
-        """Attach to the embedded server again, after its keeper died. Blocks while it starts."""
+    def reattach(self) -> None:
+        """Attach to the embedded server again, after its keeper died. Blocks while the server starts."""
         with self._lock:
             if self._attachment is not None:
                 self._attach()
@@ -90,31 +91,31 @@ class Connector:
     def _attach(self) -> ServerAddress:
         from penstock.embedded import client as embedded
 
-        # The folder is looked for once: the working directory may be another by the time the server is revived.
+        # The folder is found only once: the working directory may have changed before the server is attached again.
         self._home = self._home or embedded.find_home()
         old, self._attachment = self._attachment, embedded.attach(self._home)
         if old is not None:
             old.close()
-        return self._follow(parse(self._attachment.address))
+        return self._use(parse_address(self._attachment.address))
 
-    def _follow(self, origin: ServerAddress) -> ServerAddress:
-        self._origin, self.route = origin, Route(origin)
-        return origin
+    def _use(self, address: ServerAddress) -> ServerAddress:
+        self._address, self.route = address, Route(address)
+        return address
 
     @property
     def address(self) -> str:
-        """For people: without the password, and without starting a server only to name it."""
-        if self._origin is not None:
-            return self._origin.shown
+        """The address for people, without its password. Starts no server: `embedded` until one is in use."""
+        if self._address is not None:
+            return self._address.display
         try:
             address = Configuration().text("url")
-            return parse(address).shown if address else "embedded"
-        except ConfigurationError:  # told by who asked for a connection
+            return parse_address(address).display if address else "embedded"
+        except ConfigurationError:  # connecting raises this error
             return "an address that cannot be read"
 
     @property
     def is_cluster(self) -> bool:
-        return self.locate().shape == "cluster"
+        return self.locate().topology == "cluster"
 
     @property
     def is_embedded(self) -> bool:
@@ -126,66 +127,71 @@ class Connector:
 
     # --- connections ---
 
-    def connection(self, face: Face, node: Node, *, timeout: float | None, sentinel: bool = False) -> Any:
-        """A library's connection to a node, not opened yet. `timeout`: for each reply."""
-        origin = self.locate()
-        options = {**(origin.sentinel_options if sentinel else origin.options), **self._manners(timeout)}
-        if origin.is_unix:
-            return self._made(
+    def connection(self, face: FaceName, node: Node, *, timeout: float | None, sentinel: bool = False) -> Any:
+        """A client library's connection object for a node, not connected yet. `timeout`: seconds for each reply."""
+        address = self.locate()
+        options = {**(address.sentinel_options if sentinel else address.options), **self._connection_options(timeout)}
+        if address.is_unix:
+            return self._construct(
                 self._module(face, "connection"), "UnixDomainSocketConnection", {**options, "path": node[0]}
             )
         options = {"socket_keepalive": True, "socket_keepalive_options": _KEEPALIVE} | options
         options |= {"host": node[0], "port": node[1]}
-        return self._made(self._module(face, "connection"), "SSLConnection" if origin.tls else "Connection", options)
+        return self._construct(
+            self._module(face, "connection"), "SSLConnection" if address.tls else "Connection", options
+        )
 
-    def _manners(self, timeout: float | None) -> dict[str, Any]:
-        """How we talk, whatever a client that was handed in does. Attempts are counted in `retrying.py` alone."""
-        manners: dict[str, Any] = {
+    def _connection_options(self, timeout: float | None) -> dict[str, Any]:
+        """Options that do not depend on the user's client. None is about retries, which `retrying.py` alone makes."""
+        options: dict[str, Any] = {
             "socket_timeout": timeout,
             "socket_connect_timeout": self.settings.connect_timeout,
             "protocol": 2,
             "decode_responses": False,
         }
         if self.locate().library == "valkey":
-            manners |= {"lib_name": "penstock", "lib_version": None}
-        return manners
+            options |= {"lib_name": "penstock", "lib_version": None}
+        return options
 
-    def _module(self, face: Face, name: str) -> Any:
+    def _module(self, face: FaceName, name: str) -> Any:
         library = self.locate().library
         return import_module(f"{library}.asyncio.{name}" if face == "aio" else f"{library}.{name}")
 
-    def _made(self, module: ModuleType, kind: str, options: Mapping[str, Any]) -> Any:
+    def _construct(self, module: ModuleType, kind: str, options: Mapping[str, Any]) -> Any:
         try:
             return getattr(module, kind)(**options)
-        except TypeError as error:  # the faces of a library do not know the same options for TLS
+        except TypeError as error:  # the blocking and asyncio classes of a library take different TLS options
             raise ConfigurationError(
                 f"{module.__name__} cannot do what the address or the client asks: {error}"
             ) from None
 
-    def admit(self, info: bytes | Exception) -> None:
-        """Look at the server's `INFO server`, once; one that may not be read is trusted. Raises ServerTooOld."""
+    def check_version(self, info: bytes | Exception) -> None:
+        """Note the version in the reply to `INFO server`. Raises ServerTooOld.
+
+        A server whose INFO this user may not read is taken for new enough.
+        """
         if isinstance(info, Exception):
             self.version = "unknown", ()
             return
-        said = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
-        name = "valkey" if "valkey_version" in said else "redis"
-        text = said.get(f"{name}_version", "0")
+        values = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
+        name = "valkey" if "valkey_version" in values else "redis"
+        text = values.get(f"{name}_version", "0")
         version = tuple(int(part) for part in text.split(".") if part.isdigit())
         if version < MINIMUM[name]:
             wanted = " or ".join(f"{n.title()} {'.'.join(map(str, v))}" for n, v in MINIMUM.items())
             raise ServerTooOld(f"{self.address} is {name.title()} {text}: Penstock needs {wanted}, or newer")
         self.version = name, version
 
-    # --- the library's own clients, for commands that are no steps ---
+    # --- the library's own clients, for commands that no operation covers ---
 
     def blocking_client(self) -> Any:
-        """A client of the library, one per process; replies are bytes. On a cluster making it is already I/O."""
+        """The library's client, one per process, whose replies are bytes. Making one for a cluster already connects."""
         if self._pid != os.getpid():
             self._blocking, self._pid = self._client("blocking"), os.getpid()
         return self._blocking
 
     def aio_client(self) -> Any:
-        """The asyncio client of the running loop."""
+        """The library's asyncio client, one per event loop."""
         for loop in [loop for loop in self._aio if loop.is_closed()]:
             del self._aio[loop]
         loop = asyncio.get_running_loop()
@@ -194,55 +200,62 @@ class Connector:
             client = self._aio[loop] = self._client("aio")
         return client
 
-    def _client(self, face: Face) -> Any:
-        origin = self.locate()
-        name = _CLASSES[origin.library]
-        options: dict[str, Any] = {**origin.options, **self._manners(self.settings.reply_timeout)}
-        options |= {"ssl": True} if origin.tls else {}
-        if origin.is_unix:
-            return self._made(self._module(face, "client"), name, {**options, "unix_socket_path": origin.nodes[0][0]})
+    def _client(self, face: FaceName) -> Any:
+        address = self.locate()
+        name = _CLIENT_CLASSES[address.library]
+        options: dict[str, Any] = {**address.options, **self._connection_options(self.settings.reply_timeout)}
+        options |= {"ssl": True} if address.tls else {}
+        if address.is_unix:
+            return self._construct(
+                self._module(face, "client"), name, {**options, "unix_socket_path": address.nodes[0][0]}
+            )
         options["socket_keepalive"] = True
-        if origin.shape == "cluster":
+        if address.topology == "cluster":
             module = self._module(face, "cluster")
-            nodes = [module.ClusterNode(*node) for node in origin.nodes]
-            return self._made(module, f"{name}Cluster", {**options, "startup_nodes": nodes})
-        if origin.shape == "sentinel":
-            greeting = {**self._manners(self.settings.reply_timeout), **origin.sentinel_options}
-            greeting |= {"ssl": True} if origin.tls else {}
-            sentinel = self._module(face, "sentinel").Sentinel(origin.nodes, sentinel_kwargs=greeting, **options)
-            return sentinel.master_for(origin.service)
-        host, port = origin.nodes[0]
-        return self._made(self._module(face, "client"), name, {**options, "host": host, "port": port})
+            nodes = [module.ClusterNode(*node) for node in address.nodes]
+            return self._construct(module, f"{name}Cluster", {**options, "startup_nodes": nodes})
+        if address.topology == "sentinel":
+            sentinel_options = {**self._connection_options(self.settings.reply_timeout), **address.sentinel_options}
+            sentinel_options |= {"ssl": True} if address.tls else {}
+            sentinel = self._module(face, "sentinel").Sentinel(
+                address.nodes, sentinel_kwargs=sentinel_options, **options
+            )
+            return sentinel.master_for(address.service)
+        host, port = address.nodes[0]
+        return self._construct(self._module(face, "client"), name, {**options, "host": host, "port": port})
 
     # --- the end ---
 
     def close(self) -> None:
-        """Close the blocking client and let go of an embedded server. The next use begins anew."""
+        """Close the blocking client and detach from an embedded server. The next use connects again."""
         client, self._blocking, self._pid = self._blocking, None, 0
         if client is not None:
             client.close()
         with self._lock:
             attachment, self._attachment = self._attachment, None
             if attachment is not None:
-                self._origin = self.route = None
+                self._address = self.route = None
                 attachment.close()
 
     async def aclose(self) -> None:
-        """Close the running loop's client."""
+        """Close the asyncio client of the running event loop."""
         client = self._aio.pop(asyncio.get_running_loop(), None)
         if client is not None:
             manager = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
-            for one in (client, *(manager.sentinels if manager else ())):  # the library forgets the Sentinels'
+            for one in (
+                client,
+                *(manager.sentinels if manager else ()),
+            ):  # the library leaves the Sentinels' clients open
                 await one.aclose()
 
 
-LARGE = 65_536
-"""Bytes of a last word from which on a command is put together here: the libraries grow a text as they go, and copy it
-each time."""
+# A command whose last argument has more bytes is packed here. The libraries append to a growing string, which copies a
+# large argument several times.
+_LARGE = 65_536
 
 
 def packer() -> Callable[[Command], bytes]:
-    """Turns a command into bytes: in C, where a parser in C is installed."""
+    """A function that turns a command into bytes: in C, where a parser in C is installed."""
     for name in ("libvalkey", "hiredis"):
         try:
             pack: Callable[[Command], bytes] = import_module(name).pack_command
@@ -252,14 +265,14 @@ def packer() -> Callable[[Command], bytes]:
     return _pack
 
 
-def _is_large(word: str | bytes | int | float) -> bool:
-    return type(word) is bytes and len(word) > LARGE
+def _is_large(argument: str | bytes | int | float) -> bool:
+    return type(argument) is bytes and len(argument) > _LARGE
 
 
 def _pack(command: Command) -> bytes:
-    """Each word is copied once."""
+    """Copies each argument only once."""
     parts = [b"*%d" % len(command)]
-    for word in command:
-        text = word if isinstance(word, bytes) else str(word).encode()
+    for argument in command:
+        text = argument if isinstance(argument, bytes) else str(argument).encode()
         parts += (b"\r\n$%d\r\n" % len(text), text)
     return b"".join((*parts, b"\r\n"))

@@ -1,7 +1,7 @@
-"""How a step is sent until it is answered, and how a generator of steps is walked: written once for both faces.
+"""How a script call is sent until it is answered, and how an operation is driven: written once for both faces.
 
-The text is asyncio's, but all it awaits is the handful of methods that a face supplies (`exchange`, `sleep`, …).
-The blocking face's never suspend, so `complete` runs such a coroutine to its end in one go, on any thread.
+The code is asyncio's, but it awaits only the few methods that a face supplies, at the end of this file. Those of the
+blocking face never suspend, so `run_to_completion` runs such a coroutine in one go, on any thread.
 """
 
 from __future__ import annotations
@@ -32,44 +32,46 @@ from penstock.core.operations import (
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector
 from penstock.driver.listening import Connection, Inbox, InboxListener
-from penstock.driver.retrying import ASK, ASTRAY, LOST, MOVED, NOSCRIPT, Attempts, error_code, translated
+from penstock.driver.retrying import ASK, LOST, MOVED, NOSCRIPT, STALE_ROUTE, Attempts, error_code, penstock_error
 from penstock.driver.route import Route
 from penstock.errors import DurabilityUnavailable, NotDurable
 from penstock.settings import Settings
 
 R = TypeVar("R")
 T = TypeVar("T")
-L = TypeVar("L", bound=Connection)
-W = TypeVar("W", bound=InboxListener)
+C = TypeVar("C", bound=Connection)
+L = TypeVar("L", bound=InboxListener)
 
 _NUMBERED = ("producer", "number")
 
-# How long a cancelled operation may take to hand back its place in line; the server forgets it soon anyway.
-_FAREWELL = 3.0
+# An operation that failed or was cancelled may retry for so many seconds while it cleans up, for instance to give up
+# its place among the waiters of a lock. The server forgets that place soon anyway.
+_CLEANUP_GIVE_UP_AFTER = 3.0
 
-_LOOK_AGAIN = 0.05
+# How often a replica's offset is checked, in seconds.
+_REPLICA_CHECK_INTERVAL = 0.05
 
-_UNANSWERED = ConnectionError("no reply")
+_NO_REPLY = ConnectionError("no reply")
 
-# How long it is believed that the server keeps what it says it keeps.
-_TRUST = 60.0
+# For so many seconds a node's settings for durability are not asked for again.
+_DURABILITY_TTL = 60.0
 
 
-def complete(work: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine that never suspends."""
+def run_to_completion(work: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine that never suspends, without an event loop."""
     try:
         work.send(None)
     except StopIteration as done:
         answer: R = done.value
         return answer
     work.close()
-    raise RuntimeError("the blocking face has awaited something")
+    raise RuntimeError("the blocking face has awaited something that suspends")
 
 
-class Engine(Generic[L, W]):
-    """What both drivers do. A face adds the methods at the end, and the kind of its waiters."""
+class Engine(Generic[C, L]):
+    """What both faces of a driver do. A face adds the methods at the end, and the class of its listeners."""
 
-    listener_class: type[W]
+    listener_class: type[L]
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
@@ -77,46 +79,53 @@ class Engine(Generic[L, W]):
         # Each holds an id and the last number used with it. One call at a time takes it along, and puts it back
         # when a reply came: so at most one number of an id is unanswered, and the server need know only the last.
         self._producers: list[list[Any]] = []
-        self._trusted: dict[Node, tuple[float, Command]] = {}
+        # Node -> (when to ask again, the command that confirms a durable write).
+        self._confirm_commands: dict[Node, tuple[float, Command]] = {}
         self._inboxes: dict[str, Inbox] = {}
         self._inboxes_lock = threading.Lock()
+        # The name of the face in the addresses of its listeners.
         self._name = secrets.token_urlsafe(9)
         self._numbers = itertools.count(1)
 
     @property
     def address(self) -> str:
+        """The server's address, for people."""
         return self._connector.address
 
-    # --- one step ---
+    # --- one script call ---
 
-    async def send(self, step: RoundTrip[R], patience: float) -> R:
-        """Send a step until it is answered, for up to `patience` seconds after the first failure."""
-        keys, args, producer = step.keys, step.args, None
-        if step.script.args[:2] == _NUMBERED:
+    async def send(self, round_trip: RoundTrip[R], give_up_after: float) -> R:
+        """Call a script, and again after an error that may pass, until `give_up_after` seconds after the first one."""
+        keys, args, producer = round_trip.keys, round_trip.args, None
+        if round_trip.script.args[:2] == _NUMBERED:
             producer = self._producer()
             args = (*producer, *args[2:])
-        call = (len(keys), *keys, *args)
+        words = (len(keys), *keys, *args)
         key = keys[0] if keys else ""
-        attempts, asked = None, None
+        attempts, ask_node = None, None
         while True:
             try:
-                node = asked or await self._node(key)
-                reply = await self._deliver(node, step, call, asking=asked is not None, again=attempts is not None)
+                node = ask_node or await self._node(key)
+                reply = await self._call_script(
+                    node, round_trip, words, asking=ask_node is not None, retried=attempts is not None
+                )
             except Exception as error:
-                attempts = attempts or Attempts(patience)
+                attempts = attempts or Attempts(give_up_after)
                 try:
-                    pause = attempts.pause(error, self.address)
+                    pause = attempts.pause_after(error, self.address)
                 except Exception:
                     if producer is not None and error_code(error) != LOST:
                         self._producers.append(producer)
                     raise
-                asked = await self.recover(error, key, attempts.tries)
+                ask_node = await self.recover(error, key, attempts.failures)
                 await self.sleep(pause)
             else:
                 break
         if producer is not None:
             self._producers.append(producer)
-        read = step.read_after_retry if attempts is not None and step.read_after_retry is not None else step.read
+        read = round_trip.read
+        if attempts is not None and round_trip.read_after_retry is not None:
+            read = round_trip.read_after_retry
         return read(reply)
 
     def _producer(self) -> list[Any]:
@@ -127,175 +136,186 @@ class Engine(Generic[L, W]):
         producer[1] += 1
         return producer
 
-    async def _deliver(self, node: Node, step: RoundTrip[Any], call: Command, *, asking: bool, again: bool) -> Any:
-        script = step.script
+    async def _call_script(
+        self, node: Node, round_trip: RoundTrip[Any], words: Command, *, asking: bool, retried: bool
+    ) -> Any:
+        """Send the script call to the node once, with the commands that must be sent with it. Returns its reply.
+
+        `words`: keys and arguments as EVALSHA takes them. `asking`: the node imports the key's slot and wants to be
+        asked explicitly. `retried`: an earlier copy may have been done.
+        """
+        script, durable = round_trip.script, round_trip.durable
         before: tuple[Command, ...] = (("ASKING",),) if asking else ()
-        after: tuple[Command, ...] = (await self._confirmation(node),) if step.durable else ()
-        if step.followed_by:
-            after = (*before, step.followed_by)
-        replies = await self.exchange(
-            node, *before, ("EVALSHA", script.sha, *call), *after, own_connection=step.durable
-        )
+        after: tuple[Command, ...] = (await self._confirm_command(node),) if durable else ()
+        if round_trip.followed_by:
+            after = (*before, round_trip.followed_by)
+        replies = await self.exchange(node, *before, ("EVALSHA", script.sha, *words), *after, own_connection=durable)
         reply = replies[len(before)]
         if isinstance(reply, Exception) and error_code(reply) == NOSCRIPT:
             replies = await self.exchange(
-                node, *before, ("EVAL", script.source, *call), *after, own_connection=step.durable
+                node, *before, ("EVAL", script.source, *words), *after, own_connection=durable
             )
             reply = replies[len(before)]
         if isinstance(reply, Exception):
             raise reply
-        if step.followed_by:
+        if round_trip.followed_by:
             if isinstance(replies[-1], Exception):
                 raise replies[-1]
             return reply, replies[-1]
-        if after and again and after[0][0] == "WAIT":
+        if after and retried and after[0][0] == "WAIT":
             await self._wait_for_replica(node)
         elif after:
             self._check_confirmed(node, after[0], replies[-1])
         return reply
 
-    async def send_several(self, steps: Sequence[RoundTrip[Any]], patience: float) -> list[Any]:
-        """Behind one another to each node; what is not answered so is sent again on its own."""
+    async def send_parallel(self, round_trips: Sequence[RoundTrip[Any]], give_up_after: float) -> list[Any]:
+        """Call many scripts, in one pipeline to each node. A call that gets no answer so is sent again alone."""
         replies: dict[int, Any] = {}
         with contextlib.suppress(Exception):
-            there: dict[Node, list[int]] = {}
-            for place, step in enumerate(steps):
-                there.setdefault(await self._node(step.keys[0]), []).append(place)
-            for node, places in there.items():
-                replies.update(await self._volley(node, steps, places))
-                if unknown := [n for n in places if error_code(replies[n]) == NOSCRIPT]:
-                    replies.update(await self._volley(node, steps, unknown, load=True))
+            by_node: dict[Node, list[int]] = {}
+            for index, round_trip in enumerate(round_trips):
+                by_node.setdefault(await self._node(round_trip.keys[0]), []).append(index)
+            for node, indexes in by_node.items():
+                replies.update(await self._send_pipeline(node, round_trips, indexes))
+                if unknown := [index for index in indexes if error_code(replies[index]) == NOSCRIPT]:
+                    replies.update(await self._send_pipeline(node, round_trips, unknown, load=True))
         answers = []
-        for place, step in enumerate(steps):
-            reply = replies.get(place, _UNANSWERED)
+        for index, round_trip in enumerate(round_trips):
+            reply = replies.get(index, _NO_REPLY)
             if isinstance(reply, Exception):
-                answers.append(await self.send(step, patience))
+                answers.append(await self.send(round_trip, give_up_after))
             else:
-                answers.append(step.read(reply))
+                answers.append(round_trip.read(reply))
         return answers
 
-    async def _volley(
-        self, node: Node, steps: Sequence[RoundTrip[Any]], places: Sequence[int], *, load: bool = False
+    async def _send_pipeline(
+        self, node: Node, round_trips: Sequence[RoundTrip[Any]], indexes: Sequence[int], *, load: bool = False
     ) -> dict[int, Any]:
+        """The replies to the round trips at `indexes`. `load`: send the source of each script once."""
         commands, loaded = list[Command](), set[str]()
-        for script, keys, args in ((steps[n].script, steps[n].keys, steps[n].args) for n in places):
-            fresh = load and script.sha not in loaded
-            loaded.add(script.sha)
-            name, text = ("EVAL", script.source) if fresh else ("EVALSHA", script.sha)
-            commands.append((name, text, len(keys), *keys, *args))
-        return dict(zip(places, await self.exchange(node, *commands), strict=True))
+        for one in (round_trips[index] for index in indexes):
+            with_source = load and one.script.sha not in loaded
+            loaded.add(one.script.sha)
+            name, text = ("EVAL", one.script.source) if with_source else ("EVALSHA", one.script.sha)
+            commands.append((name, text, len(one.keys), *one.keys, *one.args))
+        return dict(zip(indexes, await self.exchange(node, *commands), strict=True))
 
-    async def recover(self, error: Exception, key: str, tries: int) -> Node | None:
-        """Make ready for the next attempt. Answers the node that is to be asked once, if the error named one."""
-        word, route = error_code(error), self._connector.route
+    async def recover(self, error: Exception, key: str, failures: int) -> Node | None:
+        """Prepare the next attempt after `error`. Returns the node that the error asks to try once, if it names one."""
+        code, route = error_code(error), self._connector.route
         if route is None:
             return None
-        node = route.node(key) or route.whom()[0]
-        if word in {MOVED, ASK}:
-            named = route.redirected(str(error), node, for_good=word == MOVED)
-            return named if word == ASK else None
-        if word in ASTRAY:
-            route.forget()
-            if word != LOST:
-                # The name may lead to another server by now, but these connections do not.
-                self.drop(node)
-            elif self._connector.is_embedded and tries > 1:
-                await self.aside(self._connector.revive)
+        node = route.node(key) or route.candidates()[0]
+        if code in {MOVED, ASK}:
+            named = route.redirect(str(error), node, permanent=code == MOVED)
+            return named if code == ASK else None
+        if code in STALE_ROUTE:
+            route.invalidate()
+            if code != LOST:
+                # The node's name may lead to another server by now, but its open connections still lead to this one.
+                self.close_connections(node)
+            elif self._connector.is_embedded and failures > 1:
+                await self.run_in_thread(self._connector.reattach)
         return None
 
-    # --- the way ---
+    # --- nodes and connections ---
+
+    async def _route(self) -> Route:
+        """May start an embedded server."""
+        while (route := self._connector.route) is None:
+            await self.run_in_thread(self._connector.locate)
+        return route
 
     async def _node(self, key: str) -> Node:
-        route = self._connector.route
-        if route is None:
-            await self.aside(self._connector.locate)
-            return await self._node(key)
-        return route.node(key) or await self._ask_the_way(route, key)
+        """The node that serves the key."""
+        route = self._connector.route or await self._route()
+        return route.node(key) or await self._look_up_node(route, key)
 
-    async def _ask_the_way(self, route: Route, key: str) -> Node:
+    async def _look_up_node(self, route: Route, key: str) -> Node:
         failure: Exception = ConnectionError(f"nobody at {self.address} knows a node for this key")
-        for asked in route.whom():
+        for asked in route.candidates():
             try:
-                line = await self.open(asked, sentinel=route.asks_sentinels)
+                connection = await self.open_connection(asked, sentinel=route.uses_sentinels)
                 try:
-                    (reply,) = await line.exchange(route.question)
+                    (reply,) = await connection.exchange(route.lookup_command)
                 finally:
-                    line.close()
+                    connection.close()
                 if isinstance(reply, Exception):
                     raise reply
             except Exception as error:
                 failure = error
                 continue
-            route.learn(reply, asked)
+            route.update(reply, asked)
             if (node := route.node(key)) is not None:
                 return node
         raise failure
 
-    async def line_to(self, key: str) -> L:
-        """A line of one's own to the node of a key."""
-        return await self.admitted(await self._node(key))
+    async def connect_to(self, key: str) -> C:
+        """Open a connection to the node that serves the key, for the caller alone."""
+        return await self.connect(await self._node(key))
 
-    async def admitted(self, node: Node) -> L:
-        """A line to a server that was found new enough."""
-        line = await self.open(node)
+    async def connect(self, node: Node) -> C:
+        """Open a connection to the node. The first one checks the server's version and may raise ServerTooOld."""
+        connection = await self.open_connection(node)
         if self._connector.version is None:
             try:
-                (info,) = await line.exchange(("INFO", "server"))
+                (info,) = await connection.exchange(("INFO", "server"))
                 if isinstance(info, Exception) and error_code(info) != "NOPERM":
                     raise info
-                self._connector.admit(info)
+                self._connector.check_version(info)
             except BaseException:
-                line.close()
+                connection.close()
                 raise
-        return line
+        return connection
 
-    # --- who looks in ---
+    # --- plain commands ---
 
-    async def _insist(self, attempt: Callable[[], Coroutine[Any, Any, R]], patience: float) -> R:
-        """Try until it works, for up to `patience` seconds after the first failure."""
-        attempts = Attempts(patience)
+    async def _retry(self, attempt: Callable[[], Coroutine[Any, Any, R]], give_up_after: float) -> R:
+        """Repeat an attempt until it succeeds, or until `give_up_after` seconds after its first failure."""
+        attempts = Attempts(give_up_after)
         while True:
             try:
                 return await attempt()
             except Exception as error:
-                pause = attempts.pause(error, self.address)
-                await self.recover(error, "", attempts.tries)
+                pause = attempts.pause_after(error, self.address)
+                await self.recover(error, "", attempts.failures)
                 await self.sleep(pause)
 
-    async def _nodes(self, key: str) -> list[Node]:
-        route = self._connector.route
-        if route is None:
-            await self.aside(self._connector.locate)
-            return await self._nodes(key)
+    async def _find_nodes(self, key: str) -> list[Node]:
         if key:
             return [await self._node(key)]
+        route = await self._route()
         if not route.primaries():
             try:
-                await self._ask_the_way(route, "")
-            except Exception:  # a cluster that does not serve this very slot still has primaries
+                await self._look_up_node(route, "")
+            except Exception:  # a cluster in which no node serves the slot of "" still has primaries
                 if not route.primaries():
                     raise
         return route.primaries()
 
-    async def _ask(self, ask: SendCommands) -> list[Any]:
-        replies = await self.exchange(ask.node, *ask.commands, own_connection=ask.own_connection)
-        return [translated(reply, error_code(reply)) if isinstance(reply, Exception) else reply for reply in replies]
+    async def _send_commands(self, effect: SendCommands) -> list[Any]:
+        replies = await self.exchange(effect.node, *effect.commands, own_connection=effect.own_connection)
+        return [
+            penstock_error(reply, error_code(reply)) if isinstance(reply, Exception) else reply for reply in replies
+        ]
 
-    # --- a write that must be safe ---
+    # --- durable writes ---
 
-    async def _confirmation(self, node: Node) -> Command:
-        """The command that answers when a write before it is safe. Raises DurabilityUnavailable."""
-        until, command = self._trusted.get(node, (0.0, ()))
+    async def _confirm_command(self, node: Node) -> Command:
+        """The command that returns when the writes before it are safe. Raises DurabilityUnavailable."""
+        until, command = self._confirm_commands.get(node, (0.0, ()))
         if until < time.monotonic():
-            command = self._judge(*await self.exchange(node, ("CONFIG", "GET", "append*"), ("INFO", "replication")))
-            self._trusted[node] = time.monotonic() + _TRUST, command
+            replies = await self.exchange(node, ("CONFIG", "GET", "append*"), ("INFO", "replication"))
+            command = self._choose_confirm_command(*replies)
+            self._confirm_commands[node] = time.monotonic() + _DURABILITY_TTL, command
         return command
 
-    def _judge(self, config: Any, info: Any) -> Command:
+    def _choose_confirm_command(self, config: Any, info: Any) -> Command:
         milliseconds = max(1, int(self.settings.durable_timeout * 1000))
-        said = {} if isinstance(config, Exception) else dict(zip(config[::2], config[1::2], strict=True))
-        # Under `everysec` WAITAOF was seen to answer without an fsync.
-        if said.get(b"appendonly") == b"yes" and said.get(b"appendfsync") == b"always" and self._connector.has_waitaof:
+        values = {} if isinstance(config, Exception) else dict(zip(config[::2], config[1::2], strict=True))
+        # Under `everysec` WAITAOF was seen to return without an fsync.
+        syncs_always = values.get(b"appendonly") == b"yes" and values.get(b"appendfsync") == b"always"
+        if syncs_always and self._connector.has_waitaof:
             return ("WAITAOF", 1, 0, milliseconds)
         if not isinstance(info, Exception) and b"state=online" in info:
             return ("WAIT", 1, milliseconds)
@@ -306,18 +326,20 @@ class Engine(Generic[L, W]):
         )
 
     def _check_confirmed(self, node: Node, command: Command, reply: Any) -> None:
-        safe = reply[0] if isinstance(reply, list) else reply
-        if isinstance(safe, Exception):
-            del self._trusted[node]
-        elif safe >= 1:
+        """Raise NotDurable unless the reply to WAIT or WAITAOF says that the write is safe."""
+        copies = reply[0] if isinstance(reply, list) else reply
+        if isinstance(copies, Exception):
+            del self._confirm_commands[node]
+        elif copies >= 1:
             return
         raise self._not_durable("the disk" if command[0] == "WAITAOF" else "a replica", reply)
 
     async def _wait_for_replica(self, node: Node) -> None:
-        """Until a replica has all that the server had written by now.
+        """Wait until a replica has everything that the server has written so far. Raises NotDurable.
 
-        For a step that was sent again: it wrote on a connection that is gone, and WAIT on another one answers at
-        once (measured), for that one has written nothing. Replicas report once a second.
+        For a script call that was sent again. An earlier copy may have done the write, on a connection that is gone.
+        WAIT on another connection returns at once (measured), because that one has written nothing. Replicas report
+        their offset once a second.
         """
         until, wanted = time.monotonic() + self.settings.durable_timeout, None
         while True:
@@ -330,81 +352,86 @@ class Engine(Generic[L, W]):
                 return
             if time.monotonic() >= until:
                 raise self._not_durable("a replica", f"none has reached {wanted}")
-            await self.sleep(_LOOK_AGAIN)
+            await self.sleep(_REPLICA_CHECK_INTERVAL)
 
-    def _not_durable(self, where: str, said: object) -> NotDurable:
-        return NotDurable(f"accepted, but not confirmed by {where} within {self.settings.durable_timeout} s: {said}")
+    def _not_durable(self, where: str, reply: object) -> NotDurable:
+        return NotDurable(f"accepted, but not confirmed by {where} within {self.settings.durable_timeout} s: {reply}")
 
-    # --- several steps ---
+    # --- operations ---
 
-    async def drive(self, steps: Operation[R]) -> R:
-        """Run a generator. What it yields is done, and what goes wrong is thrown into it."""
+    async def drive(self, operation: Operation[R]) -> R:
+        """Run an operation: perform what it yields, send it the results, and raise errors inside it."""
         opened: list[Listener] = []
         try:
-            return await self._drive(steps, opened, self.settings.give_up_after)
+            return await self._drive(operation, opened, self.settings.give_up_after)
         finally:
-            for waiter in opened:
-                waiter.close()
+            for listener in opened:
+                listener.close()
 
     async def _drive(
-        self, steps: Operation[R], opened: list[Listener], patience: float, thrown: BaseException | None = None
+        self,
+        operation: Operation[R],
+        opened: list[Listener],
+        give_up_after: float,
+        thrown: BaseException | None = None,
     ) -> R:
         try:
-            effect = next(steps) if thrown is None else steps.throw(thrown)
+            effect = next(operation) if thrown is None else operation.throw(thrown)
             while True:
                 try:
-                    answer = await self._do(effect, opened, patience)
+                    answer = await self._perform(effect, opened, give_up_after)
                 except Exception as error:
-                    patience = min(patience, _FAREWELL)
-                    effect = steps.throw(error)
+                    give_up_after = min(give_up_after, _CLEANUP_GIVE_UP_AFTER)
+                    effect = operation.throw(error)
                 except GeneratorExit:
                     raise
                 except BaseException as stop:
-                    # Cancelled, or ^C: the steps that clean up still run, undisturbed by a second one.
+                    # A cancellation or Ctrl-C. The operation cleans up, which a second one does not disturb.
+                    cleanup = self._drive(operation, opened, min(give_up_after, _CLEANUP_GIVE_UP_AFTER), stop)
                     try:
-                        return await self.to_the_end(self._drive(steps, opened, min(patience, _FAREWELL), stop))
-                    except Exception as farewell:  # its place could not be handed back: its lease will do that
-                        raise stop from farewell
+                        return await self.run_uncancelled(cleanup)
+                    except Exception as error:  # the clean-up failed: the leases of what is left behind will end it
+                        raise stop from error
                 else:
-                    effect = steps.send(answer)
+                    effect = operation.send(answer)
         except StopIteration as done:
             result: R = done.value
             return result
 
-    async def _do(self, effect: Effect, opened: list[Listener], patience: float) -> Any:
+    async def _perform(self, effect: Effect, opened: list[Listener], give_up_after: float) -> Any:
         if isinstance(effect, RoundTrip):
-            return await self.send(effect, patience)
+            return await self.send(effect, give_up_after)
         if isinstance(effect, Parallel):
-            return await self.send_several(effect.round_trips, patience)
+            return await self.send_parallel(effect.round_trips, give_up_after)
         if isinstance(effect, Listen):
-            common = effect.shared_inbox and not self._connector.is_cluster
-            opened.append(self.listen(effect.shared_inbox if common else effect.inbox, effect.block_multiplier))
+            shared = effect.shared_inbox and not self._connector.is_cluster
+            opened.append(self.listen(effect.shared_inbox if shared else effect.inbox, effect.block_multiplier))
             return opened[-1]
         if isinstance(effect, SendCommands):
-            return await self._insist(partial(self._ask, effect), patience)
+            return await self._retry(partial(self._send_commands, effect), give_up_after)
         if isinstance(effect, FindNodes):
-            return await self._insist(partial(self._nodes, effect.key), patience)
+            return await self._retry(partial(self._find_nodes, effect.key), give_up_after)
         if isinstance(effect, Sleep):
             return await self.sleep(effect.seconds)
         if isinstance(effect, RunInThread):
-            return await self.aside(effect.work, to_its_end=True)
+            return await self.run_in_thread(effect.work, to_completion=True)
         return await self.wait(effect)
 
-    # --- waiting ---
+    # --- listeners ---
 
-    def listen(self, inbox: str, block_multiplier: int = 1) -> W:
-        """Open a waiter at the inbox whose key begins so. Close it when done; nobody else does."""
+    def listen(self, inbox: str, block_multiplier: int = 1) -> L:
+        """Open a listener at an inbox, whose key begins with `inbox`. The caller has to close it."""
         with self._inboxes_lock:
             found = self._inboxes.get(inbox)
             if found is None:
                 found = self._inboxes[inbox] = Inbox(self, inbox, self._name, block_multiplier)
-                self.start(found)
+                self.start_reader(found)
             return self.listener_class(found, self._name, next(self._numbers))
 
-    def retire(self, inbox: Inbox, *, even_if_awaited: bool) -> bool:
-        """Whether a reader may end; a waiter that comes later gets another one."""
+    def retire(self, inbox: Inbox, *, force: bool) -> bool:
+        """Drop the inbox if it has no listeners, or with `force`; the next listener gets a new one. Returns whether."""
         with self._inboxes_lock:
-            if inbox.waiters and not even_if_awaited:
+            if inbox.listeners and not force:
                 return False
             if self._inboxes.get(inbox.prefix) is inbox:
                 del self._inboxes[inbox.prefix]
@@ -413,15 +440,18 @@ class Engine(Generic[L, W]):
     # --- what a face supplies ---
 
     async def exchange(self, node: Node, *commands: Command, own_connection: bool = False) -> list[Any]:
-        """Send the commands to a node, one behind the other on one connection; answer the replies, errors too.
-        `own_connection`: a command may block its connection."""
+        """Send commands to a node in one go; return their replies in order, with errors as exceptions in the list.
+
+        `own_connection`: share the connection with nobody meanwhile, for a command that may block it.
+        """
         raise NotImplementedError
 
-    async def open(self, node: Node, *, sentinel: bool = False) -> L:
+    async def open_connection(self, node: Node, *, sentinel: bool = False) -> C:
+        """Open a connection and log in. `sentinel`: to a Sentinel, with the login for those."""
         raise NotImplementedError
 
-    def drop(self, node: Node) -> None:
-        """Forget the connections to a node."""
+    def close_connections(self, node: Node) -> None:
+        """Close the kept connections to a node."""
         raise NotImplementedError
 
     async def sleep(self, seconds: float) -> None:
@@ -430,14 +460,14 @@ class Engine(Generic[L, W]):
     async def wait(self, effect: Wait) -> list[str]:
         raise NotImplementedError
 
-    async def aside(self, work: Callable[[], T], *, to_its_end: bool = False) -> T:
-        """Run what blocks. `to_its_end`: a cancellation waits for it."""
+    async def run_in_thread(self, work: Callable[[], T], *, to_completion: bool = False) -> T:
+        """Run a function that blocks. `to_completion`: raise a cancellation only after it has returned."""
         raise NotImplementedError
 
-    async def to_the_end(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run what must not be cancelled."""
+    async def run_uncancelled(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine to its end, whatever is cancelled meanwhile."""
         raise NotImplementedError
 
-    def start(self, inbox: Inbox) -> None:
-        """Begin to read an inbox."""
+    def start_reader(self, inbox: Inbox) -> None:
+        """Start to read an inbox, in the background."""
         raise NotImplementedError

@@ -1,16 +1,18 @@
-"""Waiting without polling: one blocked read per process and inbox wakes everyone who waits there.
+"""Waiting without polling: one blocked read per face and inbox serves all operations that wait there.
 
-A component asks for a waiter and tells a script its address, `name/number`. The name is this process's (this
-loop's, for asyncio), and the scripts push `number message` to the list at `inbox + name`; a reader blocks on that
-one key and hands each message to the waiter of its number. A message is only a hint to look again: state is
-written first, so one that is lost or came too late costs time, never a job.
+An operation opens a listener and passes its address, `face/number`, to a script. `face` is the random name of this
+process's blocking face, or of one of its event loops. To notify the listener, a script pushes `number message` to the
+list at `inbox + face`. A reader blocks on that one key and passes each message to the listener of its number.
 
-    (no reader) ──listen──> reading ──a block passed and nobody waits──> (no reader)
+A message is only a hint to check the state. Scripts write the state first, so a lost or late message costs time, never
+a job.
+
+    (no reader) ──listen──> reading ──a block passed without listeners──> (no reader)
                               │  ▲
-             connection lost  ▼  │  open again: wake everyone with "", for what was sent meanwhile may be gone
-                            trying, with back-off
+             connection lost  ▼  │  connected again: notify all with "", for messages may have been lost meanwhile
+                          retrying, with back-off
 
-The reader is written once. On the blocking face it is a thread in which no `await` ever suspends.
+The reader is written once. On the blocking face it runs in a thread, where no `await` ever suspends.
 """
 
 from __future__ import annotations
@@ -27,67 +29,71 @@ from penstock.settings import Settings
 
 Message: TypeAlias = str | Exception
 
-# A wake-up of thousands (an event all wait for) needs some tens of reads, and each stays a small reply.
-_AT_ONCE = 100
+# At most so many messages per read. An event that thousands wait for takes some tens of reads, each with a small reply.
+_READ_AT_MOST = 100
 
-# The blocks of many readers grow longer, so that together they send one command per `block`; up to this many.
-_MOST_SHARED = 16
+# With n readers in the process each blocks n times longer, so that together they send one command per `block`; n is at
+# most this.
+_MAX_STRETCH = 16
 
 
 class Connection(Protocol):
     """A connection to one node."""
 
     async def exchange(self, *commands: Command) -> list[Any]:
-        """Send the commands, answer their replies in order; an error reply is an exception in the list.
-        Raises when the connection failed; the line is of no use then."""
+        """Send the commands and return their replies in order; an error reply is an exception in the list.
+
+        Raises when the connection has failed. It cannot be used again then.
+        """
         ...
 
-    def allow(self, seconds: float) -> None:
-        """How long a reply may take from now on; at first it is `reply_timeout`."""
+    def set_reply_timeout(self, seconds: float) -> None:
+        """How long each reply may take from now on. It begins with the setting `reply_timeout`."""
 
     def close(self) -> None:
-        """At once, even while another thread is in `exchange`."""
+        """Close at once, even while another thread is in `exchange`."""
 
 
 class Face(Protocol):
-    """What a reader needs of the driver it reads for."""
+    """What an inbox needs from the engine of its face."""
 
     @property
     def settings(self) -> Settings: ...
     @property
     def address(self) -> str: ...
-    async def line_to(self, key: str) -> Connection: ...
-    async def recover(self, error: Exception, key: str, tries: int) -> object: ...
+    async def connect_to(self, key: str) -> Connection: ...
+    async def recover(self, error: Exception, key: str, failures: int) -> object: ...
     async def sleep(self, seconds: float) -> None: ...
-    def retire(self, inbox: Inbox, *, even_if_awaited: bool) -> bool: ...
+    def retire(self, inbox: Inbox, *, force: bool) -> bool: ...
 
 
 class Inbox:
-    """The waiters of one face at one inbox key, and the reader that serves them."""
+    """The listeners of one face at one inbox key, and the reader that serves them."""
 
     def __init__(self, face: Face, prefix: str, name: str, block_multiplier: int = 1) -> None:
         self.prefix = prefix
         self.key = prefix + name
-        self.waiters: dict[int, InboxListener] = {}
+        self.listeners: dict[int, InboxListener] = {}
         self._face = face
         self._block = face.settings.block * block_multiplier
-        self._line: Connection | None = None
+        self._connection: Connection | None = None
         self._attempts = Attempts(face.settings.give_up_after)
         self._lost = self._stopped = False
 
-    def wake(self, message: Message) -> None:
-        """Tell all who wait: "" to look again, an error to give up."""
-        for waiter in list(self.waiters.values()):
-            waiter.notify(message)
+    def notify_all(self, message: Message) -> None:
+        """Notify every listener: "" asks it to check the state, an error is raised where it waits."""
+        for listener in list(self.listeners.values()):
+            listener.notify(message)
 
     def stop(self) -> None:
-        """End the reader at once, and have it tell those who wait. To be said again until it has ended."""
+        """End the reader at once; its listeners get an error. Call it again until the reader has ended: it may be
+        connecting just now."""
         self._stopped = True
-        if self._line is not None:
-            self._line.close()
+        if self._connection is not None:
+            self._connection.close()
 
     async def read(self) -> None:
-        """Serve the waiters until a block passed in which nobody waited. A server that is gone is tried again."""
+        """Serve the listeners, and return when a block has passed without any. Reconnects to a lost server."""
         end: Exception = ServerUnavailable("the connection was closed while waiting")
         _reading.add(self)
         try:
@@ -98,92 +104,92 @@ class Inbox:
                     await self._failed(error)
                     continue
                 self._deliver(messages)
-                if not messages and self._face.retire(self, even_if_awaited=False):
+                if not messages and self._face.retire(self, force=False):
                     return
         except Exception as error:
             end = error
         finally:
             _reading.discard(self)
-            self._hang_up()
-            self._face.retire(self, even_if_awaited=True)
-            self.wake(end)
+            self._disconnect()
+            self._face.retire(self, force=True)
+            self.notify_all(end)
 
     async def _next(self) -> list[bytes]:
-        """What came within one block."""
+        """The messages of one blocked read; [] if none arrived."""
         settings = self._face.settings
-        if self._line is None:
-            self._line = await self._face.line_to(self.key)
+        if self._connection is None:
+            self._connection = await self._face.connect_to(self.key)
             if self._lost:
                 self._lost = False
-                self.wake("")
-        block = self._block * min(_MOST_SHARED, len(_reading))
+                self.notify_all("")
+        block = self._block * min(_MAX_STRETCH, len(_reading))
         if self._stopped:
             return []
-        self._line.allow(block + settings.reply_timeout)
-        (reply,) = await self._line.exchange(("BLMPOP", block, 1, self.key, "LEFT", "COUNT", _AT_ONCE))
+        self._connection.set_reply_timeout(block + settings.reply_timeout)
+        (reply,) = await self._connection.exchange(("BLMPOP", block, 1, self.key, "LEFT", "COUNT", _READ_AT_MOST))
         if isinstance(reply, Exception):
             raise reply
-        if self._attempts.tries:
+        if self._attempts.failures:
             self._attempts = Attempts(settings.give_up_after)
         return reply[1] if reply else []
 
     async def _failed(self, error: Exception) -> None:
-        """Wait before the next attempt; raises what none will mend."""
-        self._hang_up()
+        """Wait before the next attempt. Raises where another attempt cannot help."""
+        self._disconnect()
         self._lost = True
         if self._stopped:
             return
         try:
-            pause = self._attempts.pause(error, self._face.address)
+            pause = self._attempts.pause_after(error, self._face.address)
         except ServerUnavailable:
-            # Who waits looks again, meets the same silence in a step, and raises that to its caller.
-            self.wake("")
+            # Each operation checks the state then, finds the server unavailable too, and raises that to its caller.
+            self.notify_all("")
             self._attempts = Attempts(self._face.settings.give_up_after)
-            pause = self._attempts.pause(error, self._face.address)
-        await self._face.recover(error, self.key, self._attempts.tries)
+            pause = self._attempts.pause_after(error, self._face.address)
+        await self._face.recover(error, self.key, self._attempts.failures)
         await self._face.sleep(pause)
 
     def _deliver(self, messages: list[bytes]) -> None:
         for message in messages:
             number, _, text = message.decode(errors="replace").partition(" ")
-            # An unknown number is of a waiter that has gone.
-            if number.isdecimal() and (waiter := self.waiters.get(int(number))) is not None:
-                waiter.notify(text)
+            # A number without a listener is that of one that was closed.
+            if number.isdecimal() and (listener := self.listeners.get(int(number))) is not None:
+                listener.notify(text)
 
-    def _hang_up(self) -> None:
-        line, self._line = self._line, None
-        if line is not None:
-            line.close()
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
 
-# The readers of this process.
+# The inboxes of this process that are being read.
 _reading: set[Inbox] = set()
 os.register_at_fork(after_in_child=_reading.clear)
 
 
 class InboxListener:
-    """One waiter's place in an inbox; what both faces of it share."""
+    """A listener at an inbox; what both faces share. It is registered from its beginning until `close`."""
 
     def __init__(self, inbox: Inbox, name: str, number: int) -> None:
         self.address = f"{name}/{number}"
         self.full_address = f"{inbox.key}/{number}"
         self._inbox = inbox
         self._number = number
-        inbox.waiters[number] = self
+        inbox.listeners[number] = self
 
     def close(self) -> None:
-        """Give the place up; no I/O."""
-        self._inbox.waiters.pop(self._number, None)
+        """Stop listening. Sends nothing to the server."""
+        self._inbox.listeners.pop(self._number, None)
 
     def notify(self, message: Message) -> None:
         raise NotImplementedError
 
 
 class BlockingListener(InboxListener):
-    """A place where a thread sleeps."""
+    """A listener on which one thread waits."""
 
     def __init__(self, inbox: Inbox, name: str, number: int) -> None:
-        # Before the place is taken: the reader may notify it at once.
+        # Before super(), which registers the listener: the reader may notify it at once.
         self._messages: SimpleQueue[Message] = SimpleQueue()
         super().__init__(inbox, name, number)
 
@@ -191,50 +197,51 @@ class BlockingListener(InboxListener):
         self._messages.put(message)
 
     def wait(self, timeout: float | None) -> list[str]:
-        """Sleep until a message came, or for `timeout` seconds: then []."""
-        came: list[Message] = []
+        """Sleep until a message arrives, and return all that are there; [] after `timeout` seconds."""
+        messages: list[Message] = []
         try:
-            came.append(self._messages.get(timeout=timeout if timeout is None else max(0.0, timeout)))
+            messages.append(self._messages.get(timeout=timeout if timeout is None else max(0.0, timeout)))
             while True:
-                came.append(self._messages.get_nowait())
+                messages.append(self._messages.get_nowait())
         except Empty:
-            return _texts(came)
+            return _texts(messages)
 
 
 class AioListener(InboxListener):
-    """A place where one task sleeps."""
+    """A listener on which one asyncio task waits."""
 
     def __init__(self, inbox: Inbox, name: str, number: int) -> None:
         self._messages: list[Message] = []
-        self._asleep: asyncio.Future[None] | None = None
+        self._sleeping: asyncio.Future[None] | None = None
         super().__init__(inbox, name, number)
 
     def notify(self, message: Message) -> None:
         self._messages.append(message)
-        self._rouse()
+        self._wake()
 
     async def wait(self, timeout: float | None) -> list[str]:
-        """Sleep until a message came, or for `timeout` seconds: then []."""
+        """Sleep until a message arrives, and return all that are there; [] after `timeout` seconds."""
         if not self._messages:
             loop = asyncio.get_running_loop()
-            self._asleep = loop.create_future()
-            alarm = None if timeout is None else loop.call_later(timeout, self._rouse)
+            self._sleeping = loop.create_future()
+            timer = None if timeout is None else loop.call_later(timeout, self._wake)
             try:
-                await self._asleep
+                await self._sleeping
             finally:
-                self._asleep = None
-                if alarm is not None:
-                    alarm.cancel()
-        came, self._messages = self._messages, []
-        return _texts(came)
+                self._sleeping = None
+                if timer is not None:
+                    timer.cancel()
+        messages, self._messages = self._messages, []
+        return _texts(messages)
 
-    def _rouse(self) -> None:
-        if self._asleep is not None and not self._asleep.done():
-            self._asleep.set_result(None)
+    def _wake(self) -> None:
+        if self._sleeping is not None and not self._sleeping.done():
+            self._sleeping.set_result(None)
 
 
-def _texts(came: list[Message]) -> list[str]:
-    for message in came:
+def _texts(messages: list[Message]) -> list[str]:
+    """The messages, or the first error among them, raised."""
+    for message in messages:
         if isinstance(message, Exception):
             raise message
-    return [message for message in came if isinstance(message, str)]
+    return [message for message in messages if isinstance(message, str)]

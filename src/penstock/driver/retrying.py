@@ -1,12 +1,12 @@
-"""Which errors mean "send it again", for how long, and what the others are called here.
+"""Which errors are worth another attempt, how long to retry, and which errors Penstock raises for the others.
 
-Sending a step again is always safe: its ids were minted by the caller, and a step that must not count twice
-carries a producer's number (or a turn's), by which the server recognises the second copy and repeats the answer.
-So a lost reply, a server that restarts, a replica that was a primary a moment ago and a slot on the move are all
-treated alike: wait a little, ask the way again, send again, until `give_up_after`.
+A script can always be sent again. Its ids are minted by the caller, and a script that must not count twice carries an
+idempotency number, or the number of a worker's turn, by which the server recognises the second copy and repeats its
+reply. So these are all handled alike: a lost reply, a server that restarts, a primary that has become a replica, and a
+slot that moves. The driver waits a little, finds the node again, sends again, and gives up after `give_up_after`.
 
-The two client libraries raise classes of the same names that do not inherit from each other, and each takes the
-code off some of the server's errors; `error_code` gives all of them one word again: the server's own where it said one.
+valkey-py and redis-py raise errors of the same names whose classes are not related, and both remove the error code from
+some of the server's messages. `error_code` finds it: the server's own code where the message has one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.errors import (
 
 log = logging.getLogger("penstock")
 
-LOST = "LOST"  # the connection, or the reply on it; the server may have done the step
+LOST = "LOST"  # the connection or its reply is lost; the server may have run the script
 NOSCRIPT = "NOSCRIPT"
 MOVED = "MOVED"
 ASK = "ASK"
@@ -54,13 +54,14 @@ _CODES = {
     "EOFError": LOST,
 }
 
-# BUSY is someone else's slow script; UNBLOCKED is said to a blocked reader when its server becomes a replica.
-_AGAIN = {LOST, MOVED, ASK, "LOADING", "TRYAGAIN", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "UNBLOCKED"}
+# The server answers BUSY while another client's slow script runs. It sends UNBLOCKED to a client in a blocked read when
+# it becomes a replica.
+_RETRYABLE = {LOST, MOVED, ASK, "LOADING", "TRYAGAIN", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "UNBLOCKED"}
 
-# After these the node is not, or may no longer be, the one that serves the key.
-ASTRAY = {LOST, "READONLY", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED"}
+# After these another node may serve the key by now.
+STALE_ROUTE = {LOST, "READONLY", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED"}
 
-_FINAL: dict[str, type[PenstockError]] = {
+_ERROR_CLASSES: dict[str, type[PenstockError]] = {
     "OOM": ServerFull,
     "NOAUTH": ServerRefused,
     "WRONGPASS": ServerRefused,
@@ -72,91 +73,95 @@ _FINAL: dict[str, type[PenstockError]] = {
 _HINTS = {
     "OOM": "the server is at `maxmemory` and nothing was written: raise it, or let the workers catch up",
     "NOAUTH": "the server wants another user or password: valkey://user:password@host/0",
-    "CROSSSLOT": "on a cluster the keys of one step share a hash tag: name them {tag}:a and {tag}:b",
+    "CROSSSLOT": "on a cluster all keys of one call must share a hash tag: name them {tag}:a and {tag}:b",
     "NOPERM": "this user lacks a right: `ACL SETUSER` must allow scripts, blocking commands and our key prefix",
 }
 
-_SLOWEST = 1.0
-_FASTEST = 0.005
+# Pauses between attempts, in seconds: the first, and the longest, to which they double.
+_FIRST_PAUSE = 0.005
+_LONGEST_PAUSE = 1.0
 
-_told = float("-inf")
+# A warning is logged when an operation has failed for this many seconds, and at most once in as many.
+_WARN_AFTER = 1.0
+
+_last_warning = float("-inf")
 
 
 def error_code(error: BaseException) -> str:
-    """The server's word for it, or `LOST`, or "" for what is no error of the server or the way to it."""
+    """The server's error code, or `LOST` for a failed connection, or "" for an error of any other kind."""
     if isinstance(error, PenstockError):
         return ""
     for kind in type(error).__mro__:
-        if (word := _CODES.get(kind.__name__)) is not None:
-            if word == LOST and error.__cause__ is not None:
-                # valkey-py's asyncio face wraps what the greeting met on a unix socket.
-                return error_code(error.__cause__) or word
-            return word
+        if (code := _CODES.get(kind.__name__)) is not None:
+            if code == LOST and error.__cause__ is not None:
+                # On a unix socket the asyncio client of valkey-py wraps the error of its handshake in another one.
+                return error_code(error.__cause__) or code
+            return code
         if kind.__name__ == "ResponseError":
-            word = str(error).partition(" ")[0]
-            return word if word.isupper() else "ERR"
+            code = str(error).partition(" ")[0]
+            return code if code.isupper() else "ERR"
     return ""
 
 
-def answered(error: BaseException) -> bool:
-    """Whether it is a reply: the connection it came on is in order and may be used again."""
+def is_error_reply(error: BaseException) -> bool:
+    """Whether the error is a reply of the server. Its connection is in order and can be used again."""
     return any(kind.__name__ == "ResponseError" for kind in type(error).__mro__)
 
 
 class Attempts:
-    """The attempts at one step. `pause` is asked after each failure: it answers for how long to wait, or raises."""
+    """The attempts at one operation. Call `pause_after` with each error: it returns how long to wait, or raises."""
 
-    __slots__ = ("_give_up_after", "_since", "tries")
+    __slots__ = ("_give_up_after", "_since", "failures")
 
     def __init__(self, give_up_after: float) -> None:
         self._give_up_after = give_up_after
         self._since = 0.0
-        self.tries = 0
+        self.failures = 0
 
-    def pause(self, error: Exception, address: str) -> float:
-        """Seconds until the next attempt, jittered so that the clients of a restarted server do not march in step.
+    def pause_after(self, error: Exception, address: str) -> float:
+        """Seconds to wait before the next attempt, random, so that the clients of a restarted server spread out.
 
-        Raises our own error for what no second attempt mends, and ServerUnavailable when the time is over.
-        What is neither the server's nor the network's fault is raised as it is.
+        Raises a PenstockError where another attempt cannot help, and ServerUnavailable when `give_up_after` seconds
+        have passed since the first failure. An error that is not from the server or the network is raised unchanged.
         """
-        word = error_code(error)
-        if not word:
+        code = error_code(error)
+        if not code:
             raise error
-        if word not in _AGAIN:
-            raise translated(error, word) from error
+        if code not in _RETRYABLE:
+            raise penstock_error(error, code) from error
         now = time.monotonic()
-        if not self.tries:
+        if not self.failures:
             self._since = now
         passed = now - self._since
         if passed >= self._give_up_after:
-            # Without the chain of the library's own attempts, which says the same in forty lines.
+            # Drop the chain of the library's own attempts: forty lines of traceback that repeat this message.
             error.__context__ = error.__cause__ = None
-            raise ServerUnavailable(_unavailable(error, word, address, passed)) from error
-        pause = min(_SLOWEST, _FASTEST * 2.0 ** min(self.tries, 10)) * random.uniform(0.5, 1.0)
-        if passed < _SLOWEST <= passed + pause:
-            _tell(error, address, now)
-        self.tries += 1
+            raise ServerUnavailable(_unavailable(error, code, address, passed)) from error
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self.failures, 10)) * random.uniform(0.5, 1.0)
+        if passed < _WARN_AFTER <= passed + pause:
+            _warn(error, address, now)
+        self.failures += 1
         return min(pause, self._since + self._give_up_after - now)
 
 
-def _tell(error: Exception, address: str, now: float) -> None:
-    """One line, however many threads and tasks wait for the same server."""
-    global _told  # noqa: PLW0603 - of the process, as the log is
-    if now - _told >= _SLOWEST:
-        _told = now
-        log.warning("no answer from %s for a second, trying on: %s", address, error)
+def _warn(error: Exception, address: str, now: float) -> None:
+    """Log one line, however many threads and tasks wait for the same server."""
+    global _last_warning  # noqa: PLW0603 - one for the process, as the log is
+    if now - _last_warning >= _WARN_AFTER:
+        _last_warning = now
+        log.warning("no answer from %s for a second, still trying: %s", address, error)
 
 
-def translated(error: Exception, word: str) -> PenstockError:
-    """Our error for one that no second attempt mends."""
-    hint = _HINTS.get("NOAUTH" if word == "WRONGPASS" else word)
-    return _FINAL.get(word, ServerError)(f"{error} ({hint})" if hint else str(error))
+def penstock_error(error: Exception, code: str) -> PenstockError:
+    """The PenstockError for an error with this code, where another attempt cannot help."""
+    hint = _HINTS.get("NOAUTH" if code == "WRONGPASS" else code)
+    return _ERROR_CLASSES.get(code, ServerError)(f"{error} ({hint})" if hint else str(error))
 
 
-def _unavailable(error: Exception, word: str, address: str, passed: float) -> str:
-    if word == LOST:
+def _unavailable(error: Exception, code: str, address: str, passed: float) -> str:
+    if code == LOST:
         return (
             f"nobody answers at {address}, tried for {passed:.1f} s: {str(error).rstrip('.') or type(error).__name__}. "
             "Is the server running, and is this the address meant (the argument, or $PENSTOCK_URL)?"
         )
-    return f"the server at {address} is not ready, tried for {passed:.1f} s: {word} {error}"
+    return f"the server at {address} is not ready, tried for {passed:.1f} s: {code} {error}"

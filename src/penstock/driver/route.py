@@ -1,9 +1,11 @@
-"""Which node serves a key: pure bookkeeping, for one server, behind Sentinel and on a cluster. No I/O here.
+"""Which node serves a key: on one server, behind Sentinel and on a cluster. Pure bookkeeping, without I/O.
 
-One server serves all keys. Behind Sentinel and on a cluster the node is asked for: `question` goes to one of
-`whom()` after the other until `learn` has understood a reply, and after an error that means "not here, or not any
-more" `forget` makes the next step ask again. The client libraries' own cluster clients are not used: a step, its
-confirmation and a blocked read need a connection to a known node, and one text for both faces and libraries.
+One server serves all keys. Behind Sentinel and on a cluster the node has to be looked up: the engine sends
+`lookup_command` to one of the `candidates()` after another, until `update` has understood a reply. After an error that
+says "not here" or "not any longer", `invalidate` makes the next call look the node up again.
+
+The cluster clients of the libraries are not used. A script call, the WAIT that confirms it, and a blocked read need a
+connection to a known node, and one implementation has to serve both faces and both libraries.
 """
 
 from __future__ import annotations
@@ -16,66 +18,74 @@ from penstock.driver.address import ServerAddress
 
 
 class Route:
-    """The way to one origin, as far as it is known. Threads may share it: what they overwrite is equally true."""
+    """What is known about the nodes behind one address.
 
-    def __init__(self, origin: ServerAddress) -> None:
-        self._origin = origin
-        self._known: Node | None = origin.nodes[0] if origin.shape == "server" else None
+    Threads may share it. Two threads that update it at once overwrite one true answer with another.
+    """
+
+    def __init__(self, address: ServerAddress) -> None:
+        self._address = address
+        # The node of all keys, except on a cluster.
+        self._single_node: Node | None = address.nodes[0] if address.topology == "server" else None
+        # The node of each slot, on a cluster. Empty: look it up.
         self._slots: list[Node | None] = []
-        self._met = dict.fromkeys(origin.nodes)
+        # The nodes that a lookup may ask, in a dict for its order.
+        self._candidates = dict.fromkeys(address.nodes)
 
     @property
-    def asks_sentinels(self) -> bool:
-        return self._origin.shape == "sentinel"
+    def uses_sentinels(self) -> bool:
+        """Whether the candidates are Sentinels, which hold no keys."""
+        return self._address.topology == "sentinel"
 
     @property
-    def question(self) -> tuple[str, ...]:
-        if self.asks_sentinels:
-            return ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._origin.service)
+    def lookup_command(self) -> tuple[str, ...]:
+        """What to send to a candidate."""
+        if self.uses_sentinels:
+            return ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._address.service)
         return ("CLUSTER", "SLOTS")
 
     def node(self, key: str) -> Node | None:
-        """The node of a key; None means: ask."""
+        """The node that serves the key; None if it has to be looked up."""
         if self._slots:
             return self._slots[slot(key)]
-        return self._known
+        return self._single_node
 
     def primaries(self) -> list[Node]:
-        """All nodes that hold keys, as far as they are known."""
-        return [self._known] if self._known else list(dict.fromkeys(filter(None, self._slots)))
+        """The known nodes that hold keys; [] if they have to be looked up."""
+        return [self._single_node] if self._single_node else list(dict.fromkeys(filter(None, self._slots)))
 
-    def whom(self) -> list[Node]:
-        """Who may be asked; in any order, so that one that is cut off from the rest is not always believed."""
-        return random.sample(list(self._met), len(self._met))
+    def candidates(self) -> list[Node]:
+        """The nodes that a lookup may ask, in random order: one that is cut off from the others is not always first."""
+        return random.sample(list(self._candidates), len(self._candidates))
 
-    def learn(self, reply: Any, asked: Node) -> None:
-        """Understand an answer to the question; a Sentinel that does not know the service teaches nothing."""
-        if self.asks_sentinels:
-            self._known = (reply[0].decode(), int(reply[1])) if reply else None
+    def update(self, reply: Any, asked: Node) -> None:
+        """Take over the reply of `asked` to the lookup. A Sentinel replies nothing about a service it does not know."""
+        if self.uses_sentinels:
+            self._single_node = (reply[0].decode(), int(reply[1])) if reply else None
             return
         slots: list[Node | None] = [None] * SLOTS
         for first, last, primary, *_ in reply:
-            slots[first : last + 1] = [self._reached(primary[0], int(primary[1]), asked)] * (last + 1 - first)
+            slots[first : last + 1] = [self._reachable(primary[0], int(primary[1]), asked)] * (last + 1 - first)
         self._slots = slots
-        self._met = dict.fromkeys((*self._origin.nodes, *filter(None, slots)))
+        self._candidates = dict.fromkeys((*self._address.nodes, *filter(None, slots)))
 
-    def redirected(self, text: str, asked: Node, *, for_good: bool) -> Node:
-        """The node that a `MOVED slot host:port` (for good) or an `ASK slot host:port` (this once) names."""
-        number, place = text.split()[-2:]
+    def redirect(self, message: str, asked: Node, *, permanent: bool) -> Node:
+        """The node that an error `MOVED slot host:port` (permanent) or `ASK slot host:port` (for one call) names."""
+        number, place = message.split()[-2:]
         host, _, port = place.rpartition(":")
-        node = self._reached(host.encode(), int(port), asked)
-        if for_good and self._slots:
+        node = self._reachable(host.encode(), int(port), asked)
+        if permanent and self._slots:
             self._slots[int(number)] = node
         return node
 
-    def forget(self) -> None:
-        """The way may have changed: ask before the next step. One server has only one way."""
-        if self.asks_sentinels:
-            self._known = None
-        elif self._origin.shape == "cluster":
+    def invalidate(self) -> None:
+        """Look the nodes up before the next call. The node of a single server never changes."""
+        if self.uses_sentinels:
+            self._single_node = None
+        elif self._address.topology == "cluster":
             self._slots = []
 
-    def _reached(self, host: bytes | None, port: int, asked: Node) -> Node:
-        # A node that knows no name for itself means: the host you asked.
+    def _reachable(self, host: bytes | None, port: int, asked: Node) -> Node:
+        # A node that does not know its own name sends none, or "?". It means the host that was asked.
         node = (host.decode() if host and host != b"?" else asked[0]), port
-        return self._origin.remap(node) if self._origin.remap else node
+        return self._address.remap(node) if self._address.remap else node

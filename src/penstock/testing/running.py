@@ -59,7 +59,7 @@ class RunJobs:
         try:
             return await self.aio(app, clock=clock, dead=dead, settings=settings, timeout=timeout)
         finally:
-            await app._driver.leave()
+            await app._driver.aclose_loop()
 
     async def aio(
         self,
