@@ -1,10 +1,14 @@
 """The cutter: what a .lua file may hold, and what the server gets of it."""
 
+import ast
 import hashlib
+from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.core.scripts import Library, Script, constants, cut
 
 LANE = """\
@@ -253,13 +257,25 @@ def test_what_cannot_be_read_is_refused_with_its_place(text: str, complaint: str
         cut({"lane.lua": LANE, "queue.lua": text})
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["jobs.bindings", "completion.contacts", "completion.bindings", "locks.lock", "locks.semaphore",
-     "locks.rate_limit", "locks.transaction", "messages.log", "messages.chat_index", "files.bindings"],
-)  # fmt: skip
-def test_a_noun_can_cut_its_files(module: str):
-    library: Library = import_module(f"penstock.{module}").scripts()
+def libraries() -> Iterator[tuple[str, str]]:
+    """Module and name of each function that makes a Library."""
+    package = Path(penstock.__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef) and any(
+                isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Library"
+                for call in ast.walk(node)
+            ):
+                yield ".".join(path.relative_to(package.parent).with_suffix("").parts), node.name
+
+
+@pytest.mark.parametrize(("module", "function"), libraries())
+def test_every_noun_can_cut_its_files(module: str, function: str):
+    library: Library = getattr(import_module(module), function)()
     for name, script in library.scripts.items():
         assert library[name] is script
         assert script.source.startswith("#!lua")
+
+
+def test_every_noun_has_a_library():
+    assert {module.split(".")[1] for module, _ in libraries()} == {"completion", "files", "jobs", "locks", "messages"}
