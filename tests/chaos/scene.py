@@ -24,7 +24,7 @@ from tests.servers import Server, eventually
 from tests.speed import Deadline
 
 _ENDS = {b"c": "completed", b"x": "cancelled", b"e": "expired", b"d": "dropped"}
-_STATES = {b"r": "ready", b"s": "scheduled", b"x": "running", b"d": "dead"}
+_STATES = {b"r": "ready", b"s": "delayed", b"x": "running", b"d": "dead"}
 
 
 class Scene:

@@ -135,7 +135,7 @@ def test_wide_characters_stand_in_columns(shop, penstock):
     shop.queue("mail").put(1, tenant="名前")
     shop.queue("mail").put(1, tenant="plain")
     rows = penstock("queue", "show", "mail")[1].splitlines()[-2:]
-    assert sorted(rows) == ["plain       1          0        0     0", "名前        1          0        0     0"]
+    assert sorted(rows) == ["plain       1        0        0     0", "名前        1        0        0     0"]
 
 
 def test_dead_letters_come_in_pages(shop, penstock):
@@ -162,11 +162,11 @@ def test_a_dead_letter_shows_its_traceback_line_by_line(shop, penstock):
     assert out.endswith("ValueError: never\n")
 
 
-def test_a_scheduled_job_says_when_it_is_due(shop, penstock):
+def test_a_delayed_job_says_when_it_is_due(shop, penstock):
     job = shop.queue("mail").put(1, delay=3600, tenant="acme")
     _, out, _ = penstock("job", "show", job.id)
     facts = {line.split()[0]: line for line in out.splitlines()}
-    assert "scheduled" in facts["status"]
+    assert "delayed" in facts["status"]
     assert "in 60 min" in facts["due"]
 
 

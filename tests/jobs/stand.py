@@ -108,9 +108,9 @@ class Stand:
     # --- the key space ---
 
     def counts(self) -> str:
-        """Ready, scheduled, running and dead jobs, as `1 0 0 0`."""
+        """Ready, delayed, running and dead jobs, as `1 0 0 0`."""
         counts = self.run(self.bindings.counts())
-        return f"{counts.ready} {counts.scheduled} {counts.running} {counts.dead}"
+        return f"{counts.ready} {counts.delayed} {counts.running} {counts.dead}"
 
     def names(self) -> list[str]:
         return sorted(key.decode() for key in self.client.keys("*"))

@@ -116,7 +116,7 @@ def test_the_dearest_turn_is_bounded(stand: Stand):
         stand.advance(5)
         ends = [settlement(claim, "retry" if place % 2 else None, 1) for place, claim in enumerate(claims)]
         took.append(server_us(stand, partial(hand.turn, 256, *ends)))
-        for list_ in ("schedule", "suspects"):
+        for list_ in ("delayed", "suspects"):
             while not stand.run(stand.bindings.purge(None, 0, 250, list_))[2]:
                 pass
     assert quartile(took) <= 6 * MOST_US, took

@@ -29,11 +29,11 @@ async def test_every_state_is_counted_for_queue_and_tenant(queue: Queue, do: Do)
     await do(dead.fail, "no")
     await do(dropped.retry, 60)
     counts = await do(queue.count)
-    assert (counts.ready, counts.scheduled, counts.running, counts.dead) == (4, 7, 3, 1)
+    assert (counts.ready, counts.delayed, counts.running, counts.dead) == (4, 7, 3, 1)
     assert (counts.waiting, counts.completed, counts.failed, counts.retried) == (11, 1, 1, 1)
     a, b = await do(queue.tenant("a").count), await do(queue.tenant("b").count)
-    assert (a.ready, a.scheduled, a.running, a.dead, a.waiting) == (2, 4, 0, 1, 6)
-    assert (b.ready, b.scheduled, b.running, b.dead, b.waiting) == (2, 3, 3, 0, 5)
+    assert (a.ready, a.delayed, a.running, a.dead, a.waiting) == (2, 4, 0, 1, 6)
+    assert (b.ready, b.delayed, b.running, b.dead, b.waiting) == (2, 3, 3, 0, 5)
     assert len(rest) == 3
 
 
@@ -52,7 +52,7 @@ async def test_the_age_is_that_of_the_oldest_ready_job(queue: Queue, do: Do, clo
     await do(first.complete)
 
 
-async def test_a_scheduled_job_has_no_age_before_it_is_due(queue: Queue, do: Do, clock: Time):
+async def test_a_delayed_job_has_no_age_before_it_is_due(queue: Queue, do: Do, clock: Time):
     await do(queue.put, 1, delay=50)
     clock.advance(49)
     assert (await do(queue.count)).oldest == 0

@@ -80,11 +80,11 @@ async def test_a_removed_dead_letter_is_gone(queue: Queue, do: Do):
 
 async def test_only_dead_letters_are_requeued_or_removed(queue: Queue, do: Do):
     ready = await do(queue.put, 1)
-    scheduled = await do(queue.put, 2, delay=60)
+    delayed = await do(queue.put, 2, delay=60)
     for verb in (queue.dead.requeue, queue.dead.remove):
-        assert await do(verb, ready.id, scheduled.id) == 0
+        assert await do(verb, ready.id, delayed.id) == 0
     counts = await do(queue.count)
-    assert (counts.ready, counts.scheduled) == (1, 1)
+    assert (counts.ready, counts.delayed) == (1, 1)
 
 
 async def test_many_are_requeued_at_once(queue: Queue, do: Do):

@@ -23,9 +23,9 @@ def test_a_job_becomes_ready_in_the_lane_of_its_tenant(stand: Stand):
     }
 
 
-def test_a_delayed_job_waits_in_the_schedule(stand: Stand):
+def test_a_delayed_job_waits_in_the_delayed(stand: Stand):
     stand.put("j", delay=1.5)
-    assert stand.dump()["schedule"] == [(b"0000000001aj", START + 1500.0)]
+    assert stand.dump()["delayed"] == [(b"0000000001aj", START + 1500.0)]
     assert (stand.state("j"), stand.job("j").since) == ("s", START + 1500)
     assert stand.counts() == "0 1 0 0"
 

@@ -31,7 +31,7 @@ def test_what_is_no_id_is_refused(name: str):
 
 async def test_every_state_of_a_job_is_told(queue: Queue, do: Do, clock: Time):
     job = await do(queue.put, 1, delay=10)
-    assert await do(job.status) is Status.SCHEDULED
+    assert await do(job.status) is Status.DELAYED
     clock.advance(10)
     await do(queue.put, "urgent", priority=0)
     (urgent,) = await do(queue.claim)
@@ -49,7 +49,7 @@ async def test_info_tells_all_of_a_job(queue: Queue, do: Do, clock: Time):
     began = clock.now
     job = await do(queue.put, [1, "é"], tenant="t", priority=2, expires=100, delay=3)
     info = await do(job.info)
-    assert (info.id, info.status, info.tenant, info.priority) == (job.id, Status.SCHEDULED, "t", 2)
+    assert (info.id, info.status, info.tenant, info.priority) == (job.id, Status.DELAYED, "t", 2)
     assert (info.enqueued, info.since, info.expires) == pytest.approx((began, began + 3, began + 100), abs=0.01)
     assert (info.body, info.attempts, info.deliveries, info.reason) == ([1, "é"], 0, 0, "")
     clock.advance(3)

@@ -119,7 +119,7 @@ async def test_a_tenants_name_that_cannot_be_kept_is_refused(queue: Queue, do: D
 
 async def test_a_delayed_job_is_not_claimed_before_its_time(queue: Queue, do: Do, clock: Time):
     job = await do(queue.put, "x", delay=10)
-    assert await do(job.status) is Status.SCHEDULED
+    assert await do(job.status) is Status.DELAYED
     clock.advance(9.999)
     assert await do(queue.claim) == []
     clock.advance(0.001)
@@ -191,7 +191,7 @@ async def test_many_due_jobs_are_promoted_in_slices(queue: Queue, do: Do, clock:
     items = await do(queue.claim, 1000)
     assert len(items) == 100
     items += await do(queue.claim, 1000, wait=5)
-    assert (await do(queue.count)).scheduled == 250
+    assert (await do(queue.count)).delayed == 250
     found = [item.body for item in items]
     while len(found) < 450:
         found += [item.body for item in await do(queue.claim, 1000)]

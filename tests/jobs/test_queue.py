@@ -166,7 +166,7 @@ async def test_a_retried_job_comes_again_after_its_delay(queue: Queue, do: Do, c
     job = await do(queue.put, "x")
     (item,) = await do(queue.claim)
     await do(item.retry, 10, "try later")
-    assert await do(job.status) is Status.SCHEDULED
+    assert await do(job.status) is Status.DELAYED
     assert (await do(job.info)).reason == "try later"
     clock.advance(9.9)
     assert await do(queue.claim) == []

@@ -209,7 +209,7 @@ def test_the_first_sleeper_is_the_timekeeper_and_the_second_its_deputy(stand: St
     assert [turn.due_in for turn in turns] == [4.999, 5.298, None]
 
 
-def test_an_earlier_schedule_is_told_to_timekeeper_and_deputy_and_a_later_one_is_not(stand: Stand):
+def test_an_earlier_due_time_is_told_to_timekeeper_and_deputy_and_a_later_one_is_not(stand: Stand):
     lie_down(stand, "p", "q", "r")
     stand.put("a", delay=5)
     stand.put("b", delay=6)

@@ -104,7 +104,7 @@ async def test_a_key_of_bytes_that_are_no_text_is_told(app, look, raw, keys):
 
 @pytest.mark.damages
 @pytest.mark.parametrize(
-    ("suffix", "field"), [("jobs", "nobody"), ("schedule", "0000000001anobody"), ("dead", "nobody")]
+    ("suffix", "field"), [("jobs", "nobody"), ("delayed", "0000000001anobody"), ("dead", "nobody")]
 )
 async def test_counts_that_are_wrong_are_told(app, look, raw, keys, suffix, field):
     held = await fill(app)

@@ -24,7 +24,7 @@ SLICE = 100
 LOOK = 64
 SLICE_OF_INCARNATIONS = 8
 LEVELS = range(10)
-PLACES = {"r": "ready", "s": "scheduled", "x": "running", "d": "dead"}
+PLACES = {"r": "ready", "s": "delayed", "x": "running", "d": "dead"}
 
 _HEADER = struct.Struct(">BcBB 6s6s6s6s HHB 5s BB")
 
@@ -401,11 +401,11 @@ class QueueModel:
                 self._become_ready(job, self.now)
         return True
 
-    def _schedule(self) -> list[Job]:
+    def _delayed(self) -> list[Job]:
         return sorted(self.in_state("s"), key=lambda job: (job.since, job.generation))
 
     def _promote(self) -> int:
-        due = [job for job in self._schedule() if job.since <= self.now][:SLICE]
+        due = [job for job in self._delayed() if job.since <= self.now][:SLICE]
         for job in due:
             self._become_ready(job, job.since, first=self.due_first)
         return len(due)
@@ -489,7 +489,7 @@ class QueueModel:
     def _judge_jobs(self, dump: Dump) -> None:
         jobs = self.jobs.values()
         assert dump.get("jobs", {}) == {job.id.encode(): job.header() + job.payload for job in jobs}
-        assert dump.get("schedule", []) == [(job.entry(), float(job.since)) for job in self._schedule()]
+        assert dump.get("delayed", []) == [(job.entry(), float(job.since)) for job in self._delayed()]
         assert dict(dump.get("dead", [])) == {job.id.encode(): float(job.since) for job in self.in_state("d")}
         assert dump.get("reasons", {}) == {job.id.encode(): job.reason for job in jobs if job.reason is not None}
         assert _family(dump, "done:") == {f"done:{key}": end for key, end in self.done.items()}

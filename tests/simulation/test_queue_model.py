@@ -363,7 +363,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(tenant=st.none() | tenants)
     def purge_whole(self, tenant: str | None) -> None:
-        for list_ in ("schedule", "suspects"):
+        for list_ in ("delayed", "suspects"):
             offset, finished = 0, False
             while not finished:
                 cancelled, offset, finished = self.send(self.move.purge(tenant, offset, 50, list_))
@@ -450,7 +450,7 @@ class Histories(RuleBasedStateMachine):
 
 
 META = {
-    *(b"format seq ready scheduled running dead completed retried buried dropped cancelled expired lost front".split()),
+    *(b"format seq ready delayed running dead completed retried buried dropped cancelled expired lost front".split()),
     *(b"rung look witness timekeeper timekeeper_till deputy deputy_till watch due_first".split()),
     *(b"v%d" % level for level in range(10)),
 }

@@ -40,7 +40,7 @@ DAMAGES: list[tuple[str, Callable[[Any, str], Any]]] = [
     ("queue q: lane:5:acme: entries, but no turn", lambda raw, base: raw.zrem(base + "turns:5", "acme")),
     ("queue q: turns:5: b'bolt' has a turn", lambda raw, base: raw.zadd(base + "turns:5", {"bolt": 1})),
     ("queue q: meta front: ", lambda raw, base: raw.hset(base + "meta", "front", 1)),
-    ("queue q: schedule: ", lambda raw, base: raw.zadd(base + "schedule", {"0000000001aghost": 1})),
+    ("queue q: delayed: ", lambda raw, base: raw.zadd(base + "delayed", {"0000000001aghost": 1})),
     ("queue q: leases: ", lambda raw, base: raw.zadd(base + "leases", {"somebody": 1})),
     ("queue q: running are ", lambda raw, base: raw.hset(base + "held:somebody", "ghost", "0" * 12)),
     ("queue q: reasons: ", lambda raw, base: raw.hset(base + "reasons", "ghost", "{}")),

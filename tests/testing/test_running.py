@@ -35,7 +35,7 @@ async def test_all_that_is_ready_runs_and_what_it_enqueues_too(app: Penstock):
     assert ran == [4, 3, 2, 1, 0]
     assert await job.result.aio(0) == 4
     assert await run_jobs.aio(app) == Ran()
-    assert (await app.queue("a").count.aio()).scheduled == 1
+    assert (await app.queue("a").count.aio()).delayed == 1
 
 
 async def test_blocking_code_runs_jobs_too_and_goes_on_with_its_app(app: Penstock):

@@ -196,7 +196,7 @@ async def test_after_its_last_retry_it_is_a_dead_letter(app: Penstock, clock: Ti
     for n in (1, 2):
         await burst(app)
         counts = await app.queue("q").count.aio()
-        assert (counts.scheduled, counts.dead, counts.retried) == (1, 0, n)
+        assert (counts.delayed, counts.dead, counts.retried) == (1, 0, n)
         clock.advance(10)
     await burst(app)
     letter = await the_letter(app)
@@ -221,7 +221,7 @@ async def test_only_errors_of_the_named_types_are_retried(app: Penstock):
         name = type(error).__name__
         ends[name] = await task_of(app, "def", raising(error), retry=policy, name=name).enqueue.aio()
     await burst(app)
-    assert [await job.status.aio() for job in ends.values()] == [Status.SCHEDULED, Status.DEAD, Status.DEAD]
+    assert [await job.status.aio() for job in ends.values()] == [Status.DELAYED, Status.DEAD, Status.DEAD]
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt()])
@@ -230,7 +230,7 @@ async def test_what_is_no_exception_is_not_retried_unless_named(app: Penstock, e
         await task_of(app, "def", raising(error), retry=policy, name=name).enqueue.aio()
     await burst(app)
     counts = await app.queue("q").count.aio()
-    assert (counts.dead, counts.scheduled) == (1, 1)
+    assert (counts.dead, counts.delayed) == (1, 1)
 
 
 async def test_a_task_can_ask_for_its_retry(app: Penstock, clock: Time):
@@ -263,10 +263,10 @@ async def test_run_me_later_uses_up_no_retry(app: Penstock, clock: Time):
     for _ in range(5):
         await burst(app)
         info = await job.info.aio()
-        assert (info.status, info.attempts, info.reason) == (Status.SCHEDULED, 0, "the shop is closed")
+        assert (info.status, info.attempts, info.reason) == (Status.DELAYED, 0, "the shop is closed")
         clock.advance(29.9)
         await burst(app)
-        assert (await job.status.aio()) is Status.SCHEDULED
+        assert (await job.status.aio()) is Status.DELAYED
         clock.advance(0.1)
     await burst(app)
     assert await job.result.aio(0) == 6
@@ -310,7 +310,7 @@ async def test_an_ending_that_cannot_be_meant_does_not_stop_the_worker(
     good = await task_of(app, kind, lambda: 7, name="good").enqueue.aio()
     await burst(app, concurrency=1)
     assert await good.result.aio(0) == 7
-    assert await job.status.aio() in {Status.DEAD, Status.SCHEDULED, Status.DROPPED}
+    assert await job.status.aio() in {Status.DEAD, Status.DELAYED, Status.DROPPED}
 
 
 @KINDS
@@ -365,7 +365,7 @@ async def test_a_timeout_is_retried_like_any_failure(app: Penstock):
 
     job = await slow.enqueue.aio()
     await burst(app)
-    assert await job.status.aio() is Status.SCHEDULED
+    assert await job.status.aio() is Status.DELAYED
 
 
 async def test_a_timeout_of_the_tasks_own_is_told_as_it_is(app: Penstock):

@@ -231,7 +231,7 @@ async def test_a_job_does_not_see_another_ones_context(app: Penstock, kind: str)
     assert not {await job.result.aio(0) for job in jobs} & {"another job"}
 
 
-async def test_a_scheduled_job_does_not_keep_a_burst_waiting(app: Penstock, clock: Time):
+async def test_a_delayed_job_does_not_keep_a_burst_waiting(app: Penstock, clock: Time):
     @app.task(queue="q")
     def note() -> None: ...
 

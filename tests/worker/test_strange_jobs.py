@@ -134,7 +134,7 @@ async def test_an_unknown_task_is_handed_back_and_the_others_go_on(
     for n in range(4):
         await burst(app)
         info = await unknown.info.aio()
-        assert (info.status, info.attempts, info.deliveries) == (Status.SCHEDULED, 0, n + 1)
+        assert (info.status, info.attempts, info.deliveries) == (Status.DELAYED, 0, n + 1)
         assert info.reason == "no task 'multiply' in this worker"
         assert (info.since or 0) - clock.now == pytest.approx(5 * 2**n, abs=0.01)
         clock.advance(5 * 2**n)
@@ -156,7 +156,7 @@ async def test_a_task_nobody_knew_for_an_hour_is_a_dead_letter(
     job = await lost.enqueue.aio()
     began, hand_backs = clock.now, 0
     await burst(app)
-    while await job.status.aio() is Status.SCHEDULED:
+    while await job.status.aio() is Status.DELAYED:
         hand_backs += 1
         assert hand_backs < 100
         clock.advance(61)
@@ -170,7 +170,7 @@ async def test_a_bare_value_in_a_workers_queue_is_handed_back(app: Penstock, add
     value, known = await app.queue("q").put.aio({"a": 1}), await add.enqueue.aio(1)
     await burst(app)
     info = await value.info.aio()
-    assert (info.status, info.reason) == (Status.SCHEDULED, "a bare value, not a call of a task")
+    assert (info.status, info.reason) == (Status.DELAYED, "a bare value, not a call of a task")
     assert await known.result.aio(0) == 2
 
 

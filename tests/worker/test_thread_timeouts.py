@@ -77,7 +77,7 @@ async def test_it_is_judged_by_the_policy_like_any_timeout(app: Penstock):
 
     job = await slow.enqueue.aio()
     await burst(app)
-    assert await job.status.aio() is Status.SCHEDULED
+    assert await job.status.aio() is Status.DELAYED
 
 
 @pytest.mark.parametrize(

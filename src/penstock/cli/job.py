@@ -38,7 +38,7 @@ def facts(job: JobInfo, now: float) -> dict[str, object]:
     known: dict[str, object] = {"job": job.id, "status": str(job.status)}
     if job.enqueued is not None and job.since is not None:
         known |= {"tenant": job.tenant or "(none)", "priority": job.priority, "enqueued": _when(job.enqueued, now)}
-        known["due" if job.status == "scheduled" else f"{job.status} since"] = _when(job.since, now)
+        known["due" if job.status == "delayed" else f"{job.status} since"] = _when(job.since, now)
         known |= {
             "attempts": f"{job.attempts} failed, {many(job.deliveries, 'delivery', 'deliveries')}",
             "body": text(job.body),

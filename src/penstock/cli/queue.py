@@ -28,11 +28,11 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
     if not queues:
         return show("No queue was ever used here.")
     columns: dict[str, Kind] = {
-        "queue": "name", "ready": "number", "oldest": "number", "scheduled": "number", "running": "number",
+        "queue": "name", "ready": "number", "oldest": "number", "delayed": "number", "running": "number",
         "dead": "number", "": "name",
     }  # fmt: skip
     lines = [
-        (q.name, f"{c.ready:,}", _oldest(c), f"{c.scheduled:,}", f"{c.running:,}", _dead(c), _state(c))
+        (q.name, f"{c.ready:,}", _oldest(c), f"{c.delayed:,}", f"{c.running:,}", _dead(c), _state(c))
         for q in queues
         for c in (q.counts,)
     ]
@@ -82,7 +82,7 @@ def _describe(queue: QueueDetail) -> None:
             "queue": queue.name,
             "state": cell(state, "yellow" if counts.paused else ""),
             "ready": f"{counts.ready:,}{oldest}",
-            "scheduled": f"{counts.scheduled:,}{due}",
+            "delayed": f"{counts.delayed:,}{due}",
             "running": f"{counts.running:,}",
             "dead": _dead(counts),
             "so far": _totals(counts),
@@ -92,12 +92,12 @@ def _describe(queue: QueueDetail) -> None:
         lines = [
             (
                 t.name or "(no tenant)",
-                *(f"{n:,}" for n in (t.counts.ready, t.counts.scheduled, t.counts.running, t.counts.dead)),
+                *(f"{n:,}" for n in (t.counts.ready, t.counts.delayed, t.counts.running, t.counts.dead)),
             )
             for t in queue.largest
         ]
         show("")
-        numbers: dict[str, Kind] = dict.fromkeys(("ready", "scheduled", "running", "dead"), "number")
+        numbers: dict[str, Kind] = dict.fromkeys(("ready", "delayed", "running", "dead"), "number")
         show_table({"tenant": "text", **numbers}, lines)
         if queue.tenants > len(queue.largest):
             of = "" if queue.tenants_looked >= queue.tenants else f", the largest of {queue.tenants_looked:,} looked at"
@@ -107,7 +107,7 @@ def _describe(queue: QueueDetail) -> None:
         show("")
         show_table({"handed back": "name", "why": "text"}, lines)
         some = many(len(queue.strangers), "job waits", "jobs wait")
-        show(f"{some} for a worker that knows their task, of the first {queue.jobs_looked:,} scheduled.")
+        show(f"{some} for a worker that knows their task, of the first {queue.jobs_looked:,} delayed.")
 
 
 def _due(seconds: float) -> str:

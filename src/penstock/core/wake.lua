@@ -107,7 +107,7 @@ end
 --- (now: int) -> int
 --- uses: base
 function wake.next_event(now)
-  local due = redis.call("ZRANGE", base .. "schedule", 0, 0, "WITHSCORES")
+  local due = redis.call("ZRANGE", base .. "delayed", 0, 0, "WITHSCORES")
   local lease = redis.call("ZRANGE", base .. "leases", 0, 0, "WITHSCORES")
   local at = math.min(tonumber(due[2]) or math.huge, tonumber(lease[2]) or math.huge)
   return at < math.huge and math.max(0, at - now) or -1

@@ -64,7 +64,7 @@ def _screen(order: Order, progress: Progress) -> Group:
         "ready": f"{counts.ready:,}",
         "oldest": f"{counts.oldest:.0f} s",
         "running": f"{counts.running:,}",
-        "delayed": f"{counts.scheduled:,}",
+        "delayed": f"{counts.delayed:,}",
         "retries": f"{counts.retried:,}",
         "dead": f"{counts.dead:,}",
     }

@@ -158,7 +158,7 @@ class QueueBindings:
         return self._call("cancel", (self.clock.now_ms, *ids), lambda reply: [word.decode() for word in reply])
 
     def purge(
-        self, tenant: str | None, offset: int, limit: int = SLICE, source: Literal["schedule", "suspects"] = "schedule"
+        self, tenant: str | None, offset: int, limit: int = SLICE, source: Literal["delayed", "suspects"] = "delayed"
     ) -> RoundTrip[tuple[int, int, bool]]:
         """Cancel a slice of the waiting jobs of a tenant, or of all (None): those in lanes, then those in `source`.
 
@@ -224,8 +224,8 @@ class QueueBindings:
         """For each key that is counted: how many entries it has, and how many the kept counts say."""
 
         def read(reply: Sequence[Any]) -> dict[str, tuple[int, int]]:
-            jobs, scheduled, dead, *kept = (int(n or 0) for n in reply)
-            return {"jobs": (jobs, sum(kept)), "schedule": (scheduled, kept[1]), "dead": (dead, kept[3])}
+            jobs, delayed, dead, *kept = (int(n or 0) for n in reply)
+            return {"jobs": (jobs, sum(kept)), "delayed": (delayed, kept[1]), "dead": (dead, kept[3])}
 
         return self._call("books", (), read)
 
@@ -273,9 +273,9 @@ def _counts(reply: Sequence[Any]) -> Counts:
 
 
 def _tenant_counts(reply: Sequence[Any]) -> TenantCounts:
-    now, oldest, ready, scheduled, running, dead, weight = reply
+    now, oldest, ready, delayed, running, dead, weight = reply
     age = max(0, now - oldest) / 1000 if oldest is not None else 0.0
-    return TenantCounts(ready, scheduled, running, dead, age, float(weight or 1))
+    return TenantCounts(ready, delayed, running, dead, age, float(weight or 1))
 
 
 def _tenant_page(reply: Sequence[Any]) -> tuple[str, list[tuple[str, TenantCounts]]]:

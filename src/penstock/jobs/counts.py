@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 class Counts:
     """The jobs of a queue by state, and totals since the queue was first used.
 
-    Now: `ready`, `scheduled`, `running` and `dead` jobs. `oldest`: seconds since the oldest ready job became ready.
+    Now: `ready`, `delayed`, `running` and `dead` jobs. `oldest`: seconds since the oldest ready job became ready.
 
     Totals: runs that `completed`, were `retried`, `failed` (the job became a dead letter), were `dropped`, or `lost`
     (their worker died); and jobs that were `cancelled` or `expired` while they waited.
@@ -18,7 +18,7 @@ class Counts:
     """
 
     ready: int = 0
-    scheduled: int = 0
+    delayed: int = 0
     running: int = 0
     dead: int = 0
     completed: int = 0
@@ -34,8 +34,8 @@ class Counts:
 
     @property
     def waiting(self) -> int:
-        """Ready and scheduled jobs."""
-        return self.ready + self.scheduled
+        """Ready and delayed jobs."""
+        return self.ready + self.delayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class TenantCounts:
     """The jobs of one tenant by state, seconds since its oldest ready job became ready, and its weight."""
 
     ready: int = 0
-    scheduled: int = 0
+    delayed: int = 0
     running: int = 0
     dead: int = 0
     oldest: float = 0.0
@@ -51,8 +51,8 @@ class TenantCounts:
 
     @property
     def waiting(self) -> int:
-        """Ready and scheduled jobs."""
-        return self.ready + self.scheduled
+        """Ready and delayed jobs."""
+        return self.ready + self.delayed
 
 
 @dataclass(frozen=True, slots=True)

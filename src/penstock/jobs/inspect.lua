@@ -29,7 +29,7 @@ function script.workers(base, meta, given, limit, cursor)
   return list
 end
 
--- { now, oldest ready second or false, ready, scheduled, running, dead, completed, retried, buried, lost, … }
+-- { now, oldest ready second or false, ready, delayed, running, dead, completed, retried, buried, lost, … }
 --- keys: base meta
 --- args: given: int
 --- flags: no-writes
@@ -37,12 +37,12 @@ function script.counts(base, meta, given)
   local newer = record.check()
   if newer then return newer end
   local oldest = redis.call("ZRANGE", base .. "ages", 0, 0)[1] or false
-  return { clock.now(given), oldest, unpack(redis.call("HMGET", meta, "ready", "scheduled", "running", "dead",
+  return { clock.now(given), oldest, unpack(redis.call("HMGET", meta, "ready", "delayed", "running", "dead",
     "completed", "retried", "buried", "dropped", "cancelled", "expired", "lost", "paused", "due_first")) }
 end
 
 -- What an operator asks beside the counts: { 1 if the queue was ever used, tenants with jobs, ms until a job is due or -1, how
--- many jobs at the head of the schedule were looked at, id, reason, … }: those that a worker handed back because it
+-- many delayed jobs, those due first, were looked at, id, reason, … }: those that a worker handed back because it
 -- does not know their task. They come again within a minute, so they are near the head.
 --- keys: base meta
 --- args: given: int, look: int
@@ -50,7 +50,7 @@ end
 function script.survey(base, meta, given, look)
   local newer = record.check()
   if newer then return newer end
-  local head = redis.call("ZRANGE", base .. "schedule", 0, look - 1, "WITHSCORES")
+  local head = redis.call("ZRANGE", base .. "delayed", 0, look - 1, "WITHSCORES")
   local due = head[2] and math.max(0, tonumber(head[2]) - clock.now(given)) or -1
   local reply = { redis.call("EXISTS", meta), redis.call("HLEN", base .. "tenants"), due, #head / 2 }
   local ids = {}
@@ -65,14 +65,14 @@ function script.survey(base, meta, given, look)
   return reply
 end
 
--- What the counts count, then what they say: { jobs, in the schedule, dead letters, ready, scheduled, running, dead }.
+-- What the counts count, then what they say: { jobs, delayed ones, dead letters, ready, delayed, running, dead }.
 --- keys: base meta
 --- flags: no-writes
 function script.books(base, meta)
   local newer = record.check()
   if newer then return newer end
-  return { redis.call("HLEN", base .. "jobs"), redis.call("ZCARD", base .. "schedule"), redis.call("ZCARD", base .. "dead"),
-    unpack(redis.call("HMGET", meta, "ready", "scheduled", "running", "dead")) }
+  return { redis.call("HLEN", base .. "jobs"), redis.call("ZCARD", base .. "delayed"), redis.call("ZCARD", base .. "dead"),
+    unpack(redis.call("HMGET", meta, "ready", "delayed", "running", "dead")) }
 end
 
 -- A slice of the tenants with jobs: { cursor of the next slice, { tenant, packed counts, … } }; cursor 0 begins and ends.
@@ -85,7 +85,7 @@ function script.some_tenants(base, meta, cursor, count)
   return redis.call("HSCAN", base .. "tenants", cursor, "COUNT", count)
 end
 
--- { now, ready since of the oldest or false, ready, scheduled, running, dead, weight or false }. The oldest is looked for at the
+-- { now, ready since of the oldest or false, ready, delayed, running, dead, weight or false }. The oldest is looked for at the
 -- head of the tenant's lists, past at most eight entries of cancelled jobs in each.
 --- keys: base meta
 --- args: given: int, tenant: str

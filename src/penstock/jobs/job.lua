@@ -63,7 +63,7 @@ function job.remove(s, id, body, letter, text)
     tally.age(s.tally, since, -1)
     if bit.band(flags, 16) > 0 then redis.call("ZREM", base .. "suspects", record.entry(generation, #body, id)) end
   elseif state == "s" then
-    redis.call("ZREM", base .. "schedule", record.entry(generation, #body, id))
+    redis.call("ZREM", base .. "delayed", record.entry(generation, #body, id))
     tally.move(s.tally, tenant, 2, 0)
   else
     redis.call("ZREM", base .. "dead", id)
@@ -167,14 +167,14 @@ function job.settle(s, me, verb, token, delay, text)
   return true
 end
 
--- Put entries into the schedule: { due, entry, due, entry, … }.
+-- Delay jobs: { due, entry, due, entry, … }.
 --- (s: table, pairs_: table)
 --- uses: base meta
 function job.plan(s, pairs_)
   local earliest = math.huge
   for i = 1, #pairs_, 2 do earliest = math.min(earliest, pairs_[i]) end
   for i = 1, #pairs_, 2 do pairs_[i] = string.format("%d", pairs_[i]) end
-  redis.call("ZADD", base .. "schedule", unpack(pairs_))
+  redis.call("ZADD", base .. "delayed", unpack(pairs_))
   wake.arm(s.now, earliest)
 end
 
@@ -197,7 +197,7 @@ end
 --- uses: base meta
 function job.promote(s, limit)
   local slice = lane.slice(limit)
-  local due = lane.fitting(slice, redis.call("ZRANGE", base .. "schedule", "-inf", s.now, "BYSCORE", "LIMIT", 0, limit))
+  local due = lane.fitting(slice, redis.call("ZRANGE", base .. "delayed", "-inf", s.now, "BYSCORE", "LIMIT", 0, limit))
   if #due == 0 then return false, 0 end
   local list = redis.call("HGET", meta, "due_first") and "front:" or "lane:"
   local ids = {}
@@ -213,7 +213,7 @@ function job.promote(s, limit)
       set[#set + 1] = record.with(bodies[i], "r", flags, generation, since, attempts, deliveries, doubt)
     end
   end
-  redis.call("ZREM", base .. "schedule", unpack(due))
+  redis.call("ZREM", base .. "delayed", unpack(due))
   if #set > 0 then redis.call("HSET", base .. "jobs", unpack(set)) end
   return slice.left == 0, late
 end

@@ -54,7 +54,7 @@ class QueueHandle(Generic[Q]):
 class Status(StrEnum):
     """The state of a job. From COMPLETED on a job will not run again, unless a dead letter is requeued."""
 
-    SCHEDULED = "scheduled"
+    DELAYED = "delayed"
     READY = "ready"
     RUNNING = "running"
     COMPLETED = "completed"
@@ -66,7 +66,7 @@ class Status(StrEnum):
     """Never enqueued here, or finished longer ago than its `result_ttl`."""
 
 
-_STATES = {b"s": Status.SCHEDULED, b"r": Status.READY, b"x": Status.RUNNING, b"d": Status.DEAD}
+_STATES = {b"s": Status.DELAYED, b"r": Status.READY, b"x": Status.RUNNING, b"d": Status.DEAD}
 _ENDS = {b"c": Status.COMPLETED, b"x": Status.CANCELLED, b"e": Status.EXPIRED, b"d": Status.DROPPED}
 
 

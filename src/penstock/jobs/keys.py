@@ -16,7 +16,7 @@ QUEUE = {
     "tenants": ("HASH", "tenant -> counts", "the job"),
     "age": ("HASH", "second -> jobs ready since then", "the job"),
     "ages": ("ZSET", "the seconds of `age`", "the job"),
-    "schedule": ("ZSET", "entry -> due ms", "the job"),
+    "delayed": ("ZSET", "entry -> due ms", "the job"),
     "reasons": ("HASH", "id -> why it failed last", "the job"),
     "waiters": ("HASH", "id -> addresses to tell", "the job"),
     "dead": ("ZSET", "id -> died at ms", "the operator"),

@@ -1,7 +1,7 @@
 -- The scripts of a queue: every change of its state is one of these.
 --
 --            enqueue(delay)          promote                 claim                complete, drop
---   (none) ───────────────▶ scheduled ───────▶ ready ─────────────────▶ running ───────────────▶ (done)
+--   (none) ───────────────▶ delayed ─────────▶ ready ─────────────────▶ running ───────────────▶ (done)
 --      │                      ▲   │              ▲ │ ▲                   │ │ │ │                    ▲
 --      └──────────────────────┼───┼──────────────┘ │ │    retry(0)       │ │ │ │                    │
 --                enqueue      │   │                │ ├───────────────────┘ │ │ │                    │
@@ -19,7 +19,7 @@
 --
 --   meta         HASH    format, seq, counts, switches (paused, due_first), see tally, lane and wake
 --   jobs         HASH    id -> record                              owner: the job, until it is done or removed
---   schedule     ZSET    entry -> due, server ms
+--   delayed      ZSET    entry -> due, server ms
 --   dead         ZSET    id -> died at, server ms                  owner: the operator
 --   reasons      HASH    id -> why it failed last                  owner: the job
 --   done:<id>    STRING  one letter and a text; PX ttl             c result, x cancelled, e expired, d dropped
@@ -270,7 +270,7 @@ function script.cancel(base, meta, given, ids, ...)
 end
 
 -- Cancel a slice of the waiting jobs of one tenant (or of `all`): what is in lanes first, then what is in `list`, which is
--- `schedule` or `suspects`. `offset` goes through it from its end, where no promotion moves the places. Returns { cancelled,
+-- `delayed` or `suspects`. `offset` goes through it from its end, where no promotion moves the places. Returns { cancelled,
 -- next offset, 1 when done }.
 --- keys: base meta
 --- args: given: int, tenant: str, all: int, list: str, offset: int, limit: int

@@ -417,7 +417,7 @@ class Queue:
     def purge_operation(self, tenant: str | None) -> Operation[int]:
         total = 0
         counts = yield self.bindings.counts()
-        lists: tuple[Literal["schedule", "suspects"], ...] = ("schedule", "suspects")
+        lists: tuple[Literal["delayed", "suspects"], ...] = ("delayed", "suspects")
         for list_ in lists:
             offset, finished = 0, False
             while total < counts.waiting and not finished:

@@ -2,11 +2,11 @@
 --
 --   offset  bytes  field        meaning
 --   0       1      format       of this header: 1
---   1       1      state        s scheduled, r ready, x running, d dead
+--   1       1      state        s delayed, r ready, x running, d dead
 --   2       1      priority     0 most urgent … 9
 --   3       1      flags        1 a task call (else a bare value)   2 due is a date   4 expires is a date
 --                               8 the id is the user's own         16 suspect, see job   32 a reason is kept
---   4       6      generation   of its entry in a lane or in the schedule; unique in the queue
+--   4       6      generation   of its entry in a lane or among the delayed; unique in the queue
 --   10      6      enqueued     server ms
 --   16      6      since        server ms: ready since, due at, or died at  (from a client: the delay)
 --   22      6      expires      server ms, 0 never or once handed out       (from a client: the time left)
@@ -16,7 +16,7 @@
 --   33      5      ttl          of its result, ms
 --   38      1+1    lengths of tenant and trace, which follow; then the payload
 --
--- Numbers are big-endian. An *entry* (what lanes and the schedule hold) is generation (10 hex digits, so that
+-- Numbers are big-endian. An *entry* (what lanes and `delayed` hold) is generation (10 hex digits, so that
 -- equal due times keep the order of enqueueing), a letter for the size of the record, and the id.
 
 --- (body: str) -> int…

@@ -1,6 +1,6 @@
 -- Counts and ages, kept as jobs move instead of derived from lists that may hold stale entries.
 --
---   meta     HASH   ready scheduled running dead        in the queue
+--   meta     HASH   ready delayed running dead        in the queue
 --   tenants  HASH   tenant -> the same four, packed     a tenant without jobs has no field
 --   age      HASH   second -> jobs ready since then     ages ZSET: those seconds, in order
 --
@@ -11,7 +11,7 @@ function tally.new()
   return { tenants = {}, order = {}, seconds = {}, total = { 0, 0, 0, 0 } }
 end
 
--- The four places: 1 ready, 2 scheduled, 3 running, 4 dead; 0 is outside.
+-- The four places: 1 ready, 2 delayed, 3 running, 4 dead; 0 is outside.
 --- (t: table, tenant: str, from: int, to: int)
 function tally.move(t, tenant, from, to)
   local row = t.tenants[tenant]
@@ -59,7 +59,7 @@ function tally.write(t)
     batch.write("HSET", key, set)
     batch.write("HDEL", key, del)
   end
-  local names = { "ready", "scheduled", "running", "dead" }
+  local names = { "ready", "delayed", "running", "dead" }
   for s = 1, 4 do
     if total[s] ~= 0 then redis.call("HINCRBY", meta, names[s], total[s]) end
   end

@@ -31,7 +31,7 @@ from penstock.ops.inventory import Inventory, inventory
 from penstock.ops.probe import Facts, facts, instances, lock_names, now, primaries, queue_names
 
 LOOKED = 200
-"""Jobs at the head of a schedule that are looked at for some that no worker knows."""
+"""Delayed jobs that are looked at, those due first, for some that no worker knows."""
 
 TENANTS = 10_000
 """Tenants that are looked at for those with the most jobs: ten round trips."""
@@ -72,7 +72,7 @@ class QueueDetail:
     name: str
     counts: Counts
     due_in: float | None
-    """Until the next scheduled job; None: there is none."""
+    """Until the next delayed job; None: there is none."""
 
     tenants: int
     """How many have jobs."""
@@ -82,7 +82,7 @@ class QueueDetail:
 
     tenants_looked: int
     strangers: list[Stranger]
-    """Among the first `jobs_looked` of the schedule."""
+    """Among the first `jobs_looked` delayed ones."""
 
     jobs_looked: int
 
@@ -243,7 +243,7 @@ class Inspector:
         queue, total = self._app.queue(name), 0
         if most is None:
             most = yield from self._waiting(queue, tenant)
-        lists: tuple[Literal["schedule", "suspects"], ...] = ("schedule", "suspects")
+        lists: tuple[Literal["delayed", "suspects"], ...] = ("delayed", "suspects")
         for list_ in lists:
             offset, finished = 0, False
             while total < most and not finished:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from penstock.testing.history import Ended, Enqueued, Event, Found, Hit, Lost, Outage, Settled, Started
 
 _ENDS = {"completed", "dead", "cancelled", "expired", "dropped"}
-_WAITS = {"scheduled", "ready", "running"}
+_WAITS = {"delayed", "ready", "running"}
 
 
 @dataclass(slots=True)

@@ -138,7 +138,7 @@ class Found(_Event, frozen=True, kw_only=True):
 
     job: str
     state: Literal[
-        "scheduled", "ready", "running", "completed", "dead", "cancelled", "expired", "dropped", "unknown"
+        "delayed", "ready", "running", "completed", "dead", "cancelled", "expired", "dropped", "unknown"
     ]  # fmt: skip
     claim: int = 0
     reason: str = ""

@@ -122,7 +122,7 @@ class Books:
         yield from self._counts()
         yield from self._lanes()
         yield from self._turns()
-        yield from self._schedule()
+        yield from self._delayed()
         yield from self._claims()
         if set(self.keys.get("reasons", {})) != {key for key, record in self.jobs.items() if record.body[3] & REASON}:
             yield f"reasons: {self.keys.get('reasons')}"
@@ -145,7 +145,7 @@ class Books:
         packed = {tenant: struct.pack(">4I", *row) for tenant, row in rows.items()}
         if packed != self.keys.get("tenants", {}):
             yield f"tenants: {self.keys.get('tenants')}, counted {rows}"
-        for place, name in enumerate((b"ready", b"scheduled", b"running", b"dead")):
+        for place, name in enumerate((b"ready", b"delayed", b"running", b"dead")):
             total = sum(row[place] for row in rows.values())
             if int(self.meta.get(name, 0)) != total:
                 yield f"meta {name.decode()}: {self.meta.get(name)}, counted {total}"
@@ -189,11 +189,11 @@ class Books:
         stands = record is not None and record.state == b"r" and _generation(record) == int(entry[:10], 16)
         return record if stands else None
 
-    def _schedule(self) -> Iterator[str]:
-        found = {entry[11:]: (int(entry[:10], 16), due) for entry, due in self.keys.get("schedule", {}).items()}
+    def _delayed(self) -> Iterator[str]:
+        found = {entry[11:]: (int(entry[:10], 16), due) for entry, due in self.keys.get("delayed", {}).items()}
         wanted = {key: (_generation(self.jobs[key]), self.jobs[key].since) for key in self.of_state(b"s")}
         if found != wanted:
-            yield f"schedule: {found}, wanted {wanted}"
+            yield f"delayed: {found}, wanted {wanted}"
         if {key: int(at) for key, at in self.keys.get("dead", {}).items()} != {
             key: self.jobs[key].since for key in self.of_state(b"d")
         }:
