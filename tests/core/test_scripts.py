@@ -269,7 +269,7 @@ def libraries() -> Iterator[tuple[str, str]]:
                 yield ".".join(path.relative_to(package.parent).with_suffix("").parts), node.name
 
 
-@pytest.mark.parametrize(("module", "function"), libraries())
+@pytest.mark.parametrize(("module", "function"), list(libraries()))
 def test_every_noun_can_cut_its_files(module: str, function: str):
     library: Library = getattr(import_module(module), function)()
     for name, script in library.scripts.items():
