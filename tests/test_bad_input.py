@@ -26,7 +26,7 @@ from penstock.jobs.record import HEADER_SIZE
 from tests.conftest import Do, until
 from tests.servers import Server
 from tests.speed import scaled
-from tests.worker.work import at_work, burst
+from tests.worker.in_process import run_burst, running_worker
 
 
 @pytest.fixture(params=["blocking", "aio"])
@@ -96,7 +96,7 @@ async def failure(do: Do, job: Job[Any]) -> str:
     ],
 )
 async def test_wrong_arguments_at_enqueue(shop: Shop, do: Do, args: Any, kwargs: Any, said: str):
-    async with at_work(shop.app):
+    async with running_worker(shop.app):
         with pytest.raises(BadCall, match=said) as caught:
             await do(shop.add.enqueue, *args, **kwargs)
         assert str(caught.value).startswith("add()")
@@ -107,20 +107,20 @@ async def test_a_payload_changed_by_hand_in_the_server(shop: Shop, do: Do, raw: 
     job = await do(shop.add.enqueue, 1, 2)
     jobs = f"{shop.app.queue('q').bindings.keys.base}jobs"
     raw.hset(jobs, job.key, raw.hget(jobs, job.key)[:HEADER_SIZE] + b'["add",{"a":1,"b":2')
-    async with at_work(shop.app):
+    async with running_worker(shop.app):
         assert (await failure(do, job)).startswith("the payload is damaged")
         await shop.is_open()
 
 
 async def test_a_payload_over_the_limit(shop: Shop, do: Do):
-    async with at_work(shop.app):
+    async with running_worker(shop.app):
         with pytest.raises(PayloadTooLarge, match="1,048,578 bytes, the limit is 1,048,576: store the data elsewhere"):
             await do(shop.app.queue("q").put, "x" * 1024 * 1024)
         await shop.is_open()
 
 
 async def test_a_result_that_cannot_be_encoded(shop: Shop, do: Do):
-    async with at_work(shop.app):
+    async with running_worker(shop.app):
         job = await do(shop.unspeakable.enqueue)
         assert await failure(do, job) == "the result of unspeakable: a object cannot be written as JSON"
         job = await do(shop.huge.enqueue)
@@ -129,7 +129,7 @@ async def test_a_result_that_cannot_be_encoded(shop: Shop, do: Do):
 
 
 async def test_a_task_that_calls_sys_exit(shop: Shop, do: Do):
-    async with at_work(shop.app):
+    async with running_worker(shop.app):
         for task in (shop.leave, shop.leave_the_loop):
             job = await do(task.enqueue)
             assert await failure(do, job) == "the task called sys.exit(3); raise an exception instead"
@@ -138,7 +138,7 @@ async def test_a_task_that_calls_sys_exit(shop: Shop, do: Do):
 
 async def test_a_task_that_blocks_the_loop(shop: Shop, do: Do, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.WARNING)
-    async with at_work(shop.app, blocked_warning=0.15):
+    async with running_worker(shop.app, blocked_warning=0.15):
         job = await do(shop.greedy.enqueue)
         assert await do(job.result, 5) == 1
         await shop.is_open()
@@ -158,7 +158,7 @@ async def refused(app: Penstock, do: Do, kind: type[Exception], said: str) -> No
         await do(app.queue("q").put, 1)
     assert "\n" not in str(caught.value)
     with pytest.raises(kind, match=said):
-        await burst(app)
+        await run_burst(app)
     with pytest.raises(kind, match=said):
         await do(shop.add.enqueue, 1, 2)
     await app.aclose()
@@ -204,7 +204,7 @@ async def test_a_user_who_may_not_block(do: Do, start: Callable[..., Server], ca
     with pytest.raises(ServerRefused, match="this user lacks a right"):
         await do(job.result, 1)
     with pytest.raises(ServerRefused, match="this user lacks a right"):
-        async with at_work(app):
+        async with running_worker(app):
             await asyncio.sleep(0.5)
     await app.aclose()
 
@@ -230,7 +230,7 @@ async def test_a_full_server(do: Do, start: Callable[..., Server]):
         with pytest.raises(ServerFull, match="nothing was written"):
             await do(verb, *arguments)
     assert server.client.dbsize() == before
-    async with at_work(app):
+    async with running_worker(app):
         assert await do(waiting.result, 5) == 3
         server.client.config_set("maxmemory", 0)
         await shop.is_open()
@@ -241,7 +241,7 @@ async def test_a_server_that_goes_while_the_worker_is_idle(do: Do, start: Callab
     server = start()
     app = Penstock(server.address)
     shop = Shop(app)
-    async with at_work(app):
+    async with running_worker(app):
         await shop.is_open()
         server.restart()
         await until(server.blocked_readers)

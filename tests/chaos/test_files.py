@@ -90,7 +90,7 @@ class Crew:
                 del self.running[name]
 
 
-def test_counts_are_exact_though_everybody_is_killed_again_and_again(start: Callable[..., Server], tmp_path: Path):
+def test_counts_are_exact_while_senders_and_receivers_are_killed(start: Callable[..., Server], tmp_path: Path):
     seed = storm.seed()
     chance = random.Random(seed)
     faulthandler.cancel_dump_traceback_later()  # it has a deadline of its own

@@ -17,7 +17,7 @@ def _of(events: list[Event], job: str) -> list[Started]:
     return [event for event in events if isinstance(event, Started) and event.job == job]
 
 
-def test_who_was_frozen_beyond_its_lease_is_refused_and_its_successor_untouched(tmp_path: Path):
+def test_a_worker_frozen_beyond_its_lease_is_refused_and_its_successor_untouched(tmp_path: Path):
     with Scene(tmp_path, lease=LEASE) as scene:
         for _ in range(2 * AT_ONCE):
             scene.start_worker("--concurrency", "1")
@@ -51,7 +51,7 @@ def test_who_was_frozen_beyond_its_lease_is_refused_and_its_successor_untouched(
         assert scene.counts().completed == len({event.job for event in events if isinstance(event, Started)})
 
 
-def test_a_frozen_sleeper_delays_nobody_by_more_than_half_a_second(tmp_path: Path):
+def test_a_frozen_idle_worker_delays_no_job_by_more_than_half_a_second(tmp_path: Path):
     delays: dict[float, list[float]] = {0.0: [], 0.3: []}
     with Scene(tmp_path, lease=10) as scene:
         for _ in range(3):

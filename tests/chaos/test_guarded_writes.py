@@ -52,7 +52,7 @@ async def take_over(address: str) -> None:
         await asyncio.gather(*(one(app, n) for n in range(COUNT)))
 
 
-async def test_who_is_paused_within_its_lease_does_write(app: Penstock):
+async def test_a_holder_paused_within_its_lease_can_write(app: Penstock):
     held: Held = await app.lock("{brief}", lease=0.6).acquire.aio()
     await asyncio.sleep(0.2)
     await held.transaction().set("{brief}:a", 1, ttl=10).commit.aio()

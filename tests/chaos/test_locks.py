@@ -89,7 +89,7 @@ def fleet(start: Callable[..., Server], tmp_path: Path) -> Iterator[tuple[Server
     made.close()
 
 
-def test_no_two_hold_a_lock_and_no_limit_is_passed_whatever_befalls_them(fleet: tuple[Server, Fleet]):
+def test_locks_exclude_and_semaphores_keep_their_limit_under_failures(fleet: tuple[Server, Fleet]):
     server, contenders = fleet
 
     def cut() -> None:
@@ -145,7 +145,7 @@ def hold(began: float, ended: float, fence: int = 0, permits: int = 0) -> Hold:
         ([hold(1, 2, 1), hold(3, 4, 1)], "fence 1 of t3 came after 1 of t1"),
     ],
 )
-def test_two_owners_and_a_fence_that_falls_are_found(history: list[Hold], fault: str | None):
+def test_two_holders_at_once_and_a_falling_fence_are_found(history: list[Hold], fault: str | None):
     found = lock_faults(history)
     assert (found == []) if fault is None else any(fault in one for one in found)
 

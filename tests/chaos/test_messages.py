@@ -21,7 +21,7 @@ READERS = [f"reader {n}" for n in range(12)]
 SENDERS = ["ada", "bo"]
 
 
-def test_killed_senders_and_readers_miss_nothing_and_all_is_freed(server: Server, tmp_path: Path):
+def test_killed_senders_and_readers_miss_no_message_and_all_memory_is_freed(server: Server, tmp_path: Path):
     chance = random.Random(SEED)
     app = Penstock(server.address, prefix="kills")
     chat = app.chats.create([*READERS, *SENDERS], id="ops")

@@ -1,4 +1,4 @@
-"""How a run ends: a result, a retry, a dead letter, a drop; whatever the task does, the worker lives on."""
+"""How a run ends: a result, a retry, a dead letter or a drop. Nothing that a task does stops the worker."""
 
 import asyncio
 import sys
@@ -11,13 +11,13 @@ import pytest
 from penstock import DeadLetter, Drop, JobCancelled, JobFailed, Penstock, Retry, RetryLater, Status
 from tests.conftest import MakeApp, Time
 from tests.speed import scaled
-from tests.worker.work import at_work, burst
+from tests.worker.in_process import run_burst, running_worker
 
-KINDS = pytest.mark.parametrize("kind", ["async def", "def"])
+BOTH_KINDS = pytest.mark.parametrize("kind", ["async def", "def"])
 
 
 def task_of(app: Penstock, kind: str, body: Callable[[], Any], **options: Any) -> Any:
-    """A task of either kind that does what `body` does."""
+    """A task that calls `body`, on the loop or in a thread."""
 
     def in_a_thread() -> Any:
         return body()
@@ -36,7 +36,7 @@ def raising(error: BaseException | type[BaseException]) -> Callable[[], Any]:
     return body
 
 
-async def the_letter(app: Penstock) -> DeadLetter:
+async def only_dead_letter(app: Penstock) -> DeadLetter:
     (letter,) = await app.queue("q").dead.list.aio()
     return letter
 
@@ -44,11 +44,11 @@ async def the_letter(app: Penstock) -> DeadLetter:
 # --- results ---
 
 
-@KINDS
+@BOTH_KINDS
 async def test_a_task_is_run_and_its_result_kept(app: Penstock, kind: str):
     task = task_of(app, kind, lambda: {"a": [1, None]})
     job = await task.enqueue.aio()
-    await burst(app)
+    await run_burst(app)
     assert await job.result.aio(0) == {"a": [1, None]}
     assert (await app.queue("q").count.aio()).completed == 1
 
@@ -64,24 +64,24 @@ async def test_several_task_types_share_a_queue(app: Penstock):
 
     sums = await app.enqueue_many.aio(add.call(n, 1) for n in range(20))
     words = await app.enqueue_many.aio(upper.call(text) for text in "abc")
-    await burst(app)
+    await run_burst(app)
     assert [await job.result.aio(0) for job in sums] == list(range(1, 21))
     assert [await job.result.aio(0) for job in words] == ["A", "B", "C"]
 
 
 @pytest.mark.parametrize("ttl", [None, 0])
-@KINDS
+@BOTH_KINDS
 async def test_a_task_that_returns_nothing_is_completed(app: Penstock, kind: str, ttl: float | None):
     job = await task_of(app, kind, lambda: None, result_ttl=ttl).enqueue.aio()
-    await burst(app)
+    await run_burst(app)
     assert await job.status.aio() is (Status.UNKNOWN if ttl == 0 else Status.COMPLETED)
 
 
-@KINDS
+@BOTH_KINDS
 async def test_a_result_that_cannot_be_encoded_makes_a_dead_letter(app: Penstock, kind: str):
     await task_of(app, kind, object, retry=5).enqueue.aio()
-    await burst(app)
-    letter = await the_letter(app)
+    await run_burst(app)
+    letter = await only_dead_letter(app)
     assert letter.reason == "the result of task: a object cannot be written as JSON"
     assert letter.attempts == 1
 
@@ -89,13 +89,13 @@ async def test_a_result_that_cannot_be_encoded_makes_a_dead_letter(app: Penstock
 async def test_a_result_above_the_limit_makes_a_dead_letter(make_app: MakeApp):
     app = make_app(max_payload=1000)
     await task_of(app, "def", lambda: "x" * 1000).enqueue.aio()
-    await burst(app)
-    assert "1,002 bytes, the limit is 1,000" in (await the_letter(app)).reason
+    await run_burst(app)
+    assert "1,002 bytes, the limit is 1,000" in (await only_dead_letter(app)).reason
 
 
 async def test_a_result_that_is_not_kept_need_not_be_encoded(app: Penstock):
     job = await task_of(app, "def", object, result_ttl=0).enqueue.aio()
-    await burst(app)
+    await run_burst(app)
     assert await job.status.aio() is Status.UNKNOWN
     assert (await app.queue("q").count.aio()).completed == 1
 
@@ -103,11 +103,11 @@ async def test_a_result_that_is_not_kept_need_not_be_encoded(app: Penstock):
 # --- failures ---
 
 
-@KINDS
-async def test_a_failure_without_a_policy_makes_a_dead_letter(app: Penstock, kind: str):
+@BOTH_KINDS
+async def test_a_failure_without_a_retry_policy_makes_a_dead_letter(app: Penstock, kind: str):
     job = await task_of(app, kind, raising(ValueError("no such user é"))).enqueue.aio()
-    worker = await burst(app)
-    letter = await the_letter(app)
+    worker = await run_burst(app)
+    letter = await only_dead_letter(app)
     assert (letter.id, letter.reason, letter.attempts) == (job.id, "ValueError: no such user é", 1)
     assert "Traceback" in letter.traceback
     assert "test_endings.py" in letter.traceback
@@ -117,7 +117,7 @@ async def test_a_failure_without_a_policy_makes_a_dead_letter(app: Penstock, kin
     assert caught.value.traceback == letter.traceback
 
 
-class Unspeakable(Exception):
+class WithoutText(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
@@ -131,29 +131,29 @@ class Unspeakable(Exception):
         (BaseException("base"), "BaseException: base"),
         (GeneratorExit(), "GeneratorExit"),
         (StopIteration(7), ""),
-        (Unspeakable(), "Unspeakable: (its text cannot be read)"),
+        (WithoutText(), "WithoutText: (its text cannot be read)"),
         (ValueError("\ud800"), "ValueError: \\ud800"),
         (ExceptionGroup("two", [ValueError("a"), KeyError("b")]), "ExceptionGroup: two (2 sub-exceptions)"),
     ],
     ids=lambda part: type(part).__name__ if isinstance(part, BaseException) else None,
 )
-@KINDS
-async def test_whatever_a_task_raises_the_worker_lives_on(app: Penstock, kind: str, error: BaseException, reason: str):
+@BOTH_KINDS
+async def test_no_exception_of_a_task_stops_the_worker(app: Penstock, kind: str, error: BaseException, reason: str):
     await task_of(app, kind, raising(error), name="bad").enqueue.aio()
     good = await task_of(app, kind, lambda: 7, name="good").enqueue.aio()
-    await burst(app, concurrency=1)
-    assert reason in (await the_letter(app)).reason
+    await run_burst(app, concurrency=1)
+    assert reason in (await only_dead_letter(app)).reason
     assert await good.result.aio(0) == 7
 
 
-@KINDS
-async def test_sys_exit_ends_the_job_only(app: Penstock, kind: str):
+@BOTH_KINDS
+async def test_sys_exit_ends_only_the_job(app: Penstock, kind: str):
     await task_of(app, kind, lambda: sys.exit("bye")).enqueue.aio()
-    await burst(app)
-    assert (await the_letter(app)).reason.startswith("the task called sys.exit('bye')")
+    await run_burst(app)
+    assert (await only_dead_letter(app)).reason.startswith("the task called sys.exit('bye')")
 
 
-async def test_a_def_task_that_returns_an_awaitable_says_what_to_do(app: Penstock):
+async def test_a_def_task_that_returns_an_awaitable_is_reported_with_the_fix(app: Penstock):
     forgotten: list[Any] = []
 
     def body() -> Any:
@@ -161,21 +161,21 @@ async def test_a_def_task_that_returns_an_awaitable_says_what_to_do(app: Penstoc
         return forgotten[0]
 
     await task_of(app, "def", body).enqueue.aio()
-    await burst(app)
+    await run_burst(app)
     forgotten[0].close()
-    assert "make it an `async def`" in (await the_letter(app)).reason
+    assert "make it an `async def`" in (await only_dead_letter(app)).reason
 
 
 async def test_a_very_long_traceback_is_cut(app: Penstock):
     await task_of(app, "def", raising(ValueError("x" * 100_000))).enqueue.aio()
-    await burst(app)
-    assert len((await the_letter(app)).traceback) == 16_000
+    await run_burst(app)
+    assert len((await only_dead_letter(app)).traceback) == 16_000
 
 
 # --- retries ---
 
 
-@KINDS
+@BOTH_KINDS
 async def test_a_failed_job_is_retried_as_often_as_its_policy_says(app: Penstock, kind: str):
     calls = []
 
@@ -186,28 +186,28 @@ async def test_a_failed_job_is_retried_as_often_as_its_policy_says(app: Penstock
         return len(calls)
 
     job = await task_of(app, kind, body, retry=Retry(2, base=0.01)).enqueue.aio()
-    async with at_work(app):
+    async with running_worker(app):
         assert await job.result.aio(scaled(20)) == 3
     assert (await app.queue("q").count.aio()).retried == 2
 
 
-async def test_after_its_last_retry_it_is_a_dead_letter(app: Penstock, clock: Time):
+async def test_after_its_last_retry_a_job_is_a_dead_letter(app: Penstock, clock: Time):
     await task_of(app, "def", raising(ValueError("no")), retry=2).enqueue.aio()
     for n in (1, 2):
-        await burst(app)
+        await run_burst(app)
         counts = await app.queue("q").count.aio()
         assert (counts.delayed, counts.dead, counts.retried) == (1, 0, n)
         clock.advance(10)
-    await burst(app)
-    letter = await the_letter(app)
+    await run_burst(app)
+    letter = await only_dead_letter(app)
     assert (letter.attempts, letter.deliveries) == (3, 3)
 
 
-async def test_retries_wait_longer_each_time_and_not_together(app: Penstock, clock: Time):
+async def test_each_retry_waits_longer_and_jobs_that_failed_together_spread_out(app: Penstock, clock: Time):
     task = task_of(app, "def", raising(ValueError("no")), retry=Retry(5, base=10, factor=3, cap=50, jitter=0.5))
     jobs = [await task.enqueue.aio() for _ in range(20)]
     for least, most in ((5, 10), (15, 30), (25, 50), (25, 50)):
-        await burst(app)
+        await run_burst(app)
         waits = [((await job.info.aio()).since or 0) - clock.now for job in jobs]
         assert all(least - 0.01 <= wait <= most + 0.01 for wait in waits)
         assert len({round(wait, 2) for wait in waits}) > 10
@@ -220,15 +220,15 @@ async def test_only_errors_of_the_named_types_are_retried(app: Penstock):
     for error in (KeyError("k"), IndexError("i"), ValueError("v")):
         name = type(error).__name__
         ends[name] = await task_of(app, "def", raising(error), retry=policy, name=name).enqueue.aio()
-    await burst(app)
+    await run_burst(app)
     assert [await job.status.aio() for job in ends.values()] == [Status.DELAYED, Status.DEAD, Status.DEAD]
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt()])
-async def test_what_is_no_exception_is_not_retried_unless_named(app: Penstock, error: BaseException):
+async def test_a_base_exception_is_not_retried_unless_the_policy_names_it(app: Penstock, error: BaseException):
     for policy, name in ((Retry(3), "usual"), (Retry(3, on=BaseException), "named")):
         await task_of(app, "def", raising(error), retry=policy, name=name).enqueue.aio()
-    await burst(app)
+    await run_burst(app)
     counts = await app.queue("q").count.aio()
     assert (counts.dead, counts.delayed) == (1, 1)
 
@@ -238,19 +238,19 @@ async def test_a_task_can_ask_for_its_retry(app: Penstock, clock: Time):
     without = task_of(app, "def", raising(Retry()), name="without")
     own = task_of(app, "def", raising(Retry(1, base=7, jitter=0)), retry=5, name="own")
     jobs = [await task.enqueue.aio() for task in (with_policy, without, own)]
-    await burst(app)
+    await run_burst(app)
     waits = [((await job.info.aio()).since or 0) - clock.now for job in jobs]
     assert waits[0] == pytest.approx(100, abs=0.01)
     assert 0.5 <= waits[1] <= 1
     assert waits[2] == pytest.approx(7, abs=0.01)
     for _ in range(3):
         clock.advance(200)
-        await burst(app)
+        await run_burst(app)
     letters = {letter.body[0]: letter.attempts for letter in await app.queue("q").dead.list.aio()}
     assert letters == {"with": 2, "without": 4, "own": 2}
 
 
-async def test_run_me_later_uses_up_no_retry(app: Penstock, clock: Time):
+async def test_retry_later_uses_up_no_retry(app: Penstock, clock: Time):
     runs = []
 
     def body() -> int:
@@ -261,22 +261,22 @@ async def test_run_me_later_uses_up_no_retry(app: Penstock, clock: Time):
 
     job = await task_of(app, "def", body, retry=1).enqueue.aio()
     for _ in range(5):
-        await burst(app)
+        await run_burst(app)
         info = await job.info.aio()
         assert (info.status, info.attempts, info.reason) == (Status.DELAYED, 0, "the shop is closed")
         clock.advance(29.9)
-        await burst(app)
+        await run_burst(app)
         assert (await job.status.aio()) is Status.DELAYED
         clock.advance(0.1)
-    await burst(app)
+    await run_burst(app)
     assert await job.result.aio(0) == 6
 
 
-@KINDS
+@BOTH_KINDS
 async def test_a_dropped_job_leaves_neither_result_nor_dead_letter(app: Penstock, kind: str):
     job = await task_of(app, kind, raising(Drop("stale: é")), retry=5).enqueue.aio()
     other = await task_of(app, kind, raising(Drop), name="bare").enqueue.aio()
-    await burst(app)
+    await run_burst(app)
     counts = await app.queue("q").count.aio()
     assert (counts.dead, counts.waiting, counts.dropped, counts.completed) == (0, 0, 2, 0)
     assert await job.status.aio() is Status.DROPPED
@@ -299,8 +299,8 @@ async def test_a_dropped_job_leaves_neither_result_nor_dead_letter(app: Penstock
     ],
     ids=range(7),
 )
-@KINDS
-async def test_an_ending_that_cannot_be_meant_does_not_stop_the_worker(
+@BOTH_KINDS
+async def test_an_impossible_delay_or_reason_does_not_stop_the_worker(
     app: Penstock, kind: str, error: Callable[[], Exception]
 ):
     def end() -> None:
@@ -308,21 +308,21 @@ async def test_an_ending_that_cannot_be_meant_does_not_stop_the_worker(
 
     job = await task_of(app, kind, end, name="bad").enqueue.aio()
     good = await task_of(app, kind, lambda: 7, name="good").enqueue.aio()
-    await burst(app, concurrency=1)
+    await run_burst(app, concurrency=1)
     assert await good.result.aio(0) == 7
     assert await job.status.aio() in {Status.DEAD, Status.DELAYED, Status.DROPPED}
 
 
-@KINDS
+@BOTH_KINDS
 async def test_a_result_whose_encoding_raises_anything_makes_a_dead_letter(app: Penstock, kind: str):
     class Lazy:
         def model_dump(self, mode: str) -> Any:
             raise KeyError(mode)
 
     job = await task_of(app, kind, Lazy).enqueue.aio()
-    await burst(app)
-    assert (await the_letter(app)).id == job.id
-    assert "its result cannot be encoded: KeyError" in (await the_letter(app)).reason
+    await run_burst(app)
+    assert (await only_dead_letter(app)).id == job.id
+    assert "its result cannot be encoded: KeyError" in (await only_dead_letter(app)).reason
 
 
 async def test_a_task_that_cancels_itself_is_a_dead_letter(app: Penstock):
@@ -334,14 +334,14 @@ async def test_a_task_that_cancels_itself_is_a_dead_letter(app: Penstock):
         await asyncio.sleep(1)
 
     await give_up.enqueue.aio()
-    await burst(app)
-    assert (await the_letter(app)).reason == "CancelledError: the task cancelled itself"
+    await run_burst(app)
+    assert (await only_dead_letter(app)).reason == "CancelledError: the task cancelled itself"
 
 
 # --- timeouts ---
 
 
-async def test_a_task_that_runs_too_long_is_stopped(app: Penstock):
+async def test_a_task_that_exceeds_its_timeout_is_cancelled(app: Penstock):
     stopped = asyncio.Event()
 
     @app.task(queue="q", timeout=0.1)
@@ -352,7 +352,7 @@ async def test_a_task_that_runs_too_long_is_stopped(app: Penstock):
             stopped.set()
 
     job = await slow.enqueue.aio()
-    async with at_work(app):
+    async with running_worker(app):
         with pytest.raises(JobFailed, match=r"ran longer than its timeout of 0\.1 s"):
             await job.result.aio(scaled(20))
     assert stopped.is_set()
@@ -364,14 +364,14 @@ async def test_a_timeout_is_retried_like_any_failure(app: Penstock):
         await asyncio.sleep(60)
 
     job = await slow.enqueue.aio()
-    await burst(app)
+    await run_burst(app)
     assert await job.status.aio() is Status.DELAYED
 
 
-async def test_a_timeout_of_the_tasks_own_is_told_as_it_is(app: Penstock):
+async def test_a_timeout_error_that_the_task_raised_keeps_its_own_reason(app: Penstock):
     await task_of(app, "async def", raising(TimeoutError("the shop's")), timeout=5).enqueue.aio()
-    await burst(app)
-    assert (await the_letter(app)).reason == "TimeoutError: the shop's"
+    await run_burst(app)
+    assert (await only_dead_letter(app)).reason == "TimeoutError: the shop's"
 
 
 async def test_a_task_within_its_timeout_is_not_disturbed(app: Penstock):
@@ -381,5 +381,5 @@ async def test_a_task_within_its_timeout_is_not_disturbed(app: Penstock):
         return 1
 
     job = await quick.enqueue.aio()
-    await burst(app)
+    await run_burst(app)
     assert await job.result.aio(0) == 1

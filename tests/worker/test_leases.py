@@ -1,4 +1,4 @@
-"""Leases: kept alive whatever the tasks do, and when one is lost the worker drops the work and goes on."""
+"""Leases: the worker keeps them whatever its tasks do, and drops the jobs of a lease that it has lost."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ import pytest
 from penstock import Job, Penstock, Status
 from tests.conftest import MakeApp, Time, until
 from tests.speed import Deadline, scaled
-from tests.worker.work import at_work
+from tests.worker.in_process import running_worker
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ async def running(job: Job[Any]) -> None:
 
 
 async def test_long_jobs_keep_their_lease(app: Penstock):
-    """A thread, a sleeping coroutine, and last one that blocks the loop, each for three leases."""
+    """A thread, a coroutine that sleeps, and a coroutine that blocks the loop: each lasts three leases."""
 
     @app.task(queue="q")
     def in_a_thread() -> None:
@@ -42,7 +42,7 @@ async def test_long_jobs_keep_their_lease(app: Penstock):
         await asyncio.sleep(0.1)
         time.sleep(2.4)
 
-    async with at_work(app):
+    async with running_worker(app):
         jobs = [await task.enqueue.aio() for task in (in_a_thread, on_the_loop, blocking)]
         for job in jobs:
             await job.result.aio(scaled(30))
@@ -55,7 +55,7 @@ async def test_a_task_that_blocks_the_loop_is_named_in_a_warning(app: Penstock, 
     async def greedy() -> None:
         time.sleep(0.6)
 
-    async with at_work(app, blocked_warning=0.2):
+    async with running_worker(app, blocked_warning=0.2):
         job = await greedy.enqueue.aio()
         await job.result.aio(scaled(5))
         await until(lambda: "the event loop runs again" in caplog.text)
@@ -65,14 +65,14 @@ async def test_a_task_that_blocks_the_loop_is_named_in_a_warning(app: Penstock, 
     assert "make it a `def` task" in warning
 
 
-async def test_an_idle_loop_is_not_warned_about(app: Penstock, caplog: pytest.LogCaptureFixture):
-    async with at_work(app, blocked_warning=0.1, queues=("q",)):
+async def test_a_loop_blocked_without_jobs_causes_no_warning(app: Penstock, caplog: pytest.LogCaptureFixture):
+    async with running_worker(app, blocked_warning=0.1, queues=("q",)):
         time.sleep(0.4)
         await asyncio.sleep(0.2)
     assert "blocks" not in caplog.text
 
 
-async def test_a_job_that_was_taken_away_is_dropped_here_and_run_there(app: Penstock, caplog: pytest.LogCaptureFixture):
+async def test_a_job_whose_lease_was_lost_is_cancelled_and_runs_again(app: Penstock, caplog: pytest.LogCaptureFixture):
     runs: list[str] = []
     stopped = asyncio.Event()
 
@@ -87,7 +87,7 @@ async def test_a_job_that_was_taken_away_is_dropped_here_and_run_there(app: Pens
         return len(runs)
 
     queue = app.queue("q")
-    async with at_work(app) as worker:
+    async with running_worker(app) as worker:
         job = await task.enqueue.aio()
         await until(lambda: runs)
         await app._driver.aio.run(queue.bindings.abandon(worker._feeds[0].incarnation))
@@ -100,7 +100,7 @@ async def test_a_job_that_was_taken_away_is_dropped_here_and_run_there(app: Pens
 
 
 async def test_a_settlement_after_the_lease_was_lost_writes_nothing(app: Penstock):
-    """A `def` task cannot be stopped: it ends later, and its successor's claim is untouched by that."""
+    """A `def` task cannot be stopped. When it ends later, that changes nothing for the next claim of its job."""
     started, ended, release = asyncio.Event(), [], threading.Event()
     loop = asyncio.get_running_loop()
 
@@ -112,7 +112,7 @@ async def test_a_settlement_after_the_lease_was_lost_writes_nothing(app: Penstoc
         return "the loser's"
 
     queue = app.queue("q")
-    async with at_work(app, concurrency=1) as worker:
+    async with running_worker(app, concurrency=1) as worker:
         job = await stubborn.enqueue.aio()
         await started.wait()
         await queue.pause.aio()
@@ -131,8 +131,8 @@ async def test_a_settlement_after_the_lease_was_lost_writes_nothing(app: Penstoc
     assert (await queue.count.aio()).completed == 1
 
 
-async def test_after_a_lost_lease_the_worker_goes_on(app: Penstock, clock: Time):
-    """Lost by time, as for a process that was frozen for a minute."""
+async def test_after_a_lost_lease_the_worker_continues(app: Penstock, clock: Time):
+    """The lease runs out, as for a process that was frozen for a minute."""
     release = asyncio.Event()
 
     @app.task(queue="q")
@@ -140,7 +140,7 @@ async def test_after_a_lost_lease_the_worker_goes_on(app: Penstock, clock: Time)
         await release.wait()
         return n
 
-    async with at_work(app, concurrency=3):
+    async with running_worker(app, concurrency=3):
         jobs = await app.enqueue_many.aio(task.call(n) for n in range(3))
         for job in jobs:
             await running(job)
@@ -154,7 +154,7 @@ async def test_after_a_lost_lease_the_worker_goes_on(app: Penstock, clock: Time)
 
 
 async def test_a_worker_takes_over_from_one_that_died(app: Penstock):
-    """As after kill -9: an incarnation that holds jobs and says nothing more."""
+    """As after kill -9: an incarnation holds jobs and sends no heartbeat."""
 
     @app.task(queue="q")
     async def task(n: int) -> int:
@@ -163,21 +163,21 @@ async def test_a_worker_takes_over_from_one_that_died(app: Penstock):
     jobs = await app.enqueue_many.aio(task.call(n) for n in range(3))
     began = time.monotonic()
     await app.queue("q").claim.aio(2, lease=3)
-    async with at_work(app):
+    async with running_worker(app):
         assert await jobs[2].result.aio(scaled(20)) == 2
-        assert await jobs[0].status.aio() is Status.RUNNING, "it waited for the lease of the dead one"
+        assert await jobs[0].status.aio() is Status.RUNNING, "jobs[2] waited for the lease of the dead incarnation"
         assert [await job.result.aio(scaled(20)) for job in jobs[:2]] == [0, 1]
         assert 3 <= time.monotonic() - began < scaled(8)
     assert (await app.queue("q").count.aio()).lost == 2
 
 
-async def test_no_beat_is_sent_for_a_worker_that_holds_nothing(make_app: MakeApp, raw: Any):
+async def test_a_worker_that_holds_no_job_sends_no_heartbeat(make_app: MakeApp, raw: Any):
     app = make_app(lease=0.2)
 
     @app.task(queue="q")
     async def task() -> None: ...
 
-    async with at_work(app):
+    async with running_worker(app):
         await (await task.enqueue.aio()).result.aio(scaled(20))
         await until(lambda: raw.zcard(f"{app.queue('q').bindings.keys.base}sleepers"))
         await asyncio.sleep(0.1)
@@ -191,7 +191,7 @@ def log_everything(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
 
-async def test_a_lost_job_does_not_come_back_behind_its_own_thread(app: Penstock):
+async def test_a_lost_job_is_not_claimed_again_while_its_thread_occupies_the_only_runner(app: Penstock):
     begun, release = threading.Event(), threading.Event()
 
     @app.task(queue="q")
@@ -200,7 +200,7 @@ async def test_a_lost_job_does_not_come_back_behind_its_own_thread(app: Penstock
         release.wait(60)
 
     job = await hold.enqueue.aio()
-    async with at_work(app, concurrency=1) as worker:
+    async with running_worker(app, concurrency=1) as worker:
         await until(begun.is_set)
         await app._driver.aio.run(app.queue("q").bindings.abandon(worker._feeds[0].incarnation))
         await app.queue("q").put.aio("wakes the worker up", priority=9)

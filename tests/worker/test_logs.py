@@ -1,4 +1,4 @@
-"""One event, one line."""
+"""Log formats: one line for each event."""
 
 import json
 import logging
@@ -19,23 +19,23 @@ def test_a_plain_line_has_the_time_the_level_the_logger_and_the_text():
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} warning penstock\.worker: job a\\nb failed", line)
 
 
-def test_a_json_line_has_fields_of_its_own():
+def test_a_json_line_has_the_fields_of_extra():
     line = JsonLines().format(record("job %s\nfailed", "a", queue="mail", took=0.5, level_of=logging))
-    told = json.loads(line)
+    fields = json.loads(line)
     assert "\n" not in line
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", told.pop("ts"))
-    assert told.pop("level_of").startswith("<module")
-    assert told == {
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", fields.pop("ts"))
+    assert fields.pop("level_of").startswith("<module")
+    assert fields == {
         "level": "warning", "logger": "penstock.worker", "event": "job a\nfailed", "queue": "mail", "took": 0.5,
     }  # fmt: skip
 
 
-def test_a_json_line_holds_text_that_is_no_unicode_and_a_traceback():
+def test_a_json_line_can_hold_a_lone_surrogate_and_a_traceback():
     try:
         raise ValueError("no")
     except ValueError:
         event = record("bad \udc80")
         event.exc_info = sys.exc_info()
-    told = json.loads(JsonLines().format(event))
-    assert told["event"] == "bad \udc80"
-    assert told["exception"].endswith("ValueError: no")
+    fields = json.loads(JsonLines().format(event))
+    assert fields["event"] == "bad \udc80"
+    assert fields["exception"].endswith("ValueError: no")

@@ -1,4 +1,4 @@
-"""What runs, how much at once, in which order; and that jobs do not see each other."""
+"""Which jobs a worker runs, how many at once and in which order, and that jobs are separate from each other."""
 
 import asyncio
 import contextvars
@@ -13,11 +13,11 @@ from penstock.jobs.claims import Registration, TurnReply
 from penstock.worker.feed import Feed
 from tests.conftest import Time, until
 from tests.speed import scaled
-from tests.worker.work import at_work, burst
+from tests.worker.in_process import run_burst, running_worker
 
 
 class Gauge:
-    """Counts how many are inside, and remembers the most."""
+    """Counts how many are inside its block, and keeps the maximum."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,7 +35,7 @@ class Gauge:
 
 @pytest.mark.parametrize("concurrency", [1, 3, 10])
 @pytest.mark.parametrize("kind", ["async def", "def"])
-async def test_never_more_run_at_once_than_allowed(app: Penstock, concurrency: int, kind: str):
+async def test_concurrency_is_reached_and_not_exceeded(app: Penstock, concurrency: int, kind: str):
     gauge = Gauge()
 
     @app.task(queue="q")
@@ -50,12 +50,12 @@ async def test_never_more_run_at_once_than_allowed(app: Penstock, concurrency: i
 
     task = on_the_loop if kind == "async def" else in_a_thread
     await app.enqueue_many.aio(task.call() for _ in range(6 * concurrency))
-    await burst(app, concurrency=concurrency)
+    await run_burst(app, concurrency=concurrency)
     assert gauge.most == concurrency
     assert (await app.queue("q").count.aio()).completed == 6 * concurrency
 
 
-async def test_both_kinds_share_the_runners(app: Penstock):
+async def test_async_and_threaded_tasks_share_the_runners(app: Penstock):
     gauge = Gauge()
 
     @app.task(queue="q")
@@ -69,7 +69,7 @@ async def test_both_kinds_share_the_runners(app: Penstock):
             time.sleep(0.02)
 
     await app.enqueue_many.aio(task.call() for _ in range(15) for task in (on_the_loop, in_a_thread))
-    await burst(app, concurrency=4)
+    await run_burst(app, concurrency=4)
     assert gauge.most == 4
 
 
@@ -88,11 +88,11 @@ async def test_queues_are_served_in_strict_order(app: Penstock):
 
     await app.enqueue_many.aio(second.call() for _ in range(5))
     await app.enqueue_many.aio(first.call(0) for _ in range(5))
-    await burst(app, concurrency=1, queues=("first", "second"), prefetch=0)
+    await run_burst(app, concurrency=1, queues=("first", "second"), prefetch=0)
     assert order == ["first"] * 5 + ["second"] * 5
 
 
-async def test_a_burst_does_what_its_last_job_put_on_a_queue_that_was_empty(app: Penstock):
+async def test_a_burst_runs_jobs_that_its_last_job_enqueued_to_an_empty_queue(app: Penstock):
     done: list[int] = []
 
     @app.task(queue="first")
@@ -107,11 +107,11 @@ async def test_a_burst_does_what_its_last_job_put_on_a_queue_that_was_empty(app:
         await ping.enqueue.aio(n + 1)
 
     await ping.enqueue.aio(0)
-    await burst(app, queues=("first", "second"))
+    await run_burst(app, queues=("first", "second"))
     assert done == list(range(41))
 
 
-async def test_a_worker_without_queues_named_serves_all_that_have_a_task(app: Penstock):
+async def test_without_named_queues_a_worker_serves_every_queue_that_has_a_task(app: Penstock):
     @app.task(queue="a")
     def one() -> int:
         return 1
@@ -121,7 +121,7 @@ async def test_a_worker_without_queues_named_serves_all_that_have_a_task(app: Pe
         return 2
 
     jobs = [await one.enqueue.aio(), await two.enqueue.aio()]
-    await burst(app)
+    await run_burst(app)
     assert [await job.result.aio(0) for job in jobs] == [1, 2]
 
 
@@ -133,11 +133,11 @@ async def test_a_worker_serves_only_the_queues_it_was_given(app: Penstock):
     def two() -> None: ...
 
     jobs = [await one.enqueue.aio(), await two.enqueue.aio()]
-    await burst(app, queues=("b",))
+    await run_burst(app, queues=("b",))
     assert [await job.status.aio() for job in jobs] == [Status.READY, Status.COMPLETED]
 
 
-def test_a_worker_with_nothing_to_do_says_so():
+def test_a_worker_without_any_queue_is_refused():
     app = Penstock("unix:///nowhere")
     with pytest.raises(ConfigurationError, match="no task is registered"):
         Worker(app)
@@ -154,11 +154,11 @@ async def test_urgent_jobs_run_first(app: Penstock):
 
     for priority in (9, 0, 5):
         await app.enqueue_many.aio(note.using(priority=priority).call(priority) for _ in range(3))
-    await burst(app, concurrency=1)
+    await run_burst(app, concurrency=1)
     assert order == [0] * 3 + [5] * 3 + [9] * 3
 
 
-async def test_many_jobs_each_run_once(app: Penstock):
+async def test_two_workers_run_each_of_many_jobs_once(app: Penstock):
     runs: list[int] = []
 
     @app.task(queue="q")
@@ -166,7 +166,7 @@ async def test_many_jobs_each_run_once(app: Penstock):
         runs.append(n)
         return n
 
-    async with at_work(app, concurrency=20), at_work(app, concurrency=20):
+    async with running_worker(app, concurrency=20), running_worker(app, concurrency=20):
         await app.enqueue_many.aio(note.call(n) for n in range(3000))
         await until(lambda: len(runs) >= 3000, 60)
     assert sorted(runs) == list(range(3000))
@@ -187,11 +187,11 @@ async def test_jobs_enqueued_by_a_job_run_too(app: Penstock):
 
     await countdown.enqueue.aio(10)
     await countdown_in_a_thread.enqueue.aio(10)
-    await burst(app)
+    await run_burst(app)
     assert (await app.queue("q").count.aio()).completed == 22
 
 
-async def test_a_job_may_wait_for_another_ones_result(app: Penstock):
+async def test_a_job_may_wait_for_the_result_of_another(app: Penstock):
     @app.task(queue="q")
     async def inner() -> int:
         return 7
@@ -202,7 +202,7 @@ async def test_a_job_may_wait_for_another_ones_result(app: Penstock):
         return 1 + await job.result.aio(scaled(20))
 
     job = await outer.enqueue.aio()
-    await burst(app, concurrency=2)
+    await run_burst(app, concurrency=2)
     assert await job.result.aio(0) == 8
 
 
@@ -210,7 +210,7 @@ seen: contextvars.ContextVar[str] = contextvars.ContextVar("seen", default="noth
 
 
 @pytest.mark.parametrize("kind", ["async def", "def"])
-async def test_a_job_does_not_see_another_ones_context(app: Penstock, kind: str):
+async def test_a_job_does_not_see_the_context_of_another(app: Penstock, kind: str):
     @app.task(queue="q")
     async def on_the_loop() -> str:
         before = seen.get()
@@ -227,7 +227,7 @@ async def test_a_job_does_not_see_another_ones_context(app: Penstock, kind: str)
     task: Any = on_the_loop if kind == "async def" else in_a_thread
     seen.set("the worker's")
     jobs = await app.enqueue_many.aio(task.call() for _ in range(30))
-    await burst(app, concurrency=2)
+    await run_burst(app, concurrency=2)
     assert not {await job.result.aio(0) for job in jobs} & {"another job"}
 
 
@@ -237,14 +237,14 @@ async def test_a_delayed_job_does_not_keep_a_burst_waiting(app: Penstock, clock:
 
     await note.using(delay=60).enqueue.aio()
     await note.enqueue.aio()
-    await burst(app)
+    await run_burst(app)
     assert (await app.queue("q").count.aio()).completed == 1
     clock.advance(61)
-    await burst(app)
+    await run_burst(app)
     assert (await app.queue("q").count.aio()).completed == 2
 
 
-async def test_a_burst_over_a_long_backlog_of_due_and_cancelled_jobs_leaves_nothing(app: Penstock, clock: Time):
+async def test_a_burst_empties_a_long_backlog_of_due_and_cancelled_jobs(app: Penstock, clock: Time):
     @app.task(queue="q")
     async def note() -> None: ...
 
@@ -252,7 +252,7 @@ async def test_a_burst_over_a_long_backlog_of_due_and_cancelled_jobs_leaves_noth
     for job in await app.enqueue_many.aio(note.using(tenant="t").call() for _ in range(500)):
         await job.cancel.aio()
     clock.advance(2)
-    await burst(app, concurrency=5)
+    await run_burst(app, concurrency=5)
     assert (await app.queue("q").count.aio()).completed == 500
 
 
@@ -262,7 +262,7 @@ async def test_a_paused_queue_is_not_served_until_it_is_resumed(app: Penstock):
         return 1
 
     queue = app.queue("q")
-    async with at_work(app):
+    async with running_worker(app):
         await queue.pause.aio()
         job = await note.enqueue.aio()
         await asyncio.sleep(0.2)
@@ -280,7 +280,7 @@ async def test_an_expired_job_is_not_run(app: Penstock, clock: Time):
 
     job = await note.using(expires=5).enqueue.aio()
     clock.advance(6)
-    await burst(app)
+    await run_burst(app)
     assert not runs
     assert await job.status.aio() is Status.EXPIRED
 
@@ -291,12 +291,12 @@ async def test_thousands_of_tenants_that_end_together_are_all_settled(app: Penst
         await asyncio.sleep(0.05)
 
     await app.enqueue_many.aio(pause.using(tenant=f"t{n}").call(n) for n in range(9000))
-    await burst(app, concurrency=9000, wait=60)
+    await run_burst(app, concurrency=9000, wait=60)
     counts = await app.queue("q").count.aio()
     assert (counts.completed, counts.ready, counts.running, counts.lost) == (9000, 0, 0, 0)
 
 
-async def test_a_wake_up_that_overtakes_the_answer_is_not_forgotten(app: Penstock):
+async def test_a_wake_up_that_arrives_before_the_reply_is_not_forgotten(app: Penstock):
     feed = Feed(app.queue("q"), lease=10, sleep=20, registration=Registration("host:1", 1))
     feed.turn(1)
     feed.wake_up(["0"])
@@ -307,7 +307,7 @@ async def test_a_wake_up_that_overtakes_the_answer_is_not_forgotten(app: Penstoc
     assert feed.wake_at > time.monotonic() + 10
 
 
-async def test_a_worker_that_is_cancelled_lets_others_have_its_jobs_at_once(app: Penstock):
+async def test_a_worker_that_is_cancelled_hands_its_jobs_back_at_once(app: Penstock):
     begun = asyncio.Event()
 
     @app.task(queue="q")

@@ -1,4 +1,4 @@
-"""What a supervisor reads about a process that died."""
+"""A supervisor reads what a worker process wrote before it died."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Stop once: running jobs finish, waiting ones go back uncharged. Stop twice: everything goes back now."""
+"""After one stop, running jobs finish and waiting jobs are handed back. A second stop hands everything back at once."""
 
 import asyncio
 import logging
@@ -14,8 +14,8 @@ from tests.conftest import until
 from tests.speed import scaled
 
 
-class Started:
-    """A worker that a test stops as it likes, and what its jobs did."""
+class StoppableWorker:
+    """A worker that a test starts and stops, and a record of what its jobs did."""
 
     def __init__(self, app: Penstock, **settings: Any) -> None:
         self.release = asyncio.Event()
@@ -53,13 +53,13 @@ class Started:
         self.worker = Worker(self.app, self.settings)
         self.run = asyncio.create_task(self.worker.run())
 
-    async def over(self, within: float = 20) -> None:
+    async def wait_stopped(self, within: float = 20) -> None:
         await asyncio.wait_for(self.run, scaled(within))
 
 
 @pytest.fixture
-async def started(app: Penstock) -> AsyncIterator[Started]:
-    made = Started(app, concurrency=2)
+async def started(app: Penstock) -> AsyncIterator[StoppableWorker]:
+    made = StoppableWorker(app, concurrency=2)
     yield made
     made.release.set()
     made.release_thread.set()
@@ -69,12 +69,12 @@ async def states(jobs: list[Job[Any]]) -> list[Status]:
     return [await job.status.aio() for job in jobs]
 
 
-async def asleep(raw: Any, app: Penstock, workers: int = 1) -> None:
+async def registered_idle(raw: Any, app: Penstock, workers: int = 1) -> None:
     key = f"{app.queue('q').bindings.keys.base}sleepers"
     await until(lambda: raw.zcard(key) == workers)
 
 
-async def test_a_graceful_stop_lets_running_jobs_finish(app: Penstock, started: Started):
+async def test_a_graceful_stop_lets_running_jobs_finish(app: Penstock, started: StoppableWorker):
     tasks: list[Any] = [started.hold, started.hold_a_thread, started.hold, started.quick]
     jobs = await app.enqueue_many.aio(task.call(n) for n, task in enumerate(tasks))
     started.start()
@@ -84,43 +84,43 @@ async def test_a_graceful_stop_lets_running_jobs_finish(app: Penstock, started: 
     assert not started.run.done()
     started.release.set()
     started.release_thread.set()
-    await started.over()
+    await started.wait_stopped()
     assert await states(jobs) == [Status.COMPLETED, Status.COMPLETED, Status.READY, Status.READY]
     assert sorted(started.ended) == [0, 1]
     info = await jobs[2].info.aio()
     assert (info.attempts, info.deliveries) == (0, 0)
 
 
-async def test_what_was_claimed_ahead_is_handed_back_in_order_and_uncharged(app: Penstock, started: Started):
+async def test_prefetched_jobs_are_handed_back_in_order_and_uncharged(app: Penstock, started: StoppableWorker):
     quick: list[Any] = [started.quick.call(n) for n in range(400)]
     await app.enqueue_many.aio([*quick, started.hold.call(0), started.hold.call(1), *quick[:30]])
     started.start()
     await until(lambda: len(started.running) == 2)
     started.worker.stop()
     started.release.set()
-    await started.over()
+    await started.wait_stopped()
     items = await app.queue("q").claim.aio(100)
     assert [item.body[1]["n"] for item in items] == list(range(30))
     assert {(item.attempts, item.deliveries) for item in items} == {(0, 1)}
     assert await app.queue("q").claim.aio() == []
 
 
-async def test_an_idle_worker_stops_at_once(app: Penstock, raw: Any, started: Started):
+async def test_an_idle_worker_stops_at_once(app: Penstock, raw: Any, started: StoppableWorker):
     started.start()
-    await asleep(raw, app)
+    await registered_idle(raw, app)
     began = time.monotonic()
     started.worker.stop()
-    await started.over()
+    await started.wait_stopped()
     assert time.monotonic() - began < scaled(5)
 
 
-async def test_a_worker_can_be_stopped_before_it_began(started: Started):
+async def test_a_worker_can_be_stopped_before_it_began(started: StoppableWorker):
     started.start()
     started.worker.stop()
-    await started.over()
+    await started.wait_stopped()
 
 
-async def test_a_second_stop_hands_everything_back_now(app: Penstock, started: Started):
+async def test_a_second_stop_hands_everything_back_now(app: Penstock, started: StoppableWorker):
     jobs = await app.enqueue_many.aio(started.hold.call(n) for n in range(4))
     started.start()
     await until(lambda: len(started.running) == 2)
@@ -128,36 +128,36 @@ async def test_a_second_stop_hands_everything_back_now(app: Penstock, started: S
     await asyncio.sleep(0.05)
     began = time.monotonic()
     started.worker.stop()
-    await started.over()
-    assert time.monotonic() - began < scaled(10)  # not the 30 s of patience
+    await started.wait_stopped()
+    assert time.monotonic() - began < scaled(10)  # not the 30 s of stop_timeout
     assert await states(jobs) == [Status.READY] * 4
     await until(lambda: sorted(started.stopped) == [0, 1])
     items = await app.queue("q").claim.aio(10)
     assert [(item.body[1]["n"], item.attempts, item.deliveries) for item in items] == [(n, 0, 1) for n in range(4)]
 
 
-async def test_the_patience_of_a_graceful_stop_ends(app: Penstock, caplog: pytest.LogCaptureFixture):
+async def test_a_graceful_stop_waits_no_longer_than_its_stop_timeout(app: Penstock, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
-    started = Started(app, concurrency=2, stop_timeout=0.2)
+    started = StoppableWorker(app, concurrency=2, stop_timeout=0.2)
     jobs = await app.enqueue_many.aio(started.hold.call(n) for n in range(2))
     started.start()
     await until(lambda: len(started.running) == 2)
     began = time.monotonic()
     started.worker.stop()
-    await started.over()
+    await started.wait_stopped()
     assert 0.2 <= time.monotonic() - began < scaled(5)
     assert await states(jobs) == [Status.READY] * 2
     assert "2 jobs still run, for at most 0 s; stop again to hand them back now" in caplog.text
     assert "handing back 2 jobs that still run" in caplog.text
 
 
-async def test_a_thread_that_still_runs_does_not_keep_a_second_stop(app: Penstock, started: Started):
+async def test_a_second_stop_does_not_wait_for_a_thread_that_still_runs(app: Penstock, started: StoppableWorker):
     job = await started.hold_a_thread.enqueue.aio(1)
     started.start()
     await until(lambda: started.running)
     started.worker.stop()
     started.worker.stop()
-    await started.over()
+    await started.wait_stopped()
     assert not started.ended
     assert await job.status.aio() is Status.READY
     started.release_thread.set()
@@ -165,20 +165,20 @@ async def test_a_thread_that_still_runs_does_not_keep_a_second_stop(app: Penstoc
     assert await job.status.aio() is Status.READY
 
 
-async def test_a_stopped_worker_leaves_the_waking_to_the_others(app: Penstock, raw: Any, started: Started):
+async def test_a_stopped_worker_takes_no_wake_ups_from_the_others(app: Penstock, raw: Any, started: StoppableWorker):
     other = Worker(app, WorkerSettings())
     run = asyncio.create_task(other.run())
     started.start()
-    await asleep(raw, app, 2)
+    await registered_idle(raw, app, 2)
     started.worker.stop()
-    await started.over()
+    await started.wait_stopped()
     job = await started.quick.enqueue.aio(1)
-    await job.result.aio(scaled(5))  # nobody woken would look after 20 s
+    await job.result.aio(scaled(5))  # without a wake-up the other worker would take its next turn after 20 s
     other.stop()
     await asyncio.wait_for(run, scaled(20))
 
 
-async def test_a_worker_that_waits_for_its_last_job_rests_meanwhile(app: Penstock):
+async def test_a_stopping_worker_uses_no_cpu_while_it_waits_for_its_last_job(app: Penstock):
     worker = Worker(app, WorkerSettings(queues=("q",)))
     release = asyncio.Event()
 

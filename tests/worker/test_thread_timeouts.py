@@ -1,4 +1,4 @@
-"""The timeout of a `def` task: it ends Python code at its next line, says when it cannot, and hits nothing else."""
+"""The timeout of a `def` task: it interrupts Python code, warns when it cannot, and never hits other code."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from penstock import JobFailed, Penstock, Retry, Status
 from penstock.worker.thread_timeout import ThreadTimeout, TimeIsUp, _raise_in_thread
 from tests.conftest import until
 from tests.speed import scaled
-from tests.worker.work import at_work, burst
+from tests.worker.in_process import run_burst, running_worker
 
 
 def spin(seconds: float = 30) -> None:
@@ -25,7 +25,7 @@ def spin(seconds: float = 30) -> None:
         pass
 
 
-async def test_python_code_is_ended_and_the_thread_goes_on(app: Penstock):
+async def test_python_code_is_interrupted_and_its_thread_is_used_again(app: Penstock):
     threads: list[int] = []
 
     @app.task(queue="q", timeout=0.1)
@@ -41,7 +41,7 @@ async def test_python_code_is_ended_and_the_thread_goes_on(app: Penstock):
     job = await endless.enqueue.aio()
     next_ = await after.enqueue.aio()
     began = time.monotonic()
-    await burst(app, concurrency=1)
+    await run_burst(app, concurrency=1)
     assert time.monotonic() - began < scaled(15)  # of thirty
     with pytest.raises(JobFailed, match=r"ran longer than its timeout of 0\.1 s") as caught:
         await job.result.aio(0)
@@ -50,8 +50,8 @@ async def test_python_code_is_ended_and_the_thread_goes_on(app: Penstock):
     assert len(set(threads)) == 1
 
 
-async def test_except_exception_does_not_hold_it_and_finally_runs(app: Penstock):
-    steps: list[str] = []
+async def test_except_exception_does_not_catch_the_timeout_and_finally_runs(app: Penstock):
+    events: list[str] = []
 
     @app.task(queue="q", timeout=0.1)
     def careful() -> None:
@@ -60,30 +60,30 @@ async def test_except_exception_does_not_hold_it_and_finally_runs(app: Penstock)
                 try:
                     spin()
                 except Exception:
-                    steps.append("held")
+                    events.append("caught")
         finally:
-            steps.append("cleared up")
+            events.append("cleaned up")
 
     await careful.enqueue.aio()
-    await burst(app)
-    assert steps == ["cleared up"]
+    await run_burst(app)
+    assert events == ["cleaned up"]
     assert (await app.queue("q").count.aio()).dead == 1
 
 
-async def test_it_is_judged_by_the_policy_like_any_timeout(app: Penstock):
+async def test_a_timeout_is_retried_by_the_tasks_policy(app: Penstock):
     @app.task(queue="q", timeout=0.05, retry=Retry(1, on=TimeoutError, base=60))
     def slow() -> None:
         spin()
 
     job = await slow.enqueue.aio()
-    await burst(app)
+    await run_burst(app)
     assert await job.status.aio() is Status.DELAYED
 
 
 @pytest.mark.parametrize(
     "end", [lambda: "a result", lambda: 1 / 0, lambda: sys.exit(3)], ids=["returns", "raises", "exits"]
 )
-async def test_who_swallows_it_has_run_too_long_all_the_same(app: Penstock, end: Callable[[], Any]):
+async def test_a_task_that_catches_the_timeout_has_timed_out_anyway(app: Penstock, end: Callable[[], Any]):
     @app.task(queue="q", timeout=0.05)
     def stubborn() -> Any:
         try:
@@ -93,12 +93,12 @@ async def test_who_swallows_it_has_run_too_long_all_the_same(app: Penstock, end:
         return end()
 
     job = await stubborn.enqueue.aio()
-    await burst(app)
+    await run_burst(app)
     with pytest.raises(JobFailed, match="ran longer than its timeout"):
         await job.result.aio(0)
 
 
-async def test_c_code_is_not_ended_but_told_of(app: Penstock, caplog: pytest.LogCaptureFixture):
+async def test_c_code_is_not_interrupted_but_named_in_a_warning(app: Penstock, caplog: pytest.LogCaptureFixture):
     after: list[str] = []
 
     @app.task(queue="q", timeout=0.1)
@@ -107,12 +107,12 @@ async def test_c_code_is_not_ended_but_told_of(app: Penstock, caplog: pytest.Log
         after.append("never")
 
     job = await sleepy.enqueue.aio()
-    await burst(app, blocked_warning=0.1)
-    (said,) = [record.getMessage() for record in caplog.records if "still runs" in record.getMessage()]
-    assert said.startswith(
+    await run_burst(app, blocked_warning=0.1)
+    (warning,) = [record.getMessage() for record in caplog.records if "still runs" in record.getMessage()]
+    assert warning.startswith(
         f"job {job.key} (sleepy) is over its timeout of 0.1 s, and its thread still runs at {__file__}:"
     )
-    assert "with isolate=True" in said
+    assert "with isolate=True" in warning
     assert await job.status.aio() is Status.DEAD
     assert not after
 
@@ -123,7 +123,7 @@ async def test_a_task_within_its_timeout_is_not_disturbed(app: Penstock, caplog:
         return n
 
     jobs = await app.enqueue_many.aio(quick.call(n) for n in range(200))
-    async with at_work(app) as worker:
+    async with running_worker(app) as worker:
         assert [await job.result.aio(scaled(20)) for job in jobs] == list(range(200))
         await until(lambda: not worker._thread_timeouts)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -137,11 +137,11 @@ async def test_a_task_without_a_timeout_is_not_watched(app: Penstock, monkeypatc
         return 1
 
     job = await free.enqueue.aio()
-    await burst(app)
+    await run_burst(app)
     assert await job.result.aio(0) == 1
 
 
-async def test_a_job_whose_thread_runs_on_after_its_lease_is_ended_too(app: Penstock):
+async def test_a_job_whose_lease_was_lost_is_still_interrupted_by_its_timeout(app: Penstock):
     ended = threading.Event()
 
     @app.task(queue="q", timeout=0.3)
@@ -152,7 +152,7 @@ async def test_a_job_whose_thread_runs_on_after_its_lease_is_ended_too(app: Pens
             ended.set()
 
     job = await endless.enqueue.aio()
-    async with at_work(app, concurrency=1) as worker:
+    async with running_worker(app, concurrency=1) as worker:
         await until(lambda: worker._inflight.running)
         (feed,) = worker._feeds
         await app._driver.aio.run(feed.queue.bindings.abandon(feed.incarnation))
@@ -163,22 +163,22 @@ async def test_a_job_whose_thread_runs_on_after_its_lease_is_ended_too(app: Pens
         await until(lambda: not worker._thread_timeouts)
 
 
-# --- the end of a job, and the next one in its thread ---
+# --- the end of a job, and the next job in its thread ---
 
 
-def over(timeout: float) -> ThreadTimeout:
+def thread_timeout(timeout: float) -> ThreadTimeout:
     return ThreadTimeout("job 1 (task)", timeout, 5, asyncio.get_running_loop())
 
 
-async def test_a_job_that_begins_after_its_time_is_not_begun():
-    timeout = over(0)
+async def test_a_job_whose_timeout_expired_before_its_start_does_not_run():
+    timeout = thread_timeout(0)
     await asyncio.sleep(0.02)
     with pytest.raises(TimeIsUp):
         timeout.run(lambda: pytest.fail("it ran"))
 
 
-async def test_it_hits_no_other_job_however_close_the_end():
-    """Jobs as long as their timeouts, one after the other in each thread; whatever is not a job must never be hit."""
+async def test_the_timeout_never_hits_another_job_in_the_same_thread():
+    """Jobs that last about as long as their timeouts run one after the other. Code between them must never be hit."""
     rounds, outcomes, strays = 300, {"done": 0, "up": 0}, []
     loop = asyncio.get_running_loop()
 
@@ -189,7 +189,7 @@ async def test_it_hits_no_other_job_however_close_the_end():
                 ended = "done"
             except TimeIsUp:
                 ended = "up"
-            spin(0.001)  # somebody else's code in the same thread
+            spin(0.001)  # code that belongs to no job, in the same thread
         except TimeIsUp:
             strays.append(seconds)
             ended = "stray"
@@ -198,7 +198,7 @@ async def test_it_hits_no_other_job_however_close_the_end():
     async def series(seed: int) -> None:
         chance = random.Random(seed)
         for _ in range(rounds):
-            timeout = over(0.002)
+            timeout = thread_timeout(0.002)
             ended = await loop.run_in_executor(pool, job, timeout, 0.002 + chance.uniform(-0.0005, 0.0005))
             timeout.close()
             outcomes[ended] += 1
@@ -210,8 +210,8 @@ async def test_it_hits_no_other_job_however_close_the_end():
     assert min(outcomes.values()) > 0
 
 
-async def test_one_that_comes_while_the_job_takes_its_leave_goes_with_it():
-    timeout, held, came = over(60), threading.Event(), []
+async def test_a_timeout_that_is_raised_while_the_job_ends_belongs_to_that_job():
+    timeout, held, came = thread_timeout(60), threading.Event(), []
 
     def work() -> None:
         try:
@@ -228,7 +228,7 @@ async def test_one_that_comes_while_the_job_takes_its_leave_goes_with_it():
     await until(lambda: timeout._thread)
     with timeout._lock:
         held.set()
-        await asyncio.sleep(0.05)  # now it waits for the lock
+        await asyncio.sleep(0.05)  # by now the thread waits for the lock
         timeout._expired = True
         _raise_in_thread(thread.ident or 0, TimeIsUp)
     thread.join()

@@ -1,4 +1,4 @@
-"""Tasks for a process of their own: what a process could do to its worker, and a few that behave."""
+"""Tasks for isolated runs: a few that behave, and many that do what a process can do to its worker."""
 
 import ctypes
 import logging
@@ -32,14 +32,14 @@ async def name_of_loop() -> str:
 
 @app.task(isolate=True, timeout=0.3)
 def spin_in_c(note: str) -> None:
-    """Never lets go of the interpreter: no thread, no signal handler runs."""
+    """Holds the interpreter's lock for ever: no other thread and no signal handler runs."""
     Path(note).write_text(str(os.getpid()))
     sum(iter(int, 1))
 
 
 @app.task(isolate=True)
-def spin_in_c_for_ever(note: str) -> None:
-    """The same, with a process of its own beside it."""
+def start_a_process_and_spin_in_c(note: str) -> None:
+    """Like `spin_in_c`, with a process that it has started beside it."""
     other = subprocess.Popen(["sleep", "600"])
     Path(note + "~").write_text(f"{os.getpid()} {os.getppid()} {other.pid}")
     Path(note + "~").rename(note)
@@ -100,13 +100,13 @@ def large(size: int) -> str:
 
 
 @app.task(isolate=True)
-def shout(size: int) -> None:
+def print_much(size: int) -> None:
     print("!" * size)
     sys.stdout.write("the last words")
 
 
 @app.task(isolate=True)
-def leave_things_behind() -> list[int]:
+def leave_processes_behind() -> list[int]:
     threading.Thread(target=time.sleep, args=(600,)).start()
     forked = os.fork()
     if forked == 0:
@@ -115,7 +115,7 @@ def leave_things_behind() -> list[int]:
 
 
 @app.task(isolate=True)
-def come_back_twice() -> str:
+def return_in_a_fork_too() -> str:
     if os.fork() == 0:
         return "the copy"
     time.sleep(0.2)
@@ -123,8 +123,8 @@ def come_back_twice() -> str:
 
 
 @app.task(isolate=True)
-def files() -> list[str]:
-    """All open ones, but the one that lists them."""
+def open_files() -> list[str]:
+    """All open files, except the one that lists them."""
     return [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_open(int(fd))]
 
 
@@ -137,15 +137,16 @@ def _is_open(fd: int) -> bool:
 
 
 @app.task(isolate=True)
-def stamp(seconds: float) -> tuple[float, float]:
+def start_and_end(seconds: float) -> tuple[float, float]:
     began = time.monotonic()
     time.sleep(seconds)
     return began, time.monotonic()
 
 
 @app.task(isolate=True)
-def heed_no_signal() -> list[int | None]:
-    """Gets every stop signal, ends two processes of its own by SIGTERM, and looks at the fork server's session."""
+def receive_stop_signals() -> list[int | None]:
+    """Sends every stop signal to itself and the fork server, ends two processes that it started by SIGTERM, and checks
+    that the fork server leads a session."""
     for number in (signal.SIGINT, signal.SIGTERM):
         os.kill(os.getppid(), number)
         os.kill(os.getpid(), number)
@@ -166,7 +167,7 @@ def kill_the_fork_server(note: str) -> None:
 
 
 @app.task(isolate=True)
-def say(text: str) -> None:
+def log_a_line(text: str) -> None:
     logging.getLogger("tasks").info("%s", text)
 
 
@@ -187,3 +188,14 @@ class Shop:
         return "sold"
 
     def method(self) -> None: ...
+
+
+# --- for the tests ---
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs. A zombie does not: in a container without an init no process reaps orphans."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,4 +1,4 @@
-"""How soon: starts, settlements, wake-ups; and what an idle worker costs. Times have slack for a busy machine."""
+"""How soon jobs start, settle and wake a worker, and how many commands an idle worker sends."""
 
 import asyncio
 import statistics
@@ -11,24 +11,24 @@ from penstock import Penstock, Worker, WorkerSettings
 from tests.conftest import MakeApp, commands, until
 from tests.servers import Server
 from tests.speed import Deadline, scaled
-from tests.worker.work import at_work
+from tests.worker.in_process import running_worker
 
 
 async def completed(app: Penstock, n: int) -> None:
-    """Wait until `n` jobs are."""
+    """Wait until `n` jobs have completed."""
     deadline = Deadline(30)
     while (counts := await app.queue("q").count.aio()).completed < n:
         assert not deadline.passed(), counts
         await asyncio.sleep(0.005)
 
 
-async def idle(raw: Any, app: Penstock, workers: int = 1) -> None:
+async def registered_idle(raw: Any, app: Penstock, workers: int = 1) -> None:
     key = f"{app.queue('q').bindings.keys.base}sleepers"
     await until(lambda: raw.zcard(key) == workers)
 
 
 async def round_trip(app: Penstock) -> float:
-    """Seconds, at the median: what the machine makes of the least that can be asked."""
+    """The median time in seconds of the simplest call: a measure of the machine."""
     took = []
     for _ in range(20):
         began = time.monotonic()
@@ -37,8 +37,8 @@ async def round_trip(app: Penstock) -> float:
     return statistics.median(took)
 
 
-async def test_an_urgent_job_does_not_wait_behind_a_hoard(app: Penstock):
-    """Mean duration 50 ms, prefetch 20 ms: it starts after the job that runs, not after those that wait."""
+async def test_an_urgent_job_does_not_wait_behind_prefetched_jobs(app: Penstock):
+    """With a mean duration of 50 ms and 20 ms of prefetch it starts after the job that runs, before those that wait."""
     begun: list[float] = []
     begun_before: list[int] = []
 
@@ -52,20 +52,20 @@ async def test_an_urgent_job_does_not_wait_behind_a_hoard(app: Penstock):
         begun_before.append(len(begun))
 
     await app.enqueue_many.aio(slow.call() for _ in range(60))
-    overtook = []
-    async with at_work(app, concurrency=1, stop_timeout=0.1):
+    started_first = []
+    async with running_worker(app, concurrency=1, stop_timeout=0.1):
         await completed(app, 5)
         for n in range(1, 6):
             await urgent.using(priority=0).enqueue.aio()
-            asked = len(begun)
+            begun_at_enqueue = len(begun)
             await until(lambda n=n: len(begun_before) == n)  # type: ignore[misc]
-            overtook.append(begun_before[-1] - asked)
+            started_first.append(begun_before[-1] - begun_at_enqueue)
             await asyncio.sleep(0.013 * n)
-    assert statistics.median(overtook) <= 0
-    assert max(overtook) <= 1  # a turn was on its way
+    assert statistics.median(started_first) <= 0
+    assert max(started_first) <= 1  # one job may start first if its turn was sent before the urgent job arrived
 
 
-async def test_short_jobs_are_claimed_ahead_so_that_turns_stay_large(app: Penstock, raw: Any):
+async def test_short_jobs_are_prefetched_so_that_turns_stay_large(app: Penstock, raw: Any):
     @app.task(queue="q")
     async def quick() -> None: ...
 
@@ -75,7 +75,7 @@ async def test_short_jobs_are_claimed_ahead_so_that_turns_stay_large(app: Pensto
     assert commands(raw) - before < 3000 / 20
 
 
-async def test_what_waits_behind_a_blocked_runner_is_handed_back(app: Penstock):
+async def test_prefetched_jobs_behind_a_blocked_runner_are_handed_back(app: Penstock):
     release = asyncio.Event()
 
     @app.task(queue="q")
@@ -87,7 +87,7 @@ async def test_what_waits_behind_a_blocked_runner_is_handed_back(app: Penstock):
 
     queue = app.queue("q")
     await app.enqueue_many.aio([*(quick.call() for _ in range(300)), long.call(), *(quick.call() for _ in range(50))])
-    async with at_work(app, concurrency=1):
+    async with running_worker(app, concurrency=1):
         await completed(app, 300)
         began = time.monotonic()
         while (counts := await queue.count.aio()).ready < 50:
@@ -101,7 +101,7 @@ async def test_what_waits_behind_a_blocked_runner_is_handed_back(app: Penstock):
         await completed(app, 350)
 
 
-async def test_a_result_is_there_while_other_jobs_still_run(app: Penstock):
+async def test_a_result_is_available_while_other_jobs_still_run(app: Penstock):
     release = asyncio.Event()
 
     @app.task(queue="q")
@@ -112,7 +112,7 @@ async def test_a_result_is_there_while_other_jobs_still_run(app: Penstock):
     async def quick() -> float:
         return time.monotonic()
 
-    async with at_work(app, concurrency=4):
+    async with running_worker(app, concurrency=4):
         await app.enqueue_many.aio(long.call() for _ in range(3))
         waits = []
         for _ in range(10):
@@ -128,10 +128,10 @@ async def test_a_job_starts_at_once_on_an_idle_worker(app: Penstock, raw: Any):
     async def when() -> float:
         return time.monotonic()
 
-    async with at_work(app):
+    async with running_worker(app):
         waits = []
         for _ in range(10):
-            await idle(raw, app)
+            await registered_idle(raw, app)
             asked = time.monotonic()
             job = await when.enqueue.aio()
             waits.append(await job.result.aio(scaled(20)) - asked)
@@ -145,8 +145,8 @@ async def test_a_delayed_job_starts_when_it_is_due_on_an_idle_worker(app: Pensto
     async def when(due: float) -> None:
         late.append(time.monotonic() - due)
 
-    async with at_work(app):
-        await idle(raw, app)
+    async with running_worker(app):
+        await registered_idle(raw, app)
         for delay in (0.5, 0.3, 0.4, 0.2, 0.25):
             await when.using(delay=delay).enqueue.aio(time.monotonic() + delay)
         await until(lambda: len(late) == 5)
@@ -154,27 +154,27 @@ async def test_a_delayed_job_starts_when_it_is_due_on_an_idle_worker(app: Pensto
         assert statistics.median(late) < 0.05 + 10 * await round_trip(app)
 
 
-async def test_of_two_idle_workers_one_is_woken(app: Penstock, raw: Any):
+async def test_only_one_of_two_idle_workers_is_woken(app: Penstock, raw: Any):
     @app.task(queue="q")
     async def nothing() -> None: ...
 
-    async with at_work(app) as one, at_work(app) as other:
+    async with running_worker(app) as one, running_worker(app) as other:
         both = 0
         for _ in range(7):
-            await idle(raw, app, 2)
+            await registered_idle(raw, app, 2)
             before = [worker._feeds[0].turns for worker in (one, other)]
             job = await nothing.enqueue.aio()
             await job.result.aio(scaled(20))
             after = [worker._feeds[0].turns for worker in (one, other)]
             both += all(a > b for a, b in zip(after, before, strict=True))
-            await asyncio.sleep(0.1)  # the witness, who looks after 50 ms, has looked
-        assert both <= 3  # where one needs 50 ms to begin, the other looks rightly
+            await asyncio.sleep(0.1)  # after 50 ms the second worker checks whether the first one has acted
+        assert both <= 3  # if the first worker needs more than 50 ms to act, the second one takes a turn too
 
 
 async def test_an_idle_process_sends_at_most_two_commands_in_ten_seconds(
     make_app: MakeApp, start: Callable[..., Server]
 ):
-    """The slow one: 20 s, for workers of one queue and of four, a waiting claim and a waiting result at once."""
+    """Takes 20 s: workers of one queue and of four queues, a waiting claim and a waiting result, all at once."""
     servers = [start() for _ in range(4)]
     apps = [Penstock(server.address) for server in servers]
     for app, queues in zip(apps, (["q"], ["a", "b", "c", "d"], ["q"], ["q"]), strict=True):
@@ -183,7 +183,7 @@ async def test_an_idle_process_sends_at_most_two_commands_in_ten_seconds(
             @app.task(queue=queue, name=queue)
             def nothing() -> None: ...
 
-    async with at_work(apps[0]), at_work(apps[1]):
+    async with running_worker(apps[0]), running_worker(apps[1]):
         claim = asyncio.create_task(apps[2].queue("q").claim.aio(wait=None))
         job = await apps[3].queue("q").put.aio(1)
         result = asyncio.create_task(job.result.aio())
@@ -199,7 +199,7 @@ async def test_an_idle_process_sends_at_most_two_commands_in_ten_seconds(
     assert max(sent) <= 4, sent
 
 
-async def test_a_busy_thread_delays_no_settlement_for_long(app: Penstock):
+async def test_a_busy_thread_does_not_delay_settlements_for_long(app: Penstock):
     release = threading.Event()
 
     @app.task(queue="q")
@@ -212,7 +212,7 @@ async def test_a_busy_thread_delays_no_settlement_for_long(app: Penstock):
     async def quick() -> float:
         return time.monotonic()
 
-    async with at_work(app, concurrency=4):
+    async with running_worker(app, concurrency=4):
         await busy.enqueue.aio()
         job = await quick.enqueue.aio()
         finished = await job.result.aio(scaled(20))

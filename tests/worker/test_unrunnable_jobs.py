@@ -1,4 +1,4 @@
-"""Jobs a worker cannot run: damaged in the server, of tasks it does not know, or that fit no more."""
+"""Jobs that a worker cannot run: damaged in the server, of an unknown task, or with arguments that do not match."""
 
 import contextlib
 import json
@@ -10,7 +10,7 @@ import pytest
 from penstock import FormatTooNew, JobFailed, Penstock, PenstockError, Status, Task
 from penstock.jobs.record import HEADER_SIZE
 from tests.conftest import MakeApp, Time
-from tests.worker.work import burst
+from tests.worker.in_process import run_burst
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ Damage = Callable[[str, Callable[[bytes], bytes]], None]
 
 @pytest.fixture
 def damage(app: Penstock, raw: Any) -> Damage:
-    """Changes a job's record by hand."""
+    """Overwrites a job's record in the server."""
 
     def change(key: str, how: Callable[[bytes], bytes]) -> None:
         jobs = f"{app.queue('q').bindings.keys.base}jobs"
@@ -37,7 +37,7 @@ def damage(app: Penstock, raw: Any) -> Damage:
 
 
 @pytest.mark.parametrize(
-    ("payload", "said"),
+    ("payload", "reason"),
     [
         (b"", "the payload is damaged"),
         (b"\x00\xff\xfe garbage", "the payload is damaged"),
@@ -53,15 +53,15 @@ def damage(app: Penstock, raw: Any) -> Damage:
     ],
     ids=range(11),
 )
-async def test_a_payload_changed_by_hand_is_a_dead_letter_with_a_reason(
-    app: Penstock, add: Task[Any, int], damage: Damage, payload: bytes, said: str
+async def test_a_payload_that_cannot_be_decoded_is_a_dead_letter_with_a_reason(
+    app: Penstock, add: Task[Any, int], damage: Damage, payload: bytes, reason: str
 ):
     bad, good = await add.enqueue.aio(1), await add.enqueue.aio(2)
     damage(bad.key, lambda body: body[:HEADER_SIZE] + payload)
-    await burst(app)
+    await run_burst(app)
     (letter,) = await app.queue("q").dead.list.aio()
     assert letter.id == bad.id
-    assert said in letter.reason
+    assert reason in letter.reason
     assert await good.result.aio(0) == 3
     with pytest.raises(JobFailed, match="failed: "):
         await bad.result.aio(0)
@@ -85,14 +85,14 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 async def test_a_damaged_record_stops_no_other_job(app: Penstock, add: Task[Any, int], damage: Damage, how: str):
     jobs = await app.enqueue_many.aio(add.call(n) for n in range(5))
     damage(jobs[1].key, DAMAGE[how])
-    await burst(app, concurrency=1)
+    await run_burst(app, concurrency=1)
     assert [await jobs[n].result.aio(0) for n in (0, 2, 3, 4)] == [1, 3, 4, 5]
 
 
 @pytest.mark.damages
 @pytest.mark.parametrize("ending", ["complete", "retry", "fail", "release"])
 @pytest.mark.parametrize("how", ["empty", "short", "noise"])
-async def test_a_record_damaged_while_it_runs_is_settled_or_told(
+async def test_a_record_damaged_while_its_job_runs_is_settled_or_reported(
     app: Penstock, add: Task[Any, int], damage: Damage, how: str, ending: str
 ):
     bad, good = await add.enqueue.aio(1), await add.enqueue.aio(2)
@@ -100,26 +100,26 @@ async def test_a_record_damaged_while_it_runs_is_settled_or_told(
     damage(bad.key, DAMAGE[how])
     with contextlib.suppress(PenstockError):
         await getattr(item, ending).aio(*(["no"] if ending == "fail" else []))
-    await burst(app)
+    await run_burst(app)
     assert await good.result.aio(0) == 3
 
 
 @pytest.mark.damages
-async def test_a_record_that_was_deleted_by_hand_stops_nothing(app: Penstock, add: Task[Any, int], raw: Any):
+async def test_a_record_deleted_by_hand_stops_no_other_job(app: Penstock, add: Task[Any, int], raw: Any):
     jobs = await app.enqueue_many.aio(add.call(n) for n in range(3))
     delayed = await add.using(delay=0.05).enqueue.aio(1)
     base = app.queue("q").bindings.keys.base
     (running,) = await app.queue("q").claim.aio(lease=0.1)
     for job in (running.id.partition(":")[2], jobs[1].key, delayed.key):
         raw.hdel(f"{base}jobs", job)
-    await burst(app)
+    await run_burst(app)
     assert await jobs[2].result.aio(0) == 3
 
 
-# --- unknown ---
+# --- unknown tasks ---
 
 
-async def test_an_unknown_task_is_handed_back_and_the_others_go_on(
+async def test_a_job_of_an_unknown_task_is_handed_back_and_the_others_run(
     make_app: MakeApp, clock: Time, app: Penstock, add: Task[Any, int], caplog: pytest.LogCaptureFixture
 ):
     newer = make_app(prefix=app.settings.prefix)
@@ -132,7 +132,7 @@ async def test_an_unknown_task_is_handed_back_and_the_others_go_on(
     unknown = await multiply.enqueue.aio(6, 7)
     known = await add.enqueue.aio(1)
     for n in range(4):
-        await burst(app)
+        await run_burst(app)
         info = await unknown.info.aio()
         assert (info.status, info.attempts, info.deliveries) == (Status.DELAYED, 0, n + 1)
         assert info.reason == "no task 'multiply' in this worker"
@@ -141,11 +141,11 @@ async def test_an_unknown_task_is_handed_back_and_the_others_go_on(
     assert await known.result.aio(0) == 2
     assert "handed back: no task 'multiply' in this worker" in caplog.text
     newer.clock.now_ms = app.clock.now_ms
-    await burst(newer)
+    await run_burst(newer)
     assert await unknown.result.aio(0) == 42
 
 
-async def test_a_task_nobody_knew_for_an_hour_is_a_dead_letter(
+async def test_a_job_whose_task_no_worker_knew_for_an_hour_is_a_dead_letter(
     make_app: MakeApp, clock: Time, app: Penstock, add: Task[Any, int]
 ):
     newer = make_app(prefix=app.settings.prefix)
@@ -155,12 +155,12 @@ async def test_a_task_nobody_knew_for_an_hour_is_a_dead_letter(
 
     job = await lost.enqueue.aio()
     began, hand_backs = clock.now, 0
-    await burst(app)
+    await run_burst(app)
     while await job.status.aio() is Status.DELAYED:
         hand_backs += 1
         assert hand_backs < 100
         clock.advance(61)
-        await burst(app)
+        await run_burst(app)
     assert 3600 <= clock.now - began < 3900
     (letter,) = await app.queue("q").dead.list.aio()
     assert letter.reason == "no task 'lost' in this worker"
@@ -168,7 +168,7 @@ async def test_a_task_nobody_knew_for_an_hour_is_a_dead_letter(
 
 async def test_a_bare_value_in_a_workers_queue_is_handed_back(app: Penstock, add: Task[Any, int]):
     value, known = await app.queue("q").put.aio({"a": 1}), await add.enqueue.aio(1)
-    await burst(app)
+    await run_burst(app)
     info = await value.info.aio()
     assert (info.status, info.reason) == (Status.DELAYED, "a bare value, not a call of a task")
     assert await known.result.aio(0) == 2
@@ -179,5 +179,5 @@ async def test_a_newer_format_ends_the_worker_with_one_error(app: Penstock, add:
     await add.enqueue.aio(1)
     raw.hset(meta, "format", 2)
     with pytest.raises(FormatTooNew, match="2"):
-        await burst(app)
+        await run_burst(app)
     raw.hset(meta, "format", 1)

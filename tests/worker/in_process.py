@@ -1,4 +1,4 @@
-"""A worker in this process, on this loop."""
+"""A worker in the test's own process, on its event loop."""
 
 import asyncio
 import contextlib
@@ -10,8 +10,8 @@ from tests.speed import scaled
 
 
 @contextlib.asynccontextmanager
-async def at_work(app: Penstock, **settings: Any) -> AsyncIterator[Worker]:
-    """A worker runs the app's jobs meanwhile, and is stopped gracefully; its error is raised."""
+async def running_worker(app: Penstock, **settings: Any) -> AsyncIterator[Worker]:
+    """A worker that runs the app's jobs during the block. It is stopped gracefully at the end; its error is raised."""
     worker = Worker(app, WorkerSettings(**settings))
     run = asyncio.create_task(worker.run())
     try:
@@ -21,8 +21,8 @@ async def at_work(app: Penstock, **settings: Any) -> AsyncIterator[Worker]:
         await asyncio.wait_for(run, scaled(30))
 
 
-async def burst(app: Penstock, *, wait: float = 60, **settings: Any) -> Worker:
-    """Work until nothing is ready any more; TimeoutError when that does not come about."""
+async def run_burst(app: Penstock, *, wait: float = 60, **settings: Any) -> Worker:
+    """Run a worker until no job is ready any more. Raises TimeoutError if that takes longer than `wait` seconds."""
     worker = Worker(app, WorkerSettings(burst=True, **settings))
     await asyncio.wait_for(worker.run(), scaled(wait))
     return worker

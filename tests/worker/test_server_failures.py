@@ -1,4 +1,4 @@
-"""The server restarts, forgets its scripts, drops connections, is frozen: nothing is lost, the worker goes on."""
+"""The server restarts, loses its scripts, drops connections, or is frozen: no job is lost, and the worker continues."""
 
 import asyncio
 import logging
@@ -12,16 +12,16 @@ from penstock import Penstock, ServerUnavailable, Settings
 from tests.conftest import until
 from tests.servers import Server
 from tests.speed import scaled
-from tests.worker.work import at_work, burst
+from tests.worker.in_process import run_burst, running_worker
 
-LOGGED = ("--appendonly", "yes")
+PERSISTENT = ("--appendonly", "yes")
 
 
-async def test_a_server_that_restarts_under_a_worker_loses_nothing(
+async def test_a_server_restart_under_a_worker_loses_no_job(
     start: Callable[..., Server], caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO)
-    server = start(*LOGGED)
+    server = start(*PERSISTENT)
     app = Penstock(server.address)
     runs: Counter[int] = Counter()
 
@@ -32,24 +32,24 @@ async def test_a_server_that_restarts_under_a_worker_loses_nothing(
         return n
 
     jobs = await app.enqueue_many.aio(note.call(n) for n in range(600))
-    async with at_work(app, concurrency=10):
+    async with running_worker(app, concurrency=10):
         for at in (100, 300):
             await until(lambda at=at: len(runs) >= at)  # type: ignore[misc]
             await anyio.to_thread.run_sync(server.restart, 0.1)
         assert [await job.result.aio(scaled(30)) for job in jobs] == list(range(600))
         job = await note.enqueue.aio(1000)
         assert await job.result.aio(scaled(20)) == 1000
-    # What was in hand when the server went is at most run again, never counted again.
+    # Jobs that were claimed when the server stopped may run again, but are counted once.
     assert runs.total() <= 601 + 2 * 40
     counts = await app.queue("q").count.aio()
     assert (counts.completed, counts.waiting, counts.running, counts.dead) == (601, 0, 0, 0)
     await app.aclose()
 
 
-async def test_a_worker_waits_for_a_server_that_is_gone_for_long(
+async def test_a_worker_waits_for_a_server_that_is_away_for_long(
     start: Callable[..., Server], caplog: pytest.LogCaptureFixture
 ):
-    server = start(*LOGGED)
+    server = start(*PERSISTENT)
     app = Penstock(server.address, settings=Settings(give_up_after=0.1))
     started, release = asyncio.Event(), asyncio.Event()
 
@@ -60,7 +60,7 @@ async def test_a_worker_waits_for_a_server_that_is_gone_for_long(
         return 7
 
     caplog.set_level(logging.INFO)
-    async with at_work(app):
+    async with running_worker(app):
         job = await task.enqueue.aio()
         await until(started.is_set)
         server.kill()
@@ -73,7 +73,7 @@ async def test_a_worker_waits_for_a_server_that_is_gone_for_long(
     await app.aclose()
 
 
-async def test_a_worker_that_finds_no_server_says_so(start: Callable[..., Server]):
+async def test_a_worker_that_finds_no_server_raises(start: Callable[..., Server]):
     server = start()
     app = Penstock(server.address, settings=Settings(give_up_after=0.1))
     server.kill()
@@ -82,12 +82,12 @@ async def test_a_worker_that_finds_no_server_says_so(start: Callable[..., Server
     async def task() -> None: ...
 
     with pytest.raises(ServerUnavailable, match="nobody answers at unix:"):
-        await burst(app)
+        await run_burst(app)
     server.start()
     await app.aclose()
 
 
-async def test_forgotten_scripts_and_lost_connections_under_load_lose_nothing(start: Callable[..., Server]):
+async def test_flushed_scripts_and_killed_connections_under_load_lose_no_job(start: Callable[..., Server]):
     server = start()
     app = Penstock(server.address)
     runs: Counter[int] = Counter()
@@ -102,28 +102,28 @@ async def test_forgotten_scripts_and_lost_connections_under_load_lose_nothing(st
         runs[n] += 1
         return n
 
-    async def storm() -> None:
+    async def fail_again_and_again() -> None:
         while True:
             server.client.script_flush()
             server.client.client_kill_filter(_type="normal", skipme=True)
             await asyncio.sleep(0.02)
 
-    async with at_work(app, concurrency=10):
-        wind = asyncio.create_task(storm())
+    async with running_worker(app, concurrency=10):
+        failures = asyncio.create_task(fail_again_and_again())
         jobs = []
-        for lot in range(10):
-            task = note_in_a_thread if lot % 2 else note
-            jobs += await app.enqueue_many.aio(task.call(n) for n in range(lot * 200, lot * 200 + 200))
+        for batch in range(10):
+            task = note_in_a_thread if batch % 2 else note
+            jobs += await app.enqueue_many.aio(task.call(n) for n in range(batch * 200, batch * 200 + 200))
         assert [await job.result.aio(scaled(60)) for job in jobs] == list(range(2000))
-        wind.cancel()
-        await asyncio.wait([wind])
+        failures.cancel()
+        await asyncio.wait([failures])
     assert runs == Counter(range(2000))
     counts = await app.queue("q").count.aio()
     assert (counts.completed, counts.waiting, counts.running, counts.lost) == (2000, 0, 0, 0)
     await app.aclose()
 
 
-async def test_a_frozen_server_is_waited_for(start: Callable[..., Server]):
+async def test_a_worker_waits_for_a_frozen_server(start: Callable[..., Server]):
     server = start()
     app = Penstock(server.address, settings=Settings(lease=0.5, reply_timeout=0.3))
     runs: Counter[int] = Counter()
@@ -134,7 +134,7 @@ async def test_a_frozen_server_is_waited_for(start: Callable[..., Server]):
         await asyncio.sleep(0.01)
         return n
 
-    async with at_work(app, concurrency=5):
+    async with running_worker(app, concurrency=5):
         jobs = await app.enqueue_many.aio(note.call(n) for n in range(200))
         await until(lambda: len(runs) >= 50)
         with server.frozen():
@@ -156,7 +156,7 @@ async def test_a_full_server_lets_running_work_finish(start: Callable[..., Serve
         return n
 
     jobs = await app.enqueue_many.aio(task.call(n) for n in range(50))
-    async with at_work(app, concurrency=5) as worker:
+    async with running_worker(app, concurrency=5) as worker:
         await until(lambda: len(worker._inflight.running) == 5)
         server.client.config_set("maxmemory", 1)
         release.set()
