@@ -15,7 +15,7 @@ import valkey
 from penstock import Penstock, Settings
 from penstock.testing import MovableClock
 from tests.jobs.stand import Stand
-from tests.leaks import faults
+from tests.leaks import leaks_of_test
 from tests.servers import Cluster, Server
 from tests.speed import Deadline
 
@@ -133,13 +133,13 @@ class Apps:
 
 @pytest.fixture
 def apps(house: Any, place: str, nodes: list[Any], request: pytest.FixtureRequest) -> Iterator[Apps]:
-    """Fails the test for what its apps left in the server. For a test without a loop, which closes them itself."""
-    faults(nodes, (), damaged=True)  # deletes what tests without an app left behind
+    """Makes apps, and fails the test for what they left in the server. A blocking test closes them itself."""
+    leaks_of_test(nodes, (), damaged=True)  # deletes what tests without an app left behind
     made = Apps(house, place)
     yield made
     made.close()
     damaged = request.node.get_closest_marker("damages") is not None
-    assert not faults(nodes, {app.settings.prefix for app in made.made}, damaged=damaged)
+    assert leaks_of_test(nodes, {app.settings.prefix for app in made.made}, damaged=damaged) == []
 
 
 MakeApp = Callable[..., Penstock]

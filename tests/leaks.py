@@ -1,38 +1,42 @@
-"""What the apps of a test left in a server that only tests use: nothing but what `console/audit.py` finds in order."""
+"""The leaks of a test's apps, in a server that only tests use. `penstock.ops.audit` decides what is in order."""
 
 from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
-from penstock.ops.audit.books import Entry, books, entries, lost_members
+from penstock.ops.audit.instances import audits, missing_from_index
+from penstock.ops.audit.stored_keys import StoredKey, read_keys
 
-# Of locks, semaphores, mailboxes and chats: empty, and so not there, when nobody holds or waits.
-_EMPTY = {"holders", "line", "looks", "offers", "waiting", "wanting"}
+# Keys of locks, semaphores, mailboxes and chats that do not exist while nothing is held or waited for.
+_EMPTY_AT_REST = {"holders", "line", "looks", "offers", "waiting", "wanting"}
 
 
-def faults(nodes: Iterable[Any], prefixes: Iterable[str], *, damaged: bool) -> list[str]:
-    """One sentence for each thing that should not be there. `nodes`: a client for each primary. Deletes what it saw.
-    `damaged`: the test spoilt what is stored, so the books cannot balance; only the keys are looked at.
+def leaks_of_test(nodes: Iterable[Any], prefixes: Iterable[str], *, damaged: bool) -> list[str]:
+    """A sentence for each leak. Deletes every key of the servers.
+
+    nodes     a client for each primary
+    prefixes  the prefixes of the test's apps
+    damaged   True: the test spoilt stored data, so the counters cannot be right, and only the keys are checked
     """
-    found: list[Entry] = []
+    keys: list[StoredKey] = []
     for client in nodes:
-        found += entries(client)
+        keys += read_keys(client)
         pipe = client.pipeline(transaction=False)
         for key in client.scan_iter(count=1000):
             pipe.delete(key)
         pipe.execute()
-    known = {"", *prefixes}  # what is beside a lock has no prefix
-    ours, told = [], []
-    for entry in found:
-        if entry.home and entry.home[0] in known:
-            ours.append(entry)
+    known = {"", *prefixes}  # the keys beside a lock have no prefix
+    ours, found = [], []
+    for key in keys:
+        if key.instance and key.instance.prefix in known:
+            ours.append(key)
         else:
-            told.append(f"{entry.key}: a key of no app of this test")
-    told += chain.from_iterable(entry.faults() for entry in ours)
-    told += [f"{entry.key}: the test left its own key" for entry in ours if entry.suffix.startswith("user:")]
-    if not damaged:
-        told += [f"{entry.key}: somebody is left in it" for entry in ours if entry.suffix in _EMPTY]
-        told += lost_members(ours)
-    for book in () if damaged else books(ours).values():
-        told += [*book.faults(), *book.waits()]
-    return told
+            found.append(f"{key.name}: a key of no app of this test")
+    found += chain.from_iterable(key.problems() for key in ours)
+    found += [f"{key.name}: the test left its own key" for key in ours if key.rest.startswith("user:")]
+    if damaged:
+        return found
+    found += [f"{key.name}: still in use" for key in ours if key.rest in _EMPTY_AT_REST]
+    for audit in audits(ours).values():
+        found += [*audit.problems(), *audit.leftovers()]
+    return [*found, *missing_from_index(ours)]

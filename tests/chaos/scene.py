@@ -14,7 +14,8 @@ from typing import Any
 from penstock import Call, Counts
 from penstock.core.keys import pattern
 from penstock.jobs.job import Failure
-from penstock.ops.audit.books import books, entries
+from penstock.ops.audit.instances import audits
+from penstock.ops.audit.stored_keys import read_keys
 from penstock.testing.checker import check
 from penstock.testing.history import Enqueued, Event, Found, History, Hit, Outage, read
 from tests.chaos.hatchery import Hatchery, runs
@@ -142,10 +143,10 @@ class Scene:
         self.stop_workers()
         self.look(dict.fromkeys(event.job for event in self.events() if isinstance(event, Enqueued)))
         faults = check(self.events(), takeover=takeover, drained=True)
-        # Not who waits: those that were killed in their sleep are still written down.
-        found = list(entries(self.server.client, pattern("storm")))
-        faults += [fault for entry in found for fault in entry.faults()]
-        faults += [fault for book in books(found).values() for fault in book.faults()]
+        # Leftovers are allowed: a worker that was killed while it waited is still registered.
+        keys = list(read_keys(self.server.client, pattern("storm")))
+        faults += [problem for key in keys for problem in key.problems()]
+        faults += [problem for audit in audits(keys).values() for problem in audit.problems()]
         return faults
 
 

@@ -1,4 +1,4 @@
-"""What the doctor finds on servers that are well, and on servers that are not."""
+"""The doctor finds nothing wrong with healthy servers, and names each problem of the others."""
 
 import json
 
@@ -15,7 +15,7 @@ from tests.servers import Cluster, Server, eventually, free_port
 
 @pytest.fixture
 def examine():
-    """Starts a server with these options and asks the doctor about a topic: (level, found, advice) of each finding."""
+    """Starts a server with these options and asks the doctor about a topic: (level, message, advice) of each result."""
 
     def ask(topic, *options, before=None, prefix="penstock", port=0):
         with Server(*options, port=port) as server:
@@ -23,54 +23,54 @@ def examine():
                 before(server.client)
             address = f"valkey://127.0.0.1:{port}" if port else server.address
             with Penstock(address, prefix=prefix) as app:
-                return [(one.level, one.found, one.advice) for one in Inspector(app).doctor(topic)]
+                return [(one.level, one.message, one.advice) for one in Inspector(app).doctor(topic)]
 
     return ask
 
 
 def _replica(master):
-    # At once: usually a primary waits five seconds for more replicas to come.
+    # A primary usually waits five seconds for more replicas before it syncs the first.
     master.client.config_set("repl-diskless-sync-delay", "0")
     return Server("--replicaof", "127.0.0.1", str(master.port), port=free_port())
 
 
-def only(findings, level):
-    found = [one for one in findings if one[0] == level]
-    assert found, findings
-    assert all(advice for _, _, advice in found), "what to do is told"
+def only(results, level):
+    found = [one for one in results if one[0] == level]
+    assert found, results
+    assert all(advice for _, _, advice in found), "advice is given"
     return " | ".join(text for _, text, _ in found)
 
 
-def test_a_good_server_fails_in_nothing(examine):
-    findings = examine(None, "--appendonly", "yes", "--appendfsync", "always")
-    assert [text for level, text, _ in findings if level == "fail"] == []
+def test_a_good_server_fails_no_check(examine):
+    results = examine(None, "--appendonly", "yes", "--appendfsync", "always")
+    assert [text for level, text, _ in results if level == "fail"] == []
 
 
 @pytest.mark.parametrize("place", ["valkey", "cluster", "redis"])
 @pytest.mark.parametrize("face", ["blocking", "aio"])
 async def test_every_topic_answers_on_both_faces_and_on_each_kind_of_server(do, app, place, face):
     await do(app.queue("mail").put, 1)
-    findings = await do(Inspector(app).doctor)
-    topics = {finding.topic for finding in findings}
+    results = await do(Inspector(app).doctor)
+    topics = {result.topic for result in results}
     assert topics == set(TOPICS) - (set() if place == "cluster" else {"cluster"})
-    assert {finding.topic for finding in findings if finding.level == "fail"} == {"persistence"}, "nothing is on disk"
-    assert bool(findings[0].server) == (place == "cluster")
+    assert {result.topic for result in results if result.level == "fail"} == {"persistence"}, "nothing is on disk"
+    assert bool(results[0].server) == (place == "cluster")
 
 
-def test_locks_are_tried_only_if_asked_for(server, monkeypatch, capsys):
+def test_locks_are_proved_only_on_request(server, monkeypatch, capsys):
     from penstock.ops.proof import Proof
 
     assert main(["doctor", "locks", "--json", "--url", server.address]) == Exit.OK
-    (finding,) = json.loads(capsys.readouterr().out)["findings"]
-    assert (finding["topic"], finding["level"]) == ("locks", "ok")
-    assert "one owner each and fences that rise" in finding["found"]
+    (result,) = json.loads(capsys.readouterr().out)["results"]
+    assert (result["topic"], result["level"]) == ("locks", "ok")
+    assert "one owner each and fences that rise" in result["message"]
     broken = Proof(5, 5, 0, ["lock 'x': two held it"])
     monkeypatch.setattr("penstock.ops.doctor.prove", lambda app, seconds: broken)
     assert main(["doctor", "locks", "--url", server.address]) == Exit.FAILED
     assert "two held it" in capsys.readouterr().out
 
 
-def test_a_topic_that_is_none_is_told(examine):
+def test_an_unknown_topic_is_refused_with_the_known_ones(examine):
     with pytest.raises(ConfigurationError, match="server, memory, persistence"):
         examine("weather")
 
@@ -85,17 +85,17 @@ def test_a_server_that_evicts_fails(examine):
     assert "no maxmemory" in only(harmless, "warn")
 
 
-def test_keys_that_were_evicted_are_told(examine):
+def test_evicted_keys_fail(examine):
     def overfill(client):
         for n in range(3000):
             client.set(f"k{n}", "x" * 4096)
 
-    findings = examine("memory", "--maxmemory", "6mb", "--maxmemory-policy", "allkeys-random", before=overfill)
-    assert "keys were evicted" in only(findings, "fail")
+    results = examine("memory", "--maxmemory", "6mb", "--maxmemory-policy", "allkeys-random", before=overfill)
+    assert "keys were evicted" in only(results, "fail")
 
 
 @pytest.mark.parametrize(("share", "level"), [(0.5, "ok"), (0.9, "warn"), (0.99, "fail")])
-def test_a_server_that_fills_up_is_told(examine, share, level):
+def test_a_server_that_fills_up_warns_and_then_fails(examine, share, level):
     def limit(client):
         client.set("ballast", "x" * 30_000_000)
         client.config_set("maxmemory", int(client.info("memory")["used_memory"] / share))
@@ -107,7 +107,7 @@ def test_a_server_that_fills_up_is_told(examine, share, level):
 
 
 @pytest.mark.parametrize(
-    ("options", "level", "told"),
+    ("options", "level", "message"),
     [
         ((), "fail", "a restart of the server loses every job"),
         (("--save", "60 1"), "warn", "snapshots only"),
@@ -116,12 +116,12 @@ def test_a_server_that_fills_up_is_told(examine, share, level):
         (("--appendonly", "yes", "--appendfsync", "always"), "ok", "nothing is lost"),
     ],
 )
-def test_what_a_crash_would_take_is_told(examine, options, level, told):
-    findings = examine("persistence", *options)
-    assert (level, True) in [(one[0], told in one[1]) for one in findings]
+def test_what_a_crash_would_lose_is_reported(examine, options, level, message):
+    results = examine("persistence", *options)
+    assert (level, True) in [(one[0], message in one[1]) for one in results]
 
 
-def test_under_always_durable_jobs_are(examine):
+def test_under_always_durable_jobs_wait_for_the_disk(examine):
     (text,) = [one[1] for one in examine("persistence", "--appendonly", "yes", "--appendfsync", "always")[1:]]
     assert "durable=True waits for the disk" in text or "no disk is so fast" in text
 
@@ -129,26 +129,26 @@ def test_under_always_durable_jobs_are(examine):
 def test_under_everysec_the_probe_sees_whether_a_confirmation_waits_for_an_fsync(examine):
     """Two writes in a row cannot both be on disk within a second of an fsync a second."""
     (text,) = [one[1] for one in examine("persistence", "--appendonly", "yes", "--appendfsync", "everysec")[1:]]
-    assert text.startswith("durable=True is refused: 2 writes in a row were called safe after")
+    assert text.startswith("durable=True is refused: 2 writes in a row were reported safe after")
 
 
 @pytest.mark.parametrize(
-    ("confirmed", "told"),
+    ("confirmed", "message"),
     [
         ([0.1, 0.1, 0.1], "with one fsync a second at most"),
         ([0.3, 1.0, 1.0], "so it does wait for an fsync"),
         ([float("inf")] * 3, "WAITAOF did not answer"),
     ],
 )
-def test_the_probe_tells_an_answer_from_a_promise(server, monkeypatch, confirmed, told):
+def test_a_confirmation_without_an_fsync_is_recognised(server, monkeypatch, confirmed, message):
     def measured(node, key):
         return confirmed
         yield
 
-    monkeypatch.setattr(probe, "confirmations", measured)
-    monkeypatch.setattr("penstock.ops.doctor._syncs", lambda facts: True)
+    monkeypatch.setattr(probe, "time_confirmations", measured)
+    monkeypatch.setattr("penstock.ops.checks.measurements._syncs_to_disk", lambda facts: True)
     with Penstock(server.address) as other:
-        assert told in Inspector(other).doctor("persistence")[-1].found
+        assert message in Inspector(other).doctor("persistence")[-1].message
 
 
 def test_an_fsync_that_costs_nothing_is_doubted(server, monkeypatch):
@@ -156,16 +156,16 @@ def test_an_fsync_that_costs_nothing_is_doubted(server, monkeypatch):
         return [0.0001] * 20
         yield
 
-    def at_once(node, key):
+    def immediate(node, key):
         return [0.0001] * 3
         yield
 
     always = Server("--appendonly", "yes", "--appendfsync", "always")
-    monkeypatch.setattr(probe, "round_trips", same)
-    monkeypatch.setattr(probe, "confirmations", at_once)
+    monkeypatch.setattr(probe, "time_round_trips", same)
+    monkeypatch.setattr(probe, "time_confirmations", immediate)
     with always, Penstock(always.address) as other:
-        finding = Inspector(other).doctor("persistence")[-1]
-    assert (finding.level, "no disk is so fast" in finding.found) == ("warn", True)
+        result = Inspector(other).doctor("persistence")[-1]
+    assert (result.level, "no disk is so fast" in result.message) == ("warn", True)
 
 
 def test_a_failed_snapshot_fails(examine):
@@ -181,68 +181,68 @@ def test_a_failed_snapshot_fails(examine):
 # --- replicas ---
 
 
-def test_a_replica_is_no_server_to_write_to(examine):
+def test_a_replica_fails_because_it_refuses_writes(examine):
     with Server(port=free_port()) as master:
-        findings = examine("server", "--replicaof", f"127.0.0.1 {master.port}")
-    assert "it is a replica" in only(findings, "fail")
+        results = examine("server", "--replicaof", f"127.0.0.1 {master.port}")
+    assert "it is a replica" in only(results, "fail")
 
 
-def test_replicas_that_are_missing_fail_and_one_in_step_is_told(examine):
+def test_missing_replicas_fail_and_one_in_sync_is_reported(examine):
     assert "it refuses writes" in only(examine("replicas", "--min-replicas-to-write", "1"), "fail")
     with Server(port=free_port()) as master, _replica(master):
         eventually(lambda: "online" in master.ask("INFO", "replication"))
         with Penstock(master.address) as app:
-            assert "1 replica, at most" in Inspector(app).doctor("replicas")[0].found
-            assert Inspector(app).doctor("persistence")[-1].found == "durable=True waits for a replica"
+            assert "1 replica, at most" in Inspector(app).doctor("replicas")[0].message
+            assert Inspector(app).doctor("persistence")[-1].message == "durable=True waits for a replica"
 
 
 # --- latency ---
 
 
-def test_a_slow_way_is_told(server, monkeypatch):
+def test_slow_round_trips_warn(server, monkeypatch):
     def slow(node):
         return [0.5] * 200
         yield
 
-    monkeypatch.setattr(probe, "pings", slow)
+    monkeypatch.setattr(probe, "time_pings", slow)
     with Penstock(server.address) as other:
-        finding = Inspector(other).doctor("latency")[0]
-    assert (finding.level, "a ping takes 500 ms" in finding.found) == ("warn", True)
+        result = Inspector(other).doctor("latency")[0]
+    assert (result.level, "a ping takes 500 ms" in result.message) == ("warn", True)
 
 
-def test_a_slow_script_of_ours_and_what_held_up_the_server_are_told(examine):
+def test_a_slow_script_of_penstock_and_what_held_up_the_server_warn(examine):
     def hold_up(client):
         client.config_set("latency-monitor-threshold", 10)
         client.eval("local n = 0 for i = 1, 2e7 do n = n + i end return n", 1, "{penstock:mail}:")
         client.execute_command("DEBUG", "SLEEP", "0.1")
 
-    told = only(examine("latency", "--enable-debug-command", "yes", before=hold_up), "warn")
-    assert "a script of ours took" in told
-    assert "held up by command" in told
+    warnings = only(examine("latency", "--enable-debug-command", "yes", before=hold_up), "warn")
+    assert "a script of Penstock took" in warnings
+    assert "held up by command" in warnings
 
 
-def test_slow_commands_of_others_are_told_beside_a_slow_script_of_ours(examine):
+def test_slow_commands_of_others_are_kept_apart_from_scripts_of_penstock(examine):
     def hold_up(client):
         client.config_set("slowlog-log-slower-than", 0)
         client.eval("return 1", 1, "{penstock:mail}:")
         client.config_set("slowlog-log-slower-than", 10_000)
         client.execute_command("DEBUG", "SLEEP", "0.1")
 
-    told = only(examine("latency", "--enable-debug-command", "yes", before=hold_up), "warn")
-    assert "slow commands of others in a day: DEBUG 1" in told
-    assert "a script of ours" not in told
+    warnings = only(examine("latency", "--enable-debug-command", "yes", before=hold_up), "warn")
+    assert "slow commands of others in a day: DEBUG 1" in warnings
+    assert "a script of Penstock" not in warnings
 
 
 # --- rights ---
 
 
-def test_an_admin_may_all(examine):
-    assert examine("rights")[0][:2] == ("ok", "user 'default' may send all that Penstock sends")
+def test_an_admin_has_all_rights(examine):
+    assert examine("rights")[0][:2] == ("ok", "user 'default' may send everything that Penstock sends")
 
 
 @pytest.fixture
 def rights():
-    """What the doctor says to a user with these rights, beside a queue `mail` of prefix `acl`."""
+    """What the doctor reports to a user with these rights about a queue `mail` of prefix `acl`."""
 
     def ask(*rules, used=("mail",)):
         with Server() as server:
@@ -251,75 +251,75 @@ def rights():
                 for name in used:
                     app.queue(name).put(1)
             with Penstock(f"unix://{server.socket}?username=app&password=secret", prefix="acl") as app:
-                return [(one.level, one.found, one.advice) for one in Inspector(app).doctor("rights")]
+                return [(one.level, one.message, one.advice) for one in Inspector(app).doctor("rights")]
 
     return ask
 
 
 def test_a_right_that_is_missing_is_named_with_the_command_that_gives_it(rights):
-    (finding,) = rights("~*", "+@all", "-zadd", "-blmpop")
-    assert finding == ("fail", "user 'app' may not send BLMPOP, ZADD", "ACL SETUSER app +blmpop +zadd")
+    (result,) = rights("~*", "+@all", "-zadd", "-blmpop")
+    assert result == ("fail", "user 'app' may not send BLMPOP, ZADD", "ACL SETUSER app +blmpop +zadd")
 
 
-def test_who_may_use_all_queues_there_are_may_all(rights):
+def test_rights_to_all_existing_queues_are_enough(rights):
     assert [level for level, _, _ in rights("~{acl:mail}:*", "+@all")] == ["ok"]
     assert [level for level, _, _ in rights("~{acl:*", "+@all", used=())] == ["ok"]
 
 
 @pytest.mark.parametrize("keys", ["~{acl:*}:inbox:*", "~{acl:mail}:?*", "%R~{acl:*", "~{other:*"])
 @pytest.mark.parametrize("used", [("mail",), ()])
-def test_keys_that_a_user_may_not_use_are_told_apart_from_commands(rights, keys, used):
-    (finding,) = rights(keys, "+@all", used=used)
-    whose = "of mail" if used else "of a queue, as of one called doctor"
-    assert finding == ("fail", f"user 'app' may not use all keys {whose}", "ACL SETUSER app ~{acl:*}:*")
+def test_missing_rights_to_keys_are_kept_apart_from_those_to_commands(rights, keys, used):
+    (result,) = rights(keys, "+@all", used=used)
+    queue = "mail" if used else "a queue, such as one named doctor"
+    assert result == ("fail", f"user 'app' may not use all keys of {queue}", "ACL SETUSER app ~{acl:*}:*")
 
 
 def test_a_queue_among_others_that_a_user_may_not_use_is_named(rights):
-    (finding,) = rights("~{acl:mail}:*", "+@all", used=("mail", "raw"))
-    assert finding[:2] == ("fail", "user 'app' may not use all keys of raw")
+    (result,) = rights("~{acl:mail}:*", "+@all", used=("mail", "raw"))
+    assert result[:2] == ("fail", "user 'app' may not use all keys of raw")
 
 
-def test_what_only_one_thing_needs_is_told_with_that_thing(rights):
-    findings = rights("~*", "+@all", "-script", "-wait", "-waitaof")
-    assert [level for level, _, _ in findings] == ["warn"] * 3
-    assert findings[0][1] == "user 'app' may not send SCRIPT: no enqueueing inside a pipeline"
-    assert findings[2] == ("warn", "user 'app' may not send WAITAOF: no durable=True", "ACL SETUSER app +waitaof")
+def test_a_command_that_one_feature_needs_warns_with_that_feature(rights):
+    results = rights("~*", "+@all", "-script", "-wait", "-waitaof")
+    assert [level for level, _, _ in results] == ["warn"] * 3
+    assert results[0][1] == "user 'app' may not send SCRIPT: no enqueueing inside a pipeline"
+    assert results[2] == ("warn", "user 'app' may not send WAITAOF: no durable=True", "ACL SETUSER app +waitaof")
 
 
-def test_a_user_who_may_ask_little_is_told_what_is_not_known():
+def test_a_user_who_may_ask_little_learns_which_checks_are_blind():
     with Server() as server:
         server.ask("ACL", "SETUSER", "app", "on", ">secret", "~{penstock:*", "+@all", "-@admin", "-@dangerous")
         with Penstock(f"unix://{server.socket}?username=app&password=secret") as app:
             app.queue("mail").put(1)
-            findings = Inspector(app).doctor()
-    told = {finding.topic: finding.found for finding in findings}
-    assert "may not read INFO" in told["server"]
-    assert "may not ask" in told["rights"]
-    assert [finding for finding in findings if finding.level == "fail"] == []
+            results = Inspector(app).doctor()
+    messages = {result.topic: result.message for result in results}
+    assert "may not read INFO" in messages["server"]
+    assert "may not ask" in messages["rights"]
+    assert [result for result in results if result.level == "fail"] == []
 
 
-# --- a server elsewhere, and one whose clock is wrong ---
+# --- a remote server, and one whose clock is wrong ---
 
 
-def test_a_server_far_away_without_tls_and_password_is_told(server, monkeypatch):
-    monkeypatch.setattr("penstock.ops.doctor.Visit.is_near", False)
+def test_a_remote_server_without_tls_and_password_warns(server, monkeypatch):
+    monkeypatch.setattr("penstock.ops.checks.measurements.Measurements.is_near", False)
     with Penstock(server.address) as other:
-        told = [finding.found for finding in Inspector(other).doctor("server")]
-    assert "the way to it is not encrypted" in told
-    assert "it asks for no password" in told
+        messages = [result.message for result in Inspector(other).doctor("server")]
+    assert "the connection to it is not encrypted" in messages
+    assert "it asks for no password" in messages
 
 
-def test_a_clock_that_is_off_is_told_and_harmless(server, monkeypatch):
+def test_a_clock_that_is_off_is_reported_as_harmless(server, monkeypatch):
     def later(node):
         yield from ()
         import time
 
         return time.time() + 90
 
-    monkeypatch.setattr(probe, "now", later)
+    monkeypatch.setattr(probe, "server_time", later)
     with Penstock(server.address) as other:
-        (finding,) = Inspector(other).doctor("clock")
-    assert (finding.level, finding.found) == ("ok", "the server is 90 s ahead of this machine")
+        (result,) = Inspector(other).doctor("clock")
+    assert (result.level, result.message) == ("ok", "the server is 90 s ahead of this machine")
 
 
 # --- the app's own ---
@@ -330,12 +330,12 @@ def test_a_stray_key_fails(apps, raw):
     with apps.make() as app:
         key = app.queue("mail").bindings.keys.base + "stray"
         raw.set(key, 1)
-        (finding,) = Inspector(app).doctor("keys")
+        (result,) = Inspector(app).doctor("keys")
         raw.delete(key)
-    assert (finding.level, finding.found) == ("fail", f"{key}: no key of ours has such a name")
+    assert (result.level, result.message) == ("fail", f"{key}: Penstock has no key of this name")
 
 
-def test_queues_where_somebody_should_look_are_told(apps, monkeypatch):
+def test_queues_that_need_attention_warn(apps, monkeypatch):
     with apps.make() as app:
         app.queue("held-up").put(1)
         app.queue("held-up").pause()
@@ -344,14 +344,14 @@ def test_queues_where_somebody_should_look_are_told(apps, monkeypatch):
         app.queue("old").put(1)
         app.queue("lost").put(1)
         app.queue("lost").claim(lease=0.05)
-        monkeypatch.setattr("penstock.ops.doctor.STANDING", 0)
+        monkeypatch.setattr("penstock.ops.checks.app.LONG_WAIT", 0)
         eventually(lambda: app.queue("lost").workers()[0].lease < 0 and app.queue("old").count().oldest > 0)
-        told = {finding.found.split(":")[0].split()[0]: finding for finding in Inspector(app).doctor("queues")}
+        results = {result.message.split(":")[0].split()[0]: result for result in Inspector(app).doctor("queues")}
         app.queue("lost").claim()[0].complete()
-    assert told["held-up"].advice == "penstock queue resume held-up"
-    assert told["dead"].advice == "penstock dead ls dead"
-    assert "its oldest ready job waits" in told["old"].found
-    assert "in the hands of workers that died" in told["lost"].found
+    assert results["held-up"].advice == "penstock queue resume held-up"
+    assert results["dead"].advice == "penstock dead ls dead"
+    assert "its oldest ready job has waited" in results["old"].message
+    assert "claimed by workers that died" in results["lost"].message
 
 
 def test_it_leaves_nothing_behind():
@@ -369,22 +369,22 @@ def test_a_cluster_that_does_not_serve_all_slots_fails():
         for node in cluster.nodes:
             node.ask("CLUSTER", "DELSLOTS", 0)
         eventually(lambda: all("cluster_state:fail" in node.ask("CLUSTER", "INFO") for node in cluster.nodes))
-        findings = Inspector(app).doctor("cluster")
-    assert len(findings) == 3
-    assert any(finding.level == "fail" and "state fail" in finding.found for finding in findings)
+        results = Inspector(app).doctor("cluster")
+    assert len(results) == 3
+    assert any(result.level == "fail" and "state fail" in result.message for result in results)
 
 
-def test_a_cluster_without_one_of_its_nodes_is_examined_as_far_as_it_goes():
+def test_a_cluster_without_one_of_its_nodes_is_checked_as_far_as_possible():
     with Cluster(3) as cluster, Penstock(cluster.address, settings=Settings(give_up_after=0.2)) as app:
         app.queue("mail").put(1)
         lost = next(node for node in cluster.nodes[1:])
         lost.kill()
-        findings = Inspector(app).doctor()
+        results = Inspector(app).doctor()
         lost.start()
-    told = {(finding.topic, finding.server) for finding in findings if finding.level == "fail"}
-    assert ("server", f"127.0.0.1:{lost.port}") in told
-    assert ("keys", "") in told
-    assert sum(finding.topic == "memory" and "in use" in finding.found for finding in findings) == 2
+    failed = {(result.topic, result.server) for result in results if result.level == "fail"}
+    assert ("server", f"127.0.0.1:{lost.port}") in failed
+    assert ("keys", "") in failed
+    assert sum(result.topic == "memory" and "in use" in result.message for result in results) == 2
 
 
 # --- as a command ---
@@ -406,5 +406,5 @@ def test_the_command_ends_with_one_when_something_fails(server, capsys, monkeypa
         server.client.config_set("maxmemory-policy", "noeviction")
         server.client.config_set("maxmemory", "0")
     assert said["ok"] is False
-    assert said["findings"][0]["level"] == "fail"
+    assert said["results"][0]["level"] == "fail"
     assert main(["doctor", "weather"]) == Exit.USAGE

@@ -1,4 +1,4 @@
-"""The read-only look at every key of an app: silent about a busy one, loud about what does not belong."""
+"""The read-only check of every key: a busy app has no problems, and each key that does not belong is reported."""
 
 import struct
 
@@ -15,7 +15,7 @@ def place(request):
 
 
 @pytest.fixture
-def look(app):
+def inspector(app):
     return Inspector(app)
 
 
@@ -25,7 +25,7 @@ def keys(app):
 
 
 async def fill(app):
-    """Jobs in every state, a waiter, a sleeper's keys, a user's own."""
+    """Puts jobs of several tenants into every state; returns the one that is still claimed."""
     queue = app.queue("mail")
     queue_of_tenant = {"": 2, "Zoë 名前": 2, "a:b": 1}
     for tenant, n in queue_of_tenant.items():
@@ -38,17 +38,17 @@ async def fill(app):
     return held
 
 
-async def test_a_busy_app_has_no_faults(app, look, raw, keys):
+async def test_a_busy_app_has_no_faults(app, inspector, raw, keys):
     held = await fill(app)
     raw.set(keys.user("mine"), 1)
-    found = await look.inventory.aio()
-    assert (found.faults, found.complete) == ([], True)
+    found = await inspector.inventory.aio()
+    assert (found.problems, found.complete) == ([], True)
     assert found.keys > 8
     raw.delete(keys.user("mine"))
     await held.complete.aio()
 
 
-async def test_while_a_worker_runs_nothing_is_told(app, look):
+async def test_while_a_worker_runs_there_are_no_problems(app, inspector):
     @app.task(queue="mail")
     async def work(n: int) -> None: ...
 
@@ -57,25 +57,25 @@ async def test_while_a_worker_runs_nothing_is_told(app, look):
     import asyncio
 
     running = asyncio.create_task(worker.run())
-    looks = 0
+    inventories = 0
     while not running.done():
-        assert (await look.inventory.aio()).faults == []
-        looks += 1
+        assert (await inspector.inventory.aio()).problems == []
+        inventories += 1
     await running
-    assert looks > 2
+    assert inventories > 2
 
 
-async def test_another_apps_keys_are_none_of_ours(app, look, make_app):
+async def test_the_keys_of_another_app_are_not_counted(app, inspector, make_app):
     await make_app(f"{app.settings.prefix}2").queue("mail").put.aio(1)
-    assert (await look.inventory.aio()).keys == 0
+    assert (await inspector.inventory.aio()).keys == 0
 
 
 @pytest.mark.damages
 @pytest.mark.parametrize(
-    ("suffix", "write", "told"),
+    ("suffix", "write", "message"),
     [
-        ("nonsense", ("SET", 1), "no key of ours has such a name"),
-        ("nonsense:x", ("SET", 1), "no key of ours has such a name"),
+        ("nonsense", ("SET", 1), "Penstock has no key of this name"),
+        ("nonsense:x", ("SET", 1), "Penstock has no key of this name"),
         ("jobs", ("SET", 1), "a string, not a hash"),
         ("inbox:x", ("RPUSH", 1), "has no TTL"),
         ("done:x", ("SET", "c1"), "has no TTL"),
@@ -85,54 +85,54 @@ async def test_another_apps_keys_are_none_of_ours(app, look, make_app):
         ("reasons", ("HSET", "id", "x"), "the queue has no meta"),
     ],
 )
-async def test_what_does_not_belong_is_told(app, look, raw, keys, suffix, write, told):
+async def test_a_key_that_does_not_belong_is_reported(app, inspector, raw, keys, suffix, write, message):
     verb, *values = write
     raw.execute_command(verb, keys.base + suffix, *values)
-    (fault,) = (await look.inventory.aio()).faults
-    assert fault.key == keys.base + suffix
-    assert told in fault.what
+    (problem,) = (await inspector.inventory.aio()).problems
+    assert problem.key == keys.base + suffix
+    assert message in problem.problem
     assert raw.delete(keys.base + suffix) == 1
 
 
 @pytest.mark.damages
-async def test_a_key_of_bytes_that_are_no_text_is_told(app, look, raw, keys):
+async def test_a_key_that_is_not_text_is_reported(app, inspector, raw, keys):
     raw.rpush(keys.base.encode() + b"lane:5:\xff", "x")
-    (fault,) = (await look.inventory.aio()).faults
-    assert fault.key.endswith("lane:5:\\xff")
-    assert "stayed behind" in fault.what
+    (problem,) = (await inspector.inventory.aio()).problems
+    assert problem.key.endswith("lane:5:\\xff")
+    assert "left behind" in problem.problem
 
 
 @pytest.mark.damages
 @pytest.mark.parametrize(
     ("suffix", "field"), [("jobs", "nobody"), ("delayed", "0000000001anobody"), ("dead", "nobody")]
 )
-async def test_counts_that_are_wrong_are_told(app, look, raw, keys, suffix, field):
+async def test_wrong_counts_are_reported(app, inspector, raw, keys, suffix, field):
     held = await fill(app)
     add = raw.hset if suffix == "jobs" else lambda key, member, score: raw.zadd(key, {member: score})
     add(keys.base + suffix, field, struct.pack(">I", 9) if suffix == "jobs" else 1e15)
-    (fault,) = (await look.inventory.aio()).faults
-    assert fault.key == keys.base + suffix
-    assert "by the counts" in fault.what
+    (problem,) = (await inspector.inventory.aio()).problems
+    assert problem.key == keys.base + suffix
+    assert "the counters say" in problem.problem
     await held.complete.aio()
 
 
-async def test_it_stops_at_the_bound_and_says_so(app, look, monkeypatch):
-    monkeypatch.setattr("penstock.ops.probe.SLICE", 10)
+async def test_it_stops_at_the_limit_and_is_incomplete(app, inspector, monkeypatch):
+    monkeypatch.setattr("penstock.ops.probe.KEYS_PER_SCAN", 10)
     for n in range(100):
         await app.queue("mail").put.aio(1, tenant=f"t{n}")
-    found = await look.inventory.aio(20)
+    found = await inspector.inventory.aio(20)
     assert not found.complete
     assert 20 < found.keys < 100
-    assert found.faults == []
+    assert found.problems == []
 
 
-async def test_it_only_reads(app, look, raw, nodes):
+async def test_it_only_reads(app, inspector, raw, nodes):
     held = await fill(app)
 
     def written() -> int:
         return sum(int(node.info("persistence")["rdb_changes_since_last_save"]) for node in nodes)
 
     before = written()
-    await look.inventory.aio()
+    await inspector.inventory.aio()
     assert written() == before
     await held.complete.aio()

@@ -1,4 +1,4 @@
-"""Questions to servers that are no script, on both faces."""
+"""Questions to servers that need no script, on both faces."""
 
 import math
 from typing import Any
@@ -19,7 +19,7 @@ def face(request):
 
 
 class Probe:
-    """The two effects as they are, and generators built on them."""
+    """Performs single effects, and operations built on them."""
 
     def __init__(self, driver: ServerDriver) -> None:
         self._driver = driver
@@ -44,7 +44,7 @@ def ask(app):
 
 @pytest.fixture
 async def at():
-    """Asks a server of the test's own."""
+    """Makes a driver for a server that the test started."""
     made: list[ServerDriver] = []
 
     def reach(address: str, **settings: Any) -> Probe:
@@ -57,7 +57,7 @@ async def at():
 
 
 @pytest.mark.parametrize(("place", "number"), [("valkey", 1), ("redis", 1), ("cluster", 3)])
-async def test_every_server_that_holds_keys_is_named(do, ask, house, number):
+async def test_every_server_that_holds_keys_is_found(do, ask, house, number):
     nodes = await do(ask.nodes)
     assert len(set(nodes)) == len(nodes) == number
     if number > 1:
@@ -65,21 +65,21 @@ async def test_every_server_that_holds_keys_is_named(do, ask, house, number):
         assert await do(ask.nodes, "{a}") == [("127.0.0.1", house.owner("{a}").port)]
 
 
-async def test_replies_come_in_order_and_a_refused_one_is_among_them(do, ask):
+async def test_replies_come_in_order_and_a_refusal_is_one_of_them(do, ask):
     (node,) = await do(ask.nodes)
     pong, refused, again = await do(ask.ask, node, ("PING",), ("HGET", "x"), ("PING",))
     assert (pong, again) == (b"PONG", b"PONG")
     assert isinstance(refused, ServerError)
 
 
-async def test_a_right_that_is_missing_is_told_as_none(do, at, start):
+async def test_an_answer_that_the_server_refuses_is_none(do, at, start):
     own = start()
     own.ask("ACL", "SETUSER", "few", "on", ">x", "~*", "+@all", "-info", "-config")
     ask = at(f"unix://few:x@{own.socket}")
     (node,) = await do(ask.nodes)
     (refused,) = await do(ask.ask, node, ("INFO",))
     assert isinstance(refused, ServerRefused)
-    facts = await do(ask.run, probe.facts(node))
+    facts = await do(ask.run, probe.read_facts(node))
     assert (facts.info, facts.config, facts.number("used_memory")) == (None, None, 0)
 
 
@@ -91,7 +91,7 @@ async def test_a_server_that_restarts_is_asked_again(do, at, start):
     assert await do(ask.ask, node, ("PING",)) == [b"PONG"]
 
 
-async def test_nobody_answers(do, at, tmp_path):
+async def test_a_server_that_does_not_answer_raises(do, at, tmp_path):
     ask = at(f"unix://{tmp_path}/nobody", give_up_after=0.1)
     (node,) = await do(ask.nodes)
     with pytest.raises(ServerUnavailable):
@@ -103,8 +103,8 @@ async def test_a_scan_finds_each_key_that_matches_once(do, app, ask, server):
     server.client.mset(dict.fromkeys(names, 1))
     server.client.mset({f"other:{n}": 1 for n in range(3000)})
     (node,) = await do(ask.nodes)
-    assert await do(ask.run, probe.keys_like(node, pattern(app.settings.prefix))) == (names, True)
-    some, complete = await do(ask.run, probe.keys_like(node, pattern(app.settings.prefix), 100))
+    assert await do(ask.run, probe.scan_keys(node, pattern(app.settings.prefix))) == (names, True)
+    some, complete = await do(ask.run, probe.scan_keys(node, pattern(app.settings.prefix), 100))
     assert not complete
     assert 100 < len(some) < 3000
     assert some < names
@@ -112,9 +112,9 @@ async def test_a_scan_finds_each_key_that_matches_once(do, app, ask, server):
 
 
 @pytest.mark.parametrize("place", ["cluster"])
-async def test_each_node_of_a_cluster_has_a_key_for_a_write_of_ours(do, ask, house):
+async def test_each_node_of_a_cluster_has_a_key_for_a_trial_write(do, ask, house):
     for node in await do(ask.nodes):
-        key = await do(ask.run, probe.key_on(node, "any"))
+        key = await do(ask.run, probe.find_probe_key(node, "any"))
         assert house.owner(key).port == node[1]
 
 
@@ -128,11 +128,11 @@ async def test_each_node_of_a_cluster_has_a_key_for_a_write_of_ours(do, ask, hou
 async def test_confirmations_are_timed(do, at, start, fsync, is_right):
     ask = at(start("--appendonly", "yes", "--appendfsync", fsync).address)
     (node,) = await do(ask.nodes)
-    times = await do(ask.run, probe.confirmations(node, "{any:?0}:probe", 3 if fsync == "always" else 1))
+    times = await do(ask.run, probe.time_confirmations(node, "{any:?0}:probe", 3 if fsync == "always" else 1))
     assert is_right(times)
 
 
 async def test_a_server_without_an_append_only_file_confirms_nothing(do, at, start):
     ask = at(start().address)
     (node,) = await do(ask.nodes)
-    assert await do(ask.run, probe.confirmations(node, "{any:?0}:probe")) is None
+    assert await do(ask.run, probe.time_confirmations(node, "{any:?0}:probe")) is None

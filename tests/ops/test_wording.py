@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers as they are shown to people."""
 
 import pytest
 
@@ -16,5 +16,5 @@ from penstock.ops.wording import size
         (5000 * 2**40, "5000 TiB"),
     ],
 )
-def test_a_size_is_told_in_powers_of_two(octets: int, text: str):
+def test_a_size_is_shown_in_powers_of_two(octets: int, text: str):
     assert size(octets) == text

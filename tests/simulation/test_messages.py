@@ -19,7 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock import BadCall, ChatExists, ChatGone, Keep, NotAMember, Penstock
 from penstock.core.keys import pattern
-from penstock.ops.audit.books import books, entries, lost_members
+from penstock.ops.audit.instances import audits, missing_from_index
+from penstock.ops.audit.stored_keys import read_keys
 from penstock.testing import message_faults
 from penstock.testing.history import Acked, Event, Opened, Read, Sent
 from tests.servers import Server
@@ -245,11 +246,11 @@ class Messages(RuleBasedStateMachine):
     def the_server_is_as_the_model(self) -> None:
         if not hasattr(self, "app"):
             return
-        found = list(entries(server.client, pattern(self.app.settings.prefix)))
-        faults = [fault for entry in found for fault in entry.faults()]
-        faults += [fault for book in books(found).values() for fault in book.faults()]
-        assert [*faults, *lost_members(found)] == []
-        stay = {entry.suffix for entry in found if entry.ttl < 0}
+        keys = list(read_keys(server.client, pattern(self.app.settings.prefix)))
+        problems = [problem for key in keys for problem in key.problems()]
+        problems += [problem for audit in audits(keys).values() for problem in audit.problems()]
+        assert [*problems, *missing_from_index(keys)] == []
+        stay = {key.rest for key in keys if key.ttl < 0}
         if not self.model:
             assert stay <= {"mine"}
             return

@@ -1,4 +1,4 @@
-"""An app that was used as it should be leaves nothing behind; what was left is told."""
+"""An app in normal use leaves nothing behind, and every leak is reported."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,10 +27,10 @@ async def test_a_used_app_leaks_nothing(app: Penstock):
 
 
 DAMAGES: list[tuple[str, Callable[[Any, str], Any]]] = [
-    ("attic: not in store/keys.py", lambda raw, base: raw.set(base + "attic", 1)),
+    ("attic: in no key table", lambda raw, base: raw.set(base + "attic", 1)),
     ("done:x: has no TTL", lambda raw, base: raw.set(base + "done:x", "cnull")),
     ("dead: a list, not a ZSET", lambda raw, base: raw.rpush(base + "dead", 1)),
-    ("meta: the queue's own, but it expires", lambda raw, base: raw.expire(base + "meta", 60)),
+    ("meta: the queue's own key, but it expires", lambda raw, base: raw.expire(base + "meta", 60)),
     ("queue q: jobs: the records of {b'ghost'} are", lambda raw, base: raw.hset(base + "jobs", "ghost", "short")),
     ("queue q: meta ready: b'3', counted 2", lambda raw, base: raw.hincrby(base + "meta", "ready", 1)),
     ("queue q: tenants: ", lambda raw, base: raw.delete(base + "tenants")),
@@ -50,9 +50,9 @@ DAMAGES: list[tuple[str, Callable[[Any, str], Any]]] = [
 
 
 @pytest.mark.damages
-@pytest.mark.parametrize(("told", "damage"), DAMAGES, ids=lambda value: value if isinstance(value, str) else "")
-async def test_what_should_not_be_there_is_told(
-    make_app: MakeApp, raw: Any, told: str, damage: Callable[[Any, str], Any]
+@pytest.mark.parametrize(("message", "damage"), DAMAGES, ids=lambda value: value if isinstance(value, str) else "")
+async def test_every_leak_of_a_queue_is_reported(
+    make_app: MakeApp, raw: Any, message: str, damage: Callable[[Any, str], Any]
 ):
     app, neighbour = make_app(), make_app()
     await app.queue("q").put_many.aio(range(2), tenant="acme")
@@ -60,7 +60,7 @@ async def test_what_should_not_be_there_is_told(
     base = app.queue("q").bindings.keys.base
     damage(raw, base)
     found = leaks(app)
-    assert any(told in fault for fault in found), found
+    assert any(message in problem for problem in found), found
     with pytest.raises(AssertionError, match="left in the server:"):
         assert_no_leaks(app)
     assert leaks(neighbour) == []
@@ -74,9 +74,9 @@ CHANNEL_DAMAGES: list[tuple[str, Callable[[Any, str], Any]]] = [
     ("log: ", lambda raw, base: raw.xtrim(base + "log", maxlen=1, approximate=False)),
     ("cursor of b'b': ", lambda raw, base: raw.zadd(base + "readers", {"b": 99})),
     ("first: ", lambda raw, base: raw.zadd(base + "readers", {"a": 2, "b": 2})),
-    ("but nobody is to have them", lambda raw, base: raw.delete(base + "readers")),
-    ("readers: [b'b'] have had all", lambda raw, base: raw.zadd(base + "readers", {"b": 8})),
-    ("receivers: {b'b'} are there, and", lambda raw, base: raw.zadd(base + "vanished", {"b": 1})),
+    ("but no reader is to receive them", lambda raw, base: raw.delete(base + "readers")),
+    ("readers: [b'b'] have received everything", lambda raw, base: raw.zadd(base + "readers", {"b": 8})),
+    ("receivers: {b'b'} are receiving, and", lambda raw, base: raw.zadd(base + "vanished", {"b": 1})),
     ("seen: {b'ghost'}", lambda raw, base: raw.hset(base + "seen", "ghost", 1)),
     ("owners: {b'ghost'}", lambda raw, base: raw.hset(base + "owners", "ghost", "1 1 1 t")),
     ("marks: {b'ghost'}", lambda raw, base: raw.hset(base + "marks", "ghost", "{}")),
@@ -89,9 +89,11 @@ CHANNEL_DAMAGES: list[tuple[str, Callable[[Any, str], Any]]] = [
 
 
 @pytest.mark.damages
-@pytest.mark.parametrize(("told", "damage"), CHANNEL_DAMAGES, ids=lambda value: value if isinstance(value, str) else "")
-async def test_what_should_not_be_in_a_channel_of_files_is_told(
-    make_app: MakeApp, raw: Any, tmp_path: Path, told: str, damage: Callable[[Any, str], Any]
+@pytest.mark.parametrize(
+    ("message", "damage"), CHANNEL_DAMAGES, ids=lambda value: value if isinstance(value, str) else ""
+)
+async def test_every_leak_of_a_channel_of_files_is_reported(
+    make_app: MakeApp, raw: Any, tmp_path: Path, message: str, damage: Callable[[Any, str], Any]
 ):
     app = make_app()
     channel = app.files("access")
@@ -105,11 +107,11 @@ async def test_what_should_not_be_in_a_channel_of_files_is_told(
     assert leaks(app) == []
     damage(raw, channel.log.keys.base)
     found = leaks(app)
-    assert any(told in fault for fault in found), found
+    assert any(message in problem for problem in found), found
     raw.delete(*raw.keys())
 
 
-async def test_clear_deletes_what_is_this_apps_alone(make_app: MakeApp, raw: Any):
+async def test_clear_deletes_only_the_keys_of_this_app(make_app: MakeApp, raw: Any):
     app, neighbour = make_app("t[1]"), make_app("t1")
     for one in (app, neighbour):
         await one.queue("q").put_many.aio(range(3))
@@ -121,7 +123,7 @@ async def test_clear_deletes_what_is_this_apps_alone(make_app: MakeApp, raw: Any
     assert (await app.queue("q").count.aio()).ready == 1
 
 
-async def test_clear_refuses_what_may_be_production(make_app: MakeApp):
+async def test_clear_refuses_a_server_that_may_be_in_production(make_app: MakeApp):
     app = make_app("penstock")
     await app.queue("q").put.aio(1)
     with pytest.raises(ConfigurationError, match=r"give the tests a prefix of their own, by \$PENSTOCK_PREFIX"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.cli.where import HERE, AsJson, Where
-from penstock.ops.inspect import ChatView
+from penstock.ops.answers import ChatView
 from penstock.ops.wording import age
 from penstock.terminal.tables import Kind, show, show_json, show_table
 

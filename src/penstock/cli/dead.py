@@ -34,7 +34,7 @@ def ls(queue: str, /, *, limit: Limit = 20, offset: Offset = 0, where: Where = H
         Print one JSON document.
     """
     with where.open() as inspector:
-        page, now = inspector.letters(queue, limit, offset), inspector.now()
+        page, now = inspector.list_dead(queue, limit, offset), inspector.now()
     if as_json:
         return show_json(page)
     if not page.letters:
@@ -56,7 +56,7 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
         Print one JSON document.
     """
     with where.open() as inspector:
-        letter, now = inspector.letter(id), inspector.now()
+        letter, now = inspector.show_dead(id), inspector.now()
     if as_json:
         return show_json(letter)
     show_facts(
@@ -88,8 +88,8 @@ def retry(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE
     """
     with where.open() as inspector:
         if (queue := _all_of(ids, all_of)) is None:
-            return tell(inspector.requeue(*ids), "requeued", "only a dead letter can be retried")
-        done = _do_to_all(inspector, queue, "runs {} again", inspector.requeue_all, yes=yes)
+            return tell(inspector.requeue_dead(*ids), "requeued", "only a dead letter can be retried")
+        done = _do_to_all(inspector, queue, "runs {} again", inspector.requeue_all_dead, yes=yes)
         show(f"Requeued {many(done, 'job')} of {queue}.")
         return Exit.OK
 
@@ -108,19 +108,19 @@ def rm(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE) -
     """
     with where.open() as inspector:
         if (queue := _all_of(ids, all_of)) is None:
-            agree(f"This deletes {many(len(ids), 'dead letter')} for good, at {inspector.place}.", yes=yes)
-            return tell(inspector.remove(*ids), "removed", "only a dead letter can be removed")
-        done = _do_to_all(inspector, queue, "deletes {} for good", inspector.remove_all, yes=yes)
+            agree(f"This deletes {many(len(ids), 'dead letter')} for good, at {inspector.location}.", yes=yes)
+            return tell(inspector.remove_dead(*ids), "removed", "only a dead letter can be removed")
+        done = _do_to_all(inspector, queue, "deletes {} for good", inspector.remove_all_dead, yes=yes)
         show(f"Removed {many(done, 'dead letter')} of {queue}.")
         return Exit.OK
 
 
 def _do_to_all(inspector: Inspector, queue: str, what: str, act: Callable[[str, int], int], *, yes: bool) -> int:
     """Of the queue's dead letters those that are there now, if somebody agrees; how many it was done to."""
-    dead = inspector.dead(queue)
+    dead = inspector.count_dead(queue)
     letters = f"{many(dead.count, 'dead letter')} of queue {queue}"
-    agree(f"This {what.format(letters)}, at {inspector.place}.", yes=yes)
-    return act(queue, dead.till)
+    agree(f"This {what.format(letters)}, at {inspector.location}.", yes=yes)
+    return act(queue, dead.until)
 
 
 def _all_of(ids: Sequence[str], queue: str | None) -> str | None:

@@ -235,7 +235,7 @@ def rm(
     with where.open() as inspector:
         directory = inspector.directory(name)
         if everything:
-            agree(f"This takes all {many(directory.count(), 'name')} out of {name}, at {inspector.place}.", yes=yes)
+            agree(f"This takes all {many(directory.count(), 'name')} out of {name}, at {inspector.location}.", yes=yes)
             gone = directory.clear()
         else:
             gone = directory.remove(*ids)

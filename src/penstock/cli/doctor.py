@@ -1,4 +1,4 @@
-"""`penstock doctor`: what is well with the server, what is not, and what to do."""
+"""`penstock doctor`: is the server fit for Penstock, and if not, what to do?"""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def doctor(topic: str | None = None, /, *, where: Where = HERE, as_json: AsJson 
         Print one JSON document.
     """
     with where.open() as inspector:
-        findings = inspector.prove_locks() if topic == LOCKS else inspector.doctor(topic)
-    failed = sum(finding.level == "fail" for finding in findings)
+        results = inspector.prove_locks() if topic == LOCKS else inspector.doctor(topic)
+    failed = sum(result.level == "fail" for result in results)
     if as_json:
-        show_json({"ok": not failed, "findings": findings})
+        show_json({"ok": not failed, "results": results})
         return Exit.FAILED if failed else Exit.OK
-    for finding in findings:
-        place = f"{finding.server}: " if finding.server else ""
-        level = (f"{finding.level:5}", _STYLES[finding.level])
-        show_beside(Text.assemble(level, (f"{finding.topic:13}", "dim")), place + finding.found)
-        if finding.advice:
-            show_beside(Text.assemble(" " * 18, ("-> ", "dim")), finding.advice)
-    warned = sum(finding.level == "warn" for finding in findings)
+    for result in results:
+        place = f"{result.server}: " if result.server else ""
+        level = (f"{result.level:5}", _STYLES[result.level])
+        show_beside(Text.assemble(level, (f"{result.topic:13}", "dim")), place + result.message)
+        if result.advice:
+            show_beside(Text.assemble(" " * 18, ("-> ", "dim")), result.advice)
+    warned = sum(result.level == "warn" for result in results)
     show("", f"{many(failed, 'failure')}, {many(warned, 'warning')}.")
     return Exit.FAILED if failed else Exit.OK

@@ -427,14 +427,14 @@ def rm(channel: str, /, *receivers: str, yes: Yes = False, where: Where = HERE) 
             behind = sum(one.behind for one in found.receivers if one.name in receivers)
             names = ", ".join(receivers)
             agree(
-                f"This takes {names} out of {channel}, at {inspector.place}: "
+                f"This takes {names} out of {channel}, at {inspector.location}: "
                 f"{many(behind, 'block')} that did not arrive there yet.", yes=yes,
             )  # fmt: skip
             gone = [name for name in receivers if target.receiver(name).leave()]
             show(f"Took {many(len(gone), 'receiver')} out of {channel}.")
             return Exit.OK if len(gone) == len(set(receivers)) else Exit.FAILED
         lost = f"{size(found.bytes)} that not every receiver has had, and " if found.bytes else ""
-        agree(f"This deletes {channel}, at {inspector.place}: {lost}all that was counted in it.", yes=yes)
+        agree(f"This deletes {channel}, at {inspector.location}: {lost}all that was counted in it.", yes=yes)
         target.delete()
     show(f"Deleted {channel}.")
     return Exit.OK

@@ -74,7 +74,7 @@ def cancel(*ids: str, yes: Yes = False, where: Where = HERE) -> Exit:
     """
     with where.open() as inspector:
         if len(ids) > 1:
-            agree(f"This cancels {many(len(ids), 'job')}, at {inspector.place}.", yes=yes)
+            agree(f"This cancels {many(len(ids), 'job')}, at {inspector.location}.", yes=yes)
         return tell(inspector.cancel(*ids), "cancelled", "only a job that waits can be cancelled")
 
 
@@ -87,4 +87,4 @@ def retry(*ids: str, where: Where = HERE) -> Exit:
         As they were printed: queue:key.
     """
     with where.open() as inspector:
-        return tell(inspector.requeue(*ids), "requeued", "only a dead letter can be retried")
+        return tell(inspector.requeue_dead(*ids), "requeued", "only a dead letter can be retried")

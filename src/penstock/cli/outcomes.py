@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from penstock.cli.exits import Exit
 from penstock.errors import ConfigurationError
 from penstock.jobs.job import Status
-from penstock.ops.inspect import Outcome
+from penstock.ops.answers import ActionOutcome
 from penstock.terminal.tables import show
 
 
-def tell(outcomes: Sequence[Outcome], done: str, rule: str) -> Exit:
+def tell(outcomes: Sequence[ActionOutcome], done: str, rule: str) -> Exit:
     """A line on stdout for each that was done, one on stderr for each that was not."""
     if not outcomes:
         raise ConfigurationError("name at least one job, by its id as it was printed: queue:key")

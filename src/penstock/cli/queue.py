@@ -6,7 +6,7 @@ from rich.text import Text
 
 from penstock.cli.where import HERE, AsJson, Where, Yes, agree
 from penstock.jobs.counts import Counts
-from penstock.ops.inspect import QueueDetail
+from penstock.ops.answers import QueueDetail
 from penstock.ops.wording import age, many
 from penstock.terminal.tables import Kind, cell, show, show_facts, show_json, show_table
 
@@ -100,14 +100,18 @@ def _describe(queue: QueueDetail) -> None:
         numbers: dict[str, Kind] = dict.fromkeys(("ready", "delayed", "running", "dead"), "number")
         show_table({"tenant": "text", **numbers}, lines)
         if queue.tenants > len(queue.largest):
-            of = "" if queue.tenants_looked >= queue.tenants else f", the largest of {queue.tenants_looked:,} looked at"
+            of = (
+                ""
+                if queue.tenants_examined >= queue.tenants
+                else f", the largest of {queue.tenants_examined:,} examined"
+            )
             show(f"{queue.tenants:,} tenants in all{of}.")
-    if queue.strangers:
-        lines = [(stranger.id, stranger.reason) for stranger in queue.strangers[:10]]
+    if queue.unknown_task_jobs:
+        lines = [(job.id, job.reason) for job in queue.unknown_task_jobs[:10]]
         show("")
         show_table({"handed back": "name", "why": "text"}, lines)
-        some = many(len(queue.strangers), "job waits", "jobs wait")
-        show(f"{some} for a worker that knows their task, of the first {queue.jobs_looked:,} delayed.")
+        some = many(len(queue.unknown_task_jobs), "job waits", "jobs wait")
+        show(f"{some} for a worker that knows their task, of the first {queue.jobs_examined:,} delayed.")
 
 
 def _due(seconds: float) -> str:
@@ -165,6 +169,6 @@ def purge(name: str, /, *, tenant: str | None = None, yes: Yes = False, where: W
     with where.open() as inspector:
         waiting = inspector.waiting(name, tenant)
         whose = f"queue {name}" + (f", tenant {tenant!r}" if tenant is not None else "")
-        agree(f"This cancels {many(waiting, 'waiting job')} of {whose}, at {inspector.place}.", yes=yes)
+        agree(f"This cancels {many(waiting, 'waiting job')} of {whose}, at {inspector.location}.", yes=yes)
         cancelled = inspector.purge(name, tenant, most=waiting)
     show(f"Cancelled {many(cancelled, 'job')} of {whose}.")

@@ -1,7 +1,7 @@
-"""The only questions that the command line, the dashboard and tests ask, and what an operator may do.
+"""The only questions that the command line, the dashboard and tests ask, and the actions of an operator.
 
-What a queue, a job or a directory can tell or do by itself is asked there; here stands what needs more than one of
-them, or the server. All answers are frozen dataclasses.
+A queue, a job or a directory answers questions about itself. The inspector answers those that need several of them, or
+the server. All answers are frozen dataclasses.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import difflib
 import heapq
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from penstock.app import Penstock
@@ -24,116 +23,44 @@ from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
 from penstock.jobs.job import Failure, JobInfo, Status, info_of, status_of
 from penstock.jobs.queue import CHUNK, DeadLetter, Queue
 from penstock.locks.answers import LockInfo
-from penstock.messages.chat import ChatInfo, Member
 from penstock.messages.keys import LogKeys
-from penstock.ops.doctor import Finding, diagnose, prove_locks
-from penstock.ops.inventory import Inventory, inventory
-from penstock.ops.probe import Facts, facts, instances, lock_names, now, primaries, queue_names
+from penstock.ops.answers import (
+    ActionOutcome,
+    ChatView,
+    DeadLetterCount,
+    DeadLetterPage,
+    DirectoryView,
+    QueueDetail,
+    QueueView,
+    TenantView,
+    UnknownTaskJob,
+)
+from penstock.ops.checks.result import CheckResult
+from penstock.ops.doctor import diagnose, prove_locks
+from penstock.ops.inventory import Inventory, take_inventory
+from penstock.ops.probe import (
+    ServerFacts,
+    instance_names,
+    lock_names,
+    primaries,
+    queue_names,
+    read_facts,
+    server_time,
+)
 
-LOOKED = 200
-"""Delayed jobs that are looked at, those due first, for some that no worker knows."""
+JOBS_EXAMINED = 200
+"""Delayed jobs, those due first, among which `queue` searches for jobs that no worker knows."""
 
-TENANTS = 10_000
-"""Tenants that are looked at for those with the most jobs: ten round trips."""
+TENANTS_EXAMINED = 10_000
+"""Tenants among which `queue` searches for those with the most jobs: ten round trips."""
 
-TENANTS_AT_ONCE = 1000
+TENANTS_PER_ROUND_TRIP = 1000
 
-WORKERS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class QueueView:
-    """A queue and its counts."""
-
-    name: str
-    counts: Counts
-
-
-@dataclass(frozen=True, slots=True)
-class TenantView:
-    """A tenant of a queue; of its counts those by state, not its age and weight."""
-
-    name: str
-    counts: TenantCounts
-
-
-@dataclass(frozen=True, slots=True)
-class Stranger:
-    """A job that a worker handed back because it does not know its task."""
-
-    id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class QueueDetail:
-    """All there is to say about a queue. Times are seconds."""
-
-    name: str
-    counts: Counts
-    due_in: float | None
-    """Until the next delayed job; None: there is none."""
-
-    tenants: int
-    """How many have jobs."""
-
-    largest: list[TenantView]
-    """Those with the most waiting jobs, of the first `tenants_looked`."""
-
-    tenants_looked: int
-    strangers: list[Stranger]
-    """Among the first `jobs_looked` delayed ones."""
-
-    jobs_looked: int
-
-
-@dataclass(frozen=True, slots=True)
-class ChatView:
-    """A chat, and who is furthest behind in it."""
-
-    chat: ChatInfo
-    last_reader: Member | None
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryView:
-    """A directory, and how many names it has."""
-
-    name: str
-    names: int
-
-
-@dataclass(frozen=True, slots=True)
-class Letters:
-    """A page of the `total` dead letters of a queue, from the latest but `offset`."""
-
-    total: int
-    offset: int
-    letters: list[DeadLetter]
-
-
-@dataclass(frozen=True, slots=True)
-class Buried:
-    """The dead letters of a queue at one time: who acts on all of them acts on these and no others."""
-
-    count: int
-    """At least as many as died until `till`."""
-
-    till: int
-    """Milliseconds since 1970 by the server's clock."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one job that an operator meant. `status`: before; where it was not `done`, this is why."""
-
-    id: str
-    done: bool
-    status: Status
+WORKERS_PER_QUEUE = 1000
 
 
 class Inspector:
-    """Looks into an app's server. Cheap to make; nothing is sent before the first verb."""
+    """Inspects and operates the server of an app. Making one is cheap and sends nothing."""
 
     def __init__(self, app: Penstock) -> None:
         self._app = app
@@ -143,18 +70,18 @@ class Inspector:
         return self._app._driver
 
     @property
-    def place(self) -> str:
-        """Which server, without its password, and which app on it."""
+    def location(self) -> str:
+        """The server's address, without its password, and the app's prefix."""
         return f"{self._app._driver.connector.address}, prefix {self._app.settings.prefix!r}"
 
     # --- locks ---
 
     @verb
     def locks(self) -> Operation[list[LockInfo]]:
-        """The locks of this server that somebody holds or waits for, by name; also those of other apps.
+        """The locks on this server that are held or waited for, sorted by name, those of other apps included.
 
-        One that only other libraries ever took is not among them. A round trip for each 1000 keys of the server, and
-        one for each lock that was held within the hour: nothing for a path that serves work.
+        A lock that was only ever taken by other libraries is not found. One round trip for each 1000 keys of the
+        server, and one for each lock that was held within the last hour: too much for a path that serves work.
         """
         found = []
         for name in (yield from lock_names()):
@@ -167,10 +94,10 @@ class Inspector:
 
     @verb
     def queues(self) -> Operation[list[QueueView]]:
-        """Every queue that was ever used, by name.
+        """Every queue that was ever used, sorted by name.
 
-        A round trip for each 1000 keys of the server, whoever's they are, and one for each queue: nothing for a path
-        that serves work (docs/decisions/0010).
+        One round trip for each 1000 keys of the server, whichever app they belong to, and one for each queue: too much
+        for a path that serves work (docs/decisions/0010).
         """
         views = []
         for name in (yield from queue_names(self._app.settings.prefix)):
@@ -179,46 +106,54 @@ class Inspector:
 
     @verb
     def queue(self, name: str, *, tenants: int = 10) -> Operation[QueueDetail]:
-        """One queue: counts, its `tenants` largest tenants, and jobs that no worker knows.
+        """One queue: its counts, its `tenants` largest tenants, and jobs that no worker knows.
 
-        A few round trips, at most one for each 1000 of the first 10,000 tenants. Raises PenstockError for a queue that
-        was never used.
+        A few round trips, and one for each 1000 of the first 10,000 tenants. Raises PenstockError for a queue that was
+        never used.
         """
         queue = self._app.queue(name)
-        survey = yield queue.bindings.overview(LOOKED)
-        if not survey.used:
-            yield from self._no_such_queue(name)
+        overview = yield queue.bindings.overview(JOBS_EXAMINED)
+        if not overview.used:
+            yield from self._raise_no_such_queue(name)
         counts = yield queue.bindings.counts()
-        looked, largest = yield from self._largest(queue, tenants)
-        strangers = [Stranger(f"{name}:{key}", Failure.read(why).reason) for key, why in survey.unknown_tasks.items()]
+        examined, largest = yield from self._largest_tenants(queue, tenants)
+        unknown = [
+            UnknownTaskJob(f"{name}:{key}", Failure.read(why).reason) for key, why in overview.unknown_tasks.items()
+        ]
         return QueueDetail(
-            name, counts, survey.due_in, max(survey.tenants, looked), largest, looked, strangers, survey.scanned
+            name, counts, overview.due_in, max(overview.tenants, examined), largest, examined, unknown, overview.scanned
         )
 
-    def _largest(self, queue: Queue, n: int) -> Operation[tuple[int, list[TenantView]]]:
-        seen: dict[str, TenantCounts] = {}
+    def _largest_tenants(self, queue: Queue, n: int) -> Operation[tuple[int, list[TenantView]]]:
+        """How many tenants were examined, and the `n` largest of them."""
+        examined: dict[str, TenantCounts] = {}
         cursor = "0"
         while True:
-            cursor, some = yield queue.bindings.scan_tenants(cursor, TENANTS_AT_ONCE)
-            seen |= some
-            if cursor == "0" or len(seen) >= TENANTS:
+            cursor, some = yield queue.bindings.scan_tenants(cursor, TENANTS_PER_ROUND_TRIP)
+            examined |= some
+            if cursor == "0" or len(examined) >= TENANTS_EXAMINED:
                 break
-        largest = heapq.nlargest(n, seen.items(), key=lambda pair: (pair[1].waiting, pair[1].running, pair[1].dead))
-        return len(seen), [TenantView(*pair) for pair in largest]
+        largest = heapq.nlargest(n, examined.items(), key=lambda pair: (pair[1].waiting, pair[1].running, pair[1].dead))
+        return len(examined), [TenantView(*pair) for pair in largest]
 
-    def _no_such_queue(self, name: str) -> Operation[None]:
-        raise self._none_of("queue", name, (yield from queue_names(self._app.settings.prefix)))
+    def _check_used(self, queue: Queue) -> Operation[None]:
+        """Raises PenstockError for a queue that was never used."""
+        if not (yield queue.bindings.overview(1)).used:
+            yield from self._raise_no_such_queue(queue.name)
 
-    def _none_of(self, kind: str, name: str, known: Sequence[str]) -> PenstockError:
+    def _raise_no_such_queue(self, name: str) -> Operation[None]:
+        raise self._not_found("queue", name, (yield from queue_names(self._app.settings.prefix)))
+
+    def _not_found(self, kind: str, name: str, known: Sequence[str]) -> PenstockError:
         near = difflib.get_close_matches(name, known, 3) or known[:5]
         there = f"; there is {', '.join(near)}{', …' if len(near) < len(known) else ''}" if known else ""
         return PenstockError(f"no {kind} {name!r} with prefix {self._app.settings.prefix!r} on this server{there}")
 
     @verb
     def pause(self, name: str, on: bool = True) -> Operation[Counts]:
-        """Pause a queue, or resume it, and say what it holds. Raises PenstockError for one that was never used."""
+        """Pause or resume a queue; returns its counts. Raises PenstockError for a queue that was never used."""
         queue = self._app.queue(name)
-        yield from self._used(queue)
+        yield from self._check_used(queue)
         yield queue.bindings.set_switch("paused", on)
         counts: Counts = yield queue.bindings.counts()
         return counts
@@ -227,18 +162,18 @@ class Inspector:
     def waiting(self, name: str, tenant: str | None = None) -> Operation[int]:
         """How many jobs a purge would cancel. Raises PenstockError for a queue that was never used."""
         queue = self._app.queue(name)
-        yield from self._used(queue)
+        yield from self._check_used(queue)
         return (yield from self._waiting(queue, tenant))
 
     def _waiting(self, queue: Queue, tenant: str | None) -> Operation[int]:
-        step = queue.bindings.counts() if tenant is None else queue.bindings.tenant_counts(tenant)
-        return int((yield step).waiting)
+        counts = queue.bindings.counts() if tenant is None else queue.bindings.tenant_counts(tenant)
+        return int((yield counts).waiting)
 
     @verb
     def purge(self, name: str, tenant: str | None = None, *, most: int | None = None) -> Operation[int]:
-        """Cancel what waits in a queue, or of one tenant, at most so many jobs: those that `waiting` counted.
+        """Cancel the waiting jobs of a queue, or of one tenant: at most `most`, the number that `waiting` returned.
 
-        Returns how many. A round trip for each 250.
+        Returns how many were cancelled. One round trip for each 250.
         """
         queue, total = self._app.queue(name), 0
         if most is None:
@@ -252,17 +187,13 @@ class Inspector:
                 total += cancelled
         return total
 
-    def _used(self, queue: Queue) -> Operation[None]:
-        if not (yield queue.bindings.overview(1)).used:
-            yield from self._no_such_queue(queue.name)
-
     # --- chats ---
 
     @verb
     def chats(self) -> Operation[list[ChatView]]:
-        """Every chat, by id. A round trip for each 1000 keys of the server, and two for each chat."""
+        """Every chat, sorted by id. One round trip for each 1000 keys of the server, and two for each chat."""
         views = []
-        for name in (yield from instances(self._app.settings.prefix, "chat", "state")):
+        for name in (yield from instance_names(self._app.settings.prefix, "chat", "state")):
             chat = self._app.chats.get(LogKeys.read(f"chat:{name}")[1])
             with contextlib.suppress(ChatGone):
                 info = yield chat.read_info()
@@ -274,7 +205,10 @@ class Inspector:
 
     @verb
     def channels(self) -> Operation[list[ChannelInfo]]:
-        """Every channel of files, by name. A round trip for each 1000 keys of the server, and one for each channel."""
+        """Every channel of files, sorted by name.
+
+        One round trip for each 1000 keys of the server, and one for each channel.
+        """
         found = []
         for name in (yield from self._channel_names()):
             with contextlib.suppress(ChannelError):
@@ -283,98 +217,99 @@ class Inspector:
 
     @verb
     def channel(self, name: str) -> Operation[ChannelInfo]:
-        """One channel: what it holds, and how far each receiver is. Raises PenstockError where there is none."""
+        """One channel: what it holds, and how far each receiver is. Raises PenstockError for an unknown channel."""
         try:
             info: ChannelInfo = yield self.files(name).log.info()
         except ChannelError:
-            raise self._none_of("channel", name, (yield from self._channel_names())) from None
+            raise self._not_found("channel", name, (yield from self._channel_names())) from None
         return info
 
     @verb
     def channel_names(self) -> Operation[list[str]]:
-        """The names of all channels of files. A round trip for each 1000 keys of the server."""
+        """The names of all channels of files. One round trip for each 1000 keys of the server."""
         return self._channel_names()
 
     def files(self, name: str) -> Channel:
-        """One channel, to send and to receive; as `app.files`. No round trip."""
+        """One channel, to send and to receive, as `app.files` returns it. No round trip."""
         return self._app.files(name)
 
     def _channel_names(self) -> Operation[list[str]]:
-        names = yield from instances(self._app.settings.prefix, "files", "state")
+        names = yield from instance_names(self._app.settings.prefix, "files", "state")
         return sorted(LogKeys.read(f"files:{name}")[1] for name in names)
 
     # --- directories ---
 
     @verb
     def directories(self) -> Operation[list[DirectoryView]]:
-        """Every directory, by name.
+        """Every directory, sorted by name.
 
-        A round trip for each 1000 keys of the server, and two for each directory and one for each further shard of it.
+        One round trip for each 1000 keys of the server, two for each directory, and one for each further shard of it.
         """
         views = []
-        for name in (yield from instances(self._app.settings.prefix, "directory")):
+        for name in (yield from instance_names(self._app.settings.prefix, "directory")):
             views.append(DirectoryView(name, (yield from self.directory(name).count_operation())))
         return views
 
     def directory(
         self, name: str, *, accents: bool | None = None, words: bool | None = None, shards: int | None = None
     ) -> Directory:
-        """One directory, to look names up and to change them; as `app.directory`. No round trip."""
+        """One directory, to complete names and to change them, as `app.directory` returns it. No round trip."""
         return self._app.directory(name, accents=accents, words=words, shards=shards)
 
     # --- workers ---
 
     @verb
     def workers(self, queue: str | None = None) -> Operation[list[WorkerInfo]]:
-        """Who works in a queue, or in all of them (then also the cost of `queues`); at most 1000 a queue.
+        """The workers of one queue, at most 1000, or those of every queue, at the additional cost of `queues`.
 
         Raises PenstockError for a queue that was never used.
         """
         if queue is not None:
-            yield from self._used(self._app.queue(queue))
+            yield from self._check_used(self._app.queue(queue))
         workers: list[WorkerInfo] = []
         for name in [queue] if queue else (yield from queue_names(self._app.settings.prefix)):
-            workers += yield self._app.queue(name).bindings.workers(WORKERS)
+            workers += yield self._app.queue(name).bindings.workers(WORKERS_PER_QUEUE)
         return workers
 
     # --- jobs ---
 
     @verb
     def job(self, job_id: str) -> Operation[JobInfo]:
-        """Everything the server knows of a job. Raises JobNotFound. One round trip; the body may be large."""
-        queue, key = self._found(job_id)
+        """Everything that the server knows about a job. One round trip; the body may be large. Raises JobNotFound."""
+        queue, key = self._split(job_id)
         info: JobInfo = yield queue.bindings.show(key).then(lambda found: info_of(job_id, found))
         if info.status is Status.UNKNOWN:
             raise JobNotFound(f"no job {job_id}: never enqueued here, or it finished and its result is gone")
         return info
 
     @verb
-    def cancel(self, *ids: str) -> Operation[list[Outcome]]:
-        """Take jobs that wait out of their queues; running ones go on. A round trip or two for each."""
+    def cancel(self, *ids: str) -> Operation[list[ActionOutcome]]:
+        """Take waiting jobs out of their queues; running jobs continue. One or two round trips for each."""
         return self._each(ids, lambda queue, key: queue.bindings.cancel([key]).then(lambda w: w == ["cancelled"]))
 
     # --- dead letters ---
 
     @verb
-    def dead(self, name: str) -> Operation[Buried]:
+    def count_dead(self, name: str) -> Operation[DeadLetterCount]:
         """How many dead letters a queue has now. Raises PenstockError for a queue that was never used."""
         queue = self._app.queue(name)
-        yield from self._used(queue)
-        till, _ = yield queue.bindings.dead_until(0, 0)  # first: what dies after it may be counted, and stays
-        return Buried(int((yield queue.bindings.counts()).dead), till)
+        yield from self._check_used(queue)
+        # The time is read first: a job that dies between the two round trips is counted, but spared by an action.
+        until, _ = yield queue.bindings.dead_until(0, 0)
+        return DeadLetterCount(int((yield queue.bindings.counts()).dead), until)
 
     @verb
-    def letters(self, name: str, limit: int = 50, offset: int = 0) -> Operation[Letters]:
-        """A page of a queue's dead letters, latest first. Raises PenstockError for a queue that was never used."""
+    def list_dead(self, name: str, limit: int = 50, offset: int = 0) -> Operation[DeadLetterPage]:
+        """Some of a queue's dead letters, the latest first. Raises PenstockError for a queue that was never used."""
         queue = self._app.queue(name)
-        yield from self._used(queue)
+        yield from self._check_used(queue)
         counts = yield queue.bindings.counts()
-        return Letters(counts.dead, offset, (yield from queue.dead.page(limit, offset)))
+        return DeadLetterPage(counts.dead, offset, (yield from queue.dead.page(limit, offset)))
 
     @verb
-    def letter(self, job_id: str) -> Operation[DeadLetter]:
-        """One dead letter. Raises PenstockError for a job that is none. One round trip."""
-        queue, key = self._found(job_id)
+    def show_dead(self, job_id: str) -> Operation[DeadLetter]:
+        """One dead letter. One round trip. Raises PenstockError for a job that is not a dead letter."""
+        queue, key = self._split(job_id)
         found = yield queue.bindings.show(key)
         status = status_of(found)
         if status is not Status.DEAD or found.record is None:
@@ -382,76 +317,83 @@ class Inspector:
         return queue.dead.letter(key, found.record.since / 1000, found.record, found.failure)
 
     @verb
-    def requeue(self, *ids: str) -> Operation[list[Outcome]]:
-        """Run dead letters again, attempts at zero. A round trip or two for each."""
+    def requeue_dead(self, *ids: str) -> Operation[list[ActionOutcome]]:
+        """Run dead letters again, with their attempts at zero. One or two round trips for each."""
         return self._each(ids, lambda queue, key: queue.bindings.requeue([key]).then(bool))
 
     @verb
-    def remove(self, *ids: str) -> Operation[list[Outcome]]:
-        """Delete dead letters for good. A round trip or two for each."""
+    def remove_dead(self, *ids: str) -> Operation[list[ActionOutcome]]:
+        """Delete dead letters for good. One or two round trips for each."""
         return self._each(ids, lambda queue, key: queue.bindings.remove_dead([key]).then(bool))
 
     @verb
-    def requeue_all(self, name: str, till: int = 0) -> Operation[int]:
-        """Run all dead letters of a queue again that died until `till` (0: now). Returns how many. Two round trips a
-        500."""
-        return self._all(name, till, lambda queue, keys: queue.bindings.requeue(keys))
+    def requeue_all_dead(self, name: str, until: int = 0) -> Operation[int]:
+        """Run every dead letter of a queue again that died until `until` (milliseconds since 1970; 0: now).
+
+        Returns how many. Two round trips for each 500.
+        """
+        return self._all_dead(name, until, lambda queue, keys: queue.bindings.requeue(keys))
 
     @verb
-    def remove_all(self, name: str, till: int = 0) -> Operation[int]:
-        """Delete all dead letters of a queue that died until `till` (0: now). Returns how many. Two round trips a
-        500."""
-        return self._all(name, till, lambda queue, keys: queue.bindings.remove_dead(keys))
+    def remove_all_dead(self, name: str, until: int = 0) -> Operation[int]:
+        """Delete every dead letter of a queue that died until `until` (milliseconds since 1970; 0: now).
 
-    def _all(self, name: str, till: int, act: Callable[[Queue, Sequence[bytes]], RoundTrip[int]]) -> Operation[int]:
+        Returns how many. Two round trips for each 500.
+        """
+        return self._all_dead(name, until, lambda queue, keys: queue.bindings.remove_dead(keys))
+
+    def _all_dead(
+        self, name: str, until: int, act: Callable[[Queue, Sequence[bytes]], RoundTrip[int]]
+    ) -> Operation[int]:
         queue = self._app.queue(name)
-        yield from self._used(queue)
+        yield from self._check_used(queue)
         total = 0
         before: list[bytes] = []
         while True:
-            till, keys = yield queue.bindings.dead_until(till, CHUNK)
-            if not keys or keys == before:  # nothing is left, or what is left does not go
+            until, keys = yield queue.bindings.dead_until(until, CHUNK)
+            if not keys or keys == before:  # none is left, or the action has no effect on those that are left
                 return total
             total += yield act(queue, keys)
             before = keys
 
-    def _found(self, job_id: str) -> tuple[Queue, str]:
+    def _split(self, job_id: str) -> tuple[Queue, str]:
+        """The queue and the key of a job id."""
         job = self._app.job(job_id)
         return self._app.queue(job_id.partition(":")[0]), job.key
 
-    def _each(self, ids: Iterable[str], act: Callable[[Queue, str], RoundTrip[bool]]) -> Operation[list[Outcome]]:
+    def _each(self, ids: Iterable[str], act: Callable[[Queue, str], RoundTrip[bool]]) -> Operation[list[ActionOutcome]]:
         outcomes = []
-        for queue, key in [self._found(job_id) for job_id in ids]:
+        for queue, key in [self._split(job_id) for job_id in ids]:
             status = status_of((yield queue.bindings.show(key)))
-            outcomes.append(Outcome(f"{queue.name}:{key}", (yield act(queue, key)), status))
+            outcomes.append(ActionOutcome(f"{queue.name}:{key}", (yield act(queue, key)), status))
         return outcomes
 
     # --- the server ---
 
     @verb
     def now(self) -> Operation[float]:
-        """Seconds since 1970 by the server's clock, which all times here are of. One round trip."""
+        """Seconds since 1970 by the server's clock, to which all times of these answers refer. One round trip."""
         nodes = yield from primaries()
-        return (yield from now(nodes[0]))
+        return (yield from server_time(nodes[0]))
 
     @verb
-    def servers(self) -> Operation[list[Facts]]:
-        """What each server that holds keys says of itself. Two round trips a server."""
-        said = []
+    def servers(self) -> Operation[list[ServerFacts]]:
+        """What each server that holds keys reports about itself. Two round trips for each."""
+        found = []
         for node in (yield from primaries()):
-            said.append((yield from facts(node)))
-        return said
+            found.append((yield from read_facts(node)))
+        return found
 
     @verb
     def inventory(self, most: int | None = None) -> Operation[Inventory]:
-        """Whether every key of the app may be there (see `inventory.py`). Only reads."""
-        return inventory(self._app.settings.prefix, most)
+        """Check every key of the app (see `inventory.py`). Only reads."""
+        return take_inventory(self._app.settings.prefix, most)
 
     @verb
-    def doctor(self, topic: str | None = None) -> Operation[list[Finding]]:
-        """What is well with the server and what is not, about one topic or all of them (see `doctor.py`)."""
+    def doctor(self, topic: str | None = None) -> Operation[list[CheckResult]]:
+        """Check whether the server is fit for Penstock, in one topic or in all of them (see `doctor.py`)."""
         return diagnose(self._app, topic)
 
-    def prove_locks(self, seconds: float = 3.0) -> list[Finding]:
-        """Whether locks exclude and semaphores keep their limit on this server, tried for so long. Blocks."""
+    def prove_locks(self, seconds: float = 3.0) -> list[CheckResult]:
+        """Try for so many seconds whether locks exclude and semaphores keep their limit on this server. Blocks."""
         return prove_locks(self._app, seconds)

@@ -1,7 +1,7 @@
-"""Whether every key of an app at work may be there: by the tables of `store/keys.py`, by its owner, by the counts.
+"""Checks every key of an app that is at work: is it in a key table, does its owner exist, do the counts agree?
 
-It only reads, in slices, and never deletes. On a server at work jobs move between two looks, so what seems wrong is
-looked at a second time, and told only if it was wrong both times.
+It only reads, in slices, and deletes nothing. On a server at work jobs move between two reads, so a key with a
+problem is read a second time, and reported only if it has a problem both times.
 """
 
 from __future__ import annotations
@@ -17,106 +17,104 @@ from penstock.core.slots import Node
 from penstock.driver.connector import Command
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.keys import QueueKeys
-from penstock.ops.key_tables import kind_of, owner, parts, row
-from penstock.ops.probe import ask, keys_like, primaries
+from penstock.ops.key_tables import kind_of, owner_of, split_key, table_row
+from penstock.ops.probe import ask, primaries, scan_keys
 
-LOT = 500
-"""Keys that are looked at in one round trip."""
+KEYS_PER_ROUND_TRIP = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """One key, or the books of one queue, that should not be so."""
+class KeyProblem:
+    """A key that should not exist like this, or a counter that disagrees with what it counts."""
 
     key: str
-    what: str
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What was found. `complete` False: there were more keys than were to be looked at."""
+    """The result of checking an app's keys. `complete` is False if there were more keys than should be checked."""
 
     keys: int
     complete: bool
-    faults: list[Fault]
+    problems: list[KeyProblem]
 
 
-def inventory(prefix: str, most: int | None = None) -> Operation[Inventory]:
-    """Look at the keys of the app of this prefix, about `most` of them on each server.
+def take_inventory(prefix: str, most: int | None = None) -> Operation[Inventory]:
+    """Check the keys of the app with this prefix, about `most` of them on each server.
 
-    A round trip for each 1000 keys of the server, one for each 500 of the app, and one for each queue.
+    One round trip for each 1000 keys of the server, one for each 500 of the app, and one for each queue.
     """
-    keys, complete, faults = 0, True, list[Fault]()
+    keys, complete, problems = 0, True, list[KeyProblem]()
     for node in (yield from primaries()):
-        found, all_of_them = yield from keys_like(node, pattern(prefix), most)
+        found, all_of_them = yield from scan_keys(node, pattern(prefix), most)
         keys, complete = keys + len(found), complete and all_of_them
-        faults += yield from _twice(node, found)
+        suspicious = yield from _check(node, found)
+        problems += (yield from _check(node, suspicious)).values()
         for queue in _queues(found):
-            faults += yield from _books(prefix, queue)
-    return Inventory(keys, complete, sorted(faults, key=lambda fault: fault.key))
+            problems += yield from _wrong_counts(prefix, queue)
+    return Inventory(keys, complete, sorted(problems, key=lambda problem: problem.key))
 
 
 def _queues(keys: Iterable[bytes]) -> Iterator[str]:
     for key in sorted(keys):
-        found = parts(_text(key))
-        if found is not None and found[2] == "meta" and kind_of(found[1]) == "queue":
-            yield found[1]
+        parts = split_key(_text(key))
+        if parts is not None and parts.rest == "meta" and kind_of(parts.instance) == "queue":
+            yield parts.instance
 
 
-def _twice(node: Node, keys: Iterable[bytes]) -> Operation[list[Fault]]:
-    suspects = yield from _look(node, keys)
-    return list((yield from _look(node, suspects)).values())
-
-
-def _look(node: Node, keys: Iterable[bytes]) -> Operation[dict[bytes, Fault]]:
-    faults = {}
-    rest = iter(keys)
-    while lot := list(islice(rest, LOT)):
-        replies = iter((yield from ask(node, *(question for key in lot for question in _questions(key)))))
-        for key, kind, ttl, owner_is_there in zip(lot, replies, replies, replies, strict=True):
-            if kind not in {b"none", None}:  # it has just gone, or may not be looked at
-                what = _wrong(key, kind.decode(), ttl, owner_is_there not in {None, 0})
-                if what:
-                    faults[key] = Fault(key.decode(errors="backslashreplace"), what)
-    return faults
+def _check(node: Node, keys: Iterable[bytes]) -> Operation[dict[bytes, KeyProblem]]:
+    problems = {}
+    remaining = iter(keys)
+    while batch := list(islice(remaining, KEYS_PER_ROUND_TRIP)):
+        questions = [question for key in batch for question in _questions(key)]
+        replies = iter((yield from ask(node, *questions)))
+        for key, type_, ttl, owner_exists in zip(batch, replies, replies, replies, strict=True):
+            if type_ in {b"none", None}:  # deleted since the scan, or this user may not read it
+                continue
+            if problem := _problem(key, type_.decode(), ttl, owner_exists not in {None, 0}):
+                problems[key] = KeyProblem(key.decode(errors="backslashreplace"), problem)
+    return problems
 
 
 def _questions(key: bytes) -> tuple[Command, ...]:
-    """Its type, its time to live, and whether its owner is there."""
-    found = parts(_text(key))
+    """The commands for a key's type, its time to live, and whether its owner exists."""
+    parts = split_key(_text(key))
     tag, _, rest = key.partition(b"}:")
-    where, member = owner(found[2]) if found else ("", "")
-    there: Command = ("ZSCORE", tag + b"}:" + _bytes(where), _bytes(member))
-    if not member:
-        there = ("EXISTS", tag + b"}:" + _bytes(where) if rest else key)
-    return ("TYPE", key), ("PTTL", key), there
+    owner = owner_of(parts.rest) if parts else None
+    if owner is not None and owner.member:
+        exists: Command = ("ZSCORE", tag + b"}:" + _bytes(owner.key), _bytes(owner.member))
+    else:
+        exists = ("EXISTS", tag + b"}:" + _bytes(owner.key if owner else "") if rest else key)
+    return ("TYPE", key), ("PTTL", key), exists
 
 
-def _wrong(key: bytes, kind: str, ttl: int, owner_is_there: bool) -> str:
+def _problem(key: bytes, type_: str, ttl: int, owner_exists: bool) -> str:
     """What is wrong with a key; "" if nothing is."""
-    found = parts(_text(key))
-    listed = row(found[1], found[2]) if found else None
-    if found is None or listed is None:
-        return "no key of ours has such a name"
-    wanted, _, owned_by = listed
-    if wanted not in {kind.upper(), "any"}:
-        return f"a {kind}, not a {wanted.lower()}"
-    if owned_by == "TTL":
+    parts = split_key(_text(key))
+    row = table_row(parts.instance, parts.rest) if parts else None
+    if parts is None or row is None:
+        return "Penstock has no key of this name"
+    expected, _, deleted_by = row
+    if expected not in {type_.upper(), "any"}:
+        return f"a {type_}, not a {expected.lower()}"
+    if deleted_by == "TTL":
         return "has no TTL" if ttl == -1 else ""
-    if owned_by != "the user" and not owner_is_there:
-        where, member = owner(found[2])
-        return f"stayed behind: {member!r} is not in {where}" if member else "stayed behind: the queue has no meta"
+    if deleted_by != "the user" and not owner_exists:
+        owner = owner_of(parts.rest)
+        missing = f"{owner.member!r} is not in {owner.key}" if owner.member else "the queue has no meta"
+        return f"left behind: {missing}"
     return ""
 
 
-def _books(prefix: str, queue: str) -> Operation[list[Fault]]:
-    """The counts that are kept, against the sizes of what they count; the two are read in one step."""
+def _wrong_counts(prefix: str, queue: str) -> Operation[list[KeyProblem]]:
+    """Where a queue's counters disagree with the sizes of what they count; one script reads both."""
     keys = QueueKeys(prefix, queue)
-    counted = yield QueueBindings(keys, Clock()).counted_and_kept()
+    counts = yield QueueBindings(keys, Clock()).counted_and_kept()
     return [
-        Fault(f"{keys.base}{name}", f"{there} in there, {kept} by the counts")
-        for name, (there, kept) in counted.items()
-        if there != kept
+        KeyProblem(f"{keys.base}{name}", f"has {actual} entries, but the counters say {counted}")
+        for name, (actual, counted) in counts.items()
+        if actual != counted
     ]
 
 

@@ -1,8 +1,17 @@
-"""Every key of Penstock: the tables of all nouns, and how to tell from a key which row it is."""
+"""The index of all keys that Penstock writes: the key tables of the nouns, and how to find the row of a given key.
+
+Each noun declares its keys in its own `keys.py`: suffix -> (type, content, what deletes it). A key name has up to
+three parts, which `split_key` returns:
+
+    {penstock:mail}:jobs                    prefix "penstock", instance "mail" (a queue), rest "jobs"
+    {penstock:semaphore:market}:holders     prefix "penstock", instance "semaphore:market", rest "holders"
+    penstock:{invoice:7}:lock:fence         no prefix, instance "lock:invoice:7", rest "fence"
+"""
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from penstock.completion.keys import CONTACTS, DIRECTORY
 from penstock.files.keys import FILES
@@ -12,72 +21,80 @@ from penstock.messages.keys import CHATS, LOG
 
 PROBE = {"probe": ("STRING", "a write that `penstock doctor` times", "TTL")}
 
-
-TABLES = (QUEUE, PROBE)
-
-
-COMPONENTS = {
-    "contacts": CONTACTS, "directory": DIRECTORY, "lock": LOCK, "semaphore": SEMAPHORE, "rwlock": SEMAPHORE,
-    "rate": RATE_LIMIT, "transaction": CALLS, "mailbox": LOG, "chat": LOG, "chats": CHATS, "files": FILES,
+TABLES = {
+    "queue": {**QUEUE, **PROBE},
+    "lock": LOCK, "semaphore": SEMAPHORE, "rwlock": SEMAPHORE, "rate": RATE_LIMIT, "transaction": CALLS,
+    "contacts": CONTACTS, "directory": DIRECTORY,
+    "mailbox": LOG, "chat": LOG, "chats": CHATS,
+    "files": FILES,
 }  # fmt: skip
-"""What stands before the name -> the table; a queue has its name alone."""
+"""Kind of component -> its key table. The kind is the first word of an instance; the instance of a queue is its name
+alone."""
 
+HELD_LOCKS = "penstock:*:fence"
+"""A SCAN pattern with one match for each lock that was held within the last hour."""
 
-_KEY = re.compile(r"\{([^:}]+):([^}]+)\}:(.+)", re.DOTALL)
-
-
+_APP_KEY = re.compile(r"\{([^:}]+):([^}]+)\}:(.+)", re.DOTALL)
 _LOCK_KEY = re.compile(r"penstock:(?:\{([^}]+)\}:lock:|lock:(.+):|(inbox:))((?:inbox:)?[^:]+)", re.DOTALL)
-
-
 _TRANSACTION_KEY = re.compile(r"penstock:\{([^}]+)\}:transaction:(call:.+)", re.DOTALL)
 
 
-def kind_of(name: str) -> str:
-    """Of what component an instance is, by what stands behind the prefix in its tag; a queue has its name alone."""
-    return re.split("[:/]", name)[0] if ":" in name else "queue"
+class KeyParts(NamedTuple):
+    """The parts of one key name. `prefix` is the app's, "" for the keys beside a lock and for those of transactions."""
+
+    prefix: str
+    instance: str
+    rest: str
 
 
-def parts(key: str) -> tuple[str, str, str] | None:
-    """Prefix, name and the rest of a key of ours; None for another's.
-
-    Where it is not a queue's, its sort stands before the name, as in `semaphore:market:17`; and what is beside
-    a lock or belongs to a transaction has no prefix, as in ("", "lock:invoice:7", "line").
-    """
-    if found := _KEY.fullmatch(key):
-        return (found[1], found[2], found[3])
+def split_key(key: str) -> KeyParts | None:
+    """The parts of a key that Penstock may have written; None for any other key."""
+    if found := _APP_KEY.fullmatch(key):
+        return KeyParts(found[1], found[2], found[3])
     if found := _TRANSACTION_KEY.fullmatch(key):
-        return ("", f"transaction:{found[1]}", found[2])
+        return KeyParts("", f"transaction:{found[1]}", found[2])
     if found := _LOCK_KEY.fullmatch(key):
-        return ("", f"lock:{found[1] or found[2] or ''}", (found[3] or "") + found[4])
+        return KeyParts("", f"lock:{found[1] or found[2] or ''}", (found[3] or "") + found[4])
     return None
 
 
-LOCKS = "penstock:*:fence"
-"""What a key of each lock that was held lately matches, for SCAN: where an operator looks for them."""
+def kind_of(instance: str) -> str:
+    """Which kind of component an instance is: `semaphore` for "semaphore:market", `queue` for "mail"."""
+    return re.split("[:/]", instance)[0] if ":" in instance else "queue"
 
 
-def row(name: str, rest: str) -> tuple[str, str, str] | None:
-    """The line of the tables for a key, by the second and the third of its `parts`; None: in none of them."""
-    kind = kind_of(name)
-    suffix = rest.partition(":")[0] + ":" if ":" in rest else rest
-    tables = TABLES if kind == "queue" else (COMPONENTS.get(kind, {}),)
-    return next((table[suffix] for table in tables if suffix in table), None)
+def table_row(instance: str, rest: str) -> tuple[str, str, str] | None:
+    """The row of a key in its table: (type, content, what deletes it); None if no table has it."""
+    return TABLES.get(kind_of(instance), {}).get(_suffix(rest))
 
 
-def owner(rest: str) -> tuple[str, str]:
-    """What must be there while a key without a TTL is: a sorted set and the member in it, or ("meta", "")."""
+def _suffix(rest: str) -> str:
+    """`rest` as the tables have it: "lane:" for "lane:5:acme"."""
+    first, colon, _ = rest.partition(":")
+    return first + colon
+
+
+class KeyOwner(NamedTuple):
+    """What must exist as long as a key without a TTL exists: a member of a sorted set, or, if `member` is "", a key."""
+
+    key: str
+    member: str
+
+
+def owner_of(rest: str) -> KeyOwner:
+    """The owner of a key without a TTL; both are named by what follows the hash tag."""
     kind, _, name = rest.partition(":")
     if kind == "held":
-        return "leases", name
+        return KeyOwner("leases", name)
     if kind in {"lane", "front"}:
         level, _, tenant = name.partition(":")
-        return f"turns:{level}", tenant
+        return KeyOwner(f"turns:{level}", tenant)
     if kind == "mine":
-        return "mine", ""
-    suffix = kind + ":" if ":" in rest else rest
-    return ("state", "") if suffix in FILES and suffix not in QUEUE else ("meta", "")
+        return KeyOwner("mine", "")
+    suffix = _suffix(rest)
+    return KeyOwner("state" if suffix in FILES and suffix not in QUEUE else "meta", "")
 
 
 def probe_key(prefix: str, number: int) -> str:
-    """A key that `penstock doctor` writes for some seconds, to see whether it is safe; no queue has this slot."""
+    """A key that `penstock doctor` writes for some seconds; no queue can share its slot, because of the `?`."""
     return f"{{{prefix}:?{number}}}:probe"

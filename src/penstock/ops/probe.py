@@ -1,8 +1,8 @@
-"""Questions to a server that are no script: what it says of itself, which keys it holds, how fast it answers.
+"""Questions to a server that need no script: what it reports about itself, which keys it holds, how fast it answers.
 
-Each is a generator of steps, so both faces can ask. Only for who looks in: none of these stands on a path that serves
-work. All but `confirmations`, which writes one key of its own with a TTL, only read. What the server refuses to tell
-is None, not raised.
+All of them are for operators: none is asked on a path that serves work. They only read, except
+`time_confirmations`, which writes one key with a TTL. An answer that the server refuses to give is None; it does not
+raise.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ from penstock.core.operations import FindNodes, Operation, SendCommands
 from penstock.core.slots import Node
 from penstock.driver.connector import Command
 from penstock.errors import ServerError
-from penstock.jobs.keys import QueueKeys
-from penstock.ops.key_tables import LOCKS, kind_of, parts, probe_key
+from penstock.ops.key_tables import HELD_LOCKS, kind_of, probe_key, split_key
 
-SLICE = 1000
-"""Keys the server looks at in one round trip of a scan: below a millisecond of its time."""
+KEYS_PER_SCAN = 1000
+"""Keys that the server examines in one round trip of a scan: less than a millisecond of its time."""
 
-ROUNDS = 200
-"""Round trips that are measured."""
+SAMPLES = 200
+"""Round trips that one measurement takes."""
 
-_CONFIG = (
+_SETTINGS = (
     "maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "save", "min-replicas-to-write",
     "latency-monitor-threshold",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
-    """What a server noted as slow: the command with its first words, and how long it took, in seconds."""
+class SlowCommand:
+    """An entry of the server's slow log: the first words of a command; in seconds, how long it took, and when."""
 
     words: tuple[str, ...]
     seconds: float
@@ -42,18 +41,18 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What one node says of itself. None: it does not tell us."""
+class ServerFacts:
+    """What one server reports about itself. None: it refuses to report this."""
 
     node: Node
     info: Mapping[str, str] | None
     config: Mapping[str, str] | None
-    slow: Sequence[Slow] | None
+    slow: Sequence[SlowCommand] | None
     latency: Mapping[str, float] | None
     """Events of its latency monitor -> the longest, in seconds."""
     cluster: Mapping[str, str] | None
     ahead: float
-    """Seconds its clock is before ours; known as exactly as half the round trip."""
+    """Seconds by which its clock is ahead of ours, exact to half a round trip."""
 
     @property
     def name(self) -> str:
@@ -69,23 +68,11 @@ class Facts:
         return info.get("server_mode") or info.get("redis_mode") or "unknown"
 
     def number(self, name: str) -> float:
-        """A number out of INFO; 0 where there is none."""
+        """A number from INFO; 0 if INFO has no such number."""
         try:
             return float((self.info or {}).get(name, 0))
         except ValueError:
             return 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Rights:
-    """What a user may not do."""
-
-    user: str
-    commands: list[str]
-    """That it may not send, on whatever key."""
-
-    queues: list[str]
-    """Whose keys it may not use."""
 
 
 def primaries() -> Operation[list[Node]]:
@@ -95,56 +82,61 @@ def primaries() -> Operation[list[Node]]:
 
 
 def ask(node: Node, *commands: Command) -> Operation[list[Any]]:
-    """Replies, where a refused command's is None."""
+    """The reply to each command; None for a command that the server refused."""
     replies = yield SendCommands(node, commands)
     return [None if isinstance(reply, ServerError) else reply for reply in replies]
 
 
-def now(node: Node) -> Operation[float]:
-    """Seconds since 1970 by the server's clock; by ours where it does not tell. One round trip."""
-    (said,) = yield from ask(node, ("TIME",))
-    return int(said[0]) + int(said[1]) / 1e6 if said else time.time()
+def server_time(node: Node) -> Operation[float]:
+    """Seconds since 1970 by the server's clock, or by ours if the server refuses. One round trip."""
+    (reply,) = yield from ask(node, ("TIME",))
+    return int(reply[0]) + int(reply[1]) / 1e6 if reply else time.time()
 
 
-def facts(node: Node) -> Operation[Facts]:
-    """Two round trips."""
+def read_facts(node: Node) -> Operation[ServerFacts]:
+    """What this server reports about itself. Two round trips."""
     sent = time.time()
-    ahead = (yield from now(node)) - (sent + time.time()) / 2
+    ahead = (yield from server_time(node)) - (sent + time.time()) / 2
     info, cluster, slow, latency, *settings = yield from ask(
         node, ("INFO",), ("CLUSTER", "INFO"), ("SLOWLOG", "GET", 128), ("LATENCY", "LATEST"),
-        *(("CONFIG", "GET", name) for name in _CONFIG),
+        *(("CONFIG", "GET", name) for name in _SETTINGS),
     )  # fmt: skip
     pairs = [(_text(pair[0]), _text(pair[1])) for pair in settings if pair]
-    return Facts(
+    return ServerFacts(
         node, info and _table(info), dict(pairs) or None,
-        slow if slow is None else [_slow(entry) for entry in slow],
+        slow if slow is None else [_slow_command(entry) for entry in slow],
         latency if latency is None else {_text(event[0]): event[3] / 1000 for event in latency},
         cluster and _table(cluster), ahead,
     )  # fmt: skip
 
 
-def _slow(entry: Sequence[Any]) -> Slow:
-    return Slow(tuple(_text(word) for word in entry[3][:4]), entry[2] / 1e6, float(entry[1]))
+def _slow_command(entry: Sequence[Any]) -> SlowCommand:
+    return SlowCommand(tuple(_text(word) for word in entry[3][:4]), entry[2] / 1e6, float(entry[1]))
 
 
 def _text(data: Any) -> str:
     return data.decode(errors="backslashreplace") if isinstance(data, bytes) else str(data)
 
 
-def _table(said: bytes) -> dict[str, str]:
-    return dict(line.split(":", 1) for line in _text(said).splitlines() if ":" in line)
+def _table(reply: bytes) -> dict[str, str]:
+    """A reply of lines `name:value`, as INFO gives it."""
+    return dict(line.split(":", 1) for line in _text(reply).splitlines() if ":" in line)
 
 
-def keys_like(node: Node, pattern: str, most: int | None = None) -> Operation[tuple[set[bytes], bool]]:
-    """The keys of a node that match, and whether it was all of them: it stops beyond `most`.
+# --- keys ---
 
-    A round trip for each 1000 keys of the server, whoever's they are; others are served in between. A key
-    that is there all the time is found, one that comes or goes meanwhile may be.
+
+def scan_keys(node: Node, pattern: str, most: int | None = None) -> Operation[tuple[set[bytes], bool]]:
+    """The keys of one server that match, and whether these are all of them: the scan stops once it has over `most`.
+
+    A key that exists during the whole scan is found; a key that is created or deleted meanwhile may be found. One round
+    trip for each 1000 keys of the server, whichever app they belong to; the server serves others in between. Raises
+    ServerError.
     """
     found: set[bytes] = set()
     cursor: Any = 0
     while True:
-        (reply,) = yield SendCommands(node, (("SCAN", cursor, "MATCH", pattern, "COUNT", SLICE),))
+        (reply,) = yield SendCommands(node, (("SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_PER_SCAN),))
         if isinstance(reply, ServerError):
             raise reply
         cursor = reply[0]
@@ -156,34 +148,46 @@ def keys_like(node: Node, pattern: str, most: int | None = None) -> Operation[tu
 
 
 def queue_names(prefix: str) -> Operation[list[str]]:
-    """The queues of an app that were ever used, in order. Cost: that of `keys_like` on every server."""
-    return instances(prefix, "queue")
+    """The queues of an app that were ever used, sorted. Costs a `scan_keys` of every server."""
+    return instance_names(prefix, "queue")
 
 
-def instances(prefix: str, kind: str, rest: str = "meta") -> Operation[list[str]]:
-    """The same for any component; `rest`: the key that each of its instances has."""
+def instance_names(prefix: str, kind: str, rest: str = "meta") -> Operation[list[str]]:
+    """The names of an app's components of one kind, sorted; `rest` names the key that each of them has.
+
+    Costs a `scan_keys` of every server.
+    """
     names = set()
     for node in (yield from primaries()):
-        found, _ = yield from keys_like(node, pattern(prefix, rest))
-        tags = [split[1] for key in found if (split := parts(key.decode(errors="replace")))]
-        names |= {tag.removeprefix(f"{kind}:") for tag in tags if kind_of(tag) == kind and "/" not in tag.split(":")[0]}
+        found, _ = yield from scan_keys(node, pattern(prefix, rest))
+        instances = [parts.instance for key in found if (parts := split_key(key.decode(errors="replace")))]
+        names |= {
+            instance.removeprefix(f"{kind}:")
+            for instance in instances
+            if kind_of(instance) == kind and "/" not in instance.split(":")[0]
+        }
     return sorted(names)
 
 
 def lock_names() -> Operation[list[str]]:
-    """The locks that were held within the hour, of any app, in order. Cost: that of `keys_like` on every server."""
+    """The locks of any app that were held within the last hour, sorted. Costs a `scan_keys` of every server."""
     names = set()
     for node in (yield from primaries()):
-        found, _ = yield from keys_like(node, LOCKS)
+        found, _ = yield from scan_keys(node, HELD_LOCKS)
         for key in found:
-            if (split := parts(key.decode(errors="replace"))) and split[1].startswith("lock:"):
-                names.add(split[1].removeprefix("lock:"))
+            if (parts := split_key(key.decode(errors="replace"))) and parts.instance.startswith("lock:"):
+                names.add(parts.instance.removeprefix("lock:"))
     return sorted(names)
 
 
-def round_trips(node: Node, command: Command, times: int = ROUNDS) -> Operation[list[float]]:
-    """Seconds that each took, in order of length; [] where the server refuses. The first, which may connect, is not
-    counted."""
+# --- times ---
+
+
+def time_round_trips(node: Node, command: Command, times: int = SAMPLES) -> Operation[list[float]]:
+    """Seconds that each of so many round trips took, shortest first; [] if the server refuses the command.
+
+    One more round trip comes first and is not counted, because it may open the connection.
+    """
     taken = []
     for _ in range(times + 1):
         began = time.perf_counter()
@@ -194,28 +198,28 @@ def round_trips(node: Node, command: Command, times: int = ROUNDS) -> Operation[
     return sorted(taken[1:])
 
 
-def pings(node: Node) -> Operation[list[float]]:
-    """200 round trips of PING."""
-    return round_trips(node, ("PING",))
+def time_pings(node: Node) -> Operation[list[float]]:
+    """Seconds that each of 200 PINGs took, shortest first."""
+    return time_round_trips(node, ("PING",))
 
 
-def scripts(node: Node) -> Operation[list[float]]:
-    """200 round trips of a script that does nothing."""
-    return round_trips(node, ("EVAL", "return 1", 0))
+def time_scripts(node: Node) -> Operation[list[float]]:
+    """Seconds that each of 200 calls of an empty script took, shortest first."""
+    return time_round_trips(node, ("EVAL", "return 1", 0))
 
 
-def key_on(node: Node, prefix: str) -> Operation[str]:
-    """A key for a write of ours that this node holds. No round trip once the slots are known."""
+def find_probe_key(node: Node, prefix: str) -> Operation[str]:
+    """A key for a trial write that this server holds. No round trip once the slots are known."""
     number = 0
     while node not in (yield FindNodes(probe_key(prefix, number))):
         number += 1
     return probe_key(prefix, number)
 
 
-def confirmations(node: Node, key: str, times: int = 3) -> Operation[list[float] | None]:
-    """Seconds until `WAITAOF` called a write safe on the disk, for writes one after the other; inf: not within 2 s.
+def time_confirmations(node: Node, key: str, times: int = 3) -> Operation[list[float] | None]:
+    """Seconds until `WAITAOF` reported each of some successive writes as safe on disk; infinity if not within 2 s.
 
-    None where the server has no append-only file, or no such command.
+    None if the server has no append-only file, or no such command.
     """
     taken = []
     for _ in range(times):
@@ -227,38 +231,3 @@ def confirmations(node: Node, key: str, times: int = 3) -> Operation[list[float]
             return None
         taken.append(time.perf_counter() - began if safe[0] else float("inf"))
     return taken
-
-
-def may(node: Node, commands: Sequence[str], queues: Sequence[QueueKeys]) -> Operation[Rights | None]:
-    """What this user may not do on these queues; None where that may not be asked. A round trip for each, and one."""
-    who, *described = yield from ask(node, ("ACL", "WHOAMI"), *(("COMMAND", "INFO", name) for name in commands))
-    if who is None or None in described:
-        return None
-    known = [(name, one[0]) for name, one in zip(commands, described, strict=True) if one[0]]
-    unsent: dict[str, None] = {}
-    closed = []
-    for keys in queues:
-        examples = (_example(name, said, keys) for name, said in known)
-        answers = yield from ask(node, *(("ACL", "DRYRUN", who, *example) for example in examples))
-        if None in answers:
-            return None
-        refused = {name: answer for (name, _), answer in zip(known, answers, strict=True) if answer != b"OK"}
-        unsent |= {name: None for name, answer in refused.items() if not answer.endswith(b" key")}
-        if any(answer.endswith(b" key") for answer in refused.values()):
-            closed.append(keys.queue)
-    return Rights(_text(who), list(unsent), closed)
-
-
-def _example(name: str, described: Sequence[Any], keys: QueueKeys) -> tuple[str, ...]:
-    """A call of the right length with keys of this queue where keys stand."""
-    odd = {
-        "EVAL": ("", "2", *keys.declared), "EVALSHA": ("", "2", *keys.declared),
-        "BLMPOP": ("0.001", "1", keys.inbox, "LEFT"), "OBJECT": ("ENCODING", keys.declared[1]),
-        "SCRIPT": ("LOAD", "return 1"),
-    }  # fmt: skip
-    if name in odd:
-        return (name, *odd[name])
-    words = ["1"] * (abs(described[1]) - 1)
-    if described[3] > 0:
-        words[described[3] - 1] = keys.declared[1]
-    return (name, *words)

@@ -6,26 +6,32 @@ from itertools import chain
 
 from penstock.app import Penstock
 from penstock.core.keys import pattern
-from penstock.ops.audit.books import books, entries, lost_members
+from penstock.ops.audit.instances import audits, missing_from_index
+from penstock.ops.audit.stored_keys import read_keys
 
 
 def leaks(app: Penstock) -> list[str]:
-    """One sentence for each thing that does not fit: [] is the good answer.
+    """A sentence for each thing that should not be in the server; [] if there is none.
 
-    Reads back every key of the app's prefix: a key that Penstock does not know or that nothing will ever delete, counts
-    that are not those of the jobs, a claim without its job, somebody who is written down as waiting though nobody
-    waits. Jobs that wait or died are no leak. Ask when no worker runs and nobody waits, and on a test's server: it
-    reads every job. Works in either face.
+    Reads back every key under the app's prefix and finds:
+
+    - keys that Penstock does not write, or that nothing will ever delete
+    - counters that differ from what they count
+    - claims without a job
+    - workers, sleepers and waiters that are registered although nothing runs
+
+    Waiting jobs and dead letters are no leaks. Call it while no worker runs and nothing waits, and on a test server:
+    it reads every job. Works in blocking code and inside a running event loop.
     """
-    found = list(entries(app._driver.connector.blocking_client(), pattern(app.settings.prefix)))
-    faults = [*chain.from_iterable(entry.faults() for entry in found)]
-    for (_, name), book in books(found).items():
-        what = name if ":" in name else f"queue {name}"
-        faults += [f"{what}: {fault}" for fault in (*book.faults(), *book.waits())]
-    return [*faults, *lost_members(found)]
+    keys = list(read_keys(app._driver.connector.blocking_client(), pattern(app.settings.prefix)))
+    found = [*chain.from_iterable(key.problems() for key in keys)]
+    for (_, name), audit in audits(keys).items():
+        instance = name if ":" in name else f"queue {name}"
+        found += [f"{instance}: {problem}" for problem in (*audit.problems(), *audit.leftovers())]
+    return [*found, *missing_from_index(keys)]
 
 
 def assert_no_leaks(app: Penstock) -> None:
-    """AssertionError with all that `leaks` found."""
+    """Raises AssertionError with everything that `leaks` found."""
     if found := leaks(app):
         raise AssertionError("left in the server:\n  " + "\n  ".join(found))

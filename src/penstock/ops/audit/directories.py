@@ -1,4 +1,4 @@
-"""Reads back what a directory keeps on one shard and compares it with itself; see `audit.py`."""
+"""Compares the keys of a directory with each other, on one shard."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from penstock.completion.card import members, read
 from penstock.completion.fold import fold
 
 
-class Shelves:
-    """The keys of one directory on one shard, by suffix."""
+class DirectoryAudit:
+    """The keys of one directory on one shard, by the rest of their names."""
 
     def __init__(self, keys: dict[str, Any]) -> None:
         self.meta = keys.get("meta", {})
         self.names = set(keys.get("names", {}))
-        self.orders = {name.removeprefix("top:"): held for name, held in keys.items() if name.startswith("top:")}
+        self.orders = {name.removeprefix("top:"): order for name, order in keys.items() if name.startswith("top:")}
         self.weighed = set(keys.get("weighed", {}))
-        self.cards = {id: card for name, held in keys.items() if name.startswith("ids:") for id, card in held.items()}
+        hashes = [content for name, content in keys.items() if name.startswith("ids:")]
+        self.cards = {id: card for cards in hashes for id, card in cards.items()}
 
-    def faults(self) -> Iterator[str]:
-        """One sentence for each thing that does not fit the rest."""
+    def problems(self) -> Iterator[str]:
+        """A sentence for each contradiction."""
         shape = self.meta.get(b"shape", b"").decode()
         found = [read(member) for member in self.names]
+        # A name is kept once for each of its words, and once whole.
         whole = [one for one in found if one.tail == fold(one.name, accents="accents=1" in shape)]
         for name, counted in (("names", len(whole)), ("ids", len(self.cards))):
             if int(self.meta.get(name.encode(), 0)) != counted:
@@ -33,19 +35,18 @@ class Shelves:
             if not {one for id, card in self.cards.items() for one in members(card, id.decode())} <= self.names:
                 yield f"ids: {self.cards}, but the names are {self.names}"
             if len({one.id for one in whole}) != len(whole):
-                yield f"names: {self.names}: an id twice"
-
+                yield f"names: {self.names}: two have one id"
         yield from self._weights()
 
     def _weights(self) -> Iterator[str]:
         weights = self.orders.get("", {})
         if set(weights) != self.weighed or not self.weighed <= self.names:
             yield f"weighed: {self.weighed}, with weights {weights}"
-        for start, held in self.orders.items():
-            if held != {one: weight for one, weight in weights.items() if one.startswith(start.encode())}:
-                yield f"top:{start}: not the order of those that begin so"
+        for start, order in self.orders.items():
+            if order != {one: weight for one, weight in weights.items() if one.startswith(start.encode())}:
+                yield f"top:{start}: not the names that begin with this, in order of weight"
 
-    def waits(self) -> Iterator[str]:
-        """What a change that broke off has left to be ended."""
+    def leftovers(self) -> Iterator[str]:
+        """A sentence for each change over several shards that was interrupted."""
         if pending := {id: card for id, card in self.cards.items() if b"\2" in card or card in {b"", b"\3"}}:
-            yield f"ids: {pending} wait for the end of a change"
+            yield f"ids: the changes of {pending} are not finished"

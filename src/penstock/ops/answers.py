@@ -1,0 +1,101 @@
+"""The answers of the inspector: what the command line and the dashboard show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.jobs.counts import Counts, TenantCounts
+from penstock.jobs.job import Status
+from penstock.jobs.queue import DeadLetter
+from penstock.messages.chat import ChatInfo, Member
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A queue and its counts."""
+
+    name: str
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class TenantView:
+    """A tenant of a queue, and its jobs by state. Age and weight of the counts are not set."""
+
+    name: str
+    counts: TenantCounts
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownTaskJob:
+    """A job that a worker handed back because it does not know the job's task."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDetail:
+    """Everything about one queue. Times are seconds."""
+
+    name: str
+    counts: Counts
+    due_in: float | None
+    """Until the next delayed job is due; None: there is no delayed job."""
+
+    tenants: int
+    """How many tenants have jobs."""
+
+    largest: list[TenantView]
+    """The tenants with the most waiting jobs, among the first `tenants_examined`."""
+
+    tenants_examined: int
+    unknown_task_jobs: list[UnknownTaskJob]
+    """Among the first `jobs_examined` of the delayed jobs."""
+
+    jobs_examined: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChatView:
+    """A chat, and the reader that is furthest behind."""
+
+    chat: ChatInfo
+    last_reader: Member | None
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryView:
+    """A directory, and how many names it has."""
+
+    name: str
+    names: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterPage:
+    """Some of the `total` dead letters of a queue, the latest first, without the `offset` latest."""
+
+    total: int
+    offset: int
+    letters: list[DeadLetter]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterCount:
+    """How many dead letters a queue has at one time. An action on "all of them" spares the jobs that died later."""
+
+    count: int
+    """At least as many as died until `until`."""
+
+    until: int
+    """Milliseconds since 1970 by the server's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionOutcome:
+    """What an operator's action did to one job. If it was not `done`, the job's `status` before it is the reason."""
+
+    id: str
+    done: bool
+    status: Status

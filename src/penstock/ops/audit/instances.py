@@ -1,0 +1,68 @@
+"""The audit of each queue, directory, mailbox, chat and channel that an app has in the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from penstock.messages.keys import LogKeys
+from penstock.ops.audit.directories import DirectoryAudit
+from penstock.ops.audit.messages import ChannelAudit, LogAudit
+from penstock.ops.audit.queues import QueueAudit
+from penstock.ops.audit.stored_keys import Instance, StoredKey
+from penstock.ops.key_tables import kind_of
+
+
+class Audit(Protocol):
+    """Compares the keys of one instance with each other."""
+
+    def problems(self) -> Iterator[str]:
+        """A sentence for each contradiction: there must be none at any time."""
+        ...
+
+    def leftovers(self) -> Iterator[str]:
+        """A sentence for each trace of work in progress: there must be none once everything is at rest."""
+        ...
+
+
+_AUDITS: dict[str, type[QueueAudit | DirectoryAudit | LogAudit]] = {
+    "queue": QueueAudit, "directory": DirectoryAudit, "chat": LogAudit, "mailbox": LogAudit, "files": ChannelAudit,
+}  # fmt: skip
+
+
+def audits(keys: Iterable[StoredKey]) -> dict[Instance, Audit]:
+    """An audit for each instance that has one; locks, for example, keep nothing that could contradict itself."""
+    return {
+        instance: _AUDITS[kind](contents)
+        for instance, contents in _contents(keys).items()
+        if (kind := kind_of(instance.name)) in _AUDITS
+    }
+
+
+def _contents(keys: Iterable[StoredKey]) -> dict[Instance, dict[str, Any]]:
+    """Of each instance: the rest of each key's name -> what the key holds. Keys that expire are left out."""
+    contents: dict[Instance, dict[str, Any]] = {}
+    for key in keys:
+        if key.instance is not None and key.content is not None:
+            contents.setdefault(key.instance, {})[key.rest] = key.content
+    return contents
+
+
+def missing_from_index(keys: Iterable[StoredKey]) -> Iterator[str]:
+    """A sentence for each member of a chat whose index of chats lacks it, so that the member would never find it.
+
+    This is the one fault that reading cannot repair.
+    """
+    contents = _contents(keys)
+    indexes = {instance: found.get("mine", {}) for instance, found in contents.items()}
+    for (prefix, name), found in contents.items():
+        kind, chat = LogKeys.read(name)
+        if kind == "chat":
+            yield from _missing_members(prefix, chat, LogAudit(found), indexes)
+
+
+def _missing_members(prefix: str, chat: str, log: LogAudit, indexes: Mapping[Instance, Any]) -> Iterator[str]:
+    for member in log.members:
+        name = LogKeys(prefix, "chats", member).base.partition(":")[2].removesuffix("}:")
+        if chat.encode() not in indexes.get(Instance(prefix, name), {}):
+            yield f"chat {chat!r}: not in the index of {member!r}"

@@ -1,0 +1,130 @@
+"""Compares the keys of a queue with each other.
+
+A queue's lanes, schedule and claims must hold exactly the jobs whose records say so, its counters must be what counting
+yields, and an incarnation that ended must have left nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.jobs.record import REASON, Record
+
+_COUNTED_STATES = {b"r": 0, b"s": 1, b"x": 2, b"d": 3}
+"""State of a job -> its place among the counts of a tenant."""
+
+
+class QueueAudit:
+    """The keys of one queue that do not expire, by the rest of their names."""
+
+    def __init__(self, keys: dict[str, Any]) -> None:
+        self.keys = keys
+        records = {id: Record.read(body) for id, body in keys.get("jobs", {}).items()}
+        self.jobs = {id: rec for id, rec in records.items() if rec is not None and rec.state in _COUNTED_STATES}
+        self.meta = keys.get("meta", {})
+
+    def problems(self) -> Iterator[str]:
+        """A sentence for each contradiction."""
+        if damaged := set(self.keys.get("jobs", {})) - set(self.jobs):
+            yield f"jobs: the records of {damaged} are damaged"
+        yield from self._counters()
+        yield from self._lanes()
+        yield from self._turns()
+        yield from self._delayed()
+        yield from self._claims()
+        if set(self.keys.get("reasons", {})) != {id for id, record in self.jobs.items() if record.body[3] & REASON}:
+            yield f"reasons: {self.keys.get('reasons')}"
+
+    def leftovers(self) -> Iterator[str]:
+        """A sentence for each worker, sleeper or waiter that is registered although nothing runs."""
+        if idle := self._incarnations() - set(self._named("held:")):
+            yield f"leases: {sorted(idle)} hold no jobs, and no worker should be left"
+        for name in ("waiters", "sleepers"):
+            if name in self.keys:
+                yield f"{name}: {self.keys[name]}, and none should be left"
+
+    def _named(self, start: str) -> dict[str, Any]:
+        """The keys whose names begin with `start`, by what follows it."""
+        return {name.removeprefix(start): content for name, content in self.keys.items() if name.startswith(start)}
+
+    def _in_state(self, state: bytes) -> set[bytes]:
+        return {id for id, record in self.jobs.items() if record.state == state}
+
+    def _incarnations(self) -> set[str]:
+        return {incarnation.decode() for incarnation in self.keys.get("leases", {})}
+
+    def _counters(self) -> Iterator[str]:
+        counted: dict[bytes, list[int]] = {}
+        for record in self.jobs.values():
+            counted.setdefault(record.tenant.encode(), [0, 0, 0, 0])[_COUNTED_STATES[record.state]] += 1
+        packed = {tenant: struct.pack(">4I", *numbers) for tenant, numbers in counted.items()}
+        if packed != self.keys.get("tenants", {}):
+            yield f"tenants: {self.keys.get('tenants')}, counted {counted}"
+        for place, name in enumerate((b"ready", b"delayed", b"running", b"dead")):
+            total = sum(numbers[place] for numbers in counted.values())
+            if int(self.meta.get(name, 0)) != total:
+                yield f"meta {name.decode()}: {self.meta.get(name)}, counted {total}"
+        ages = Counter(record.since // 1000 for record in self.jobs.values() if record.state == b"r")
+        if {int(second): int(n) for second, n in self.keys.get("age", {}).items()} != ages:
+            yield f"age: {self.keys.get('age')}, counted {ages}"
+        if {int(second) for second in self.keys.get("ages", {})} != set(ages):
+            yield f"ages: {self.keys.get('ages')}, counted {sorted(ages)}"
+
+    def _lanes(self) -> Iterator[str]:
+        found: Counter[bytes] = Counter()
+        for start in ("lane:", "front:"):
+            for lane, entries in self._named(start).items():
+                level, _, tenant = lane.partition(":")
+                if tenant.encode() not in self.keys.get(f"turns:{level}", {}):
+                    yield f"{start}{lane}: entries, but no turn"
+                for entry in entries:
+                    record = self._ready(entry)
+                    if record is not None:
+                        found[entry[11:]] += 1
+                        if (level, tenant) != (str(record.priority), record.tenant):
+                            yield f"{start}{lane}: {entry!r} belongs to another lane"
+        suspects = [entry[11:] for entry in self.keys.get("suspects", {}) if self._ready(entry)]
+        if set(suspects) != {id for id in self._in_state(b"r") if self.jobs[id].is_suspect}:
+            yield f"suspects: {self.keys.get('suspects')}"
+        found.update(suspects)
+        if found != Counter(self._in_state(b"r")):
+            yield f"ready are {self._in_state(b'r')}, in lanes are {found}"
+
+    def _turns(self) -> Iterator[str]:
+        for level, tenants in self._named("turns:").items():
+            for tenant in tenants:
+                if not {f"{start}{level}:{tenant.decode()}" for start in ("lane:", "front:")} & set(self.keys):
+                    yield f"turns:{level}: {tenant!r} has a turn, but no entries"
+        if int(self.meta.get(b"front", 0)) != sum(map(len, self._named("front:").values())):
+            yield f"meta front: {self.meta.get(b'front')}"
+
+    def _ready(self, entry: bytes) -> Record | None:
+        """The ready job of an entry; None if the entry is left over from a job that was cancelled."""
+        record = self.jobs.get(entry[11:])
+        valid = record is not None and record.state == b"r" and _generation(record) == int(entry[:10], 16)
+        return record if valid else None
+
+    def _delayed(self) -> Iterator[str]:
+        found = {entry[11:]: (int(entry[:10], 16), due) for entry, due in self.keys.get("delayed", {}).items()}
+        expected = {id: (_generation(self.jobs[id]), self.jobs[id].since) for id in self._in_state(b"s")}
+        if found != expected:
+            yield f"delayed: {found}, expected {expected}"
+        dead = {id: int(at) for id, at in self.keys.get("dead", {}).items()}
+        if dead != {id: self.jobs[id].since for id in self._in_state(b"d")}:
+            yield f"dead: {self.keys.get('dead')}, expected {self._in_state(b'd')}"
+
+    def _claims(self) -> Iterator[str]:
+        held = self._named("held:")
+        if not set(held) <= self._incarnations():
+            yield f"leases: {self.keys.get('leases')}, but {sorted(held)} hold jobs"
+        if not set(self.keys.get("workers", {})) <= set(self.keys.get("leases", {})):
+            yield f"workers: {self.keys['workers']}, but leases are {self.keys.get('leases')}"
+        if Counter(id for claims in held.values() for id in claims) != Counter(self._in_state(b"x")):
+            yield f"running are {self._in_state(b'x')}, held are {held}"
+
+
+def _generation(record: Record) -> int:
+    return int.from_bytes(record.body[4:10])

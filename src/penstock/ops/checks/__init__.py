@@ -1,0 +1,1 @@
+"""The checks of `penstock doctor`, a module for each subject; `doctor.py` runs them."""

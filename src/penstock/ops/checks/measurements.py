@@ -1,0 +1,83 @@
+"""Everything that the doctor asks and measures at one server, before the checks judge it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from penstock.app import Penstock
+from penstock.core.operations import Operation
+from penstock.core.slots import Node
+from penstock.driver.address import ServerAddress
+from penstock.jobs.keys import QueueKeys
+from penstock.ops import probe
+from penstock.ops.checks.rights import MissingRights, missing_rights, needed_commands
+from penstock.ops.probe import ServerFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """What one server reported, and how long its replies took: seconds, shortest first. Empty: not measured."""
+
+    server_address: ServerAddress
+    """The address that the app was given."""
+
+    facts: ServerFacts
+    prefix: str
+    pings: tuple[float, ...] = ()
+    scripts: tuple[float, ...] = ()
+    writes: tuple[float, ...] = ()
+    confirmations: tuple[float, ...] = ()
+    """Until a write was confirmed as safe on disk, in the order of the writes; infinity if it was not."""
+
+    missing_rights: MissingRights | None = None
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the server runs on this machine."""
+        host = self.facts.node[0]
+        return self.server_address.is_unix or host in {"localhost", "::1"} or host.startswith("127.")
+
+    @property
+    def replicas(self) -> list[str]:
+        """What the server reports about each of its replicas."""
+        info = self.facts.info or {}
+        return [text for name, text in info.items() if re.fullmatch(r"slave\d+", name)]
+
+
+def measure(app: Penstock, node: Node, topics: Iterable[str], queues: Iterable[str]) -> Operation[Measurements]:
+    """Ask and measure what the checks of these topics need. Some 500 round trips for all topics.
+
+    Writes one key some twenty times, and deletes it.
+    """
+    prefix, topics = app.settings.prefix, set(topics)
+    facts = yield from probe.read_facts(node)
+    found = Measurements(app._driver.connector.locate(), facts, prefix)
+    if topics & {"latency", "persistence"}:
+        found = replace(found, pings=tuple((yield from probe.time_pings(node))))
+    if "latency" in topics:
+        found = replace(found, scripts=tuple((yield from probe.time_scripts(node))))
+    if "persistence" in topics and _syncs_to_disk(facts) and _serves_writes(facts):
+        key = yield from probe.find_probe_key(node, prefix)
+        writes = yield from probe.time_round_trips(node, ("SET", key, "", "PX", 5000), 20)
+        confirmations = yield from probe.time_confirmations(node, key)
+        found = replace(found, writes=tuple(writes), confirmations=tuple(confirmations or ()))
+        yield from probe.ask(node, ("DEL", key))
+    if "rights" in topics:
+        keys = [QueueKeys(prefix, name) for name in queues]
+        found = replace(found, missing_rights=(yield from missing_rights(node, needed_commands(), keys)))
+    return found
+
+
+def _syncs_to_disk(facts: ServerFacts) -> bool:
+    return (facts.config or {}).get("appendfsync") in {"always", "everysec"} and facts.number("aof_enabled") == 1
+
+
+def _serves_writes(facts: ServerFacts) -> bool:
+    return facts.cluster is None or facts.cluster.get("cluster_state") == "ok"
+
+
+def median(times: tuple[float, ...]) -> float:
+    """The middle one of times in order of length; 0 if there is none."""
+    return times[len(times) // 2] if times else 0.0

@@ -1,0 +1,109 @@
+"""Whether the user of the connection may send every command, and use every key, that Penstock needs.
+
+The server is asked with `ACL DRYRUN`, which executes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core.operations import Operation
+from penstock.core.slots import Node
+from penstock.jobs.bindings import scripts
+from penstock.jobs.keys import QueueKeys
+from penstock.ops.checks.result import Verdict
+from penstock.ops.probe import ask
+
+EXAMPLE_QUEUE = "doctor"
+"""The name of a queue to try if the app has no queue yet."""
+
+_ALWAYS_NEEDED = ("PING", "INFO", "EVAL", "EVALSHA", "BLMPOP")
+
+_NEEDED_FOR = {
+    "SCRIPT": "enqueueing inside a pipeline", "WAIT": "durable=True by a replica", "WAITAOF": "durable=True",
+}  # fmt: skip
+"""Commands that one feature needs; everything else works without them."""
+
+_CALLED_BY_SCRIPT = re.compile(r'(?:redis\.p?call|batch_write)\(\s*"([A-Z]+)"')
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRights:
+    """What a user may not do."""
+
+    user: str
+    commands: list[str]
+    """Commands that the user may not send for any key."""
+
+    queues: list[str]
+    """Queues of which the user may not use every key."""
+
+
+def needed_commands() -> list[str]:
+    """The commands that producers, workers and their scripts send."""
+    called = {name for script in scripts().scripts.values() for name in _CALLED_BY_SCRIPT.findall(script.source)}
+    return [*_ALWAYS_NEEDED, *sorted(called), *_NEEDED_FOR]
+
+
+def missing_rights(node: Node, commands: Sequence[str], queues: Sequence[QueueKeys]) -> Operation[MissingRights | None]:
+    """Which of these commands and queues the connected user may not use; None if the user may not ask for that.
+
+    One round trip for each queue, and one more.
+    """
+    user, *descriptions = yield from ask(node, ("ACL", "WHOAMI"), *(("COMMAND", "INFO", name) for name in commands))
+    if user is None or None in descriptions:
+        return None
+    known = [(name, found[0]) for name, found in zip(commands, descriptions, strict=True) if found[0]]
+    forbidden: dict[str, None] = {}
+    closed = []
+    for keys in queues:
+        examples = (_example(name, description, keys) for name, description in known)
+        answers = yield from ask(node, *(("ACL", "DRYRUN", user, *example) for example in examples))
+        if None in answers:
+            return None
+        refused = {name: answer for (name, _), answer in zip(known, answers, strict=True) if answer != b"OK"}
+        forbidden |= {name: None for name, answer in refused.items() if not answer.endswith(b" key")}
+        if any(answer.endswith(b" key") for answer in refused.values()):
+            closed.append(keys.queue)
+    return MissingRights(user.decode(errors="backslashreplace"), list(forbidden), closed)
+
+
+def _example(name: str, description: Sequence[Any], keys: QueueKeys) -> tuple[str, ...]:
+    """A call of this command with the right number of words, and with keys of this queue as its keys."""
+    special = {
+        "EVAL": ("", "2", *keys.declared), "EVALSHA": ("", "2", *keys.declared),
+        "BLMPOP": ("0.001", "1", keys.inbox, "LEFT"), "OBJECT": ("ENCODING", keys.declared[1]),
+        "SCRIPT": ("LOAD", "return 1"),
+    }  # fmt: skip
+    if name in special:
+        return (name, *special[name])
+    words = ["1"] * (abs(description[1]) - 1)
+    if description[3] > 0:
+        words[description[3] - 1] = keys.declared[1]
+    return (name, *words)
+
+
+def check_rights(missing: MissingRights | None, prefix: str) -> Iterator[Verdict]:
+    if missing is None:
+        advice = "to find out, run the doctor as a user with +acl +command"
+        yield "ok", "this user may not ask which commands it may send", advice
+        return
+    user, refused, closed = missing.user, set(missing.commands), missing.queues
+    if denied := sorted(refused - set(_NEEDED_FOR)):
+        yield "fail", f"user {user!r} may not send {', '.join(denied)}", _allow(user, denied)
+    for name in sorted(refused & set(_NEEDED_FOR)):
+        yield "warn", f"user {user!r} may not send {name}: no {_NEEDED_FOR[name]}", _allow(user, [name])
+    if closed:
+        names = f"{', '.join(closed[:3])}{', …' if len(closed) > 3 else ''}"
+        which = f"a queue, such as one named {names}" if closed == [EXAMPLE_QUEUE] else names
+        pattern = QueueKeys(prefix, "*").base
+        yield "fail", f"user {user!r} may not use all keys of {which}", f"ACL SETUSER {user} ~{pattern}*"
+    if not refused and not closed:
+        yield "ok", f"user {user!r} may send everything that Penstock sends", ""
+
+
+def _allow(user: str, commands: Iterable[str]) -> str:
+    return " ".join([f"ACL SETUSER {user}", *(f"+{command.lower()}" for command in commands)])
