@@ -75,7 +75,6 @@ NOT_YET = {
     "src/penstock/config.py",
     "src/penstock/core",
     "src/penstock/counting",
-    "src/penstock/demo",
     "src/penstock/driver",
     "src/penstock/embedded",
     "src/penstock/errors.py",

@@ -66,10 +66,8 @@ SHARED_CLASS_NAMES = {
     "Progress",
     "Reading",
     "Record",
-    "Report",
     "Run",
     "Sent",
-    "Tasks",
     "_Run",
 }
 

@@ -1,4 +1,4 @@
-"""`penstock demo`: the books balance, and would not if a job were lost or done twice."""
+"""`penstock demo`: the ledger balances, and would not if a job were lost or done twice."""
 
 import json
 import signal
@@ -11,9 +11,9 @@ import pytest
 from penstock import Counts
 from penstock.cli import demo as command
 from penstock.cli.exits import Exit
-from penstock.demo.books import Books
-from penstock.demo.run import Order, Report
-from penstock.demo.tasks import RETRIES, Entry
+from penstock.demo.ledger import Ledger
+from penstock.demo.run import DemoOptions, DemoReport
+from penstock.demo.tasks import RETRIES, JournalEntry
 from penstock.terminal.made_up_log import generate
 from tests.servers import Server, eventually
 from tests.speed import scaled
@@ -21,30 +21,30 @@ from tests.speed import scaled
 ELASTIC = Path(__file__).parents[3] / "shared" / "data" / "logs" / "elastic-apache-2015.log"
 
 
-# --- the books ---
+# --- the ledger ---
 
 
-def kept() -> tuple[Books, Counts]:
-    """A day of two requests (one of them retried), two jobs of a flood and the broken one; all went well."""
-    books = Books()
-    books.greeting(0.0)
-    numbers = [books.flood(0.0), books.flood(0.0)]
-    books.broken(0.0)
-    numbers += [books.request("a", "2026-03-02", 0.0, fails=2), books.request("b", "2026-03-02", 0.0, delayed=True)]
+def complete_ledger() -> tuple[Ledger, Counts]:
+    """One day with two requests (one retried), two flood jobs and the broken job; nothing went wrong."""
+    ledger = Ledger()
+    ledger.greeting(0.0)
+    numbers = [ledger.flood(0.0), ledger.flood(0.0)]
+    ledger.broken(0.0)
+    numbers += [ledger.request("a", "2026-03-02", 0.0, fails=2), ledger.request("b", "2026-03-02", 0.0, delayed=True)]
     for place, number in enumerate(reversed(numbers)):
-        books.record(Entry(number, 1.0 + place, "2026-03-02", 200))
-    return books, Counts(completed=5, dead=1, failed=1, retried=RETRIES + 2)
+        ledger.record(JournalEntry(number, 1.0 + place, "2026-03-02", 200))
+    return ledger, Counts(completed=5, dead=1, failed=1, retried=RETRIES + 2)
 
 
-def test_books_that_balance_have_no_fault():
-    books, counts = kept()
-    assert books.faults(counts) == []
-    assert (books.jobs, books.requests, books.completed_once, books.delayed) == (6, 2, 5, 1)
-    assert books.days == {"2026-03-02": 2}
+def test_a_ledger_that_balances_has_no_fault():
+    ledger, counts = complete_ledger()
+    assert ledger.faults(counts) == []
+    assert (ledger.jobs, ledger.requests, ledger.completed_once, ledger.delayed) == (6, 2, 5, 1)
+    assert ledger.days == {"2026-03-02": 2}
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected"),
     [
         ({"completed": 4}, "6 jobs in, but 4 completed + 1 dead"),
         ({"completed": 6}, "6 jobs in, but 6 completed + 1 dead"),
@@ -55,68 +55,77 @@ def test_books_that_balance_have_no_fault():
         ({"expired": 1}, "1 jobs were expired"),
     ],
 )
-def test_counts_of_the_server_that_do_not_fit_are_a_fault(wrong, told):
-    books, counts = kept()
-    assert any(told in fault for fault in books.faults(replace(counts, **wrong)))
+def test_server_counts_that_disagree_are_a_fault(wrong, expected):
+    ledger, counts = complete_ledger()
+    assert any(expected in fault for fault in ledger.faults(replace(counts, **wrong)))
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "expected"),
     [
-        (lambda books: books.record(Entry(1, 1.0, "2026-03-02", 200)), "1 jobs ran to the end more than once"),
-        (lambda books: books.record(Entry(3, 1.0, "2026-03-02", 200)), "of no job that should have written one"),
-        (lambda books: books.record(Entry(99, 1.0, "2026-03-02", 200)), "of no job that should have written one"),
-        (lambda books: books.flood(0.0), "1 jobs never recorded a run to the end, the first is number 6"),
-        (lambda books: books.record(Entry(books.flood(5.0), -1.0, "-", 0)), "1 jobs started before they were due"),
+        (lambda book: book.record(JournalEntry(1, 1.0, "2026-03-02", 200)), "1 jobs ran to the end more than once"),
         (
-            lambda books: books.record(Entry(books.request("a", "2026-03-03", 0.0), 0.0, "2026-03-04", 200)),
-            "read as 2026-03-02 2, 2026-03-03 1 and counted as 2026-03-02 2, 2026-03-04 1",
+            lambda book: book.record(JournalEntry(3, 1.0, "2026-03-02", 200)),
+            "belong to no job that writes one",
+        ),
+        (
+            lambda book: book.record(JournalEntry(99, 1.0, "2026-03-02", 200)),
+            "belong to no job that writes one",
+        ),
+        (lambda book: book.flood(0.0), "1 jobs never recorded a run to the end, the first is number 6"),
+        (
+            lambda book: book.record(JournalEntry(book.flood(5.0), -1.0, "-", 0)),
+            "1 jobs started before they were due",
+        ),
+        (
+            lambda book: book.record(JournalEntry(book.request("a", "2026-03-03", 0.0), 0.0, "2026-03-04", 200)),
+            "parsed as 2026-03-02 2, 2026-03-03 1 and counted as 2026-03-02 2, 2026-03-04 1",
         ),
     ],
 )
-def test_what_the_jobs_wrote_down_and_does_not_fit_is_a_fault(spoil: Callable[[Books], None], told: str):
-    books, counts = kept()
-    spoil(books)
-    assert any(told in fault for fault in books.faults(counts))
+def test_a_journal_that_disagrees_is_a_fault(spoil: Callable[[Ledger], None], expected: str):
+    ledger, counts = complete_ledger()
+    spoil(ledger)
+    assert any(expected in fault for fault in ledger.faults(counts))
 
 
 def test_a_lease_that_ran_out_explains_a_second_run():
-    books, counts = kept()
-    books.record(Entry(1, 1.0, "2026-03-02", 200))
-    assert books.faults(replace(counts, lost=1)) == []
+    ledger, counts = complete_ledger()
+    ledger.record(JournalEntry(1, 1.0, "2026-03-02", 200))
+    assert ledger.faults(replace(counts, lost=1)) == []
 
 
-def test_a_process_that_was_killed_explains_second_runs_of_what_it_held():
-    books, counts = kept()
+def test_a_killed_process_explains_second_runs_of_its_claimed_jobs():
+    ledger, counts = complete_ledger()
     for number in (1, 2):
-        books.record(Entry(number, 1.0, "2026-03-02", 200))
-    assert books.faults(counts, killed=2) == []
-    assert any("2 jobs ran to the end more than once" in fault for fault in books.faults(counts, killed=1))
+        ledger.record(JournalEntry(number, 1.0, "2026-03-02", 200))
+    assert ledger.faults(counts, killed=2) == []
+    assert any("2 jobs ran to the end more than once" in fault for fault in ledger.faults(counts, killed=1))
 
 
-def test_waits_are_told_beside_those_of_a_queue_that_is_not_fair():
+def test_waits_are_reported_beside_those_of_a_queue_that_is_not_fair():
     """The flood came first and ran last; by arrival it would have run first."""
-    books, _ = kept()
-    fair, by_arrival = books.accounts(), books.accounts_by_arrival()
+    ledger, _ = complete_ledger()
+    fair, by_arrival = ledger.waits(), ledger.waits_by_arrival()
     assert (fair["small"].longest, fair["flooder"].longest) == (2.0, 4.0)
     assert (by_arrival["small"].longest, by_arrival["flooder"].longest) == (4.0, 2.0)
     assert fair["small"].jobs == 2
 
 
-def test_books_that_do_not_balance_end_the_command_with_its_code(monkeypatch, capsys):
-    books, counts = kept()
+def test_a_ledger_that_does_not_balance_ends_the_command_with_code_1(monkeypatch, capsys):
+    ledger, counts = complete_ledger()
     counts = replace(counts, completed=4)
-    report = Report(Order(), books, counts, "valkey", 1.0, 1.0, None, books.faults(counts))
+    report = DemoReport(DemoOptions(), ledger, counts, "valkey", 1.0, 1.0, None, ledger.faults(counts))
     monkeypatch.setattr(command, "run_demo", lambda *_: report)
     assert command.demo() == Exit.FAILED
-    assert "do not balance" in capsys.readouterr().out
+    assert "does not balance" in capsys.readouterr().out
     assert command.demo(as_json=True) == Exit.FAILED
     assert json.loads(capsys.readouterr().out)["balanced"] is False
 
 
-def test_an_entry_is_read_as_it_was_written():
-    entry = Entry(7, 0.25, "2026-03-02", 404)
-    assert Entry.read(entry.written().encode()) == entry
+def test_a_journal_entry_round_trips():
+    entry = JournalEntry(7, 0.25, "2026-03-02", 404)
+    assert JournalEntry.read(entry.encode().encode()) == entry
 
 
 # --- the command ---
@@ -124,37 +133,37 @@ def test_an_entry_is_read_as_it_was_written():
 
 @pytest.fixture
 def server():
-    """One that nobody else uses: what is in it is looked at."""
+    """A server that no other test uses, because its keys are inspected."""
     with Server() as started:
         yield started
 
 
-def test_a_small_log_goes_through_and_the_books_balance(run, tmp_path):
+def test_a_small_log_goes_through_and_the_ledger_balances(run, tmp_path):
     log = tmp_path / "small.log"
     log.write_text("\n".join([*generate(400, seed=3), "", "no request"]))
     done = run("demo", log, "--json", "--flood", "600")
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     assert done.returncode == Exit.OK, done.stderr
-    assert (told["balanced"], told["jobs"], told["completed"], told["dead"]) == (True, 1002, 1001, 1)
-    assert (told["requests"], told["malformed"]) == (400, 2)
-    assert told["completed_once"] + told["completed_twice"] == 1001
-    assert sum(told["requests_per_day"].values()) == sum(told["requests_per_status"].values()) == 400
-    assert told["retries_planned"] > RETRIES
+    assert (report["balanced"], report["jobs"], report["completed"], report["dead"]) == (True, 1002, 1001, 1)
+    assert (report["requests"], report["malformed"]) == (400, 2)
+    assert report["completed_once"] + report["completed_twice"] == 1001
+    assert sum(report["requests_per_day"].values()) == sum(report["requests_per_status"].values()) == 400
+    assert report["retries_planned"] > RETRIES
     assert list(tmp_path.iterdir()) == [log]
 
 
 def test_a_process_is_killed_on_the_way_and_its_jobs_run_again(run):
-    told = json.loads(run("demo", "--json", "--jobs", "12000", "--flood", "4000").stdout)
-    assert told["balanced"], told["faults"]
-    assert told["killed"]["held"] > 0
-    assert told["killed"]["given_back"] < 5
-    assert told["completed"] == told["completed_once"] + told["completed_twice"] == told["jobs"] - 1
+    report = json.loads(run("demo", "--json", "--jobs", "12000", "--flood", "4000").stdout)
+    assert report["balanced"], report["faults"]
+    assert report["killed"]["held"] > 0
+    assert report["killed"]["given_back"] < 5
+    assert report["completed"] == report["completed_once"] + report["completed_twice"] == report["jobs"] - 1
 
 
 def test_without_a_terminal_nothing_controls_one(run):
     done = run("demo", "--jobs", "200", "--flood", "100")
     assert done.returncode == Exit.OK, done.stderr
-    assert "The books balance." in done.stdout
+    assert "The ledger balances." in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
     assert run("demo", "--jobs", "50", "--flood", "0", "--no-live").stderr == ""
 
@@ -171,9 +180,9 @@ def test_an_interrupted_demo_leaves_no_key_and_no_worker(start, server: Server, 
     demo = start("demo", "--jobs", "20000", "--flood", "20000", PENSTOCK_URL=server.address)
     eventually(lambda: server.client.dbsize() > 3)
     demo.send_signal(number)
-    _, told = demo.communicate(timeout=scaled(60))
+    _, report = demo.communicate(timeout=scaled(60))
     assert demo.returncode == Exit.INTERRUPTED
-    assert told.endswith("penstock: interrupted\n")
+    assert report.endswith("penstock: interrupted\n")
     assert server.client.keys() == []
     eventually(lambda: len(server.client.client_list()) == 1)
 
@@ -203,8 +212,13 @@ def test_a_damaged_log_ends_the_demo_with_one_line(run, tmp_path):
 @pytest.mark.skipif(not ELASTIC.is_file(), reason="the real log is not here")
 def test_a_real_log_has_its_known_requests_per_day(run):
     done = run("demo", ELASTIC, "--json", "--flood", "5000")
-    told = json.loads(done.stdout)
-    assert done.returncode == Exit.OK, told["faults"]
-    assert told["requests_per_day"] == {"2015-05-17": 1632, "2015-05-18": 2893, "2015-05-19": 2896, "2015-05-20": 2579}
-    assert told["requests_per_status"] == {"2xx": 9171, "3xx": 609, "4xx": 217, "5xx": 3}
-    assert told["waits"]["small"]["mean"] < told["waits"]["flooder"]["mean"]  # by arrival it is the other way round
+    report = json.loads(done.stdout)
+    assert done.returncode == Exit.OK, report["faults"]
+    assert report["requests_per_day"] == {
+        "2015-05-17": 1632,
+        "2015-05-18": 2893,
+        "2015-05-19": 2896,
+        "2015-05-20": 2579,
+    }
+    assert report["requests_per_status"] == {"2xx": 9171, "3xx": 609, "4xx": 217, "5xx": 3}
+    assert report["waits"]["small"]["mean"] < report["waits"]["flooder"]["mean"]  # by arrival it is the other way round

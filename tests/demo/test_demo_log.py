@@ -16,7 +16,7 @@ def test_a_log_may_be_packed_and_lines_may_end_in_any_way(tmp_path):
     assert list(lines(tmp_path / "plain.log")) == list(lines(tmp_path / "packed.log")) == expected
 
 
-def test_a_cut_off_log_is_told_behind_its_lines(tmp_path):
+def test_a_truncated_log_is_reported_after_its_lines(tmp_path):
     path = tmp_path / "cut.log.gz"
     path.write_bytes(gzip.compress("".join(f"{n * n}\n" for n in range(10_000)).encode())[:-5000])
     reading = lines(path)
@@ -25,6 +25,6 @@ def test_a_cut_off_log_is_told_behind_its_lines(tmp_path):
         list(reading)
 
 
-def test_a_log_that_is_not_there_is_told(tmp_path):
+def test_a_missing_log_is_reported(tmp_path):
     with pytest.raises(FilesError, match=r"gone\.log cannot be read: No such file"):
         list(lines(tmp_path / "gone.log"))

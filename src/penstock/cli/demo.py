@@ -1,4 +1,4 @@
-"""`penstock demo`: the main job, on show."""
+"""`penstock demo`: run the main job and watch it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from cyclopts.types import ExistingFile, NonNegativeInt, PositiveInt
 
 from penstock.cli.exits import Exit
-from penstock.demo.run import Order, run_demo
+from penstock.demo.run import DemoOptions, run_demo
 from penstock.demo.view import show_report, watching
 
 
@@ -27,30 +27,30 @@ def demo(
 ) -> int:
     """Count the requests of a web access log, one job each, while one client floods the queue.
 
-    Starts a server in a temporary folder and a worker process; some jobs fail and are retried, one always fails, some
-    are delayed. Ends with the books: exit code 1 if they do not balance.
+    Starts a server in a temporary folder and worker processes. Some jobs fail and are retried, one always fails, some
+    are delayed, and one process is killed. Ends with a ledger of all jobs: exit code 1 if it does not balance.
 
     Parameters
     ----------
     log
-        A log in the Common or Combined Log Format, plain or gzip. Without it, one is made up.
+        A log in the Common or Combined Log Format, plain or gzip. Without it, the demo generates one.
     jobs
-        Read only so many requests of the log, or make up so many; 10,000 unless given.
+        Number of requests to read from the log, or to generate (10,000 by default).
     flood
-        Jobs of one more client, put in before all others.
+        Jobs of one more client, enqueued before all others.
     seed
-        Another number makes up another log, and lets other jobs fail.
+        A different seed generates a different log, and lets different jobs fail.
     url
-        Use this server, as in valkey://host:6379/0, under keys of the demo's own, deleted at its end. Also
-        PENSTOCK_URL.
+        Use this server, for example valkey://host:6379/0. The demo's keys have a prefix of their own and are deleted at
+        its end. Also set by PENSTOCK_URL.
     live
-        Whether progress is shown while it runs.
+        Show progress while the demo runs.
     as_json
         Print the result as one JSON object.
     """
-    order = Order(log, jobs, flood, seed, url or os.environ.get("PENSTOCK_URL"))
-    with watching(order, live=live) as watch:
-        report = run_demo(order, watch)
+    options = DemoOptions(log, jobs, flood, seed, url or os.environ.get("PENSTOCK_URL"))
+    with watching(options, live=live) as watch:
+        report = run_demo(options, watch)
     if as_json:
         print(json.dumps(report.as_json(), indent=2))
     else:

@@ -1,1 +1,1 @@
-"""The main job, on show: a web access log through the queue while one client floods it."""
+"""The demo of the main job: a web access log goes through the queue while one client floods it."""

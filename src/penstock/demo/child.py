@@ -1,4 +1,4 @@
-"""What the demo's worker processes load: `penstock worker penstock.demo.child`."""
+"""The app that the demo's worker processes load: `penstock worker penstock.demo.child`."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from penstock.files.source import Reading, Source
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of a log, plain or packed, without their ends. What is no UTF-8 becomes U+FFFD.
+    """The lines of a log, plain or compressed, without line ends. Bytes that are not UTF-8 become U+FFFD.
 
-    Raises FilesError for a file that cannot be read, or only in part: then behind the lines before that.
+    Raises FilesError for a file that cannot be read. If only a part can be read, its lines come first.
     """
     cutter = Lines()
     with Reading(Source(path, path.name), lines=True) as reading:

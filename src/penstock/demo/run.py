@@ -1,4 +1,4 @@
-"""One run of the demo: a server, a worker process, the jobs put in, and the books kept until all of it is done."""
+"""One run of the demo: a server, worker processes, the enqueued jobs, and the ledger until every job is done."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from typing import IO, Any
 from penstock.app import Penstock
 from penstock.core.ids import mint_id
 from penstock.counting.access_log import parse
-from penstock.demo.books import Account, Books
+from penstock.demo.ledger import Ledger, TenantWaits
 from penstock.demo.log import lines
-from penstock.demo.tasks import PREFIX, QUEUE, Entry, Tasks, make_tasks
+from penstock.demo.tasks import PREFIX, QUEUE, DemoTasks, JournalEntry, make_tasks
 from penstock.errors import ConfigurationError, PenstockError, ResultTimeout
 from penstock.jobs.counts import Counts
 from penstock.jobs.task import Call
@@ -36,30 +36,30 @@ from penstock.worker.parent_pipe import ParentPipe
 PROCESSES = 2
 CONCURRENCY = 64
 KILL_AT = 0.4
-"""When this share of the jobs is done, one of the processes is killed."""
+"""One of the processes is killed when this share of the jobs is done."""
 
 TICK = 0.1
 STALLED = 30.0
-"""Seconds without any progress after which the demo gives up; no job of it waits for longer than 2."""
+"""The demo gives up after so many seconds without progress. None of its jobs is delayed by more than 2 s."""
 
 FAILING = 0.03
-"""Share of the requests whose job fails once or twice before it works."""
+"""Share of the requests whose job fails once or twice before it succeeds."""
 
 DELAYED = 0.02
-"""Share of the requests whose job is due only later, by up to 2 s."""
+"""Share of the requests whose job is delayed, by up to 2 s."""
 
-LOT = 2000
+BATCH = 2000
 PAGE = 5000
 
 
 @dataclass(frozen=True)
-class Order:
-    """What the demo is asked to do."""
+class DemoOptions:
+    """The options of one run."""
 
     log: Path | None = None
-    """None: a log is made up."""
+    """None: a generated log."""
     jobs: int | None = None
-    """Requests to read from the log, or to make up; None: all of it, or 10,000."""
+    """Requests to read from the log, or to generate; None: the whole log, or 10,000."""
     flood: int = 20_000
     seed: int = 0
     url: str | None = None
@@ -67,7 +67,7 @@ class Order:
 
     @property
     def source(self) -> str:
-        return self.log.name if self.log else f"made up, seed {self.seed}"
+        return self.log.name if self.log else f"generated, seed {self.seed}"
 
     def lines(self) -> Iterator[str]:
         if self.log is None:
@@ -76,110 +76,110 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far it is."""
+class DemoProgress:
+    """The state of a run."""
 
-    books: Books
+    ledger: Ledger
     counts: Counts
     phase: str
-    """What goes on, in words."""
+    """The present phase, in words."""
     rate: float
-    """Jobs completed per second, over the last second or so."""
+    """Jobs completed per second, over about the last second."""
 
 
 @dataclass(frozen=True)
-class Death:
-    """What became of the process that was killed, in seconds after that."""
+class ProcessDeath:
+    """Recovery from the death of the killed process. Times are seconds after the kill."""
 
     pid: int
     held: int
-    """Jobs that it had in hand."""
+    """Jobs that it had claimed."""
     given_back: float
-    """Until they could be had by others."""
+    """Until other processes could claim them."""
     replaced: float
-    """Until a new process was at work."""
+    """Until a new process worked."""
 
 
 @dataclass(frozen=True)
-class Report:
-    """What came of it."""
+class DemoReport:
+    """The result of a run."""
 
-    order: Order
-    books: Books
+    options: DemoOptions
+    ledger: Ledger
     counts: Counts
     server: str
     seconds: float
     rate: float
     """Jobs completed per second while some were ready."""
-    death: Death | None
-    """None: all was done before a process could be killed with jobs in hand."""
+    death: ProcessDeath | None
+    """None: every job was done before a process with claimed jobs could be killed."""
     faults: list[str]
 
     def as_json(self) -> dict[str, Any]:
-        books, counts = self.books, self.counts
+        ledger, counts = self.ledger, self.counts
         return {
             "balanced": not self.faults,
             "faults": self.faults,
-            "source": self.order.source,
+            "source": self.options.source,
             "server": self.server,
-            "jobs": books.jobs,
+            "jobs": ledger.jobs,
             "completed": counts.completed,
             "dead": counts.dead,
-            "completed_once": books.completed_once,
+            "completed_once": ledger.completed_once,
             "retries": counts.retried,
-            "retries_planned": books.planned_retries,
-            "delayed": books.delayed,
-            "requests": books.requests,
-            "malformed": books.malformed,
-            "flood": books.flooder.jobs,
-            "clients": len(books.clients),
-            "small_clients": books.small_clients()[0],
-            "waits": _as_json(books.accounts()),
-            "waits_by_arrival": _as_json(books.accounts_by_arrival()),
-            "requests_per_day": dict(sorted(books.days.items())),
-            "requests_per_status": dict(sorted(books.statuses.items())),
+            "retries_planned": ledger.planned_retries,
+            "delayed": ledger.delayed,
+            "requests": ledger.requests,
+            "malformed": ledger.malformed,
+            "flood": ledger.flooder.jobs,
+            "clients": len(ledger.clients),
+            "small_clients": ledger.small_clients()[0],
+            "waits": _as_json(ledger.waits()),
+            "waits_by_arrival": _as_json(ledger.waits_by_arrival()),
+            "requests_per_day": dict(sorted(ledger.days.items())),
+            "requests_per_status": dict(sorted(ledger.statuses.items())),
             "killed": asdict(self.death) if self.death else None,
             "lost_runs": counts.lost,
-            "completed_twice": books.completed_twice,
+            "completed_twice": ledger.completed_twice,
             "seconds": round(self.seconds, 3),
             "jobs_per_second": round(self.rate),
         }
 
 
-def _as_json(accounts: dict[str, Account]) -> dict[str, Any]:
+def _as_json(waits: dict[str, TenantWaits]) -> dict[str, Any]:
     return {
         name: {"jobs": one.jobs, "mean": round(one.mean, 4), "longest": round(one.longest, 4)}
-        for name, one in accounts.items()
+        for name, one in waits.items()
     }
 
 
-def run_demo(order: Order, watch: Callable[[Progress], None]) -> Report:
-    """Do it, from the server to its end; `watch` is told of the progress some times a second.
+def run_demo(options: DemoOptions, watch: Callable[[DemoProgress], None]) -> DemoReport:
+    """Run the demo, including its server. Calls `watch` with the progress several times a second.
 
     Leaves no process, no file and no key behind, also when a signal interrupts it. Raises PenstockError.
     """
-    with given_or_temporary_server(order.url) as server:
+    with given_or_temporary_server(options.url) as server:
         try:
-            return asyncio.run(_Run(order, server.address, watch).run())
+            return asyncio.run(_DemoRun(options, server.address, watch).run())
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None  # SIGTERM, or the terminal was closed
 
 
-class _Run:
-    def __init__(self, order: Order, address: str, watch: Callable[[Progress], None]) -> None:
-        self._order = order
+class _DemoRun:
+    def __init__(self, options: DemoOptions, address: str, watch: Callable[[DemoProgress], None]) -> None:
+        self._options = options
         self._address = address
         self._watch = watch
-        self._books = Books()
+        self._ledger = Ledger()
         self._queue = f"demo-{mint_id()}"
         self._phase = ""
         self._served_from = float("inf")
-        self._killing: asyncio.Task[Death | None] | None = None
+        self._killing: asyncio.Task[ProcessDeath | None] | None = None
         self._busy = (0.0, 0)
-        """When jobs were ready last, and how many had been completed by then."""
+        """The last time at which jobs were ready, and the number completed by then."""
         self._recent: deque[tuple[float, int]] = deque(maxlen=round(1 / TICK))
 
-    async def run(self) -> Report:
+    async def run(self) -> DemoReport:
         began = time.monotonic()
         main = asyncio.current_task()
         assert main is not None
@@ -191,62 +191,62 @@ class _Run:
             try:
                 async with self._worker() as worker:
                     await self._until_done(app, tasks, worker)
-                counts = await self._look(app, tasks)
+                counts = await self._read_counts(app, tasks)
             finally:
-                if self._order.url:
+                if self._options.url:
                     await asyncio.to_thread(delete_keys, app, tasks.queue.bindings.keys.every)
             name, version = app._driver.connector.version or ("unknown", ())
         death = await self._killing if self._killing else None
-        return Report(
-            self._order, self._books, counts, f"{name} {'.'.join(map(str, version))}", time.monotonic() - began,
-            self._rate(), death, self._books.faults(counts, killed=death.held if death else 0),
+        return DemoReport(
+            self._options, self._ledger, counts, f"{name} {'.'.join(map(str, version))}", time.monotonic() - began,
+            self._rate(), death, self._ledger.faults(counts, killed=death.held if death else 0),
         )  # fmt: skip
 
-    # --- put in ---
+    # --- enqueue ---
 
-    async def _feed(self, app: Penstock, tasks: Tasks) -> None:
-        """The flood is there before the others come: in a queue that is not fair they would wait for its end."""
-        self._phase = "the flood comes in"
+    async def _enqueue_all(self, app: Penstock, tasks: DemoTasks) -> None:
+        """Enqueue the flood before the requests: in an unfair queue the requests would wait for its end."""
+        self._phase = "enqueueing the flood"
         await tasks.queue.pause.aio()
         await self._enqueue(app, self._flood(tasks))
         await tasks.queue.resume.aio()
         self._served_from = time.monotonic()
-        self._phase = "the requests come in"
+        self._phase = "enqueueing the requests"
         await self._enqueue(app, self._requests(tasks))
-        self._phase = "all are in"
+        self._phase = "all enqueued"
 
     async def _enqueue(self, app: Penstock, calls: Iterator[Call[None]]) -> None:
-        while lot := list(islice(calls, LOT)):
-            await app.enqueue_many.aio(lot)
+        while batch := list(islice(calls, BATCH)):
+            await app.enqueue_many.aio(batch)
 
-    def _flood(self, tasks: Tasks) -> Iterator[Call[None]]:
+    def _flood(self, tasks: DemoTasks) -> Iterator[Call[None]]:
         flood = tasks.count_request.using(tenant="flooder")
-        for line in generate(self._order.flood, self._order.seed + 1, clients=1):
+        for line in generate(self._options.flood, self._options.seed + 1, clients=1):
             now = time.time()
-            yield flood.call(self._books.flood(now), line, now, 0)
+            yield flood.call(self._ledger.flood(now), line, now, 0)
 
-    def _requests(self, tasks: Tasks) -> Iterator[Call[None]]:
-        books, chance = self._books, random.Random(self._order.seed)
-        books.broken(time.time())
+    def _requests(self, tasks: DemoTasks) -> Iterator[Call[None]]:
+        ledger, chance = self._ledger, random.Random(self._options.seed)
+        ledger.broken(time.time())
         yield tasks.never_works.call()
-        for line in self._order.lines():
+        for line in self._options.lines():
             request = parse(line.encode())
             if request is None:
-                books.malformed += 1
+                ledger.malformed += 1
                 continue
             fails = chance.choice((1, 1, 2)) if chance.random() < FAILING else 0
             delay = chance.randint(1, 20) / 10 if chance.random() < DELAYED else 0.0
             due = time.time() + delay
-            number = books.request(request.client, request.day, due, fails=fails, delayed=delay > 0)
+            number = ledger.request(request.client, request.day, due, fails=fails, delayed=delay > 0)
             task = tasks.count_request.using(tenant=request.client, delay=delay)
             yield task.call(number, line, due, fails)
-        if not books.requests:
-            raise ConfigurationError(f"no line of {self._order.log} is in the Common or Combined Log Format")
+        if not ledger.requests:
+            raise ConfigurationError(f"no line of {self._options.log} is in the Common or Combined Log Format")
 
     # --- the worker processes, one of which is killed ---
 
-    async def _kill_one(self, tasks: Tasks) -> Death | None:
-        """Kill the process that has most in hand, and see how long its jobs and its place are without a worker."""
+    async def _kill_one(self, tasks: DemoTasks) -> ProcessDeath | None:
+        """Kill the process with the most claimed jobs, and measure how long its jobs and its place have no worker."""
         before = [one for one in await tasks.queue.workers.aio() if one.name]
         victim = max(before, key=lambda one: one.held, default=None)
         if victim is None or not victim.held:
@@ -260,25 +260,25 @@ class _Run:
             if not given_back and victim.name not in here:
                 given_back = time.monotonic() - killed
             if given_back and here - {one.name for one in before}:
-                return Death(pid, victim.held, given_back, time.monotonic() - killed)
+                return ProcessDeath(pid, victim.held, given_back, time.monotonic() - killed)
             await asyncio.sleep(0.01)
         raise PenstockError(f"no new process within {STALLED:.0f} s of the death of {pid}")
 
     @contextlib.asynccontextmanager
     async def _worker(self) -> AsyncIterator[_Worker]:
-        """A supervisor and its processes. They stop at the latest when this process is gone."""
+        """A supervisor and its processes. They stop at the latest when this process ends."""
         command = (
             sys.executable, "-m", "penstock", "worker", "penstock.demo.child", "--queues", self._queue,
             "--processes", str(PROCESSES), "-c", str(CONCURRENCY), "--stop-timeout", "1",
             "--log-format", "plain", "--log-level", "error",
         )  # fmt: skip
-        with tempfile.TemporaryFile() as said, ParentPipe() as pipe:
+        with tempfile.TemporaryFile() as output, ParentPipe() as pipe:
             environment = {"PENSTOCK_URL": self._address, QUEUE: self._queue, **pipe.environment}
             process = await asyncio.create_subprocess_exec(
                 *command, env={**os.environ, **environment}, pass_fds=(pipe.child_end,), start_new_session=True,
-                stdin=asyncio.subprocess.DEVNULL, stdout=said, stderr=said,
+                stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
-            worker = _Worker(process, said)
+            worker = _Worker(process, output)
             try:
                 yield worker
                 await worker.stop()
@@ -286,57 +286,57 @@ class _Run:
                 await worker.end()
                 pipe.close()
 
-    # --- until it is done ---
+    # --- wait for the end ---
 
-    async def _until_done(self, app: Penstock, tasks: Tasks, worker: _Worker) -> None:
+    async def _until_done(self, app: Penstock, tasks: DemoTasks, worker: _Worker) -> None:
         await self._greeted(tasks, worker)
-        feeding = asyncio.create_task(self._feed(app, tasks))
+        enqueueing = asyncio.create_task(self._enqueue_all(app, tasks))
         try:
             seen, since = (0, 0, 0), time.monotonic()
             while True:
                 await asyncio.sleep(TICK)
                 worker.check()
-                if feeding.done():
-                    feeding.result()
-                fed, counts = feeding.done(), await self._look(app, tasks)
-                self._watch(Progress(self._books, counts, self._phase, self._rate_of_late()))
-                if self._killing is None and counts.completed >= KILL_AT * self._books.jobs > 1:
+                if enqueueing.done():
+                    enqueueing.result()
+                fed, counts = enqueueing.done(), await self._read_counts(app, tasks)
+                self._watch(DemoProgress(self._ledger, counts, self._phase, self._recent_rate()))
+                if self._killing is None and counts.completed >= KILL_AT * self._ledger.jobs > 1:
                     self._killing = asyncio.create_task(self._kill_one(tasks))
                 if fed and not counts.waiting and not counts.running:
                     if self._killing is not None:
                         await self._killing
                     return
-                now = (self._books.jobs, counts.completed, counts.retried)
+                now = (self._ledger.jobs, counts.completed, counts.retried)
                 if now != seen:
                     seen, since = now, time.monotonic()
                 elif time.monotonic() - since > STALLED:
                     left = counts.waiting + counts.running
                     raise PenstockError(
-                        f"{left:,} jobs left, none done for {STALLED:.0f} s; the worker said: {worker.said()}"
+                        f"{left:,} jobs left, none done for {STALLED:.0f} s; the worker printed: {worker.last_output()}"
                     )
         finally:
-            feeding.cancel()
+            enqueueing.cancel()
             with contextlib.suppress(asyncio.CancelledError, PenstockError):
-                await feeding
+                await enqueueing
 
-    async def _greeted(self, tasks: Tasks, worker: _Worker) -> None:
-        """Wait until the worker is there."""
-        self._books.greeting(time.time())
+    async def _greeted(self, tasks: DemoTasks, worker: _Worker) -> None:
+        """Wait until the worker runs."""
+        self._ledger.greeting(time.time())
         job = await tasks.greet.enqueue.aio()
         for _ in range(round(STALLED)):
             with contextlib.suppress(ResultTimeout):
                 await job.result.aio(timeout=1.0)
                 return
             worker.check()
-        raise PenstockError(f"the worker does not start; it said: {worker.said()}")
+        raise PenstockError(f"the worker does not start; it printed: {worker.last_output()}")
 
-    async def _look(self, app: Penstock, tasks: Tasks) -> Counts:
-        """Read the counts and then the journal, which so is never behind them."""
+    async def _read_counts(self, app: Penstock, tasks: DemoTasks) -> Counts:
+        """Read the counts and then the journal, so that the journal is never behind the counts."""
         counts = await tasks.queue.count.aio()
         # In a thread, because an interrupt can get lost in valkey-py's asyncio client.
         while page := await asyncio.to_thread(_read, app, tasks):
             for text in page:
-                self._books.record(Entry.read(text))
+                self._ledger.record(JournalEntry.read(text))
         now = time.monotonic()
         self._recent.append((now, counts.completed))
         if now > self._served_from and (counts.ready or not self._busy[0]):
@@ -348,28 +348,28 @@ class _Run:
         at, completed = self._busy
         return completed / (at - self._served_from) if completed else 0.0
 
-    def _rate_of_late(self) -> float:
+    def _recent_rate(self) -> float:
         (since, before), (at, completed) = self._recent[0], self._recent[-1]
         return (completed - before) / (at - since) if at > since else 0.0
 
 
 class _Worker:
-    def __init__(self, process: asyncio.subprocess.Process, said: IO[bytes]) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, output: IO[bytes]) -> None:
         self._process = process
-        self._said = said
+        self._output = output
 
-    def said(self) -> str:
-        """Its last lines."""
-        # `seek` would move the place where the worker writes: the two share it.
-        said = os.pread(self._said.fileno(), 1 << 20, 0).decode(errors="replace")
-        return " ".join(said.splitlines()[-3:]) or "nothing"
+    def last_output(self) -> str:
+        """The last lines that it printed."""
+        # `seek` would move the file position, which the worker shares and writes at.
+        output = os.pread(self._output.fileno(), 1 << 20, 0).decode(errors="replace")
+        return " ".join(output.splitlines()[-3:]) or "nothing"
 
     def check(self) -> None:
         if self._process.returncode is not None:
-            raise PenstockError(f"the worker ended with code {self._process.returncode}, it said: {self.said()}")
+            raise PenstockError(f"the worker ended with code {self._process.returncode}: {self.last_output()}")
 
     async def end(self) -> None:
-        """Soon, and by force if need be: nobody wants the work any more."""
+        """End the worker soon, by force if necessary: its work is not needed any longer."""
         for end in (self._process.terminate, self._process.kill):
             if self._process.returncode is None:
                 end()
@@ -377,16 +377,16 @@ class _Worker:
                     await asyncio.wait_for(self._process.wait(), 5)
 
     async def stop(self) -> None:
-        """Gracefully: all is done, so that it has nothing to wait for."""
+        """Stop the worker gracefully: every job is done, so it has nothing to wait for."""
         self.check()
         self._process.terminate()
         with contextlib.suppress(TimeoutError):
             if await asyncio.wait_for(self._process.wait(), 10) == 0:
                 return
-        raise PenstockError(f"the worker did not end as it should, it said: {self.said()}")
+        raise PenstockError(f"the worker did not stop as it should, it printed: {self.last_output()}")
 
 
-def _read(app: Penstock, tasks: Tasks) -> list[bytes]:
-    """Take a page out of the journal; [] when it is read."""
+def _read(app: Penstock, tasks: DemoTasks) -> list[bytes]:
+    """Remove a page from the journal and return it; [] at the end."""
     with raw_client(app) as client:
         return client.lpop(tasks.journal, PAGE) or []

@@ -1,4 +1,4 @@
-"""The demo's tasks, and the journal in which each run writes down that it was there."""
+"""The demo's tasks, and the journal in which each finished run records itself."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from penstock.jobs.retry import Retry
 
 PREFIX = "penstock-demo"
 QUEUE = "PENSTOCK_DEMO_QUEUE"
-"""The environment's name for the queue, the only one that parent and worker share."""
+"""Environment variable with the name of the queue. Parent and worker share nothing else."""
 
 RETRIES = 3
 
 
-class Hiccup(Exception):
-    """What a job raises that was told to fail."""
+class PlannedFailure(Exception):
+    """Raised by a job that fails on purpose."""
 
 
-class Entry(NamedTuple):
-    """One run that got to its end: of which job, seconds from due to start, and what it found."""
+class JournalEntry(NamedTuple):
+    """One finished run: the number of its job, seconds from due time to start, and what it parsed."""
 
     number: int
     waited: float
     day: str
     status: int
 
-    def written(self) -> str:
+    def encode(self) -> str:
         return f"{self.number} {self.waited:.4f} {self.day} {self.status}"
 
     @classmethod
-    def read(cls, text: bytes) -> Entry:
+    def read(cls, text: bytes) -> JournalEntry:
         number, waited, day, status = text.decode().split()
         return cls(int(number), float(waited), day, int(status))
 
 
 class Journal:
-    """Entries of runs that end together reach the server in one command; each run waits until its own is there.
+    """Sends the entries of runs that finish together in one command. Each run waits until its entry is stored.
 
-    So a job that is complete has its entry, and the entry costs a fraction of a round trip.
+    So a completed job always has its entry, and an entry costs a fraction of a round trip.
     """
 
     def __init__(self, app: Penstock, key: str) -> None:
@@ -53,21 +53,21 @@ class Journal:
         self._next: asyncio.Task[None] | None = None
         self._in_turn = asyncio.Lock()
 
-    async def add(self, entry: Entry) -> None:
-        self._entries.append(entry.written())
+    async def add(self, entry: JournalEntry) -> None:
+        self._entries.append(entry.encode())
         if self._next is None:
             self._next = asyncio.create_task(self._send())
         await asyncio.shield(self._next)
 
     async def _send(self) -> None:
-        # While one command is under way, the next one gathers.
+        # Entries that arrive while a command is in flight are sent by the next one.
         async with self._in_turn:
             entries, self._entries, self._next = self._entries, [], None
             await self._app._driver.connector.aio_client().rpush(self.key, *entries)
 
 
-class Tasks(NamedTuple):
-    """They are on `queue`; what they write down is in the list `journal`, in the queue's slot."""
+class DemoTasks(NamedTuple):
+    """The tasks, their queue, and `journal`: the list of entries, in the queue's slot."""
 
     queue: Queue
     journal: str
@@ -76,8 +76,8 @@ class Tasks(NamedTuple):
     never_works: AsyncTask[[], None]
 
 
-def make_tasks(app: Penstock, queue: str) -> Tasks:
-    """Register the demo's tasks: in the worker to run them, in its parent to enqueue them."""
+def make_tasks(app: Penstock, queue: str) -> DemoTasks:
+    """Register the demo's tasks, in the worker to run them and in its parent to enqueue them."""
     retry = Retry(RETRIES, base=0.2)
     home = app.queue(queue)
     journal = Journal(app, home.key("journal"))
@@ -85,27 +85,27 @@ def make_tasks(app: Penstock, queue: str) -> Tasks:
 
     @app.task(queue=queue)
     async def greet() -> int:
-        """The first job. Its result says that a worker is there, and which process it is."""
+        """The first job. Its result proves that a worker runs, and names the process."""
         return os.getpid()
 
     @app.task(queue=queue, retry=retry, result_ttl=0)
     async def count_request(number: int, line: str, due: float, fails: int) -> None:
-        """Read one line of the log. `due` and the start are by this machine's clock; `fails`: so often at first."""
+        """Parse one line of the log. `due` is a time of this machine's clock; the first `fails` runs fail."""
         started = time.time()
-        if fails:  # written down in the server, because each run may be in another process
+        if fails:  # counted in the server, because each run may be in another process
             client = app._driver.connector.aio_client()
             await client.hsetnx(begun, number, started)
             if await client.hincrby(failed, number, 1) <= fails:
-                raise Hiccup(f"told to fail {fails} times")
+                raise PlannedFailure(f"planned to fail {fails} times")
             started = float(await client.hget(begun, number))
         request = parse(line.encode())
         if request is None:
             raise ValueError(f"not a line of an access log: {line!r}")
-        await journal.add(Entry(number, started - due, request.day, request.status))
+        await journal.add(JournalEntry(number, started - due, request.day, request.status))
 
     @app.task(queue=queue, retry=retry, result_ttl=0)
     async def never_works() -> None:
         """The job that ends as a dead letter."""
-        raise Hiccup("this one always fails")
+        raise PlannedFailure("this one always fails")
 
-    return Tasks(home, journal.key, greet, count_request, never_works)
+    return DemoTasks(home, journal.key, greet, count_request, never_works)

@@ -1,5 +1,5 @@
-"""The demo's books: what was put in, what the jobs themselves wrote down, what the server counted, and whether
-the three agree."""
+"""The demo's ledger: the jobs that were enqueued, the runs that the jobs recorded, the server's counts, and whether the
+three agree."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from statistics import median_low
 
-from penstock.demo.tasks import RETRIES, Entry
+from penstock.demo.tasks import RETRIES, JournalEntry
 from penstock.jobs.counts import Counts
 
 EARLY = 0.01
-"""Seconds by which a clock may have been set back between a job's being put in and its start."""
+"""Seconds by which the clock may have been set back between a job's enqueue and its start."""
 
 
 class Kind(IntEnum):
@@ -25,8 +25,8 @@ class Kind(IntEnum):
 
 
 @dataclass(slots=True)
-class Account:
-    """The jobs of one tenant or several: how many, how many done, seconds waited from due to first start."""
+class TenantWaits:
+    """Jobs of one tenant or several: how many, how many done, and the seconds from due time to first start."""
 
     jobs: int = 0
     done: int = 0
@@ -43,19 +43,19 @@ class Account:
         self.longest = max(self.longest, waited)
 
 
-class Books:
-    """Jobs are numbered from 0 in the order in which they were put in."""
+class Ledger:
+    """Jobs are numbered from 0 in the order of their enqueue."""
 
     def __init__(self) -> None:
-        self.flooder = Account()
-        self.clients: dict[str, Account] = {}
+        self.flooder = TenantWaits()
+        self.clients: dict[str, TenantWaits] = {}
         self.malformed = 0
         self.delayed = 0
         self.planned_retries = 0
         self.days: Counter[str] = Counter()
-        """Requests per day, as the jobs read them."""
+        """Requests per day, as the jobs parsed them."""
         self.statuses: Counter[str] = Counter()
-        """Requests per class of status, as the jobs read them."""
+        """Requests per class of status, as the jobs parsed them."""
         self._expected: Counter[str] = Counter()
         self._kinds = bytearray()
         self._clients: list[str] = []
@@ -63,7 +63,7 @@ class Books:
         self._starts = array("d")
         self._runs = bytearray()
         self._early = 0
-        self._strangers = 0
+        self._foreign_entries = 0
 
     @property
     def jobs(self) -> int:
@@ -73,10 +73,10 @@ class Books:
     def requests(self) -> int:
         return self._expected.total()
 
-    # --- what goes in ---
+    # --- jobs that are enqueued ---
 
     def flood(self, due: float) -> int:
-        """A job of the flooder; its number."""
+        """Enter a job of the flooder; returns its number."""
         self.flooder.jobs += 1
         return self._enter(Kind.FLOOD, due)
 
@@ -84,15 +84,15 @@ class Books:
         self._expected[day] += 1
         self.planned_retries += fails
         self.delayed += delayed
-        self.clients.setdefault(client, Account()).jobs += 1
+        self.clients.setdefault(client, TenantWaits()).jobs += 1
         return self._enter(Kind.REQUEST, due, client)
 
     def greeting(self, due: float) -> None:
-        """The first job, whose result was awaited."""
+        """Enter the first job, whose result was awaited."""
         self._runs[self._enter(Kind.GREETING, due)] = 1
 
     def broken(self, due: float) -> None:
-        """The job that always fails."""
+        """Enter the job that always fails."""
         self.planned_retries += RETRIES
         self._enter(Kind.BROKEN, due)
 
@@ -104,13 +104,13 @@ class Books:
         self._runs.append(0)
         return self.jobs - 1
 
-    # --- what comes out ---
+    # --- runs that are recorded ---
 
-    def record(self, entry: Entry) -> None:
-        """An entry of the journal: this run got to its end."""
+    def record(self, entry: JournalEntry) -> None:
+        """Record a journal entry: this run finished."""
         number = entry.number
         if not 0 <= number < self.jobs or self._kinds[number] not in (Kind.REQUEST, Kind.FLOOD):
-            self._strangers += 1
+            self._foreign_entries += 1
             return
         self._runs[number] = min(255, self._runs[number] + 1)
         if self._runs[number] > 1:
@@ -124,33 +124,35 @@ class Books:
             self.days[entry.day] += 1
             self.statuses[f"{entry.status // 100}xx"] += 1
 
-    # --- what it comes to ---
+    # --- results ---
 
     @property
     def completed_once(self) -> int:
-        """Jobs that got to their end once and not again, as they wrote down themselves."""
+        """Jobs with exactly one finished run in the journal."""
         return self._runs.count(1)
 
     @property
     def completed_twice(self) -> int:
-        """Jobs that got to their end more than once: their process was killed before that was settled."""
+        """Jobs with several finished runs: their process was killed before it settled them."""
         return sum(runs > 1 for runs in self._runs)
 
     def small_clients(self) -> tuple[int, int]:
-        """The quieter half: how many clients they are, and the most jobs that one of them has."""
+        """The quieter half of the clients: their number, and the most jobs that one of them has."""
         jobs = [account.jobs for account in self.clients.values()]
         most = median_low(jobs) if jobs else 0
         return sum(number <= most for number in jobs), most
 
-    def accounts(self) -> dict[str, Account]:
-        """The small clients as one; the busiest of the log (its address is not shown: it may be a person's); the
-        flooder."""
+    def waits(self) -> dict[str, TenantWaits]:
+        """Waits of all small clients together, of the busiest client of the log, and of the flooder.
+
+        The busiest client's address is not shown, because it may belong to a person.
+        """
         return self._summed(self.clients, self.flooder)
 
-    def accounts_by_arrival(self) -> dict[str, Account]:
-        """The same, had a queue that is not fair given the same starts to the jobs in the order they were due."""
-        clients = {name: Account(account.jobs) for name, account in self.clients.items()}
-        flooder = Account(self.flooder.jobs)
+    def waits_by_arrival(self) -> dict[str, TenantWaits]:
+        """Those waits if the same start times had gone to the jobs in the order of their due times."""
+        clients = {name: TenantWaits(account.jobs) for name, account in self.clients.items()}
+        flooder = TenantWaits(self.flooder.jobs)
         ran = [number for number, start in enumerate(self._starts) if start]
         starts = sorted(self._starts[number] for number in ran)
         for number, start in zip(sorted(ran, key=self._dues.__getitem__), starts, strict=True):
@@ -158,21 +160,21 @@ class Books:
             account.ran(max(0.0, start - self._dues[number]))
         return self._summed(clients, flooder)
 
-    def _summed(self, clients: dict[str, Account], flooder: Account) -> dict[str, Account]:
-        whole, (_, most) = Account(), self.small_clients()
+    def _summed(self, clients: dict[str, TenantWaits], flooder: TenantWaits) -> dict[str, TenantWaits]:
+        whole, (_, most) = TenantWaits(), self.small_clients()
         for account in clients.values():
             if account.jobs <= most:
                 whole.jobs += account.jobs
                 whole.done += account.done
                 whole.waited += account.waited
                 whole.longest = max(whole.longest, account.longest)
-        busiest = max(clients.values(), key=lambda account: account.jobs, default=Account())
+        busiest = max(clients.values(), key=lambda account: account.jobs, default=TenantWaits())
         return {"small": whole, "busiest": busiest, "flooder": flooder}
 
     def faults(self, counts: Counts, killed: int = 0) -> list[str]:
-        """Why the books do not balance, one sentence each; [] when they do.
+        """One sentence for each disagreement; [] when the three sources agree.
 
-        killed  jobs in the hands of a process that was killed, which may run twice
+        killed: claimed jobs of a process that was killed, which may run twice
         """
         return list(self._faults(counts, killed))
 
@@ -186,29 +188,29 @@ class Books:
             yield f"{counts.dead:,} dead letters, but {broken} job always fails"
         for word, number in (("cancelled", counts.cancelled), ("expired", counts.expired), ("dropped", counts.dropped)):
             if number:
-                yield f"{number:,} jobs were {word}, and none was meant to be"
+                yield f"{number:,} jobs were {word}, although no job should have been"
         yield from self._faults_of_runs(counts.lost + killed)
-        # A job whose lease ran out (a machine that stood still) runs again, by no plan of ours.
+        # A job whose lease ran out, because the machine stood still, runs again without being planned.
         if counts.retried != self.planned_retries and not (counts.lost or killed):
             yield f"{self.planned_retries:,} retries planned, {counts.retried:,} counted"
         if self.days != self._expected:
-            yield f"requests per day were read as {_told(self._expected)} and counted as {_told(self.days)}"
+            yield f"requests per day were parsed as {_listed(self._expected)} and counted as {_listed(self.days)}"
 
     def _faults_of_runs(self, cut: int) -> Iterator[str]:
-        lost = [n for n, (kind, runs) in enumerate(self._marks()) if kind != Kind.BROKEN and not runs]
+        lost = [n for n, (kind, runs) in enumerate(self._kinds_and_runs()) if kind != Kind.BROKEN and not runs]
         if lost:
             yield f"{len(lost):,} jobs never recorded a run to the end, the first is number {lost[0]}"
-        twice = [n for n, (_, runs) in enumerate(self._marks()) if runs > 1]
+        twice = [n for n, (_, runs) in enumerate(self._kinds_and_runs()) if runs > 1]
         if len(twice) > cut:
             yield f"{len(twice):,} jobs ran to the end more than once, the first is number {twice[0]}"
-        if self._strangers:
-            yield f"{self._strangers:,} entries in the journal are of no job that should have written one"
+        if self._foreign_entries:
+            yield f"{self._foreign_entries:,} entries in the journal belong to no job that writes one"
         if self._early:
             yield f"{self._early:,} jobs started before they were due"
 
-    def _marks(self) -> Iterator[tuple[int, int]]:
+    def _kinds_and_runs(self) -> Iterator[tuple[int, int]]:
         return zip(self._kinds, self._runs, strict=True)
 
 
-def _told(days: Counter[str]) -> str:
+def _listed(days: Counter[str]) -> str:
     return ", ".join(f"{day} {number}" for day, number in sorted(days.items())) or "none"
