@@ -61,7 +61,6 @@ SHARED_CLASS_NAMES = {
     "Entry",
     "Job",
     "Mark",
-    "Member",
     "Order",
     "Progress",
     "Reading",

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.app import Penstock
     from penstock.completion.contacts import Contacts
-    from penstock.completion.directory import Directory, Entry
+    from penstock.completion.directory import Directory
+    from penstock.completion.entry import Entry
     from penstock.counting.access_log import requests_per
     from penstock.counting.aggregate import Aggregate
     from penstock.counting.countries import mmdb
@@ -107,7 +108,8 @@ else:
         "files.sender": "Progress Sent SentFile",
         "files.source": "file_digest",
         "files.bindings": "ChannelInfo ReceiverInfo Totals",
-        "completion.directory": "Directory Entry",
+        "completion.entry": "Entry",
+        "completion.directory": "Directory",
         "locks.answers": "Allowance LockInfo Owner SemaphoreInfo",
         "jobs.job": "Job JobInfo Status",
         "locks.lock": "Held Lock",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakValueDictionary
 
-from penstock.completion.contacts import Contacts, Order
+from penstock.completion.contacts import ContactOrder, Contacts
 from penstock.completion.directory import Directory
 from penstock.config import Configuration
 from penstock.core.clock import Clock
@@ -182,7 +182,7 @@ class Penstock:
         return items
 
     def contacts(
-        self, name: str, *, limit: int = 100, by: Order | None = None, accents: bool | None = None
+        self, name: str, *, limit: int = 100, by: ContactOrder | None = None, accents: bool | None = None
     ) -> Contacts:
         """The last contacts of a user. No round trip.
 

@@ -8,46 +8,46 @@ from typing import Any
 import pytest
 from valkey.exceptions import ResponseError
 
-from penstock.completion import bindings, contacts
-from penstock.completion.bindings import DirectoryShape, Shelf
+from penstock.completion.bindings import DirectoryRules, contacts_scripts, directory_scripts
 from penstock.completion.card import card, members
-from penstock.completion.keys import ComponentKeys
+from penstock.completion.keys import CompletionKeys
 from penstock.completion.name_rules import FORMAT
+from penstock.completion.storage import DirectoryStorage
 from penstock.core.operations import RoundTrip
 from penstock.driver.retrying import error_code
 from tests.servers import Cluster, Server, eventually
 
-DECLARED = ComponentKeys("t", "directory", "g").declared
+DECLARED = CompletionKeys("t", "directory", "g").declared
 BASE = DECLARED[0]
-LINE = DirectoryShape().line
+RULES = DirectoryRules().encode()
 ANN = card("Ann", accents=True)
 BOB = card("Bob", accents=True)
-SCRIPTS = contacts.scripts().scripts | bindings.scripts().scripts
+SCRIPTS = contacts_scripts().scripts | directory_scripts().scripts
 
 
 def every_call() -> dict[str, tuple[Any, ...]]:
     """Arguments that make sense, for each script."""
     return {
-        "touch_recent": (LINE, 9, ANN),
-        "touch_often": ("p", 1, LINE, 9, ANN),
-        "untouch": ("p", 1, LINE, ANN),
-        "contacts": (LINE, "", 0, 9),
-        "enter": (LINE, 0, 1, ANN, BOB, "u1", card("u1", accents=True)),
-        "dismiss": ("p", 1, LINE, "u1", card("u1", accents=True), "Ann", ANN),
-        "found": (LINE,),
-        "enrol": (LINE, "u2", BOB),
-        "confirm": (LINE, "u2", BOB),
-        "put_members": (LINE, 1, b"cy\0Cy"),
-        "drop_members": ("p", 1, LINE, 1, b"cy\0Cy"),
-        "weigh_ids": (LINE, "u1", card("u1", accents=True), 5),
-        "weigh_members": (LINE, members(ANN, "")[0], 3),
-        "weights": (LINE, members(ANN, "")[0]),
-        "top": (LINE, "", 0, 9),
-        "near": (LINE, 9, "a", "n", "m"),
-        "find_id": (LINE, "u1", ANN),
-        "page": (LINE, "[", "(\xff", 9),
-        "amounts": (LINE, "[", "(\xff", "[a", "(a\xff"),
-        "dissolve": (LINE,),
+        "touch_recent": (RULES, 9, ANN),
+        "touch_often": ("p", 1, RULES, 9, ANN),
+        "untouch": ("p", 1, RULES, ANN),
+        "contacts": (RULES, "", 0, 9),
+        "enter": (RULES, 0, 1, ANN, BOB, "u1", card("u1", accents=True)),
+        "dismiss": ("p", 1, RULES, "u1", card("u1", accents=True), "Ann", ANN),
+        "found": (RULES,),
+        "enrol": (RULES, "u2", BOB),
+        "confirm": (RULES, "u2", BOB),
+        "put_members": (RULES, 1, b"cy\0Cy"),
+        "drop_members": ("p", 1, RULES, 1, b"cy\0Cy"),
+        "weigh_ids": (RULES, "u1", card("u1", accents=True), 5),
+        "weigh_members": (RULES, members(ANN, "")[0], 3),
+        "weights": (RULES, members(ANN, "")[0]),
+        "top": (RULES, "", 0, 9),
+        "near": (RULES, 9, "a", "n", "m"),
+        "find_id": (RULES, "u1", ANN),
+        "page": (RULES, "[", "(\xff", 9),
+        "amounts": (RULES, "[", "(\xff", "[a", "(a\xff"),
+        "dissolve": (RULES,),
     }
 
 
@@ -103,8 +103,8 @@ def test_a_script_that_meets_another_shape_only_tells_it(client: Any):
     run(client, "enter")
     before = dump(client)
     for name, args in every_call().items():
-        other = tuple(f"{FORMAT} other=1" if arg == LINE else arg for arg in args)
-        assert run(client, name, *other) == LINE.encode(), name
+        other = tuple(f"{FORMAT} other=1" if arg == RULES else arg for arg in args)
+        assert run(client, name, *other) == RULES.encode(), name
     assert dump(client) == before
 
 
@@ -118,16 +118,15 @@ def test_a_directory_that_was_emptied_leaves_no_key(client: Any):
 
 
 def test_an_id_is_found_in_whatever_bucket_it_is(client: Any):
-    shelf = Shelf("t", "g", DirectoryShape())
-    assert shelf.shape.line == LINE
+    assert DirectoryStorage.open("t", "g", DirectoryRules()).rules.encode() == RULES
     for lot in range(0, 3000, 500):
         threes = [part for n in range(lot, lot + 500) for part in (f"Name {n}", f"u{n}", f"u{n}")]
-        assert run(client, "enter", LINE, 0, 0, *threes) == 500
+        assert run(client, "enter", RULES, 0, 0, *threes) == 500
         assert client.hget(DECLARED[1], "ids") == str(lot + 500).encode()
-    assert all(run(client, "find_id", LINE, f"u{n}", "") == [f"Name {n}".encode()] for n in range(0, 3000, 7))
+    assert all(run(client, "find_id", RULES, f"u{n}", "") == [f"Name {n}".encode()] for n in range(0, 3000, 7))
     sizes = [client.hlen(key) for key in client.keys("*ids:*")]
     assert (sum(sizes), len(sizes)) == (3000, 47)
-    assert run(client, "dismiss", "", 0, LINE, *(part for n in range(2990) for part in (f"u{n}", f"u{n}"))) == 2990
+    assert run(client, "dismiss", "", 0, RULES, *(part for n in range(2990) for part in (f"u{n}", f"u{n}"))) == 2990
     assert sum(client.hlen(key) for key in client.keys("*ids:*")) == 10
 
 

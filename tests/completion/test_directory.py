@@ -139,7 +139,7 @@ async def test_any_history_is_what_a_dictionary_would_be(app: Penstock, do: Do, 
                 }
         typed = chance.choice(["", "a", "e", "é", "lee", "ann l", "l an", name[:1], name])
         found = shown(await do(guild.complete, typed, 1000))
-        if guild._shape.words and len(words(fold(typed))) > 1:
+        if guild._rules.words and len(words(fold(typed))) > 1:
             found.sort()
             assert found == sorted(model.complete(typed))
         else:

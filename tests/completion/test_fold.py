@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import BadName
-from penstock.completion.card import card, members, name_of, read
-from penstock.completion.fold import check, check_name, fold, tails, words
+from penstock.completion.card import card, card_name, members, parse_member
+from penstock.completion.fold import check_name, check_storable, fold, tails, words
 
 FORMS: tuple[Literal["NFC", "NFD", "NFKC", "NFKD"], ...] = ("NFC", "NFD", "NFKC", "NFKD")
 CHARACTERS = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
@@ -135,7 +135,7 @@ def test_a_name_in_any_script_is_accepted(name: str):
 
 
 def test_a_prefix_may_be_empty():
-    assert check("", "prefix") == ""
+    assert check_storable("", "prefix") == ""
 
 
 def test_marks_stand_in_their_order_though_something_unseen_stood_between():
@@ -156,9 +156,9 @@ def test_a_card_says_under_what_a_name_stands(name: str, accents: bool):
     folded = fold(name, accents=accents)
     for id in ("", "u1"):
         plain, in_words = card(name, accents=accents), card(name, accents=accents, words=True)
-        assert [read(one) for one in members(plain, id)] == [(folded, name, id or name)]
-        assert [read(one).tail for one in members(in_words, id)] == tails(folded)
-        assert name_of(plain) == name_of(in_words) == name
+        assert [parse_member(one) for one in members(plain, id)] == [(folded, name, id or name)]
+        assert [parse_member(one).tail for one in members(in_words, id)] == tails(folded)
+        assert card_name(plain) == card_name(in_words) == name
 
 
 def test_a_card_of_a_name_in_ascii_is_the_name_alone():

@@ -15,7 +15,8 @@ from cyclopts.types import ExistingFile
 
 from penstock.cli.exits import Exit
 from penstock.cli.where import HERE, AsJson, Limit, Where, Yes, agree
-from penstock.completion.directory import Directory, Entry, Named
+from penstock.completion.directory import Directory
+from penstock.completion.entry import Entry, NameLike
 from penstock.errors import ConfigurationError
 from penstock.ops.wording import many, printable
 from penstock.terminal.names_file import Reject, read_names
@@ -117,7 +118,7 @@ class Imported:
 
 
 def _import(directory: Directory, file: Path, rejected: _Rejects, advance: Callable[[int], None]) -> int:
-    read, lot = 0, list[Named]()
+    read, lot = 0, list[NameLike]()
     with file.open("rb") as source:
         for found in read_names(source):
             if isinstance(found, Reject):

@@ -1,45 +1,116 @@
-"""Where the names of a directory stand: its scripts as steps, on one shard or on many.
+"""The scripts of this folder as round trips: one class for each .lua file that holds scripts.
 
-On one shard every change is one script. On many, a name stands in the shard of its fold's first character, where a
-query finds it alone, and an id in its home, the shard of its hash. A change of an id then takes four kinds of steps,
-each of which may be repeated: its home notes the new name and what is leaving (`enrol`), the new name is put and the
-old one dropped where each stands, and the home forgets what has left (`confirm`). Broken off in between, the same
-change done again, or any other of this id, ends it.
+Argument order and reply shapes are written here and nowhere else. Nothing here sends anything. The answer of each round
+trip may be OtherRules, which `checked` raises.
 """
 
 from __future__ import annotations
 
-import binascii
-import heapq
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias, TypeVar
 
-from penstock.completion.card import card, members, name_of
+from penstock.completion.card import card, card_name
+from penstock.completion.entry import NewName
 from penstock.completion.fold import fold
-from penstock.completion.keys import ComponentKeys
-from penstock.completion.name_rules import Shape, answer
-from penstock.core.operations import Arg, Operation, RoundTrip
+from penstock.completion.keys import CompletionKeys
+from penstock.completion.name_rules import NameRules, OtherRules, reading
+from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
 
-GONE = b"\3"
-"""What a home notes of an id that is being taken out."""
+T = TypeVar("T")
+
+LEAVING = b"\3"
+"""Stands for the card of an id that is being removed."""
+
+_NUMBERED = ("", 0)
+"""Producer and number of a call that must not be repeated. The driver fills them in."""
+
+Checked: TypeAlias = RoundTrip[T | OtherRules]
+
+
+def _as_is(reply: Any) -> Any:
+    return OtherRules(reply) if isinstance(reply, bytes) else reply
+
+
+_whether = reading(bool)
+
+
+@reading
+def _nothing(reply: Any) -> None:
+    return None
 
 
 @cache
-def scripts() -> Library:
+def contacts_scripts() -> Library:
+    return Library("core/repeated.lua", "completion/shape.lua", "completion/contacts.lua")
+
+
+@cache
+def directory_scripts() -> Library:
     return Library(
         "core/batch.lua", "core/repeated.lua",
         "completion/shape.lua", "completion/card.lua", "completion/rank.lua", "completion/directory.lua",
     )  # fmt: skip
 
 
+# --- contacts ---
+
+
 @dataclass(frozen=True)
-class DirectoryShape(Shape):
-    """`shards` stands last: the scripts look whether the line ends with `shards=1`."""
+class ContactsRules(NameRules):
+    by: str = "recency"
+    accents: bool = True
+
+    def fold(self, text: str) -> str:
+        return fold(text, accents=self.accents)
+
+    def card(self, name: str) -> bytes:
+        return card(name, accents=self.accents)
+
+
+class ContactsBindings:
+    """The round trips of one user's contacts under some rules."""
+
+    def __init__(self, keys: CompletionKeys, rules: ContactsRules) -> None:
+        self.rules = rules
+        self._declared = keys.declared
+        self._encoded_rules = rules.encode()
+
+    def _call(self, script: str, *args: Arg, read: Callable[[Any], Any] = _as_is) -> RoundTrip[Any]:
+        return RoundTrip(contacts_scripts()[script], self._declared, args, read)
+
+    def touch(self, name: str, limit: int) -> Checked[None]:
+        """Record one use. Above `limit` contacts the last one is removed."""
+        if self.rules.by == "recency":
+            return self._call("touch_recent", self._encoded_rules, limit, self.rules.card(name), read=_nothing)
+        args = (*_NUMBERED, self._encoded_rules, limit, self.rules.card(name))
+        return self._call("touch_often", *args, read=_nothing)
+
+    def remove(self, name: str) -> Checked[bool]:
+        """Whether it was there."""
+        return self._call("untouch", *_NUMBERED, self._encoded_rules, self.rules.card(name), read=_whether)
+
+    def page(self, prefix: str, offset: int, limit: int) -> Checked[tuple[int, list[str]]]:
+        """At most `limit` names that begin with `prefix` among the thousand contacts from `offset`, best first.
+
+        Answers also the next offset; -1 at the end.
+        """
+        return self._call("contacts", self._encoded_rules, self.rules.fold(prefix), offset, limit, read=_contacts_page)
+
+
+@reading
+def _contacts_page(reply: Any) -> tuple[int, list[str]]:
+    return reply[0], [card_name(found) for found in reply[1:]]
+
+
+# --- directories ---
+
+
+@dataclass(frozen=True)
+class DirectoryRules(NameRules):
+    """`shards` is the last field: the scripts test whether the encoded rules end with `shards=1`."""
 
     accents: bool = True
     words: bool = False
@@ -52,236 +123,129 @@ class DirectoryShape(Shape):
         return card(name, accents=self.accents, words=self.words)
 
 
-class Draft(NamedTuple):
-    """A name on its way in."""
+class DirectoryBindings:
+    """The round trips of one directory in one slot: the whole directory, or one shard of it."""
 
-    name: str
-    id: str
-    weight: float | None = None
+    def __init__(self, keys: CompletionKeys, rules: DirectoryRules) -> None:
+        self.rules = rules
+        self._declared = keys.declared
+        self._encoded_rules = rules.encode()
 
+    def _call(self, script: str, *args: Arg, read: Callable[[Any], Any] = _as_is) -> RoundTrip[Any]:
+        return RoundTrip(directory_scripts()[script], self._declared, (self._encoded_rules, *args), read)
 
-class Shelf:
-    """One directory in one shape."""
+    def _numbered(self, script: str, *args: Arg) -> RoundTrip[Any]:
+        """A call whose repetition would change the answer."""
+        args = (*_NUMBERED, self._encoded_rules, *args)
+        return RoundTrip(directory_scripts()[script], self._declared, args, _as_is)
 
-    def __init__(self, prefix: str, name: str, shape: DirectoryShape) -> None:
-        self.shape = shape
-        self._line = shape.line
-        kinds = ["directory", *(f"directory/{n}" for n in range(1, shape.shards))]
-        self._declared = [ComponentKeys(prefix, kind, name).declared for kind in kinds]
+    # --- a directory in one slot ---
 
-    @staticmethod
-    def of(prefix: str, name: str, shape: DirectoryShape) -> Shelf:
-        return (Shelf if shape.shards == 1 else ShardedShelf)(prefix, name, shape)
-
-    def _step(self, shard: int, script: str, *args: Arg) -> RoundTrip[Any]:
-        return RoundTrip(scripts()[script], self._declared[shard], args, lambda reply: reply)
-
-    def _do(self, shard: int, script: str, *args: Arg) -> Operation[Any]:
-        return answer(self._step(shard, script, self._line, *args))
-
-    def _do_numbered(self, shard: int, script: str, *args: Arg) -> Operation[Any]:
-        return answer(self._step(shard, script, "", 0, self._line, *args))
-
-    def check(self) -> Operation[None]:
-        """Raises OtherShape where another is stored and a step might not notice."""
-        yield from ()
-
-    def enter(self, drafts: Sequence[Draft], *, known: bool) -> Operation[int]:
-        own = [self.shape.card(draft.name) for draft in drafts if draft.id == draft.name]
+    def save(self, names: Sequence[NewName], *, existing_only: bool) -> Checked[int]:
+        """Add names, and give ids their new ones. Answers how many were written."""
+        own = [self.rules.card(new.name) for new in names if new.id == new.name]
         rest: list[Arg] = []
-        for name, id, _ in drafts:
+        for name, id, _ in names:
             if id != name:
-                rest += (self.shape.card(name), id, self.shape.card(id))
-        return self._do(0, "enter", int(known), len(own), *own, *rest)
+                rest += (self.rules.card(name), id, self.rules.card(id))
+        return self._call("enter", int(existing_only), len(own), *own, *rest)
 
-    def dismiss(self, ids: Sequence[str]) -> Operation[int]:
-        return self._do_numbered(0, "dismiss", *(part for id in ids for part in (id, self.shape.card(id))))
+    def remove(self, ids: Iterable[str]) -> Checked[int]:
+        """Answers how many of the ids were there."""
+        return self._numbered("dismiss", *(part for id in ids for part in (id, self.rules.card(id))))
 
-    def discard(self, these: Sequence[bytes]) -> Operation[int]:
-        """Drop members, whatever they stand for."""
-        return self._do_numbered(0, "drop_members", 0, *these)
+    def set_weights(self, weights: Mapping[str, float]) -> Checked[int]:
+        """Answers how many of the ids are there."""
+        triples = (part for id, weight in weights.items() for part in (id, self.rules.card(id), weight))
+        return self._call("weigh_ids", *triples)
 
-    def name(self, id: str) -> Operation[str | None]:
-        found = yield from self._do(0, "find_id", id, self.shape.card(id))
-        return name_of(found[0]) if found else None
+    # --- changes of a directory with several shards ---
 
-    def read(self, prefix: bytes, last: bytes | None, n: int) -> Operation[list[bytes]]:
-        """The next `n` members that begin so, after `last`."""
-        return self._do(0, "page", *_bounds(prefix, last), n)
+    def save_rules(self) -> Checked[Any]:
+        return self._call("found")
 
-    def counts(self, prefixes: Sequence[bytes]) -> Operation[list[int]]:
-        """How many members begin so; for an empty prefix, how many names there are."""
-        return self._do(0, "amounts", *(part for prefix in prefixes for part in _bounds(prefix)))
+    def begin_changes(self, cards: Mapping[str, bytes]) -> Checked[dict[str, list[bytes]]]:
+        """Register new cards with their ids. Answers the cards that each id had before.
 
-    def weigh(self, weights: Mapping[str, float]) -> Operation[int]:
-        """Give ids a weight. Answers how many are there."""
-        return self._do(0, "weigh_ids", *(part for id, w in weights.items() for part in (id, self.shape.card(id), w)))
+        A card is b"" for a name that is its own id, and LEAVING for an id that is removed.
+        """
 
-    def top(self, prefix: bytes, offset: int, n: int) -> Operation[list[bytes]]:
-        """The `n` heaviest members that begin so and have a weight, after `offset` others."""
-        page: list[bytes] = yield from self._do(0, "top", prefix, offset, n)
-        return page[::2]
+        @reading
+        def read(reply: Any) -> dict[str, list[bytes]]:
+            return {id: [old for old in joined.split(b"\2") if old] for id, joined in zip(cards, reply, strict=True)}
 
-    def near(self, prefix: str, n: int) -> Operation[list[bytes]]:
-        """Members that begin one edit away from the prefix."""
-        return self._do(self._shard(prefix.encode()), "near", n, *prefix)
+        return self._call("enrol", *(part for pair in cards.items() for part in pair), read=read)
 
-    def _shard(self, start: bytes) -> int:
-        """Where a member stands, by how it begins."""
-        return 0
+    def end_changes(self, cards: Mapping[str, bytes]) -> Checked[list[str]]:
+        """Forget the cards that each id had before. Answers the ids that another process has changed since then."""
 
-    def dissolve(self) -> Operation[None]:
-        """Take the last keys of an empty directory along."""
-        yield from self._do(0, "dissolve")
+        @reading
+        def read(reply: Any) -> list[str]:
+            return [id for id, unchanged in zip(cards, reply, strict=True) if not unchanged]
 
+        return self._call("confirm", *(part for pair in cards.items() for part in pair), read=read)
 
-class ShardedShelf(Shelf):
-    """A directory over several slots."""
+    def add_members(self, whole: Sequence[bytes], later: Sequence[bytes]) -> Checked[int]:
+        """Add members: of whole folds, and of later words. Answers how many names are new."""
+        return self._call("put_members", len(whole), *whole, *later)
 
-    def _shard(self, start: bytes) -> int:
-        """Neighbours in the alphabet go to different shards."""
-        return ord(start.decode(errors="replace")[:1] or "\0") % self.shape.shards
+    def remove_members(self, whole: Sequence[bytes], later: Sequence[bytes]) -> Checked[int]:
+        """Remove members: of whole folds, and of later words. Answers how many names were there."""
+        return self._numbered("drop_members", len(whole), *whole, *later)
 
-    def _home(self, id: str) -> int:
-        return binascii.crc32(id.encode()) % self.shape.shards
+    def set_member_weight(self, member: bytes, weight: float) -> Checked[int]:
+        """Answers 1 if the member is there, else 0."""
+        return self._call("weigh_members", member, weight)
 
-    def check(self) -> Operation[None]:
-        yield from self._do(0, "amounts")
+    def member_weights(self, members: Iterable[bytes]) -> Checked[list[float]]:
+        """The weight of each member; 0 for one that has no weight."""
+        return self._call("weights", *members, read=_weights)
 
-    def enter(self, drafts: Sequence[Draft], *, known: bool) -> Operation[int]:
-        cards: dict[str, bytes] = {}
-        for name, id, _ in drafts:
-            if not known or (yield from self.name(id)) is not None:
-                cards[id] = b"" if id == name else self.shape.card(name)
-        yield from self._do(0, "found")
-        leaving = yield from self._enrol(cards)
-        coming = {id: members(new, id) if new else self._own(id) for id, new in cards.items()}
-        yield from self._all("put_members", coming.values())
-        yield from self._hand_on_weights(leaving, coming)
-        yield from self._all("drop_members", chain.from_iterable(leaving.values()))
-        lost = yield from self._confirm(cards)
-        yield from self._all("drop_members", [coming[id] for id in lost])
-        return len(cards)
+    def delete_if_empty(self) -> Checked[Any]:
+        """Delete the remaining keys of a directory without names."""
+        return self._call("dissolve")
 
-    def dismiss(self, ids: Sequence[str]) -> Operation[int]:
-        cards = dict.fromkeys(ids, GONE)
-        leaving = yield from self._enrol(cards)
-        gone = yield from self._all("drop_members", chain.from_iterable(leaving.values()))
-        yield from self._confirm(cards)
-        return gone
+    # --- read ---
 
-    def _hand_on_weights(
-        self, leaving: dict[str, list[list[bytes]]], coming: dict[str, list[bytes]]
-    ) -> Operation[None]:
-        """Broken off before this, a change leaves its name without the weight."""
-        shards: dict[int, list[tuple[bytes, str]]] = defaultdict(list)
-        for id, names in leaving.items():
-            for first, *_ in names:
-                shards[self._shard(first)].append((first, id))
-        for shard, pairs in shards.items():
-            weights = yield from self._do(shard, "weights", *(first for first, _ in pairs))
-            for (_, id), weight in zip(pairs, weights, strict=True):
-                if weight != b"0":
-                    yield from self._press(coming[id], -float(weight))
+    def find_id(self, id: str, own_card: bytes) -> Checked[str | None]:
+        """The name of an id, or of `own_card` if that is stored as a name that is its own id. Either may be empty."""
+        return self._call("find_id", id, own_card, read=_name)
 
-    def _press(self, these: Sequence[bytes], weight: float) -> Operation[bool]:
-        known = 0
-        for one in these:
-            known += yield from self._do(self._shard(one), "weigh_members", one, weight)
-        return known > 0
+    def page(self, prefix: bytes, last: bytes | None, n: int) -> Checked[list[bytes]]:
+        """The next `n` members that begin with `prefix`, after `last`."""
+        return self._call("page", *_bounds(prefix, last), n)
 
-    def weigh(self, weights: Mapping[str, float]) -> Operation[int]:
-        known = 0
-        for id, weight in weights.items():
-            name = yield from self.name(id)
-            if name is not None:
-                found = self._own(id) if name == id else members(self.shape.card(name), id)
-                known += yield from self._press(found, weight)
-        return known
+    def counts(self, prefixes: Iterable[bytes]) -> Checked[list[int]]:
+        """How many members begin with each prefix; for an empty prefix, how many names there are."""
+        return self._call("amounts", *(bound for prefix in prefixes for bound in _bounds(prefix)))
 
-    def top(self, prefix: bytes, offset: int, n: int) -> Operation[list[bytes]]:
-        found: list[tuple[float, bytes]] = []
-        for shard in [self._shard(prefix)] if prefix else range(self.shape.shards):
-            page = yield from self._do(shard, "top", prefix, 0, offset + n)
-            found += zip(map(float, page[1::2]), page[::2], strict=True)
-        return [one for _, one in sorted(found)[offset : offset + n]]
+    def heaviest(self, prefix: bytes, offset: int, n: int) -> Checked[list[tuple[float, bytes]]]:
+        """At most `n` members with a weight that begin with `prefix`, heaviest first, as pairs of weight and member."""
+        return self._call("top", prefix, offset, n, read=_weighted)
 
-    def discard(self, these: Sequence[bytes]) -> Operation[int]:
-        return self._all("drop_members", ([one] for one in these))
-
-    def _own(self, id: str) -> list[bytes]:
-        """The members of a name that is its own id."""
-        return members(self.shape.card(id), "")
-
-    def _enrol(self, cards: dict[str, bytes]) -> Operation[dict[str, list[list[bytes]]]]:
-        """Note the new cards in their homes. Answers the members of each name that leaves."""
-        leaving: dict[str, list[list[bytes]]] = {}
-        for home, ids in self._by_home(cards).items():
-            replies = yield from self._do(home, "enrol", *(part for id in ids for part in (id, cards[id])))
-            for id, reply in zip(ids, replies, strict=True):
-                leaving[id] = [members(old, id) for old in reply.split(b"\2") if old]
-                leaving[id] += [self._own(id)] if cards[id] else []
-        return leaving
-
-    def _confirm(self, cards: dict[str, bytes]) -> Operation[list[str]]:
-        """The homes forget what has left. Answers the ids that somebody else has changed meanwhile."""
-        lost: list[str] = []
-        for home, ids in self._by_home(cards).items():
-            replies = yield from self._do(home, "confirm", *(part for id in ids for part in (id, cards[id])))
-            lost += [id for id, still in zip(ids, replies, strict=True) if not still]
-        return lost
-
-    def _by_home(self, ids: Iterable[str]) -> dict[int, list[str]]:
-        homes: dict[int, list[str]] = defaultdict(list)
-        for id in ids:
-            homes[self._home(id)].append(id)
-        return homes
-
-    def _all(self, script: str, names: Iterable[Sequence[bytes]]) -> Operation[int]:
-        """Put or drop the members of names, each where it stands. Answers how many names that made more or less."""
-        whole: dict[int, list[bytes]] = defaultdict(list)
-        later: dict[int, list[bytes]] = defaultdict(list)
-        for first, *rest in names:
-            whole[self._shard(first)].append(first)
-            for one in rest:
-                later[self._shard(one)].append(one)
-        changed, do = 0, self._do if script == "put_members" else self._do_numbered
-        for shard in {**whole, **later}:
-            here = whole[shard]
-            changed += yield from do(shard, script, len(here), *here, *later[shard])
-        return changed
-
-    def name(self, id: str) -> Operation[str | None]:
-        found = yield from self._do(self._home(id), "find_id", id, b"")
-        if found:
-            return name_of(found[0])
-        own = self.shape.card(id)
-        there = yield from self._do(self._shard(self._own(id)[0]), "find_id", "", own)
-        return id if there else None
-
-    def read(self, prefix: bytes, last: bytes | None, n: int) -> Operation[list[bytes]]:
-        if prefix:
-            page: list[bytes] = yield from self._do(self._shard(prefix), "page", *_bounds(prefix, last), n)
-            return page
-        pages = []
-        for shard in range(self.shape.shards):
-            pages.append((yield from self._do(shard, "page", *_bounds(prefix, last), n)))
-        return [*islice(heapq.merge(*pages), n)]
-
-    def counts(self, prefixes: Sequence[bytes]) -> Operation[list[int]]:
-        counts = []
-        for prefix in prefixes:
-            found = 0
-            for shard in [self._shard(prefix)] if prefix else range(self.shape.shards):
-                found += (yield from self._do(shard, "amounts", *_bounds(prefix)))[0]
-            counts.append(found)
-        return counts
-
-    def dissolve(self) -> Operation[None]:
-        for shard in reversed(range(self.shape.shards)):
-            yield from self._do(shard, "dissolve")
+    def similar(self, prefix: str, n: int) -> Checked[list[bytes]]:
+        """Members whose beginning differs from `prefix` by one typo."""
+        return self._call("near", n, *prefix)
 
 
 def _bounds(prefix: bytes, last: bytes | None = None) -> tuple[bytes, bytes]:
-    """What BYLEX reads: 0xFF comes in no UTF-8, so it is above every name of this prefix."""
+    """Bounds for BYLEX. The byte 0xFF is in no UTF-8 text, so it sorts after every name that begins with `prefix`."""
     return b"(" + last if last else b"[" + prefix, b"(" + prefix + b"\xff"
+
+
+@reading
+def _name(reply: Any) -> str | None:
+    return card_name(reply[0]) if reply else None
+
+
+# The server stores the negative of each weight, so that the heaviest member is the first of a sorted set.
+
+
+@reading
+def _weights(reply: Any) -> list[float]:
+    return [0.0 - float(weight) for weight in reply]
+
+
+@reading
+def _weighted(reply: Any) -> list[tuple[float, bytes]]:
+    return [(0.0 - float(weight), member) for member, weight in zip(reply[0::2], reply[1::2], strict=True)]

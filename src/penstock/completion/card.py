@@ -1,4 +1,9 @@
-"""A name and what it is found by, as the server keeps it: see card.lua."""
+"""Cards and members: a name as the server stores it, and the keys that the index finds it by (see `card.lua`).
+
+card     the fold of a name, 0x00, and the name; or the name alone if the server can fold it (ASCII)
+tail     the fold from the beginning of a word; the first tail is the whole fold
+member   tail, 0x00, name, and 0x00 and the id unless the name is its own id; a sorted set holds them in byte order
+"""
 
 from __future__ import annotations
 
@@ -8,49 +13,46 @@ from penstock.completion.fold import fold
 from penstock.completion.fold import words as words_of
 
 
-class Member(NamedTuple):
-    """One entry of a directory's order: what of the fold the name is found by, the name, its id."""
-
+class ParsedMember(NamedTuple):
     tail: str
     name: str
     id: str
 
 
 def card(name: str, *, accents: bool, words: bool = False) -> bytes:
-    """The fold and the name, or the name alone where the server can fold it."""
+    """The card of a name. With `words` its fold has 0x01 before each later word."""
     folded = fold(name, accents=accents)
-    marked = _marked(folded) if words else folded
+    marked = _mark_words(folded) if words else folded
     if marked == (name.lower() if name.isascii() else name):
         return name.encode()
     return f"{marked}\0{name}".encode()
 
 
-def _marked(folded: str) -> str:
-    """0x01 before each word but one that begins the name."""
+def _mark_words(folded: str) -> str:
     starts = [start for start, _ in words_of(folded) if start]
     return "\1".join(folded[a:b] for a, b in zip([0, *starts], [*starts, None], strict=True))
 
 
 def members(card: bytes, id: str) -> list[bytes]:
-    """Under what a card stands in the order of a directory, the whole fold first; `id` "": the name is its own."""
-    fold, cut, name = card.partition(b"\0")
-    if not cut:
+    """The members of a card, that of the whole fold first. `id`: "" if the name is its own id."""
+    fold, separator, name = card.partition(b"\0")
+    if not separator:
         fold, name = card.lower(), card
     rest = b"\0" + name + (b"\0" + id.encode() if id else b"")
-    starts = [0, *(place + 1 for place, byte in enumerate(fold) if byte == 1)]
+    starts = [0, *(position + 1 for position, byte in enumerate(fold) if byte == 1)]
     return [fold[start:].replace(b"\1", b"") + rest for start in starts]
 
 
-def name_of(card: bytes) -> str:
+def card_name(card: bytes) -> str:
     return card.rpartition(b"\0")[2].decode(errors="replace")
 
 
-def shown(member: bytes) -> tuple[str, str]:
-    """The name and the id of a member. Never raises: what is kept may have been written by hand."""
+def name_and_id(member: bytes) -> tuple[str, str]:
+    """Never raises: a person may have written the stored bytes by hand."""
     name, _, id = member.partition(b"\0")[2].decode(errors="replace").partition("\0")
     return name, id or name
 
 
-def read(member: bytes) -> Member:
-    """All of it. Never raises."""
-    return Member(member.partition(b"\0")[0].decode(errors="replace"), *shown(member))
+def parse_member(member: bytes) -> ParsedMember:
+    """Never raises."""
+    return ParsedMember(member.partition(b"\0")[0].decode(errors="replace"), *name_and_id(member))

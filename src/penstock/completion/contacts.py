@@ -1,115 +1,100 @@
-"""The contacts of a user: who was written to last, or most often, completed as one types."""
+"""The contacts of a user: the names used last, or most often, completed as the user types."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable
+from typing import Literal, TypeAlias, TypeVar
 
-from penstock.completion.card import card, name_of
-from penstock.completion.fold import check, check_name, fold
-from penstock.completion.keys import ComponentKeys
-from penstock.completion.name_rules import Shape, Shaped, answer
+from penstock.completion.bindings import ContactsBindings, ContactsRules
+from penstock.completion.fold import check_name, check_storable
+from penstock.completion.keys import CompletionKeys
+from penstock.completion.name_rules import NameCollection, checked
 from penstock.core.keys import check_label
-from penstock.core.operations import Arg, Driver, Operation, RoundTrip, verb
-from penstock.core.scripts import Library
+from penstock.core.operations import Driver, Operation, verb
 
-Order: TypeAlias = Literal["recency", "frequency"]
+T = TypeVar("T")
+
+ContactOrder: TypeAlias = Literal["recency", "frequency"]
 Names: TypeAlias = list[str]
 
-MOST = 10_000
-"""Contacts of one user: what a script can look through in a few slices."""
+MAX_CONTACTS = 10_000
+"""Of one user; a search reads a thousand of them in a round trip."""
 
 
-@cache
-def scripts() -> Library:
-    return Library("core/repeated.lua", "completion/shape.lua", "completion/contacts.lua")
-
-
-@dataclass(frozen=True)
-class ContactsShape(Shape):
-    by: str = "recency"
-    accents: bool = True
-
-
-class Contacts(Shaped[ContactsShape]):
-    """The last `limit` names a user had to do with, each once. Made by `app.contacts(name)`; costs nothing to make."""
+class Contacts(NameCollection[ContactsRules]):
+    """The last `limit` names that a user used, each once. Made by `app.contacts(name)`, which sends nothing."""
 
     def __init__(
-        self, name: str, driver: Driver, prefix: str, *, limit: int = 100, by: Order | None, accents: bool | None
+        self,
+        name: str,
+        driver: Driver,
+        prefix: str,
+        *,
+        limit: int = 100,
+        by: ContactOrder | None,
+        accents: bool | None,
     ) -> None:
         self.name = check_label("contacts", name)
-        if not 1 <= limit <= MOST:
-            raise ValueError(f"contacts(limit={limit}): from 1 to {MOST:,}")
+        if not 1 <= limit <= MAX_CONTACTS:
+            raise ValueError(f"contacts(limit={limit}): from 1 to {MAX_CONTACTS:,}")
         if by not in {None, "recency", "frequency"}:
             raise ValueError(f"contacts(by={by!r}): 'recency' or 'frequency'")
-        super().__init__(f"contacts {name}", ContactsShape(), {"by": by, "accents": accents})
+        super().__init__(f"contacts {name}", ContactsRules(), {"by": by, "accents": accents})
         self.limit = limit
         self._driver = driver
-        self._keys = ComponentKeys(prefix, "contacts", name)
+        self._keys = CompletionKeys(prefix, "contacts", name)
+        self._bindings = ContactsBindings(self._keys, self._rules)
 
     def __repr__(self) -> str:
         return f"<Contacts {self.name}>"
 
-    def _step(self, script: str, *args: Arg) -> RoundTrip[Any]:
-        return RoundTrip(scripts()[script], self._keys.declared, args, lambda reply: reply)
+    def _with_bindings(self, work: Callable[[ContactsBindings], Operation[T]]) -> Operation[T]:
+        def with_rules(rules: ContactsRules) -> Operation[T]:
+            if self._bindings.rules is not rules:
+                self._bindings = ContactsBindings(self._keys, rules)
+            return work(self._bindings)
 
-    def _card(self, shape: ContactsShape, name: str) -> bytes:
-        return card(name, accents=shape.accents)
+        return self._with_rules(with_rules)
 
     @verb
     def touch(self, name: str) -> Operation[None]:
-        """This contact was used now: it comes first, or counts one use more; one above `limit` goes.
+        """Record a use of this contact: it moves to the front, or counts one use more. Above `limit` the last one goes.
 
-        Two names are one contact when their texts are equal. Raises BadName. One round trip; counts once, though it
-        be sent twice.
+        Names are the same contact if their texts are equal. Raises BadName. One round trip; a call that the driver
+        sends again counts once.
         """
         check_name(name, "contact")
-
-        def touched(shape: ContactsShape) -> Operation[None]:
-            args = (shape.line, self.limit, self._card(shape, name))
-            if shape.by == "recency":
-                yield from answer(self._step("touch_recent", *args))
-            else:
-                yield from answer(self._step("touch_often", "", 0, *args))
-
-        return self._with_shape(touched)
+        return self._with_bindings(lambda bindings: checked(bindings.touch(name, self.limit)))
 
     @verb
     def remove(self, name: str) -> Operation[bool]:
-        """Forget a contact. Whether it was there. Raises BadName. One round trip."""
+        """Remove a contact. False if it was not there. Raises BadName. One round trip."""
         check_name(name, "contact")
-
-        def removed(shape: ContactsShape) -> Operation[bool]:
-            return bool((yield from answer(self._step("untouch", "", 0, shape.line, self._card(shape, name)))))
-
-        return self._with_shape(removed)
+        return self._with_bindings(lambda bindings: checked(bindings.remove(name)))
 
     @verb
     def complete(self, prefix: str, limit: int = 10) -> Operation[Names]:
-        """The names that begin so, best first: last used, or most used (of those the last used).
+        """The names that begin with `prefix`: last used first, or most used first (of equals the last used).
 
-        A base letter finds its accented forms, a typed accent is respected; see the guide for the rules of matching.
-        Raises BadName, ValueError for a limit that is not 1 to 1000. One round trip for each 1000 contacts looked at.
+        A base letter finds its accented forms, and a typed accent is respected; the guide has all rules of matching.
+        Raises BadName; ValueError for a limit that is not 1 to 1000. One round trip for each 1000 contacts read.
         """
         if not 1 <= limit <= 1000:
             raise ValueError(f"complete(limit={limit}): from 1 to 1000")
-        return self._matching(check(prefix, "prefix"), limit)
+        return self._matching(check_storable(prefix, "prefix"), limit)
 
     @verb
     def list(self) -> Operation[Names]:
-        """All of them, best first. A round trip for each 1000."""
-        return self._matching("", MOST)
+        """All contacts, in the order of `complete`. One round trip for each 1000."""
+        return self._matching("", MAX_CONTACTS)
 
     def _matching(self, prefix: str, limit: int) -> Operation[Names]:
-        def matching(shape: ContactsShape) -> Operation[Names]:
-            folded = fold(prefix, accents=shape.accents)
-            found: dict[str, None] = {}  # a contact touched meanwhile may come twice
+        def matching(bindings: ContactsBindings) -> Operation[Names]:
+            found: dict[str, None] = {}  # a contact that is touched between two pages may be in both
             offset = 0
             while offset >= 0 and len(found) < limit:
-                step = self._step("contacts", shape.line, folded, offset, limit - len(found))
-                offset, *cards = yield from answer(step)
-                found.update(dict.fromkeys(map(name_of, cards)))
+                offset, names = yield from checked(bindings.page(prefix, offset, limit - len(found)))
+                found.update(dict.fromkeys(names))
             return [*found][:limit]
 
-        return self._with_shape(matching)
+        return self._with_bindings(matching)

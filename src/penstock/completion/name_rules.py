@@ -1,4 +1,8 @@
-"""The settings of a component that decide what it stores: fixed when the first name goes in, known to every call."""
+"""Rules of contacts and directories: the settings that decide what is stored for a name.
+
+They are fixed when the first name is stored. Each script is sent the rules that its program goes by; if the server has
+stored other ones, the script changes nothing and returns the stored rules.
+"""
 
 from __future__ import annotations
 
@@ -9,79 +13,95 @@ from typing import Any, Generic, Self, TypeVar
 from penstock.core.operations import Operation, RoundTrip
 from penstock.errors import ConfigurationError, FormatTooNew, ServerError
 
-R = TypeVar("R")
+T = TypeVar("T")
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Shape:
-    """Kept as a line such as `1 accents=1 words=0`: the format, then every setting."""
+class NameRules:
+    """Stored as a text such as `1 accents=1 words=0`: the format, then every setting."""
 
-    @property
-    def line(self) -> str:
-        settings = (f"{field.name}={_word(getattr(self, field.name))}" for field in fields(self))
+    def encode(self) -> str:
+        settings = (f"{field.name}={_encode_value(getattr(self, field.name))}" for field in fields(self))
         return " ".join((str(FORMAT), *settings))
 
-    def read(self, line: bytes, what: str) -> Self:
-        """The shape of that line. Raises FormatTooNew for one that a newer Penstock wrote."""
-        number, *rest = line.decode(errors="replace").split(" ")
-        said = dict(word.split("=", 1) for word in rest if "=" in word)
-        if number != str(FORMAT) or said.keys() != {field.name for field in fields(self)}:
+    def decode(self, stored: bytes, what: str) -> Self:
+        """The rules in a stored text. Raises FormatTooNew if a newer Penstock wrote it. `what`: for the error."""
+        number, *rest = stored.decode(errors="replace").split(" ")
+        settings = dict(word.split("=", 1) for word in rest if "=" in word)
+        if number != str(FORMAT) or settings.keys() != {field.name for field in fields(self)}:
             raise FormatTooNew(f"{what} is stored in format {number}, this Penstock reads {FORMAT}: update it")
-        settings: dict[str, Any] = {name: type(getattr(self, name))(_value(word)) for name, word in said.items()}
-        return replace(self, **settings)
+        values: dict[str, Any] = {
+            name: type(getattr(self, name))(_decode_value(text)) for name, text in settings.items()
+        }
+        return replace(self, **values)
 
 
-def _word(value: object) -> str:
+def _encode_value(value: object) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-def _value(word: str) -> int | str:
-    return int(word) if word.isdigit() else word
+def _decode_value(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
 
 
-class OtherShape(Exception):
-    """A step named a shape that is not the stored one; it did nothing."""
+class OtherRules(Exception):
+    """A script was sent rules that are not the stored ones. It did nothing."""
 
-    def __init__(self, line: bytes) -> None:
-        self.line = line
-
-
-def answer(step: RoundTrip[Any]) -> Operation[Any]:
-    """The reply of a step; a script that found another shape answers with its line, and nothing else with a string."""
-    reply = yield step
-    if isinstance(reply, bytes):
-        raise OtherShape(reply)
-    return reply
+    def __init__(self, stored: bytes) -> None:
+        self.stored = stored
 
 
-S = TypeVar("S", bound=Shape)
+def reading(decode: Callable[[Any], T]) -> Callable[[Any], T | OtherRules]:
+    """Read the replies of a script that compares the rules. It replies with a string only if other rules are stored."""
+    return lambda reply: OtherRules(reply) if isinstance(reply, bytes) else decode(reply)
 
 
-class Shaped(Generic[S]):
-    """Something with a shape: what the program said of it must fit what is stored, the rest is taken from there."""
+def checked(call: RoundTrip[T | OtherRules]) -> Operation[T]:
+    """Call a script that compares the rules. Raises OtherRules.
 
-    def __init__(self, what: str, shape: S, said: dict[str, Any]) -> None:
+    `RoundTrip.read` does not raise it, since the driver retries for a few seconds only after a round trip has failed.
+    """
+    reply = yield call
+    if isinstance(reply, OtherRules):
+        raise reply
+    answer: T = reply
+    return answer
+
+
+R = TypeVar("R", bound=NameRules)
+
+
+class NameCollection(Generic[R]):
+    """Names under rules. The settings that the program chose must be the stored ones; the others are adopted.
+
+    what    names it in errors
+    chosen  settings by name; None for one that the program leaves open
+    """
+
+    def __init__(self, what: str, default: R, chosen: dict[str, Any]) -> None:
         self._what = what
-        self._said = {name: value for name, value in said.items() if value is not None}
-        self._shape = replace(shape, **self._said)
+        self._chosen = {name: value for name, value in chosen.items() if value is not None}
+        self._rules = replace(default, **self._chosen)
 
-    def _with_shape(self, work: Callable[[S], Operation[R]]) -> Operation[R]:
-        """Do `work`; where another shape is stored, do it again with that one."""
+    def _with_rules(self, work: Callable[[R], Operation[T]]) -> Operation[T]:
+        """Do `work` with the rules assumed so far. If others are stored, adopt them and do it again."""
         for _ in range(3):
             try:
-                return (yield from work(self._shape))
-            except OtherShape as other:
-                self._adopt(other.line)
-        raise ServerError(f"{self._what} is made anew again and again")
+                return (yield from work(self._rules))
+            except OtherRules as other:
+                self._adopt(other.stored)
+        raise ServerError(
+            f"{self._what}: its stored rules changed at each attempt; is it deleted and created again and again?"
+        )
 
-    def _adopt(self, line: bytes) -> None:
-        stored = self._shape.read(line, self._what)
-        for name, value in self._said.items():
-            if (held := getattr(stored, name)) != value:
+    def _adopt(self, stored: bytes) -> None:
+        rules = self._rules.decode(stored, self._what)
+        for name, value in self._chosen.items():
+            if (held := getattr(rules, name)) != value:
                 raise ConfigurationError(
                     f"{self._what} was made with {name}={held!r}, this program says {value!r}: leave it out, or "
                     "take another name, or remove all that is in it first"
                 )
-        self._shape = stored
+        self._rules = rules

@@ -247,7 +247,7 @@ class Inspector:
         """
         views = []
         for name in (yield from instance_names(self._app.settings.prefix, "directory")):
-            views.append(DirectoryView(name, (yield from self.directory(name).count_operation())))
+            views.append(DirectoryView(name, (yield from self.directory(name).current_count())))
         return views
 
     def directory(

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from penstock.completion.directory import Named
-from penstock.completion.fold import LONGEST, check_name
+from penstock.completion.entry import NameLike
+from penstock.completion.fold import MAX_BYTES, check_name
 from penstock.errors import BadName
 
-LONGEST_LINE = 4 * LONGEST
+LONGEST_LINE = 4 * MAX_BYTES
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -26,7 +26,7 @@ class Reject:
     line: bytes
 
 
-def read_names(file: BinaryIO) -> Iterator[Named | Reject]:
+def read_names(file: BinaryIO) -> Iterator[NameLike | Reject]:
     """One for each line that is not empty."""
     for number, line in enumerate(_lines(file), 1):
         text = line.removeprefix(_BOM) if number == 1 else line
@@ -46,7 +46,7 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
         yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def _read(line: bytes) -> Named:
+def _read(line: bytes) -> NameLike:
     try:
         parts = line.decode().split("\t")
     except UnicodeDecodeError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.completion.card import members, read
+from penstock.completion.card import members, parse_member
 from penstock.completion.fold import fold
 
 
@@ -23,7 +23,7 @@ class DirectoryAudit:
     def problems(self) -> Iterator[str]:
         """A sentence for each contradiction."""
         shape = self.meta.get(b"shape", b"").decode()
-        found = [read(member) for member in self.names]
+        found = [parse_member(member) for member in self.names]
         # A name is kept once for each of its words, and once whole.
         whole = [one for one in found if one.tail == fold(one.name, accents="accents=1" in shape)]
         for name, counted in (("names", len(whole)), ("ids", len(self.cards))):
