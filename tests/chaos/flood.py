@@ -1,4 +1,4 @@
-"""A large access log with known counts, and who sends and counts it, to be killed."""
+"""A large access log with known counts, and the functions of the processes that send and count it."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from penstock.counting.countries import registration
 CHANNEL = "flood"
 
 PAGE = 10_000
-"""Lines that are made together: a megabyte."""
+"""Lines that are made at a time: a megabyte."""
 
 BAD = 3
-"""Lines of a page that are no requests."""
+"""Lines of a page that are not requests."""
 
 
 @dataclass
 class Truth:
-    """What is in the log, counted while it was made."""
+    """The contents of the log, counted while it was made."""
 
     bytes: int = 0
     lines: int = 0
     rejected: int = 0
     by_day: Counter[str] = field(default_factory=Counter[str])
 
-    def over(self, place: int) -> dict[str, int]:
-        """The days (0), or the countries (1)."""
+    def totals(self, place: int) -> dict[str, int]:
+        """Requests per day (`place` 0) or per country (1)."""
         found = Counter[str]()
         for key, times in self.by_day.items():
             found[key.split()[place]] += times
@@ -39,7 +39,7 @@ class Truth:
 
 
 def make_log(path: Path, size: int, seed: int) -> Truth:
-    """A gzip file of `size` bytes of text, or a page more."""
+    """Write a gzip file with `size` bytes of text, or up to a page more."""
     chance, truth, country_of = random.Random(seed), Truth(), registration()
     hosts = [".".join(str(chance.randint(1, 254)) for _ in range(4)) for _ in range(3000)]
     hosts += ["crawler.example.org", "192.168.7.7", "2001:4860:4860::8888"]
@@ -48,12 +48,12 @@ def make_log(path: Path, size: int, seed: int) -> Truth:
     line = '%s - - [%s:10:05:03 +0000] "GET /%s HTTP/1.1" 200 5120 "-" "Mozilla/5.0 (X11; Linux x86_64)"\n'
     with gzip.open(path, "wb", compresslevel=1) as out:
         while truth.bytes < size:
-            who, when = chance.choices(hosts, k=PAGE), chance.choices(list(days), k=PAGE)
+            host_names, dates = chance.choices(hosts, k=PAGE), chance.choices(list(days), k=PAGE)
             paths = [f"{word:016x}" for word in memoryview(chance.randbytes(8 * PAGE)).cast("Q")]
-            rows = [line % row for row in zip(who, when, paths, strict=True)]
+            rows = [line % row for row in zip(host_names, dates, paths, strict=True)]
             for place in chance.sample(range(PAGE + 1), BAD):
                 rows.insert(place, "what is this?\n")
-            for (host, day), times in Counter(zip(who, when, strict=True)).items():
+            for (host, day), times in Counter(zip(host_names, dates, strict=True)).items():
                 truth.by_day[f"{days[day]} {countries[host]}"] += times
             truth.lines += len(rows)
             truth.rejected += BAD

@@ -1,4 +1,4 @@
-"""A process that enqueues at a steady pace, in either face, alone and in lots, and notes what it was answered."""
+"""A process that enqueues at a steady pace, blocking and async, single jobs and batches, and records the answers."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Sequence
 
 from penstock import Call, PenstockError, ServerFull
 from penstock.testing.history import Enqueued
-from tests.chaos.notes import history
-from tests.chaos.work import TASKS, app
+from tests.chaos.recording_worker import history
+from tests.chaos.tasks import TASKS, app
 
-KINDS = {"stroll": 80, "trudge": 12, "stumble": 7, "fall": 1}
-"""Of a hundred calls."""
+SHARES = {"on_the_loop": 80, "in_a_thread": 12, "fails_once": 7, "fails_always": 1}
+"""Calls of each task, in percent."""
 
 TENANTS = [f"tenant {n}" for n in range(10)]
 
 LONGEST = 40
-"""Milliseconds a job takes; most take a few."""
+"""Milliseconds that a job may take. Most take a few."""
 
 
 def produce(name: str, seed: int, until: float, rate: float) -> None:
-    """Enqueue `rate` jobs a second until this time of day; ids begin with `name`, which is nobody else's."""
+    """Enqueue `rate` jobs a second until the time `until`. Job ids begin with `name`, which no other producer has."""
     asyncio.run(_produce(name, random.Random(f"{seed} {name}"), until, rate))
 
 
@@ -37,11 +37,11 @@ async def _produce(name: str, chance: random.Random, until: float, rate: float) 
 
 
 def _call(key: str, chance: random.Random) -> Call[int]:
-    (kind,) = chance.choices(list(KINDS), list(KINDS.values()))
+    (task,) = chance.choices(list(SHARES), list(SHARES.values()))
     # The first tenants have most of the jobs.
     tenant = TENANTS[int(len(TENANTS) * chance.random() ** 3)]
     delay = chance.choice((0.0, 0.0, 0.0, 1.0 + chance.random()))
-    return TASKS[kind].using(id=key, tenant=tenant, delay=delay).call(int(LONGEST * chance.random() ** 4))
+    return TASKS[task].using(id=key, tenant=tenant, delay=delay).call(int(LONGEST * chance.random() ** 4))
 
 
 async def _enqueue(calls: Sequence[Call[int]], keys: Sequence[str], blocking: bool) -> None:

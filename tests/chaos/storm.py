@@ -1,4 +1,4 @@
-"""What happens when: a storm is a list of blows, made from a seed and nothing else."""
+"""The plan of a storm: a list of failures, made from a seed and nothing else."""
 
 from __future__ import annotations
 
@@ -7,38 +7,42 @@ import random
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-What: TypeAlias = Literal[
-    "kill", "kill child", "kill supervisor", "freeze", "kill producer", "lose replies", "cut", "forget", "restart"
-]
+Kind: TypeAlias = Literal[
+    "kill worker", "kill supervised worker", "kill supervisor", "freeze", "kill producer", "lose replies",
+    "cut connections", "flush scripts", "restart server",
+]  # fmt: skip
 
-RATES: dict[What, float] = {
-    "kill": 2.0,
-    "kill child": 0.2,
+RATES: dict[Kind, float] = {
+    "kill worker": 2.0,
+    "kill supervised worker": 0.2,
     "kill supervisor": 0.1,
     "freeze": 0.3,
     "kill producer": 0.15,
     "lose replies": 3.0,
-    "cut": 0.5,
-    "forget": 0.5,
+    "cut connections": 0.5,
+    "flush scripts": 0.5,
 }
-"""Blows a second, at random times."""
+"""Failures a second, at random times."""
 
 RESTARTS = (0.35, 0.7)
-"""When in each minute the server is killed and started again."""
+"""When in each minute the server is killed and started again, as parts of the minute."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class Blow:
-    """At `at` seconds from the start; `whom`, 0 to 1, picks the victim; `amount` seconds or replies."""
+class Failure:
+    """One failure of a storm."""
 
     at: float
-    what: What
-    whom: float
+    """Seconds from the start."""
+    kind: Kind
+    victim: float
+    """From 0 to 1: which of the possible processes it hits."""
     amount: float
+    """Seconds of a freeze or an outage, or the number of lost replies."""
 
 
 def seed() -> int:
-    """$PENSTOCK_STORM_SEED, or a new one; it is printed, so that a failed storm can be had again."""
+    """$PENSTOCK_STORM_SEED, or a new one. It is printed, so that a storm that failed can be repeated."""
     given = os.environ.get("PENSTOCK_STORM_SEED")
     chosen = int(given) if given else random.SystemRandom().randrange(10**6)
     print(f"PENSTOCK_STORM_SEED={chosen}")
@@ -46,25 +50,28 @@ def seed() -> int:
 
 
 def seconds() -> float:
-    """$PENSTOCK_STORM_SECONDS: `make storm` says ten minutes."""
+    """$PENSTOCK_STORM_SECONDS, or a minute; `make storm` sets ten minutes."""
     return float(os.environ.get("PENSTOCK_STORM_SECONDS", "60"))
 
 
-def plan(seed: int, seconds: float) -> list[Blow]:
+def plan(seed: int, seconds: float) -> list[Failure]:
+    """The failures of a storm, in order of time."""
     chance = random.Random(seed)
-    blows: list[Blow] = []
-    for what, rate in RATES.items():
+    failures: list[Failure] = []
+    for kind, rate in RATES.items():
         at = chance.expovariate(rate)
         while at < seconds:
-            blows.append(Blow(at, what, chance.random(), _amount(what, chance)))
+            failures.append(Failure(at, kind, chance.random(), _amount(kind, chance)))
             at += chance.expovariate(rate)
     minute = min(60.0, seconds)
     for start in range(max(1, int(seconds // 60))):
-        blows += [Blow(minute * (start + part), "restart", 0.0, chance.uniform(0.2, 1.0)) for part in RESTARTS]
-    return sorted(blows)
+        failures += [
+            Failure(minute * (start + part), "restart server", 0.0, chance.uniform(0.2, 1.0)) for part in RESTARTS
+        ]
+    return sorted(failures)
 
 
-def _amount(what: What, chance: random.Random) -> float:
-    if what == "freeze":
+def _amount(kind: Kind, chance: random.Random) -> float:
+    if kind == "freeze":
         return chance.uniform(1.0, 4.0)
     return float(chance.randint(1, 3))

@@ -1,6 +1,6 @@
-"""Processes that send and count a log larger than the window are killed all the time, and the counts are exact.
+"""Processes that send and count a log larger than the window are killed again and again, yet the counts are exact.
 
-Some megabytes here; a gigabyte with `make flood`.
+The log has some megabytes here, and a gigabyte with `make flood`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Role: TypeAlias = tuple[Callable[..., None], tuple[Any, ...]]
 RECEIVERS = ["agg-1", "agg-2", "agg-3"]
 
 
-class Memory(threading.Thread):
-    """Looks every 50 ms at what the server uses beyond what it used at first."""
+class MemoryWatch(threading.Thread):
+    """Measures every 50 ms how much more memory the server uses than at the start."""
 
     def __init__(self, server: Server) -> None:
         super().__init__()
         self._client = server.client
         self._base = self._used()
         self._over = threading.Event()
-        self.peak = self.looks = 0
+        self.peak = self.measurements = 0
 
     def _used(self) -> int:
         return int(self._client.info("memory")["used_memory"])
@@ -46,9 +46,9 @@ class Memory(threading.Thread):
     def run(self) -> None:
         while not self._over.wait(0.05):
             self.peak = max(self.peak, self._used() - self._base)
-            self.looks += 1
+            self.measurements += 1
 
-    def __enter__(self) -> Memory:
+    def __enter__(self) -> MemoryWatch:
         self.start()
         return self
 
@@ -57,8 +57,8 @@ class Memory(threading.Thread):
         self.join()
 
 
-class Crew:
-    """The processes, each begun again when it was killed."""
+class RestartedProcesses:
+    """The senders and receivers. Each is started again after it was killed."""
 
     def __init__(self, roles: dict[str, Role]) -> None:
         self._context = multiprocessing.get_context("forkserver")
@@ -73,7 +73,7 @@ class Crew:
         process.start()
         return process
 
-    def strike(self, chance: random.Random) -> None:
+    def kill_one(self, chance: random.Random) -> None:
         name = chance.choice(sorted(self.running))
         process = self.running[name]
         process.kill()
@@ -82,8 +82,8 @@ class Crew:
             self.kills += 1
             self.running[name] = self._start(name)
 
-    def look(self) -> None:
-        """Who came to its end is not begun again."""
+    def check_ended(self) -> None:
+        """A process that has ended by itself must have succeeded. It is not started again."""
         for name, process in list(self.running.items()):
             if process.exitcode is not None:
                 assert process.exitcode == 0, f"{name} ended with {process.exitcode}"
@@ -93,39 +93,39 @@ class Crew:
 def test_counts_are_exact_while_senders_and_receivers_are_killed(start: Callable[..., Server], tmp_path: Path):
     seed = storm.seed()
     chance = random.Random(seed)
-    faulthandler.cancel_dump_traceback_later()  # it has a deadline of its own
+    faulthandler.cancel_dump_traceback_later()  # the test sets its own deadline
     path = tmp_path / "access.log.gz"
     truth = flood.make_log(path, MB << 20, seed)
     server = start()
     roles: dict[str, Role] = {"sender": (flood.send, (server.address, str(path), RECEIVERS, LIMIT))}
     roles |= {name: (flood.count, (server.address, name)) for name in RECEIVERS}
     began, deadline = time.monotonic(), Deadline(60 + 2 * MB)
-    with Memory(server) as memory:
-        crew = Crew(roles)
-        while crew.running:
-            assert not deadline.passed(), f"{list(crew.running)} did not come to an end"
+    with MemoryWatch(server) as memory:
+        processes = RestartedProcesses(roles)
+        while processes.running:
+            assert not deadline.passed(), f"{list(processes.running)} did not end"
             next_kill = time.monotonic() + chance.uniform(0.5, 1.5) * EVERY
-            while crew.running and time.monotonic() < next_kill:
+            while processes.running and time.monotonic() < next_kill:
                 time.sleep(0.02)
-                crew.look()
-            if crew.running:
-                crew.strike(chance)
+                processes.check_ended()
+            if processes.running:
+                processes.kill_one(chance)
     took = time.monotonic() - began
     with flood.make_app(server.address) as app:
         peak = app.files(flood.CHANNEL).info().peak
         print(
             f"{truth.bytes >> 20} MiB of text ({path.stat().st_size >> 20} packed), {truth.lines:,} lines, "
-            f"in {took:.1f} s, {crew.kills} killed; limit {LIMIT >> 20} MiB, peak of blocks {peak / LIMIT:.3f} of it, "
-            f"of the server's memory {memory.peak / LIMIT:.3f} in {memory.looks} looks"
+            f"in {took:.1f} s, {processes.kills} killed; limit {LIMIT >> 20} MiB, peak of blocks {peak / LIMIT:.3f} "
+            f"of it, of the server's memory {memory.peak / LIMIT:.3f} in {memory.measurements} measurements"
         )
         for name in RECEIVERS:
             aggregate = app.aggregate(flood.CHANNEL, receiver=name)(lambda _: {})
             totals = aggregate.totals()
             assert (totals.lines, totals.rejected) == (truth.lines, truth.rejected), name
             assert aggregate.table("by_day") == dict(truth.by_day), name
-            assert aggregate.table("days") == truth.over(0), name
-            assert aggregate.table("countries") == truth.over(1), name
-    assert crew.kills > 3
+            assert aggregate.table("days") == truth.totals(0), name
+            assert aggregate.table("countries") == truth.totals(1), name
+    assert processes.kills > 3
     assert LIMIT / 2 < peak <= LIMIT
     if LARGE:
         assert memory.peak <= 1.15 * LIMIT

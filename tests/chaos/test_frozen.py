@@ -1,11 +1,11 @@
-"""A worker that is stopped for longer than its lease, and goes on as if nothing had been."""
+"""A worker is frozen for longer than its lease, and continues without knowing it."""
 
 import os
 import time
 from pathlib import Path
 
 from penstock.testing.history import Event, Lost, Settled, Started
-from tests.chaos.scene import Scene
+from tests.chaos.environment import Environment
 from tests.speed import scaled
 
 LEASE = 0.5
@@ -13,64 +13,64 @@ AT_ONCE = 6
 TIMES = int(os.environ.get("PENSTOCK_FREEZES", "100"))
 
 
-def _of(events: list[Event], job: str) -> list[Started]:
+def runs_of(events: list[Event], job: str) -> list[Started]:
     return [event for event in events if isinstance(event, Started) and event.job == job]
 
 
 def test_a_worker_frozen_beyond_its_lease_is_refused_and_its_successor_untouched(tmp_path: Path):
-    with Scene(tmp_path, lease=LEASE) as scene:
+    with Environment(tmp_path, lease=LEASE) as env:
         for _ in range(2 * AT_ONCE):
-            scene.start_worker("--concurrency", "1")
+            env.start_worker("--concurrency", "1")
         frozen = rounds = 0
         while frozen < TIMES:
-            jobs = scene.enqueue(*(scene.tasks["stroll"].call(400) for _ in range(AT_ONCE)))
-            scene.until(lambda jobs=jobs: all(_of(scene.events(), job) for job in jobs), 60)
-            pids = {int(_of(scene.events(), job)[-1].worker) for job in jobs}
+            jobs = env.enqueue(*(env.tasks["on_the_loop"].call(400) for _ in range(AT_ONCE)))
+            env.until(lambda jobs=jobs: all(runs_of(env.events(), job) for job in jobs), 60)
+            pids = {int(runs_of(env.events(), job)[-1].worker) for job in jobs}
             for pid in pids:
-                scene.freeze(pid)
-            # Some may have come to their end before we came.
-            ended = {event.job for event in scene.events() if isinstance(event, Settled)}
+                env.freeze(pid)
+            # Some jobs may have ended before their workers were frozen.
+            ended = {event.job for event in env.events() if isinstance(event, Settled)}
             jobs = [job for job in jobs if job not in ended]
             frozen += len(jobs)
             rounds += 1
-            # In every second round they come back while their successors work, else when all is done.
+            # In every second round the workers are thawed while the jobs run elsewhere, else when they have completed.
             if rounds % 2:
-                scene.until(lambda jobs=jobs: all(len(_of(scene.events(), job)) > 1 for job in jobs), 60)
+                env.until(lambda jobs=jobs: all(len(runs_of(env.events(), job)) > 1 for job in jobs), 60)
             else:
-                scene.drain(60)
+                env.drain(60)
             for pid in pids:
-                scene.thaw(pid)
-            scene.drain(60)
-        # The last to be thawed must have been told.
+                env.thaw(pid)
+            env.drain(60)
+        # The workers thawed last need this time to learn that their leases are lost.
         time.sleep(LEASE)
-        assert scene.verdict(takeover=scaled(60)) == []
-        events = scene.events()
+        assert env.faults(takeover=scaled(60)) == []
+        events = env.events()
         refused = sum(isinstance(event, Lost) for event in events)
         refused += sum(isinstance(event, Settled) and event.answer == "refused" for event in events)
         assert refused >= 0.8 * frozen
-        assert scene.counts().completed == len({event.job for event in events if isinstance(event, Started)})
+        assert env.counts().completed == len({event.job for event in events if isinstance(event, Started)})
 
 
 def test_a_frozen_idle_worker_delays_no_job_by_more_than_half_a_second(tmp_path: Path):
     delays: dict[float, list[float]] = {0.0: [], 0.3: []}
-    with Scene(tmp_path, lease=10) as scene:
+    with Environment(tmp_path, lease=10) as env:
         for _ in range(3):
-            scene.start_worker()
-        scene.enqueue(scene.tasks["stroll"].call(0))
-        scene.drain(60)
+            env.start_worker()
+        env.enqueue(env.tasks["on_the_loop"].call(0))
+        env.drain(60)
         for turn in range(18):
             for delay, seen in delays.items():
-                pid = scene.workers[turn % 3]
-                scene.freeze(pid)
+                pid = env.workers[turn % 3]
+                env.freeze(pid)
                 began = time.time()
-                (job,) = scene.enqueue(scene.tasks["stroll"].using(delay=delay).call(0))
-                scene.until(lambda job=job: _of(scene.events(), job), 60)
-                seen.append(_of(scene.events(), job)[0].at - began - delay)
-                scene.thaw(pid)
-                scene.drain(60)
-        scene.stop_workers()
+                (job,) = env.enqueue(env.tasks["on_the_loop"].using(delay=delay).call(0))
+                env.until(lambda job=job: runs_of(env.events(), job), 60)
+                seen.append(runs_of(env.events(), job)[0].at - began - delay)
+                env.thaw(pid)
+                env.drain(60)
+        env.stop_workers()
     for seen in delays.values():
         *most, last = sorted(seen)
-        # One in eighteen is the machine's.
+        # One of eighteen may be slow because of the machine.
         assert most[-1] < scaled(0.5), delays
         assert last < scaled(2), delays

@@ -1,4 +1,4 @@
-"""A holder that was stopped for twice its lease and goes on writes nothing, in a thousand of a thousand cases."""
+"""A holder of locks that was frozen for twice its lease writes nothing, in a thousand of a thousand cases."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 from penstock import Held, LeaseLost, Penstock
 from tests.servers import Server
 
-SLEEPER = Path(__file__).with_name("sleeper.py")
+PAUSED_HOLDER = Path(__file__).with_name("paused_holder.py")
 COUNT = 1000
 LEASE = 1.0
 
@@ -20,28 +20,28 @@ LEASE = 1.0
 def test_a_thousand_late_writes_of_a_stopped_process_are_refused(start: Callable[..., Server]):
     server = start()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    words = [sys.executable, str(SLEEPER), server.address, str(COUNT), str(LEASE)]
-    with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as sleeper:
+    words = [sys.executable, str(PAUSED_HOLDER), server.address, str(COUNT), str(LEASE)]
+    with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         try:
-            assert sleeper.stdin is not None
-            assert sleeper.stdout is not None
-            assert sleeper.stdout.readline() == "taken\n"
-            sleeper.send_signal(signal.SIGSTOP)
+            assert holder.stdin is not None
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "taken\n"
+            holder.send_signal(signal.SIGSTOP)
             stopped = time.monotonic()
             asyncio.run(take_over(server.address))
             time.sleep(max(0.0, stopped + 2 * LEASE - time.monotonic()))
-            sleeper.stdin.write("\n")
-            sleeper.stdin.flush()
-            sleeper.send_signal(signal.SIGCONT)
-            assert sleeper.stdout.readline().split() == ["0", str(COUNT)]
+            holder.stdin.write("\n")
+            holder.stdin.flush()
+            holder.send_signal(signal.SIGCONT)
+            assert holder.stdout.readline().split() == ["0", str(COUNT)]
         finally:
-            sleeper.kill()
+            holder.kill()
     found = [server.client.mget(f"{{{n}}}:guarded", f"{{{n}}}:unguarded", f"{{{n}}}:writes") for n in range(COUNT)]
-    assert found == [[b"fresh", b"stale", b"1"]] * COUNT  # without the guard each of them would have done harm
+    assert found == [[b"fresh", b"stale", b"1"]] * COUNT  # each unguarded write has overwritten the new value
 
 
 async def take_over(address: str) -> None:
-    """Wait in line for each lock, write under it, and give it back."""
+    """Wait for each lock, write under it, and release it."""
 
     async def one(app: Penstock, n: int) -> None:
         async with app.lock(f"{{{n}}}", lease=10) as held:

@@ -1,5 +1,5 @@
-"""Processes that contend for a lock and a semaphore while they are killed and stopped, connections are cut, scripts
-forgotten, the server restarted, and each host's clock is wrong by up to a minute. Judged by what they were sure of."""
+"""Processes contend for a lock and a semaphore while they are killed and frozen, connections are cut, scripts are
+flushed, the server is restarted, and each process's clock is wrong by up to a minute. Their histories are checked."""
 
 import os
 import random
@@ -18,56 +18,56 @@ from penstock.testing.history import read
 from tests.servers import Server, eventually
 from tests.speed import scaled
 
-CONTENDER = Path(__file__).with_name("contender.py")
-LEASE = 0.8  # the contenders'
+LOCK_PROCESS = Path(__file__).with_name("lock_process.py")
+LEASE = 0.8  # as in lock_process.py
 LIMIT = 3
 
 
-class Fleet:
-    """Some contenders, each on a host with a clock of its own."""
+class LockProcesses:
+    """Several lock processes, each with a clock of its own."""
 
     def __init__(self, address: str, folder: Path, seed: int, size: int) -> None:
         self.address, self.folder = address, folder
         self.chance = random.Random(seed)
         self.running: list[subprocess.Popen[bytes]] = []
-        self.begun = seed * 1000
-        self.stopped: list[tuple[float, subprocess.Popen[bytes]]] = []
+        self.started = seed * 1000
+        self.frozen: list[tuple[float, subprocess.Popen[bytes]]] = []
         for _ in range(size):
-            self.begin()
+            self.start()
 
-    def begin(self) -> None:
-        self.begun += 1
-        wrong = self.chance.choice([-60, 0, 60])
-        words = [sys.executable, str(CONTENDER), self.address, str(self.folder), str(self.begun), str(wrong)]
+    def start(self) -> None:
+        self.started += 1
+        clock_error = self.chance.choice([-60, 0, 60])
+        words = [sys.executable, str(LOCK_PROCESS), self.address, str(self.folder), str(self.started), str(clock_error)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         self.running.append(subprocess.Popen(words, stdin=subprocess.PIPE, env=environment))
 
     def kill(self) -> None:
         one = self.running.pop(self.chance.randrange(len(self.running)))
         one.kill()
-        self._bury(one)
-        self.begin()
+        self._reap(one)
+        self.start()
 
-    def _bury(self, one: subprocess.Popen[bytes]) -> None:
+    def _reap(self, one: subprocess.Popen[bytes]) -> None:
         assert one.stdin is not None
         one.stdin.close()
         one.wait()
-        self.stopped = [pair for pair in self.stopped if pair[1] is not one]
+        self.frozen = [pair for pair in self.frozen if pair[1] is not one]
 
-    def stop(self) -> None:
-        """For longer than a lease."""
+    def freeze(self) -> None:
+        """Freeze a process for longer than a lease."""
         one = self.chance.choice(self.running)
         one.send_signal(signal.SIGSTOP)
-        self.stopped.append((time.monotonic() + LEASE * self.chance.uniform(1.1, 2), one))
+        self.frozen.append((time.monotonic() + LEASE * self.chance.uniform(1.1, 2), one))
 
-    def go_on(self) -> None:
-        for until, one in self.stopped:
+    def thaw(self) -> None:
+        for until, one in self.frozen:
             if until <= time.monotonic():
                 one.send_signal(signal.SIGCONT)
-        self.stopped = [pair for pair in self.stopped if pair[0] > time.monotonic()]
+        self.frozen = [pair for pair in self.frozen if pair[0] > time.monotonic()]
 
     def end(self) -> list[int]:
-        """Their exit codes."""
+        """End all processes. Returns their exit codes."""
         for one in self.running:
             one.send_signal(signal.SIGCONT)
             assert one.stdin is not None
@@ -77,36 +77,36 @@ class Fleet:
     def close(self) -> None:
         for one in self.running:
             one.kill()
-            self._bury(one)
+            self._reap(one)
 
 
 @pytest.fixture
-def fleet(start: Callable[..., Server], tmp_path: Path) -> Iterator[tuple[Server, Fleet]]:
+def processes(start: Callable[..., Server], tmp_path: Path) -> Iterator[tuple[Server, LockProcesses]]:
     server = start("--appendonly", "yes", "--appendfsync", "everysec")
-    made = Fleet(server.address, tmp_path, seed=random.randrange(1000), size=5)
-    print(f"seed {made.begun // 1000}")  # shown when it fails
+    made = LockProcesses(server.address, tmp_path, seed=random.randrange(1000), size=5)
+    print(f"seed {made.started // 1000}")  # pytest shows it if the test fails
     yield server, made
     made.close()
 
 
-def test_locks_exclude_and_semaphores_keep_their_limit_under_failures(fleet: tuple[Server, Fleet]):
-    server, contenders = fleet
+def test_locks_exclude_and_semaphores_keep_their_limit_under_failures(processes: tuple[Server, LockProcesses]):
+    server, contenders = processes
 
     def cut() -> None:
         server.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
-    troubles = [contenders.kill, contenders.stop, contenders.stop, cut, cut, server.client.script_flush]
+    failures = [contenders.kill, contenders.freeze, contenders.freeze, cut, cut, server.client.script_flush]
     eventually(lambda: len(holds(read(contenders.folder))) > 10, within=60)
     until = time.monotonic() + 6
     restart_at = time.monotonic() + 3
     while time.monotonic() < until:
-        contenders.go_on()
-        contenders.chance.choice(troubles)()
+        contenders.thaw()
+        contenders.chance.choice(failures)()
         time.sleep(contenders.chance.uniform(0.1, 0.7))
         if restart_at < time.monotonic():
             restart_at = until
             server.restart()
-            troubles[-1] = server.client.script_flush
+            failures[-1] = server.client.script_flush
     assert contenders.end() == [0] * 5
     found = holds(read(contenders.folder))
     locks, permits = [hold for hold in found if hold.fence], [hold for hold in found if hold.permits]
@@ -127,7 +127,7 @@ def test_the_proof_for_a_users_own_server(start: Callable[..., Server]):
         assert proof.permits > 10
 
 
-# --- histories that cannot be ---
+# --- histories with faults ---
 
 
 def hold(began: float, ended: float, fence: int = 0, permits: int = 0) -> Hold:

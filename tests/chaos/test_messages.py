@@ -1,4 +1,4 @@
-"""Processes that send and read a chat are killed at any moment, and nothing is missed."""
+"""Processes that send to and read from a chat are killed at any moment. No reader misses a message."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ def test_killed_senders_and_readers_miss_no_message_and_all_memory_is_freed(serv
     chance = random.Random(SEED)
     app = Penstock(server.address, prefix="kills")
     chat = app.chats.create([*READERS, *SENDERS], id="ops")
-    begin = History(tmp_path)
+    history = History(tmp_path)
     for name in READERS:
-        begin.note(Opened(log="ops", reader=name, after=0))
+        history.note(Opened(log="ops", reader=name, after=0))
     total = MESSAGES * len(SENDERS)
-    orders = [
+    commands = [
         *(["send", name, str(MESSAGES)] for name in SENDERS),
         *(["read", *READERS[n::3], str(total)] for n in range(3)),
     ]
 
-    def start(order: list[str]) -> subprocess.Popen[bytes]:
-        script = Path(__file__).parent / "correspondent.py"
-        return subprocess.Popen([sys.executable, str(script), server.address, "kills", str(tmp_path), *order])
+    def start(command: list[str]) -> subprocess.Popen[bytes]:
+        script = Path(__file__).parent / "chat_process.py"
+        return subprocess.Popen([sys.executable, str(script), server.address, "kills", str(tmp_path), *command])
 
-    running = {tuple(order): start(order) for order in orders}
+    running = {tuple(command): start(command) for command in commands}
     kills, deadline = 0, Deadline(120)
     while running:
         assert not deadline.passed(), f"seed {SEED}: {list(running)} did not end"
         time.sleep(chance.uniform(0.2, 0.9))
-        for order, process in list(running.items()):
+        for command, process in list(running.items()):
             if process.poll() is not None:
-                assert process.returncode in {0, -9}, f"seed {SEED}: {order}"
-                del running[order]
+                assert process.returncode in {0, -9}, f"seed {SEED}: {command}"
+                del running[command]
                 if process.returncode != 0:
-                    running[order] = start(list(order))
+                    running[command] = start(list(command))
         if running and kills < 12:
             chance.choice(list(running.values())).kill()
             kills += 1

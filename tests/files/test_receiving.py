@@ -28,7 +28,7 @@ from penstock.files.blocks import ABORT, BEGIN, DATA, END, START, Ending, Header
 from penstock.files.sharing import Sharing
 from penstock.files.stream import Stream
 from penstock.settings import MiB
-from tests.chaos.hatchery import ROOT
+from tests.chaos.forker import ROOT
 from tests.conftest import Do, Time, commands
 from tests.files.stepping import sending
 from tests.servers import Server, eventually

@@ -1,8 +1,8 @@
-"""A process that takes a lock and permits of a semaphore over and over, and writes down when it was sure to hold them.
+"""A process that takes a lock and permits of a semaphore over and over, and records when it surely held them.
 
-    python contender.py ADDRESS HISTORY SEED CLOCK    CLOCK: seconds that its own clock is wrong
+    python lock_process.py ADDRESS HISTORY SEED CLOCK    CLOCK: seconds by which its own clock is wrong
 
-It ends when its standard input does.
+It ends when its standard input is closed.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from penstock.testing.history import Sure
 LIMIT = 3
 LEASE = 0.8
 
-address, folder, seed, wrong = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-honest = time.time
-time.time = lambda: honest() + wrong
+address, folder, seed, clock_error = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+true_time = time.time
+time.time = lambda: true_time() + clock_error
 
 chance = random.Random(seed)
 history = History(folder)
@@ -30,33 +30,33 @@ app = Penstock(address)
 over = threading.Event()
 
 
-def next_() -> Lock | Semaphore:
+def random_choice() -> Lock | Semaphore:
     wait = chance.choice([0.5, 5, None])
     if chance.random() < 0.5:
         return app.lock("chaos", lease=LEASE, wait=wait)
     return app.semaphore("chaos", limit=LIMIT, permits=chance.choice([1, 1, 1, 2, 3]), lease=LEASE, wait=wait)
 
 
-def sure(held: Held | Permit, server: float) -> None:
+def record_hold(held: Held | Permit, server: float) -> None:
     fence, permits = (held.fence, 0) if isinstance(held, Held) else (0, held.permits)
     history.note(Sure(name="chaos", token=held.token, server=server, fence=fence, permits=permits))
 
 
 def work_blocking() -> None:
     while not over.is_set():
-        with contextlib.suppress(LeaseLost, LockTimeout, PermitTimeout, ServerError), next_() as held:
+        with contextlib.suppress(LeaseLost, LockTimeout, PermitTimeout, ServerError), random_choice() as held:
             for pause in (0, chance.uniform(0, 0.02), 0):
                 time.sleep(pause)
-                sure(held, held.moment())
+                record_hold(held, held.moment())
 
 
 async def work() -> None:
     while not over.is_set():
         with contextlib.suppress(LeaseLost, LockTimeout, PermitTimeout, ServerError):
-            async with next_() as held:
+            async with random_choice() as held:
                 for pause in (0, chance.uniform(0, 0.02), 0):
                     await asyncio.sleep(pause)
-                    sure(held, await held.moment.aio())
+                    record_hold(held, await held.moment.aio())
 
 
 async def work_and_cancel() -> None:
@@ -72,12 +72,12 @@ async def main() -> None:
     await app.aclose()
 
 
-def watch() -> None:
+def wait_for_end_of_input() -> None:
     sys.stdin.read()
     over.set()
 
 
-threading.Thread(target=watch, daemon=True).start()
+threading.Thread(target=wait_for_end_of_input, daemon=True).start()
 if seed % 2:
     asyncio.run(main())
 else:

@@ -1,4 +1,4 @@
-"""Where a storm takes place: a server that can die, a proxy that loses replies, processes, and their history."""
+"""The server, the proxy, the processes and the history of a chaos test."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from penstock.ops.audit.instances import audits
 from penstock.ops.audit.stored_keys import read_keys
 from penstock.testing.checker import check
 from penstock.testing.history import Enqueued, Event, Found, History, Hit, Outage, read
-from tests.chaos.hatchery import Hatchery, runs
-from tests.chaos.work import QUEUE, make_app, teach_newer
+from tests.chaos.forker import Forker, is_running
+from tests.chaos.tasks import QUEUE, make_app, register_newer
 from tests.driver.proxy import Proxy
 from tests.servers import Server, eventually
 from tests.speed import Deadline
@@ -28,46 +28,52 @@ _ENDS = {b"c": "completed", b"x": "cancelled", b"e": "expired", b"d": "dropped"}
 _STATES = {b"r": "ready", b"s": "delayed", b"x": "running", b"d": "dead"}
 
 
-class Scene:
-    """`workers`: the pids of those that should live."""
+class Environment:
+    """Starts and stops workers and the server, records what it does to them, and checks the history at the end.
+
+    workers  the process ids of the workers that should be alive
+    """
 
     def __init__(self, folder: Path, *, lease: float) -> None:
         self._stack = contextlib.ExitStack()
-        # Not `everysec`: while an fsync is on its way, the server answers before it has written (for up to 2 s), and a
-        # kill just then loses what it answered. With `no`, as with `always`, it writes first.
+        # Not `everysec`: during an fsync that server answers before it has written (for up to 2 s), and a kill in that
+        # moment loses what it has acknowledged. With `no`, as with `always`, it writes first.
         self.server = self._stack.enter_context(Server("--appendonly", "yes", "--appendfsync", "no"))
         self.proxy = Proxy(self.server)
         self._stack.callback(self.proxy.close)
-        self.hatchery = self._stack.enter_context(Hatchery(folder, lease=lease))
-        self.history = History(self.hatchery.history)
+        self.forker = self._stack.enter_context(Forker(folder, lease=lease))
+        self.history = History(self.forker.history)
         self.app = make_app(self.server.address)
-        self.tasks = teach_newer(self.app)
+        self.tasks = register_newer(self.app)
         self._stack.callback(self.app.close)
         self.workers: list[int] = []
 
-    def __enter__(self) -> Scene:
+    def __enter__(self) -> Environment:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def __repr__(self) -> str:
-        return f"<Scene {self.server.folder}>"
+        return f"<Environment {self.server.folder}>"
 
-    # --- who works ---
+    # --- workers and the server ---
 
     def start_worker(self, *words: str, lossy: bool = False, **options: Any) -> int:
-        """`lossy`: by way of the proxy."""
+        """Start `penstock worker` with these words. Returns its process id.
+
+        `lossy` connects it through the proxy; `options` are other defaults for its WorkerSettings.
+        """
         address = self.proxy.address if lossy else self.server.address
-        pid = self.hatchery.worker(address, "--log-level", "warning", *words, **options)
+        pid = self.forker.start_worker(address, "--log-level", "warning", *words, **options)
         self.workers.append(pid)
         return pid
 
     def kill(self, pid: int) -> None:
-        """Noted when it is done: nothing that the worker noted comes later."""
+        """Kill a process, and record that when it is dead: the history has no later event of it."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        eventually(lambda: not runs(pid))
+        eventually(lambda: not is_running(pid))
         self.history.note(Hit(worker=str(pid), how="killed"))
         self.workers = [other for other in self.workers if other != pid]
 
@@ -80,10 +86,10 @@ class Scene:
         os.kill(pid, signal.SIGCONT)
 
     def stop(self, *pids: int, within: float = 60.0) -> None:
-        """Gracefully: they have ended afterwards."""
+        """Stop processes gracefully, and wait until they have ended."""
         for pid in pids:
             os.kill(pid, signal.SIGTERM)
-        self.until(lambda: not any(runs(pid) for pid in pids), within)
+        self.until(lambda: not any(is_running(pid) for pid in pids), within)
         self.workers = [pid for pid in self.workers if pid not in pids]
 
     def stop_workers(self) -> None:
@@ -94,39 +100,41 @@ class Scene:
         self.server.restart(away)
         self.history.note(Outage(what="server", over=True))
 
-    # --- what became of it ---
+    # --- jobs ---
 
     def until(self, condition: Any, within: float) -> None:
         deadline = Deadline(within)
         while not condition():
-            assert not deadline.passed(), f"not within {within} s; {self.counts()}; {self.said()[-4000:]}"
+            assert not deadline.passed(), f"not within {within} s; {self.counts()}; {self.logs()[-4000:]}"
             time.sleep(0.02)
 
     def counts(self) -> Counts:
         return self.app.queue(QUEUE).count()
 
-    def hands(self) -> dict[int, int]:
-        """pid of each worker -> how many jobs it has in hand."""
+    def held_jobs(self) -> dict[int, int]:
+        """How many jobs each worker holds, by its process id."""
         return {int(one.name.partition(":")[2]): one.held for one in self.app.queue(QUEUE).workers() if one.name}
 
     def drain(self, within: float) -> Counts:
-        """Until nothing waits or runs."""
+        """Wait until no job waits or runs."""
         self.until(lambda: not (now := self.counts()).waiting and not now.running, within)
         return self.counts()
 
-    def said(self) -> str:
-        """What all processes logged."""
-        return self.hatchery.log.read_text()
+    def logs(self) -> str:
+        """Everything that the processes have logged."""
+        return self.forker.log.read_text()
 
     def enqueue(self, *calls: Call[int]) -> list[str]:
-        """From here; noted. Answers the ids."""
+        """Enqueue from the test's own process, and record it. Returns the ids."""
         jobs = [job.key for job in self.app.enqueue_many(calls)]
         for job in jobs:
             self.history.note(Enqueued(job=job, answer="accepted"))
         return jobs
 
-    def look(self, jobs: Iterable[str]) -> None:
-        """Note where each of these jobs is now."""
+    # --- the history ---
+
+    def record_states(self, jobs: Iterable[str]) -> None:
+        """Record the present state of each of these jobs."""
         base, rest = self.app.queue(QUEUE).bindings.keys.base, iter(jobs)
         while some := list(islice(rest, 1000)):
             records = self.server.client.hmget(f"{base}jobs", some)
@@ -136,12 +144,16 @@ class Scene:
                 self.history.note(_found(*found))
 
     def events(self) -> list[Event]:
-        return read(self.hatchery.history)
+        return read(self.forker.history)
 
-    def verdict(self, takeover: float) -> list[str]:
-        """When nothing waits any more: stop the workers, look where each job is, and say what cannot be."""
+    def faults(self, takeover: float) -> list[str]:
+        """Stop the workers, record where each job is, and return what the history shows that must not happen.
+
+        Call it when no job waits any more. `takeover` is the longest time in seconds that a job of a dead worker may
+        wait for its next run.
+        """
         self.stop_workers()
-        self.look(dict.fromkeys(event.job for event in self.events() if isinstance(event, Enqueued)))
+        self.record_states(dict.fromkeys(event.job for event in self.events() if isinstance(event, Enqueued)))
         faults = check(self.events(), takeover=takeover, drained=True)
         # Leftovers are allowed: a worker that was killed while it waited is still registered.
         keys = list(read_keys(self.server.client, pattern("storm")))

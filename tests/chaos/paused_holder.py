@@ -1,9 +1,10 @@
-"""A process that takes many locks and is stopped before it writes under them. For `test_guarded_writes.py`.
+"""A process that takes many locks and is frozen before it writes under them. For `test_guarded_writes.py`.
 
-    python sleeper.py ADDRESS COUNT LEASE
+    python paused_holder.py ADDRESS COUNT LEASE
 
-Says "taken" when it has them all; when it goes on, it commits a guarded transaction for each, and one unguarded write
-for comparison. Prints how many guarded ones were done, and how many raised LeaseLost.
+It prints "taken" when it has all locks. After a line on its standard input it commits a guarded transaction for each
+lock, and an unguarded write for comparison. Then it prints how many guarded ones were done, and how many raised
+LeaseLost.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ address, count, lease = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 
 
 async def write(app: Penstock, n: int, held: Held) -> bool:
-    """Whether it was done."""
+    """Returns whether the guarded transaction was done."""
     await app.transaction().set(f"{{{n}}}:unguarded", "stale").commit.aio()
     try:
         await held.transaction().set(f"{{{n}}}:guarded", "stale").incrby(f"{{{n}}}:writes").commit.aio()

@@ -1,0 +1,82 @@
+"""The apps of the chaos tests: `app`, and `newer`, which has one task more, as after a deploy.
+
+A task returns the number of its claim. So the result that the server keeps shows which completion it accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from contextvars import ContextVar
+
+from penstock import Penstock, Retry, Settings, Task
+from penstock.jobs.claims import Claim
+
+QUEUE = "storm"
+
+SLEEP = 3.0
+"""Seconds after which an idle worker registers again. If the workers that wait for the next due time were killed, no
+worker does so for this long."""
+
+current_claim: ContextVar[Claim] = ContextVar("current_claim")
+"""The claim whose task runs in this context. `recording_worker.py` sets it."""
+
+
+def make_app(address: str | None = None) -> Penstock:
+    lease = float(os.environ.get("STORM_LEASE", "10"))
+    settings = Settings(lease=lease, result_ttl=3600, reply_timeout=2, sleep=SLEEP)
+    return Penstock(address, prefix="storm", settings=settings)
+
+
+def claim_number(token: bytes) -> int:
+    """The number of a claim is the first part of its token."""
+    return int(token[:12], 16)
+
+
+def _current_number() -> int:
+    return claim_number(current_claim.get().token)
+
+
+async def on_the_loop(ms: int) -> int:
+    await asyncio.sleep(ms / 1000)
+    return _current_number()
+
+
+def in_a_thread(ms: int) -> int:
+    time.sleep(ms / 1000)
+    return _current_number()
+
+
+async def fails_once(ms: int) -> int:
+    await asyncio.sleep(ms / 1000)
+    if current_claim.get().record.attempts == 0:
+        raise OSError("the first attempt fails")
+    return _current_number()
+
+
+async def fails_always(ms: int) -> int:
+    raise ValueError(f"after {ms} ms, always")
+
+
+async def only_in_newer(ms: int) -> int:
+    """Only the newer app has this task."""
+    await asyncio.sleep(ms / 1000)
+    return _current_number()
+
+
+def register(app: Penstock) -> dict[str, Task[[int], int]]:
+    """Register the tasks of the older app. Returns them by name."""
+    tasks: list[Task[[int], int]] = [app.task(queue=QUEUE)(function) for function in (on_the_loop, fails_always)]
+    tasks += [app.task(queue=QUEUE)(in_a_thread), app.task(queue=QUEUE, retry=Retry(5, base=0.05))(fails_once)]
+    return {task.name: task for task in tasks}
+
+
+def register_newer(app: Penstock) -> dict[str, Task[[int], int]]:
+    """Register the tasks of the newer app. Returns them by name."""
+    return register(app) | {"only_in_newer": app.task(queue=QUEUE)(only_in_newer)}
+
+
+app, newer = make_app(), make_app()
+TASKS = register(app)
+register_newer(newer)
