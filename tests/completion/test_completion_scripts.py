@@ -65,7 +65,7 @@ def run(client: Any, name: str, *args: Any) -> Any:
 
 
 def dump(client: Any) -> dict[bytes, bytes]:
-    return {key: client.dump(key) for key in client.keys("*") if b"producer" not in key}
+    return {key: client.dump(key) for key in client.keys("*") if b"replay" not in key}
 
 
 @pytest.fixture

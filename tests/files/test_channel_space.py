@@ -111,4 +111,4 @@ def test_nothing_of_one_who_was_passed_over_outlives_the_channel(client: Any):
     assert [receiver.state for receiver in run(client, LOG.info()).receivers] == ["gone", "done"]
     assert [key for key in client.scan_iter() if client.pttl(key) < 0] == []
     run(client, LOG.open(["ada"], None, None))
-    assert not [key for key in client.scan_iter() if client.pttl(key) >= 0 and b"producer" not in key]
+    assert not [key for key in client.scan_iter() if client.pttl(key) >= 0 and b"replay" not in key]

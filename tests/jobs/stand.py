@@ -77,11 +77,11 @@ class Stand:
     def put_drafts(self, jobs: Iterable[tuple[str, bytes]]) -> list[int]:
         return self.run(self.bindings.enqueue([part for job in jobs for part in job]))
 
-    def put_as(self, producer: str, number: int, *ids: str, **options: Any) -> list[int]:
+    def put_as(self, caller: str, number: int, *ids: str, **options: Any) -> list[int]:
         """As the driver does it, which numbers each call so that a second copy is recognised."""
         drafted = record(**options)
         step = self.bindings.enqueue([part for key in ids for part in (key, drafted)])
-        return self.run(RoundTrip(step.script, step.keys, (producer, str(number), *step.args[2:]), step.read))
+        return self.run(RoundTrip(step.script, step.keys, (caller, number, *step.args[2:]), step.read))
 
     def job(self, key: str) -> Record:
         body = self.client.hget(self.base + "jobs", key)

@@ -85,9 +85,26 @@ def test_a_call_that_is_sent_again_changes_nothing_even_when_its_jobs_are_done(s
     assert stand.counts() == "2 0 0 0"
 
 
-def test_what_a_producer_sent_last_is_forgotten_after_a_minute(stand: Stand):
+def test_a_call_that_is_sent_again_gets_the_answer_of_the_first_time(stand: Stand):
+    stand.put("x")
+    assert stand.put_as("p", 1, "x", "y") == [0]
+    assert stand.put_as("p", 1, "x", "y") == [0]
+    assert stand.put_as("p", 2, "x", "y") == [0, 1]
+
+
+def test_a_copy_that_arrives_after_the_next_call_changes_nothing(stand: Stand):
+    hand = Hand(stand, "w")
+    for number in (1, 2):
+        stand.put_as("p", number, f"j{number}")
+        hand.settle(*hand.claim())
+    before = stand.dump()
+    stand.put_as("p", 1, "j1")
+    assert stand.dump() == before
+
+
+def test_what_a_caller_sent_last_is_forgotten_after_a_minute(stand: Stand):
     stand.put_as("p", 1, "j")
-    assert 50_000 < stand.client.pttl(stand.base + "producer:p") <= 60_000
+    assert 50_000 < stand.client.pttl(stand.base + "replay:p") <= 60_000
 
 
 def test_an_own_id_that_comes_again_forgets_how_it_ended_before(stand: Stand):

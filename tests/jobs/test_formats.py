@@ -23,7 +23,7 @@ class Left:
 
 def dump(raw: Any, queue: Queue) -> dict[bytes, Any]:
     keys = raw.scan_iter(f"{queue.bindings.keys.base}*")
-    return {key: raw.dump(key) for key in keys if b"producer:" not in key}
+    return {key: raw.dump(key) for key in keys if b"replay:" not in key}
 
 
 WRITES: dict[str, Callable[[Left], tuple[Any, ...]]] = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Penstock, RateLimit, Transaction
-from penstock.core.idempotency import Caller
+from penstock.core.idempotency import IdempotencyKey
 from penstock.core.operations import RoundTrip
 from penstock.driver.retrying import error_code
 from tests.servers import Cluster, Server
@@ -39,7 +39,7 @@ def committed(tx: Transaction) -> RoundTrip[Any]:
 @pytest.mark.parametrize("carried", ["nothing", "one", "all"])
 @pytest.mark.parametrize("kind", ["transaction", "guarded", "bucket", "window"])
 def test_no_script_is_half_done_while_the_slot_moves(cluster: Cluster, kind: str, carried: str):
-    app, caller = Penstock(cluster.address), Caller("c", 1)
+    app, caller = Penstock(cluster.address), IdempotencyKey("c", 1)
     if kind in {"transaction", "guarded"}:
         main = "{a}:x"
         app.transaction().set(main, 1).set("{a}:y", 1).commit()

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from penstock import Penstock, RateLimit, RateLimited, ServerFull
-from penstock.core import idempotency as numbering
-from penstock.core.idempotency import Caller
+from penstock.core import idempotency
+from penstock.core.idempotency import IdempotencyKey
 from tests.conftest import Apps, Do, commands, until
 from tests.driver.proxy import Proxy
 from tests.servers import Server, interrupt_when
@@ -204,7 +204,7 @@ async def test_a_wait_cancelled_at_every_await_takes_nothing(rate: Make, do: Do)
 
 async def app_back(limit: RateLimit) -> None:
     """Give back what the last try took."""
-    await limit._driver.aio.run(limit.bindings.hand_back(1, numbering._idle[-1]))
+    await limit._driver.aio.run(limit.bindings.hand_back(1, idempotency._shared._free[-1]))
 
 
 @one_face
@@ -231,7 +231,7 @@ async def test_lost_replies_count_once(do: Do, start: Callable[..., Server], kin
 
 @one_place
 async def test_a_copy_that_comes_after_it_was_handed_back_takes_nothing(rate: Make, app: Penstock):
-    limit, caller = rate(), Caller("late", 5)
+    limit, caller = rate(), IdempotencyKey("late", 5)
     assert await app._driver.aio.run(limit.bindings.hand_back(1, caller)) == 0
     assert not await app._driver.aio.run(limit.bindings.let_through(1, caller, max_wait=None))
     assert (await limit.try_acquire.aio()).remaining == 2
@@ -311,7 +311,7 @@ async def test_nothing_stays_when_the_time_is_over(rate: Make, raw: Any, app: Pe
         await asyncio.wait([task])
     await tasks[-1]
     await asyncio.sleep(0.6)
-    assert [key for key in raw.keys(f"*{app.settings.prefix}:rate*") if b":call:" not in key] == []
+    assert [key for key in raw.keys(f"*{app.settings.prefix}:rate*") if b":replay:" not in key] == []
 
 
 # --- bad input ---
@@ -351,9 +351,9 @@ async def test_any_mix_of_requests_keeps_the_limit(app: Penstock, raw: Any, kind
     chance = random.Random(seed)
     options: dict[str, Any] = {"burst": 3} if kind == "bucket" else {"kind": "window"}
     limit = app.rate_limit("x", limit=5, per=0.05, **options)
-    waits: list[tuple[Caller, int]] = []
+    waits: list[tuple[IdempotencyKey, int]] = []
     for number in range(250):
-        caller, n = Caller(f"c{number}", 1), chance.choice([1, 1, 1, 2, 3])
+        caller, n = IdempotencyKey(f"c{number}", 1), chance.choice([1, 1, 1, 2, 3])
         max_wait = chance.choice([0, 0.02, 0.2, None])
         if await app._driver.aio.run(limit.bindings.let_through(n, caller, max_wait=max_wait)):
             waits.append((caller, n))
@@ -363,7 +363,8 @@ async def test_any_mix_of_requests_keeps_the_limit(app: Penstock, raw: Any, kind
         await asyncio.sleep(chance.choice([0, 0, 0, 0.02]))
     moments: list[int] = []
     for caller, n in waits:
-        _, (allowed, _, _, _, at, _) = msgspec.msgpack.decode(raw.get(f"{limit.bindings.declared[0]}call:{caller.id}"))
+        kept = raw.get(f"{limit.bindings.declared[0]}replay:{caller.caller}")
+        allowed, _, _, _, at, _ = msgspec.msgpack.decode(kept[1:])  # behind the number, 1
         assert allowed
         moments += [at] * n
     moments.sort()

@@ -228,7 +228,7 @@ async def test_a_lost_reply_counts_once(do: Do, start: Callable[..., Server]):
     with pytest.raises(TransactionRefused):
         await do(held.transaction().require_missing("{x}:1").incrby("{x}:count").commit)
     assert server.client.get("{x}:count") == b"4"
-    assert len(server.client.keys("penstock:{x}:transaction:call:*")) == 1  # one at a time
+    assert len(server.client.keys("penstock:{x}:transaction:replay:*")) == 1  # one at a time
     await do(held.release)
     await app.aclose()
     proxy.close()

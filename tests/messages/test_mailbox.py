@@ -41,7 +41,7 @@ async def test_a_mailbox_nobody_posted_to_is_empty_and_is_not_made_by_looking(bo
     assert (await do(box.info)).pulled is None
     assert await do(box.delete) is False
     assert await do(box.pull, wait=0.05) == []
-    assert [key for key in raw.scan_iter(match="*mailbox*") if b"producer" not in key] == []
+    assert [key for key in raw.scan_iter(match="*mailbox*") if b"replay" not in key] == []
 
 
 async def test_a_repeated_post_is_one_message(box: Mailbox, do: Do):

@@ -164,7 +164,7 @@ class Histories(RuleBasedStateMachine):
 
     # --- enqueue ---
 
-    def enqueue(self, specs: Sequence[tuple[Any, ...]], producer: tuple[str, str] | None = None) -> None:
+    def enqueue(self, specs: Sequence[tuple[Any, ...]], call: tuple[str, int] | None = None) -> None:
         jobs, due, parts = [], [], []
         for tenant, level, delay, expires, dates, own, ttl in specs:
             key = own or self.fresh(1)[0]
@@ -182,18 +182,18 @@ class Histories(RuleBasedStateMachine):
             parts += [key, drafted]
             self.ids.append(key)
         step = self.move.enqueue(parts)
-        if producer:
-            step = RoundTrip(step.script, step.keys, (*producer, *step.args[2:]), step.read)
-        self.say(step, self.model.enqueue(jobs, due, producer))
+        if call:
+            step = RoundTrip(step.script, step.keys, (*call, *step.args[2:]), step.read)
+        self.say(step, self.model.enqueue(jobs, due, call))
 
     @rule(specs=drafts)
     def enqueue_some(self, specs: Sequence[tuple[Any, ...]]) -> None:
         self.enqueue(specs)
 
-    @rule(specs=drafts, producer=st.sampled_from("pq"), number=st.integers(1, 3))
-    def enqueue_numbered(self, specs: Sequence[tuple[Any, ...]], producer: str, number: int) -> None:
-        """A number that the producer used last is a call that is sent again."""
-        self.enqueue(specs, (producer, str(number)))
+    @rule(specs=drafts, caller=st.sampled_from("pq"), number=st.integers(1, 9))
+    def enqueue_numbered(self, specs: Sequence[tuple[Any, ...]], caller: str, number: int) -> None:
+        """A number that is not above the caller's last one is a copy."""
+        self.enqueue(specs, (caller, number))
 
     @rule(n=st.integers(90, 130), tenant=tenants, spread=st.booleans(), level=levels, delay=st.sampled_from([0, 1]))
     def enqueue_many(self, n: int, tenant: str, spread: bool, level: int, delay: int) -> None:

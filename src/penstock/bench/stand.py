@@ -140,7 +140,7 @@ class Stand:
     def forget_calls(self) -> None:
         """As a minute does: delete what recognises calls that are sent again, and hints of news."""
         with raw_client(self.app) as client:
-            for rest in ("producer:*", "news"):
+            for rest in ("replay:*", "news"):
                 for key in list(client.scan_iter(pattern(self.app.settings.prefix, rest), count=1000)):
                     client.delete(key)
 

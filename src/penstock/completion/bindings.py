@@ -16,6 +16,7 @@ from penstock.completion.entry import NewName
 from penstock.completion.fold import fold
 from penstock.completion.keys import CompletionKeys
 from penstock.completion.name_rules import NameRules, OtherRules, reading
+from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
 
@@ -23,9 +24,6 @@ T = TypeVar("T")
 
 LEAVING = b"\3"
 """Stands for the card of an id that is being removed."""
-
-_NUMBERED = ("", 0)
-"""Producer and number of a call that must not be repeated. The driver fills them in."""
 
 Checked: TypeAlias = RoundTrip[T | OtherRules]
 
@@ -44,13 +42,13 @@ def _nothing(reply: Any) -> None:
 
 @cache
 def contacts_scripts() -> Library:
-    return Library("core/repeated.lua", "completion/shape.lua", "completion/contacts.lua")
+    return Library("core/idempotency.lua", "completion/shape.lua", "completion/contacts.lua")
 
 
 @cache
 def directory_scripts() -> Library:
     return Library(
-        "core/batch.lua", "core/repeated.lua",
+        "core/batch.lua", "core/idempotency.lua",
         "completion/shape.lua", "completion/card.lua", "completion/rank.lua", "completion/directory.lua",
     )  # fmt: skip
 
@@ -85,12 +83,12 @@ class ContactsBindings:
         """Record one use. Above `limit` contacts the last one is removed."""
         if self.rules.by == "recency":
             return self._call("touch_recent", self._encoded_rules, limit, self.rules.card(name), read=_nothing)
-        args = (*_NUMBERED, self._encoded_rules, limit, self.rules.card(name))
+        args = (*UNNUMBERED, self._encoded_rules, limit, self.rules.card(name))
         return self._call("touch_often", *args, read=_nothing)
 
     def remove(self, name: str) -> Checked[bool]:
         """Whether it was there."""
-        return self._call("untouch", *_NUMBERED, self._encoded_rules, self.rules.card(name), read=_whether)
+        return self._call("untouch", *UNNUMBERED, self._encoded_rules, self.rules.card(name), read=_whether)
 
     def page(self, prefix: str, offset: int, limit: int) -> Checked[tuple[int, list[str]]]:
         """At most `limit` names that begin with `prefix` among the thousand contacts from `offset`, best first.
@@ -136,7 +134,7 @@ class DirectoryBindings:
 
     def _numbered(self, script: str, *args: Arg) -> RoundTrip[Any]:
         """A call whose repetition would change the answer."""
-        args = (*_NUMBERED, self._encoded_rules, *args)
+        args = (*UNNUMBERED, self._encoded_rules, *args)
         return RoundTrip(directory_scripts()[script], self._declared, args, _as_is)
 
     # --- a directory in one slot ---

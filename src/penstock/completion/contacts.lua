@@ -7,7 +7,7 @@
 --   meta         HASH    shape (shape.lua), seq
 --   recent       LIST    cards (card.lua), the last one first             by recency
 --   often        ZSET    card -> uses * 2^32 + number of the last one     by frequency
---   producer: (repeated)
+--   replay: (idempotency)
 
 -- The contact comes first; of more than `most` the last go.
 --- keys: base meta
@@ -24,11 +24,11 @@ end
 
 -- One use more. Of more than `most` those used least go, but never the one in hand: else none could ever come in.
 --- keys: base meta
---- args: producer: str, number: str, mine: str, most: int, card: str
-function script.touch_often(base, meta, producer, number, mine, most, card)
+--- args: caller: str, number: int, mine: str, most: int, card: str
+function script.touch_often(base, meta, caller, number, mine, most, card)
   local other = shape.other(mine)
   if other then return other end
-  local past = repeated.answer(producer, number)
+  local past = idempotency.replay(caller, number)
   if past then return past end
   local key = base .. "often"
   local before = tonumber(redis.call("ZSCORE", key, card))
@@ -37,21 +37,21 @@ function script.touch_often(base, meta, producer, number, mine, most, card)
   local seq = redis.call("HINCRBY", meta, "seq", 1)
   if not before then redis.call("ZREMRANGEBYRANK", key, 0, -most) end
   redis.call("ZADD", key, math.min(uses + 1, 1048575) * 4294967296 + seq, card)
-  return repeated.keep(producer, number, 1)
+  return idempotency.keep(caller, number, 1)
 end
 
 -- Returns 1 if it was there. The last one takes all keys along.
 --- keys: base meta
---- args: producer: str, number: str, mine: str, card: str
+--- args: caller: str, number: int, mine: str, card: str
 --- flags: allow-oom
-function script.untouch(base, meta, producer, number, mine, card)
+function script.untouch(base, meta, caller, number, mine, card)
   local other = shape.other(mine)
   if other then return other end
-  local past = repeated.answer(producer, number)
+  local past = idempotency.replay(caller, number)
   if past then return past end
   local gone = redis.call("LREM", base .. "recent", 0, card) + redis.call("ZREM", base .. "often", card)
   if redis.call("EXISTS", base .. "recent", base .. "often") == 0 then redis.call("DEL", meta) end
-  return repeated.keep(producer, number, gone)
+  return idempotency.keep(caller, number, gone)
 end
 
 -- Contacts whose fold begins so, best first, of a thousand from `offset` on. Returns { next offset or -1, card, … }

@@ -8,7 +8,7 @@
 --   names        ZSET    member -> 0, for each word the name is found by; read by the order of bytes alone
 --   ids:<n>      HASH    id -> card (card.lua); names that are their own id are not in it
 --   weighed, top: (rank.lua)   of names with a weight only
---   producer: (repeated)
+--   replay: (idempotency)
 
 --- () -> table
 --- uses: base meta
@@ -115,12 +115,12 @@ end
 
 -- Pairs of an id and the card it would have as a name. Returns how many were there.
 --- keys: base meta
---- args: producer: str, number: str, mine: str, pairs_: *
+--- args: caller: str, number: int, mine: str, pairs_: *
 --- flags: allow-oom
-function script.dismiss(base, meta, producer, number, mine, pairs_, ...)
+function script.dismiss(base, meta, caller, number, mine, pairs_, ...)
   local other = shape.other(mine)
   if other then return other end
-  local past = repeated.answer(producer, number)
+  local past = idempotency.replay(caller, number)
   if past then return past end
   local s = entry.begin()
   local gone = 0
@@ -129,7 +129,7 @@ function script.dismiss(base, meta, producer, number, mine, pairs_, ...)
     if entry.take(s, old or ARGV[i + 1], old and ARGV[i] or "") then gone = gone + 1 end
   end
   if gone > 0 then entry.commit(s, mine) end
-  return repeated.keep(producer, number, gone)
+  return idempotency.keep(caller, number, gone)
 end
 
 -- Of a directory on many shards the first one tells the shape, whatever stands in it.
@@ -207,12 +207,12 @@ end
 
 -- They leave. Returns how many names that were there went.
 --- keys: base meta
---- args: producer: str, number: str, mine: str, n: int, these: *
+--- args: caller: str, number: int, mine: str, n: int, these: *
 --- flags: allow-oom
-function script.drop_members(base, meta, producer, number, mine, n, these, ...)
+function script.drop_members(base, meta, caller, number, mine, n, these, ...)
   local other = shape.other(mine)
   if other then return other end
-  local past = repeated.answer(producer, number)
+  local past = idempotency.replay(caller, number)
   if past then return past end
   local s = entry.begin()
   local before = s.names
@@ -222,7 +222,7 @@ function script.drop_members(base, meta, producer, number, mine, n, these, ...)
     if s.weighed then rank.drop({ ARGV[i] }) end
   end
   if before > 0 then entry.commit(s, mine) end
-  return repeated.keep(producer, number, before - s.names)
+  return idempotency.keep(caller, number, before - s.names)
 end
 
 -- Threes of an id, the card it would have as a name, and a weight; 0 takes the weight away. Returns how many ids are

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from penstock.core.keys import REPLAY
+
 CONTACTS = {
     "meta": ("HASH", "rules, and a counter of uses", "the last contact"),
     "recent": ("LIST", "cards, the last used first", "the last contact"),
     "often": ("ZSET", "card -> number of uses, and of the last use", "the last contact"),
-    "producer:": ("STRING", "number of its last call and the answer", "TTL"),
+    **REPLAY,
 }
 
 
@@ -19,7 +21,7 @@ DIRECTORY = {
     "ids:": ("HASH", "id -> card; one key for each hundred or so", "the name"),
     "weighed": ("ZSET", "member -> 0, of names with a weight", "the name"),
     "top:": ("ZSET", "member -> minus its weight; one key for each prefix of many names", "the name"),
-    "producer:": ("STRING", "number of its last call and the answer", "TTL"),
+    **REPLAY,
 }
 
 

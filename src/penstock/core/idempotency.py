@@ -1,8 +1,12 @@
-"""Numbers for calls that count once, however often they are sent.
+"""Idempotency keys, by which the server recognises a call that is sent again.
 
-A call carries a caller's id and a number that rises; the server keeps the last number of each caller, with its answer,
-for a minute. A caller has one call under way at a time, and goes on to the next when it knows the answer: so what the
-server remembers grows with the calls at once, not with the calls.
+A key is a caller's id and a number that increases. The server keeps the last number of each caller with its answer, for
+a minute or longer (see `idempotency.lua`), and answers a repeated call without doing it again: a replay. A caller has
+one unanswered call at a time and takes its next number when it has the answer. So what the server keeps grows with the
+calls that are under way at once, not with all calls.
+
+The driver gives a key to each call of a script whose first arguments are `caller` and `number`, if `UNNUMBERED` stands
+in their place. Code that has to name a call later takes a key of its own.
 """
 
 from __future__ import annotations
@@ -10,31 +14,50 @@ from __future__ import annotations
 import os
 import secrets
 from dataclasses import dataclass
+from typing import Final
+
+ARGUMENTS: Final = ("caller", "number")
+"""The first arguments of a script that recognises repeated calls."""
+
+UNNUMBERED: Final = ("", 0)
+"""Their values until the driver gives the call a key. In a pipeline they stay: its user decides what is sent again."""
 
 
 @dataclass(slots=True)
-class Caller:
-    """`number` is that of its last call."""
+class IdempotencyKey:
+    """The caller, and the number of its last call."""
 
-    id: str
+    caller: str
     number: int = 0
 
 
-# Those whose last call was answered. A forked child would use the numbers of its parent.
-_idle: list[Caller] = []
-os.register_at_fork(after_in_child=_idle.clear)
+class KeyPool:
+    """Keys whose last call was answered. Threads may share a pool, processes must not."""
+
+    def __init__(self) -> None:
+        self._free: list[IdempotencyKey] = []
+
+    def take(self) -> IdempotencyKey:
+        """A key that was not used with this number. No other call gets it until `release`."""
+        try:
+            key = self._free.pop()
+        except IndexError:
+            key = IdempotencyKey(secrets.token_urlsafe(9))
+        key.number += 1
+        return key
+
+    def release(self, key: IdempotencyKey) -> None:
+        """The call was answered. Never release the key of a call without an answer: it may still arrive."""
+        self._free.append(key)
+
+    def clear(self) -> None:
+        self._free.clear()
 
 
-def next_call() -> Caller:
-    """A caller with a number that it has not used. Nobody else has it until `answered`."""
-    try:
-        caller = _idle.pop()
-    except IndexError:
-        caller = Caller(secrets.token_urlsafe(9))
-    caller.number += 1
-    return caller
+_shared = KeyPool()
+os.register_at_fork(after_in_child=_shared.clear)
 
+take_key = _shared.take
+"""A key from the pool of the process, for a call that has to be named later."""
 
-def answered(caller: Caller) -> None:
-    """Its call is over. A caller whose call has no answer is dropped: the call may still be done."""
-    _idle.append(caller)
+release_key = _shared.release

@@ -11,6 +11,9 @@ import re
 
 from penstock.errors import ConfigurationError
 
+REPLAY = {"replay:": ("STRING", "number of a caller's last call and its answer", "TTL")}
+"""In every table of a noun whose scripts recognise repeated calls (see `idempotency.lua`)."""
+
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
 
 

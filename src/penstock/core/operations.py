@@ -55,9 +55,8 @@ Arg: TypeAlias = str | bytes | int | float
 class RoundTrip(Generic[R]):
     """One call of a script.
 
-    script, keys, args  what is called. A script whose first two arguments are `producer` and `number` is numbered by
-                        the driver, which fills in both, so that the server recognises a call that is sent again after
-                        a lost reply.
+    script, keys, args  what is called. Where `UNNUMBERED` begins the arguments of a script that is numbered, the driver
+                        puts an idempotency key there, by which the server recognises a call that is sent again.
     read                turns the server's reply into the answer, or raises
     durable             return only when the write is on disk or on a replica. Raises DurabilityUnavailable, NotDurable
     read_after_retry    reads the reply instead of `read` if the call was sent more than once. Needed where an earlier

@@ -47,6 +47,8 @@ from graphlib import CycleError, TopologicalSorter
 from pkgutil import get_data
 from typing import TypeAlias
 
+from penstock.core import idempotency
+
 _STRING = r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
 # A function or a script, with the comment right above it.
 _SECTION = re.compile(
@@ -83,6 +85,11 @@ class Script:
     flags: tuple[str, ...]
     source: str
     open_ended: bool = False
+
+    @cached_property
+    def is_numbered(self) -> bool:
+        """Whether it recognises a call that is sent again."""
+        return self.args[:2] == idempotency.ARGUMENTS
 
     @cached_property
     def sha(self) -> str:

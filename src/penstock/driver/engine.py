@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from penstock.core.idempotency import KeyPool
 from penstock.core.operations import (
     Effect,
     FindNodes,
@@ -41,8 +42,6 @@ R = TypeVar("R")
 T = TypeVar("T")
 C = TypeVar("C", bound=Connection)
 L = TypeVar("L", bound=InboxListener)
-
-_NUMBERED = ("producer", "number")
 
 # An operation that failed or was cancelled may retry for so many seconds while it cleans up, for instance to give up
 # its place among the waiters of a lock. The server forgets that place soon anyway.
@@ -76,9 +75,7 @@ class Engine(Generic[C, L]):
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
         self.settings: Settings = connector.settings
-        # Each holds an id and the last number used with it. One call at a time takes it along, and puts it back
-        # when a reply came: so at most one number of an id is unanswered, and the server need know only the last.
-        self._producers: list[list[Any]] = []
+        self._idempotency_keys = KeyPool()
         # Node -> (when to ask again, the command that confirms a durable write).
         self._confirm_commands: dict[Node, tuple[float, Command]] = {}
         self._inboxes: dict[str, Inbox] = {}
@@ -96,10 +93,10 @@ class Engine(Generic[C, L]):
 
     async def send(self, round_trip: RoundTrip[R], give_up_after: float) -> R:
         """Call a script, and again after an error that may pass, until `give_up_after` seconds after the first one."""
-        keys, args, producer = round_trip.keys, round_trip.args, None
-        if round_trip.script.args[:2] == _NUMBERED:
-            producer = self._producer()
-            args = (*producer, *args[2:])
+        keys, args, numbered = round_trip.keys, round_trip.args, None
+        if round_trip.script.is_numbered and not args[0]:
+            numbered = self._idempotency_keys.take()
+            args = (numbered.caller, numbered.number, *args[2:])
         words = (len(keys), *keys, *args)
         key = keys[0] if keys else ""
         attempts, ask_node = None, None
@@ -114,27 +111,19 @@ class Engine(Generic[C, L]):
                 try:
                     pause = attempts.pause_after(error, self.address)
                 except Exception:
-                    if producer is not None and error_code(error) != LOST:
-                        self._producers.append(producer)
+                    if numbered is not None and error_code(error) != LOST:
+                        self._idempotency_keys.release(numbered)
                     raise
                 ask_node = await self.recover(error, key, attempts.failures)
                 await self.sleep(pause)
             else:
                 break
-        if producer is not None:
-            self._producers.append(producer)
+        if numbered is not None:
+            self._idempotency_keys.release(numbered)
         read = round_trip.read
         if attempts is not None and round_trip.read_after_retry is not None:
             read = round_trip.read_after_retry
         return read(reply)
-
-    def _producer(self) -> list[Any]:
-        try:
-            producer = self._producers.pop()
-        except IndexError:
-            return [secrets.token_urlsafe(9), 1]
-        producer[1] += 1
-        return producer
 
     async def _call_script(
         self, node: Node, round_trip: RoundTrip[Any], words: Command, *, asking: bool, retried: bool

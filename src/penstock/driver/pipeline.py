@@ -18,10 +18,7 @@ def add_to_pipeline(pipeline: Any, round_trip: RoundTrip[Any]) -> None:
     script is loaded because in a MULTI a bare EVALSHA of an unknown script would fail alone, while EXEC does the rest.
     On a cluster, where SCRIPT LOAD might go to other nodes, each call carries its script.
     """
-    args = round_trip.args
-    if round_trip.script.args[:2] == ("producer", "number"):
-        args = ("", 0, *args[2:])  # no number: whether the user's own MULTI is sent again is the user's decision
-    words = (len(round_trip.keys), *round_trip.keys, *args)
+    words = (len(round_trip.keys), *round_trip.keys, *round_trip.args)
     if any(kind.__name__ == "ClusterPipeline" for kind in type(pipeline).__mro__):
         pipeline.execute_command("EVAL", round_trip.script.source, *words)
         return

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.core.clock import Clock
+from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
 from penstock.errors import ChannelClosed, ChannelError, NoReceiver, PenstockError, SentElsewhere
@@ -30,7 +31,7 @@ RECORDS = 4
 @cache
 def scripts() -> Library:
     return Library(
-        "core/repeated.lua", "core/wake.lua",
+        "core/idempotency.lua", "core/wake.lua",
         "messages/log.lua", "messages/readers.lua", "messages/claim.lua",
         "files/channel.lua", "files/upload.lua", "files/download.lua", "files/counts.lua",
     )  # fmt: skip
@@ -172,7 +173,7 @@ class ChannelBindings(LogBindings):
 
     def open(self, receivers: Iterable[str], limit: int | None, patience: float | None) -> RoundTrip[None]:
         wait = 0 if patience is None else -1 if patience == 0 else max(1, int(patience * 1000))
-        return self._call("open", ("", "", self.clock.now_ms, limit or 0, wait, *receivers), lambda _: None)
+        return self._call("open", (*UNNUMBERED, self.clock.now_ms, limit or 0, wait, *receivers), lambda _: None)
 
     def known(self, sources: Sequence[str]) -> RoundTrip[list[Entry | None]]:
         """At most KNOWN_AT_ONCE of them."""
@@ -193,7 +194,7 @@ class ChannelBindings(LogBindings):
         `place`: what it is known by when it was sent."""
         rest = [part for record in records for part in record]
         args: tuple[Arg, ...] = (
-            "", "", self.clock.now_ms, source, file, token, b"-" if fresh is None else fresh, mark, place,
+            *UNNUMBERED, self.clock.now_ms, source, file, token, b"-" if fresh is None else fresh, mark, place,
             ending, *rest,
         )  # fmt: skip
         return RoundTrip(self._scripts["put"], self._declared, args, self._put)
@@ -212,7 +213,7 @@ class ChannelBindings(LogBindings):
         raise self.error_for(reply, "")
 
     def close(self) -> RoundTrip[bool]:
-        return self._call("close", ("", "", self.clock.now_ms), lambda reply: bool(reply[1]))
+        return self._call("close", (*UNNUMBERED, self.clock.now_ms), lambda reply: bool(reply[1]))
 
     # --- what a receiver says ---
 
@@ -280,11 +281,11 @@ class ChannelBindings(LogBindings):
         return RoundTrip(self._scripts["share"], self._declared, args, read)
 
     def join_channel(self, who: str) -> RoundTrip[bool]:
-        return self._call("join_channel", ("", "", self.clock.now_ms, who), lambda reply: bool(reply[1]), who)
+        return self._call("join_channel", (*UNNUMBERED, self.clock.now_ms, who), lambda reply: bool(reply[1]), who)
 
     def part(self, who: str) -> RoundTrip[tuple[bool, bool]]:
         """Whether it was one, and whether there is more to trim."""
-        return self._call("part", ("", "", self.clock.now_ms, who), lambda reply: (bool(reply[1]), bool(reply[2])))
+        return self._call("part", (*UNNUMBERED, self.clock.now_ms, who), lambda reply: (bool(reply[1]), bool(reply[2])))
 
     # --- what people ask ---
 
@@ -334,7 +335,7 @@ class ChannelBindings(LogBindings):
         return RoundTrip(self._scripts["forget_counts"], self._declared, (who,), bool)
 
     def delete(self) -> RoundTrip[bool]:
-        return self._call("delete_channel", ("", ""), lambda reply: bool(reply[1]))
+        return self._call("delete_channel", UNNUMBERED, lambda reply: bool(reply[1]))
 
 
 def _records_of(rows: Sequence[Any]) -> list[Record]:

@@ -187,11 +187,11 @@ end
 -- A channel that takes files, for these receivers; who is new begins here. `limit`, `patience`: as they are if 0; -1: none.
 -- { "OK" } or { "CLOSED", how many receivers have not had all yet } or { "STRANGER" } where there is no receiver at all
 --- keys: base state
---- args: producer: str, number: str, given: int, limit: int, patience: int, receivers: *
-function script.open(base, state, producer, number, given, limit, patience, receivers, ...)
+--- args: caller: str, number: int, given: int, limit: int, patience: int, receivers: *
+function script.open(base, state, caller, number, given, limit, patience, receivers, ...)
   local fault, l = log.open()
   if fault then return fault end
-  local past = repeated.answer(producer, number)
+  local past = idempotency.replay(caller, number)
   if past then return past end
   local closed = l and channel.ended() > 0
   local left = closed and redis.call("ZCARD", base .. "readers") or 0
@@ -208,17 +208,17 @@ function script.open(base, state, producer, number, given, limit, patience, rece
   log.rouse("wanting", "+inf")
   if patience > 0 then redis.call("HSET", state, "patience", patience) elseif patience < 0 then redis.call("HDEL", state, "patience") end
   for i = receivers, #ARGV do channel.join(ARGV[i], l.top, now) end
-  return repeated.keep(producer, number, { "OK" })
+  return idempotency.keep(caller, number, { "OK" })
 end
 
 -- Nothing comes any more. { "OK", 1 if it was open } or { "GONE" }
 --- keys: base state
---- args: producer: str, number: str, given: int
+--- args: caller: str, number: int, given: int
 --- flags: allow-oom
-function script.close(base, state, producer, number, given)
+function script.close(base, state, caller, number, given)
   local fault, l = log.open()
   if fault then return fault end
-  local past = repeated.answer(producer, number)
+  local past = idempotency.replay(caller, number)
   if past then return past end
   if not l then return { "GONE" } end
   if channel.ended() > 0 then return { "OK", 0 } end
@@ -228,33 +228,33 @@ function script.close(base, state, producer, number, given)
   redis.call("HSET", state, "end", l.top)
   log.rouse("wanting", "+inf")
   if redis.call("EXISTS", base .. "readers") == 0 then channel.finish(l) else log.ring(l, now) end
-  return repeated.keep(producer, number, { "OK", 1 })
+  return idempotency.keep(caller, number, { "OK", 1 })
 end
 
 -- A receiver of what is begun from now on. { "OK", 1 if it is new } or { "GONE" | "CLOSED" }
 --- keys: base state
---- args: producer: str, number: str, given: int, who: str
+--- args: caller: str, number: int, given: int, who: str
 --- flags: allow-oom
-function script.join_channel(base, state, producer, number, given, who)
+function script.join_channel(base, state, caller, number, given, who)
   local fault, l = log.open()
   if fault then return fault end
-  local past = repeated.answer(producer, number)
+  local past = idempotency.replay(caller, number)
   if past then return past end
   if not l then return { "GONE" } end
   if channel.reader(l, who) then return { "OK", 0 } end
   if channel.ended() > 0 then return { "CLOSED", redis.call("ZCARD", base .. "readers") } end
   channel.join(who, l.top, clock.now(given))
-  return repeated.keep(producer, number, { "OK", 1 })
+  return idempotency.keep(caller, number, { "OK", 1 })
 end
 
 -- A receiver that receives no more: nothing is kept for it. { "OK", 1 if it was one, 1 if there is more to trim }
 --- keys: base state
---- args: producer: str, number: str, given: int, who: str
+--- args: caller: str, number: int, given: int, who: str
 --- flags: allow-oom
-function script.part(base, state, producer, number, given, who)
+function script.part(base, state, caller, number, given, who)
   local fault, l = log.open()
   if fault then return fault end
-  local past = repeated.answer(producer, number)
+  local past = idempotency.replay(caller, number)
   if past then return past end
   local now, cursor, why = clock.now(given), nil, "GONE"
   if l then cursor, why = channel.reader(l, who) end
@@ -266,7 +266,7 @@ function script.part(base, state, producer, number, given, who)
     channel.part(who)
     more = channel.free(l, now)
   end
-  return repeated.keep(producer, number, { "OK", 1, more })
+  return idempotency.keep(caller, number, { "OK", 1, more })
 end
 
 -- { "OK", now, top, first, bytes, limit, peak, patience or 0, number of the CLOSE or 0, files being sent, { receiver, cursor, seen,
@@ -302,19 +302,19 @@ end
 
 -- All of it, the counts too. { "OK", 1 if there was one }
 --- keys: base state
---- args: producer: str, number: str
+--- args: caller: str, number: int
 --- flags: allow-oom
-function script.delete_channel(base, state, producer, number)
+function script.delete_channel(base, state, caller, number)
   local fault, l = log.open()
   if fault then return fault end
-  local past = repeated.answer(producer, number)
+  local past = idempotency.replay(caller, number)
   if past then return past end
-  if not l then return repeated.keep(producer, number, { "OK", 0 }) end
+  if not l then return idempotency.keep(caller, number, { "OK", 0 }) end
   for _, field in ipairs(redis.call("HKEYS", state)) do
     local who = string.match(field, "^counts:(.*)$")
     if who then channel.forget_counts(who) end
   end
   log.free()
   redis.call("UNLINK", unpack(channel.outlasting()))
-  return repeated.keep(producer, number, { "OK", 1 })
+  return idempotency.keep(caller, number, { "OK", 1 })
 end

@@ -43,12 +43,12 @@ end
 -- { "OK", bytes there, slowest receiver }, { "FULL", ms after which to try again or -1, bytes there, slowest receiver } or
 -- { "GONE" | "CLOSED" | "TAKEN" | "LARGE" | "STRANGER" }
 --- keys: base state
---- args: producer: str, number: str, given: int, source: str, file: str, token: str, fresh: str, mark: str, place: str
+--- args: caller: str, number: int, given: int, source: str, file: str, token: str, fresh: str, mark: str, place: str
 --- args: ending: str, rest: *
-function script.put(base, state, producer, number, given, source, file, token, fresh, mark, place, ending, rest, ...)
+function script.put(base, state, caller, number, given, source, file, token, fresh, mark, place, ending, rest, ...)
   local fault, l = log.open()
   if fault then return fault end
-  local past = repeated.answer(producer, number)
+  local past = idempotency.replay(caller, number)
   if past then return past end
   if not l then return { "GONE" } end
   if channel.ended() > 0 then return { "CLOSED", redis.call("ZCARD", base .. "readers") } end
@@ -83,7 +83,7 @@ function script.put(base, state, producer, number, given, source, file, token, f
     end
   end
   log.ring(l, now)
-  return repeated.keep(producer, number, { "OK", l.ended - l.begun, redis.call("ZRANGE", base .. "readers", 0, 0)[1] or "" })
+  return idempotency.keep(caller, number, { "OK", l.ended - l.begun, redis.call("ZRANGE", base .. "readers", 0, 0)[1] or "" })
 end
 
 -- For who was refused: told at `address` when there is space for this, and for a quarter of all: else it would be refused, and

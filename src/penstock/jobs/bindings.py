@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from penstock.core.clock import Clock, milliseconds
+from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
 from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply
@@ -25,6 +26,7 @@ SLICE: Final = 250
 def scripts() -> Library:
     return Library(
         "core/batch.lua",
+        "core/idempotency.lua",
         "jobs/record.lua",
         "jobs/tally.lua",
         "jobs/lane.lua",
@@ -55,7 +57,7 @@ class QueueBindings:
 
     def enqueue(self, jobs: Iterable[Arg], *, durable: bool = False) -> RoundTrip[list[int]]:
         """Enqueue `jobs`: id, record, id, record, … Returns the places of ids that the queue has already."""
-        return RoundTrip(self._enqueue, self._declared, ("", "", self.clock.now_ms, *jobs), list, durable)
+        return RoundTrip(self._enqueue, self._declared, (*UNNUMBERED, self.clock.now_ms, *jobs), list, durable)
 
     # --- workers and claims ---
 

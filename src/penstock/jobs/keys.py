@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from penstock.core.keys import REPLAY
+
 OWNED = "the queue"
 """Not deleted while the queue has settings, counts or jobs."""
 
@@ -32,7 +34,7 @@ QUEUE = {
     "sleepers": ("ZSET", "address -> asleep until ms", "the sleeper, or the next wake-up"),
     "inbox:": ("LIST", "messages for one process", "TTL"),
     "done:": ("STRING", "how a job ended", "TTL"),
-    "producer:": ("STRING", "number of its last enqueue", "TTL"),
+    **REPLAY,
     "user:": ("any", "keys of the user's own in the queue's slot", "the user"),
 }
 """suffix -> (type, what it holds, what deletes it). A suffix that ends in a colon begins many keys."""

@@ -24,20 +24,20 @@
 --   reasons      HASH    id -> why it failed last                  owner: the job
 --   done:<id>    STRING  one letter and a text; PX ttl             c result, x cancelled, e expired, d dropped
 --   waiters      HASH    id -> addresses to tell when it is done   owner: the job
---   producer:<p> STRING  number of its last enqueue; PX 60 s       a call that is sent again is recognised
 --   settled:<inc> SET    tokens settled one by one; PX 60 s
 --   turns, lane, front, weights (lane) · leases, held, turn, workers (lease) · sleepers, inbox (wake) · suspects (job)
---   tenants, age, ages (tally)
+--   tenants, age, ages (tally) · replay: (idempotency)
 
 -- jobs: id, record (as a client fills it, see record.lua), … At most some hundreds.
 -- Returns the places (from 0) of ids that are in the queue already; those records are left as they are.
 --- keys: base meta
---- args: producer: str, number: str, given: int, jobs: *
-function script.enqueue(base, meta, producer, number, given, jobs, ...)
+--- args: caller: str, number: int, given: int, jobs: *
+function script.enqueue(base, meta, caller, number, given, jobs, ...)
   local newer, paused = record.check()
   if newer then return newer end
-  local known = {}
-  if producer ~= "" and redis.call("GET", base .. "producer:" .. producer) == number then return known end
+  local known = idempotency.replay(caller, number)
+  if known then return known end
+  known = {}
   local s = job.begin(given)
   local ids, seen = {}, {}
   for i = jobs, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
@@ -71,9 +71,8 @@ function script.enqueue(base, meta, producer, number, given, jobs, ...)
   if generation == 0 then redis.call("HSET", meta, "format", 1) end
   if #plan > 0 then job.plan(s, plan) end
   job.commit(s)
-  if producer ~= "" then redis.call("SET", base .. "producer:" .. producer, number, "PX", 60000) end
   if s.ready and not paused then wake.ring(s.now) end
-  return known
+  return idempotency.keep(caller, number, known)
 end
 
 -- One round trip of a worker: finished jobs go out, due ones are promoted, overdue leases taken back, and the

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from penstock.core.idempotency import Caller
+from penstock.core.idempotency import IdempotencyKey
 from penstock.core.operations import RoundTrip
 from penstock.core.scripts import Library
 from penstock.locks.answers import Allowance, LockInfo, Owner, SemaphoreInfo
@@ -39,12 +39,12 @@ def semaphore_scripts() -> Library:
 
 @cache
 def rate_limit_scripts() -> Library:
-    return Library("locks/line.lua", "core/call.lua", "locks/rate.lua")
+    return Library("locks/line.lua", "core/idempotency.lua", "locks/rate.lua")
 
 
 @cache
 def transaction_scripts() -> Library:
-    return Library("core/call.lua", "locks/transaction.lua")
+    return Library("core/idempotency.lua", "locks/transaction.lua")
 
 
 # --- locks and semaphores ---
@@ -201,15 +201,15 @@ class RateLimitBindings:
         # Microseconds for one unit. Rounded up, so that the limit is never exceeded.
         self._interval = -int(-per * 1_000_000 // limit)
 
-    def let_through(self, n: int, caller: Caller, *, max_wait: float | None) -> RoundTrip[Allowance]:
+    def let_through(self, n: int, key: IdempotencyKey, *, max_wait: float | None) -> RoundTrip[Allowance]:
         """Take `n` units, now or within `max_wait` seconds (None: whenever that is). Else nothing is taken."""
         most = -1 if max_wait is None else int(max_wait * 1_000_000)
-        args = (caller.id, caller.number, self._kind, n, self._capacity, self._per, self._interval, most)
+        args = (key.caller, key.number, self._kind, n, self._capacity, self._per, self._interval, most)
         return RoundTrip(rate_limit_scripts()["let_through"], self.declared, args, _allowance)
 
-    def hand_back(self, n: int, caller: Caller) -> RoundTrip[int]:
-        """Undo the call of `let_through` with this caller and number, also one that has not arrived yet."""
-        args = (caller.id, caller.number, self._kind, n, self._capacity, self._interval)
+    def hand_back(self, n: int, key: IdempotencyKey) -> RoundTrip[int]:
+        """Undo the call of `let_through` with this key, even one that has not arrived yet."""
+        args = (key.caller, key.number, self._kind, n, self._capacity, self._interval)
         return RoundTrip(rate_limit_scripts()["hand_back"], self.declared, args, int)
 
 
@@ -296,11 +296,11 @@ class TransactionBindings:
         return 2 + len(self._locks) + number
 
     def commit(
-        self, home: str, keys: Sequence[str], caller: Caller, conditions: bytes, writes: bytes
+        self, home: str, keys: Sequence[str], key: IdempotencyKey, conditions: bytes, writes: bytes
     ) -> RoundTrip[CommitReply]:
         """Check everything, then write everything. `home`: a key in the slot of all `keys`."""
         declared = (TransactionKeys(home).base, *self._locks, *keys)
-        args = (caller.id, caller.number, self._token, len(self._locks), conditions, writes)
+        args = (key.caller, key.number, self._token, len(self._locks), conditions, writes)
         return RoundTrip(transaction_scripts()["commit"], declared, args, _commit_reply)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from penstock.core.keys import check_tag_repeatable, check_text, hash_tag
+from penstock.core.keys import REPLAY, check_tag_repeatable, check_text, hash_tag
 from penstock.errors import ConfigurationError
 
 WAITERS = {
@@ -31,15 +31,11 @@ SEMAPHORE = {
 """A read-write lock is a semaphore: a reader takes one permit, a writer all of them."""
 
 
-CALLS = {"call:": ("STRING", "number and answer of a caller's last call", "TTL")}
-"""Recognise a call that is sent again."""
-
-
 RATE_LIMIT = {
     "bucket": ("STRING", "server microseconds at which it is full again", "TTL"),
     "window": ("ZSET", "unit -> the moment for which it was let through", "TTL"),
     "free:": ("ZSET", "a future slot that was handed back -> its moment; one key for each kind", "TTL"),
-    **CALLS,
+    **REPLAY,
 }
 
 

@@ -3,7 +3,7 @@
 --   bucket      STRING  server microseconds at which it is full again; TTL until then
 --   window      ZSET    unit -> the moment it was let through at, or will be; TTL until the last has left the window
 --   free:<kind> ZSET    call/n -> a slot of n units in the time to come that was handed back
---   call:<caller>       see call.lua
+--   replay: (idempotency)
 --
 -- A bucket holds `burst` units and fills by one in each `interval` microseconds. What a request takes moves the moment
 -- at which it is full again, and that is all there is to store (Turner's leaky bucket, ATM Forum 1994: GCRA). A window
@@ -130,7 +130,7 @@ end
 --- args: caller: str, number: int, kind: str, n: int, limit: int, per: int, interval: int, most: int
 function script.let_through(base, stored, caller, number, kind, n, limit, per, interval, most)
   local now = clock.micros()
-  local past = call.past(caller, number)
+  local past = idempotency.replay(caller, number)
   if past then return { past[1], math.max(0, past[5] - now), past[3] } end
   local at = kind == "bucket" and bucket.at(n, now, interval, limit) or window.at(n, now, per, limit)
   local slot, earlier
@@ -148,7 +148,7 @@ function script.let_through(base, stored, caller, number, kind, n, limit, per, i
   end
   local answer = rate.answer(1, at - now, kind, now, limit, per, interval)
   -- For as long as somebody may want to hand it back.
-  call.keep(caller, number, { 1, at - now, answer[3], id, at, full }, 60000 + math.ceil((at - now) / 1000))
+  idempotency.keep(caller, number, { 1, at - now, answer[3], id, at, full }, 60000 + math.ceil((at - now) / 1000))
   return answer
 end
 
@@ -158,8 +158,8 @@ end
 --- flags: allow-oom
 function script.hand_back(base, stored, caller, number, kind, n, limit, interval)
   local now = clock.micros()
-  local past = call.past(caller, number)
-  call.keep(caller, number, { 0, 0, 0, "", 0, 0 }, 60000)
+  local past = idempotency.replay(caller, number)
+  idempotency.keep(caller, number, { 0, 0, 0, "", 0, 0 })
   if not past or past[1] == 0 then return 0 end
   local id, at = past[4], past[5]
   if not rate.drop(kind, id, n, at, past[6], now, interval) then

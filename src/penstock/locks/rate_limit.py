@@ -9,7 +9,7 @@ from functools import wraps
 from types import EllipsisType
 from typing import Any, TypeVar, cast
 
-from penstock.core.idempotency import answered, next_call
+from penstock.core.idempotency import release_key, take_key
 from penstock.core.operations import Driver, Operation, RoundTrip, Sleep, verb
 from penstock.errors import RateLimited
 from penstock.locks.answers import Allowance
@@ -79,13 +79,13 @@ class RateLimit:
         One round trip; a call that the driver sends again counts once.
         """
         self._check(n)
-        caller = next_call()
+        key = take_key()
 
         def read(allowance: Allowance) -> Allowance:
-            answered(caller)
+            release_key(key)
             return allowance
 
-        return self.bindings.let_through(n, caller, max_wait=0).then(read)
+        return self.bindings.let_through(n, key, max_wait=0).then(read)
 
     @verb
     def acquire(self, n: int = 1, *, wait: float | EllipsisType | None = ...) -> Operation[Allowance]:
@@ -101,18 +101,18 @@ class RateLimit:
         return self._acquire(n, self._wait if isinstance(wait, EllipsisType) else _check_wait("acquire", wait))
 
     def _acquire(self, n: int, wait: float | None) -> Operation[Allowance]:
-        # The caller's number identifies the reservation, so it stays in use until the end of the wait.
-        caller = next_call()
+        # The key identifies the reservation, so it stays in use until the end of the wait.
+        key = take_key()
         try:
             max_wait = None if wait is None else min(wait, MAX_SECONDS)
-            allowance = yield self.bindings.let_through(n, caller, max_wait=max_wait)
+            allowance = yield self.bindings.let_through(n, key, max_wait=max_wait)
             if allowance and allowance.wait:
                 yield Sleep(allowance.wait)
         except BaseException:
-            yield self.bindings.hand_back(n, caller)
-            answered(caller)
+            yield self.bindings.hand_back(n, key)
+            release_key(key)
             raise
-        answered(caller)
+        release_key(key)
         if not allowance:
             raise RateLimited(
                 f"rate limit {self.name!r}, {self.limit} in {self.per:g} s: allowed in {allowance.wait:.3f} s, "

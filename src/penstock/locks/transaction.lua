@@ -1,6 +1,6 @@
 -- A transaction: conditions, then writes, in one step, all of them or none.
 --
---   call:<caller>  see call.lua
+--   replay: (idempotency)
 --
 -- All keys are declared, and `base` never exists: while the slot moves to another node, the server refuses the whole
 -- script for it. The server undoes nothing: so whatever could make a write fail is looked for before the first one. That
@@ -94,7 +94,7 @@ end
 --- keys: base
 --- args: caller: str, number: int, token: str, locks: int, conditions: str, writes: str
 function script.commit(base, caller, number, token, locks, conditions, writes)
-  local past = call.past(caller, number)
+  local past = idempotency.replay(caller, number)
   if past then return past end
   for i = 2, 1 + locks do
     if redis.pcall("GET", KEYS[i]) ~= token then return { 0 } end
@@ -122,6 +122,5 @@ function script.commit(base, caller, number, token, locks, conditions, writes)
     local reply = redis.call(write[1], KEYS[write[2]], unpack(write, 4))
     answer[i + 1] = type(reply) == "table" and 1 or reply
   end
-  call.keep(caller, number, answer, 60000)
-  return answer
+  return idempotency.keep(caller, number, answer)
 end

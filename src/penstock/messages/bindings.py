@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from penstock import codec
 from penstock.core.clock import Clock
+from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
 from penstock.errors import BadCall, ChatExists, ChatGone, MessageError, NoSpace, NotAMember, PenstockError
@@ -32,7 +33,7 @@ PULL_BYTES = 1024 * 1024
 @cache
 def log_scripts() -> Library:
     return Library(
-        "core/repeated.lua", "core/wake.lua", "messages/log.lua", "messages/readers.lua", "messages/claim.lua"
+        "core/idempotency.lua", "core/wake.lua", "messages/log.lua", "messages/readers.lua", "messages/claim.lua"
     )
 
 
@@ -160,7 +161,7 @@ class LogBindings:
     def create(self, members: Iterable[str], keep: Keep, sender: str, body: bytes | None) -> RoundTrip[None]:
         """`body`: the first message, or None for a log without one."""
         args: tuple[Arg, ...] = (
-            "", "", self.clock.now_ms, *_limits(keep), sender, int(body is not None), body or b"", *members,
+            *UNNUMBERED, self.clock.now_ms, *_limits(keep), sender, int(body is not None), body or b"", *members,
         )  # fmt: skip
         return self._call("create", args, lambda _: None)
 
@@ -172,7 +173,7 @@ class LogBindings:
         `create`: anybody may post, and a log that does not exist is made; otherwise the sender must be a member.
         """
         id_and_body = [part for message in messages for part in message]
-        args = ("", "", self.clock.now_ms, int(create), sender, address, int(ttl * 1000), *id_and_body)
+        args = (*UNNUMBERED, self.clock.now_ms, int(create), sender, address, int(ttl * 1000), *id_and_body)
         return self._call("post", args, lambda reply: (reply[1], decode_names(reply[2])), sender)
 
     # --- read ---
@@ -249,11 +250,11 @@ class LogBindings:
     def join(self, member: str, last: int) -> RoundTrip[int]:
         """Add a reader of the last so many messages; 0: only of new ones, -1: of every message that is there. Returns
         its cursor."""
-        return self._call("join", ("", "", member, last), lambda reply: int(reply[1]))
+        return self._call("join", (*UNNUMBERED, member, last), lambda reply: int(reply[1]))
 
     def leave(self, member: str) -> RoundTrip[tuple[bool, bool]]:
         """Returns whether it was a member, and whether there is more to trim."""
-        args = ("", "", self.clock.now_ms, member)
+        args = (*UNNUMBERED, self.clock.now_ms, member)
         return self._call("leave", args, lambda reply: (bool(reply[1]), bool(reply[2])))
 
     def drop_device(self, member: str, device: str) -> RoundTrip[tuple[bool, bool]]:
@@ -279,7 +280,7 @@ class LogBindings:
 
     def delete(self) -> RoundTrip[bool]:
         """Returns whether there was a log."""
-        return self._call("delete", ("", ""), lambda reply: bool(reply[1]))
+        return self._call("delete", UNNUMBERED, lambda reply: bool(reply[1]))
 
     def status(self, member: str, device: str = "", *, watch: bool = False) -> RoundTrip[LogStatus]:
         """`watch`: a reader that has read everything asks the next sender to notify its member."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from penstock.core.keys import check_text
+from penstock.core.keys import REPLAY, check_text
 from penstock.errors import ConfigurationError
 
 LOG = {
@@ -22,7 +22,7 @@ LOG = {
     "claimed:": ("ZSET", "claim -> number; one key for each shared reader", "the reader"),
     "leased:": ("ZSET", "claim -> when its lease ends; one key for each shared reader", "the reader"),
     "claim:": ("STRING", "the claims that a call returned", "TTL"),
-    "producer:": ("STRING", "number of its last call, and the answer", "TTL"),
+    **REPLAY,
     "inbox:": ("LIST", "notifications for one process", "TTL"),
 }
 """A numbered log with readers: a mailbox or a chat."""

@@ -17,7 +17,7 @@
 --   wanting      ZSET    address -> bytes; PX                       who waits for so much space
 --   watching     ZSET    reader -> top when it was told all, or when to tell it again     told by whoever sends
 --   next, claimed:, leased:, claim: (claim.lua)                     of readers with several workers
---   producer: (repeated), inbox: (wake)
+--   replay: (idempotency), inbox: (wake)
 --
 -- Reading never moves a cursor, acknowledging does. All below the lowest cursor is freed in the same step.
 --
@@ -234,11 +234,11 @@ end
 -- A log with its members, who read from the start, and if `first` is 1 its first message: all in one step.
 -- { "OK", 1 or 0 } or { "EXISTS" }
 --- keys: base state
---- args: producer: str, number: str, given: int, messages: int, bytes: int, age_ms: int, refuse: int, by: str, first: int, body: str, members: *
-function script.create(base, state, producer, number, given, messages, bytes, age_ms, refuse, by, first, body, members, ...)
+--- args: caller: str, number: int, given: int, messages: int, bytes: int, age_ms: int, refuse: int, by: str, first: int, body: str, members: *
+function script.create(base, state, caller, number, given, messages, bytes, age_ms, refuse, by, first, body, members, ...)
   local fault, l = log.open()
   if fault then return fault end
-  local past = repeated.answer(producer, number)
+  local past = idempotency.replay(caller, number)
   if past then return past end
   if l then return { "EXISTS" } end
   local now = clock.now(given)
@@ -256,18 +256,18 @@ function script.create(base, state, producer, number, given, messages, bytes, ag
     log.append(made, now, by, "", body)
     log.appended(made, now, false)
   end
-  return repeated.keep(producer, number, { "OK", first })
+  return idempotency.keep(caller, number, { "OK", first })
 end
 
 -- Messages as id, body, …: an id that came lately is not written again, "" is none. `make` 1: by anybody, and where there is no
 -- log there is one now, with the reader ""; 0: by members. `stay_ms` > 0: told at `address` when there is space.
 -- { "OK", { number, … }, { reader to tell, … } } or { "GONE" | "STRANGER" | "FULL" | "LARGE" }
 --- keys: base state
---- args: producer: str, number: str, given: int, make: int, by: str, address: str, stay_ms: int, rest: *
-function script.post(base, state, producer, number, given, make, by, address, stay_ms, rest, ...)
+--- args: caller: str, number: int, given: int, make: int, by: str, address: str, stay_ms: int, rest: *
+function script.post(base, state, caller, number, given, make, by, address, stay_ms, rest, ...)
   local fault, l = log.open()
   if fault then return fault end
-  local past = repeated.answer(producer, number)
+  local past = idempotency.replay(caller, number)
   if past then return past end
   if not l and make == 0 then return { "GONE" } end
   if l and make == 0 and not log.is_member(by) then return { "STRANGER" } end
@@ -314,7 +314,7 @@ function script.post(base, state, producer, number, given, make, by, address, st
     told = log.ring(l, now)
   end
   log.wait("wanting", 0, address, 0)
-  return repeated.keep(producer, number, { "OK", numbers, told })
+  return idempotency.keep(caller, number, { "OK", numbers, told })
 end
 
 -- First acknowledge all up to `acked`, then read on from the cursor, or from `after` if that is further. `limit` 0: only
@@ -394,13 +394,13 @@ end
 
 -- { "OK", 1 if there was a log }
 --- keys: base state
---- args: producer: str, number: str
+--- args: caller: str, number: int
 --- flags: allow-oom
-function script.delete(base, state, producer, number)
+function script.delete(base, state, caller, number)
   local fault, l = log.open()
   if fault then return fault end
-  local past = repeated.answer(producer, number)
+  local past = idempotency.replay(caller, number)
   if past then return past end
   if l then log.free() end
-  return repeated.keep(producer, number, { "OK", l and 1 or 0 })
+  return idempotency.keep(caller, number, { "OK", l and 1 or 0 })
 end

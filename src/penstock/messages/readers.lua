@@ -57,40 +57,40 @@ end
 -- A reader from the last so many messages on: 0 from now on, -1 all that are there. Who is a member stays where it is.
 -- { "OK", cursor, 1 if it is new } or { "GONE" }
 --- keys: base state
---- args: producer: str, number: str, who: str, last: int
+--- args: caller: str, number: int, who: str, last: int
 --- flags: allow-oom
-function script.join(base, state, producer, number, who, last)
+function script.join(base, state, caller, number, who, last)
   local fault, l = log.open()
   if fault then return fault end
-  local past = repeated.answer(producer, number)
+  local past = idempotency.replay(caller, number)
   if past then return past end
   if not l then return { "GONE" } end
   if log.is_member(who) then
     local _, cursor = log.reader(who, "")
-    return repeated.keep(producer, number, { "OK", cursor, 0 })
+    return idempotency.keep(caller, number, { "OK", cursor, 0 })
   end
   local cursor = l.first - 1
   if last >= 0 then cursor = math.max(cursor, l.top - last) end
   redis.call("ZADD", base .. "readers", cursor, who)
-  return repeated.keep(producer, number, { "OK", cursor, 1 })
+  return idempotency.keep(caller, number, { "OK", cursor, 1 })
 end
 
 -- A member with all its devices. The last one out frees everything. { "OK", 1 if it was a member, 1 if there is more to trim }
 --- keys: base state
---- args: producer: str, number: str, given: int, who: str
+--- args: caller: str, number: int, given: int, who: str
 --- flags: allow-oom
-function script.leave(base, state, producer, number, given, who)
+function script.leave(base, state, caller, number, given, who)
   local fault, l = log.open()
   if fault then return fault end
-  local past = repeated.answer(producer, number)
+  local past = idempotency.replay(caller, number)
   if past then return past end
-  if not l or not log.is_member(who) then return repeated.keep(producer, number, { "OK", 0, 0 }) end
+  if not l or not log.is_member(who) then return idempotency.keep(caller, number, { "OK", 0, 0 }) end
   local devices = log.devices(who)
   for i = 1, #devices do log.remove(log.name(who, devices[i])) end
   redis.call("HDEL", base .. "devices", who)
   local more = 0
   if redis.call("ZCARD", base .. "readers") == 0 then log.free() else more = log.trim(l, clock.now(given)) end
-  return repeated.keep(producer, number, { "OK", 1, more })
+  return idempotency.keep(caller, number, { "OK", 1, more })
 end
 
 -- A device that is lost or sold reads no more; of the last one the member keeps the cursor. { "OK", 1 if it was there, more }

@@ -14,16 +14,17 @@ import re
 from typing import NamedTuple
 
 from penstock.completion.keys import CONTACTS, DIRECTORY
+from penstock.core.keys import REPLAY
 from penstock.files.keys import FILES
 from penstock.jobs.keys import QUEUE
-from penstock.locks.keys import CALLS, LOCK, RATE_LIMIT, SEMAPHORE
+from penstock.locks.keys import LOCK, RATE_LIMIT, SEMAPHORE
 from penstock.messages.keys import CHATS, LOG
 
 PROBE = {"probe": ("STRING", "a write that `penstock doctor` times", "TTL")}
 
 TABLES = {
     "queue": {**QUEUE, **PROBE},
-    "lock": LOCK, "semaphore": SEMAPHORE, "rwlock": SEMAPHORE, "rate": RATE_LIMIT, "transaction": CALLS,
+    "lock": LOCK, "semaphore": SEMAPHORE, "rwlock": SEMAPHORE, "rate": RATE_LIMIT, "transaction": REPLAY,
     "contacts": CONTACTS, "directory": DIRECTORY,
     "mailbox": LOG, "chat": LOG, "chats": CHATS,
     "files": FILES,
@@ -36,7 +37,7 @@ HELD_LOCKS = "penstock:*:fence"
 
 _APP_KEY = re.compile(r"\{([^:}]+):([^}]+)\}:(.+)", re.DOTALL)
 _LOCK_KEY = re.compile(r"penstock:(?:\{([^}]+)\}:lock:|lock:(.+):|(inbox:))((?:inbox:)?[^:]+)", re.DOTALL)
-_TRANSACTION_KEY = re.compile(r"penstock:\{([^}]+)\}:transaction:(call:.+)", re.DOTALL)
+_TRANSACTION_KEY = re.compile(r"penstock:\{([^}]+)\}:transaction:(replay:.+)", re.DOTALL)
 
 
 class KeyParts(NamedTuple):

@@ -1,0 +1,28 @@
+-- Idempotency: a call that is sent again, because its reply was lost, changes nothing and gets the same answer.
+--
+--   replay:<caller>  STRING  number of the caller's last call, and its answer, in MessagePack; PX 60 s at least
+--
+-- A caller waits for the answer before its next call, and its numbers increase. So a number that is not above the last
+-- one belongs to a copy. A copy with a lower number was delayed until its caller had continued; nobody reads its answer,
+-- but it must not be done again. A call without a number (`caller` is empty) is always done.
+
+-- Returns the answer of this call if it was done before, else nil.
+--- (caller: str, number: int) -> any
+--- uses: base
+function idempotency.replay(caller, number)
+  local kept = caller ~= "" and redis.call("GET", base .. "replay:" .. caller)
+  if kept then
+    local last, answer = cmsgpack.unpack(kept)
+    if number <= last then return answer end
+  end
+end
+
+-- Keeps the answer for `ms`, a minute unless given. Returns it.
+--- (caller: str, number: int, answer: any, ms: int | nil) -> any
+--- uses: base
+function idempotency.keep(caller, number, answer, ms)
+  if caller ~= "" then
+    redis.call("SET", base .. "replay:" .. caller, cmsgpack.pack(number, answer), "PX", ms or 60000)
+  end
+  return answer
+end
