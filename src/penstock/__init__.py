@@ -72,9 +72,11 @@ if TYPE_CHECKING:
     from penstock.files.sender import Progress, Sent, SentFile
     from penstock.files.source import file_digest
     from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
-    from penstock.jobs.definition import Options
+    from penstock.jobs.dead_letters import DeadLetter
+    from penstock.jobs.item import Item
     from penstock.jobs.job import Job, JobInfo, Status
-    from penstock.jobs.queue import DeadLetter, Item, Queue, Tenant
+    from penstock.jobs.options import Options
+    from penstock.jobs.queue import Queue, Tenant
     from penstock.jobs.retry import Drop, Retry, RetryLater
     from penstock.jobs.task import Call, Task
     from penstock.locks.answers import Allowance, LockInfo, Owner, SemaphoreInfo
@@ -116,7 +118,9 @@ else:
         "messages.message": "Gap Keep Mail Message",
         "messages.reader": "Follow",
         "messages.mailbox": "Claimed Mailbox MailboxInfo",
-        "jobs.queue": "DeadLetter Item Queue Tenant",
+        "jobs.dead_letters": "DeadLetter",
+        "jobs.item": "Item",
+        "jobs.queue": "Queue Tenant",
         "locks.rate_limit": "RateLimit",
         "locks.rwlock": "Reading ReadWriteLock Writing",
         "locks.semaphore": "Permit Semaphore",
@@ -130,7 +134,7 @@ else:
         "SentElsewhere ServerError ServerFull ServerRefused ServerTooOld ServerUnavailable TransactionRefused "
         "UnknownTask",
         "settings": "Settings WorkerSettings",
-        "jobs.definition": "Options",
+        "jobs.options": "Options",
         "jobs.retry": "Drop Retry RetryLater",
         "worker.worker": "Worker",
     }

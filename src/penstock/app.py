@@ -20,8 +20,9 @@ from penstock.driver.connect import ServerDriver
 from penstock.errors import ConfigurationError
 from penstock.files.channel import Channel
 from penstock.jobs.definition import Definition
+from penstock.jobs.item import Item
 from penstock.jobs.job import Job
-from penstock.jobs.queue import Item, Queue
+from penstock.jobs.queue import Queue
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Retry
 from penstock.jobs.task import Call, Task, enqueue_all

@@ -113,7 +113,7 @@ async def test_a_dead_letter_is_not_cancelled(queue: Queue, do: Do):
 async def test_more_than_a_command_can_name_are_requeued_and_removed(queue: Queue, do: Do):
     await do(queue.put_many, range(9000), tenant="t")
     while items := await do(queue.claim, 1000, lease=60):
-        step = [queue.bindings.settle(item._me, Settlement(item._claim.token, b"", "bury")) for item in items]
+        step = [queue.bindings.settle(item._incarnation, Settlement(item._claim.token, b"", "bury")) for item in items]
         await asyncio.gather(*(queue._driver.aio.run(one) for one in step))
     ids = [f"raw:{key.decode()}" for key in await everything(queue)]
     assert len(ids) == 9000

@@ -118,7 +118,7 @@ async def test_a_value_that_cannot_be_put_leaves_the_pipeline_as_it_was(
     with pytest.raises(ValueError, match="priority=10"):
         queue.put_in(pipe, "x", priority=10)
     with pytest.raises(TypeError, match="colour"):
-        queue.put_in(pipe, "x", colour="red")
+        queue.put_in(pipe, "x", colour="red")  # type: ignore[call-arg]
     await execute(pipe, face)
     assert (await do(queue.count)).ready == 1
 

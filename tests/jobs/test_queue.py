@@ -48,6 +48,18 @@ async def test_put_many_of_nothing_does_nothing(queue: Queue, do: Do):
     assert await do(queue.put_many, []) == []
 
 
+async def test_many_values_cannot_have_one_id(queue: Queue, do: Do):
+    with pytest.raises(TypeError, match="takes no id"):
+        await do(queue.put_many, [1, 2], id="x")
+    assert (await do(queue.count)).waiting == 0
+
+
+async def test_an_option_that_does_not_exist_is_refused(queue: Queue, do: Do):
+    with pytest.raises(TypeError, match="colour"):
+        await do(queue.put, 1, colour="red")
+    assert (await do(queue.count)).waiting == 0
+
+
 async def test_a_value_that_cannot_be_encoded_leaves_the_others_unsent(queue: Queue, do: Do):
     with pytest.raises(BadCall, match="object"):
         await do(queue.put_many, [1, 2, object()])

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from penstock import BadCall, ConfigurationError, PayloadTooLarge, Penstock, PenstockError
-from penstock.jobs.signature import split
+from penstock.jobs.signature import split_payload
 
 NOWHERE = "unix:///nowhere"
 
@@ -52,7 +52,7 @@ class Model:
 def travel(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What the function gives when a worker calls it with the arguments of a sent call."""
     task = Penstock(NOWHERE).task(function)
-    name, arguments = split(task.call(*args, **kwargs).payload)
+    name, arguments = split_payload(task.call(*args, **kwargs).payload)
     assert name == task.name
     return task.definition.signature.call(task.definition.signature.decode(arguments))
 
@@ -211,7 +211,7 @@ def test_a_default_is_that_of_the_function_as_it_is_when_it_runs():
     def after(a: int, b: int = 2, c: int = 3) -> Any:
         return a, b, c
 
-    _, arguments = split(before.call(0).payload)
+    _, arguments = split_payload(before.call(0).payload)
     assert after.definition.signature.call(after.definition.signature.decode(arguments)) == (0, 2, 3)
 
 
@@ -224,7 +224,7 @@ def test_a_call_that_fits_no_more_says_so():
     @app.task(name="new")
     def after(a: int) -> None: ...
 
-    _, arguments = split(before.call(0, 1).payload)
+    _, arguments = split_payload(before.call(0, 1).payload)
     with pytest.raises(BadCall, match=r"new\(\): Object contains unknown field `b`"):
         after.definition.signature.decode(arguments)
 

@@ -1,14 +1,14 @@
 """Tasks: registered, called here and now, enqueued with options, alone and in bulk."""
 
 import asyncio
-import inspect
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
-from penstock import BadCall, Call, ConfigurationError, Options, Penstock, Retry, Task, UnknownTask
+from penstock import BadCall, Call, ConfigurationError, Options, Penstock, Retry, UnknownTask
+from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions
 from tests.conftest import Do, Time, commands
 
 NOWHERE = "unix:///nowhere"
@@ -190,7 +190,6 @@ async def test_a_call_that_does_not_fit_sends_nothing(app: Penstock, do: Do, nod
     assert sum(map(commands, nodes)) == before
 
 
-def test_options_have_the_same_defaults_everywhere():
-    defaults = {name: p.default for name, p in inspect.signature(Options).parameters.items()}
-    using = {name: p.default for name, p in inspect.signature(Task.using).parameters.items() if name != "self"}
-    assert using == defaults
+def test_the_options_that_type_checkers_know_are_those_there_are():
+    assert get_type_hints(EnqueueOptions) == get_type_hints(Options)
+    assert EnqueueOptions.__optional_keys__ - EnqueueManyOptions.__optional_keys__ == {"id"}

@@ -110,6 +110,10 @@ async def queue() -> None:
     raw = app.queue("raw")
     assert_type(await raw.put.aio({"a": 1}, delay=5, tenant="acme"), Job[Any])
     assert_type(raw.put_many([1, 2], priority=0), list[Job[Any]])
+    raw.put(1, colour="red")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await raw.put.aio(1, tenant=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    raw.put_many([1, 2], id="1")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    raw.put_in(None, 1, delay="soon")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert_type(await raw.claim.aio(10, wait=None), list[Item])
     assert_type(app.claim(["a", "b"], 2), list[Item])
     assert_type(raw.count(), Counts)

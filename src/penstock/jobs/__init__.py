@@ -1,1 +1,1 @@
-"""Tasks, jobs and queues."""
+"""Tasks, jobs and queues: `queue.lua` is the specification, `queue.py`, `task.py` and `job.py` the public objects."""

@@ -23,6 +23,7 @@ from penstock.errors import (
 )
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.record import StoredJob
+from penstock.settings import Settings
 
 R = TypeVar("R")
 
@@ -31,10 +32,12 @@ class JobQueue(Protocol):
     """What a handle needs of the queue it belongs to."""
 
     name: str
+    settings: Settings
     bindings: QueueBindings
 
     @property
     def _driver(self) -> Driver: ...
+    def key_of(self, job_id: str) -> str: ...
 
 
 Q = TypeVar("Q", bound=JobQueue)

@@ -1,4 +1,4 @@
-"""The keys of one queue: their table, and their names."""
+"""The keys of one queue: a table of what they hold, and their names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 from penstock.core.keys import REPLAY
 
 OWNED = "the queue"
-"""Not deleted while the queue has settings, counts or jobs."""
+"""The owner of keys that are kept as long as the queue has settings, counts or jobs."""
 
 
 QUEUE = {
@@ -20,24 +20,24 @@ QUEUE = {
     "ages": ("ZSET", "the seconds of `age`", "the job"),
     "delayed": ("ZSET", "entry -> due ms", "the job"),
     "reasons": ("HASH", "id -> why it failed last", "the job"),
-    "waiters": ("HASH", "id -> addresses to tell", "the job"),
+    "waiters": ("HASH", "id -> addresses to notify", "the job"),
     "dead": ("ZSET", "id -> died at ms", "the operator"),
-    "turns:": ("ZSET", "tenant -> virtual time; one key a level", "the job"),
-    "lane:": ("LIST", "entries; one key a level and tenant", "the job"),
-    "front:": ("LIST", "entries that go before the lane", "the job"),
+    "turns:": ("ZSET", "tenant -> virtual time; one key for each level", "the job"),
+    "lane:": ("LIST", "entries; one key for each level and tenant", "the job"),
+    "front:": ("LIST", "entries that are claimed before those of the lane", "the job"),
     "suspects": ("ZSET", "entry -> ready since ms", "the job"),
-    "workers": ("HASH", "incarnation -> since and what it says of itself", "the incarnation"),
+    "workers": ("HASH", "incarnation -> since, name and concurrency", "the incarnation"),
     "leases": ("ZSET", "incarnation -> alive until ms", "the incarnation"),
-    "held:": ("HASH", "id -> claim; one key an incarnation", "the incarnation"),
+    "held:": ("HASH", "id -> claim; one key for each incarnation", "the incarnation"),
     "turn:": ("STRING", "last turn of an incarnation", "TTL"),
     "settled:": ("SET", "tokens of one incarnation settled one by one", "TTL"),
-    "sleepers": ("ZSET", "address -> asleep until ms", "the sleeper, or the next wake-up"),
+    "sleepers": ("ZSET", "address -> idle until ms", "the sleeper, or the next wake-up"),
     "inbox:": ("LIST", "messages for one process", "TTL"),
     "done:": ("STRING", "how a job ended", "TTL"),
     **REPLAY,
     "user:": ("any", "keys of the user's own in the queue's slot", "the user"),
 }
-"""suffix -> (type, what it holds, what deletes it). A suffix that ends in a colon begins many keys."""
+"""suffix -> (type, content, owner: what deletes it). A suffix that ends in a colon begins the names of many keys."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class QueueKeys:
 
     @cached_property
     def declared(self) -> tuple[str, str]:
-        """What every script of the queue declares: `base` and `meta`."""
+        """The keys that every script of the queue declares: `base` and `meta`."""
         return (self.base, self.base + "meta")
 
     @cached_property
@@ -62,9 +62,9 @@ class QueueKeys:
 
     @property
     def every(self) -> str:
-        """Matches all keys of the queue, for a SCAN that clears them away."""
+        """A pattern that matches all keys of the queue, for SCAN."""
         return self.base + "*"
 
     def user(self, name: str) -> str:
-        """A key of the user's own in the queue's slot, for transactions with the queue."""
+        """A key of the user's own in the queue's slot, for a transaction that also enqueues."""
         return f"{self.base}user:{name}"

@@ -9,12 +9,16 @@ from penstock.jobs.definition import Definition
 
 
 class Registry:
-    """Name -> definition. Names are the functions' own unless given, so that moving a module breaks no queue."""
+    """The tasks by name.
+
+    A task is named like its function unless `name=` says otherwise, so that moving a module breaks no queue.
+    """
 
     def __init__(self) -> None:
         self._tasks: dict[str, Definition] = {}
 
     def add(self, definition: Definition) -> None:
+        """Register a task. Raises ConfigurationError if another function has this name."""
         known = self._tasks.get(definition.name)
         if known is not None and known.place != definition.place:
             raise ConfigurationError(
@@ -23,13 +27,14 @@ class Registry:
         self._tasks[definition.name] = definition
 
     def get(self, name: str) -> Definition | None:
+        """The task of this name; None if it is unknown."""
         return self._tasks.get(name)
 
     def find(self, name: str) -> Definition:
-        """The definition, or UnknownTask with what it may have meant."""
+        """The task of this name. Raises UnknownTask, which suggests a similar name."""
         found = self._tasks.get(name)
         if found is None:
-            import difflib  # here, because most programs never get this far
+            import difflib  # imported here, because most programs never need it
 
             near = difflib.get_close_matches(name, self._tasks, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(sorted(self._tasks)) or 'none'}"
@@ -40,5 +45,5 @@ class Registry:
         return iter(self._tasks.values())
 
     def queues(self) -> tuple[str, ...]:
-        """The queues that have a task, in order of definition."""
+        """The queues that have a task, in the order of definition."""
         return tuple(dict.fromkeys(task.queue for task in self))

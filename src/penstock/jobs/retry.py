@@ -1,24 +1,29 @@
-"""How a task ends other than by returning: the retry policy, and what a task raises to decide itself."""
+"""What happens after a task fails: the retry policy, and the exceptions by which a task decides itself."""
 
 from __future__ import annotations
 
 import random
 from typing import ClassVar, Final
 
-LONGEST: Final = 100 * 365 * 86400.0
-"""Seconds that any delay may have; more is a mistake, and would not fit a record."""
+LONGEST_DELAY: Final = 100 * 365 * 86400.0
+"""Seconds. A longer delay is a mistake, and would not fit into a record."""
 
 
 class Retry(Exception):
-    """A policy (`retry=Retry(5)`), and what a task raises to be run again by its policy (`raise Retry`).
+    """A retry policy: `@app.task(retry=Retry(5))`. A task also raises it to be run again: `raise Retry`.
 
-    After the n-th failure the job waits `base * factor ** (n - 1)` seconds, at most `cap`, less a random part of up
-    to `jitter` of it, so that jobs that failed together do not come back together. After `times` retries the job
-    is a dead letter.
+    After the n-th failure the job waits `base * factor ** (n - 1)` seconds, but at most `cap`. A random part of up to
+    `jitter` times this delay is subtracted, so that jobs that failed together do not run again together. After `times`
+    retries the job becomes a dead letter.
 
-        times    retries after the first run; None (only to raise): what the task's policy says
-        on       exceptions that are retried; others bury the job at once
-        never    exceptions among those that are not
+        times    retries after the first run; None (only to raise it): as the task's policy says, else 3
+        base     seconds
+        cap      seconds
+        jitter   from 0 to 1
+        on       exceptions that are retried; any other makes the job a dead letter at once
+        never    exceptions that are not retried although `on` contains them
+
+    Raises ValueError for numbers that cannot be.
     """
 
     DEFAULT_TIMES: ClassVar[int] = 3
@@ -37,7 +42,7 @@ class Retry(Exception):
         super().__init__("run again")
         if times is not None and times < 0:
             raise ValueError(f"Retry({times}): the number of retries is 0 or more")
-        if not (0 <= base <= LONGEST and 0 <= cap <= LONGEST and 1 <= factor <= 1e6 and 0 <= jitter <= 1):
+        if not (0 <= base <= LONGEST_DELAY and 0 <= cap <= LONGEST_DELAY and 1 <= factor <= 1e6 and 0 <= jitter <= 1):
             raise ValueError("Retry: base and cap are seconds up to a century, factor 1 or more, jitter 0 to 1")
         self.times = times
         self.base = base
@@ -52,15 +57,15 @@ class Retry(Exception):
         return f"Retry({self.times}, {rest})"
 
     def applies(self, error: BaseException) -> bool:
-        """Is this an error the policy retries?"""
+        """Whether the policy retries this error."""
         return isinstance(error, self.on) and not isinstance(error, self.never)
 
     def left(self, attempts: int) -> bool:
-        """After `attempts` failures, is there another try?"""
+        """Whether a retry is left after `attempts` failures."""
         return attempts <= (self.DEFAULT_TIMES if self.times is None else self.times)
 
     def delay(self, attempts: int, chance: float | None = None) -> float:
-        """Seconds to wait after the `attempts`-th failure."""
+        """Seconds to wait after the `attempts`-th failure. `chance`: from 0 to 1; None: random."""
         if chance is None:
             chance = random.random()
         try:
@@ -71,14 +76,14 @@ class Retry(Exception):
 
 
 class RetryLater(Exception):
-    """Raised by a task: run me again in `seconds`. Not a failure: it uses up no retry."""
+    """A task raises it to run again in `seconds`. It is not a failure: it uses up no retry."""
 
     def __init__(self, seconds: float, reason: str = "") -> None:
         super().__init__(reason or f"run again in {seconds} s")
-        if not 0 <= seconds <= LONGEST:
+        if not 0 <= seconds <= LONGEST_DELAY:
             raise ValueError(f"RetryLater({seconds}): seconds from 0 to a century")
         self.seconds = seconds
 
 
 class Drop(Exception):
-    """Raised by a task: this job is not worth running. Neither a result nor a dead letter remains."""
+    """A task raises it to end its job without a result and without a dead letter. `result()` raises JobCancelled."""

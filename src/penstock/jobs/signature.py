@@ -1,8 +1,10 @@
-"""A function's parameters as something that can be checked, sent and read back.
+"""The parameters of a task: check the arguments of a call, encode them, and decode them in the worker.
 
-A call travels as `["task", {"parameter": value, …}]`; `*args` and `**kwargs` travel under these very names. What was
-encoded is read back by the worker's own decoder before it is sent: what would fail in a worker at night fails
-where it was written.
+The payload of a call is the JSON array `["task", {"parameter": value, …}]`. Extra positional arguments are in it under
+the name `*args`, extra keyword arguments under `**kwargs`.
+
+Before a call is sent, its payload is decoded as the worker will decode it. So a wrong argument fails in the line that
+enqueues the call, not later in a worker.
 """
 
 from __future__ import annotations
@@ -20,22 +22,22 @@ from penstock import codec
 from penstock.errors import BadCall, ConfigurationError
 
 _WHERE = re.compile(r" - at `\$\.?(.*)`$")
-_Kind = inspect.Parameter
+_Parameter = inspect.Parameter
 
 
 class Signature:
-    """The parameters of one task."""
+    """Encodes and decodes the arguments of one task."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self._name = name
         self._function = function
         self._parameters = list(inspect.signature(function).parameters.values())
-        placed = (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD)
-        named = (_Kind.POSITIONAL_OR_KEYWORD, _Kind.KEYWORD_ONLY)
-        self._positional = [p.name for p in self._parameters if p.kind in placed]
-        self._named = {p.name for p in self._parameters if p.kind in named}
-        self._rest = next((p.name for p in self._parameters if p.kind is _Kind.VAR_POSITIONAL), None)
-        self._others = next((p.name for p in self._parameters if p.kind is _Kind.VAR_KEYWORD), None)
+        positional = (_Parameter.POSITIONAL_ONLY, _Parameter.POSITIONAL_OR_KEYWORD)
+        keyword = (_Parameter.POSITIONAL_OR_KEYWORD, _Parameter.KEYWORD_ONLY)
+        self._positional = [p.name for p in self._parameters if p.kind in positional]
+        self._named = {p.name for p in self._parameters if p.kind in keyword}
+        self._var_positional = next((p.name for p in self._parameters if p.kind is _Parameter.VAR_POSITIONAL), None)
+        self._var_keyword = next((p.name for p in self._parameters if p.kind is _Parameter.VAR_KEYWORD), None)
         self._head = b"[" + msgspec.json.encode(name) + b","
 
     @cached_property
@@ -50,13 +52,13 @@ class Signature:
         fields: list[Any] = []
         for p in self._parameters:
             kind = self._hints.get(p.name, Any)
-            if p.kind is _Kind.VAR_POSITIONAL:
+            if p.kind is _Parameter.VAR_POSITIONAL:
                 rest: Any = msgspec.field(name="*args", default_factory=list)
                 fields.append((p.name, list.__class_getitem__(kind), rest))
-            elif p.kind is _Kind.VAR_KEYWORD:
+            elif p.kind is _Parameter.VAR_KEYWORD:
                 others: Any = msgspec.field(name="**kwargs", default_factory=dict)
                 fields.append((p.name, dict.__class_getitem__((str, kind)), others))
-            elif p.default is _Kind.empty:
+            elif p.default is _Parameter.empty:
                 fields.append((p.name, kind))
             else:
                 fields.append((p.name, kind | msgspec.UnsetType if kind is not Any else Any, msgspec.UNSET))
@@ -68,11 +70,11 @@ class Signature:
 
     @cached_property
     def returns(self) -> msgspec.json.Decoder[Any]:
-        """Reads a result as the return annotation says."""
+        """Decodes a result as the return annotation says."""
         return self._decoder_of(lambda: self._hints.get("return", Any), "the return annotation")
 
     def check(self) -> None:
-        """Raises ConfigurationError where an annotation cannot be resolved or read from JSON."""
+        """Raise ConfigurationError if an annotation cannot be resolved, or its type cannot be decoded from JSON."""
         _ = self._decoder, self.returns
 
     def _decoder_of(self, kind: Callable[[], Any], what: str) -> msgspec.json.Decoder[Any]:
@@ -83,11 +85,11 @@ class Signature:
             raise ConfigurationError(f"task {self._name}: {what} cannot be read from JSON: {error}") from error
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bytes:
-        """The payload of a call. Raises BadCall where the arguments do not fit."""
+        """The payload of a call. Raises BadCall if the arguments do not fit, PayloadTooLarge above `limit` bytes."""
         what = f"{self._name}()"
         arguments = dict(zip(self._positional, args, strict=False))
         if len(args) > len(self._positional):
-            if self._rest is None:
+            if self._var_positional is None:
                 raise BadCall(f"{what} takes {len(self._positional)} positional arguments, {len(args)} were given")
             arguments["*args"] = args[len(self._positional) :]
         if kwargs:
@@ -95,7 +97,7 @@ class Signature:
             if twice:
                 raise BadCall(f"{what} got {', '.join(sorted(twice))} twice: by place and by name")
             others = {name: value for name, value in kwargs.items() if name not in self._named}
-            if others and self._others is None:
+            if others and self._var_keyword is None:
                 raise BadCall(f"{what} has no parameter {', '.join(sorted(others))}; it has {', '.join(self._named)}")
             arguments.update((name, value) for name, value in kwargs.items() if name in self._named)
             if others:
@@ -105,7 +107,7 @@ class Signature:
         return self._head + encoded + b"]"
 
     def decode(self, arguments: bytes | msgspec.Raw) -> msgspec.Struct:
-        """The typed arguments of a payload. Raises BadCall where they do not fit the function as it is now."""
+        """The typed arguments of a payload. Raises BadCall if they do not fit the function's current parameters."""
         decoder = self._decoder
         try:
             decoded: msgspec.Struct = decoder.decode(arguments)
@@ -118,36 +120,36 @@ class Signature:
 
     @cached_property
     def _simple(self) -> bool:
-        return all(p.kind is _Kind.POSITIONAL_OR_KEYWORD for p in self._parameters)
+        return all(p.kind is _Parameter.POSITIONAL_OR_KEYWORD for p in self._parameters)
 
     def call(self, arguments: msgspec.Struct) -> Any:
-        """Call the function with decoded arguments; defaults are those of the function as it is now."""
+        """Call the function with decoded arguments. Those that were left out get the function's current defaults."""
         if self._simple:
             values = msgspec.structs.astuple(arguments)
             if msgspec.UNSET not in values:
                 return self._function(*values)
-        placed: list[Any] = []
-        named: dict[str, Any] = {}
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
         for p in self._parameters:
             value = getattr(arguments, p.name)
             if value is msgspec.UNSET:
                 continue
-            if p.kind is _Kind.VAR_POSITIONAL:
-                placed.extend(value)
-            elif p.kind is _Kind.VAR_KEYWORD:
-                named.update(value)
-            elif p.kind is _Kind.KEYWORD_ONLY or len(placed) < self._positional.index(p.name):
-                named[p.name] = value
+            if p.kind is _Parameter.VAR_POSITIONAL:
+                args.extend(value)
+            elif p.kind is _Parameter.VAR_KEYWORD:
+                kwargs.update(value)
+            elif p.kind is _Parameter.KEYWORD_ONLY or len(args) < self._positional.index(p.name):
+                kwargs[p.name] = value
             else:
-                placed.append(value)
-        return self._function(*placed, **named)
+                args.append(value)
+        return self._function(*args, **kwargs)
 
 
 _call = msgspec.json.Decoder(tuple[str, msgspec.Raw])
 
 
-def split(payload: bytes) -> tuple[str, msgspec.Raw]:
-    """Task name and undecoded arguments of a payload. Raises BadCall for damaged bytes."""
+def split_payload(payload: bytes) -> tuple[str, msgspec.Raw]:
+    """The task's name and the undecoded arguments. Raises BadCall for damaged bytes."""
     try:
         return _call.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.jobs.counts import Counts, TenantCounts
+from penstock.jobs.dead_letters import DeadLetter
 from penstock.jobs.job import Status
-from penstock.jobs.queue import DeadLetter
 from penstock.messages.chat import ChatInfo, Member
 
 

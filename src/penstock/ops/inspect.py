@@ -10,7 +10,6 @@ import contextlib
 import difflib
 import heapq
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
 
 from penstock.app import Penstock
 from penstock.completion.directory import Directory
@@ -18,10 +17,10 @@ from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import ChannelError, ChatGone, JobNotFound, PenstockError
 from penstock.files.bindings import ChannelInfo
 from penstock.files.channel import Channel
-from penstock.jobs.bindings import SLICE
 from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
+from penstock.jobs.dead_letters import DeadLetter
 from penstock.jobs.job import Failure, JobInfo, Status, info_of, status_of
-from penstock.jobs.queue import CHUNK, DeadLetter, Queue
+from penstock.jobs.queue import CHUNK, Queue
 from penstock.locks.answers import LockInfo
 from penstock.messages.keys import LogKeys
 from penstock.ops.answers import (
@@ -154,7 +153,7 @@ class Inspector:
         """Pause or resume a queue; returns its counts. Raises PenstockError for a queue that was never used."""
         queue = self._app.queue(name)
         yield from self._check_used(queue)
-        yield queue.bindings.set_switch("paused", on)
+        yield queue.pause_operation(on)
         counts: Counts = yield queue.bindings.counts()
         return counts
 
@@ -163,11 +162,7 @@ class Inspector:
         """How many jobs a purge would cancel. Raises PenstockError for a queue that was never used."""
         queue = self._app.queue(name)
         yield from self._check_used(queue)
-        return (yield from self._waiting(queue, tenant))
-
-    def _waiting(self, queue: Queue, tenant: str | None) -> Operation[int]:
-        counts = queue.bindings.counts() if tenant is None else queue.bindings.tenant_counts(tenant)
-        return int((yield counts).waiting)
+        return (yield from queue.count_waiting(tenant))
 
     @verb
     def purge(self, name: str, tenant: str | None = None, *, most: int | None = None) -> Operation[int]:
@@ -175,17 +170,7 @@ class Inspector:
 
         Returns how many were cancelled. One round trip for each 250.
         """
-        queue, total = self._app.queue(name), 0
-        if most is None:
-            most = yield from self._waiting(queue, tenant)
-        lists: tuple[Literal["delayed", "suspects"], ...] = ("delayed", "suspects")
-        for list_ in lists:
-            offset, finished = 0, False
-            while total < most and not finished:
-                slice_ = min(SLICE, most - total)
-                cancelled, offset, finished = yield queue.bindings.purge(tenant, offset, slice_, list_)
-                total += cancelled
-        return total
+        return self._app.queue(name).purge_operation(tenant, most)
 
     # --- chats ---
 

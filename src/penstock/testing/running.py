@@ -10,7 +10,7 @@ from typing import Final
 
 from penstock.app import Penstock
 from penstock.jobs.counts import Counts
-from penstock.jobs.queue import DeadLetter
+from penstock.jobs.dead_letters import DeadLetter
 from penstock.settings import WorkerSettings
 from penstock.testing.clock import MovableClock
 from penstock.testing.waiting import enqueued

@@ -14,11 +14,11 @@ from penstock import codec
 from penstock.app import Penstock
 from penstock.driver.connect import ServerDriver
 from penstock.errors import BadCall
-from penstock.jobs.definition import Options
 from penstock.jobs.job import Job
+from penstock.jobs.options import Options
 from penstock.jobs.queue import Queue
 from penstock.jobs.record import Record
-from penstock.jobs.signature import split
+from penstock.jobs.signature import split_payload
 from penstock.jobs.task import Task
 
 P = ParamSpec("P")
@@ -104,7 +104,7 @@ def _read(queue: Queue) -> Iterator[tuple[int, bytes, WaitingCall]]:
 def _opened(record: Record) -> tuple[str, dict[str, Any]]:
     try:
         if record.is_call:
-            name, raw = split(record.payload)
+            name, raw = split_payload(record.payload)
             return name, msgspec.json.decode(raw)
         return "", {"value": msgspec.json.decode(record.payload)}
     except (BadCall, ValueError):
@@ -115,7 +115,7 @@ def _wanted(task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
     home, options = task.home, task.options
     due = options.at.timestamp() if options.at else _now(home) + options.delay if options.delay else None
     job = f"{home.name}:{options.id}" if options.id else ""
-    _, arguments = split(task.call(*args, **kwargs).payload)
+    _, arguments = split_payload(task.call(*args, **kwargs).payload)
     return WaitingCall(job, task.name, msgspec.json.decode(arguments), options.priority, options.tenant, due)
 
 

@@ -19,7 +19,7 @@ from penstock.jobs.definition import Definition
 from penstock.jobs.job import Failure
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Drop, Retry, RetryLater
-from penstock.jobs.signature import split
+from penstock.jobs.signature import split_payload
 from penstock.settings import WorkerSettings
 from penstock.worker.thread_timeout import ThreadTimeout, TimeIsUp
 
@@ -56,7 +56,7 @@ class Execution:
         try:
             if not claim.record.is_call:
                 return self._unknown(claim, "a bare value, not a call of a task")
-            name, arguments = split(claim.record.payload)
+            name, arguments = split_payload(claim.record.payload)
             definition = self._registry.get(name)
             if definition is None:
                 return self._unknown(claim, f"no task {name!r} in this worker")

@@ -1,0 +1,92 @@
+"""The dead letters of a queue: list them, run them again, delete them."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from penstock.core.operations import Operation, RoundTrip, verb
+from penstock.jobs.job import Failure, JobQueue, QueueHandle, info_of
+from penstock.jobs.record import Record, StoredJob
+
+_CHANGED_TOGETHER: Final = 50
+"""Dead letters that one round trip requeues or removes. The script reads each record whole, and they may be large."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A job that failed for good: it runs again only if it is requeued.
+
+    died               seconds since 1970 by the server's clock
+    reason, traceback  of the last failure
+    worker             `host:pid` of the worker that ran it last
+    attempts           runs that failed
+    deliveries         how often it was handed to a worker
+    crashes            how often its process died while it ran there alone
+    body               the value that was put; for the call of a task `[task, arguments]`
+    """
+
+    id: str
+    died: float
+    reason: str
+    traceback: str
+    worker: str
+    attempts: int
+    deliveries: int
+    crashes: int
+    tenant: str
+    body: Any
+
+
+class DeadLetters(QueueHandle[JobQueue]):
+    """The dead letters of one queue. They are kept until they are requeued or removed."""
+
+    def __init__(self, queue: JobQueue) -> None:
+        self._queue = queue
+
+    @verb
+    def list(self, limit: int = 50, offset: int = 0) -> Operation[list[DeadLetter]]:
+        """A page of dead letters, the latest first. One round trip for each MiB."""
+        if not 1 <= limit <= 1000 or offset < 0:
+            raise ValueError(f"list(limit={limit}, offset={offset}): limit 1 to 1000, offset 0 or more")
+        return self.page(limit, offset)
+
+    def page(self, limit: int, offset: int) -> Operation[builtins.list[DeadLetter]]:
+        letters, end = [], offset + limit
+        while offset < end:
+            rows = yield self._queue.bindings.list_dead(offset, end - offset)
+            if not rows:
+                break
+            offset += len(rows)
+            letters += [self.letter(*row) for row in rows if row[2] is not None]
+        return letters
+
+    def letter(self, key: str, died: float, record: Record, failure: bytes | None) -> DeadLetter:
+        """A dead letter from what the server has stored about it. Sends nothing."""
+        info = info_of(f"{self._queue.name}:{key}", StoredJob(record, failure, None))
+        return DeadLetter(
+            info.id, died, info.reason, info.traceback, Failure.read(failure).worker, info.attempts, info.deliveries,
+            info.crashes, info.tenant, info.body,
+        )  # fmt: skip
+
+    @verb
+    def requeue(self, *ids: str) -> Operation[int]:
+        """Make these jobs ready again, with no attempts counted. Returns how many of the ids were dead letters.
+
+        One round trip for each 50.
+        """
+        return self._change(ids, self._queue.bindings.requeue)
+
+    @verb
+    def remove(self, *ids: str) -> Operation[int]:
+        """Delete these dead letters. Returns how many of the ids were dead letters. One round trip for each 50."""
+        return self._change(ids, self._queue.bindings.remove_dead)
+
+    def _change(self, ids: Iterable[str], change: Callable[[Sequence[str]], RoundTrip[int]]) -> Operation[int]:
+        total, keys = 0, map(self._queue.key_of, ids)
+        while chunk := [*islice(keys, _CHANGED_TOGETHER)]:
+            total += yield change(chunk)
+        return total

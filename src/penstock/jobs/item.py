@@ -1,0 +1,113 @@
+"""A job that a program without a worker has claimed: read it, then settle it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock import codec
+from penstock.core.operations import RoundTrip, verb
+from penstock.errors import LeaseLost
+from penstock.jobs.claims import Claim, Ending, Settlement
+from penstock.jobs.job import Failure, JobQueue, QueueHandle
+
+
+def checked_lease(lease: float) -> float:
+    """The lease, in seconds. Raises ValueError if it is too short or too long."""
+    if not 0.05 <= lease <= 7 * 86400:
+        raise ValueError(f"lease={lease}: seconds from 0.05 to a week")
+    return lease
+
+
+class Item(QueueHandle[JobQueue]):
+    """A job that your program has claimed. Settle it before its lease runs out, or another program gets it.
+
+    Each of `complete`, `fail`, `retry` and `release` settles it. They raise LeaseLost if the lease ran out before.
+    """
+
+    __slots__ = ("_claim", "_incarnation")
+
+    def __init__(self, queue: JobQueue, incarnation: str, claim: Claim) -> None:
+        self._queue = queue
+        self._incarnation = incarnation
+        self._claim = claim
+
+    @property
+    def id(self) -> str:
+        """`queue:key`, unique within the app."""
+        return f"{self._queue.name}:{self._claim.id}"
+
+    @property
+    def body(self) -> Any:
+        """The value that was put; for the call of a task `[task, arguments]`. Raises BadCall for damaged bytes."""
+        return codec.decode(self._claim.record.payload, what=f"the body of job {self.id}")
+
+    @property
+    def tenant(self) -> str:
+        return self._claim.record.tenant
+
+    @property
+    def priority(self) -> int:
+        return self._claim.record.priority
+
+    @property
+    def attempts(self) -> int:
+        """How often the job failed before."""
+        return self._claim.record.attempts
+
+    @property
+    def deliveries(self) -> int:
+        """How often the job was claimed, this time included."""
+        return self._claim.record.deliveries
+
+    def __repr__(self) -> str:
+        return f"<Item {self.id}>"
+
+    @verb
+    def complete(self, result: Any = None) -> RoundTrip[None]:
+        """The job is done: it leaves the queue, and its result is kept for its `result_ttl`.
+
+        Raises LeaseLost, and BadCall for a result that JSON cannot hold. One round trip; it may be repeated.
+        """
+        limit = self._queue.settings.max_payload
+        return self._settle(codec.encode(result, limit=limit, what=f"the result of job {self.id}"))
+
+    @verb
+    def fail(self, reason: str) -> RoundTrip[None]:
+        """Make the job a dead letter. Raises LeaseLost. One round trip."""
+        return self._settle(msgspec.json.encode(Failure(reason)), "bury")
+
+    @verb
+    def retry(self, delay: float = 0.0, reason: str = "") -> RoundTrip[None]:
+        """The job failed: run it again after `delay` seconds, with one attempt more.
+
+        Raises LeaseLost. One round trip.
+        """
+        if delay < 0:
+            raise ValueError(f"retry(delay={delay}): seconds are 0 or more")
+        return self._settle(msgspec.json.encode(Failure(reason)) if reason else b"", "retry", delay)
+
+    @verb
+    def release(self) -> RoundTrip[None]:
+        """Hand the job back as if it had not been claimed, to the front of its tenant's jobs.
+
+        Raises LeaseLost. One round trip.
+        """
+        return self._settle(b"", "release")
+
+    @verb
+    def extend(self, lease: float) -> RoundTrip[None]:
+        """Extend the lease of all items of this claim to `lease` seconds from now.
+
+        Raises LeaseLost if it ran out before. One round trip.
+        """
+        return self._queue.bindings.heartbeat(self._incarnation, checked_lease(lease)).then(self._check_lease)
+
+    def _settle(self, data: bytes, ending: Ending | None = None, delay: float = 0.0) -> RoundTrip[None]:
+        settlement = Settlement(self._claim.token, data, ending, delay)
+        return self._queue.bindings.settle(self._incarnation, settlement).then(self._check_lease)
+
+    def _check_lease(self, is_ours: bool) -> None:
+        if not is_ours:
+            raise LeaseLost(f"the lease on job {self.id} ran out: another may have it; drop the work")

@@ -1,0 +1,97 @@
+"""The options of one enqueued job, and the record that they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Final, TypedDict
+
+from penstock.core.clock import milliseconds
+from penstock.jobs.record import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID, draft
+from penstock.jobs.retry import LONGEST_DELAY
+
+LONGEST_RESULT_TTL: Final = 10 * 365 * 86400.0
+"""Seconds. A record has five bytes for it."""
+
+
+class EnqueueManyOptions(TypedDict, total=False):
+    """The keyword arguments of `put_many`, for type checkers. `Options` describes them."""
+
+    delay: float
+    at: datetime | None
+    priority: int
+    tenant: str
+    expires: float | datetime | None
+    result_ttl: float | None
+    durable: bool
+
+
+class EnqueueOptions(EnqueueManyOptions, total=False):
+    """The keyword arguments of `put` and `using`, for type checkers. `Options` describes them."""
+
+    id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How one job is enqueued. Times are seconds from now, or dates with a time zone.
+
+    delay, at     do not start before; give at most one of them
+    priority      0 (most urgent) to 9 (least urgent)
+    tenant        the party that fairness is between, at most 255 bytes of UTF-8; "" is a tenant like any other
+    expires       do not start after: a job that has not started by then is dropped
+    result_ttl    how long the result is kept, in seconds; 0: not at all; None: as the task says, else the app
+    id            an id of your own, at most 200 bytes of UTF-8: while a job with this id waits or runs, enqueueing it
+                  again changes nothing
+    durable       return only when the write is on disk or on a replica
+
+    Raises ValueError for a value that cannot be.
+    """
+
+    delay: float = 0.0
+    at: datetime | None = None
+    priority: int = 5
+    tenant: str = ""
+    expires: float | datetime | None = None
+    result_ttl: float | None = None
+    id: str | None = None
+    durable: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.delay <= LONGEST_DELAY:
+            raise ValueError(f"delay={self.delay}: seconds from 0 to {LONGEST_DELAY:.0f}")
+        if self.at is not None and self.delay:
+            raise ValueError("delay and at: give one of them")
+        for name, date in (("at", self.at), ("expires", self.expires)):
+            if isinstance(date, datetime) and (date.tzinfo is None or not 0 <= date.timestamp() < 1e11):
+                raise ValueError(f"{name}={date!r}: a date with a time zone, e.g. datetime.now(UTC), after 1970")
+        if isinstance(self.expires, int | float) and not 0 < self.expires <= LONGEST_DELAY:
+            raise ValueError(f"expires={self.expires}: seconds above 0, or a date")
+        if self.priority not in range(10):
+            raise ValueError(f"priority={self.priority!r}: 0 (most urgent) to 9 (least)")
+        if self.result_ttl is not None and not 0 <= self.result_ttl <= LONGEST_RESULT_TTL:
+            raise ValueError(f"result_ttl={self.result_ttl}: seconds from 0 to ten years")
+        if len(self.tenant.encode("utf-8", "strict")) > 255:
+            raise ValueError("tenant: at most 255 bytes of UTF-8")
+        if self.id is not None and not 1 <= len(self.id.encode()) <= 200:
+            raise ValueError("id: 1 to 200 bytes of UTF-8")
+
+
+@lru_cache(maxsize=4096)
+def record_start(options: Options, result_ttl: float, flags: int) -> bytes:
+    """The record of a job up to its payload. Cached, because many jobs have the same options."""
+    due, due_is_date = _date_or_delay(options.at, options.delay)
+    expires, expires_is_date = _date_or_delay(options.expires)
+    flags |= DUE_IS_DATE * due_is_date | EXPIRES_IS_DATE * expires_is_date | OWN_ID * (options.id is not None)
+    return draft(
+        flags=flags, priority=options.priority, tenant=options.tenant.encode(),
+        delay_ms=due, expires_ms=expires, ttl_ms=milliseconds(result_ttl),
+    )  # fmt: skip
+
+
+def _date_or_delay(date: datetime | float | None, default: float = 0.0) -> tuple[int, bool]:
+    """Milliseconds, and whether they are a date: since 1970, rather than from now."""
+    if isinstance(date, datetime):
+        return milliseconds(date.timestamp()), True
+    return milliseconds(default if date is None else date), False
