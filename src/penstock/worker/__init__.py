@@ -1,1 +1,1 @@
-"""Who does the work."""
+"""Workers: programs that claim jobs from queues, run them, and settle them."""

@@ -61,7 +61,7 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What the fork server needs to resemble its worker."""
+    """Data with which the fork server becomes like its worker."""
 
     main: dict[str, Any]
     """For `multiprocessing.spawn.prepare`: path, arguments, folders, and the main module if it has tasks."""
@@ -71,7 +71,7 @@ class Preparation:
 
 
 class RunRequest(msgspec.Struct, array_like=True, frozen=True):
-    """What a child is asked to run: a task by module and name, and the claimed record."""
+    """Asks a child to run a task, given by module and name, for a claimed record."""
 
     module: str
     name: str

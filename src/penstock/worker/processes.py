@@ -1,4 +1,4 @@
-"""What the operating system reports about another process: whether it can run, and how it ended."""
+"""Questions to the operating system about another process: can it run, and how did it end?"""
 
 from __future__ import annotations
 

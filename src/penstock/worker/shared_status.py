@@ -1,7 +1,6 @@
-"""What a worker process shows its supervisor: the jobs that run in it now, and its incarnation in each queue.
+"""Memory that a worker process shares with its supervisor: the jobs that run now, and its incarnation in each queue.
 
-It is memory that both processes have mapped. The worker writes it and the supervisor reads it, also after the worker
-was killed.
+The worker writes it. The supervisor reads it, also after the worker was killed.
 
     header        number of queues, number of runners
     per queue     incarnation; monotonic time of the last renewal of its lease; whether it holds jobs

@@ -46,7 +46,7 @@ _SLOW_TURN = 0.5
 
 
 class App(Protocol):
-    """What a worker uses of `penstock.Penstock`, which is on a higher floor."""
+    """The part of `penstock.Penstock` that a worker uses; that class is on a higher floor, so it is not imported."""
 
     settings: Settings
     registry: Registry
@@ -93,7 +93,7 @@ class Worker:
         settings       queues, concurrency and so on; None: the defaults, which serve each queue that has a task
         start_logging  called in the processes of `isolate=True` tasks before their modules are imported; it must be
                        picklable, such as a function at the top of a module or a `functools.partial` of one
-        shared_status  set by `penstock worker --processes`: where this worker shows its supervisor what it runs
+        shared_status  set by `penstock worker --processes`: memory in which the supervisor sees what this worker runs
 
         Raises ConfigurationError for settings or tasks that cannot work.
         """
@@ -110,16 +110,18 @@ class Worker:
             definition.signature.check()
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._driver = app._driver
-        # An idle worker registers again in each queue now and then. With more queues it does so less often in each,
+        # An idle worker registers again in each queue every `sleep` seconds. With more queues the interval is longer,
         # so that an idle process sends the same few commands.
         sleep = app.settings.sleep * len(names)
         registration = Registration(self.name, self.settings.concurrency)
         self._shared_status = shared_status
-        publish = [partial(shared_status.update_queue, n) if shared_status else None for n in range(len(names))]
         self._feeds = [
-            Feed(app.queue(name), app.settings.lease, sleep, registration, show)
-            for name, show in zip(names, publish, strict=True)
-        ]
+            Feed(
+                app.queue(name), app.settings.lease, sleep, registration,
+                partial(shared_status.update_queue, index) if shared_status else None,
+            )
+            for index, name in enumerate(names)
+        ]  # fmt: skip
         self._execution = Execution(app.registry, self.settings, app.settings.max_payload, self.name)
         self._isolation = Isolation(
             isolated, self._execution, app.registry,
