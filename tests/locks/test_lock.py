@@ -345,6 +345,15 @@ async def test_a_lock_whose_holder_was_dropped_is_not_renewed(app: Penstock, do:
 
 
 @one_place
+async def test_a_lock_that_is_dropped_after_a_renewal_is_not_renewed_again(app: Penstock, do: Do, raw: Any, name: str):
+    held = [await do(app.lock(name, lease=0.5).acquire)]
+    first = held[0].valid_until
+    await until(lambda: held[0].valid_until > first, 5)
+    held.clear()
+    await until(lambda: not raw.exists(name), 5)
+
+
+@one_place
 async def test_a_loss_is_told_by_event_callback_check_and_at_the_exit(app: Penstock, raw: Any, name: str, face: str):
     told: list[Held] = []
 

@@ -1,10 +1,11 @@
-"""Keeps alive what this process holds: one thread renews every lock and permit of an app at a third of its lease.
+"""Renews every lease that this process holds: one thread for each app, at a third of the lease.
 
-The thread runs a loop of its own, so that a node that does not answer delays no renewal on another one, and a program
-that blocks its own loop keeps what it holds. It is there before something is asked for, sleeps until the next renewal
-is due, and ends when nothing was held for a while. Who takes and releases within a third of a lease never wakes it.
+The thread runs an event loop of its own. So a node that does not answer delays no renewal on another node, and a
+program that blocks its own event loop still keeps its locks. The thread is started before a lease is requested, sleeps
+until the next renewal is due, and ends when nothing was held for a while. A lock that is released within a third of its
+lease never wakes it.
 
-What is held is referred to weakly: an object that was dropped without a release is renewed no more, and its lease ends.
+The renewer holds weak references. The lease of an object that is dropped without a release is not renewed, and ends.
 """
 
 from __future__ import annotations
@@ -26,72 +27,83 @@ from penstock.errors import PenstockError
 
 log = logging.getLogger("penstock")
 
-# Where there is one, a clock that goes on while the machine sleeps: the server's does.
+# A clock that continues while the machine sleeps, as the server's does, where the system has one.
 now: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
-"""Seconds by this host's steady clock; only differences mean something."""
+"""Seconds by a clock of this host that never jumps. Only differences between two readings have a meaning."""
 
-# A hair before the third, so that who looks when a lease would end finds the third renewal made, not the second.
+# Of a lease. A little less than a third, so that three renewals, not two, have been made when a lease would have ended.
 _RENEW_AFTER = 0.31
 
-# After an error the next attempt comes so much of a lease later.
-_AGAIN_AFTER = 0.05
+# After an error, the part of a lease until the next attempt.
+_RETRY_AFTER = 0.05
 
-# The clocks of two hosts run at speeds that differ by less.
-_DRIFT = 0.005
+# The clocks of two hosts differ in speed by less than this.
+_MAX_DRIFT = 0.005
 
-_LINGER = 10.0
-_FEW = 1000
+# The thread ends when nothing was held for so many seconds.
+_THREAD_IDLE_TIMEOUT = 10.0
+
+# Released leases are removed from the heap when it has grown by as many entries as it had, and this many more.
+_SWEEP_MARGIN = 1000
 
 
 class Renewable(Protocol):
-    """What is renewed."""
+    """A lease that can be renewed: of a lock, of a permit, or of the receiver of a channel."""
 
     lease: float
+    """Seconds."""
     valid_until: float
-    """By `now()`; until then it is surely held."""
+    """Until then, by `now()`, the lease is surely held. The renewer moves it on."""
     renewing: bool
-    """Set by the renewer; False: renew it no more."""
+    """Whether the renewer renews it. Its holder sets this to False at the release."""
 
     @property
-    def renewal(self) -> RoundTrip[bool]: ...
+    def renewal(self) -> RoundTrip[bool]:
+        """Renews the lease in the server; False if the server no longer has it."""
+        ...
+
     @property
-    def give_back(self) -> RoundTrip[bool]: ...
-    def mark_lost(self, why: str) -> None: ...
+    def give_back(self) -> RoundTrip[bool]:
+        """Ends the lease in the server; False if the server no longer has it."""
+        ...
+
+    def mark_lost(self, why: str) -> None:
+        """Called in the renewer's thread when the lease is lost. Sets `renewing` to False."""
 
 
-def valid_until(asked: float, lease: float) -> float:
-    """Until when a lease surely lasts that was asked for at `asked`."""
-    return asked + lease * (1 - _DRIFT)
+def valid_until(requested_at: float, lease: float) -> float:
+    """Until when, by `now()`, a lease surely lasts whose request was sent at `requested_at`."""
+    return requested_at + lease * (1 - _MAX_DRIFT)
 
 
 class Renewer:
-    """The renewals of one app in one process."""
+    """Renews the leases of one app in one process."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._lock = threading.Lock()
         self._pid = 0
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
-        """Also in a forked child, which holds nothing: what is held is the parent's."""
+    def _reset(self) -> None:
+        """Forget everything; also in a forked child, because what is held belongs to the parent."""
         self._due: list[tuple[float, int, weakref.ref[Renewable]]] = []
         self._numbers = itertools.count()
-        self._sweep_at = _FEW
+        self._sweep_at = _SWEEP_MARGIN
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._called: asyncio.Event | None = None
+        self._wake_event: asyncio.Event | None = None
         self._wakes_at = 0.0
         self._idle_since = 0.0
         self._stopped = False
 
     def start(self) -> None:
-        """To be called before something is asked for: what cannot be renewed must not be taken."""
+        """Start the thread unless it runs. Call this before a lease is requested: nothing may be held unrenewed."""
         if self._pid != os.getpid():
             self._lock = threading.Lock()  # another thread may have held it at the fork
-            self._begin_anew()
+            self._reset()
             self._pid = os.getpid()
         if self._thread is None:
             with self._lock:
@@ -100,32 +112,32 @@ class Renewer:
                     self._thread = threading.Thread(target=self._run, name="penstock renews", daemon=True)
                     self._thread.start()
 
-    def keep(self, one: Renewable, asked: float) -> None:
-        """Renew it until it says that it is not kept any more. `asked`: when it was asked for."""
-        one.renewing = True
-        self._plan(one, asked + one.lease * _RENEW_AFTER)
+    def keep(self, held: Renewable, requested_at: float) -> None:
+        """Renew the lease until its `renewing` is False or it is lost. `requested_at`: when its request was sent."""
+        held.renewing = True
+        self._schedule(held, requested_at + held.lease * _RENEW_AFTER)
         self.start()
 
-    def _plan(self, one: Renewable, at: float) -> None:
+    def _schedule(self, held: Renewable, at: float) -> None:
         with self._lock:
-            heapq.heappush(self._due, (at, next(self._numbers), weakref.ref(one)))
+            heapq.heappush(self._due, (at, next(self._numbers), weakref.ref(held)))
             if len(self._due) > self._sweep_at:
-                self._due = [entry for entry in self._due if (kept := entry[2]()) is not None and kept.renewing]
+                self._due = [entry for entry in self._due if (known := entry[2]()) is not None and known.renewing]
                 heapq.heapify(self._due)
-                self._sweep_at = 2 * len(self._due) + _FEW
+                self._sweep_at = 2 * len(self._due) + _SWEEP_MARGIN
             if at < self._wakes_at:
-                self._call()
+                self._wake()
 
-    def _call(self) -> None:
-        if self._loop is not None and self._called is not None:
-            self._loop.call_soon_threadsafe(self._called.set)
+    def _wake(self) -> None:
+        if self._loop is not None and self._wake_event is not None:
+            self._loop.call_soon_threadsafe(self._wake_event.set)
 
     def close(self) -> None:
-        """Stop renewing: what is still held ends with its lease."""
+        """Stop renewing. What is still held ends with its lease."""
         with self._lock:
             thread = self._thread if self._pid == os.getpid() else None
             self._stopped = True
-            self._call()
+            self._wake()
         if thread is not None and thread is not threading.current_thread():
             thread.join(5)
 
@@ -139,81 +151,84 @@ class Renewer:
                 self._end()
 
     def _end(self) -> None:
-        """The next that is kept begins another thread."""
+        """Note that this thread ends, so that the next `start` begins another."""
         if self._thread is threading.current_thread():
-            self._thread = self._loop = self._called = None
+            self._thread = self._loop = self._wake_event = None
 
     async def _serve(self) -> None:
         with self._lock:
-            self._loop, self._called = asyncio.get_running_loop(), asyncio.Event()
-        under_way: set[asyncio.Task[None]] = set()
+            self._loop, self._wake_event = asyncio.get_running_loop(), asyncio.Event()
+        renewals: set[asyncio.Task[None]] = set()
         try:
             while (due := self._next()) is not None:
-                for one in due:
-                    task = asyncio.create_task(self._renew(one))
-                    under_way.add(task)
-                    task.add_done_callback(under_way.discard)
-                del due
+                self._begin(due, renewals)
+                del due  # no reference may remain while this sleeps
                 await self._sleep()
         finally:
-            for task in under_way:
+            for task in renewals:
                 task.cancel()
-            await asyncio.gather(*under_way, return_exceptions=True)
+            await asyncio.gather(*renewals, return_exceptions=True)
             await self._driver.aio.aclose()
 
+    def _begin(self, due: list[Renewable], renewals: set[asyncio.Task[None]]) -> None:
+        for held in due:
+            task = asyncio.create_task(self._renew(held))
+            renewals.add(task)
+            task.add_done_callback(renewals.discard)
+
     def _next(self) -> list[Renewable] | None:
-        """What is due; None: end the thread."""
+        """The leases whose renewal is due; None to end the thread."""
         with self._lock:
             at, due = now(), []
             while self._due and self._due[0][0] <= at:
-                one = heapq.heappop(self._due)[2]()
-                if one is not None and one.renewing:
-                    due.append(one)
+                held = heapq.heappop(self._due)[2]()
+                if held is not None and held.renewing:
+                    due.append(held)
             if self._due or due:
                 self._idle_since = at
-            if self._stopped or at >= self._idle_since + _LINGER:
+            if self._stopped or at >= self._idle_since + _THREAD_IDLE_TIMEOUT:
                 self._end()
                 return None
-            self._wakes_at = self._due[0][0] if self._due else self._idle_since + _LINGER
+            self._wakes_at = self._due[0][0] if self._due else self._idle_since + _THREAD_IDLE_TIMEOUT
             return due
 
     async def _sleep(self) -> None:
-        assert self._called is not None
+        assert self._wake_event is not None
         try:
             async with asyncio.timeout(max(0.0, self._wakes_at - now())):
-                await self._called.wait()
+                await self._wake_event.wait()
         except TimeoutError:
             return
-        self._called.clear()
+        self._wake_event.clear()
 
-    async def _renew(self, one: Renewable) -> None:
-        asked = now()
+    async def _renew(self, held: Renewable) -> None:
+        requested_at = now()
         try:
-            async with asyncio.timeout(max(0.0, one.valid_until - asked)):
-                ours = await self._driver.aio.run(one.renewal)
+            async with asyncio.timeout(max(0.0, held.valid_until - requested_at)):
+                renewed = await self._driver.aio.run(held.renewal)
         except TimeoutError:
-            await self._lost(one, "the server did not answer in time to renew it")
+            await self._lost(held, "the server did not answer in time to renew it")
         except Exception as error:
             if not isinstance(error, PenstockError):
-                log.exception("a renewal stumbled, and is tried again")
-            if now() >= one.valid_until:
-                await self._lost(one, f"it could not be renewed: {error}")
+                log.exception("a renewal failed unexpectedly, and is tried again")
+            if now() >= held.valid_until:
+                await self._lost(held, f"it could not be renewed: {error}")
             else:
-                self._plan(one, now() + one.lease * _AGAIN_AFTER)
+                self._schedule(held, now() + held.lease * _RETRY_AFTER)
         else:
-            if ours:
-                one.valid_until = valid_until(asked, one.lease)
-                self._plan(one, asked + one.lease * _RENEW_AFTER)
-            elif one.renewing:
-                one.mark_lost("the server has it no more")
+            if renewed:
+                held.valid_until = valid_until(requested_at, held.lease)
+                self._schedule(held, requested_at + held.lease * _RENEW_AFTER)
+            elif held.renewing:
+                held.mark_lost("the server has it no more")
 
-    async def _lost(self, one: Renewable, why: str) -> None:
-        """By our clock. The server may hold it for us a little longer: nobody need wait for that."""
-        if not one.renewing:
+    async def _lost(self, held: Renewable, why: str) -> None:
+        """The lease has ended by this host's clock. The server may still hold it a little longer, so give it back."""
+        if not held.renewing:
             return
-        one.mark_lost(why)
+        held.mark_lost(why)
         try:
-            async with asyncio.timeout(one.lease):
-                await self._driver.aio.run(one.give_back)
+            async with asyncio.timeout(held.lease):
+                await self._driver.aio.run(held.give_back)
         except (TimeoutError, PenstockError):
             pass
