@@ -66,8 +66,6 @@ SHARED_CLASS_NAMES = {
     "Reading",
     "Record",
     "Run",
-    "Sent",
-    "_Run",
 }
 
 

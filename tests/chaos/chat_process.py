@@ -10,7 +10,7 @@ import sys
 
 from penstock import Penstock
 from penstock.testing import History
-from penstock.testing.history import Acked, Opened, Read, Sent, read
+from penstock.testing.history import Acknowledged, MessageRead, MessageSent, ReaderOpened, read
 
 
 def send(app: Penstock, history: History, folder: str, name: str, messages: int) -> None:
@@ -18,27 +18,27 @@ def send(app: Penstock, history: History, folder: str, name: str, messages: int)
 
     If the process was killed between a send and its record, it sends that message once more under the same id.
     """
-    sent = [event for event in read(folder) if isinstance(event, Sent) and event.key.startswith(f"{name} ")]
+    sent = [event for event in read(folder) if isinstance(event, MessageSent) and event.key.startswith(f"{name} ")]
     chat = app.chats.get("ops")
     for n in range(len(sent), messages):
         key = f"{name} {n}"
-        history.note(Sent(log="ops", number=chat.send(name, key, id=key), key=key))
+        history.note(MessageSent(log="ops", number=chat.send(name, key, id=key), key=key))
 
 
 async def follow(app: Penstock, history: History, name: str, until: int) -> None:
     reader = app.chats.get("ops").reader(name)
-    history.note(Opened(log="ops", reader=name))
+    history.note(ReaderOpened(log="ops", reader=name))
     newest = (await app.chats.get("ops").info.aio()).last
     last = newest - await reader.unread.aio()  # everything, if it was killed after its last acknowledgement
     while last < until:
         mail = await reader.pull.aio(50, wait=None)
         for message in mail:
             history.note(
-                Read(log="ops", reader=name, number=message.id, key=message.body, missed=message.missed)
+                MessageRead(log="ops", reader=name, number=message.id, key=message.body, missed=message.missed)
             )  # fmt: skip
         last = mail[-1].id
         await reader.ack.aio(last)
-        history.note(Acked(log="ops", reader=name, number=last))
+        history.note(Acknowledged(log="ops", reader=name, number=last))
 
 
 async def follow_all(app: Penstock, history: History, names: list[str], until: int) -> None:

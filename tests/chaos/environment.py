@@ -16,8 +16,8 @@ from penstock.core.keys import pattern
 from penstock.jobs.job import Failure
 from penstock.ops.audit.instances import audits
 from penstock.ops.audit.stored_keys import read_keys
-from penstock.testing.checker import check
-from penstock.testing.history import Enqueued, Event, Found, History, Hit, Outage, read
+from penstock.testing import job_violations
+from penstock.testing.history import Enqueued, Event, FaultInjected, FinalState, History, Outage, read
 from tests.chaos.forker import Forker, is_running
 from tests.chaos.tasks import QUEUE, make_app, register_newer
 from tests.driver.proxy import Proxy
@@ -74,15 +74,15 @@ class Environment:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         eventually(lambda: not is_running(pid))
-        self.history.note(Hit(worker=str(pid), how="killed"))
+        self.history.note(FaultInjected(worker=str(pid), how="killed"))
         self.workers = [other for other in self.workers if other != pid]
 
     def freeze(self, pid: int) -> None:
         os.kill(pid, signal.SIGSTOP)
-        self.history.note(Hit(worker=str(pid), how="frozen"))
+        self.history.note(FaultInjected(worker=str(pid), how="frozen"))
 
     def thaw(self, pid: int) -> None:
-        self.history.note(Hit(worker=str(pid), how="thawed"))
+        self.history.note(FaultInjected(worker=str(pid), how="thawed"))
         os.kill(pid, signal.SIGCONT)
 
     def stop(self, *pids: int, within: float = 60.0) -> None:
@@ -154,7 +154,7 @@ class Environment:
         """
         self.stop_workers()
         self.record_states(dict.fromkeys(event.job for event in self.events() if isinstance(event, Enqueued)))
-        faults = check(self.events(), takeover=takeover, drained=True)
+        faults = job_violations(self.events(), takeover=takeover, drained=True)
         # Leftovers are allowed: a worker that was killed while it waited is still registered.
         keys = list(read_keys(self.server.client, pattern("storm")))
         faults += [problem for key in keys for problem in key.problems()]
@@ -162,11 +162,11 @@ class Environment:
         return faults
 
 
-def _found(job: str, record: bytes | None, reason: bytes | None, end: bytes | None) -> Found:
+def _found(job: str, record: bytes | None, reason: bytes | None, end: bytes | None) -> FinalState:
     if record is not None:
         why = Failure.read(reason).reason if reason else ""
-        return Found(job=job, state=_STATES[record[1:2]], reason=why)  # type: ignore[arg-type]
+        return FinalState(job=job, state=_STATES[record[1:2]], reason=why)  # type: ignore[arg-type]
     if end is None:
-        return Found(job=job, state="unknown")
+        return FinalState(job=job, state="unknown")
     claim = int(end[1:]) if end[:1] == b"c" else 0
-    return Found(job=job, state=_ENDS[end[:1]], claim=claim)  # type: ignore[arg-type]
+    return FinalState(job=job, state=_ENDS[end[:1]], claim=claim)  # type: ignore[arg-type]

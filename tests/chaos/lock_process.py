@@ -15,7 +15,7 @@ import time
 from penstock import Held, LeaseLost, LockTimeout, Penstock, Permit, PermitTimeout, Semaphore, ServerError
 from penstock.locks.lock import Lock
 from penstock.testing import History
-from penstock.testing.history import Sure
+from penstock.testing.history import StillHeld
 
 LIMIT = 3
 LEASE = 0.8
@@ -39,7 +39,7 @@ def random_choice() -> Lock | Semaphore:
 
 def record_hold(held: Held | Permit, server: float) -> None:
     fence, permits = (held.fence, 0) if isinstance(held, Held) else (0, held.permits)
-    history.note(Sure(name="chaos", token=held.token, server=server, fence=fence, permits=permits))
+    history.note(StillHeld(name="chaos", token=held.token, server_time=server, fence=fence, permits=permits))
 
 
 def work_blocking() -> None:

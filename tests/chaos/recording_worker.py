@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from penstock.jobs.claims import Claim, Settlement, TurnReply
-from penstock.testing.history import Ended, History, Lost, Settled, Started
+from penstock.testing.history import Ended, History, LeaseExpired, Settled, Started
 from penstock.worker.execution import Execution, JobRun
 from penstock.worker.feed import Feed
 from penstock.worker.running import Inflight
@@ -65,7 +65,7 @@ def _record_turn(answered: Callable[[Feed, TurnReply, float], list[Claim]]) -> A
         sent, held = list(self._sent), bool(self.held)
         claims = answered(self, turn, sent_at)
         if not turn.alive and held:
-            history.note(Lost(worker=str(os.getpid())))
+            history.note(LeaseExpired(worker=str(os.getpid())))
         stale = {settlement.token for settlement in turn.stale}
         for one in sent:
             # The server may have applied a turn whose reply was lost, and then refused its repetition as a whole.

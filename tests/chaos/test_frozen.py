@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from penstock.testing.history import Event, Lost, Settled, Started
+from penstock.testing.history import Event, LeaseExpired, Settled, Started
 from tests.chaos.environment import Environment
 from tests.speed import scaled
 
@@ -45,7 +45,7 @@ def test_a_worker_frozen_beyond_its_lease_is_refused_and_its_successor_untouched
         time.sleep(LEASE)
         assert env.faults(takeover=scaled(60)) == []
         events = env.events()
-        refused = sum(isinstance(event, Lost) for event in events)
+        refused = sum(isinstance(event, LeaseExpired) for event in events)
         refused += sum(isinstance(event, Settled) and event.answer == "refused" for event in events)
         assert refused >= 0.8 * frozen
         assert env.counts().completed == len({event.job for event in events if isinstance(event, Started)})

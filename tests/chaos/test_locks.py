@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Penstock
-from penstock.testing import Hold, holds, lock_faults, prove, semaphore_faults
+from penstock.testing import HoldInterval, hold_intervals, lock_violations, prove, semaphore_violations
 from penstock.testing.history import read
 from tests.servers import Server, eventually
 from tests.speed import scaled
@@ -96,7 +96,7 @@ def test_locks_exclude_and_semaphores_keep_their_limit_under_failures(processes:
         server.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
     failures = [contenders.kill, contenders.freeze, contenders.freeze, cut, cut, server.client.script_flush]
-    eventually(lambda: len(holds(read(contenders.folder))) > 10, within=60)
+    eventually(lambda: len(hold_intervals(read(contenders.folder))) > 10, within=60)
     until = time.monotonic() + 6
     restart_at = time.monotonic() + 3
     while time.monotonic() < until:
@@ -108,12 +108,12 @@ def test_locks_exclude_and_semaphores_keep_their_limit_under_failures(processes:
             server.restart()
             failures[-1] = server.client.script_flush
     assert contenders.end() == [0] * 5
-    found = holds(read(contenders.folder))
+    found = hold_intervals(read(contenders.folder))
     locks, permits = [hold for hold in found if hold.fence], [hold for hold in found if hold.permits]
     assert len(locks) > 3
     assert len(permits) > 3
-    assert lock_faults(locks) == []
-    assert semaphore_faults(permits, LIMIT) == []
+    assert lock_violations(locks) == []
+    assert semaphore_violations(permits, LIMIT) == []
     with Penstock(server.address) as app:
         eventually(lambda: app.semaphore("chaos", limit=LIMIT).info().held == 0, within=30)
         eventually(lambda: app.lock("chaos", lease=1).info().holder is None, within=30)
@@ -122,7 +122,7 @@ def test_locks_exclude_and_semaphores_keep_their_limit_under_failures(processes:
 def test_the_proof_for_a_users_own_server(start: Callable[..., Server]):
     with Penstock(start().address) as app:
         proof = prove(app, seconds=1.5)
-        assert proof.faults == []
+        assert proof.violations == []
         assert proof.locks > 10
         assert proof.permits > 10
 
@@ -130,8 +130,8 @@ def test_the_proof_for_a_users_own_server(start: Callable[..., Server]):
 # --- histories with faults ---
 
 
-def hold(began: float, ended: float, fence: int = 0, permits: int = 0) -> Hold:
-    return Hold("x", f"t{began}", began, ended, fence, permits)
+def hold(began: float, ended: float, fence: int = 0, permits: int = 0) -> HoldInterval:
+    return HoldInterval("x", f"t{began}", began, ended, fence, permits)
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,13 @@ def hold(began: float, ended: float, fence: int = 0, permits: int = 0) -> Hold:
         ([hold(1, 2, 1), hold(3, 4, 1)], "fence 1 of t3 came after 1 of t1"),
     ],
 )
-def test_two_holders_at_once_and_a_falling_fence_are_found(history: list[Hold], fault: str | None):
-    found = lock_faults(history)
+def test_two_holders_at_once_and_a_falling_fence_are_found(history: list[HoldInterval], fault: str | None):
+    found = lock_violations(history)
     assert (found == []) if fault is None else any(fault in one for one in found)
 
 
 def test_too_many_permits_are_found():
     good = [hold(1, 3, permits=2), hold(2, 4, permits=1), hold(3.5, 5, permits=2)]
-    assert semaphore_faults(good, 3) == []
-    (fault,) = semaphore_faults([*good, hold(3.7, 3.8, permits=1)], 3)
+    assert semaphore_violations(good, 3) == []
+    (fault,) = semaphore_violations([*good, hold(3.7, 3.8, permits=1)], 3)
     assert fault == "semaphore 'x': 4 permits were held at 3.700000, the limit is 3"

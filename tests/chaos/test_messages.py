@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from penstock import Penstock
-from penstock.testing import History, message_faults
-from penstock.testing.history import Opened, Read, Sent, read
+from penstock.testing import History, message_violations
+from penstock.testing.history import MessageRead, MessageSent, ReaderOpened, read
 from tests.servers import Server
 from tests.speed import Deadline
 
@@ -27,7 +27,7 @@ def test_killed_senders_and_readers_miss_no_message_and_all_memory_is_freed(serv
     chat = app.chats.create([*READERS, *SENDERS], id="ops")
     history = History(tmp_path)
     for name in READERS:
-        history.note(Opened(log="ops", reader=name, after=0))
+        history.note(ReaderOpened(log="ops", reader=name, after=0))
     total = MESSAGES * len(SENDERS)
     commands = [
         *(["send", name, str(MESSAGES)] for name in SENDERS),
@@ -56,8 +56,8 @@ def test_killed_senders_and_readers_miss_no_message_and_all_memory_is_freed(serv
     for name in SENDERS:
         chat.reader(name).ack(total)
     events = read(tmp_path)
-    assert message_faults(events) == [], f"seed {SEED}"
-    assert len({event.number for event in events if isinstance(event, Read | Sent)}) == total
+    assert message_violations(events) == [], f"seed {SEED}"
+    assert len({event.number for event in events if isinstance(event, MessageRead | MessageSent)}) == total
     assert chat.info().bytes == 0
     assert server.client.exists(chat._log.keys.base + "log") == 0
     for name in [*READERS, *SENDERS]:

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from penstock.testing.history import Lost, Started
+from penstock.testing.history import LeaseExpired, Started
 from tests.chaos import storm
 from tests.chaos.environment import Environment
 from tests.chaos.forker import child_pids
@@ -131,4 +131,4 @@ def test_no_storm_loses_a_job_or_completes_one_twice(tmp_path: Path):
         assert env.proxy.lost > seconds / 5
         runs = Counter(event.job for event in events if isinstance(event, Started))
         assert sum(n > 1 for n in runs.values()) > seconds / 5
-        assert seconds < 120 or any(isinstance(event, Lost) for event in events)
+        assert seconds < 120 or any(isinstance(event, LeaseExpired) for event in events)

@@ -21,8 +21,8 @@ from penstock import BadCall, ChatExists, ChatGone, Keep, NotAMember, Penstock
 from penstock.core.keys import pattern
 from penstock.ops.audit.instances import audits, missing_from_index
 from penstock.ops.audit.stored_keys import read_keys
-from penstock.testing import message_faults
-from penstock.testing.history import Acked, Event, Opened, Read, Sent
+from penstock.testing import message_violations
+from penstock.testing.history import Acknowledged, Event, MessageRead, MessageSent, ReaderOpened
 from tests.servers import Server
 
 EXAMPLES = int(os.environ.get("PENSTOCK_SIMULATION", "0"))
@@ -89,7 +89,7 @@ class Messages(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "app"):
-            assert message_faults(self.events, read_all=False) == []
+            assert message_violations(self.events, read_all=False) == []
             self.app.close()
 
     @property
@@ -112,7 +112,7 @@ class Messages(RuleBasedStateMachine):
         self.life += 1
         self.model = ModelChat(keep, ["first"])
         self.model.members = {who: {"": ModelReader(0)} for who in (*members, sender)}
-        self.events.append(Sent(log=self.name(), number=1, key="first"))
+        self.events.append(MessageSent(log=self.name(), number=1, key="first"))
 
     @rule(who=people, n=st.integers(1, 6), named=st.booleans(), again=st.integers(1, 2))
     def send(self, who: str, n: int, named: bool, again: int) -> None:
@@ -128,7 +128,7 @@ class Messages(RuleBasedStateMachine):
             assert numbers == list(range(self.model.top + 1, self.model.top + n + 1))
         self.model.sent += bodies
         self.model.trim()
-        self.events += [Sent(log=self.name(), number=i, key=b) for i, b in zip(numbers, bodies, strict=True)]
+        self.events += [MessageSent(log=self.name(), number=i, key=b) for i, b in zip(numbers, bodies, strict=True)]
 
     @rule(who=people, history=st.sampled_from(["now", "start", 0, 1, 2, 9]))
     def join(self, who: str, history: Any) -> None:
@@ -161,7 +161,7 @@ class Messages(RuleBasedStateMachine):
         reader = self.model.reader(who, device)
         if reader.position < 0 or not follows:
             # A nameless reader that comes back begins anew, at its member's lowest cursor.
-            anew = Opened(log=self.name(), reader=self.name(who, device), after=reader.cursor)
+            anew = ReaderOpened(log=self.name(), reader=self.name(who, device), after=reader.cursor)
             self.events.append(anew)
             reader.position = reader.cursor
         one = self.chat.reader(who, device)
@@ -173,7 +173,7 @@ class Messages(RuleBasedStateMachine):
         assert mail.gap is None or (mail.gap.first, mail.gap.missed) == (start + 1, start - reader.position)
         for message in mail:
             self.events.append(
-                Read(log=self.name(), reader=self.name(who, device), number=message.id, key=message.body,
+                MessageRead(log=self.name(), reader=self.name(who, device), number=message.id, key=message.body,
                      missed=message.missed)
             )  # fmt: skip
             reader.position = message.id
@@ -201,8 +201,8 @@ class Messages(RuleBasedStateMachine):
                 # Beyond what it was given it skips some, and means to.
                 model.position = max(model.position, upto)
                 name = self.name(who, device)
-                self.events.append(Opened(log=self.name(), reader=name, after=model.position))
-                self.events.append(Acked(log=self.name(), reader=name, number=upto))
+                self.events.append(ReaderOpened(log=self.name(), reader=name, after=model.position))
+                self.events.append(Acknowledged(log=self.name(), reader=name, number=upto))
 
     @rule(who=people, device=devices)
     def crash(self, who: str, device: str) -> None:

@@ -10,19 +10,31 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.testing.history import Ended, Enqueued, Event, Found, History, Hit, Lost, Outage, Settled, Started, read
+from penstock.testing.history import (
+    Ended,
+    Enqueued,
+    Event,
+    FaultInjected,
+    FinalState,
+    History,
+    LeaseExpired,
+    Outage,
+    Settled,
+    Started,
+    read,
+)
 
 
-def test_what_is_written_is_read(tmp_path: Path):
+def test_recorded_events_are_read(tmp_path: Path):
     events: list[Event] = [
         Enqueued(job="a", answer="asked"),
         Started(job="a", claim=7, worker="w", attempt=2),
         Ended(job="a", claim=7, returned=False),
         Settled(job="a", claim=7, how="bury", answer="accepted"),
-        Lost(worker="w"),
-        Hit(worker="w", how="killed"),
+        LeaseExpired(worker="w"),
+        FaultInjected(worker="w", how="killed"),
         Outage(what="server", over=True),
-        Found(job="a", state="dead", reason="名前"),
+        FinalState(job="a", state="dead", reason="名前"),
     ]
     history = History(tmp_path / "new")
     for event in events:
@@ -52,7 +64,7 @@ threading.Event().wait()
 
     def write(thread: int) -> None:
         for n in range(100):
-            history.note(Lost(worker=f"{thread} {n}"))
+            history.note(LeaseExpired(worker=f"{thread} {n}"))
 
     threads = [threading.Thread(target=write, args=(thread,)) for thread in range(4)]
     for thread in threads:
@@ -71,14 +83,14 @@ threading.Event().wait()
     assert [event.at for event in events] == sorted(event.at for event in events)
 
 
-def test_a_torn_last_line_is_left_out_and_any_other_fault_is_told(tmp_path: Path):
+def test_a_cut_last_line_is_left_out_and_any_other_damage_raises(tmp_path: Path):
     history = History(tmp_path)
-    history.note(Lost(worker="w"))
+    history.note(LeaseExpired(worker="w"))
     history.close()
     (file,) = tmp_path.iterdir()
     whole = file.read_bytes()
     file.write_bytes(whole + whole[:20])
-    assert [type(event) for event in read(tmp_path)] == [Lost]
+    assert [type(event) for event in read(tmp_path)] == [LeaseExpired]
     file.write_bytes(whole + whole[:20] + b"\n" + whole)
     with pytest.raises(ValueError, match=r"jsonl:2: "):
         read(tmp_path)

@@ -1,4 +1,4 @@
-"""Jobs run in the test's own process, and the clock is the test's."""
+"""Jobs run in the test's own process, by the test's own clock."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -7,12 +7,11 @@ import anyio.to_thread
 import pytest
 
 from penstock import Penstock, Retry, RetryLater, Status, WorkerSettings
-from penstock.testing import MovableClock, run_jobs
-from penstock.testing.running import Ran
+from penstock.testing import MovableClock, RunSummary, run_jobs
 from tests.conftest import MakeApp
 
 
-async def test_all_that_is_ready_runs_and_what_it_enqueues_too(app: Penstock):
+async def test_ready_jobs_run_and_so_do_the_jobs_that_they_enqueue(app: Penstock):
     ran: list[int] = []
 
     @app.task(queue="a")
@@ -31,14 +30,14 @@ async def test_all_that_is_ready_runs_and_what_it_enqueues_too(app: Penstock):
 
     job = await count_down.enqueue.aio(4)
     await count_down.using(delay=60).enqueue.aio(9)
-    assert await run_jobs.aio(app) == Ran(completed=5)
+    assert await run_jobs.aio(app) == RunSummary(completed=5)
     assert ran == [4, 3, 2, 1, 0]
     assert await job.result.aio(0) == 4
-    assert await run_jobs.aio(app) == Ran()
+    assert await run_jobs.aio(app) == RunSummary()
     assert (await app.queue("a").count.aio()).delayed == 1
 
 
-async def test_blocking_code_runs_jobs_too_and_goes_on_with_its_app(app: Penstock):
+async def test_blocking_code_runs_jobs_and_keeps_using_its_app(app: Penstock):
     @app.task
     async def double(n: int) -> int:
         await asyncio.sleep(0)
@@ -47,19 +46,19 @@ async def test_blocking_code_runs_jobs_too_and_goes_on_with_its_app(app: Penstoc
     def a_blocking_test() -> None:
         for n in range(3):
             job = double.enqueue(n)
-            assert run_jobs(app) == Ran(completed=1)
+            assert run_jobs(app) == RunSummary(completed=1)
             assert job.result(timeout=0) == 2 * n
 
     await anyio.to_thread.run_sync(a_blocking_test)
     assert await (await double.enqueue.aio(1)).status.aio() is Status.READY
 
 
-async def test_in_asyncio_code_the_blocking_form_says_what_to_write(app: Penstock):
+async def test_inside_a_running_loop_the_blocking_form_raises(app: Penstock):
     with pytest.raises(RuntimeError, match=r"await run_jobs\.aio"):
         run_jobs(app)
 
 
-async def test_with_a_clock_what_is_due_later_runs_now(app: Penstock, clock: MovableClock):
+async def test_with_a_clock_delayed_jobs_run_at_once(app: Penstock, clock: MovableClock):
     began = clock.now
     at: list[float] = []
 
@@ -71,8 +70,8 @@ async def test_with_a_clock_what_is_due_later_runs_now(app: Penstock, clock: Mov
         return "done"
 
     job = await fails_twice.using(delay=3600).enqueue.aio()
-    assert await run_jobs.aio(app) == Ran()
-    assert await run_jobs.aio(app, clock=clock) == Ran(completed=1, retried=2)
+    assert await run_jobs.aio(app) == RunSummary()
+    assert await run_jobs.aio(app, clock=clock) == RunSummary(completed=1, retried=2)
     assert await job.result.aio(0) == "done"
     assert [round(seconds) for seconds in at] == [3600, 3700, 3900]
 
@@ -90,10 +89,10 @@ async def test_a_dead_letter_fails_the_test_with_its_traceback(app: Penstock):
     assert "['divide', {'by': 0}]: ZeroDivisionError" in said
     assert "return 1 / by" in said
     await divide.enqueue.aio(0)
-    assert await run_jobs.aio(app, dead=True) == Ran(failed=1)
+    assert await run_jobs.aio(app, dead=True) == RunSummary(failed=1)
 
 
-async def test_only_the_queues_that_are_named_are_served(app: Penstock):
+async def test_only_the_named_queues_are_served(app: Penstock):
     @app.task(queue="a")
     async def one() -> None: ...
 
@@ -102,7 +101,7 @@ async def test_only_the_queues_that_are_named_are_served(app: Penstock):
 
     await one.enqueue.aio()
     await other.enqueue.aio()
-    assert await run_jobs.aio(app, settings=WorkerSettings(queues=("b",))) == Ran(completed=1)
+    assert await run_jobs.aio(app, settings=WorkerSettings(queues=("b",))) == RunSummary(completed=1)
     assert (await app.queue("a").count.aio()).ready == 1
 
 

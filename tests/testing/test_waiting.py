@@ -1,4 +1,4 @@
-"""What the code under test enqueued."""
+"""The calls that the code under test enqueued."""
 
 import dataclasses
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ class Address:
     number: int = 1
 
 
-async def test_the_calls_that_wait_are_told_in_order(app: Penstock):
+async def test_waiting_calls_are_listed_in_order(app: Penstock):
     @app.task(queue="mail")
     async def send(to: str, subject: str = "Hi", *more: int, **tags: str) -> None: ...
 
@@ -46,7 +46,7 @@ async def test_the_calls_that_wait_are_told_in_order(app: Penstock):
     ]
 
 
-async def test_a_call_that_waits_is_found_by_its_arguments_however_they_were_given(app: Penstock):
+async def test_a_waiting_call_is_found_by_its_arguments_positional_or_by_name(app: Penstock):
     @app.task(queue="mail")
     async def deliver(to: Address, when: datetime, *, loud: bool = False) -> int:
         return to.number
@@ -64,7 +64,7 @@ async def test_a_call_that_waits_is_found_by_its_arguments_however_they_were_giv
         assert_enqueued(deliver, Address("Elm"), noon)
 
 
-async def test_what_waits_instead_is_shown(app: Penstock):
+async def test_the_error_shows_the_calls_that_wait_instead(app: Penstock):
     @app.task(queue="mail")
     async def send(to: str, subject: str = "Hi") -> None: ...
 
@@ -78,7 +78,7 @@ async def test_what_waits_instead_is_shown(app: Penstock):
         assert_enqueued(send, 7)  # type: ignore[arg-type]
 
 
-async def test_options_beyond_the_defaults_must_be_so_as_well(app: Penstock, clock: MovableClock):
+async def test_options_beyond_the_defaults_must_be_equal(app: Penstock, clock: MovableClock):
     @app.task
     async def task(n: int) -> None: ...
 
@@ -109,7 +109,7 @@ async def test_a_delay_by_the_servers_clock_is_compared_to_the_second(app: Penst
 
 
 @pytest.mark.damages
-async def test_a_damaged_payload_is_shown_and_stops_nothing(app: Penstock, raw):
+async def test_a_damaged_payload_is_shown_with_the_others(app: Penstock, raw):
     job = await app.queue("default").put.aio("abc")
 
     @app.task

@@ -108,12 +108,12 @@ def prove_locks(app: Penstock, seconds: float) -> list[CheckResult]:
         proof = prove(app, seconds=seconds)
     except ServerError as error:
         return [CheckResult(LOCKS, "fail", f"not completed: {error}", "solve that, then run the doctor again")]
-    if proof.faults:
+    if proof.violations:
         advice = "if the server did not fail over and nobody set its clock just now, please report this bug"
-        return [CheckResult(LOCKS, "fail", fault, advice) for fault in proof.faults]
+        return [CheckResult(LOCKS, "fail", violation, advice) for violation in proof.violations]
     if not proof.locks or not proof.permits:
         return [CheckResult(LOCKS, "warn", f"nothing was held within {seconds:g} s", "see `penstock doctor latency`")]
     message = (
         f"{proof.locks:,} locks, one owner each and fences that rise; {proof.permits:,} times permits, never too many"
     )
-    return [CheckResult(LOCKS, "ok", f"{message}; {many(proof.lost, 'lease')} expired in a pause, as intended")]
+    return [CheckResult(LOCKS, "ok", f"{message}; {many(proof.expired, 'lease')} expired in a pause, as intended")]

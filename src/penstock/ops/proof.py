@@ -1,11 +1,12 @@
-"""Do the locks of this server exclude, do their fences rise, does a semaphore keep its limit? Asked of what happened.
+"""Whether the locks of a server exclude, their fences rise, and a semaphore keeps its limit: judged from a history.
 
-A holder looks at the server's clock while it holds, and after that at its own certainty: what it was sure of before and
-after a moment was so at that moment. From the first to the last of these moments it held, whatever the clocks of the
-hosts say; two such spans of one lock must not touch, and the fences must rise in their order.
+A holder asks for the server's time while it holds a lock, and afterwards checks that it is still certain to hold it. If
+it was certain before and after a moment, it held the lock at that moment. So it held the lock at least from the first
+such moment to the last: an interval that no host's clock can falsify. Two intervals of one lock must not touch, and
+fences must rise in the order of the intervals.
 
-`prove` makes such a history on a server at work, in a few seconds, with threads that contend, give up and pause for
-longer than their lease.
+`prove` records such a history on a server at work, in a few seconds: its threads contend for a lock, time out, and
+sometimes pause for longer than their lease.
 """
 
 from __future__ import annotations
@@ -26,66 +27,77 @@ from penstock.locks.semaphore import Permit
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
-    """One holding: `began` and `ended` are seconds since 1970 by the server's clock."""
+class HoldInterval:
+    """A time during which one holder certainly held a lock, or permits of a semaphore.
+
+    `start` and `end` are seconds since 1970 by the server's clock.
+    """
 
     name: str
     token: str
-    began: float
-    ended: float
+    start: float
+    end: float
     fence: int = 0
     permits: int = 0
 
 
-def lock_faults(holds: Iterable[Hold]) -> list[str]:
-    """What these holdings of locks break, a sentence each; [] is the good answer."""
-    return [fault for holds_of_one in _by_name(holds) for fault in _faults_of_a_lock(holds_of_one)]
+def lock_violations(intervals: Iterable[HoldInterval]) -> list[str]:
+    """A sentence for each pair of holders that held one lock at once, or whose fences fall; [] if there is none."""
+    return [violation for of_lock in _by_name(intervals) for violation in _violations_of_lock(of_lock)]
 
 
-def _faults_of_a_lock(holds: list[Hold]) -> Iterator[str]:
-    last = holds[0]
-    for hold in holds[1:]:
-        if hold.began <= last.ended:
-            yield f"lock {hold.name!r}: {hold.token} held it at {hold.began:.6f}, {last.token} until {last.ended:.6f}"
-        if hold.fence <= last.fence:
-            yield f"lock {hold.name!r}: fence {hold.fence} of {hold.token} came after {last.fence} of {last.token}"
-        last = max(last, hold, key=lambda one: one.ended)
+def _violations_of_lock(intervals: list[HoldInterval]) -> Iterator[str]:
+    last = intervals[0]
+    for next_ in intervals[1:]:
+        lock = f"lock {next_.name!r}"
+        if next_.start <= last.end:
+            yield f"{lock}: {next_.token} held it at {next_.start:.6f}, {last.token} until {last.end:.6f}"
+        if next_.fence <= last.fence:
+            yield f"{lock}: fence {next_.fence} of {next_.token} came after {last.fence} of {last.token}"
+        last = max(last, next_, key=lambda interval: interval.end)
 
 
-def semaphore_faults(holds: Iterable[Hold], limit: int) -> list[str]:
-    """Each moment at which more permits of a semaphore were held than `limit`; [] is the good answer."""
-    return [fault for holds_of_one in _by_name(holds) for fault in _faults_of_a_semaphore(holds_of_one, limit)]
+def semaphore_violations(intervals: Iterable[HoldInterval], limit: int) -> list[str]:
+    """A sentence for each moment at which more than `limit` permits of a semaphore were held; [] if there is none."""
+    return [violation for of_one in _by_name(intervals) for violation in _violations_of_semaphore(of_one, limit)]
 
 
-def _faults_of_a_semaphore(holds: list[Hold], limit: int) -> Iterator[str]:
-    changes = [(hold.began, 0, hold.permits) for hold in holds] + [(hold.ended, 1, -hold.permits) for hold in holds]
+def _violations_of_semaphore(intervals: list[HoldInterval], limit: int) -> Iterator[str]:
+    taken = [(interval.start, 0, interval.permits) for interval in intervals]
+    returned = [(interval.end, 1, -interval.permits) for interval in intervals]
     held = 0
-    for at, _, change in sorted(changes):
+    for at, _, change in sorted(taken + returned):
         held += change
         if held > limit and change > 0:
-            yield f"semaphore {holds[0].name!r}: {held} permits were held at {at:.6f}, the limit is {limit}"
+            yield f"semaphore {intervals[0].name!r}: {held} permits were held at {at:.6f}, the limit is {limit}"
 
 
-def _by_name(holds: Iterable[Hold]) -> Iterator[list[Hold]]:
-    for _, group in groupby(sorted(holds, key=lambda one: (one.name, one.began)), lambda one: one.name):
+def _by_name(intervals: Iterable[HoldInterval]) -> Iterator[list[HoldInterval]]:
+    """Grouped by name, each group by start."""
+    in_order = sorted(intervals, key=lambda interval: (interval.name, interval.start))
+    for _, group in groupby(in_order, lambda interval: interval.name):
         yield list(group)
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What `prove` did and found. `lost`: leases that ran out in a pause, as they were meant to."""
+    """What `prove` did and found.
+
+    `locks` and `permits` count how often each was held; `expired` counts leases that ran out in a pause, as intended.
+    """
 
     locks: int
     permits: int
-    lost: int
-    faults: list[str]
+    expired: int
+    violations: list[str]
 
 
 class _Contenders:
-    """Some threads that take one lock and one semaphore in turns."""
+    """Threads that take one lock and one semaphore by turns, and record when they held them."""
 
     LIMIT = 3
     LEASE = 0.4
+    PAUSE_PROBABILITY = 0.05
 
     def __init__(self, app: Penstock, seconds: float) -> None:
         name = f"penstock-proof-{secrets.token_urlsafe(6)}"
@@ -94,11 +106,12 @@ class _Contenders:
             app.semaphore(name, limit=self.LIMIT, permits=n, lease=self.LEASE, wait=2) for n in range(1, self.LIMIT + 1)
         ]
         self.until = time.monotonic() + seconds
-        self.holds: list[Hold] = []
-        self.lost = 0
+        self.intervals: list[HoldInterval] = []
+        self.expired = 0
         self.errors: list[BaseException] = []
 
     def contend(self) -> None:
+        """Run by each thread."""
         try:
             while time.monotonic() < self.until:
                 try:
@@ -107,7 +120,7 @@ class _Contenders:
                 except (LockTimeout, PermitTimeout):
                     continue
                 except LeaseLost:
-                    self.lost += 1
+                    self.expired += 1
         except BaseException as error:
             self.errors.append(error)
 
@@ -117,8 +130,8 @@ class _Contenders:
         moments: list[float] = []
         try:
             moments.append(held.moment())
-            if random.random() < 0.05:
-                held.renewing = False  # as a process that was stopped: nothing renews it
+            if random.random() < self.PAUSE_PROBABILITY:
+                held.renewing = False  # as if the process were stopped: its lease is not renewed
                 time.sleep(self.LEASE * 1.2)
             else:
                 time.sleep(random.uniform(0, 0.005))
@@ -127,23 +140,23 @@ class _Contenders:
         finally:
             if moments:
                 name = self.lock.key
-                self.holds.append(Hold(name, held.token, moments[0], moments[-1], fence, permits))
+                self.intervals.append(HoldInterval(name, held.token, moments[0], moments[-1], fence, permits))
 
 
 def prove(app: Penstock, *, seconds: float = 3.0, threads: int = 8) -> Proof:
-    """Contend for a lock and a semaphore of a name of its own for so long, and judge what happened. Blocks.
+    """Contend for a lock and a semaphore of a random name for so many seconds, and judge the history. Blocks.
 
-    Some hundreds of commands a second; leaves nothing but one key that expires within the hour.
+    Sends some hundreds of commands a second. Leaves one key behind, which expires within an hour.
     """
-    work = _Contenders(app, seconds)
-    running = [threading.Thread(target=work.contend, name="penstock proof") for _ in range(threads)]
+    contenders = _Contenders(app, seconds)
+    running = [threading.Thread(target=contenders.contend, name="penstock proof") for _ in range(threads)]
     for thread in running:
         thread.start()
     for thread in running:
         thread.join()
-    if work.errors:
-        raise work.errors[0]
-    locks = [hold for hold in work.holds if not hold.permits]
-    permits = [hold for hold in work.holds if hold.permits]
-    faults = lock_faults(locks) + semaphore_faults(permits, work.LIMIT)
-    return Proof(len(locks), len(permits), work.lost, faults)
+    if contenders.errors:
+        raise contenders.errors[0]
+    locks = [interval for interval in contenders.intervals if not interval.permits]
+    permits = [interval for interval in contenders.intervals if interval.permits]
+    violations = lock_violations(locks) + semaphore_violations(permits, contenders.LIMIT)
+    return Proof(len(locks), len(permits), contenders.expired, violations)

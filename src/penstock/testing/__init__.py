@@ -1,47 +1,61 @@
-"""For tests of code that uses Penstock: on a real server, without a worker process, without waiting.
+"""Helpers for tests of code that uses Penstock: on a real server, without a worker process, without waiting.
 
-TemporaryServer   a Valkey server in a temporary folder, for as long as a `with` block
-run_jobs          run what waits, here and now, on any face
-clear             delete all of it: a fresh start for the next test
-MovableClock      the server's clock as the app sees it: stands still until it is moved
-enqueued          the calls that wait; assert_enqueued: this call waits
-leaks             what an app left in the server that should not be there; assert_no_leaks
-lock_faults, semaphore_faults, holds: the same for who held what; prove: the proof on your own server
-History           what several processes saw of their jobs (its events: `penstock.testing.history`); check: can it be?
-message_faults    the same for what was sent and read in mailboxes and chats
+A server and a clock:
 
-Tests may run on a `TemporaryServer`, or on any other server under a prefix of their own: docs/howto/test.md.
+    TemporaryServer       a Valkey server in a temporary folder, for the length of a `with` block
+    clear                 deletes everything an app has in the server: a fresh start for the next test
+    MovableClock          the server's clock as one app sees it; stands still until the test moves it
+
+Jobs:
+
+    enqueued              the calls that wait; `assert_enqueued`: this call waits
+    run_jobs              runs the waiting jobs here and now
+
+After the test:
+
+    leaks                 what an app left in the server and should not have; `assert_no_leaks`
+
+Several processes, some of which are killed:
+
+    History               records what each process saw, as the events of `penstock.testing.history`
+    job_violations        the promises about jobs that a history breaks
+    message_violations    those about mailboxes and chats
+    hold_intervals        who held which lock when; `lock_violations` and `semaphore_violations` judge that
+    prove                 contends for locks on a server of yours, and judges the history
+
+docs/howto/test.md shows them at work.
 """
 
-from penstock.ops.proof import Hold, Proof, lock_faults, prove, semaphore_faults
-from penstock.testing.checker import check
+from penstock.ops.proof import HoldInterval, Proof, lock_violations, prove, semaphore_violations
 from penstock.testing.clearing import clear
 from penstock.testing.clock import MovableClock
 from penstock.testing.history import History
-from penstock.testing.holds import holds
+from penstock.testing.job_checker import job_violations
 from penstock.testing.leaks import assert_no_leaks, leaks
-from penstock.testing.messages import message_faults
-from penstock.testing.running import run_jobs
+from penstock.testing.lock_checker import hold_intervals
+from penstock.testing.message_checker import message_violations
+from penstock.testing.running import RunSummary, run_jobs
 from penstock.testing.server import TemporaryServer
 from penstock.testing.waiting import WaitingCall, assert_enqueued, enqueued
 
 __all__ = [
     "History",
-    "Hold",
+    "HoldInterval",
     "MovableClock",
     "Proof",
+    "RunSummary",
     "TemporaryServer",
     "WaitingCall",
     "assert_enqueued",
     "assert_no_leaks",
-    "check",
     "clear",
     "enqueued",
-    "holds",
+    "hold_intervals",
+    "job_violations",
     "leaks",
-    "lock_faults",
+    "lock_violations",
+    "message_violations",
     "prove",
-    "message_faults",
     "run_jobs",
-    "semaphore_faults",
+    "semaphore_violations",
 ]

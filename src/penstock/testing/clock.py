@@ -1,4 +1,4 @@
-"""The server's clock as one app's scripts see it."""
+"""The server's clock as the scripts of one app see it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from penstock.app import Penstock
 
 
 class MovableClock:
-    """Stands still from now on, and moves when it is told: delays, leases and expiry follow it, for this app alone.
+    """A clock that stands still until a test moves it: delays, leases and expiry of one app follow it.
 
-    Of other apps and processes it moves nothing, nor what the server itself forgets: results are kept by its own clock.
-    `with MovableClock(app) as clock` gives the app the server's clock back at the end.
+    It changes nothing for other apps and processes, nor for the server itself, which forgets results by its own clock.
+    `with MovableClock(app) as clock` returns the app to the server's clock at the end of the block.
     """
 
     def __init__(self, app: Penstock) -> None:
@@ -25,13 +25,13 @@ class MovableClock:
         return self._clock.now_ms / 1000
 
     def advance(self, seconds: float) -> None:
-        """Move on by this many seconds. Raises ValueError for a step back: a server's clock does not go there."""
+        """Move the clock forward by so many seconds. Raises ValueError for a negative number."""
         if seconds < 0:
             raise ValueError(f"advance({seconds}): a clock goes forward")
         self._clock.now_ms += round(seconds * 1000)
 
     def advance_to(self, date: datetime | float) -> None:
-        """Move on to a date, or to seconds since 1970; a date of the past changes nothing."""
+        """Move the clock forward to a date, or to seconds since 1970. A date in the past changes nothing."""
         seconds = date.timestamp() if isinstance(date, datetime) else date
         self._clock.now_ms = max(self._clock.now_ms, round(seconds * 1000))
 

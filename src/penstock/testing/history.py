@@ -1,11 +1,12 @@
-"""What several processes saw of their jobs, each written down when it happened, to be judged afterwards (`checker.py`).
+"""What several processes saw of their jobs, locks and messages: recorded as it happens, to be checked afterwards.
 
-    writing = History(folder)                 one for each process; forks and threads may share it
-    writing.note(Enqueued(job, "asked"))      before the call; "accepted" when it came back
-    check(read(folder), takeover=5.0)
+    history = History(folder)                      one for each process; its threads and forks may share it
+    history.note(Enqueued(job=id, answer="asked"))
+    job_violations(read(folder), takeover=5.0)     afterwards, on the histories of all processes
 
-A file for each process, a line of JSON for each event, appended by one `write`: a process that is killed loses at most
-its last line, and with it the right to an answer, never another's. Times are the host's: one host, or clocks in step.
+Each process appends to a file of its own, a line of JSON for each event, with one `write` for each. A process that is
+killed loses at most its last line, and never one of another process. Times are those of the host: record on one host,
+or on hosts with synchronised clocks.
 """
 
 from __future__ import annotations
@@ -22,19 +23,44 @@ import msgspec
 
 from penstock.jobs.claims import Ending
 
+__all__ = [
+    "Acknowledged",
+    "Ended",
+    "Enqueued",
+    "Event",
+    "FaultInjected",
+    "FinalState",
+    "History",
+    "LeaseExpired",
+    "MessageRead",
+    "MessageSent",
+    "Outage",
+    "ReaderOpened",
+    "Settled",
+    "Started",
+    "StillHeld",
+    "read",
+]
+
 
 class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower):
-    """`at`: seconds since 1970, when it was written down."""
+    """`at`: when it was recorded, in seconds since 1970."""
 
     at: float = msgspec.field(default_factory=time.time)
 
 
-class Enqueued(_Event, frozen=True, kw_only=True):
-    """`asked` stands before the call, so that the job of a producer that dies in it does not come from nowhere; then
-    how it came back.
+# --- jobs ---
 
-    `unknown`: it raised after it may have been sent. `refused`: certainly nothing was enqueued.
-    An id is used once in a history.
+
+class Enqueued(_Event, frozen=True, kw_only=True):
+    """An enqueue, recorded twice: as `asked` before the call, then with its answer. An id is used once in a history.
+
+    The first event accounts for the job of a producer that dies during the call.
+
+    asked     the call is about to be made
+    accepted  it returned
+    unknown   it raised, but the job may have been enqueued
+    refused   it raised, and the job was certainly not enqueued
     """
 
     job: str
@@ -42,7 +68,7 @@ class Enqueued(_Event, frozen=True, kw_only=True):
 
 
 class Started(_Event, frozen=True, kw_only=True):
-    """A worker begins a run. `claim`: of two claims of one job the later has the greater number; it names the run."""
+    """A worker began a run. `claim` identifies the run: of two claims of one job, the later has the greater number."""
 
     job: str
     claim: int
@@ -51,7 +77,7 @@ class Started(_Event, frozen=True, kw_only=True):
 
 
 class Ended(_Event, frozen=True, kw_only=True):
-    """The function returned, or raised. Its settlement is yet to come."""
+    """The function of a run returned or raised. The run is not settled yet."""
 
     job: str
     claim: int
@@ -59,7 +85,7 @@ class Ended(_Event, frozen=True, kw_only=True):
 
 
 class Settled(_Event, frozen=True, kw_only=True):
-    """What the worker was told of the settlement. `unknown`: no answer came, or one that says nothing of this claim."""
+    """The server's answer to the settlement of a run. `unknown`: no answer, or one that does not mention this claim."""
 
     job: str
     claim: int
@@ -67,74 +93,31 @@ class Settled(_Event, frozen=True, kw_only=True):
     answer: Literal["accepted", "refused", "unknown"]
 
 
-class Lost(_Event, frozen=True, kw_only=True):
-    """The worker was told that its lease had run out: it dropped what it held."""
+class LeaseExpired(_Event, frozen=True, kw_only=True):
+    """A worker learned that its lease had expired, and dropped its jobs."""
 
     worker: str
 
 
-class Hit(_Event, frozen=True, kw_only=True):
-    """Somebody killed, froze or thawed a worker."""
+class FaultInjected(_Event, frozen=True, kw_only=True):
+    """The test killed, froze or thawed a worker."""
 
     worker: str
     how: Literal["killed", "frozen", "thawed"]
 
 
-class Sure(_Event, frozen=True, kw_only=True):
-    """A holder knew at `server` (`held.moment()`, seconds by the server's clock) that it held a lock, or permits of a
-    semaphore. The events of one `token` are one holding."""
-
-    name: str
-    token: str
-    server: float
-    fence: int = 0
-    permits: int = 0
-
-
-class Sent(_Event, frozen=True, kw_only=True):
-    """A mailbox or a chat took a message, as this number; `key` tells it from others."""
-
-    log: str
-    number: int
-    key: str
-
-
-class Opened(_Event, frozen=True, kw_only=True):
-    """A reader begins, or begins anew after its process died; `after`: the number it joined at, -1 if it had joined."""
-
-    log: str
-    reader: str
-    after: int = -1
-
-
-class Read(_Event, frozen=True, kw_only=True):
-    """A reader was given a message, and told that so many before it are `missed`."""
-
-    log: str
-    reader: str
-    number: int
-    key: str
-    missed: int = 0
-
-
-class Acked(_Event, frozen=True, kw_only=True):
-    """An acknowledgement was answered."""
-
-    log: str
-    reader: str
-    number: int
-
-
 class Outage(_Event, frozen=True, kw_only=True):
-    """From here on nobody can be expected to work: the server is down, or all workers are; or it is over."""
+    """The beginning or the end (`over`) of a time in which no job can run: the server is down, or every worker is."""
 
     what: str
     over: bool
 
 
-class Found(_Event, frozen=True, kw_only=True):
-    """Where the job was when all was over, by the server; `claim`: of the run whose result is kept, `reason`: of a dead
-    letter."""
+class FinalState(_Event, frozen=True, kw_only=True):
+    """A job's state in the server when everything was over.
+
+    `claim` is that of the run whose result is kept; `reason` is that of a dead letter.
+    """
 
     job: str
     state: Literal[
@@ -144,21 +127,90 @@ class Found(_Event, frozen=True, kw_only=True):
     reason: str = ""
 
 
+# --- locks and semaphores ---
+
+
+class StillHeld(_Event, frozen=True, kw_only=True):
+    """A holder was certain that it held a lock, or permits of a semaphore, at a moment of the server's clock.
+
+    `server_time` is what `held.moment()` returned. The events of one `token` belong to one holder.
+    """
+
+    name: str
+    token: str
+    server_time: float
+    fence: int = 0
+    permits: int = 0
+
+
+# --- messages ---
+
+
+class MessageSent(_Event, frozen=True, kw_only=True):
+    """A mailbox or a chat accepted a message under this number; `key` identifies the message."""
+
+    log: str
+    number: int
+    key: str
+
+
+class ReaderOpened(_Event, frozen=True, kw_only=True):
+    """A reader begins to read, or does so again in a new process.
+
+    `after` is the number after which it joined; -1 if it had joined before.
+    """
+
+    log: str
+    reader: str
+    after: int = -1
+
+
+class MessageRead(_Event, frozen=True, kw_only=True):
+    """A reader received a message, with the report that so many messages before it are `missed`."""
+
+    log: str
+    reader: str
+    number: int
+    key: str
+    missed: int = 0
+
+
+class Acknowledged(_Event, frozen=True, kw_only=True):
+    """The server answered a reader's acknowledgement of every message up to `number`."""
+
+    log: str
+    reader: str
+    number: int
+
+
 Event: TypeAlias = (
-    Enqueued | Started | Ended | Settled | Lost | Hit | Outage | Found | Sure | Sent | Opened | Read | Acked
+    Enqueued
+    | Started
+    | Ended
+    | Settled
+    | LeaseExpired
+    | FaultInjected
+    | Outage
+    | FinalState
+    | StillHeld
+    | MessageSent
+    | ReaderOpened
+    | MessageRead
+    | Acknowledged
 )
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
-# One file a process, however many threads begin at once; and no child is born while it is held.
+# Held while a process opens its file, so that several threads open only one; and while a process forks, so that no
+# child begins with a file that is half open.
 _opening = threading.Lock()
 os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_opening.release)
 
 
 class History:
-    """The part of a history that this process writes. The folder is made where it is missing."""
+    """The part of a history that this process records. A missing folder is created."""
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
@@ -167,7 +219,7 @@ class History:
         self._file = -1
 
     def note(self, event: Event) -> None:
-        """Write an event down. It outlives this process, however that ends (but not the host's memory)."""
+        """Record an event. It survives this process however that ends, but not a crash of the host."""
         if self._pid != os.getpid():
             with _opening:
                 self._open()
@@ -180,22 +232,24 @@ class History:
             self._pid = os.getpid()
 
     def close(self) -> None:
+        """Close this process's file. A later `note` opens another one."""
         if self._pid == os.getpid():
             os.close(self._file)
         self._pid = 0
 
 
 def read(folder: Path | str) -> list[Event]:
-    """All events of all processes, by time. A last line without its end was torn by a kill and is left out.
+    """The events of all processes, by time.
 
-    Raises ValueError with file and line for any other line that is none.
+    A last line without its end was cut by a kill, and is left out. Raises ValueError, with file and line, for any other
+    line that is not an event.
     """
     events = [event for file in sorted(Path(folder).glob("*.jsonl")) for event in _events(file)]
     return sorted(events, key=lambda event: event.at)
 
 
 def _events(file: Path) -> Iterator[Event]:
-    *lines, _torn = file.read_bytes().split(b"\n")
+    *lines, _cut_line = file.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
             yield _decoder.decode(line)

@@ -1,4 +1,4 @@
-"""A worker in the test's own process: runs what waits until nothing does, and comes back."""
+"""A worker in the test's own process, which ends when no job is ready any more."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from penstock.worker.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """How the runs of one `run_jobs` ended."""
+class RunSummary:
+    """How many runs of one `run_jobs` ended in which way. `failed`: as dead letters."""
 
     completed: int = 0
     retried: int = 0
@@ -28,16 +28,16 @@ class Ran:
 
 
 class RunJobs:
-    """`run_jobs(app)`, or `await run_jobs.aio(app)`: run every job that is ready, those that they enqueue too.
+    """`run_jobs(app)`, or `await run_jobs.aio(app)`: run every ready job, and every job that those enqueue.
 
-    clock     a MovableClock of the app: moved on to the next due job each time nothing is ready, until nothing waits at
-              all; so retries and delays are run through at once. None: what is not due stays
-    dead      True: a job that ends as a dead letter is no error of the test. Else AssertionError with its traceback
+    clock     a MovableClock of the app. Each time no job is ready it moves to the next due job, until no job waits at
+              all; so delays and retries pass at once. None: jobs that are not due stay
+    dead      True: jobs may end as dead letters. Otherwise that raises AssertionError with the traceback
     settings  of the worker: queues, concurrency, …
-    timeout   seconds of real time for all of it; then running jobs are handed back, and TimeoutError is raised
+    timeout   seconds of real time for everything; then running jobs are handed back, and TimeoutError is raised
 
-    Answers with how many runs ended in which way. Jobs run as in a worker process: `async def` on the loop, `def` in a
-    thread, arguments decoded, results kept.
+    Returns how many runs ended in which way. Jobs run as in a worker process: `async def` on the event loop, `def` in a
+    thread, with decoded arguments, and results are kept.
     """
 
     def __call__(
@@ -48,14 +48,14 @@ class RunJobs:
         dead: bool = False,
         settings: WorkerSettings | None = None,
         timeout: float = 30.0,
-    ) -> Ran:
+    ) -> RunSummary:
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("run_jobs() would block the running event loop: write `await run_jobs.aio(…)` here")
-        return asyncio.run(self._here(app, clock, dead, settings, timeout))
+        return asyncio.run(self._run_on_this_loop(app, clock, dead, settings, timeout))
 
-    async def _here(
+    async def _run_on_this_loop(
         self, app: Penstock, clock: MovableClock | None, dead: bool, settings: WorkerSettings | None, timeout: float
-    ) -> Ran:
+    ) -> RunSummary:
         try:
             return await self.aio(app, clock=clock, dead=dead, settings=settings, timeout=timeout)
         finally:
@@ -69,13 +69,13 @@ class RunJobs:
         dead: bool = False,
         settings: WorkerSettings | None = None,
         timeout: float = 30.0,
-    ) -> Ran:
+    ) -> RunSummary:
         settings = replace(settings or WorkerSettings(), burst=True)
         names = settings.queues or app.registry.queues()
         before, until = await _counts(app, names), time.monotonic() + timeout
-        while await _work_off(Worker(app, settings), until):
+        while await _run_until_idle(Worker(app, settings), until):
             after = await _counts(app, names)
-            # A job's last act may have been to enqueue on a queue that the worker had looked at before.
+            # A job may have enqueued on a queue that the worker had already found empty.
             if any(counts.ready and not counts.paused for counts in after):
                 continue
             due = [call.due for name in names for call in enqueued(app.queue(name)) if call.due is not None]
@@ -84,24 +84,24 @@ class RunJobs:
             clock.advance_to(min(due))
         else:
             raise TimeoutError(f"after {timeout:g} s there was still work; jobs that ran were handed back")
-        ran = Ran(*(_total(after, field.name) - _total(before, field.name) for field in fields(Ran)))
-        if ran.failed and not dead:
-            raise AssertionError(await _obituary(app, names, ran.failed))
-        return ran
+        summary = RunSummary(*(_total(after, one.name) - _total(before, one.name) for one in fields(RunSummary)))
+        if summary.failed and not dead:
+            raise AssertionError(await _dead_letter_report(app, names, summary.failed))
+        return summary
 
 
 run_jobs: Final = RunJobs()
 
 
-async def _work_off(worker: Worker, until: float) -> bool:
-    """Until nothing is ready; False where that did not come about in time."""
+async def _run_until_idle(worker: Worker, until: float) -> bool:
+    """Run the worker until no job is ready; False if it was not finished in time."""
     run = asyncio.create_task(worker.run())
     try:
         await asyncio.wait([run], timeout=max(0.0, until - time.monotonic()))
         in_time = run.done()
         if not in_time:
             worker.stop()
-            worker.stop()
+            worker.stop()  # the second stop hands running jobs back at once
         await run
     finally:
         run.cancel()
@@ -116,10 +116,10 @@ def _total(counts: Iterable[Counts], name: str) -> int:
     return sum(getattr(one, name) for one in counts)
 
 
-async def _obituary(app: Penstock, names: Iterable[str], n: int) -> str:
+async def _dead_letter_report(app: Penstock, names: Iterable[str], n: int) -> str:
     letters: list[DeadLetter] = []
     for name in names:
         letters += await app.queue(name).dead.list.aio(min(n, 1000))
     letters = sorted(letters, key=lambda letter: letter.died)[-n:]
-    told = [f"job {one.id} {one.body}: {one.reason}\n{one.traceback}".rstrip() for one in letters]
-    return "\n".join([f"{n} jobs ended as dead letters (dead=True allows it):", *told])
+    reports = [f"job {one.id} {one.body}: {one.reason}\n{one.traceback}".rstrip() for one in letters]
+    return "\n".join([f"{n} jobs ended as dead letters (dead=True allows it):", *reports])

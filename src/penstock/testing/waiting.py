@@ -1,4 +1,4 @@
-"""Which calls wait: what the code under test enqueued, read back from the server."""
+"""The calls that wait: what the code under test enqueued, read back from the server."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from penstock.jobs.task import Task
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_NEAR = 1.0
-"""Seconds by which the time of a delayed call may differ from what is asked for: the test asks a little later."""
+_DUE_TOLERANCE = 1.0
+"""Seconds by which the due time of a call may differ from the expected one, because the test asks a little later."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingCall:
-    """A call that is enqueued and not claimed yet.
+    """A call that was enqueued and is not claimed yet.
 
-    `arguments` as they travel, by name, JSON's types; of a value that was put without a task `task` is "" and it is all
-    there under `value`. `due`: seconds since 1970, None for one that is ready.
+    arguments  by name, as JSON types. For a value that was put without a task, `task` is "" and the value is under
+               "value"
+    due        seconds since 1970; None if the call is ready
     """
 
     job: str
@@ -44,18 +45,19 @@ class WaitingCall:
     due: float | None
 
     def __str__(self) -> str:
-        told = [f"tenant={self.tenant}"] if self.tenant else []
-        told += [f"priority={self.priority}"] if self.priority != Options().priority else []
-        told += [f"due={self.due:.3f}"] if self.due is not None else []
+        options = [f"tenant={self.tenant}"] if self.tenant else []
+        options += [f"priority={self.priority}"] if self.priority != Options().priority else []
+        options += [f"due={self.due:.3f}"] if self.due is not None else []
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
-        return "  ".join([f"{self.task or 'put'}({arguments})", *told])
+        return "  ".join([f"{self.task or 'put'}({arguments})", *options])
 
 
 def enqueued(where: Penstock | Queue | Task[..., Any]) -> list[WaitingCall]:
-    """The calls that wait, ready ones and delayed ones, in the order they were enqueued: of a task, of a queue, or of
-    all queues that a task of the app has.
+    """The calls that wait, ready or delayed, in the order in which they were enqueued.
 
-    Running, finished and dead jobs are not among them. Reads every job of the queue: for tests. Works in either face.
+    `where` is a task, a queue, or an app; an app means all queues that one of its tasks has. Running jobs, results and
+    dead letters are not included. Reads every job of these queues. Works in blocking code and inside a running event
+    loop.
     """
     if isinstance(where, Task):
         return [call for call in _waiting([where.home]) if call.task == where.name]
@@ -65,19 +67,18 @@ def enqueued(where: Penstock | Queue | Task[..., Any]) -> list[WaitingCall]:
 
 
 def assert_enqueued(task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-    """This call of the task waits; answers with its job, the first if there are several.
+    """Raises AssertionError unless this call of the task waits; returns its job, the first if there are several.
 
-    Arguments are compared as they travel, with the task's defaults filled in. What `task.using(…)` says beyond the
-    defaults (priority, tenant, id, delay or date to the second) must be so as well. AssertionError shows what waits
-    instead.
+    Arguments are compared as JSON, with the task's defaults filled in. Options that `task.using(…)` sets (priority,
+    tenant, id, delay, or date to the second) must be equal too. The error lists the calls that wait instead.
     """
-    wanted = _wanted(task, args, kwargs)
+    expected = _expected_call(task, args, kwargs)
     waiting = enqueued(task.home)
     for call in waiting:
-        if call.task == task.name and _fits(call, wanted, task):
+        if call.task == task.name and _fits(call, expected, task):
             return Job(task.home, call.job.partition(":")[2], returns=task.definition.signature.returns)
     rows = [f"  {call}" for call in waiting] or ["  nothing"]
-    raise AssertionError("\n".join([f"no such call waits: {wanted}", f"queue {task.home.name} has waiting:", *rows]))
+    raise AssertionError("\n".join([f"no such call waits: {expected}", f"queue {task.home.name} has waiting:", *rows]))
 
 
 def _waiting(queues: Iterable[Queue]) -> list[WaitingCall]:
@@ -90,18 +91,18 @@ def _client(queue: Queue) -> Any:
 
 
 def _read(queue: Queue) -> Iterator[tuple[int, bytes, WaitingCall]]:
-    """Each with its time and its generation, which say who came first."""
+    """Each waiting call, with the time and the generation of its enqueue, by which calls can be ordered."""
     for key, body in _client(queue).hgetall(f"{queue.bindings.keys.base}jobs").items():
         record = Record.read(body)
         if record is not None and record.state in {b"r", b"s"}:
             due = record.since / 1000 if record.state == b"s" else None
             call = WaitingCall(
-                f"{queue.name}:{key.decode()}", *_opened(record), record.priority, record.tenant, due
+                f"{queue.name}:{key.decode()}", *_decoded(record), record.priority, record.tenant, due
             )  # fmt: skip
             yield record.enqueued, body[4:10], call
 
 
-def _opened(record: Record) -> tuple[str, dict[str, Any]]:
+def _decoded(record: Record) -> tuple[str, dict[str, Any]]:
     try:
         if record.is_call:
             name, raw = split_payload(record.payload)
@@ -111,7 +112,7 @@ def _opened(record: Record) -> tuple[str, dict[str, Any]]:
         return "", {"damaged": record.payload}
 
 
-def _wanted(task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> WaitingCall:
+def _expected_call(task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> WaitingCall:
     home, options = task.home, task.options
     due = options.at.timestamp() if options.at else _now(home) + options.delay if options.delay else None
     job = f"{home.name}:{options.id}" if options.id else ""
@@ -126,22 +127,22 @@ def _now(queue: Queue) -> float:
     return float(seconds + microseconds / 1e6)
 
 
-def _fits(call: WaitingCall, wanted: WaitingCall, task: Task[..., Any]) -> bool:
+def _fits(call: WaitingCall, expected: WaitingCall, task: Task[..., Any]) -> bool:
     default = Options()
     pairs = [
-        (wanted.job, call.job, ""),
-        (wanted.priority, call.priority, default.priority),
-        (wanted.tenant, call.tenant, default.tenant),
+        (expected.job, call.job, ""),
+        (expected.priority, call.priority, default.priority),
+        (expected.tenant, call.tenant, default.tenant),
     ]
-    if any(asked not in (had, usual) for asked, had, usual in pairs):
+    if any(wanted not in (found, default_) for wanted, found, default_ in pairs):
         return False
-    if wanted.due is not None and (call.due is None or abs(call.due - wanted.due) > _NEAR):
+    if expected.due is not None and (call.due is None or abs(call.due - expected.due) > _DUE_TOLERANCE):
         return False
-    return _filled(task, call.arguments) == _filled(task, wanted.arguments)
+    return _filled(task, call.arguments) == _filled(task, expected.arguments)
 
 
 def _filled(task: Task[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    """With the defaults of what was left out, as far as they can travel."""
+    """The arguments, with the defaults of those that were omitted, as far as a default can be encoded."""
     filled = dict(arguments)
     for name, parameter in inspect.signature(task._function).parameters.items():
         if name not in filled and parameter.default is not inspect.Parameter.empty:
