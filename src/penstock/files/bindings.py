@@ -31,8 +31,8 @@ RECORDS = 4
 @cache
 def scripts() -> Library:
     return Library(
-        "core/idempotency.lua", "core/wake.lua",
-        "messages/log.lua", "messages/readers.lua", "messages/claim.lua",
+        "core/clock.lua", "core/notify.lua", "core/idempotency.lua",
+        "messages/log.lua", "messages/readers.lua", "messages/shared_reader.lua",
         "files/channel.lua", "files/upload.lua", "files/download.lua", "files/counts.lua",
     )  # fmt: skip
 

@@ -151,7 +151,7 @@ end
 --- uses: base
 function channel.skip(l, who)
   redis.call("ZADD", base .. "readers", l.first - 1, who)
-  claim.pass_over(who, l.first - 1)
+  shared_reader.pass_over(who, l.first - 1)
 end
 
 -- So much space is wanted: what somebody left to be trimmed goes, then receivers that hold it and were not seen for too long are

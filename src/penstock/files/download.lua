@@ -138,22 +138,22 @@ function script.share(base, state, given, who, token, lease_ms, limit, room, cou
     for i = claims, #ARGV do
       if not redis.call("ZSCORE", leased, ARGV[i]) then return { "LOST" } end
     end
-    for i = claims, #ARGV do claim.drop(who, ARGV[i]) end
+    for i = claims, #ARGV do shared_reader.drop(who, ARGV[i]) end
     channel.count(who, found)
     redis.call("SET", base .. "claim:" .. token, cmsgpack.pack({}), "PX", 60000)
-    local low = claim.cursor(who, tonumber(redis.call("HGET", base .. "next", who) or cursor + 1))
+    local low = shared_reader.cursor(who, tonumber(redis.call("HGET", base .. "next", who) or cursor + 1))
     local _, over = channel.acknowledge(l, who, cursor, low, now)
     if over then return { "ENDED" } end
     cursor = math.max(cursor, low)
   end
   redis.call("HSET", base .. "seen", who, string.format("%d", now))
   local answer = { "OK", -1 }
-  claim.hand_out(l, who, cursor, now, token, said, lease_ms, limit, room, answer)
+  shared_reader.hand_out(l, who, cursor, now, token, said, lease_ms, limit, room, answer)
   if #answer > 2 then
     stay_ms = 0
     log.ring(l, now)
   end
   log.wait("waiting", l.top, address, stay_ms)
-  if stay_ms > 0 then answer[2] = claim.due(who, now) end
+  if stay_ms > 0 then answer[2] = shared_reader.due(who, now) end
   return answer
 end

@@ -25,13 +25,15 @@ SLICE: Final = 250
 @cache
 def scripts() -> Library:
     return Library(
+        "core/clock.lua",
+        "core/notify.lua",
         "core/batch.lua",
         "core/idempotency.lua",
         "jobs/record.lua",
-        "jobs/tally.lua",
+        "jobs/counters.lua",
         "jobs/lane.lua",
         "jobs/lease.lua",
-        "core/wake.lua",
+        "jobs/wake.lua",
         "jobs/job.lua",
         "jobs/queue.lua",
         "jobs/dead_letters.lua",

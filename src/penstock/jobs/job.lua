@@ -1,4 +1,4 @@
--- The transitions of a job, as functions: each moves a job from one state to another with the nouns of record, tally,
+-- The transitions of a job, as functions: each moves a job from one state to another with the nouns of record, counters,
 -- lane, lease and wake. `queue.lua` has the drawing of the states, the key map, and the scripts that call these.
 --
 -- `s` is what one script collects: the time, counts, lanes to push to, suspects, and jobs whose waiters are to be told;
@@ -15,7 +15,7 @@
 
 --- (given: int) -> table
 function job.begin(given)
-  return { now = clock.now(given), tally = tally.new(), lanes = {}, suspects = {}, ready = false, told = {} }
+  return { now = clock.now(given), counters = counters.new(), lanes = {}, suspects = {}, ready = false, told = {} }
 end
 
 -- Put the jobs that became ready where claims find them.
@@ -32,12 +32,12 @@ end
 --- uses: base meta
 function job.commit(s)
   job.place(s)
-  tally.write(s.tally)
+  counters.write(s.counters)
   if #s.told > 0 and redis.call("EXISTS", base .. "waiters") == 1 then
     local found = batch.read(base .. "waiters", s.told)
     for i = 1, #s.told do
       if found[i] then
-        for address in string.gmatch(found[i], "%S+") do wake.send(address, "done") end
+        for address in string.gmatch(found[i], "%S+") do notify.send(address, "done") end
         redis.call("HDEL", base .. "waiters", s.told[i])
       end
     end
@@ -59,15 +59,15 @@ function job.remove(s, id, body, letter, text)
   redis.call("HDEL", base .. "jobs", id)
   if bit.band(flags, 32) > 0 then redis.call("HDEL", base .. "reasons", id) end
   if state == "r" then
-    tally.move(s.tally, tenant, 1, 0)
-    tally.age(s.tally, since, -1)
+    counters.move(s.counters, tenant, 1, 0)
+    counters.age(s.counters, since, -1)
     if bit.band(flags, 16) > 0 then redis.call("ZREM", base .. "suspects", record.entry(generation, #body, id)) end
   elseif state == "s" then
     redis.call("ZREM", base .. "delayed", record.entry(generation, #body, id))
-    tally.move(s.tally, tenant, 2, 0)
+    counters.move(s.counters, tenant, 2, 0)
   else
     redis.call("ZREM", base .. "dead", id)
-    tally.move(s.tally, tenant, 4, 0)
+    counters.move(s.counters, tenant, 4, 0)
   end
   job.done(s, id, letter, text, ttl)
 end
@@ -85,7 +85,7 @@ function job.complete(s, me, tokens, results, stale)
       stale[#stale + 1] = i - 1
     else
       seen[id] = true
-      tally.move(s.tally, record.tenant(header), 3, 0)
+      counters.move(s.counters, record.tenant(header), 3, 0)
       if bit.band(string.byte(header, 4), 32) > 0 then redis.call("HDEL", base .. "reasons", id) end
       job.done(s, id, "c", results[i] or "null", record.ttl(header))
       ids[#ids + 1] = id
@@ -127,7 +127,7 @@ function job.settle(s, me, verb, token, delay, text)
     redis.call("HDEL", base .. "jobs", id)
     if bit.band(flags, 32) > 0 then redis.call("HDEL", base .. "reasons", id) end
     redis.call("HINCRBY", meta, "dropped", 1)
-    tally.move(s.tally, tenant, 3, 0)
+    counters.move(s.counters, tenant, 3, 0)
     job.done(s, id, "d", text, ttl)
     return true
   end
@@ -146,12 +146,12 @@ function job.settle(s, me, verb, token, delay, text)
   if verb == "bury" or doubt >= 12 then
     redis.call("ZADD", base .. "dead", s.now, id)
     redis.call("HINCRBY", meta, "buried", 1)
-    tally.move(s.tally, tenant, 3, 4)
+    counters.move(s.counters, tenant, 3, 4)
     s.told[#s.told + 1] = id
     body = record.with(body, "d", flags, generation, s.now, attempts, deliveries, doubt)
   elseif delay > 0 then
     redis.call("HINCRBY", meta, "retried", 1)
-    tally.move(s.tally, tenant, 3, 2)
+    counters.move(s.counters, tenant, 3, 2)
     job.plan(s, { s.now + delay, record.entry(generation, #body, id) })
     body = record.with(body, "s", flags, generation, s.now + delay, attempts, deliveries, doubt)
   else
@@ -187,8 +187,8 @@ function job.ready(s, list, id, size, flags, priority, tenant, generation, since
     lane.sort(s.lanes, list, priority, tenant, entry)
   end
   s.ready = true
-  tally.move(s.tally, tenant, from, 1)
-  tally.age(s.tally, since, 1)
+  counters.move(s.counters, tenant, from, 1)
+  counters.age(s.counters, since, 1)
 end
 
 -- Due jobs become ready, at most `limit`: a claim after a long outage must not hold the server.
@@ -278,8 +278,8 @@ function job.claim(s, me, want, fronts, trial)
   local jobs, held = {}, {}
   for i = 1, #room.picked do
     local id, body = room.picked[i][1], room.picked[i][2]
-    tally.move(s.tally, record.tenant(body), 1, 3)
-    tally.age(s.tally, record.since(body), -1)
+    counters.move(s.counters, record.tenant(body), 1, 3)
+    counters.age(s.counters, record.since(body), -1)
     body = record.claimed(body)
     local claim = string.format("%012x", number + i)
     local token = claim .. id

@@ -17,7 +17,7 @@
 -- `meta`. `base` itself never exists: while the slot moves to another node, a declared key that is missing
 -- makes the server refuse the whole script before its first line, so nothing is ever half-written.
 --
---   meta         HASH    format, seq, counts, switches (paused, due_first), see tally, lane and wake
+--   meta         HASH    format, seq, counts, switches (paused, due_first), see counters, lane and wake
 --   jobs         HASH    id -> record                              owner: the job, until it is done or removed
 --   delayed      ZSET    entry -> due, server ms
 --   dead         ZSET    id -> died at, server ms                  owner: the operator
@@ -26,7 +26,7 @@
 --   waiters      HASH    id -> addresses to tell when it is done   owner: the job
 --   settled:<inc> SET    tokens settled one by one; PX 60 s
 --   turns, lane, front, weights (lane) · leases, held, turn, workers (lease) · sleepers, inbox (wake) · suspects (job)
---   tenants, age, ages (tally) · replay: (idempotency)
+--   tenants, age, ages (counters) · replay: (idempotency)
 
 -- jobs: id, record (as a client fills it, see record.lua), … At most some hundreds.
 -- Returns the places (from 0) of ids that are in the queue already; those records are left as they are.
@@ -60,7 +60,7 @@ function script.enqueue(base, meta, caller, number, given, jobs, ...)
         .. struct.pack(">BI6I6I6I6", bit.band(flags, 249), generation + i, s.now, since, expires) .. string.sub(body, 29)
       set[#set + 1], set[#set + 2] = id, body
       if state == "s" then
-        tally.move(s.tally, tenant, 0, 2)
+        counters.move(s.counters, tenant, 0, 2)
         plan[#plan + 1], plan[#plan + 2] = due, record.entry(generation + i, #body, id)
       else
         job.ready(s, "lane:", id, #body, 0, priority, tenant, generation + i, s.now, 0)

@@ -29,17 +29,17 @@ _unpack = msgspec.msgpack.Decoder().decode
 
 @cache
 def lock_scripts() -> Library:
-    return Library("locks/line.lua", "locks/lock.lua")
+    return Library("core/clock.lua", "core/notify.lua", "locks/waiters.lua", "locks/lock.lua")
 
 
 @cache
 def semaphore_scripts() -> Library:
-    return Library("locks/line.lua", "locks/semaphore.lua")
+    return Library("core/clock.lua", "core/notify.lua", "locks/waiters.lua", "locks/semaphore.lua")
 
 
 @cache
 def rate_limit_scripts() -> Library:
-    return Library("locks/line.lua", "core/idempotency.lua", "locks/rate.lua")
+    return Library("core/clock.lua", "core/idempotency.lua", "locks/rate.lua")
 
 
 @cache
@@ -65,7 +65,7 @@ class LeaseRequest:
     limit: int = 0
 
     def pack(self, token: str, address: str = "") -> bytes:
-        """One attempt, as `line.lua` stores it. `address`: where messages reach it; "" if it does not wait."""
+        """One attempt, as `waiters.lua` stores it. `address`: where messages reach it; "" if it does not wait."""
         return _pack((token, math.ceil(self.lease * 1000), address, self.declared, self.permits, self.limit))
 
 

@@ -1,8 +1,8 @@
 """The common part of locks and semaphores: acquired for a lease, in order of arrival, also by `with`.
 
 Each attempt has a token of its own and may be sent any number of times. An attempt that has to wait joins the waiters
-in the server and sleeps until a message arrives, or until the time that the server named (see `line.lua`). A wait that
-is cancelled gives back its place, or the lock that was handed over to it in the meantime.
+in the server (see `waiters.lua`) and sleeps until a message arrives, or until the time that the server named. A wait
+that is cancelled gives back its place, or the lock that was handed over to it in the meantime.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 --
 --   <name>    STRING  the owner's token; PX its lease        what every other lock library writes, too
 --   fence     STRING  the last fence                         PX the lease and an hour
---   line, looks, offers, gone: see line.lua
+--   line, looks, offers, gone: see waiters.lua
 --
 -- All keys but `<name>` are made from `base`, which has the slot of the name and never exists: while the slot moves,
 -- the server refuses the whole script for it. Several locks at once are so many pairs of `base` and `<name>`; they
@@ -47,7 +47,7 @@ end
 --- (request: str, r: table, now: int, freed: table) -> bool
 function lock.ripe(request, r, now, freed)
   for i = 1, #r[4], 2 do
-    if redis.call("EXISTS", r[4][i + 1]) == 1 or line.head(r[4][i], now, freed) ~= request then return false end
+    if redis.call("EXISTS", r[4][i + 1]) == 1 or waiters.head(r[4][i], now, freed) ~= request then return false end
   end
   return true
 end
@@ -58,11 +58,11 @@ function lock.pass(places, us)
   local now, i = math.floor(us / 1000), 1
   while i < #places and i < 2000 do
     if redis.call("EXISTS", places[i + 1]) == 0 then
-      local head, r = line.head(places[i], now, places)
+      local head, r = waiters.head(places[i], now, places)
       if head and lock.ripe(head, r, now, places) then
         local ms = math.min(r[2], 2000)
         lock.give(r, us, ms)
-        line.offer(head, r, now, ms)
+        waiters.offer(head, r, now, ms)
       end
     end
     i = i + 2
@@ -99,23 +99,23 @@ function script.acquire(base, name, request, ticket, stay)
   end
   if #mine == #KEYS / 2 then
     lock.renew(r)
-    if r[3] ~= "" then line.taken(request, r, now) end
+    if r[3] ~= "" then waiters.taken(request, r, now) end
     return { 1, tonumber(redis.call("GET", base .. "fence")) or lock.give(r, us, r[2]) }
   end
   if #mine > 0 then redis.call("DEL", unpack(mine)) end
-  if r[3] ~= "" then line.heard(r, now) end
+  if r[3] ~= "" then waiters.heard(r, now) end
 
   local first, freed = true, {}
   for i = 1, #KEYS, 2 do
-    local head, _, before = line.head(KEYS[i], now, freed)
+    local head, _, before = waiters.head(KEYS[i], now, freed)
     if head and head ~= request and (ticket == 0 or ticket > before) then first = false end
   end
   local answer
   if first and not busy then
     answer = { 1, lock.give(r, us, r[2]) }
     if ticket > 0 then
-      line.leave(request, r)
-      line.taken(request, r, now)
+      waiters.leave(request, r)
+      waiters.taken(request, r, now)
     end
   else
     for i = 1, #KEYS do freed[#freed + 1] = KEYS[i] end
@@ -123,12 +123,12 @@ function script.acquire(base, name, request, ticket, stay)
       local due = lock.due(r[4], now)
       -- At first it looks soon, for somebody has to see whether what is handed over just now is taken.
       if ticket == 0 then due = math.min(due, now + 2000) end
-      ticket = line.join(request, r, ticket, us)
+      ticket = waiters.join(request, r, ticket, us)
       local ms = math.huge
-      for i = 1, #KEYS, 2 do ms = math.min(ms, line.sleep(KEYS[i], request, r, now, due)) end
+      for i = 1, #KEYS, 2 do ms = math.min(ms, waiters.sleep(KEYS[i], request, r, now, due)) end
       answer = { 0, ticket, ms }
     else
-      if ticket > 0 then line.leave(request, r) end
+      if ticket > 0 then waiters.leave(request, r) end
       answer = { 0, ticket, -1 }
     end
   end
@@ -157,8 +157,8 @@ function script.release(base, name, request)
     for i = 1, #KEYS, 2 do redis.call("ZREM", KEYS[i] .. "offers", request) end
     if redis.call("ZSCORE", base .. "line", request) then
       local now = math.floor(us / 1000)
-      line.leave(request, r, freed)
-      for i = 1, #KEYS, 2 do line.watch(KEYS[i], now, lock.due({ KEYS[i], KEYS[i + 1] }, now), "") end
+      waiters.leave(request, r, freed)
+      for i = 1, #KEYS, 2 do waiters.watch(KEYS[i], now, lock.due({ KEYS[i], KEYS[i + 1] }, now), "") end
     end
   end
   lock.pass(freed, us)
@@ -184,7 +184,7 @@ end
 --- flags: no-writes
 function script.show(base, name, limit)
   local shown = { clock.micros(), redis.call("GET", name), redis.call("PTTL", name), redis.call("GET", base .. "fence") }
-  local waiting = line.waiting(base, limit)
+  local waiting = waiters.waiting(base, limit)
   for i = 1, #waiting do shown[4 + i] = waiting[i] end
   return shown
 end

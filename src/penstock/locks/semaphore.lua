@@ -8,7 +8,7 @@
 --   holders   ZSET    token/1, token/2, … -> server ms until which it is held; TTL the longest lease and a minute
 --   limit     STRING  if somebody set one: it goes before the limit that a request names
 --   fence     STRING  the last fence; PX its lease and an hour. Who takes all there is, is alone and gets one
---   line, looks, offers, gone: see line.lua
+--   line, looks, offers, gone: see waiters.lua
 --
 -- What is free is never kept, it is the limit less the holders that are alive: so nothing can be given back twice.
 -- Served is who came first, and nobody before that one, however few permits it wants.
@@ -76,18 +76,18 @@ end
 --- uses: base holders
 function permit.pass(now)
   for _ = 1, 100 do
-    local head, r = line.head(base, now, {})
+    local head, r = waiters.head(base, now, {})
     if not head then return end
     local limit = permit.limit(r)
     if r[5] > limit then
-      line.leave(head, r)
-      line.tell(r[3], 0)
+      waiters.leave(head, r)
+      notify.send_to_inbox(r[3], 0)
     elseif r[5] > limit - permit.live(now) then
       return
     else
       local ms = math.min(r[2], 2000)
       permit.give(r, now + ms, now)
-      line.offer(head, r, now, ms)
+      waiters.offer(head, r, now, ms)
     end
   end
 end
@@ -110,38 +110,38 @@ function script.acquire(base, holders, request, ticket, stay)
   local now = math.floor(us / 1000)
   local r = cmsgpack.unpack(request)
   permit.bury(now)
-  if r[3] ~= "" then line.heard(r, now) end
+  if r[3] ~= "" then waiters.heard(r, now) end
   local held = permit.held(r, now)
   if held == r[5] then
     permit.give(r, now + r[2], now)
-    if r[3] ~= "" then line.taken(request, r, now) end
+    if r[3] ~= "" then waiters.taken(request, r, now) end
     permit.pass(now)
     return { 1, permit.mint(r, us) }
   end
   if held > 0 then permit.drop(r) end
 
   local limit = permit.limit(r)
-  local head, _, before = line.head(base, now, {})
+  local head, _, before = waiters.head(base, now, {})
   local first = not head or head == request or (ticket > 0 and ticket < before)
   local answer
   if r[5] > limit then
-    line.leave(request, r)
+    waiters.leave(request, r)
     answer = { -1, limit }
   elseif first and r[5] <= limit - permit.live(now) then
     permit.give(r, now + r[2], now)
     if ticket > 0 then
-      line.leave(request, r)
-      line.taken(request, r, now)
+      waiters.leave(request, r)
+      waiters.taken(request, r, now)
     end
     answer = { 1, permit.mint(r, us) }
   elseif stay == 1 then
     local due = permit.due(now)
     -- At first it looks soon, for somebody has to see whether what is handed over just now is taken.
     if ticket == 0 then due = math.min(due, now + 2000) end
-    ticket = line.join(request, r, ticket, us)
-    answer = { 0, ticket, line.sleep(base, request, r, now, due) }
+    ticket = waiters.join(request, r, ticket, us)
+    answer = { 0, ticket, waiters.sleep(base, request, r, now, due) }
   else
-    if ticket > 0 then line.leave(request, r) end
+    if ticket > 0 then waiters.leave(request, r) end
     answer = { 0, ticket, -1 }
   end
   permit.pass(now)
@@ -162,8 +162,8 @@ function script.release(base, holders, request)
   if r[3] ~= "" then
     redis.call("ZREM", base .. "offers", request)
     if redis.call("ZSCORE", base .. "line", request) then
-      line.leave(request, r)
-      line.watch(base, now, permit.due(now), "")
+      waiters.leave(request, r)
+      waiters.watch(base, now, permit.due(now), "")
     end
   end
   permit.pass(now)
@@ -201,7 +201,7 @@ function script.show(base, holders, limit)
   local now = math.floor(us / 1000)
   local alive = redis.call("ZRANGE", holders, "(" .. now, "+inf", "BYSCORE", "LIMIT", 0, limit, "WITHSCORES")
   local shown = { us, redis.call("GET", base .. "limit"), permit.live(now), alive }
-  local waiting = line.waiting(base, limit)
+  local waiting = waiters.waiting(base, limit)
   for i = 1, #waiting do shown[4 + i] = waiting[i] end
   return shown
 end

@@ -1,6 +1,6 @@
 """Binds the scripts of messages: the order of their arguments, and what their replies mean.
 
-LogBindings        `log.lua` and `claim.lua`: a log with readers, which is a mailbox, a chat or a channel of files
+LogBindings        `log.lua`, `shared_reader.lua`: a log with readers (a mailbox, a chat, a channel of files)
 ChatIndexBindings  `chats.lua`: the index of one user's chats
 """
 
@@ -33,13 +33,14 @@ PULL_BYTES = 1024 * 1024
 @cache
 def log_scripts() -> Library:
     return Library(
-        "core/idempotency.lua", "core/wake.lua", "messages/log.lua", "messages/readers.lua", "messages/claim.lua"
-    )
+        "core/clock.lua", "core/notify.lua", "core/idempotency.lua",
+        "messages/log.lua", "messages/readers.lua", "messages/shared_reader.lua",
+    )  # fmt: skip
 
 
 @cache
 def chat_index_scripts() -> Library:
-    return Library("core/wake.lua", "messages/chats.lua")
+    return Library("core/clock.lua", "core/notify.lua", "messages/chats.lua")
 
 
 @dataclass(frozen=True, slots=True)

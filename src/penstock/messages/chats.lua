@@ -15,8 +15,7 @@
 --- (given: int) -> int
 function chats.micros(given)
   if given > 0 then return given * 1000 end
-  local time = redis.call("TIME")
-  return time[1] * 1000000 + time[2]
+  return clock.micros()
 end
 
 --- (given: int, names: table, from: int)
@@ -27,7 +26,7 @@ function chats.hint(given, names, from)
   for i = from, #names do redis.call("ZADD", base .. "news", score + i - from, names[i]) end
   redis.call("PEXPIRE", base .. "news", 86400000)
   local found = redis.call("ZRANGE", base .. "waiting", 0, 99)
-  for i = 1, #found do wake.send(found[i], "0") end
+  for i = 1, #found do notify.send(found[i], "0") end
   if #found > 0 then redis.call("ZREM", base .. "waiting", unpack(found)) end
 end
 

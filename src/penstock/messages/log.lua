@@ -16,7 +16,7 @@
 --   waiting      ZSET    address -> top when it lay down; PX        who waits for a message
 --   wanting      ZSET    address -> bytes; PX                       who waits for so much space
 --   watching     ZSET    reader -> top when it was told all, or when to tell it again     told by whoever sends
---   next, claimed:, leased:, claim: (claim.lua)                     of readers with several workers
+--   next, claimed:, leased:, claim: (shared_reader.lua)                     of readers with several workers
 --   replay: (idempotency), inbox: (wake)
 --
 -- Reading never moves a cursor, acknowledging does. All below the lowest cursor is freed in the same step.
@@ -77,7 +77,7 @@ end
 --- uses: base
 function log.rouse(list, below)
   local found = redis.call("ZRANGE", base .. list, "-inf", below, "BYSCORE", "LIMIT", 0, 100)
-  for i = 1, #found do wake.send(found[i], "0") end
+  for i = 1, #found do notify.send(found[i], "0") end
   if #found > 0 then redis.call("ZREM", base .. list, unpack(found)) end
 end
 
@@ -341,7 +341,7 @@ function script.pull(base, state, given, who, device, acked, after, limit, room,
   if acked > cursor then
     cursor = acked
     redis.call("ZADD", base .. "readers", cursor, name)
-    claim.pass_over(name, cursor)
+    shared_reader.pass_over(name, cursor)
     more = log.trim(l, now)
   elseif l.age > 0 or acked > 0 then
     more = log.trim(l, now)

@@ -13,22 +13,22 @@
 -- Acknowledged all together: claims below are void.
 --- (name: str, cursor: int)
 --- uses: base
-function claim.pass_over(name, cursor)
+function shared_reader.pass_over(name, cursor)
   if redis.call("HEXISTS", base .. "next", name) == 0 then return end
   local old = redis.call("ZRANGE", base .. "claimed:" .. name, "-inf", cursor, "BYSCORE", "LIMIT", 0, 2000)
-  for i = 1, #old do claim.drop(name, old[i]) end
+  for i = 1, #old do shared_reader.drop(name, old[i]) end
 end
 
 --- (name: str, one: str)
 --- uses: base
-function claim.drop(name, one)
+function shared_reader.drop(name, one)
   redis.call("ZREM", base .. "claimed:" .. name, one)
   redis.call("ZREM", base .. "leased:" .. name, one)
 end
 
 --- (name: str, number: int, deliveries: int, token: str, till: int) -> str
 --- uses: base
-function claim.take(name, number, deliveries, token, till)
+function shared_reader.take(name, number, deliveries, token, till)
   local one = string.format("%d:%d:", number, deliveries) .. token
   redis.call("ZADD", base .. "claimed:" .. name, number, one)
   redis.call("ZADD", base .. "leased:" .. name, till, one)
@@ -38,7 +38,7 @@ end
 -- Below the lowest that is in hand, or else below the first that nobody claimed yet.
 --- (name: str, following: int) -> int
 --- uses: base
-function claim.cursor(name, following)
+function shared_reader.cursor(name, following)
   local low = redis.call("ZRANGE", base .. "claimed:" .. name, 0, 0, "WITHSCORES")
   return (tonumber(low[2]) or following) - 1
 end
@@ -46,14 +46,14 @@ end
 -- Whether it is still there.
 --- (l: table, number: int, into: table) -> bool
 --- uses: base
-function claim.read(l, number, into)
+function shared_reader.read(l, number, into)
   return number >= l.first and log.read(l, number - 1, 1, math.huge, into) == number
 end
 
 -- The ms until a lease runs out, or -1.
 --- (name: str, now: int) -> int
 --- uses: base
-function claim.due(name, now)
+function shared_reader.due(name, now)
   local first = redis.call("ZRANGE", base .. "leased:" .. name, 0, 0, "WITHSCORES")
   return first[2] and math.max(0, first[2] - now) or -1
 end
@@ -61,12 +61,12 @@ end
 -- Claims, each with its message: those whose lease ran out, then new ones. `said`: what this token was handed before.
 --- (l: table, name: str, cursor: int, now: int, token: str, said: str, lease_ms: int, limit: int, room: int, into: table)
 --- uses: base
-function claim.hand_out(l, name, cursor, now, token, said, lease_ms, limit, room, into)
+function shared_reader.hand_out(l, name, cursor, now, token, said, lease_ms, limit, room, into)
   local leased, taken = base .. "leased:" .. name, {}
 
   local function hand(one, number)
     into[#into + 1] = one
-    if claim.read(l, number, into) then
+    if shared_reader.read(l, number, into) then
       room = room - #into[#into]
       taken[#taken + 1] = one
       return true
@@ -85,19 +85,19 @@ function claim.hand_out(l, name, cursor, now, token, said, lease_ms, limit, room
   for i = 1, #late do
     if #taken == 0 or room > 0 then
       local number, deliveries = string.match(late[i], "^(%d+):(%d+):")
-      claim.drop(name, late[i])
-      local one = claim.take(name, tonumber(number), deliveries + 1, token, now + lease_ms)
-      if not hand(one, tonumber(number)) then claim.drop(name, one) end  -- `keep` has let go of it
+      shared_reader.drop(name, late[i])
+      local one = shared_reader.take(name, tonumber(number), deliveries + 1, token, now + lease_ms)
+      if not hand(one, tonumber(number)) then shared_reader.drop(name, one) end  -- `keep` has let go of it
     end
   end
   while #taken < limit and following <= l.top and (#taken == 0 or room > 0) do
-    local one = claim.take(name, following, 1, token, now + lease_ms)
-    if not hand(one, following) then claim.drop(name, one) end
+    local one = shared_reader.take(name, following, 1, token, now + lease_ms)
+    if not hand(one, following) then shared_reader.drop(name, one) end
     following = following + 1
   end
   redis.call("HSET", base .. "next", name, following)
   if #taken > 0 then redis.call("SET", base .. "claim:" .. token, cmsgpack.pack(taken), "PX", math.min(lease_ms, 60000)) end
-  redis.call("ZADD", base .. "readers", math.max(cursor, claim.cursor(name, following)), name)
+  redis.call("ZADD", base .. "readers", math.max(cursor, shared_reader.cursor(name, following)), name)
 end
 
 -- Messages for one of several workers. `token` is minted by the caller; a second call with it gets the same again. If there is
@@ -118,11 +118,11 @@ function script.claim(base, state, given, who, token, lease_ms, limit, room, add
   local now = clock.now(given)
   redis.call("HSET", base .. "seen", name, string.format("%d", now))
   local answer = { "OK", -1, {} }
-  claim.hand_out(l, name, cursor, now, token, redis.call("GET", base .. "claim:" .. token), lease_ms, limit, room, answer)
+  shared_reader.hand_out(l, name, cursor, now, token, redis.call("GET", base .. "claim:" .. token), lease_ms, limit, room, answer)
   answer[3] = log.ring(l, now)
   if #answer > 3 then stay_ms = 0 end
   log.wait("waiting", l.top, address, stay_ms)
-  if stay_ms > 0 then answer[2] = claim.due(name, now) end
+  if stay_ms > 0 then answer[2] = shared_reader.due(name, now) end
   return answer
 end
 
@@ -143,13 +143,13 @@ function script.hand_in(base, state, given, who, verb, ms, claims, ...)
     if not redis.call("ZSCORE", leased, ARGV[i]) then
       lost[#lost + 1] = i - claims
     elseif verb == "ack" then
-      claim.drop(name, ARGV[i])
+      shared_reader.drop(name, ARGV[i])
     else
       redis.call("ZADD", leased, verb == "extend" and now + ms or 0, ARGV[i])
     end
   end
   if verb == "ack" then
-    local low = claim.cursor(name, tonumber(redis.call("HGET", base .. "next", name) or cursor + 1))
+    local low = shared_reader.cursor(name, tonumber(redis.call("HGET", base .. "next", name) or cursor + 1))
     if low > cursor then
       redis.call("ZADD", base .. "readers", low, name)
       more = log.trim(l, now)

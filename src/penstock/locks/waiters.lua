@@ -18,27 +18,9 @@
 -- another process), the others once in 10 s for all of them together. Who hands over to one process sees to it that
 -- another looks whether it was taken.
 
---- () -> int
-function clock.micros()
-  local time = redis.call("TIME")
-  return time[1] * 1000000 + time[2]
-end
-
---- (address: str) -> str
-function line.process(address)
-  return (string.match(address, "^(.*)/"))
-end
-
---- (address: str, ms: int)
-function line.tell(address, ms)
-  local inbox, number = string.match(address, "^(.*)/(.-)$")
-  redis.call("RPUSH", inbox, number .. " " .. string.format("%d", math.max(0, ms)))
-  redis.call("PEXPIRE", inbox, 3600000)
-end
-
 -- Out of all its lines. `freed` collects what it stood before.
 --- (request: str, r: table, freed: table | nil)
-function line.leave(request, r, freed)
+function waiters.leave(request, r, freed)
   for i = 1, #r[4], 2 do
     redis.call("ZREM", r[4][i] .. "line", request)
     redis.call("ZREM", r[4][i] .. "looks", request)
@@ -51,49 +33,49 @@ end
 
 -- Offers that were not taken: their processes are passed over from here on.
 --- (base: str, now: int)
-function line.lapse(base, now)
+function waiters.lapse(base, now)
   local late = redis.call("ZRANGE", base .. "offers", "-inf", now, "BYSCORE", "LIMIT", 0, 100)
   for i = 1, #late do
     redis.call("ZREM", base .. "offers", late[i])
-    redis.call("ZADD", base .. "gone", now, line.process(cmsgpack.unpack(late[i])[3]))
+    redis.call("ZADD", base .. "gone", now, notify.face(cmsgpack.unpack(late[i])[3]))
     redis.call("PEXPIRE", base .. "gone", 600000)
   end
 end
 
 -- Its process is alive.
 --- (r: table, now: int)
-function line.heard(r, now)
+function waiters.heard(r, now)
   for i = 1, #r[4], 2 do
-    line.lapse(r[4][i], now)
-    redis.call("ZREM", r[4][i] .. "gone", line.process(r[3]))
+    waiters.lapse(r[4][i], now)
+    redis.call("ZREM", r[4][i] .. "gone", notify.face(r[3]))
   end
 end
 
 -- It should have come three seconds ago, or its process does not take what is handed to it.
 --- (base: str, request: str, r: table, now: int) -> bool
-function line.silent(base, request, r, now)
+function waiters.silent(base, request, r, now)
   local look = redis.call("ZSCORE", base .. "looks", request)
-  return (look and look + 3000 < now) or redis.call("ZSCORE", base .. "gone", line.process(r[3])) ~= false
+  return (look and look + 3000 < now) or redis.call("ZSCORE", base .. "gone", notify.face(r[3])) ~= false
 end
 
 -- The first in line that is alive, and its ticket. At most 500 silent ones are passed over in one go.
 --- (base: str, now: int, freed: table) -> str | nil, table, int
-function line.head(base, now, freed)
+function waiters.head(base, now, freed)
   local looked = false
   for _ = 1, 500 do
     local found = redis.call("ZRANGE", base .. "line", 0, 0, "WITHSCORES")
     if not found[1] then return end
-    if not looked then line.lapse(base, now) end
+    if not looked then waiters.lapse(base, now) end
     looked = true
     local r = cmsgpack.unpack(found[1])
-    if not line.silent(base, found[1], r, now) then return found[1], r, tonumber(found[2]) end
-    line.leave(found[1], r, freed)
+    if not waiters.silent(base, found[1], r, now) then return found[1], r, tonumber(found[2]) end
+    waiters.leave(found[1], r, freed)
   end
 end
 
 -- To the end of the line; or, with the ticket of an earlier time, to its old place.
 --- (request: str, r: table, ticket: int, us: int) -> int
-function line.join(request, r, ticket, us)
+function waiters.join(request, r, ticket, us)
   if ticket == 0 then
     ticket = us
     for i = 1, #r[4], 2 do
@@ -110,12 +92,12 @@ end
 
 -- For how many ms it may sleep, when at `due` something can run out.
 --- (base: str, request: str, r: table, now: int, due: int) -> int
-function line.sleep(base, request, r, now, due)
+function waiters.sleep(base, request, r, now, due)
   local lookers = redis.call("ZRANGE", base .. "looks", "(" .. now, due + 300, "BYSCORE", "LIMIT", 0, 4)
-  local others, mine = 0, line.process(r[3])
+  local others, mine = 0, notify.face(r[3])
   for i = 1, #lookers do
     if lookers[i] ~= request then
-      others = others + (line.process(cmsgpack.unpack(lookers[i])[3]) == mine and 2 or 1)
+      others = others + (notify.face(cmsgpack.unpack(lookers[i])[3]) == mine and 2 or 1)
     end
   end
   local ms = math.min(14400000, 10000 * math.max(2, redis.call("ZCARD", base .. "line")))
@@ -127,17 +109,17 @@ end
 
 -- See to it that somebody looks at `at`, from another process than `except`: who came last, if nobody does by now.
 --- (base: str, now: int, at: int, except: str)
-function line.watch(base, now, at, except)
+function waiters.watch(base, now, at, except)
   local lookers = redis.call("ZRANGE", base .. "looks", "(" .. now, at + 300, "BYSCORE", "LIMIT", 0, 4)
   for i = 1, #lookers do
-    if line.process(cmsgpack.unpack(lookers[i])[3]) ~= except then return end
+    if notify.face(cmsgpack.unpack(lookers[i])[3]) ~= except then return end
   end
   local last = redis.call("ZRANGE", base .. "line", 0, 7, "REV")
   for i = 1, #last do
     local r = cmsgpack.unpack(last[i])
-    if line.process(r[3]) ~= except then
+    if notify.face(r[3]) ~= except then
       redis.call("ZADD", base .. "looks", at, last[i])
-      line.tell(r[3], at - now)
+      notify.send_to_inbox(r[3], at - now)
       return
     end
   end
@@ -145,28 +127,28 @@ end
 
 -- It was given what it wants for `ms`, and is told; when it comes it gets it for its whole lease.
 --- (request: str, r: table, now: int, ms: int)
-function line.offer(request, r, now, ms)
-  line.leave(request, r)
+function waiters.offer(request, r, now, ms)
+  waiters.leave(request, r)
   for i = 1, #r[4], 2 do
     redis.call("ZADD", r[4][i] .. "offers", now + ms, request)
     redis.call("PEXPIRE", r[4][i] .. "offers", 600000)
   end
-  line.tell(r[3], 0)
-  for i = 1, #r[4], 2 do line.watch(r[4][i], now, now + ms, line.process(r[3])) end
+  notify.send_to_inbox(r[3], 0)
+  for i = 1, #r[4], 2 do waiters.watch(r[4][i], now, now + ms, notify.face(r[3])) end
 end
 
 -- It holds what it wanted; somebody looks whether its lease runs out.
 --- (request: str, r: table, now: int)
-function line.taken(request, r, now)
+function waiters.taken(request, r, now)
   for i = 1, #r[4], 2 do
     redis.call("ZREM", r[4][i] .. "offers", request)
-    line.watch(r[4][i], now, now + r[2], "")
+    waiters.watch(r[4][i], now, now + r[2], "")
   end
 end
 
 -- { how many, request, ticket, … } in the order in which they will be served.
 --- (base: str, limit: int) -> table
-function line.waiting(base, limit)
+function waiters.waiting(base, limit)
   local found = redis.call("ZRANGE", base .. "line", 0, limit - 1, "WITHSCORES")
   table.insert(found, 1, redis.call("ZCARD", base .. "line"))
   return found

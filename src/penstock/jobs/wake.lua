@@ -14,34 +14,12 @@
 -- and 300 ms more, and takes the office over when it finds that the timekeeper did not act. Witness and deputy are of
 -- another process than the one they stand in for.
 
--- The server's clock, read once a script; a test may pass a time of its own.
---- (given: int) -> int
-function clock.now(given)
-  if given > 0 then return given end
-  local time = redis.call("TIME")
-  return math.floor(time[1] * 1000 + time[2] / 1000)
-end
-
---- (address: str, message: str)
---- uses: base
-function wake.send(address, message)
-  local process, number = string.match(address, "^(.*)/(.-)$")
-  local inbox = base .. "inbox:" .. process
-  redis.call("RPUSH", inbox, number .. " " .. message)
-  redis.call("PEXPIRE", inbox, 60000)
-end
-
---- (address: str) -> str
-function wake.process(address)
-  return (string.match(address, "^(.*)/"))
-end
-
 -- The sleeper that lay down last, and until when; not of the process of `than`, for what froze that one froze its
 -- neighbours. Looks at a few, then at a hundred; when even the last is overdue, all are gone.
 --- (now: int, than: str | nil) -> str | nil, str
 --- uses: base
 function wake.latest(now, than)
-  local process = than and wake.process(than)
+  local process = than and notify.face(than)
   local from = 0
   for _, till in ipairs({ 3, 100 }) do
     local found = redis.call("ZRANGE", base .. "sleepers", from, till, "REV", "WITHSCORES")
@@ -50,7 +28,7 @@ function wake.latest(now, than)
         if from == 0 and i == 1 then redis.call("DEL", base .. "sleepers") end
         return
       end
-      if wake.process(found[i]) ~= process then return found[i], found[i + 1] end
+      if notify.face(found[i]) ~= process then return found[i], found[i + 1] end
     end
     if #found < 2 * (till + 1 - from) then return end
     from = till + 1
@@ -66,12 +44,12 @@ function wake.ring(now)
   local marks = redis.call("HMGET", meta, "rung", "look", "witness")
   if marks[1] and math.abs(now - marks[1]) < 50 then return end
   redis.call("ZREM", base .. "sleepers", sleeper)
-  wake.send(sleeper, "0")
+  notify.send(sleeper, "0")
   redis.call("HSET", meta, "rung", now)
   local looks = marks[2] and math.abs(marks[2] - now - 25) <= 25 and redis.call("ZSCORE", base .. "sleepers", marks[3])
   local witness = not looks and wake.latest(now, sleeper)
   if witness then
-    wake.send(witness, "50")
+    notify.send(witness, "50")
     redis.call("HSET", meta, "look", now + 50, "witness", witness)
   end
 end
@@ -82,7 +60,7 @@ end
 --- uses: base
 function wake.everyone(now)
   local found = redis.call("ZRANGE", base .. "sleepers", now, "+inf", "BYSCORE", "LIMIT", 0, 100)
-  for i = 1, #found do wake.send(found[i], "0") end
+  for i = 1, #found do notify.send(found[i], "0") end
   if #found > 0 then redis.call("ZREM", base .. "sleepers", unpack(found)) end
 end
 
@@ -98,8 +76,8 @@ function wake.arm(now, due)
   local office = redis.call("HMGET", meta, "timekeeper", "deputy", "watch")
   local watch = office[3] and tonumber(office[3]) or 0
   if not office[1] or (watch > now and watch <= due) then return end
-  wake.send(office[1], string.format("%d", math.max(0, due - now)))
-  if office[2] then wake.send(office[2], string.format("%d", math.max(0, due - now) + 300)) end
+  notify.send(office[1], string.format("%d", math.max(0, due - now)))
+  if office[2] then notify.send(office[2], string.format("%d", math.max(0, due - now) + 300)) end
   redis.call("HSET", meta, "watch", due)
 end
 
@@ -144,14 +122,14 @@ function wake.appoint(now)
     if not timekeeper then return end
     redis.call("HSET", meta, "timekeeper", timekeeper, "timekeeper_till", till)
     local event = wake.watch(now)
-    if event >= 0 then wake.send(timekeeper, string.format("%d", event)) end
+    if event >= 0 then notify.send(timekeeper, string.format("%d", event)) end
   end
   if not office[2] then
     local deputy, till = wake.latest(now, timekeeper)
     if not deputy then return end
     redis.call("HSET", meta, "deputy", deputy, "deputy_till", till)
     local event = wake.deputy_event(now)
-    if event >= 0 then wake.send(deputy, string.format("%d", event)) end
+    if event >= 0 then notify.send(deputy, string.format("%d", event)) end
   end
 end
 
@@ -164,7 +142,7 @@ function wake.depose(address)
   if not timekeeper or timekeeper == address then return false end
   redis.call("ZREM", base .. "sleepers", timekeeper)
   redis.call("HDEL", meta, "timekeeper", "timekeeper_till")
-  wake.send(timekeeper, "0")
+  notify.send(timekeeper, "0")
   return true
 end
 
@@ -179,14 +157,14 @@ function wake.sleep(address, now, till)
   if timekeeper == address or not timekeeper then
     redis.call("HSET", meta, "timekeeper", address, "timekeeper_till", till)
     if not timekeeper then
-      if not deputy or wake.process(deputy) == wake.process(address) then
+      if not deputy or notify.face(deputy) == notify.face(address) then
         redis.call("HDEL", meta, "deputy", "deputy_till")
       end
       wake.appoint(now)
     end
     return wake.watch(now)
   end
-  if deputy == address or (not deputy and wake.process(timekeeper) ~= wake.process(address)) then
+  if deputy == address or (not deputy and notify.face(timekeeper) ~= notify.face(address)) then
     redis.call("HSET", meta, "deputy", address, "deputy_till", till)
     return wake.deputy_event(now)
   end
@@ -204,7 +182,7 @@ function wake.rise(address, now)
     if office[2] and tonumber(office[3]) > now then
       redis.call("HSET", meta, "timekeeper", office[2], "timekeeper_till", office[3])
       local event = wake.watch(now)
-      if event >= 0 then wake.send(office[2], string.format("%d", event)) end
+      if event >= 0 then notify.send(office[2], string.format("%d", event)) end
     end
   elseif office[2] == address then
     redis.call("HDEL", meta, "deputy", "deputy_till")

@@ -7,13 +7,13 @@
 -- A script collects what changes and writes it once: a batch of one tenant costs the same as one job.
 
 --- () -> table
-function tally.new()
+function counters.new()
   return { tenants = {}, order = {}, seconds = {}, total = { 0, 0, 0, 0 } }
 end
 
 -- The four places: 1 ready, 2 delayed, 3 running, 4 dead; 0 is outside.
 --- (t: table, tenant: str, from: int, to: int)
-function tally.move(t, tenant, from, to)
+function counters.move(t, tenant, from, to)
   local row = t.tenants[tenant]
   if not row then
     row = { 0, 0, 0, 0 }
@@ -30,14 +30,14 @@ function tally.move(t, tenant, from, to)
 end
 
 --- (t: table, since: int, n: int)
-function tally.age(t, since, n)
+function counters.age(t, since, n)
   local second = math.floor(since / 1000)
   t.seconds[second] = (t.seconds[second] or 0) + n
 end
 
 --- (t: table)
 --- uses: base meta
-function tally.write(t)
+function counters.write(t)
   local order, total = t.order, t.total
   if #order > 0 then
     local key = base .. "tenants"
