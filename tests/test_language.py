@@ -68,7 +68,6 @@ NOT_YET = {
     "src/penstock/__init__.py",
     "src/penstock/__main__.py",
     "src/penstock/app.py",
-    "src/penstock/bench",
     "src/penstock/cli",
     "src/penstock/codec.py",
     "src/penstock/completion",

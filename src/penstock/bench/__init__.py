@@ -1,1 +1,1 @@
-"""`penstock bench`: what each verb costs, measured beside the round trips it is made of."""
+"""`penstock bench`: the cost of each operation, beside bare round trips."""

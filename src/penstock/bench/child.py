@@ -1,4 +1,4 @@
-"""What a worker process of the bench loads: `penstock worker penstock.bench.child`."""
+"""The app that the bench's worker processes load: `penstock worker penstock.bench.child`."""
 
 from __future__ import annotations
 

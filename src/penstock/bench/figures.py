@@ -1,4 +1,4 @@
-"""What was measured: figures with their ratios and targets, and the little statistics behind them. Pure."""
+"""Figures with their ratios and targets, and the statistics behind them. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Bound: TypeAlias = Literal["at most", "at least"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a figure should be. `of` its value, or its ratio, which survives another machine."""
+    """The target of a figure: `of` its value, or of its ratio, which carries over to other machines."""
 
     bound: Bound
     limit: float
@@ -21,7 +21,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """So many times `to`, which was measured in the same run: `1.3` times `a trivial EVALSHA`."""
+    """A multiple of `to`, which was measured in the same run: `1.3` times `a trivial EVALSHA`."""
 
     value: float
     to: str
@@ -29,7 +29,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number, the middle one where it was measured several times; `lowest` and `highest` are the others' ends."""
+    """One number: the median of several measurements, with the `lowest` and the `highest` of them."""
 
     name: str
     value: float
@@ -41,7 +41,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is reached; None without one."""
+        """Whether the target is met; None without a target."""
         if self.target is None:
             return None
         found = self.value if self.target.of == "value" else self.ratio.value if self.ratio else None
@@ -72,14 +72,14 @@ def figure(
     ratio: Ratio | None = None,
     target: Target | None = None,
 ) -> Figure:
-    """A figure from one measurement, or from the middle of several."""
+    """A figure from one measurement, or from the median of several."""
     if isinstance(samples, int | float):
         return Figure(name, float(samples), unit, ratio, target)
     return Figure(name, statistics.median(samples), unit, ratio, target, min(samples), max(samples))
 
 
 def at_most(limit: float | None, of: Literal["value", "ratio"] = "value") -> Target | None:
-    """None: there is no target, in this placement."""
+    """A target; None if this placement has no limit."""
     return None if limit is None else Target("at most", limit, of)
 
 
@@ -94,5 +94,5 @@ def percentile(samples: Iterable[float], share: float) -> float:
 
 
 def _short(number: float | None) -> float | None:
-    """Four digits: the fifth is noise."""
+    """Round to four digits, because the fifth is noise."""
     return None if number is None else float(f"{number:.4g}")

@@ -1,7 +1,9 @@
-"""On which CPU each part runs. A round trip on one CPU takes a tenth of one between two, so that figures of different
-placements, or of one that the kernel changes as it likes, do not compare.
+"""The CPU on which each part runs.
 
-    same    server, workers and client on one CPU: CPU seconds repeat well; nothing runs at once
+A round trip on one CPU takes a tenth of a round trip between two. So figures of different placements do not compare,
+nor do figures of a placement that the kernel changes.
+
+    same    server, workers and client on one CPU: CPU seconds repeat well; nothing runs in parallel
     split   server on one CPU, workers and client on another: round trips are slow, as over a network
     free    wherever the kernel puts them
 """
@@ -23,14 +25,14 @@ Pin: TypeAlias = Literal["same", "split", "free"]
 
 @contextlib.contextmanager
 def placed(pin: Pin, server: ServerInUse) -> Iterator[None]:
-    """Pin the server and this process, and so all that it starts; afterwards both may run anywhere again."""
+    """Pin the server and this process with all its children. Afterwards both may run anywhere again."""
     if pin == "free":
         yield
         return
     server_cpu, our_cpu = _cpus(pin)
     if server.pid is None:
         raise ConfigurationError(
-            f"--pin {pin}: the server at that address is not ours to pin; leave out --url and $PENSTOCK_URL, "
+            f"--pin {pin}: only a server that this command started can be pinned; leave out --url and $PENSTOCK_URL, "
             "or start both with taskset and leave out --pin"
         )
     before = os.sched_getaffinity(0)
@@ -45,7 +47,7 @@ def placed(pin: Pin, server: ServerInUse) -> Iterator[None]:
 
 
 def _cpus(pin: Pin) -> tuple[int, int]:
-    """For the server and for the rest."""
+    """The CPU of the server, and that of the others."""
     if sys.platform != "linux":
         raise ConfigurationError(f"--pin {pin}: only Linux can pin processes; leave out --pin")
     cpus = sorted(os.sched_getaffinity(0))
@@ -55,6 +57,6 @@ def _cpus(pin: Pin) -> tuple[int, int]:
 
 
 def _move(pid: int, cpus: set[int]) -> None:
-    """All threads of the process."""
+    """Pin all threads of a process."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         os.sched_setaffinity(int(thread.name), cpus)

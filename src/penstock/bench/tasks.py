@@ -1,4 +1,4 @@
-"""The tasks of the bench: they do nothing, or say when they started."""
+"""The tasks of the bench: they do nothing, or return when they started."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ BUSY = 0.05
 TEXT = "x" * 32
 
 
-class Tasks(NamedTuple):
-    """They are on `queue`."""
+class BenchTasks(NamedTuple):
+    """The tasks and their queue."""
 
     queue: Queue
     noop: AsyncTask[[int, int, str], int]
@@ -27,8 +27,8 @@ class Tasks(NamedTuple):
     busy: AsyncTask[[], None]
 
 
-def make_tasks(app: Penstock) -> Tasks:
-    """Register them: in a worker to run them, in its parent to enqueue them."""
+def make_tasks(app: Penstock) -> BenchTasks:
+    """Register the tasks, in a worker to run them and in its parent to enqueue them."""
 
     @app.task(queue=QUEUE, result_ttl=0)
     async def noop(a: int, b: int, text: str) -> int:
@@ -40,11 +40,11 @@ def make_tasks(app: Penstock) -> Tasks:
 
     @app.task(queue=QUEUE, result_ttl=60)
     async def started() -> float:
-        """By the clock that all processes of a machine share."""
+        """The start, by the clock that all processes of a machine share."""
         return time.monotonic()
 
     @app.task(queue=QUEUE, result_ttl=0)
     async def busy() -> None:
         await asyncio.sleep(BUSY)
 
-    return Tasks(app.queue(QUEUE), noop, plain, started, busy)
+    return BenchTasks(app.queue(QUEUE), noop, plain, started, busy)

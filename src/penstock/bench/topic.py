@@ -1,4 +1,4 @@
-"""A topic is a list of scenarios; a scenario is a function that measures on a stand and yields figures."""
+"""A topic is a list of scenarios; a scenario is a function that measures on a rig and yields figures."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TypeAlias
 
 from penstock.bench.figures import Figure
-from penstock.bench.stand import Stand
+from penstock.bench.rig import Rig
 from penstock.errors import ConfigurationError
 
 Figures: TypeAlias = Generator[Figure, None, None]
-Measure: TypeAlias = Callable[[Stand], Figures]
+Measure: TypeAlias = Callable[[Rig], Figures]
 
 TOPICS = ("jobs", "completion", "locks", "messages", "files")
 """Modules of `topics/`."""
@@ -21,7 +21,7 @@ TOPICS = ("jobs", "completion", "locks", "messages", "files")
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`summary` is the function's docstring."""
+    """One measurement. `summary` is the docstring of its function."""
 
     name: str
     summary: str
@@ -29,7 +29,7 @@ class Scenario:
 
 
 class Topic:
-    """`@TOPIC.scenario` adds a function to it; they run in the order in which they are written."""
+    """A list of scenarios in the order of their definition. `@TOPIC.scenario` adds a function."""
 
     def __init__(self) -> None:
         self._scenarios: list[Scenario] = []
@@ -40,16 +40,16 @@ class Topic:
         return measure
 
     def chosen(self, only: Sequence[str]) -> list[Scenario]:
-        """Those named, or all. Raises ConfigurationError for a name that is none of them."""
+        """The named scenarios, or all. Raises ConfigurationError for an unknown name."""
         known = [scenario.name for scenario in self._scenarios]
         if unknown := [name for name in only if name not in known]:
-            raise ConfigurationError(f"--only {unknown[0]!r} is none of: {', '.join(known)}")
+            raise ConfigurationError(f"--only {unknown[0]!r} is not one of: {', '.join(known)}")
         return [scenario for scenario in self._scenarios if not only or scenario.name in only]
 
 
 def load_topic(name: str) -> Topic:
-    """Raises ConfigurationError for a name that is none."""
+    """The topic of this name. Raises ConfigurationError for an unknown name."""
     if name not in TOPICS:
-        raise ConfigurationError(f"no topic {name!r}: there is {', '.join(TOPICS)}")
+        raise ConfigurationError(f"no topic {name!r}: choose one of {', '.join(TOPICS)}")
     topic: Topic = import_module(f"penstock.bench.topics.{name}").TOPIC
     return topic

@@ -1,6 +1,6 @@
-"""What work used: wall time, and the CPU seconds of client, server and workers, as the kernel counts them.
+"""The usage of some work: wall time, and the CPU seconds of client, server and workers as the kernel counts them.
 
-CPU seconds are the figure that repeats on a busy machine; wall time is what a user waits for.
+CPU seconds repeat on a busy machine; wall time is the time that a user waits.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from operator import add, sub
 from typing import Any
 
 SENT = ("evalsha", "eval", "script|load", "blmpop")
-"""Commands that our clients send and our scripts cannot call: the server counts those of scripts, too."""
+"""Commands that the driver sends and scripts cannot call. The server counts the commands of scripts too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Seconds by the clock and of CPU. Subtract two readings, add up pieces of work."""
+    """Seconds by the clock, and CPU seconds. Subtract two readings; add pieces of work."""
 
     seconds: float
     client: float
@@ -34,32 +34,32 @@ class Usage:
 
 
 def read_usage(client: Any, workers: Sequence[int]) -> Usage:
-    """Now; `client` is one of the library's, `workers` are process ids. One round trip."""
-    told = client.info("cpu")
-    server = told["used_cpu_user"] + told["used_cpu_sys"]
+    """The usage so far. `client`: a raw client; `workers`: process ids. One round trip."""
+    cpu = client.info("cpu")
+    server = cpu["used_cpu_user"] + cpu["used_cpu_sys"]
     return Usage(time.perf_counter(), time.process_time(), server, sum(map(cpu_seconds, workers)))
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a running process has used so far, all its threads."""
+    """CPU seconds of a running process so far, including all its threads."""
     if sys.platform == "linux":
-        return time.clock_gettime((~pid << 3) | 2)  # the kernel's own making of a process's clock id
-    told = subprocess.run(["ps", "-o", "time=", "-p", str(pid)], capture_output=True, text=True, check=True).stdout
+        return time.clock_gettime((~pid << 3) | 2)  # how the kernel derives the clock id of a process
+    output = subprocess.run(["ps", "-o", "time=", "-p", str(pid)], capture_output=True, text=True, check=True).stdout
     seconds = 0.0
-    for part in told.strip().replace("-", ":").split(":"):
+    for part in output.strip().replace("-", ":").split(":"):
         seconds = seconds * 60 + float(part)
     return seconds
 
 
 def commands_sent(client: Any) -> int:
-    """How many commands the server got from Penstock so far. One round trip."""
-    told = client.info("commandstats")
-    return sum(told.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in SENT)
+    """The number of commands that the server received from Penstock so far. One round trip."""
+    stats = client.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in SENT)
 
 
 def cpu_of_command(*words: str) -> float:
-    """CPU seconds of a program from its start to its end. No other child may end meanwhile."""
-    import resource  # here, because Windows has none
+    """CPU seconds of a program from start to end. No other child process may end meanwhile."""
+    import resource  # not available on Windows
 
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(words, stdout=subprocess.DEVNULL, check=True)

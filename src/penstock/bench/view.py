@@ -1,4 +1,4 @@
-"""What the bench shows: its conditions, then a table a scenario, row by row as it is measured."""
+"""The output of the bench: its conditions, then one table per scenario, printed row by row during the run."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.bench.figures import Figure
-from penstock.bench.run import Conditions, Run
+from penstock.bench.run import BenchRun, Conditions
 from penstock.bench.topic import Scenario
 
 PLACES = {
     "same": "server, workers and client on one CPU",
     "split": "server on one CPU, workers and client on another",
-    "free": "not pinned: the kernel moves processes about, and figures with them; see --pin",
+    "free": "not pinned: the kernel moves processes, and figures change with them; see --pin",
 }
 
-NOTE = "\n± half the distance between the ends of the repetitions; ≤ ≥ targets, and nothing fails by missing one"
+NOTE = "\n± half the distance between the lowest and the highest repetition; ≤ ≥ targets; a missed target fails nothing"
 
 
-def show(run: Run) -> None:
-    """Measure, and print as it goes."""
+def show(run: BenchRun) -> None:
+    """Measure, and print each figure when it is known."""
     console = Console(highlight=False)
     _show_conditions(console, run.conditions)
     for scenario, figures in run:
@@ -61,12 +61,12 @@ def _row(one: Figure) -> Text:
 
 
 def _spread(one: Figure) -> str:
-    """Half the distance between the ends, in per cent."""
+    """Half the distance between lowest and highest, in per cent."""
     if one.lowest is None or one.highest is None or not one.value or one.lowest == one.highest:
         return ""
     return f"±{(one.highest - one.lowest) / 2 / one.value:.0%}"
 
 
 def _number(number: float) -> str:
-    """Three digits or all that stand before the point."""
+    """Three digits, or all digits before the decimal point."""
     return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"

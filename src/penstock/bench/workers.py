@@ -1,4 +1,4 @@
-"""Worker processes as a user starts them, `penstock worker`, held for as long as something is measured."""
+"""Worker processes as a user starts them, `penstock worker`, for the duration of a measurement."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from penstock.errors import PenstockError
 from penstock.worker.parent_pipe import ParentPipe
 
 STARTING = 60.0
-"""Seconds all of them have to start: twenty take twenty times half a second of CPU."""
+"""Seconds in which all of them must start: twenty workers take twenty times half a second of CPU."""
 
 STOPPING = 10.0
 
 
 class Workers:
-    """Some processes and what they said."""
+    """Worker processes and their output."""
 
-    def __init__(self, said: IO[bytes], folder: str) -> None:
+    def __init__(self, output: IO[bytes], folder: str) -> None:
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pipes: list[ParentPipe] = []
-        self._said = said
+        self._output = output
 
     def add(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start one more. It stops at the latest when we are gone."""
+        """Start one more. It stops at the latest when this process ends."""
         with ParentPipe() as pipe:
             process = subprocess.Popen(
                 command, env={**environment, **pipe.environment}, pass_fds=(pipe.child_end,), cwd=self._folder,
-                stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output, start_new_session=True,
             )  # fmt: skip
         self._processes.append(process)
         self._pipes.append(pipe)
@@ -44,22 +44,22 @@ class Workers:
         return [process.pid for process in self._processes]
 
     def check(self) -> None:
-        """Raises PenstockError when one has ended."""
+        """Raises PenstockError if one of them has ended."""
         for process in self._processes:
             if process.poll() is not None:
-                raise PenstockError(f"a worker ended with code {process.returncode}, it said: {self._last_lines()}")
+                raise PenstockError(f"a worker ended with code {process.returncode}, it printed: {self._last_lines()}")
 
     def await_start(self) -> None:
-        """Until each has reached the server and loaded its tasks."""
+        """Wait until each has reached the server and loaded its tasks."""
         deadline = time.monotonic() + STARTING
-        while self._all_said().count('"event": "started"') < len(self._processes):
+        while self._output_text().count('"event": "started"') < len(self._processes):
             self.check()
             if time.monotonic() > deadline:
-                raise PenstockError(f"the workers do not start in {STARTING:.0f} s; they said: {self._last_lines()}")
+                raise PenstockError(f"the workers do not start in {STARTING:.0f} s; they printed: {self._last_lines()}")
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """Gracefully, all at once."""
+        """Stop all of them gracefully."""
         self.check()
         for process in self._processes:
             process.terminate()
@@ -74,26 +74,26 @@ class Workers:
         for pipe in self._pipes:
             pipe.close()
 
-    def _all_said(self) -> str:
-        # `seek` would move the place where the workers write: they share it with us.
-        return os.pread(self._said.fileno(), 1 << 20, 0).decode(errors="replace")
+    def _output_text(self) -> str:
+        # `seek` would move the file position, which the workers share and write at.
+        return os.pread(self._output.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def _last_lines(self) -> str:
-        return " ".join(self._all_said().splitlines()[-3:]) or "nothing"
+        return " ".join(self._output_text().splitlines()[-3:]) or "nothing"
 
 
 @contextlib.contextmanager
 def workers(queue: str, processes: int, concurrency: int, environment: dict[str, str]) -> Iterator[Workers]:
-    """So many processes that serve a queue, from when all are ready. They end with this, or with this process."""
+    """Start processes that serve a queue and wait until all are ready. They end with the block."""
     command = (
         sys.executable, "-m", "penstock", "worker", "penstock.bench.child", "--queues", queue,
         "-c", str(concurrency), "--log-format", "json", "--log-level", "info",
     )  # fmt: skip
-    # Away from the user's settings, which would make others of them; but with our modules.
+    # Without the user's settings, which would change the workers, but with this process's modules.
     given = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     given["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
-    with tempfile.TemporaryDirectory() as folder, open(os.path.join(folder, "said"), "w+b") as said:
-        started = Workers(said, folder)
+    with tempfile.TemporaryDirectory() as folder, open(os.path.join(folder, "output"), "w+b") as output:
+        started = Workers(output, folder)
         try:
             for _ in range(processes):
                 started.add(command, {**given, **environment})

@@ -1,4 +1,4 @@
-"""`penstock bench`: what each verb costs here."""
+"""`penstock bench`: measure the cost of each operation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from penstock.bench.run import Order
+from penstock.bench.run import BenchOptions
 from penstock.bench.run import bench as measured
 from penstock.bench.view import show
 from penstock.cli.exits import Exit
@@ -29,10 +29,9 @@ def bench(
     url: str | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=(), show_default=False)] = False,
 ) -> int:
-    """Measure what each verb costs, beside the bare round trips of the same client. Two minutes or so.
+    """Measure the cost of each operation, beside bare round trips of the same client. Takes about two minutes.
 
-    Starts a server in a temporary folder, and worker processes. Shows a target where there is one; missing one is
-    told and is no failure.
+    Starts a server in a temporary folder, and worker processes. A missed target is shown, but is not a failure.
 
     Parameters
     ----------
@@ -40,29 +39,29 @@ def bench(
         What to measure: `jobs`, `completion`, `locks` (with semaphores, rate limits and transactions), `messages`
         or `files`.
     quick
-        Some seconds: enough to see that it works, too little to compare.
+        A few seconds: enough to see that it works, too little to compare.
     full
-        Minutes: more repetitions, and a backlog of a million jobs.
+        Some minutes: more repetitions, and a backlog of a million jobs.
     only
-        Some scenarios, as in `enqueue,latency`.
+        Measure only these scenarios, for example `enqueue,latency`.
     pin
-        Put server, workers and client on one CPU (`same`), or the server on a CPU of its own (`split`). Compare
-        figures of one placement only: it changes all of them.
+        Put server, workers and client on one CPU (`same`), or the server on a CPU of its own (`split`). Compare only
+        figures of the same placement, because the placement changes all of them.
     aof
-        Have the server write its append-only file, synced every second, as Penstock's server for use does.
+        Have the server write its append-only file, synced every second, as the embedded server does in normal use.
     url
-        Measure on this server, as in valkey://host:6379/0, under keys of the bench's own, deleted at its end. Also
-        PENSTOCK_URL.
+        Use this server, for example valkey://host:6379/0. The bench's keys have a prefix of their own and are
+        deleted at its end. Also set by PENSTOCK_URL.
     as_json
         Print everything as one JSON object.
     """
     if quick and full:
         raise ConfigurationError("--quick or --full, not both")
-    order = Order(
+    options = BenchOptions(
         topic, tuple(name.strip() for name in (only or "").split(",") if name.strip()),
         "quick" if quick else "full" if full else "normal", pin or "free", url or os.environ.get("PENSTOCK_URL"), aof,
     )  # fmt: skip
-    with measured(order) as run:
+    with measured(options) as run:
         if not as_json:
             show(run)
         else:

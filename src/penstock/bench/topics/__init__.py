@@ -1,1 +1,1 @@
-"""What can be measured: one module a topic, each with its `TOPIC`."""
+"""The topics of the bench, one module each, with its `TOPIC`."""

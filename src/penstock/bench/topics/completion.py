@@ -1,4 +1,4 @@
-"""What completion costs: a query at any length of what was typed, from one client and from eight; import; memory."""
+"""The cost of completion: queries by length of the prefix, from one client and from eight; import; memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import islice
 
 from penstock.app import Penstock
 from penstock.bench.figures import Figure, Ratio, at_least, at_most, figure, percentile
-from penstock.bench.stand import Stand, timed
+from penstock.bench.rig import Rig, timed
 from penstock.bench.topic import Figures, Topic
 from penstock.completion.directory import Directory
 from penstock.ops.raw_client import raw_client
@@ -19,7 +19,7 @@ TOPIC = Topic()
 
 CLIENTS = 8
 LENGTHS = (1, 2, 3, 4, 6, 9)
-LOT = 50_000
+BATCH = 50_000
 
 _STARTS = [
     "a",
@@ -62,7 +62,7 @@ _ENDS = ["n", "s", "a", "o", "l", "r", "th", "ck", "na", "ën", "ра", "子", "
 
 
 def some_names(count: int, seed: int = 1) -> Iterator[str]:
-    """Made-up first and last names in several scripts, most of them Latin; all distinct by their number at the end."""
+    """Generated first and last names in several scripts, most of them Latin, made distinct by a number at the end."""
     chance = random.Random(seed)
 
     def one() -> str:
@@ -74,28 +74,28 @@ def some_names(count: int, seed: int = 1) -> Iterator[str]:
         yield f"{one()} {one()}".title() + f" {number:x}"
 
 
-def filled(stand: Stand, names: int, **settings: bool) -> Directory:
-    """A directory of so many names, each with an id."""
-    directory = stand.app.directory("bench", **settings)
+def filled_directory(rig: Rig, names: int, **settings: bool) -> Directory:
+    """A directory of this many names, each with an id."""
+    directory = rig.app.directory("bench", **settings)
     numbered = ((name, f"u{n}") for n, name in enumerate(some_names(names)))
-    while lot := list(islice(numbered, LOT)):
-        directory.add_many(lot)
+    while batch := list(islice(numbered, BATCH)):
+        directory.add_many(batch)
     return directory
 
 
-def typed(lengths: Sequence[int], count: int) -> list[str]:
-    """What somebody types who looks for one of the names."""
+def typed_prefixes(lengths: Sequence[int], count: int) -> list[str]:
+    """The prefixes that a user types to find one of the names."""
     return [name[: lengths[n % len(lengths)]] for n, name in enumerate(some_names(count))]
 
 
 @TOPIC.scenario
-def bulk(stand: Stand) -> Figures:
-    """Names put in 500 a round trip: new, again, and taken out"""
-    count = stand.at_pace(10_000, 200_000, 200_000)
+def bulk(rig: Rig) -> Figures:
+    """Names added 500 per round trip, added again, and removed"""
+    count = rig.at_pace(10_000, 200_000, 200_000)
     names = list(some_names(count))
-    directory = stand.app.directory("bench")
+    directory = rig.app.directory("bench")
     for what in ("import", "the same import again"):
-        used = stand.used(lambda: directory.add_many(names))
+        used = rig.used(lambda: directory.add_many(names))
         target = at_most(5) if count == 200_000 else None
         yield figure(f"{what} of {count:,}", used.seconds, "s", target=target)
         yield figure(f"{what}, CPU of the client", used.client * 1e6 / count, "µs/name")
@@ -104,74 +104,74 @@ def bulk(stand: Stand) -> Figures:
 
 
 @TOPIC.scenario
-def memory(stand: Stand) -> Figures:
-    """What the server holds for a name beside the name itself"""
-    count = stand.at_pace(20_000, 200_000, 1_000_000)
+def memory(rig: Rig) -> Figures:
+    """Server memory per name, without the name itself"""
+    count = rig.at_pace(20_000, 200_000, 1_000_000)
     size = sum(len(name.encode()) for name in some_names(count)) / count
-    before = stand.memory()
-    filled(stand, count)
-    yield _memory("with an id", stand, before, count, size)
-    stand.clear()
+    before = rig.memory()
+    filled_directory(rig, count)
+    yield _memory("with an id", rig, before, count, size)
+    rig.clear()
     names = some_names(count)
-    while lot := list(islice(names, LOT)):
-        stand.app.directory("bench").add_many(lot)
-    yield _memory("its own id", stand, before, count, size)
+    while batch := list(islice(names, BATCH)):
+        rig.app.directory("bench").add_many(batch)
+    yield _memory("its own id", rig, before, count, size)
 
 
-def _memory(kind: str, stand: Stand, before: int, count: int, size: float) -> Figure:
-    beside = (stand.memory() - before) / count - size
+def _memory(kind: str, rig: Rig, before: int, count: int, size: float) -> Figure:
+    beside = (rig.memory() - before) / count - size
     return figure(
         f"{count:,} names, {kind}", beside, "B/name", ratio=Ratio(beside / size, "the name"), target=at_most(160)
     )
 
 
 @TOPIC.scenario
-def queries(stand: Stand) -> Figures:
-    """The first ten of a large directory, one query after the other, by the length of what was typed"""
-    count, times = stand.at_pace(20_000, 200_000, 1_000_000), stand.at_pace(200, 1000, 3000)
-    directory = filled(stand, count)
+def queries(rig: Rig) -> Figures:
+    """The first ten results from a large directory, one query after another, by length of the prefix"""
+    count, times = rig.at_pace(20_000, 200_000, 1_000_000), rig.at_pace(200, 1000, 3000)
+    directory = filled_directory(rig, count)
     for length in LENGTHS:
-        takes, bare = [], []
-        for text in typed([length], times):
-            takes.append(timed(lambda text=text: directory.complete(text)) * 1e6)  # type: ignore[misc]
-            bare.append(timed(stand.send_trivial) * 1e6)
+        durations, bare = [], []
+        for text in typed_prefixes([length], times):
+            durations.append(timed(lambda text=text: directory.complete(text)) * 1e6)  # type: ignore[misc]
+            bare.append(timed(rig.send_trivial) * 1e6)
         for name, share, goal in (("median", 0.5, None), ("p99", 0.99, 1000)):
-            found = percentile(takes, share)
-            ratio = Ratio(found / percentile(bare, share), "a trivial EVALSHA among them")
+            found = percentile(durations, share)
+            ratio = Ratio(found / percentile(bare, share), "a trivial EVALSHA in between")
             yield figure(f"{length} of {count:,}, {name}", found, "µs", ratio=ratio, target=at_most(goal))
-    texts = typed(LENGTHS, times)
-    used = stand.used(lambda: [directory.complete(text) for text in texts])
+    texts = typed_prefixes(LENGTHS, times)
+    used = rig.used(lambda: [directory.complete(text) for text in texts])
     yield figure("any, CPU of the client", used.client * 1e6 / times, "µs/query")
     yield figure("any, CPU of the server", used.server * 1e6 / times, "µs/query")
 
 
 @TOPIC.scenario
-def throughput(stand: Stand) -> Figures:
-    """Queries of one and of eight processes, and what they write"""
-    directory = filled(stand, stand.at_pace(20_000, 100_000, 1_000_000))
-    seconds = stand.at_pace(0.5, 3.0, 10.0)
-    with raw_client(stand.app) as client:
+def throughput(rig: Rig) -> Figures:
+    """Queries of one and of eight processes, and their writes"""
+    directory = filled_directory(rig, rig.at_pace(20_000, 100_000, 1_000_000))
+    seconds = rig.at_pace(0.5, 3.0, 10.0)
+    with raw_client(rig.app) as client:
         before = client.info("persistence")["rdb_changes_since_last_save"]
         for processes, goal in ((1, None), (CLIENTS, 15_000)):
             yield figure(
-                f"{processes} clients" if processes > 1 else "1 client", _rate(stand, processes, seconds), "queries/s",
+                f"{processes} clients" if processes > 1 else "1 client", _rate(rig, processes, seconds), "queries/s",
                 target=at_least(goal),
             )  # fmt: skip
         writes = client.info("persistence")["rdb_changes_since_last_save"] - before
-    yield figure("writes by all of them", writes, "changes", target=at_most(0))
-    yield figure("names that were there", directory.count(), "names")
+    yield figure("writes by these queries", writes, "changes", target=at_most(0))
+    yield figure("names in the directory", directory.count(), "names")
 
 
-def _rate(stand: Stand, processes: int, seconds: float) -> float:
+def _rate(rig: Rig, processes: int, seconds: float) -> float:
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(processes) as pool:
-        order = (stand.address, stand.app.settings.prefix, seconds)
+        order = (rig.address, rig.app.settings.prefix, seconds)
         return sum(pool.starmap(ask, [(*order, number) for number in range(processes)], chunksize=1))
 
 
 def ask(address: str, prefix: str, seconds: float, number: int) -> float:
-    """Queries a second by one process."""
-    texts = typed(LENGTHS, 2000)[number::2]
+    """Queries per second of one process."""
+    texts = typed_prefixes(LENGTHS, 2000)[number::2]
     with Penstock(address, prefix=prefix) as app:
         directory = app.directory("bench")
         for text in texts[:100]:
@@ -186,28 +186,30 @@ def ask(address: str, prefix: str, seconds: float, number: int) -> float:
 
 
 @TOPIC.scenario
-def ways(stand: Stand) -> Figures:
-    """The other ways to ask: with a slip, by weight, by several words, contacts"""
-    count, times = stand.at_pace(10_000, 100_000, 1_000_000), stand.at_pace(50, 300, 1000)
-    directory = filled(stand, count, words=True)
+def ways(rig: Rig) -> Figures:
+    """Other queries: with a slip, by weight, by several words, and contacts"""
+    count, times = rig.at_pace(10_000, 100_000, 1_000_000), rig.at_pace(50, 300, 1000)
+    directory = filled_directory(rig, count, words=True)
     full = [name for name in some_names(times) if len(name) > 8]
     slips = [name[:3] + name[4:7] for name in full]
-    yield _takes("one slip, p99", directory.complete, [(text, 10) for text in slips], at_most_ms=5, typos=True)
-    yield _takes("two words, p99", directory.complete, [(" ".join(w[:3] for w in n.split()[:2]), 10) for n in full])
+    yield _latency("one slip, p99", directory.complete, [(text, 10) for text in slips], at_most_ms=5, typos=True)
+    yield _latency("two words, p99", directory.complete, [(" ".join(w[:3] for w in n.split()[:2]), 10) for n in full])
     directory.add_many((name, f"u{n}", n % 1000) for n, name in enumerate(some_names(count // 10)))
-    yield _takes("by weight, p99", directory.top, [(text, 10) for text in typed(LENGTHS, times)])
+    yield _latency("by weight, p99", directory.top, [(text, 10) for text in typed_prefixes(LENGTHS, times)])
     for by, limit in (("recency", 100), ("frequency", 10_000)):
-        contacts = stand.app.contacts(f"bench:{by}", by=by, limit=limit)  # type: ignore[arg-type]
-        for name in some_names(min(limit, stand.at_pace(500, 2000, 10_000))):
+        contacts = rig.app.contacts(f"bench:{by}", by=by, limit=limit)  # type: ignore[arg-type]
+        for name in some_names(min(limit, rig.at_pace(500, 2000, 10_000))):
             contacts.touch(name)
         kind = f"{limit:,} contacts by {by}"
-        yield _takes(f"{kind}, touch, p99", contacts.touch, [(name,) for name in some_names(times)])
-        yield _takes(f"{kind}, complete, p99", contacts.complete, [(text,) for text in typed(LENGTHS, times)])
+        yield _latency(f"{kind}, touch, p99", contacts.touch, [(name,) for name in some_names(times)])
+        yield _latency(
+            f"{kind}, complete, p99", contacts.complete, [(text,) for text in typed_prefixes(LENGTHS, times)]
+        )
 
 
-def _takes(
+def _latency(
     name: str, verb: object, calls: Sequence[tuple[object, ...]], at_most_ms: float | None = None, **options: bool
 ) -> Figure:
     assert callable(verb)
-    takes = [timed(lambda call=call: verb(*call, **options)) * 1e3 for call in calls]  # type: ignore[misc]
-    return figure(name, percentile(takes, 0.99), "ms", target=at_most(at_most_ms))
+    durations = [timed(lambda call=call: verb(*call, **options)) * 1e3 for call in calls]  # type: ignore[misc]
+    return figure(name, percentile(durations, 0.99), "ms", target=at_most(at_most_ms))

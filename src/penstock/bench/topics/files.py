@@ -1,4 +1,4 @@
-"""What it costs to move files through a window in the server, and to count lines on the way."""
+"""The cost of moving files through a window in the server, and of counting lines on the way."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from penstock.bench.carriers import BLOCK, SLOTS, Carried, Order, Role, carry
 from penstock.bench.figures import Ratio, at_least, at_most, figure
-from penstock.bench.stand import Stand
+from penstock.bench.rig import Rig
 from penstock.bench.topic import Figures, Topic
+from penstock.bench.transfers import BLOCK, SLOTS, Role, Transfer, TransferResult, run_transfers
 from penstock.bench.usage import Usage
 from penstock.messages.keys import LogKeys
 from penstock.ops.raw_client import raw_client
@@ -26,29 +26,31 @@ from penstock.terminal.made_up_log import generate
 TOPIC = Topic()
 
 WINDOW = 64 << 20
-"""Bytes: what a channel holds unless it is told otherwise."""
+"""Bytes that a channel may hold by default."""
 
 _numbers = count(1)
 
 
-class Run:
-    """What parties that carried at once did, and what it took of the server."""
+class TransferRun:
+    """The results of processes that ran together, and the server's usage."""
 
-    def __init__(self, stand: Stand, name: str, *parties: tuple[Role, str], path: Path, amount: int = 0) -> None:
-        prefix = stand.app.settings.prefix
-        orders = [Order(role, stand.address, prefix, name, who, str(path), amount) for role, who in parties]
-        before = stand.usage()
-        self.parties: Sequence[Carried] = carry(orders)
-        self.used: Usage = stand.usage() - before
+    def __init__(self, rig: Rig, name: str, *processes: tuple[Role, str], path: Path, amount: int = 0) -> None:
+        prefix = rig.app.settings.prefix
+        transfers = [
+            Transfer(role, rig.address, prefix, name, receiver, str(path), amount) for role, receiver in processes
+        ]
+        before = rig.usage()
+        self.processes: Sequence[TransferResult] = run_transfers(transfers)
+        self.used: Usage = rig.usage() - before
 
     @property
-    def receivers(self) -> Sequence[Carried]:
-        return self.parties[1:]
+    def receivers(self) -> Sequence[TransferResult]:
+        return self.processes[1:]
 
     @property
     def rate(self) -> float:
-        """MB/s that each receiver had, from when all began until the last one ended; the one that sends may be it."""
-        took = max(one.ended for one in self.parties) - min(one.began for one in self.parties)
+        """MB/s per receiver, from the common start until the last process ended, which may be the sender."""
+        took = max(one.ended for one in self.processes) - min(one.began for one in self.processes)
         return self.receivers[0].amount / took / 1e6
 
     @property
@@ -65,9 +67,9 @@ def file_of(data: bytes, name: str = "bench") -> Iterator[Path]:
 
 
 @contextmanager
-def channel(stand: Stand, receivers: int, limit: int = WINDOW) -> Iterator[tuple[str, list[str]]]:
-    """A new one, and its receivers."""
-    files = stand.app.files(f"bench-{next(_numbers)}")
+def channel(rig: Rig, receivers: int, limit: int = WINDOW) -> Iterator[tuple[str, list[str]]]:
+    """The name of a new channel, and the names of its receivers."""
+    files = rig.app.files(f"bench-{next(_numbers)}")
     names = [f"receiver-{n}" for n in range(receivers)]
     files.open(names, limit=limit)
     try:
@@ -76,92 +78,92 @@ def channel(stand: Stand, receivers: int, limit: int = WINDOW) -> Iterator[tuple
         files.delete()
 
 
-def through_channel(stand: Stand, receivers: int, path: Path) -> Run:
-    with channel(stand, receivers) as (name, names):
-        parties: list[tuple[Role, str]] = [("send", ""), *(("receive", who) for who in names)]
-        return Run(stand, name, *parties, path=path)
+def through_channel(rig: Rig, receivers: int, path: Path) -> TransferRun:
+    with channel(rig, receivers) as (name, names):
+        processes: list[tuple[Role, str]] = [("send", ""), *(("receive", receiver) for receiver in names)]
+        return TransferRun(rig, name, *processes, path=path)
 
 
-def by_bare_commands(stand: Stand, receivers: int, path: Path) -> Run:
-    """The same file, by blocks of the same size, as many in a round trip, into as large a window."""
+def by_bare_commands(rig: Rig, receivers: int, path: Path) -> TransferRun:
+    """Transfer the file with SET and GET: blocks of the same size, as many per round trip, an equal window."""
     name = f"bare-{next(_numbers)}"
-    base = LogKeys(stand.app.settings.prefix, "files", name).base
-    with raw_client(stand.app) as client:
+    base = LogKeys(rig.app.settings.prefix, "files", name).base
+    with raw_client(rig.app) as client:
         for n in range(SLOTS):
             client.set(f"{base}user:{n}", os.urandom(BLOCK))
         try:
             readers: list[tuple[Role, str]] = [("get", str(n)) for n in range(receivers)]
-            return Run(stand, name, ("set", ""), *readers, path=path, amount=path.stat().st_size)
+            return TransferRun(rig, name, ("set", ""), *readers, path=path, amount=path.stat().st_size)
         finally:
             client.delete(*(f"{base}user:{n}" for n in range(SLOTS)))
 
 
 @TOPIC.scenario
-def throughput(stand: Stand) -> Figures:
-    """One sends, some receive, each a process; beside it one that SETs and as many that GET, blocks of the same size"""
-    size, rounds = stand.at_pace(8, 96, 512), stand.at_pace(1, 5, 9)
+def throughput(rig: Rig) -> Figures:
+    """One process sends and some receive, beside one that SETs and as many that GET blocks of the same size"""
+    size, rounds = rig.at_pace(8, 96, 512), rig.at_pace(1, 5, 9)
     with file_of(os.urandom(size << 20)) as path:
         for receivers in (1, 2, 4):
             ours, bare = [], []
             for _ in range(rounds):
-                ours.append(through_channel(stand, receivers, path))
-                bare.append(by_bare_commands(stand, receivers, path))
-            many = f"{receivers} receivers" if receivers > 1 else "1 receiver"
+                ours.append(through_channel(rig, receivers, path))
+                bare.append(by_bare_commands(rig, receivers, path))
+            label = f"{receivers} receivers" if receivers > 1 else "1 receiver"
             ratio = Ratio(median(our.rate / their.rate for our, their in zip(ours, bare, strict=True)), "SET and GET")
-            yield figure(many, [run.rate for run in ours], "MB/s", ratio=ratio, target=at_least(0.6, "ratio"))
-            yield figure(f"{many}: the same", median(run.rate for run in ours), "MB/s", target=at_least(100))
-            yield from costs(many, ours, bare)
+            yield figure(label, [run.rate for run in ours], "MB/s", ratio=ratio, target=at_least(0.6, "ratio"))
+            yield figure(f"{label}: MB/s", median(run.rate for run in ours), "MB/s", target=at_least(100))
+            yield from costs(label, ours, bare)
 
 
-def costs(many: str, ours: Sequence[Run], bare: Sequence[Run]) -> Figures:
-    """CPU for each MB that a receiver had."""
-    parts: dict[str, Callable[[Run], float]] = {
+def costs(label: str, ours: Sequence[TransferRun], bare: Sequence[TransferRun]) -> Figures:
+    """CPU per MB that a receiver received."""
+    parts: dict[str, Callable[[TransferRun], float]] = {
         "CPU of the server": lambda run: run.used.server / run.megabytes,
-        "CPU of the sender": lambda run: run.parties[0].cpu * 1e6 / run.parties[0].amount,
+        "CPU of the sender": lambda run: run.processes[0].cpu * 1e6 / run.processes[0].amount,
         "CPU of a receiver": lambda run: sum(one.cpu for one in run.receivers) / run.megabytes,
     }
     for part, of in parts.items():
         spent, other = ([of(run) * 1e3 for run in runs] for runs in (ours, bare))
-        yield figure(f"{many}: {part}", spent, "ms/MB", ratio=Ratio(sum(spent) / sum(other), "SET and GET"))
+        yield figure(f"{label}: {part}", spent, "ms/MB", ratio=Ratio(sum(spent) / sum(other), "SET and GET"))
 
 
 @TOPIC.scenario
-def counting(stand: Stand) -> Figures:
-    """Requests per day and country: one sends lines, one counts; and counted from what lies there already"""
-    pages, rounds = stand.at_pace(1, 20, 80), stand.at_pace(1, 3, 5)
+def counting(rig: Rig) -> Figures:
+    """Requests per day and country: one sends lines, one counts; and the same with the channel filled before"""
+    pages, rounds = rig.at_pace(1, 20, 80), rig.at_pace(1, 3, 5)
     text = "".join(f"{line}\n" for line in generate(25_000)).encode() * pages
     for what, goal, data in (("plain", 300_000, text), ("gzip", 200_000, gzip.compress(text, 1))):
         with file_of(data, "access.log" + ".gz" * (what == "gzip")) as path:
-            there, at_once = [], []
+            prefilled, live = [], []
             for _ in range(rounds):
-                with channel(stand, 1, limit=2 * len(text) + WINDOW) as (name, names):
-                    stand.app.files(name).send_lines(path, close=True)
-                    there.append(counted(stand, name, names, path))
-                with channel(stand, 1) as (name, names):
-                    at_once.append(Run(stand, name, ("send_lines", ""), ("count", names[0]), path=path).receivers[0])
-            yield figure(f"{what}, lines that lie there", [one.rate for one in there], "/s", target=at_least(goal))
-            yield figure(f"{what}: for each CPU second", [one.amount / one.cpu for one in there], "lines")
-            yield figure(f"{what}, while they are sent", [one.rate for one in at_once], "/s", target=at_least(goal))
+                with channel(rig, 1, limit=2 * len(text) + WINDOW) as (name, names):
+                    rig.app.files(name).send_lines(path, close=True)
+                    prefilled.append(counted(rig, name, names, path))
+                with channel(rig, 1) as (name, names):
+                    live.append(TransferRun(rig, name, ("send_lines", ""), ("count", names[0]), path=path).receivers[0])
+            yield figure(f"{what}, channel filled before", [one.rate for one in prefilled], "/s", target=at_least(goal))
+            yield figure(f"{what}: per CPU second", [one.amount / one.cpu for one in prefilled], "lines")
+            yield figure(f"{what}, while it is sent", [one.rate for one in live], "/s", target=at_least(goal))
 
 
-def counted(stand: Stand, name: str, names: Sequence[str], path: Path) -> Carried:
-    return Run(stand, name, ("count", names[0]), path=path).parties[0]
+def counted(rig: Rig, name: str, names: Sequence[str], path: Path) -> TransferResult:
+    return TransferRun(rig, name, ("count", names[0]), path=path).processes[0]
 
 
 @TOPIC.scenario
-def idle(stand: Stand) -> Figures:
-    """Commands while a sender waits at a full window, and four receivers wait for more"""
-    seconds = stand.at_pace(5, 20, 60)
+def idle(rig: Rig) -> Figures:
+    """Commands while a sender waits at a full window and four receivers wait for more"""
+    seconds = rig.at_pace(5, 20, 60)
 
     async def wait(full: str, empty: str, names: Sequence[str], path: Path) -> int:
-        async with stand.app as app:
+        async with rig.app as app:
             tasks: list[asyncio.Task[Any]] = [asyncio.create_task(app.files(full).send.aio(path))]
-            for who in names:
-                tasks.append(asyncio.create_task(app.files(empty).receiver(who).blocks().fetch.aio()))
+            for receiver in names:
+                tasks.append(asyncio.create_task(app.files(empty).receiver(receiver).blocks().fetch.aio()))
             await asyncio.sleep(2)  # until all wait
-            before = await asyncio.to_thread(stand.commands)
+            before = await asyncio.to_thread(rig.commands)
             await asyncio.sleep(seconds)
-            sent = await asyncio.to_thread(stand.commands) - before
+            sent = await asyncio.to_thread(rig.commands) - before
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -169,41 +171,41 @@ def idle(stand: Stand) -> Figures:
 
     with (
         file_of(bytes(4 << 20)) as path,
-        channel(stand, 1, limit=2 << 20) as (full, _),
-        channel(stand, 4) as (empty, names),
+        channel(rig, 1, limit=2 << 20) as (full, _),
+        channel(rig, 4) as (empty, names),
     ):
         sent = asyncio.run(wait(full, empty, names, path))
     yield figure("commands in 10 s", sent / seconds * 10, "", target=at_most(2))
 
 
 @TOPIC.scenario
-def memory(stand: Stand) -> Figures:
-    """What the server holds at most beside what it held before, looked at every 10 ms; the window is 64 MiB"""
-    with file_of(os.urandom(stand.at_pace(80, 256, 1024) << 20)) as path:
+def memory(rig: Rig) -> Figures:
+    """The server's peak memory above its memory before, sampled every 10 ms; the window is 64 MiB"""
+    with file_of(os.urandom(rig.at_pace(80, 256, 1024) << 20)) as path:
         for receivers in (1, 4):
-            with Peak(stand) as peak:
-                through_channel(stand, receivers, path)
+            with PeakMemory(rig) as peak:
+                through_channel(rig, receivers, path)
             ratio = Ratio(peak.bytes / WINDOW, "the window")
-            many = f"{receivers} receivers" if receivers > 1 else "1 receiver"
-            yield figure(f"{many}, at most", peak.bytes / 1e6, "MB", ratio=ratio, target=at_most(1.15, "ratio"))
+            label = f"{receivers} receivers" if receivers > 1 else "1 receiver"
+            yield figure(f"{label}, at most", peak.bytes / 1e6, "MB", ratio=ratio, target=at_most(1.15, "ratio"))
 
 
-class Peak(threading.Thread):
-    """The most that the server used over what it used at first."""
+class PeakMemory(threading.Thread):
+    """Samples the server's memory: the peak above the first sample."""
 
-    def __init__(self, stand: Stand) -> None:
+    def __init__(self, rig: Rig) -> None:
         super().__init__(daemon=True)
-        self._stand = stand
-        self._base = stand.memory()
+        self._rig = rig
+        self._base = rig.memory()
         self._over = threading.Event()
         self.bytes = 0
 
     def run(self) -> None:
-        with raw_client(self._stand.app) as client:
+        with raw_client(self._rig.app) as client:
             while not self._over.wait(0.01):
                 self.bytes = max(self.bytes, int(client.info("memory")["used_memory"]) - self._base)
 
-    def __enter__(self) -> Peak:
+    def __enter__(self) -> PeakMemory:
         self.start()
         return self
 

@@ -1,4 +1,4 @@
-"""What a message costs: sent, pulled and acknowledged, kept, waited for; with few and with many members."""
+"""The cost of a message: sending, pulling, acknowledging, storing and waiting, with few and with many members."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from penstock.bench.figures import Figure, Ratio, at_least, at_most, figure
-from penstock.bench.stand import Stand, timed
+from penstock.bench.rig import Rig, timed
 from penstock.bench.topic import Figures, Topic
 from penstock.messages.chat import Chat
 
@@ -20,112 +20,112 @@ BODY = "x" * 98
 SENDER = "cy"
 
 
-def chat_of(stand: Stand, members: int) -> Chat:
-    return stand.app.chats.create([f"member {n}" for n in range(members)], sender=SENDER)
+def chat_of(rig: Rig, members: int) -> Chat:
+    return rig.app.chats.create([f"member {n}" for n in range(members)], sender=SENDER)
 
 
 @TOPIC.scenario
-def send(stand: Stand) -> Figures:
-    """One message after the other, into chats of a few and of a thousand members"""
-    rounds, times = stand.at_pace(3, 7, 15), stand.at_pace(200, 1000, 3000)
+def send(rig: Rig) -> Figures:
+    """One message after another, into chats of two and of a thousand members"""
+    rounds, times = rig.at_pace(3, 7, 15), rig.at_pace(200, 1000, 3000)
     for members in (2, 1000):
-        chat = chat_of(stand, members)
+        chat = chat_of(rig, members)
         chat.send(SENDER, BODY)
-        trivial, takes = [], []
+        trivial, durations = [], []
         for _ in range(rounds):
-            trivial.append(timed(stand.send_trivial, times))
-            takes.append(timed(lambda: chat.send(SENDER, BODY), times))  # noqa: B023 - called at once
-        ratios = [ours / bare for ours, bare in zip(takes, trivial, strict=True)]
+            trivial.append(timed(rig.send_trivial, times))
+            durations.append(timed(lambda: chat.send(SENDER, BODY), times))  # noqa: B023 - called in this iteration
+        ratios = [ours / bare for ours, bare in zip(durations, trivial, strict=True)]
         ratio = Ratio(median(ratios), "the time of a trivial EVALSHA")
         name = f"send, {members:,} members"
-        yield figure(name, [one * 1e6 for one in takes], "µs", ratio=ratio, target=at_most(1.5, "ratio"))
-        used = stand.used(lambda: chat.send(SENDER, BODY), times)  # noqa: B023
+        yield figure(name, [one * 1e6 for one in durations], "µs", ratio=ratio, target=at_most(1.5, "ratio"))
+        used = rig.used(lambda: chat.send(SENDER, BODY), times)  # noqa: B023
         yield figure(f"{name}, CPU of the server", used.server / times * 1e6, "µs")
-        stand.clear()
+        rig.clear()
 
 
 @TOPIC.scenario
-def send_many(stand: Stand) -> Figures:
-    """Many messages into one chat, 500 a round trip, and by a hundred asyncio tasks at once, one a call"""
-    rounds, count = stand.at_pace(1, 5, 9), stand.at_pace(5_000, 20_000, 100_000)
-    chat = chat_of(stand, 200)
+def send_many(rig: Rig) -> Figures:
+    """Many messages into one chat: 500 per round trip, and one per call from 100 concurrent asyncio tasks"""
+    rounds, count = rig.at_pace(1, 5, 9), rig.at_pace(5_000, 20_000, 100_000)
+    chat = chat_of(rig, 200)
     chat.send(SENDER, BODY)
     rates = [count / timed(lambda: chat.send_many(SENDER, [BODY] * count)) for _ in range(rounds)]
     yield figure(
         "send_many, 200 members", rates, "messages/s",
-        ratio=stand.to_trivials(median(rates)), target=at_least(50_000),
+        ratio=rig.to_trivials(median(rates)), target=at_least(50_000),
     )  # fmt: skip
-    one = [1 / stand.awaited(lambda: chat.send.aio(SENDER, BODY), count // 5, 100) for _ in range(rounds)]
-    yield figure("send, 100 tasks at once", one, "messages/s", ratio=stand.to_trivials(median(one)))
+    one = [1 / rig.awaited(lambda: chat.send.aio(SENDER, BODY), count // 5, 100) for _ in range(rounds)]
+    yield figure("send, 100 concurrent tasks", one, "messages/s", ratio=rig.to_trivials(median(one)))
 
 
 @TOPIC.scenario
-def pull_and_ack(stand: Stand) -> Figures:
+def pull_and_ack(rig: Rig) -> Figures:
     """Two hundred messages pulled and acknowledged, in a chat of a thousand members"""
-    rounds = stand.at_pace(3, 20, 100)
-    chat = chat_of(stand, 1000)
+    rounds = rig.at_pace(3, 20, 100)
+    chat = chat_of(rig, 1000)
     chat.send_many(SENDER, [BODY] * 200 * rounds)
     reader = chat.reader("member 7")
     reader.ack(0)
-    before, began = stand.commands(), time.perf_counter()
+    before, began = rig.commands(), time.perf_counter()
     for _ in range(rounds):
         mail = reader.pull(200)
         reader.ack(mail[-1])
-    took, commands = (time.perf_counter() - began) / rounds, (stand.commands() - before) / rounds
-    yield figure("pull and ack of 200", took * 1e3, "ms", ratio=stand_ratio(stand, took))
+    took, commands = (time.perf_counter() - began) / rounds, (rig.commands() - before) / rounds
+    yield figure("pull and ack of 200", took * 1e3, "ms", ratio=time_ratio(rig, took))
     yield figure("pull and ack of 200, round trips", round(commands, 1), "commands", target=at_most(2))
-    follow = stand.app.chats.get(chat.id).follow("member 8", limit=200)
-    before = stand.commands()
+    follow = rig.app.chats.get(chat.id).follow("member 8", limit=200)
+    before = rig.commands()
     took = timed(lambda: next(follow), 200 * rounds)
     yield figure("follow", 1 / took, "messages/s")
-    yield figure("follow, round trips for 200", (stand.commands() - before) / rounds, "commands")
+    yield figure("follow, round trips for 200", (rig.commands() - before) / rounds, "commands")
 
 
-def stand_ratio(stand: Stand, seconds: float) -> Ratio:
-    return Ratio(seconds / stand.trivial_usage.seconds * 1e4, "the time of a trivial EVALSHA")
+def time_ratio(rig: Rig, seconds: float) -> Ratio:
+    return Ratio(seconds / rig.trivial_usage.seconds * 1e4, "the time of a trivial EVALSHA")
 
 
 @TOPIC.scenario
-def memory(stand: Stand) -> Figures:
-    """What the server holds: a message beside its payload, many who have not read, a chat at rest"""
-    count = stand.at_pace(2_000, 20_000, 100_000)
-    chat = chat_of(stand, 2)
-    before = stand.memory()
+def memory(rig: Rig) -> Figures:
+    """Server memory: a message beside its payload, many members with unread messages, a chat at rest"""
+    count = rig.at_pace(2_000, 20_000, 100_000)
+    chat = chat_of(rig, 2)
+    before = rig.memory()
     chat.send_many(SENDER, [BODY] * count)
-    beside = (stand.memory() - before) / count - len(BODY) - 2
-    yield figure("a message of 100 bytes, beside these", beside, "B", target=at_most(60))
-    stand.clear()
-    before = stand.memory()
-    chat = chat_of(stand, 1000)
+    beside = (rig.memory() - before) / count - len(BODY) - 2
+    yield figure("a message of 100 bytes, without the payload", beside, "B", target=at_most(60))
+    rig.clear()
+    before = rig.memory()
+    chat = chat_of(rig, 1000)
     chat.send_many(SENDER, [BODY] * 1000)
-    held = stand.memory() - before
+    held = rig.memory() - before
     yield figure("1,000 members x 1,000 unread, and their indexes", held / 1e6, "MB", target=at_most(1))
-    stand.clear()
-    chats = stand.at_pace(100, 1000, 5000)
-    before = stand.memory()
-    idle = [stand.app.chats.create(["ada"], sender=SENDER, message=BODY) for _ in range(chats)]
+    rig.clear()
+    chats = rig.at_pace(100, 1000, 5000)
+    before = rig.memory()
+    idle = [rig.app.chats.create(["ada"], sender=SENDER, message=BODY) for _ in range(chats)]
     for one in idle:
         for member in ("ada", SENDER):
             one.reader(member).ack(1)
-    held = stand.memory() - before
-    stand.forget_calls()
-    after = stand.memory() - before
-    yield figure("a chat of two in which all is read", after / chats, "B", target=at_most(1000))
-    yield figure("what recognises a call that is sent again, for a minute", (held - after) / chats, "B/chat")
+    held = rig.memory() - before
+    rig.expire_short_lived_keys()
+    after = rig.memory() - before
+    yield figure("a chat of two with nothing unread", after / chats, "B", target=at_most(1000))
+    yield figure("idempotency of repeated calls, for a minute", (held - after) / chats, "B/chat")
 
 
 @TOPIC.scenario
-def live(stand: Stand) -> Figures:
-    """From a send until a follower has it, the follower asleep"""
-    times = stand.at_pace(20, 200, 1000)
-    chat = chat_of(stand, 2)
-    takes = asyncio.run(_latencies(stand, chat, times))
-    yield figure("send to follower", [one * 1e3 for one in takes], "ms", ratio=stand_ratio(stand, median(takes)))
+def live(rig: Rig) -> Figures:
+    """From a send until a waiting follower has the message"""
+    times = rig.at_pace(20, 200, 1000)
+    chat = chat_of(rig, 2)
+    durations = asyncio.run(_latencies(rig, chat, times))
+    yield figure("send to follower", [one * 1e3 for one in durations], "ms", ratio=time_ratio(rig, median(durations)))
 
 
-async def _latencies(stand: Stand, chat: Chat, times: int) -> list[float]:
-    takes: list[float] = []
-    async with stand.app:
+async def _latencies(rig: Rig, chat: Chat, times: int) -> list[float]:
+    durations: list[float] = []
+    async with rig.app:
         follow = chat.follow("member 1")
         for n in range(times):
             waiting = asyncio.ensure_future(anext(follow))
@@ -133,35 +133,35 @@ async def _latencies(stand: Stand, chat: Chat, times: int) -> list[float]:
             began = time.perf_counter()
             await chat.send.aio(SENDER, n)
             await waiting
-            takes.append(time.perf_counter() - began)
-    return takes
+            durations.append(time.perf_counter() - began)
+    return durations
 
 
 @TOPIC.scenario
-def many_chats(stand: Stand) -> Figures:
-    """One user in very many chats: unread counts of all, and news of one"""
-    chats = stand.at_pace(100, 1000, 5000)
-    made = asyncio.run(_made(stand, chats))
-    mine = stand.app.chats.of("ada")
+def many_chats(rig: Rig) -> Figures:
+    """One user in very many chats: unread counts of all, and a new message in one"""
+    chats = rig.at_pace(100, 1000, 5000)
+    made = asyncio.run(_made(rig, chats))
+    mine = rig.app.chats.of("ada")
     yield figure(f"unread of {chats:,} chats", timed(mine.unread) * 1e3, "ms")
     mine.pull()
-    yield from _news(stand, made)
+    yield from _news(rig, made)
 
 
-async def _made(stand: Stand, chats: int) -> list[Chat]:
-    async with stand.app:
-        made: list[Chat] = []
+async def _made(rig: Rig, chats: int) -> list[Chat]:
+    async with rig.app:
+        chats_made: list[Chat] = []
         for _ in range(0, chats, 50):
-            made += await asyncio.gather(*(stand.app.chats.create.aio(["ada"], sender=SENDER) for _ in range(50)))
-        return made
+            chats_made += await asyncio.gather(*(rig.app.chats.create.aio(["ada"], sender=SENDER) for _ in range(50)))
+        return chats_made
 
 
-def _news(stand: Stand, made: Sequence[Chat]) -> list[Figure]:
-    mine = stand.app.chats.of("ada")
+def _news(rig: Rig, made: Sequence[Chat]) -> list[Figure]:
+    mine = rig.app.chats.of("ada")
     mine.pull()
-    takes = []
+    durations = []
     for chat in made[:20]:
         chat.send(SENDER, BODY)
-        takes.append(timed(mine.pull) * 1e3)
+        durations.append(timed(mine.pull) * 1e3)
         mine.ack(mine.pull())
-    return [figure("pull of one with news among them", takes, "ms")]
+    return [figure("pull of one new message among them", durations, "ms")]

@@ -1,4 +1,4 @@
-"""The stand on which a scenario runs: one server, one app with keys of its own, readings, and yardsticks."""
+"""The test rig of a scenario: one server, one app with keys of its own, readings, and yardsticks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from penstock.app import Penstock
 from penstock.bench.figures import Ratio
 from penstock.bench.placement import Pin
-from penstock.bench.tasks import QUEUE, Tasks, make_tasks
+from penstock.bench.tasks import QUEUE, BenchTasks, make_tasks
 from penstock.bench.usage import Usage, commands_sent, read_usage
 from penstock.bench.workers import Workers, workers
 from penstock.core.keys import pattern
@@ -29,11 +29,11 @@ R = TypeVar("R")
 
 Pace: TypeAlias = Literal["quick", "normal", "full"]
 
-LOT = 10_000
+BATCH = 10_000
 
 
-class Stand:
-    """What a scenario is given. It leaves its jobs and keys behind; they are cleared away after it."""
+class Rig:
+    """Everything that a scenario needs. Jobs and keys that the scenario leaves behind are deleted after it."""
 
     def __init__(self, app: Penstock, address: str, pace: Pace, pin: Pin) -> None:
         self.app = app
@@ -42,14 +42,14 @@ class Stand:
         self.address = address
 
     @cached_property
-    def tasks(self) -> Tasks:
+    def tasks(self) -> BenchTasks:
         return make_tasks(self.app)
 
     def at_pace(self, quick: R, normal: R, full: R) -> R:
         return {"quick": quick, "normal": normal, "full": full}[self.pace]
 
     def at_pin(self, *, same: R | None = None, split: R | None = None) -> R | None:
-        """For targets that hold in one placement only."""
+        """The value for the present placement, for targets that hold in one placement only."""
         return {"same": same, "split": split, "free": None}[self.pin]
 
     # --- work ---
@@ -61,11 +61,11 @@ class Stand:
     def fill(self, calls: Iterable[Call[Any]]) -> None:
         """Enqueue any number of calls."""
         calls = iter(calls)
-        while lot := list(islice(calls, LOT)):
-            self.app.enqueue_many(lot)
+        while batch := list(islice(calls, BATCH)):
+            self.app.enqueue_many(batch)
 
     def awaited(self, work: Callable[[], Coroutine[Any, Any, object]], times: int, tasks: int = 1) -> float:
-        """Seconds that one of so many took, done by so many asyncio tasks at once, on asyncio's own loop."""
+        """Seconds per call of `times` calls from this many concurrent tasks, on asyncio's own event loop."""
 
         async def one() -> None:
             for _ in range(times // tasks):
@@ -87,13 +87,13 @@ class Stand:
             return read_usage(client, workers.pids if workers else ())
 
     def used(self, work: Callable[[], object], times: int = 1) -> Usage:
-        """What it took to do this so many times."""
+        """The usage of calling `work` this many times."""
         before = self.usage()
         client, began = time.process_time(), time.perf_counter()
         for _ in range(times):
             work()
         seconds, client = time.perf_counter() - began, time.process_time() - client
-        # Without the time of reading.
+        # These two exclude the time of reading the usage.
         return replace(self.usage() - before, seconds=seconds, client=client)
 
     def commands(self) -> int:
@@ -101,17 +101,17 @@ class Stand:
             return commands_sent(client)
 
     def memory(self) -> int:
-        """Bytes the server holds, when it has freed what was deleted."""
+        """Bytes that the server uses, after it has freed deleted keys."""
         with raw_client(self.app) as client:
-            while (told := client.info("memory")).get("lazyfree_pending_objects"):
+            while (memory := client.info("memory")).get("lazyfree_pending_objects"):
                 time.sleep(0.01)
-            return int(told["used_memory"])
+            return int(memory["used_memory"])
 
     # --- yardsticks ---
 
     @cached_property
     def trivial(self) -> RoundTrip[int]:
-        """The least that any verb can cost: an EVALSHA of one line, sent as ours are."""
+        """The least that any operation can cost: an EVALSHA of one line, sent by the driver."""
         script = Script("trivial", (), (), (), "#!lua\nreturn 1")
         return RoundTrip(script, (self.tasks.queue.key("trivial"),), (), int)
 
@@ -119,7 +119,7 @@ class Stand:
         self.app._driver.blocking.run(self.trivial)
 
     def ping(self) -> None:
-        """The bare round trip of the same connection."""
+        """One PING on the driver's connection."""
         driver = self.app._driver
         node = driver.connector.route.node("") if driver.connector.route else None
         assert node is not None
@@ -127,18 +127,18 @@ class Stand:
 
     @cached_property
     def trivial_usage(self) -> Usage:
-        """Of 10,000 trivial EVALSHAs, one after the other: the middle of three."""
+        """The usage of 10,000 trivial EVALSHAs, one after another: the median of three runs."""
         times = self.at_pace(500, 2000, 5000)
         self.used(self.send_trivial, times // 10)
-        takes = [astuple(self.used(self.send_trivial, times)) for _ in range(3)]
-        return Usage(*(median(part) / times * 1e4 for part in zip(*takes, strict=True)))
+        usages = [astuple(self.used(self.send_trivial, times)) for _ in range(3)]
+        return Usage(*(median(part) / times * 1e4 for part in zip(*usages, strict=True)))
 
     def to_trivials(self, rate: float) -> Ratio:
-        """A rate beside that of trivial EVALSHAs."""
+        """A rate as a multiple of the rate of trivial EVALSHAs."""
         return Ratio(rate * self.trivial_usage.seconds / 1e4, "trivial EVALSHAs/s")
 
-    def forget_calls(self) -> None:
-        """As a minute does: delete what recognises calls that are sent again, and hints of news."""
+    def expire_short_lived_keys(self) -> None:
+        """Delete the keys that expire within a minute: idempotency keys, and hints of new messages."""
         with raw_client(self.app) as client:
             for rest in ("replay:*", "news"):
                 for key in list(client.scan_iter(pattern(self.app.settings.prefix, rest), count=1000)):
@@ -151,7 +151,7 @@ class Stand:
 
 
 def timed(work: Callable[[], object], times: int = 1) -> float:
-    """Seconds by the clock that one of so many took."""
+    """Seconds per call of `times` calls, by the clock."""
     began = time.perf_counter()
     for _ in range(times):
         work()

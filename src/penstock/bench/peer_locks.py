@@ -1,4 +1,4 @@
-"""The same lock of other libraries, as their users write it, where they are installed; and ours."""
+"""Locks of Penstock and of other libraries, as their users write them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 from penstock.app import Penstock
 
 Maker: TypeAlias = Callable[[str], AbstractContextManager[Any]]
-"""The lock of a name: made for one use, as in `with make("x"):`."""
+"""Makes the lock of a name for one use, as in `with make("x"):`."""
 
 LEASE = 10
 
 
-def ours(address: str) -> Maker:
+def penstock(address: str) -> Maker:
     app = Penstock(address)
     return lambda name: app.lock(name, lease=LEASE)
 
@@ -38,7 +38,7 @@ def _redis(address: str) -> Any:
 
 
 def installed(address: str) -> dict[str, Maker]:
-    """Ours first; by the name that pip knows."""
+    """The lock makers of the installed libraries by package name, Penstock first."""
     found = {}
     for name, connect in MAKERS.items():
         try:
@@ -49,5 +49,5 @@ def installed(address: str) -> dict[str, Maker]:
 
 
 MAKERS: dict[str, Callable[[str], Maker]] = {
-    "penstock": ours, "redis": redis_py, "python-redis-lock": python_redis_lock,
+    "penstock": penstock, "redis": redis_py, "python-redis-lock": python_redis_lock,
 }  # fmt: skip

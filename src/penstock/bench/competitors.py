@@ -1,4 +1,4 @@
-"""Processes that do the same at once: contend for a lock, or buy from one market.
+"""Processes that compete: for one lock, or to buy from one market.
 
 They are forked from a clean process, so that sixteen of them do not import everything sixteen times.
 """
@@ -12,47 +12,47 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from penstock.app import Penstock
-from penstock.bench.peers import MAKERS
+from penstock.bench.peer_locks import MAKERS
 from penstock.errors import PenstockError
 
 SALE, BUYERS = "{penstock-bench}:sale", "{penstock-bench}:funds"
 PRICE = 3
 
-PATIENCE = 300.0
-"""Seconds: on a busy machine sixteen processes take long to start."""
+TIMEOUT = 300.0
+"""Seconds. On a busy machine sixteen processes take long to start."""
 
 PRELOADED = ("valkey", "redis", "redis_lock")
-"""Imported once for all, where they are installed."""
+"""Imported once for all processes, where they are installed."""
 
 
-class Holding(NamedTuple):
-    """By the clock that all processes of a machine share."""
+class HoldTimes(NamedTuple):
+    """When one competitor requested, acquired and released the lock, by the clock that all processes share."""
 
-    asked: float
-    got: float
-    left: float
+    requested: float
+    acquired: float
+    released: float
 
 
 def contend(start: Any, out: Connection, address: str, peer: str, name: str, times: int, hold: float) -> None:
-    make, seen = MAKERS[peer](address), []
+    make, times_held = MAKERS[peer](address), []
     with make(f"{name}:warm:{id(out)}"):
         pass
-    start.wait(PATIENCE)
+    start.wait(TIMEOUT)
     for _ in range(times):
-        asked = time.monotonic()
+        requested = time.monotonic()
         with make(name):
-            got = time.monotonic()
+            acquired = time.monotonic()
             time.sleep(hold)
-            left = time.monotonic()
-        seen.append(Holding(asked, got, left))
-    out.send(seen)
+            released = time.monotonic()
+        times_held.append(HoldTimes(requested, acquired, released))
+    out.send(times_held)
 
 
 def buy_in_transaction(start: Any, out: Connection, address: str, buyer: int, times: int) -> None:
-    """Sends when it began, when it ended, and how often it had to look again."""
+    """Buy items one after another. Sends the start, the end, and the number of retries."""
     with Penstock(address) as app:
         app.transaction().require_exists(SALE).commit()
-        start.wait(PATIENCE)
+        start.wait(TIMEOUT)
         began = time.monotonic()
         for n in range(times):
             item = f"{buyer}/{n}"
@@ -66,12 +66,12 @@ def buy_with_watch(start: Any, out: Connection, address: str, buyer: int, times:
     with Penstock(address) as app:
         client = app._driver.connector.blocking_client()
         client.exists(SALE)
-        start.wait(PATIENCE)
-        began, again = time.monotonic(), 0
+        start.wait(TIMEOUT)
+        began, retries = time.monotonic(), 0
         for n in range(times):
             while not _bought(client, str(buyer), f"{buyer}/{n}"):
-                again += 1
-        out.send((began, time.monotonic(), again))
+                retries += 1
+        out.send((began, time.monotonic(), retries))
 
 
 def _bought(client: Any, buyer: str, item: str) -> bool:
@@ -93,8 +93,11 @@ def _bought(client: Any, buyer: str, item: str) -> bool:
         return True
 
 
-def at_once(work: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Run `work(start, out, *arguments)` in a process each; `start.wait()` lets all begin together. What each sent."""
+def run_together(work: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Run `work(start, out, *arguments)` in one process each. `start.wait()` lets all begin together.
+
+    Returns the value that each process sent.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, *PRELOADED])
     start = context.Barrier(len(arguments))
@@ -107,10 +110,10 @@ def at_once(work: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> 
         for process in processes:
             process.start()
         for _, out in pipes:
-            out.close()  # so that the end of a process is seen
+            out.close()  # so that the end of a process is noticed
         return [_received(inlet) for inlet, _ in pipes]
     except EOFError:
-        raise PenstockError("a process of the bench ended before its time; its error stands above") from None
+        raise PenstockError("a process of the bench ended early; its error is printed above") from None
     finally:
         for process in processes:
             process.kill()
@@ -118,6 +121,6 @@ def at_once(work: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> 
 
 
 def _received(inlet: Any) -> Any:
-    if not inlet.poll(PATIENCE):
-        raise PenstockError(f"a process of the bench did not finish within {PATIENCE:.0f} s")
+    if not inlet.poll(TIMEOUT):
+        raise PenstockError(f"a process of the bench did not finish within {TIMEOUT:.0f} s")
     return inlet.recv()
