@@ -142,7 +142,7 @@ async def test_a_task_that_blocks_the_loop(shop: Shop, do: Do, caplog: pytest.Lo
         job = await do(shop.greedy.enqueue)
         assert await do(job.result, 5) == 1
         await shop.is_open()
-    (warning,) = [one.getMessage() for one in caplog.records if "blocks the event loop" in one.getMessage()]
+    (warning,) = [one.getMessage() for one in caplog.records if "blocked the event loop" in one.getMessage()]
     assert f"job {job.key} (greedy)" in warning
 
 

@@ -127,7 +127,7 @@ class Feed:
             if settlement.token == self.suspect:
                 self.suspect = None
         for settlement in turn.stale:
-            log.warning("settlement of job %s refused: it was taken back", settlement.id)
+            log.warning("settlement of job %s refused: the job was taken back", settlement.id)
         self._sent = []
         for claim in turn.claims:
             self.held[claim.token] = len(claim.record.body)

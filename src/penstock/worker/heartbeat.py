@@ -40,7 +40,7 @@ class _PeriodicThread(threading.Thread):
             except Exception:
                 if self._loop.is_closed():
                     return
-                log.exception("%s failed once, and continues", self.name)
+                log.exception("%s failed, and will try again", self.name)
 
     @abstractmethod
     def _check(self) -> None: ...
@@ -70,7 +70,7 @@ class Heartbeat(_PeriodicThread):
         try:
             alive = self._driver.run(feed.queue.bindings.heartbeat(incarnation, feed.lease))
         except PenstockError as error:
-            log.warning("no heartbeat on queue %s: %s", feed.queue.name, error)
+            log.warning("a heartbeat failed on queue %s: %s", feed.queue.name, error)
             return
         if alive:
             feed.lease_renewed(sent_at)
@@ -118,7 +118,7 @@ class Watchdog(_PeriodicThread):
             where = traceback.extract_stack(frame)[-1] if frame else None
             place = f" at {where.filename}:{where.lineno}" if where else ""
             log.warning(
-                "%s blocks the event loop for %.1f s already%s; nothing else runs meanwhile: make it a `def` task",
+                "%s has blocked the event loop for %.1f s%s; nothing else can run meanwhile: make it a `def` task",
                 self._name_of(task) if task else "a callback", now - self._asked_at, place,
             )  # fmt: skip
 
