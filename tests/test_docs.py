@@ -1,4 +1,5 @@
-"""What the documents say can be followed: links lead somewhere, examples compile, promises name their test.
+"""What the documents say can be followed: links lead somewhere, examples compile and import public names only, promises
+name their test.
 
 Each rule is a function from a document to its faults, so that it can be shown one that has some.
 """
@@ -7,6 +8,7 @@ import ast
 import re
 import textwrap
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -17,12 +19,16 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("docs", "examples", "benchmarks", "src", "tests")
 DOCUMENTS = [*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))]
 EXAMPLES = [path for path in DOCUMENTS if path == ROOT / "README.md" or path.is_relative_to(ROOT / "docs")]
+PROGRAMS = sorted((ROOT / "examples").glob("*.py"))
 GUARANTEES = ROOT / "docs" / "guarantees.md"
 
 FENCE = re.compile(r"^( *)(```+|~~~+) *(\w*)[^\n]*\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?[^)]*\)|^\[[^\]]+\]:\s+<?([^\s>]+)", re.MULTILINE)
 ELSEWHERE = re.compile(r"[a-z][a-z+.-]*:|#|//", re.IGNORECASE)
 TEST = re.compile(r"([\w./-]+\.py)::([\w:]+)")
+
+# The modules that users import from, besides `penstock` itself.
+PUBLIC_MODULES = {"penstock", "penstock.testing", "penstock.testing.history"}
 
 
 def broken_links(path: Path, text: str) -> list[str]:
@@ -37,16 +43,52 @@ def broken_links(path: Path, text: str) -> list[str]:
 
 def broken_examples(path: Path, text: str) -> list[str]:
     faults = []
-    for fence in FENCE.finditer(text):
-        if fence[3] != "python":
-            continue
-        line = text.count("\n", 0, fence.start(4))
-        source = "\n" * line + textwrap.dedent(fence[4])
+    for source in _python_blocks(text):
         try:
-            compile(source, str(path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+            _parse(source)
         except SyntaxError as error:
             faults.append(f"{path.name}:{error.lineno}: {error.msg}")
     return faults
+
+
+def private_imports(path: Path, text: str) -> list[str]:
+    """What an example, or the examples of a document, import from Penstock and users should not."""
+    sources = [text] if path.suffix == ".py" else list(_python_blocks(text))
+    return [
+        f"{path.name}:{line} imports {name}"
+        for source in sources
+        for node in ast.walk(_parse(source))
+        for line, name in _private_names(node)
+    ]
+
+
+def _private_names(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Each name of Penstock that a statement imports although it is not public, and its line."""
+    match node:
+        case ast.Import():
+            for alias in node.names:
+                if alias.name.split(".")[0] == "penstock" and alias.name not in PUBLIC_MODULES:
+                    yield node.lineno, alias.name
+        case ast.ImportFrom(module=str(module)) if module.split(".")[0] == "penstock":
+            public = import_module(module).__all__ if module in PUBLIC_MODULES else []
+            for alias in node.names:
+                if alias.name not in public:
+                    yield node.lineno, f"{module}.{alias.name}"
+
+
+def _python_blocks(text: str) -> Iterator[str]:
+    """The Python examples of a document, each on the lines that it has there."""
+    for fence in FENCE.finditer(text):
+        if fence[3] == "python":
+            yield "\n" * text.count("\n", 0, fence.start(4)) + textwrap.dedent(fence[4])
+
+
+def _parse(source: str) -> ast.Module:
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
+    # Compiling finds faults that parsing alone does not, such as a `return` outside of a function.
+    compile(source, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    tree: ast.Module = compile(source, "example", "exec", flags=flags, dont_inherit=True)
+    return tree
 
 
 def promises_without_a_test(text: str, root: Path) -> list[str]:
@@ -124,6 +166,11 @@ def test_every_python_example_compiles(path: Path):
     assert broken_examples(path, path.read_text("utf-8")) == []
 
 
+@pytest.mark.parametrize("path", [*EXAMPLES, *PROGRAMS], ids=_name)
+def test_every_example_imports_public_names_only(path: Path):
+    assert private_imports(path, path.read_text("utf-8")) == []
+
+
 def test_every_promise_names_a_test_that_exists():
     if GUARANTEES.exists():  # without it, the test of links fails where a document refers to it
         assert promises_without_a_test(GUARANTEES.read_text("utf-8"), ROOT) == []
@@ -159,6 +206,16 @@ def test_a_broken_example_is_found(tmp_path: Path):
     good = "```python\nawait f()\n```\n```sh\nmake demo\n```\n- item\n\n  ```python\n  x = 1\n  ```\n"
     assert broken_examples(tmp_path / "x.md", good) == []
     assert broken_examples(tmp_path / "x.md", "text\n```python\nx = 1\nf(\n```\n") == ["x.md:4: '(' was never closed"]
+
+
+def test_a_private_import_is_found(tmp_path: Path):
+    good = "import asyncio, penstock\nfrom penstock import Penstock\nfrom penstock.testing.history import read\n"
+    bad = "from penstock.app import Penstock\nfrom penstock import nothing\nimport penstock.driver\n"
+    faults = ["imports penstock.app.Penstock", "imports penstock.nothing", "imports penstock.driver"]
+    assert private_imports(tmp_path / "x.py", good) == []
+    assert private_imports(tmp_path / "x.md", f"```python\n{good}```\n") == []
+    assert [one.partition(" ")[2] for one in private_imports(tmp_path / "x.py", bad)] == faults
+    assert [one.partition(" ")[2] for one in private_imports(tmp_path / "x.md", f"```python\n{bad}```\n")] == faults
 
 
 def test_a_promise_without_a_test_is_found(tmp_path: Path):
