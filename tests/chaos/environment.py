@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Call, Counts
-from penstock.core.keys import pattern
+from penstock.core.keys import key_pattern
 from penstock.jobs.job import Failure
 from penstock.ops.audit.instances import audits
 from penstock.ops.audit.stored_keys import read_keys
@@ -156,7 +156,7 @@ class Environment:
         self.record_states(dict.fromkeys(event.job for event in self.events() if isinstance(event, Enqueued)))
         faults = job_violations(self.events(), takeover=takeover, drained=True)
         # Leftovers are allowed: a worker that was killed while it waited is still registered.
-        keys = list(read_keys(self.server.client, pattern("storm")))
+        keys = list(read_keys(self.server.client, key_pattern("storm")))
         faults += [problem for key in keys for problem in key.problems()]
         faults += [problem for audit in audits(keys).values() for problem in audit.problems()]
         return faults

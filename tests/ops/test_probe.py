@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.keys import pattern
+from penstock.core.keys import key_pattern
 from penstock.core.operations import FindNodes, Operation, SendCommands, verb
 from penstock.driver.connect import ServerDriver
 from penstock.errors import ServerError, ServerRefused, ServerUnavailable
@@ -103,8 +103,8 @@ async def test_a_scan_finds_each_key_that_matches_once(do, app, ask, server):
     server.client.mset(dict.fromkeys(names, 1))
     server.client.mset({f"other:{n}": 1 for n in range(3000)})
     (node,) = await do(ask.nodes)
-    assert await do(ask.run, probe.scan_keys(node, pattern(app.settings.prefix))) == (names, True)
-    some, complete = await do(ask.run, probe.scan_keys(node, pattern(app.settings.prefix), 100))
+    assert await do(ask.run, probe.scan_keys(node, key_pattern(app.settings.prefix))) == (names, True)
+    some, complete = await do(ask.run, probe.scan_keys(node, key_pattern(app.settings.prefix), 100))
     assert not complete
     assert 100 < len(some) < 3000
     assert some < names

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock import BadCall, ChatExists, ChatGone, Keep, NotAMember, Penstock
-from penstock.core.keys import pattern
+from penstock.core.keys import key_pattern
 from penstock.ops.audit.instances import audits, missing_from_index
 from penstock.ops.audit.stored_keys import read_keys
 from penstock.testing import message_violations
@@ -246,7 +246,7 @@ class Messages(RuleBasedStateMachine):
     def the_server_is_as_the_model(self) -> None:
         if not hasattr(self, "app"):
             return
-        keys = list(read_keys(server.client, pattern(self.app.settings.prefix)))
+        keys = list(read_keys(server.client, key_pattern(self.app.settings.prefix)))
         problems = [problem for key in keys for problem in key.problems()]
         problems += [problem for audit in audits(keys).values() for problem in audit.problems()]
         assert [*problems, *missing_from_index(keys)] == []

@@ -18,7 +18,7 @@ from penstock.bench.placement import Pin
 from penstock.bench.tasks import QUEUE, BenchTasks, make_tasks
 from penstock.bench.usage import Usage, commands_sent, read_usage
 from penstock.bench.workers import Workers, workers
-from penstock.core.keys import pattern
+from penstock.core.keys import key_pattern
 from penstock.core.operations import RoundTrip
 from penstock.core.scripts import Script
 from penstock.driver.engine import run_to_completion
@@ -141,13 +141,13 @@ class Rig:
         """Delete the keys that expire within a minute: idempotency keys, and hints of new messages."""
         with raw_client(self.app) as client:
             for rest in ("replay:*", "news"):
-                for key in list(client.scan_iter(pattern(self.app.settings.prefix, rest), count=1000)):
+                for key in list(client.scan_iter(key_pattern(self.app.settings.prefix, rest), count=1000)):
                     client.delete(key)
 
     # --- the end ---
 
     def clear(self) -> None:
-        delete_keys(self.app, pattern(self.app.settings.prefix))
+        delete_keys(self.app, key_pattern(self.app.settings.prefix))
 
 
 def timed(work: Callable[[], object], times: int = 1) -> float:

@@ -1,1 +1,1 @@
-"""What every noun stands on."""
+"""What every noun uses: operations, scripts, keys, ids, slots and the renewal of leases."""

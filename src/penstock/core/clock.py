@@ -1,4 +1,4 @@
-"""The server's clock as scripts are told it, and durations as they are sent."""
+"""The clock that scripts use, and durations in the unit that scripts use."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from dataclasses import dataclass
 
 
 def milliseconds(seconds: float) -> int:
-    """Whole milliseconds, rounded up: a wait is never shorter than was asked for."""
+    """Whole milliseconds, rounded up, so that a wait is never shorter than it should be."""
     return -int(-seconds * 1000 // 1)
 
 
 @dataclass(slots=True)
 class Clock:
-    """0: the server's own time. A test may set server milliseconds and move them."""
+    """The time that is passed to scripts: 0 for the server's own clock, which decides in production.
+
+    A test may set `now_ms` to milliseconds since 1970 and move it.
+    """
 
     now_ms: int = 0

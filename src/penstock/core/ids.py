@@ -1,4 +1,4 @@
-"""Identifiers: of jobs and messages (ULIDs), and tokens that name the process that minted them."""
+"""Ids of jobs and messages, and tokens that name the process that made them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from collections.abc import Container
 from functools import cache
 from typing import Final
 
+# Crockford's base 32. Ids are encoded ten bits at a time.
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-
-
 _PAIRS: Final = [a + b for a in _ALPHABET for b in _ALPHABET]
 
 
 class _Minter:
-    """ULIDs (github.com/ulid/spec): 48 bits of time, 80 bits of chance; within a millisecond the next number.
+    """Makes ULIDs (github.com/ulid/spec): 48 bits of time, then 80 random bits, increased by one within a millisecond.
 
-    The server never reads the time in it; it makes ids sort and tells people when.
+    Scripts never read the time in an id. It makes ids sort by time, and shows people when one was made.
     """
 
     def __init__(self) -> None:
@@ -28,22 +27,23 @@ class _Minter:
         self._stamp = -1
         self._low = 0
         self._head = ""
-        self._forget()
+        self._reset()
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forget)
+            os.register_at_fork(after_in_child=self._reset)
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._stamp = -1
 
     def __call__(self) -> str:
+        """A new id of 26 characters, larger than all before it in this process. Threads may share the minter."""
         with self._lock:
             stamp = time.time_ns() // 1_000_000
             if stamp > self._stamp or self._low >= (1 << 40) - 1:
                 self._stamp = max(stamp, self._stamp + 1) if self._low >= (1 << 40) - 1 else stamp
-                chance = int.from_bytes(os.urandom(10))
-                self._low = chance & ((1 << 39) - 1)
-                high = (self._stamp << 40) | (chance >> 40)
+                random_bits = int.from_bytes(os.urandom(10))
+                self._low = random_bits & ((1 << 39) - 1)
+                high = (self._stamp << 40) | (random_bits >> 40)
                 self._head = "".join(_PAIRS[high >> shift & 1023] for shift in range(80, -1, -10))
             else:
                 self._low += 1
@@ -55,21 +55,18 @@ class _Minter:
 mint_id = _Minter()
 
 
-_OURS = "penstock"
-
-
 @cache
 def _host() -> str:
     return socket.gethostname().replace("/", "_")[:60]
 
 
 def mint_token() -> str:
-    """Says who, so that people can look; and is like no other."""
-    return f"{_OURS}/{_host()}/{os.getpid()}/{secrets.token_urlsafe(12)}"
+    """A new token, `penstock/host/process id/random text`, so that people can find the process that holds something."""
+    return f"penstock/{_host()}/{os.getpid()}/{secrets.token_urlsafe(12)}"
 
 
 def is_gone(pid: int) -> bool:
-    """Whether there surely is no such process on this host."""
+    """Whether it is certain that this host has no process with this id."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -79,10 +76,13 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-def may_be_alive(token: str, here: Container[str]) -> bool:
-    """Whether who minted it may be alive; only what is of this host, and gone, surely is not. `here`: tokens of this
-    process that are in use."""
+def may_be_alive(token: str, in_use: Container[str]) -> bool:
+    """Whether the process that made this token may still use it.
+
+    False only if that is certain: the token's process ran on this host and is gone, or it is this process, in which the
+    token is not among those `in_use`.
+    """
     match token.split("/"):
         case [_, host, pid, *_] if host == _host() and pid.isdecimal():
-            return token in here if int(pid) == os.getpid() else not is_gone(int(pid))
+            return token in in_use if int(pid) == os.getpid() else not is_gone(int(pid))
     return True

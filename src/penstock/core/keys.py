@@ -1,8 +1,8 @@
-"""The grammar of keys: which names may stand in a key, and what decides on its slot.
+"""The grammar of keys: which names may be part of a key, and which part of a key decides on its slot.
 
-All keys of one component instance share a hash tag, `{prefix:name}`, and so live in one slot. Scripts declare
-`base` (the tag and a colon; never a key itself) and make the others from it. The table of a noun's keys is in its
-own `keys.py`.
+All keys of one component instance share a hash tag, `{prefix:name}`, and so have the same slot. Scripts declare `base`,
+which is the tag and a colon and never a key itself, and append to it. The table of a noun's keys is in its own
+`keys.py`.
 """
 
 from __future__ import annotations
@@ -11,41 +11,35 @@ import re
 
 from penstock.errors import ConfigurationError
 
+MAX_NAME_BYTES = 1024
+"""The limit of `check_text`. Such a name is part of every key, request or message of its instance."""
+
 REPLAY = {"replay:": ("STRING", "number of a caller's last call and its answer", "TTL")}
-"""In every table of a noun whose scripts recognise repeated calls (see `idempotency.lua`)."""
+"""The keys of `idempotency.lua`, for the table of each noun whose calls are numbered."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
+_LABEL = re.compile(r"[^{}\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}\Z")
 
 
 def check_name(kind: str, name: str) -> str:
-    """A name that can stand in a key and in a job id, or ConfigurationError with the fix."""
+    """Return a name that may be part of a key and of a job id: ASCII letters, digits, `_`, `-` and `.`.
+
+    Raises ConfigurationError with the fix, as the next two do. `kind`: what it is the name of, for the message.
+    """
     if not _NAME.match(name):
         raise ConfigurationError(f"{kind} name {name!r}: use 1 to 100 letters, digits, '_', '-' or '.'")
     return name
 
 
-_LABEL = re.compile(r"[^{}\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}\Z")
-
-
 def check_label(kind: str, name: str) -> str:
-    """A name in any script that can stand in a hash tag, or ConfigurationError with the fix."""
+    """Return a name that may be part of a hash tag: in any script, without braces, spaces and control characters."""
     if not _LABEL.match(name):
         raise ConfigurationError(f"{kind} name {name!r}: use 1 to 200 characters without braces, spaces and controls")
     return name
 
 
-def pattern(prefix: str, rest: str = "") -> str:
-    """What all keys of an app match, or those with this rest, for SCAN: in tests, in diagnosis and for operators, never
-    where work is served."""
-    return "{" + re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + ":*" + (rest and "}:" + rest)
-
-
-MAX_NAME_BYTES = 1024
-"""Of a name in any script; it stands in each of its instance's keys, requests or messages."""
-
-
 def check_text(kind: str, name: str) -> str:
-    """A name with any Unicode in it, or ConfigurationError with the fix."""
+    """Return a name of any Unicode text, of at most MAX_NAME_BYTES."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
@@ -58,16 +52,23 @@ def check_text(kind: str, name: str) -> str:
     return name
 
 
+def key_pattern(prefix: str, rest: str = "") -> str:
+    """A pattern for SCAN that matches all keys of an app, or those that end in `rest` after their tag.
+
+    For tests, diagnosis and operators. Nothing that serves work may scan.
+    """
+    return "{" + re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + ":*" + (rest and "}:" + rest)
+
+
 def hash_tag(key: str) -> str | None:
-    """What stands between the first brace and the next closing one: where there is something, that alone decides on
-    the slot."""
+    """The hash tag of a key, without its braces; None if the whole key decides on the slot."""
     _, brace, rest = key.partition("{")
     tag, closing, _ = rest.partition("}")
     return tag if brace and closing and tag else None
 
 
 def check_tag_repeatable(what: str, key: str) -> None:
-    """ConfigurationError for a key whose slot no other key can have."""
+    """Raise ConfigurationError for a key whose slot no other key can be given."""
     if hash_tag(key) is None and "}" in key:
         raise ConfigurationError(
             f"{what} {key!r}: no other key can have its slot; leave out the '}}', "
@@ -76,7 +77,7 @@ def check_tag_repeatable(what: str, key: str) -> None:
 
 
 def key_with_tag(tag: str) -> str:
-    """A key with this hash tag, or ConfigurationError."""
+    """A key with this hash tag. Raises ConfigurationError for a text that cannot be a tag."""
     if "{" in tag or "}" in check_text("tag", tag):
         raise ConfigurationError(f"tag {tag!r}: what stands between the braces, without them")
     return f"{{{tag}}}"

@@ -1,1 +1,1 @@
-"""How a round trip reaches the server."""
+"""How a script call reaches the server. Only this folder waits, and only this folder names a client library."""

@@ -1,1 +1,1 @@
-"""A server of one's own."""
+"""The embedded server: a Valkey for one project, started where no address is configured."""

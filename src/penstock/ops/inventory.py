@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from penstock.core.clock import Clock
-from penstock.core.keys import pattern
+from penstock.core.keys import key_pattern
 from penstock.core.operations import Operation
 from penstock.core.slots import Node
 from penstock.driver.connector import Command
@@ -47,7 +47,7 @@ def take_inventory(prefix: str, most: int | None = None) -> Operation[Inventory]
     """
     keys, complete, problems = 0, True, list[KeyProblem]()
     for node in (yield from primaries()):
-        found, all_of_them = yield from scan_keys(node, pattern(prefix), most)
+        found, all_of_them = yield from scan_keys(node, key_pattern(prefix), most)
         keys, complete = keys + len(found), complete and all_of_them
         suspicious = yield from _check(node, found)
         problems += (yield from _check(node, suspicious)).values()

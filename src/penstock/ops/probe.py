@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.keys import pattern
+from penstock.core.keys import key_pattern
 from penstock.core.operations import FindNodes, Operation, SendCommands
 from penstock.core.slots import Node
 from penstock.driver.connector import Command
@@ -159,7 +159,7 @@ def instance_names(prefix: str, kind: str, rest: str = "meta") -> Operation[list
     """
     names = set()
     for node in (yield from primaries()):
-        found, _ = yield from scan_keys(node, pattern(prefix, rest))
+        found, _ = yield from scan_keys(node, key_pattern(prefix, rest))
         instances = [parts.instance for key in found if (parts := split_key(key.decode(errors="replace")))]
         names |= {
             instance.removeprefix(f"{kind}:")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.app import Penstock
-from penstock.core.keys import pattern
+from penstock.core.keys import key_pattern
 from penstock.errors import ConfigurationError
 from penstock.ops.raw_client import delete_keys
 from penstock.testing.server import is_temporary
@@ -23,4 +23,4 @@ def clear(app: Penstock) -> int:
             f"clear() would delete everything under {prefix!r} on {connector.address}: "
             "give the tests a prefix of their own, by $PENSTOCK_PREFIX or Penstock(prefix=…)"
         )
-    return delete_keys(app, pattern(prefix))
+    return delete_keys(app, key_pattern(prefix))

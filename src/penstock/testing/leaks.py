@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 
 from penstock.app import Penstock
-from penstock.core.keys import pattern
+from penstock.core.keys import key_pattern
 from penstock.ops.audit.instances import audits, missing_from_index
 from penstock.ops.audit.stored_keys import read_keys
 
@@ -23,7 +23,7 @@ def leaks(app: Penstock) -> list[str]:
     Waiting jobs and dead letters are no leaks. Call it while no worker runs and nothing waits, and on a test server:
     it reads every job. Works in blocking code and inside a running event loop.
     """
-    keys = list(read_keys(app._driver.connector.blocking_client(), pattern(app.settings.prefix)))
+    keys = list(read_keys(app._driver.connector.blocking_client(), key_pattern(app.settings.prefix)))
     found = [*chain.from_iterable(key.problems() for key in keys)]
     for (_, name), audit in audits(keys).items():
         instance = name if ":" in name else f"queue {name}"
