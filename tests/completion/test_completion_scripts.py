@@ -1,4 +1,4 @@
-"""The scripts of completion one by one: sent twice, on a full server, on a slot that moves, over many ids."""
+"""Each script of completion: called twice, with many ids, on a full server, and while its slot is migrated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCRIPTS = contacts_scripts().scripts | directory_scripts().scripts
 
 
 def every_call() -> dict[str, tuple[Any, ...]]:
-    """Arguments that make sense, for each script."""
+    """Valid arguments for each script."""
     return {
         "touch_recent": (RULES, 9, ANN),
         "touch_often": ("p", 1, RULES, 9, ANN),
@@ -51,16 +51,16 @@ def every_call() -> dict[str, tuple[Any, ...]]:
     }
 
 
-def test_every_script_has_a_call_here():
+def test_every_script_is_called_here():
     assert every_call().keys() == SCRIPTS.keys()
 
 
-def step(name: str, *args: Any) -> RoundTrip[Any]:
+def round_trip(name: str, *args: Any) -> RoundTrip[Any]:
     return RoundTrip(SCRIPTS[name], DECLARED, args or every_call()[name], lambda reply: reply)
 
 
 def run(client: Any, name: str, *args: Any) -> Any:
-    call = step(name, *args)
+    call = round_trip(name, *args)
     return client.eval(call.script.source, len(call.keys), *call.keys, *call.args)
 
 
@@ -74,14 +74,14 @@ def client(store_server: Server) -> Any:
     return store_server.client
 
 
-# --- sent twice ---
+# --- called twice ---
 
 
 @pytest.mark.parametrize(
     "before", [[], ["enter"], ["enter", "weigh_ids", "put_members", "touch_often", "touch_recent"]]
 )
 @pytest.mark.parametrize("name", sorted(every_call()))
-def test_a_call_that_is_sent_again_answers_the_same_and_changes_nothing(client: Any, before: list[str], name: str):
+def test_a_repeated_call_answers_the_same_and_changes_nothing(client: Any, before: list[str], name: str):
     for number, other in enumerate(before):
         args = every_call()[other]
         run(client, other, *(("q", number, *args[2:]) if args[0] == "p" else args))
@@ -89,17 +89,17 @@ def test_a_call_that_is_sent_again_answers_the_same_and_changes_nothing(client: 
     left = dump(client)
     again = run(client, name)
     assert dump(client) == left
-    assert again == first or (name, again) == ("put_members", 0)  # nobody counts what was put
+    assert again == first or (name, again) == ("put_members", 0)  # the second call adds no name
 
 
-def test_another_call_of_the_same_client_is_another(client: Any):
+def test_a_call_with_the_next_number_is_a_new_call(client: Any):
     run(client, "enter")
     assert run(client, "dismiss") == 2
     run(client, "enter")
     assert run(client, "dismiss", "p", 2, *every_call()["dismiss"][2:]) == 2
 
 
-def test_a_script_that_meets_another_shape_only_tells_it(client: Any):
+def test_a_script_that_finds_other_rules_only_returns_them(client: Any):
     run(client, "enter")
     before = dump(client)
     for name, args in every_call().items():
@@ -108,7 +108,7 @@ def test_a_script_that_meets_another_shape_only_tells_it(client: Any):
     assert dump(client) == before
 
 
-def test_a_directory_that_was_emptied_leaves_no_key(client: Any):
+def test_an_emptied_directory_leaves_no_key(client: Any):
     for name in ("enter", "weigh_ids", "dismiss"):
         run(client, name)
     assert dump(client) == {}
@@ -117,12 +117,12 @@ def test_a_directory_that_was_emptied_leaves_no_key(client: Any):
 # --- many ids ---
 
 
-def test_an_id_is_found_in_whatever_bucket_it_is(client: Any):
+def test_an_id_is_found_in_every_bucket(client: Any):
     assert DirectoryStorage.open("t", "g", DirectoryRules()).rules.encode() == RULES
-    for lot in range(0, 3000, 500):
-        threes = [part for n in range(lot, lot + 500) for part in (f"Name {n}", f"u{n}", f"u{n}")]
+    for start in range(0, 3000, 500):
+        threes = [part for n in range(start, start + 500) for part in (f"Name {n}", f"u{n}", f"u{n}")]
         assert run(client, "enter", RULES, 0, 0, *threes) == 500
-        assert client.hget(DECLARED[1], "ids") == str(lot + 500).encode()
+        assert client.hget(DECLARED[1], "ids") == str(start + 500).encode()
     assert all(run(client, "find_id", RULES, f"u{n}", "") == [f"Name {n}".encode()] for n in range(0, 3000, 7))
     sizes = [client.hlen(key) for key in client.keys("*ids:*")]
     assert (sum(sizes), len(sizes)) == (3000, 47)
@@ -142,7 +142,7 @@ def small_server() -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("name", sorted(every_call()))
-def test_a_full_server_refuses_what_comes_and_lets_go_what_goes(small_server: Server, name: str):
+def test_a_full_server_refuses_new_names_and_still_removes_old_ones(small_server: Server, name: str):
     client = small_server.client
     client.flushall()
     for other in ("enter", "weigh_ids"):
@@ -161,7 +161,7 @@ def test_a_full_server_refuses_what_comes_and_lets_go_what_goes(small_server: Se
         client.config_set("maxmemory", 0)
 
 
-# --- a slot that moves ---
+# --- a slot that is migrated ---
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("carried", [[], ["meta"], ["names", "ids:0"], ["names", "meta", "weighed"]])
-def test_no_script_is_half_done_while_the_slot_moves(cluster: Cluster, carried: list[str]):
+def test_no_script_is_half_done_while_its_slot_is_migrated(cluster: Cluster, carried: list[str]):
     source = cluster.owner(BASE)
     target = next(node for node in cluster.nodes if node is not source)
     for node in cluster.nodes:

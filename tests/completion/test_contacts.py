@@ -1,4 +1,4 @@
-"""The contacts of a user: the last ones, or the ones used most, found by what was typed."""
+"""The contacts of a user: the last used, or the most used, found by a typed prefix."""
 
 import random
 import re
@@ -11,14 +11,14 @@ from penstock.completion.fold import fold
 from tests.conftest import Do, commands
 
 
-async def test_the_last_one_comes_first_and_none_comes_twice(app: Penstock, do: Do):
+async def test_the_last_used_contact_is_first_and_each_is_there_once(app: Penstock, do: Do):
     contacts = app.contacts("user:17")
     for name in ("Zoë", "Ann", "Bo", "Zoë"):
         await do(contacts.touch, name)
     assert await do(contacts.list) == ["Zoë", "Bo", "Ann"]
 
 
-async def test_what_was_typed_finds_them_in_any_script(app: Penstock, do: Do):
+async def test_a_typed_prefix_finds_contacts_in_any_script(app: Penstock, do: Do):
     contacts = app.contacts("ülo@example.com")
     for name in ("Zoë", "zora", "ZOE", "한국", "Straße 7", "名前", "{odd} one", "Émile"):
         await do(contacts.touch, name)
@@ -42,7 +42,7 @@ async def test_accents_can_be_ignored_altogether(app: Penstock, do: Do):
 
 
 @pytest.mark.parametrize("by", ["recency", "frequency"])
-async def test_more_than_the_limit_are_not_kept(app: Penstock, do: Do, by: Any):
+async def test_no_more_contacts_than_the_limit_are_kept(app: Penstock, do: Do, by: Any):
     contacts = app.contacts("u", limit=3, by=by)
     for name in "abcde":
         await do(contacts.touch, name)
@@ -51,19 +51,19 @@ async def test_more_than_the_limit_are_not_kept(app: Penstock, do: Do, by: Any):
     assert await do(contacts.list) == ["f"]
 
 
-async def test_by_frequency_the_most_used_come_first(app: Penstock, do: Do):
+async def test_by_frequency_the_most_used_contacts_are_first(app: Penstock, do: Do):
     contacts = app.contacts("u", by="frequency", limit=3)
     for name in ("Ann", "Bo", "Ann", "Cy", "Bo", "Ann"):
         await do(contacts.touch, name)
     assert await do(contacts.list) == ["Ann", "Bo", "Cy"]
-    await do(contacts.touch, "Di")  # a newcomer drives out the least used, and is not driven out by them
+    await do(contacts.touch, "Di")  # a new contact replaces the least used one
     assert await do(contacts.list) == ["Ann", "Bo", "Di"]
     await do(contacts.touch, "Cy")
     await do(contacts.touch, "Cy")
     assert await do(contacts.list) == ["Ann", "Cy", "Bo"]
 
 
-async def test_a_removed_contact_is_gone_and_the_last_takes_all_keys_along(app: Penstock, do: Do, nodes: list[Any]):
+async def test_a_removed_contact_is_gone_and_with_the_last_one_all_keys(app: Penstock, do: Do, nodes: list[Any]):
     for by in ("recency", "frequency"):
         contacts = app.contacts(by, by=by)
         await do(contacts.touch, "Ann")
@@ -78,17 +78,17 @@ async def test_a_removed_contact_is_gone_and_the_last_takes_all_keys_along(app: 
 
 async def test_ten_thousand_by_frequency_are_all_found(app: Penstock, do: Do):
     contacts = app.contacts("u", by="frequency", limit=10_000)
-    step = contacts.touch.__wrapped__
+    touch = contacts.touch.__wrapped__
     names = [f"n{n:04d}" for n in range(2_300)]
-    await app._driver.aio.run(step(contacts, "zed"))
+    await app._driver.aio.run(touch(contacts, "zed"))
     for name in names:
-        await app._driver.aio.run(step(contacts, name))
+        await app._driver.aio.run(touch(contacts, name))
     assert await do(contacts.complete, "zed") == ["zed"]
     assert await do(contacts.complete, "n22", 1000) == [f"n{n:04d}" for n in range(2_299, 2_199, -1)]
     assert await do(contacts.list) == [*reversed(names), "zed"]
 
 
-async def test_any_history_is_what_a_list_would_be(app: Penstock, do: Do, face: str):
+async def test_any_history_equals_that_of_a_list(app: Penstock, do: Do, face: str):
     chance = random.Random(face)
     people = ["Ann", "ann", "Anna", "Émile", "Emil", "名前", "名", "Bo", "Zoë", "한국"]
     contacts, model = app.contacts("u", limit=6), list[str]()
@@ -105,7 +105,7 @@ async def test_any_history_is_what_a_list_would_be(app: Penstock, do: Do, face: 
     assert await do(contacts.list) == model
 
 
-async def test_a_write_is_one_round_trip_and_so_is_a_read(app: Penstock, do: Do, nodes: list[Any]):
+async def test_a_write_and_a_read_are_one_round_trip_each(app: Penstock, do: Do, nodes: list[Any]):
     contacts = app.contacts("u", by="frequency")
     await do(contacts.touch, "Ann")
     await do(contacts.complete, "a")
@@ -117,7 +117,7 @@ async def test_a_write_is_one_round_trip_and_so_is_a_read(app: Penstock, do: Do,
     assert sum(map(commands, nodes)) - before == 3
 
 
-async def test_what_was_fixed_with_the_first_contact_is_told_or_taken_over(app: Penstock, do: Do):
+async def test_rules_are_fixed_by_the_first_contact(app: Penstock, do: Do):
     await do(app.contacts("u", by="frequency").touch, "Ann")
     await do(app.contacts("u").touch, "Ann")
     with pytest.raises(ConfigurationError, match=r"made with by='frequency', this program says 'recency'"):
@@ -125,14 +125,14 @@ async def test_what_was_fixed_with_the_first_contact_is_told_or_taken_over(app: 
 
 
 @pytest.mark.damages
-async def test_a_newer_format_is_refused_with_words(app: Penstock, do: Do, raw: Any):
+async def test_a_newer_format_is_refused_by_name(app: Penstock, do: Do, raw: Any):
     await do(app.contacts("u").touch, "Ann")
     raw.hset(f"{{{app.settings.prefix}:contacts:u}}:meta", "shape", "2 something=else")
     with pytest.raises(FormatTooNew, match=r"contacts u is stored in format 2, this Penstock reads 1"):
         await do(app.contacts("u").list)
 
 
-async def test_what_cannot_be_is_refused_before_anything_is_sent(app: Penstock, do: Do):
+async def test_bad_input_is_refused_before_anything_is_sent(app: Penstock, do: Do):
     contacts = app.contacts("u")
     for name in ("", "a\0b", "x" * 10_240, "\u200b"):
         with pytest.raises(BadName):

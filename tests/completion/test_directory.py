@@ -1,4 +1,4 @@
-"""The directory of a group, against a plain Python dictionary as the model."""
+"""The directory of a group, compared with a plain Python dictionary."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from penstock import BadName, ConfigurationError, Directory, Entry, FormatTooNew
 from penstock.completion.fold import fold, tails, words
 from tests.conftest import Do, commands
 
-SHAPES: list[dict[str, Any]] = [
+RULES: list[dict[str, Any]] = [
     {},
     {"accents": False},
     {"words": True},
@@ -29,7 +29,7 @@ def shown(entries: Iterable[Entry]) -> list[tuple[str, str]]:
 
 
 class Model:
-    """What a directory is to be: id -> name."""
+    """The names that a directory should have: id -> name."""
 
     def __init__(self, accents: bool = True, words: bool = False, shards: int = 1) -> None:
         self.names: dict[str, str] = {}
@@ -39,7 +39,7 @@ class Model:
         return fold(text, accents=self._accents)
 
     def complete(self, prefix: str) -> list[tuple[str, str]]:
-        """By what matched, then name, then id; of equal names the one that is its own id first."""
+        """In the order of the matching part, name, id; of equal names the one that is its own id first."""
         typed = self.fold(prefix)
         parts = [typed[a:b] for a, b in words(typed)]
         found = []
@@ -53,7 +53,7 @@ class Model:
         return [(name, id or name) for _, name, id in sorted(found)]
 
 
-# --- what it is for ---
+# --- ids and names ---
 
 
 async def test_names_are_found_as_they_are_typed(app: Penstock, do: Do):
@@ -73,11 +73,11 @@ async def test_names_are_found_as_they_are_typed(app: Penstock, do: Do):
     assert await do(guild.get, "u9") is None
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-async def test_an_id_has_one_name_and_a_name_without_one_is_its_own(app: Penstock, do: Do, shape: Any):
-    guild = app.directory("g", **shape)
+@pytest.mark.parametrize("rules", RULES, ids=str)
+async def test_an_id_has_one_name_and_a_name_without_one_is_its_own(app: Penstock, do: Do, rules: Any):
+    guild = app.directory("g", **rules)
     await do(guild.add, "Ann")
-    await do(guild.add, "Bob Bee", id="Ann")  # the id Ann, which had the name Ann
+    await do(guild.add, "Bob Bee", id="Ann")  # the id Ann had the name Ann
     assert shown(await do(guild.complete, "")) == [("Bob Bee", "Ann")]
     assert await do(guild.rename, "Ann", "Émile") is True
     assert shown(await do(guild.complete, "")) == [("Émile", "Ann")]
@@ -94,9 +94,9 @@ async def test_an_id_has_one_name_and_a_name_without_one_is_its_own(app: Penstoc
     assert await do(guild.count) == 0
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-async def test_any_history_is_what_a_dictionary_would_be(app: Penstock, do: Do, face: str, shape: Any):
-    chance = random.Random(f"{face}{shape}")
+@pytest.mark.parametrize("rules", RULES, ids=str)
+async def test_any_history_equals_that_of_a_dictionary(app: Penstock, do: Do, face: str, rules: Any):
+    chance = random.Random(f"{face}{rules}")
     people = [
         "Ann",
         "ann",
@@ -113,7 +113,7 @@ async def test_any_history_is_what_a_dictionary_would_be(app: Penstock, do: Do, 
     ]
     people += ["Straße", "strasse", "O’Lee", "o", "Zoë 1", "😀 Ann", "Ann Ann"]
     ids = [*people[:4], "u1", "u2", "Ü3"]
-    guild, model = app.directory("g", **shape), Model(**shape)
+    guild, model = app.directory("g", **rules), Model(**rules)
     for _ in range(60):
         name, id = chance.choice(people), chance.choice(ids)
         match chance.randrange(6):
@@ -179,7 +179,7 @@ async def test_several_words_find_a_name_in_any_order(app: Penstock, do: Do):
     assert len(rest) == 1
 
 
-async def test_several_words_pass_over_many_that_have_only_one(app: Penstock, do: Do):
+async def test_several_words_skip_many_names_that_have_only_one_of_them(app: Penstock, do: Do):
     guild = app.directory("g", words=True)
     await do(guild.add_many, [f"Smith {n:04d}" for n in range(1100)] + [f"Ann {n:04d}" for n in range(1100)])
     await do(guild.add, "Zoe Smith Ann")
@@ -189,9 +189,9 @@ async def test_several_words_pass_over_many_that_have_only_one(app: Penstock, do
 # --- pages ---
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-async def test_pages_go_on_where_the_last_one_ended(app: Penstock, do: Do, shape: Any):
-    guild = app.directory("g", **shape)
+@pytest.mark.parametrize("rules", RULES, ids=str)
+async def test_each_page_starts_where_the_last_one_ended(app: Penstock, do: Do, rules: Any):
+    guild = app.directory("g", **rules)
     await do(guild.add_many, [(f"Ann {n % 7}", f"u{n:02d}") for n in range(40)] + ["Zed", "Émile"])
     for prefix in ("a", "", "ann 3"):
         whole = shown(await do(guild.complete, prefix, 1000))
@@ -203,7 +203,7 @@ async def test_pages_go_on_where_the_last_one_ended(app: Penstock, do: Do, shape
         assert len(whole) >= 5
 
 
-async def test_a_page_misses_and_repeats_nothing_that_stayed(app: Penstock, do: Do):
+async def test_pages_neither_miss_nor_repeat_a_name_that_stayed(app: Penstock, do: Do):
     guild = app.directory("g")
     await do(guild.add_many, ["a1", "a2", "a3", "a4", "a5"])
     first = await do(guild.complete, "a", 2)
@@ -225,7 +225,7 @@ async def test_each_form_of_a_name_finds_the_others(app: Penstock, do: Do):
             assert [entry.name for entry in found] == [name], (form, name)
 
 
-async def test_a_display_name_comes_back_as_it_was_given(app: Penstock, do: Do):
+async def test_a_name_is_returned_exactly_as_it_was_given(app: Penstock, do: Do):
     names = [
         "E\u0301mile",
         " Ann ",
@@ -246,7 +246,7 @@ async def test_a_display_name_comes_back_as_it_was_given(app: Penstock, do: Do):
         assert await do(guild.get, f"id {n} {name}") == Entry(name, f"id {n} {name}")
 
 
-@pytest.mark.parametrize(("face", "place"), [("blocking", "valkey")])  # once is enough
+@pytest.mark.parametrize(("face", "place"), [("blocking", "valkey")])  # a pure comparison of folds
 @pytest.mark.parametrize(
     ("file", "prefixes"),
     [
@@ -274,12 +274,12 @@ async def test_real_lists_of_names_are_found_as_python_finds_them(
 
 
 async def test_reading_writes_nothing(app: Penstock, do: Do, nodes: list[Any]):
-    for n, shape in enumerate(SHAPES):
-        await do(app.directory(f"g{n}", **shape).add_many, ["Ann Lee", ("Bo", "u1", 5), "名前"])
+    for n, rules in enumerate(RULES):
+        await do(app.directory(f"g{n}", **rules).add_many, ["Ann Lee", ("Bo", "u1", 5), "名前"])
     for node in nodes:
         node.config_resetstat()
-    for n, shape in enumerate(SHAPES):
-        guild = app.directory(f"g{n}", **shape)
+    for n, rules in enumerate(RULES):
+        guild = app.directory(f"g{n}", **rules)
         for prefix in ("", "a", "ann l", "名", "x"):
             await do(guild.complete, prefix)
             await do(guild.count, prefix)
@@ -309,14 +309,14 @@ async def test_one_query_or_change_is_one_round_trip_on_one_node(app: Penstock, 
     verbs = [(guild.add, "Ann"), (guild.add, "Bo", "u1"), (guild.rename, "u1", "Cy"), (guild.complete, "a"),
              (guild.count,), (guild.get, "u1"), (guild.remove, "u1"), (guild.remove, "Ann")]  # fmt: skip
     for verb in verbs:
-        await do(*verb)  # the scripts are there now
+        await do(*verb)  # now the server has the scripts
     for verb in verbs:
         before = [commands(node) for node in nodes]
         await do(*verb)
         assert sum(commands(node) - old for node, old in zip(nodes, before, strict=True)) == 1, verb
 
 
-async def test_a_query_of_a_spread_directory_touches_one_slot(app: Penstock, do: Do, nodes: list[Any]):
+async def test_a_search_in_a_sharded_directory_uses_one_slot(app: Penstock, do: Do, nodes: list[Any]):
     guild = app.directory("g", shards=8)
     names = [f"{letter}{n}" for letter in "abcdefgh" for n in range(3)]
     await do(guild.add_many, names)
@@ -326,12 +326,12 @@ async def test_a_query_of_a_spread_directory_touches_one_slot(app: Penstock, do:
     for letter in "abcdefgh":
         before = sum(map(commands, nodes))
         assert [entry.name for entry in await do(guild.complete, letter)] == [f"{letter}{n}" for n in range(3)]
-        assert sum(map(commands, nodes)) - before <= 2  # a second one where the node did not have the script
+        assert sum(map(commands, nodes)) - before <= 2  # the second one loads the script
     assert [entry.name for entry in await do(guild.complete, "", 100)] == names
     assert await do(guild.count) == len(names)
 
 
-async def test_many_ids_stay_packed(app: Penstock, do: Do, raw: Any, nodes: list[Any]):
+async def test_buckets_of_many_ids_stay_packed(app: Penstock, do: Do, raw: Any, nodes: list[Any]):
     guild = app.directory("g")
     await do(guild.add_many, [(f"Name {n}", f"u{n}") for n in range(4000)])
     buckets = [key for node in nodes for key in node.keys("*ids:*")]
@@ -344,16 +344,18 @@ async def test_many_ids_stay_packed(app: Penstock, do: Do, raw: Any, nodes: list
     assert shown(await do(guild.complete, "")) == [(f"Name {n}", f"u{n}") for n in range(3990, 4000)]
 
 
-# --- what dies, and what comes twice ---
+# --- interrupted and concurrent changes ---
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-async def test_an_import_that_broke_off_is_whole_and_can_be_run_again(app: Penstock, do: Do, face: str, shape: Any):
+@pytest.mark.parametrize("rules", RULES, ids=str)
+async def test_an_interrupted_import_leaves_whole_names_and_can_be_repeated(
+    app: Penstock, do: Do, face: str, rules: Any
+):
     names: list[Any] = [(f"Ann {n}", f"u{n}") for n in range(700)] + [f"Bo {n}" for n in range(700)]
-    guild = app.directory("g", **shape)
+    guild = app.directory("g", **rules)
     await do(guild.add, "Old Name", "u3")
-    for steps in (1, 2, 3, 5, 8, 13, 40):
-        await broken_off(app, guild.add_many, steps, names)
+    for round_trips in (1, 2, 3, 5, 8, 13, 40):
+        await interrupted(app, guild.add_many, round_trips, names)
         for entry in await do(guild.complete, "", 1000):
             assert entry.name.startswith(("Ann", "Bo", "Old"))
     assert await do(guild.add_many, names) == 1400
@@ -363,16 +365,14 @@ async def test_an_import_that_broke_off_is_whole_and_can_be_run_again(app: Penst
     await do(guild.clear)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("rules", RULES, ids=str)
 @pytest.mark.parametrize("verb", ["rename", "remove", "add"])
-async def test_a_change_that_broke_off_anywhere_ends_when_it_is_done_again(
-    app: Penstock, do: Do, verb: str, shape: Any
-):
+async def test_an_interrupted_change_is_completed_by_repeating_it(app: Penstock, do: Do, verb: str, rules: Any):
     args = {"rename": ("u1", "Zed Zoe"), "remove": ("u1",), "add": ("Zed Zoe", "u1")}[verb]
-    for steps in range(14):
-        guild = app.directory(f"g{steps}", **shape)
+    for round_trips in range(14):
+        guild = app.directory(f"g{round_trips}", **rules)
         await do(guild.add_many, [("Ann Lee", "u1"), ("Bo", "u2"), "Cy"])
-        await broken_off(app, getattr(guild, verb), steps, *args)
+        await interrupted(app, getattr(guild, verb), round_trips, *args)
         assert await do(guild.get, "u2") == Entry("Bo", "u2")
         await do(getattr(guild, verb), *args)
         wanted = [("Bo", "u2"), ("Cy", "Cy")] + [("Zed Zoe", "u1")] * (verb != "remove")
@@ -382,9 +382,9 @@ async def test_a_change_that_broke_off_anywhere_ends_when_it_is_done_again(
         assert await do(guild.count) == len(wanted)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-async def test_many_who_change_one_id_at_once_leave_it_one_name(app: Penstock, do: Do, shape: Any):
-    guild = app.directory("g", **shape)
+@pytest.mark.parametrize("rules", RULES, ids=str)
+async def test_concurrent_changes_of_one_id_leave_it_one_name(app: Penstock, do: Do, rules: Any):
+    guild = app.directory("g", **rules)
     people = ["Ann Lee", "Bo", "Cy", "Émile", "名前", "u1", "Zoe"]
 
     async def change(number: int) -> None:
@@ -406,7 +406,7 @@ async def test_many_who_change_one_id_at_once_leave_it_one_name(app: Penstock, d
 
 
 @pytest.mark.parametrize("before", ["enrol", "put_members", "drop_members", "confirm"])
-async def test_who_was_overtaken_in_the_middle_takes_his_name_out_again(app: Penstock, do: Do, before: str):
+async def test_an_overtaken_change_removes_its_own_name_again(app: Penstock, do: Do, before: str):
     guild = app.directory("g", shards=3, words=True)
     await do(guild.add, "Ann Lee", "u1")
     slow = guild.add.__wrapped__(guild, "Bo Cy", "u1")
@@ -423,27 +423,27 @@ async def test_who_was_overtaken_in_the_middle_takes_his_name_out_again(app: Pen
     assert await do(guild.count) == 1
 
 
-async def broken_off(app: Penstock, verb: Any, steps: int, *args: Any) -> None:
-    """The process dies after so many steps."""
+async def interrupted(app: Penstock, verb: Any, round_trips: int, *args: Any) -> None:
+    """Stop after so many round trips, as if the process died."""
     work = verb.__wrapped__(verb._owner, *args)
     try:
         effect = next(work)
-        for _ in range(steps):
+        for _ in range(round_trips):
             effect = work.send(await app._driver.aio.run(effect))
     except StopIteration:
         pass
 
 
-# --- what is fixed with the first name ---
+# --- rules that are fixed by the first name ---
 
 
-async def test_settings_are_taken_over_from_what_is_stored(app: Penstock, do: Do):
-    for n, shape in enumerate(SHAPES):
-        await do(app.directory(f"g{n}", **shape).add_many, ["Éric Lee", ("Bo", "u1"), "Cy", "Di"])
+async def test_stored_rules_are_adopted(app: Penstock, do: Do):
+    for n, rules in enumerate(RULES):
+        await do(app.directory(f"g{n}", **rules).add_many, ["Éric Lee", ("Bo", "u1"), "Cy", "Di"])
         guild = app.directory(f"g{n}")
         assert await do(guild.count) == 4
-        assert len(await do(guild.complete, "eric")) == (shape.get("accents") is False)
-        assert len(await do(guild.complete, "lee")) == bool(shape.get("words"))
+        assert len(await do(guild.complete, "eric")) == (rules.get("accents") is False)
+        assert len(await do(guild.complete, "lee")) == bool(rules.get("words"))
         assert await do(app.directory(f"g{n}").get, "u1") == Entry("Bo", "u1")
         assert await do(app.directory(f"g{n}").rename, "Cy", "Cyd") is True
         assert await do(app.directory(f"g{n}").count, "cyd") == 1
@@ -451,7 +451,7 @@ async def test_settings_are_taken_over_from_what_is_stored(app: Penstock, do: Do
 
 @pytest.mark.parametrize(("was", "said"), [({}, {"accents": False}), ({"words": True}, {"words": False}),
                                            ({}, {"shards": 3}), ({"shards": 3}, {"shards": 2})])  # fmt: skip
-async def test_other_settings_are_refused_with_the_fix(app: Penstock, do: Do, was: Any, said: Any):
+async def test_rules_that_differ_from_the_stored_ones_are_refused(app: Penstock, do: Do, was: Any, said: Any):
     await do(app.directory("g", **was).add, "Ann")
     other: Directory = app.directory("g", **said)
     for verb in ((other.add, "Bo"), (other.complete, "zo"), (other.count,), (other.get, "x"), (other.remove, "x")):
@@ -464,7 +464,7 @@ async def test_other_settings_are_refused_with_the_fix(app: Penstock, do: Do, wa
 
 
 @pytest.mark.damages
-async def test_a_newer_format_is_refused_with_words(app: Penstock, do: Do, raw: Any):
+async def test_a_newer_format_is_refused_by_name(app: Penstock, do: Do, raw: Any):
     await do(app.directory("g").add, "Ann")
     raw.hset(f"{{{app.settings.prefix}:directory:g}}:meta", "shape", "2 accents=1 words=0 shards=1")
     for verb in ((app.directory("g").add, "Bo"), (app.directory("g").complete, "a")):
@@ -482,10 +482,10 @@ async def test_damaged_entries_are_shown_and_break_nothing(app: Penstock, do: Do
     assert await do(guild.complete, "") == []
 
 
-# --- what cannot be ---
+# --- bad input ---
 
 
-async def test_what_cannot_be_is_refused_and_nothing_is_written(app: Penstock, do: Do):
+async def test_bad_input_is_refused_and_nothing_is_written(app: Penstock, do: Do):
     guild = app.directory("g")
     for name in ("", " ", "a\0b", "a\tb", "x" * 10_240, "\ud800"):
         for verb in ((guild.add, name), (guild.add, "Ann", name), (guild.rename, "u", name)):

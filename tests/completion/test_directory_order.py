@@ -1,4 +1,4 @@
-"""Names by weight, and names found in spite of a slip, against plain Python."""
+"""Names by weight, and names found in spite of a typo, compared with plain Python."""
 
 import math
 import random
@@ -11,7 +11,7 @@ from penstock import Directory, Entry, Penstock
 from penstock.completion.fold import fold, tails
 from tests.conftest import Do
 
-SHAPES: list[dict[str, Any]] = [{}, {"words": True}, {"shards": 3, "words": True, "accents": False}]
+RULES: list[dict[str, Any]] = [{}, {"words": True}, {"shards": 3, "words": True, "accents": False}]
 PEOPLE = ["Ann", "Anna", "Bo Ann", "Émile", "emil", "Zoë An", "名前", "한국", "Ma Smith", "Mary", "m"]
 
 
@@ -19,7 +19,7 @@ def names(entries: list[Entry]) -> list[str]:
     return [entry.name for entry in entries]
 
 
-async def test_the_heaviest_come_first_then_the_others_in_order(app: Penstock, do: Do):
+async def test_the_heaviest_names_come_first_then_the_others_in_order(app: Penstock, do: Do):
     guild = app.directory("g")
     await do(guild.add, "Maud", weight=1)
     await do(guild.add_many, ["Mary", ("Ma", "u1", 2.5), ("Mae", "u2", 2.5), "Max", ("Bo", "u3", 99)])
@@ -27,7 +27,7 @@ async def test_the_heaviest_come_first_then_the_others_in_order(app: Penstock, d
     assert names(await do(guild.top, "ma", 2)) == ["Ma", "Mae"]
     assert names(await do(guild.top, limit=1)) == ["Bo"]
     assert await do(guild.weigh, "Max", 3) is True
-    assert await do(guild.weigh, "Mae", 3) is False  # that is a name, its id is u2
+    assert await do(guild.weigh, "Mae", 3) is False  # Mae is a name; its id is u2
     assert await do(guild.weigh, "u1", 0) is True
     assert names(await do(guild.top, "ma")) == ["Max", "Mae", "Maud", "Ma", "Mary"]
     assert names(await do(guild.complete, "ma")) == ["Ma", "Mae", "Mary", "Maud", "Max"]
@@ -35,9 +35,9 @@ async def test_the_heaviest_come_first_then_the_others_in_order(app: Penstock, d
     assert names(await do(guild.top, "ma", 1)) == ["Mae"]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-async def test_a_weight_belongs_to_the_id_whatever_its_name(app: Penstock, do: Do, shape: Any):
-    guild = app.directory("g", **shape)
+@pytest.mark.parametrize("rules", RULES, ids=str)
+async def test_a_weight_belongs_to_the_id_whatever_its_name(app: Penstock, do: Do, rules: Any):
+    guild = app.directory("g", **rules)
     await do(guild.add, "Ann", weight=7)
     await do(guild.add_many, ["Zed", ("Bo", "u1", 3)])
     await do(guild.rename, "Ann", "Zoe Lee")
@@ -51,10 +51,10 @@ async def test_a_weight_belongs_to_the_id_whatever_its_name(app: Penstock, do: D
     assert names(await do(guild.top)) == ["Ann", "Bo"]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-async def test_any_history_of_weights_is_what_sorting_would_say(app: Penstock, do: Do, face: str, shape: Any):
-    chance = random.Random(f"{face}{shape}")
-    guild, model = app.directory("g", **shape), dict[str, tuple[str, float]]()
+@pytest.mark.parametrize("rules", RULES, ids=str)
+async def test_any_history_of_weights_equals_sorting(app: Penstock, do: Do, face: str, rules: Any):
+    chance = random.Random(f"{face}{rules}")
+    guild, model = app.directory("g", **rules), dict[str, tuple[str, float]]()
     for _ in range(50):
         name, id = chance.choice(PEOPLE), f"u{chance.randrange(12)}"
         match chance.randrange(4):
@@ -75,15 +75,15 @@ async def test_any_history_of_weights_is_what_sorting_would_say(app: Penstock, d
         typed = chance.choice(["", "a", "an", "m", "e", "名"])
         wanted = []
         for one, (name, weight) in model.items():
-            folded = fold(name, accents=shape.get("accents", True))
-            starts = tails(folded) if shape.get("words") and typed else [folded]
+            folded = fold(name, accents=rules.get("accents", True))
+            starts = tails(folded) if rules.get("words") and typed else [folded]
             if found := [tail for tail in starts if tail.startswith(typed)]:
                 wanted.append((-weight, min(found), name, one))
         found = await do(guild.top, typed, 6)
         assert [(entry.name, entry.id) for entry in found] == [pair[2:] for pair in sorted(wanted)[:6]]
 
 
-async def test_prefixes_of_many_have_a_list_of_their_own_and_lose_it_again(app: Penstock, do: Do, nodes: list[Any]):
+async def test_a_prefix_has_its_own_order_only_while_many_names_share_it(app: Penstock, do: Do, nodes: list[Any]):
     chance = random.Random(5)
     weights = {f"anna {n:04d}": float(chance.randrange(1, 300)) for n in range(1200)}
     weights |= {f"bo {n:04d}": float(n + 1) for n in range(40)}
@@ -102,39 +102,39 @@ async def test_prefixes_of_many_have_a_list_of_their_own_and_lose_it_again(app: 
     assert names(await do(guild.top, "", 200)) == [name for _, name in kept]
 
 
-# --- slips ---
+# --- typos ---
 
 
 @pytest.mark.parametrize(
     "typed", ["micheal", "michel", "michaell", "mixhael", "mihcael", "michae", "mchael", "michaelx"]
 )
-async def test_a_name_is_found_in_spite_of_one_slip(app: Penstock, do: Do, typed: str):
+async def test_a_name_is_found_in_spite_of_one_typo(app: Penstock, do: Do, typed: str):
     guild = app.directory("g")
     await do(guild.add_many, ["Michael", "Mitch", "Mick", "Nichael", "Bo"])
     assert names(await do(guild.complete, typed, typos=True)) == ["Michael"]
     assert names(await do(guild.complete, typed)) == ["Michael"] * (typed == "michae")
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-async def test_slips_are_those_that_plain_python_finds(app: Penstock, do: Do, face: str, shape: Any):
-    chance = random.Random(f"{face}{shape}")
+@pytest.mark.parametrize("rules", RULES, ids=str)
+async def test_names_with_a_typo_are_those_that_plain_python_finds(app: Penstock, do: Do, face: str, rules: Any):
+    chance = random.Random(f"{face}{rules}")
     alphabet = "abcé한"
     people = {"".join(chance.choices(alphabet, k=chance.randint(1, 6))) for _ in range(60)}
-    guild = app.directory("g", **shape)
+    guild = app.directory("g", **rules)
     await do(guild.add_many, people)
     for _ in range(25):
         typed = "".join(chance.choices(alphabet, k=chance.randint(2, 5)))
-        folded = {name: fold(name, accents=shape.get("accents", True)) for name in people}
-        start = fold(typed, accents=shape.get("accents", True))
+        folded = {name: fold(name, accents=rules.get("accents", True)) for name in people}
+        start = fold(typed, accents=rules.get("accents", True))
         exact = {name for name in people if folded[name].startswith(start)}
-        near = {name for name in people - exact if len(start) > 2 and one_slip(start, folded[name])}
+        near = {name for name in people - exact if len(start) > 2 and one_typo(start, folded[name])}
         wanted = [name for some in (exact, near) for _, name in sorted((folded[name], name) for name in some)]
         assert names(await do(guild.complete, typed, 90, typos=True)) == wanted
         assert names(await do(guild.complete, typed, 3, typos=True)) == wanted[:3]
 
 
-def one_slip(typed: str, folded: str) -> bool:
-    """Whether some beginning of `folded`, with the same first letter, is one edit away."""
+def one_typo(typed: str, folded: str) -> bool:
+    """Whether a prefix of `folded` with the same first letter is one edit away."""
     letters = set(folded)
     edits = {typed[:i] + typed[i + 1 :] for i in range(1, len(typed))}
     edits |= {typed[:i] + typed[i + 1] + typed[i] + typed[i + 2 :] for i in range(1, len(typed) - 1)}
@@ -143,13 +143,13 @@ def one_slip(typed: str, folded: str) -> bool:
     return any(folded.startswith(edit) for edit in edits)
 
 
-async def test_slips_cost_a_bounded_search_in_a_large_alphabet(app: Penstock, do: Do):
+async def test_typos_cost_a_bounded_search_in_a_large_alphabet(app: Penstock, do: Do):
     guild = app.directory("g")
     await do(guild.add_many, [f"名{chr(code)}x{n}" for code in range(0x4E00, 0x5800) for n in range(2)])
     assert names(await do(guild.complete, "名乂y", 100, typos=True)) == ["名乂x0", "名乂x1"]
 
 
-async def test_what_cannot_be_is_refused(app: Penstock, do: Do):
+async def test_bad_input_is_refused(app: Penstock, do: Do):
     guild: Directory = app.directory("g")
     for weight in (-1, math.nan, math.inf):
         with pytest.raises(ValueError, match=re.escape("a number from 0 up")):

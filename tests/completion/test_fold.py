@@ -1,4 +1,4 @@
-"""The folding of names: over every character that there is, and over the cases that people meet."""
+"""The folding of names: of every Unicode character, and of names that people type."""
 
 import json
 import re
@@ -21,7 +21,7 @@ LINES = [
     for char in CHARACTERS
     if char < "\u3000" or char.casefold() != char or normalize("NFKD", char) != char
 ]
-"""As in Unicode's NormalizationTest.txt, for the Unicode of this Python: a character and its four forms."""
+"""A character and its four forms, as in NormalizationTest.txt of Unicode, for the Unicode version of this Python."""
 
 
 def test_every_form_of_every_character_folds_alike():
@@ -79,8 +79,8 @@ def test_every_form_of_a_text_folds_alike(text: str):
         ("ⅳ", "Ivan"),
     ],
 )
-def test_what_is_typed_finds_the_name(typed: str, name: str):
-    if typed == "σοφος":  # an accent inside is respected: only without accents does this find that
+def test_typed_text_finds_the_name(typed: str, name: str):
+    if typed == "σοφος":  # ο finds ό only at the end of the typed text, or with accents=False
         assert not fold(name).startswith(fold(typed))
         assert fold(name, accents=False).startswith(fold(typed, accents=False))
     else:
@@ -88,7 +88,7 @@ def test_what_is_typed_finds_the_name(typed: str, name: str):
 
 
 @pytest.mark.parametrize(("typed", "name"), [("é", "Emile"), ("한", "하나"), ("ma ", "Mary"), ("î", "ısparta")])
-def test_what_is_typed_is_respected(typed: str, name: str):
+def test_typed_accents_are_respected(typed: str, name: str):
     assert not fold(name).startswith(fold(typed))
 
 
@@ -97,12 +97,12 @@ def test_what_is_typed_is_respected(typed: str, name: str):
     [("é", "Emile"), ("eric", "Éric"), ("lodz", "Łódź"), ("gudmundur", "Guðmundur"), ("aegir", "Ægir"), ("Ø", "o"),
      ("nguyen", "Nguyễn"), ("דוד", "דָּוִד"), ("محمد", "مُحَمَّد")],
 )  # fmt: skip
-def test_without_accents_both_ways_are_one(typed: str, name: str):
+def test_without_accents_a_letter_and_its_accented_form_are_equal(typed: str, name: str):
     assert fold(name, accents=False).startswith(fold(typed, accents=False))
 
 
 @pytest.mark.parametrize(("one", "other"), [("か", "が"), ("राम", "रम"), ("กา", "กู")])
-def test_signs_that_make_another_letter_are_no_accents(one: str, other: str):
+def test_signs_that_turn_a_letter_into_another_one_are_kept(one: str, other: str):
     assert fold(one, accents=False) != fold(other, accents=False)
 
 
@@ -124,7 +124,7 @@ def test_signs_that_make_another_letter_are_no_accents(one: str, other: str):
         (None, "a text is wanted, not a NoneType"),
     ],
 )
-def test_a_name_that_cannot_be_is_refused_with_a_reason(name, why: str):
+def test_a_bad_name_is_refused_with_a_reason(name, why: str):
     with pytest.raises(BadName, match=re.escape(why)):
         check_name(name)
 
@@ -138,11 +138,11 @@ def test_a_prefix_may_be_empty():
     assert check_storable("", "prefix") == ""
 
 
-def test_marks_stand_in_their_order_though_something_unseen_stood_between():
+def test_marks_are_in_canonical_order_whatever_invisible_characters_are_between():
     assert fold("a\u0301\u034f\u0323") == fold("a\u0323\u0301") == "a\u0323\u0301"
 
 
-def test_words_are_parted_by_spaces_and_punctuation():
+def test_spaces_and_punctuation_separate_words():
     text = fold("Jean-Pierre d’Arc (the 2nd) 👨\u200d👩 ・スミス")
     assert [text[a:b] for a, b in words(text)] == ["jean", "pierre", "d", "arc", "the", "2nd", "👨👩", "スミス"]
     assert tails("ma smith") == ["ma smith", "smith"]
@@ -152,7 +152,7 @@ def test_words_are_parted_by_spaces_and_punctuation():
 
 @pytest.mark.parametrize("name", ["Ann", "ann", "Ma Smith", "Zoë", "名前", "Émile de la Tour", "ß", "-x-", "ÉMILE x"])
 @pytest.mark.parametrize("accents", [True, False])
-def test_a_card_says_under_what_a_name_stands(name: str, accents: bool):
+def test_the_members_of_a_card_are_its_tails(name: str, accents: bool):
     folded = fold(name, accents=accents)
     for id in ("", "u1"):
         plain, in_words = card(name, accents=accents), card(name, accents=accents, words=True)
@@ -161,7 +161,7 @@ def test_a_card_says_under_what_a_name_stands(name: str, accents: bool):
         assert card_name(plain) == card_name(in_words) == name
 
 
-def test_a_card_of_a_name_in_ascii_is_the_name_alone():
+def test_the_card_of_an_ascii_name_is_the_name_alone():
     assert card("Ann", accents=True) == b"Ann"
     assert card("名前", accents=True) == "名前".encode()
     assert card("É", accents=True) == "e\u0301\0É".encode()

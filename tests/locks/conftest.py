@@ -1,3 +1,3 @@
-"""These tests run on both faces, and on a server, on a cluster, and with a client handed in."""
+"""Each test runs on both faces, and in three places: on a server, on a cluster, and with a client of the user."""
 
 from tests.everywhere import face, place  # noqa: F401 - fixtures

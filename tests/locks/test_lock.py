@@ -1,4 +1,4 @@
-"""Locks: one owner at a time, in order of arrival, told when it is lost; on both faces and all places."""
+"""Locks: one owner at a time, in order of arrival, and a loss is reported; on both faces and in all places."""
 
 import asyncio
 import itertools
@@ -19,14 +19,14 @@ from tests.speed import Deadline, scaled
 
 _numbers = itertools.count(1)
 
-# For tests with a server of their own, slow ones, and those that have only one face.
+# For slow tests, and for tests with a server of their own or with only one face.
 one_place = pytest.mark.parametrize("place", ["valkey"])
 one_face = pytest.mark.parametrize("face", ["aio"])
 
 
 @pytest.fixture
 def name() -> str:
-    """A lock has no prefix of the app's: each test has its own name."""
+    """The key of a lock has no prefix of the app, so each test has its own name."""
     return f"invoice:{next(_numbers)}"
 
 
@@ -39,12 +39,12 @@ def no_lock_is_left(raw: Any, name: str):
 async def waiting(leased: Lock | Semaphore, n: int = 1) -> None:
     deadline = Deadline(30)
     while (await leased.info.aio()).waiting != n:
-        assert not deadline.passed(), "nobody joined the line"
+        assert not deadline.passed(), "the number of waiters was not reached"
         await asyncio.sleep(0.005)
 
 
 async def inside(face: str, leased: Any, work: Callable[[Any], object]) -> None:
-    """`with` or `async with`, as the face is."""
+    """Run `work` in `with` or `async with`, depending on the face."""
     if face == "aio":
         async with leased as held:
             work(held)
@@ -57,7 +57,7 @@ async def inside(face: str, leased: Any, work: Callable[[Any], object]) -> None:
     await anyio.to_thread.run_sync(enter)
 
 
-# --- take and give back ---
+# --- acquire and release ---
 
 
 async def test_one_at_a_time(app: Penstock, do: Do, name: str, face: str):
@@ -75,7 +75,7 @@ async def test_one_at_a_time(app: Penstock, do: Do, name: str, face: str):
     await inside(face, app.lock(name, lease=10, wait=0), work)
 
 
-async def test_a_release_may_be_repeated_and_a_check_after_it_says_so(app: Penstock, do: Do, name: str):
+async def test_a_release_may_be_repeated_and_a_check_after_it_raises(app: Penstock, do: Do, name: str):
     held = await do(app.lock(name, lease=10).acquire)
     await do(held.release)
     other = await do(app.lock(name, lease=10, wait=0).acquire)
@@ -87,14 +87,14 @@ async def test_a_release_may_be_repeated_and_a_check_after_it_says_so(app: Penst
     await do(other.release)
 
 
-async def test_a_fence_rises_with_each_owner(app: Penstock, do: Do, name: str, raw: Any):
+async def test_each_owner_has_a_higher_fence(app: Penstock, do: Do, name: str, raw: Any):
     fences = []
     for _ in range(5):
         held = await do(app.lock(name, lease=10).acquire)
         fences.append(held.fence)
         await do(held.release)
     assert fences == sorted(set(fences))
-    # The server's clock was ahead when it wrote the last one.
+    # The last fence may have been minted while the server's clock was ahead.
     ahead = int((time.time() + 3600) * 1e6)
     raw.set(app.lock(name, lease=1).bindings.declared[0] + "fence", ahead, px=60000)
     held = await do(app.lock(name, lease=10).acquire)
@@ -102,7 +102,7 @@ async def test_a_fence_rises_with_each_owner(app: Penstock, do: Do, name: str, r
     await do(held.release)
 
 
-async def test_an_error_inside_releases_and_comes_out(app: Penstock, name: str, face: str):
+async def test_an_error_in_the_body_releases_the_lock_and_is_raised(app: Penstock, name: str, face: str):
     def work(_: Held) -> None:
         raise ZeroDivisionError
 
@@ -110,7 +110,7 @@ async def test_an_error_inside_releases_and_comes_out(app: Penstock, name: str, 
         await inside(face, app.lock(name, lease=10), work)
 
 
-async def test_the_blocking_form_in_a_running_loop_says_what_to_write(app: Penstock, name: str):
+async def test_the_blocking_form_in_a_running_loop_names_the_async_form(app: Penstock, name: str):
     with pytest.raises(RuntimeError, match="write `async with` here"), app.lock(name, lease=10):
         pass
     with pytest.raises(RuntimeError, match=r"write `await ….acquire.aio\(…\)` here"):
@@ -118,7 +118,7 @@ async def test_the_blocking_form_in_a_running_loop_says_what_to_write(app: Penst
 
 
 @one_place
-async def test_one_object_serves_many_tasks(app: Penstock, name: str):
+async def test_many_tasks_may_use_one_lock_object(app: Penstock, name: str):
     lock, inside_now, seen = app.lock(name, lease=10), 0, []
 
     async def work(n: int) -> None:
@@ -134,7 +134,7 @@ async def test_one_object_serves_many_tasks(app: Penstock, name: str):
     assert [fence for _, fence in seen] == sorted(fence for _, fence in seen)
 
 
-async def test_a_lock_is_at_the_very_name_whatever_it_is(app: Penstock, do: Do, raw: Any, name: str):
+async def test_the_key_of_a_lock_is_its_name_whatever_the_name_contains(app: Penstock, do: Do, raw: Any, name: str):
     for odd in (
         f"{{{name}}}",
         f"{{{name}}}:of {{b}}",
@@ -151,7 +151,7 @@ async def test_a_lock_is_at_the_very_name_whatever_it_is(app: Penstock, do: Do, 
         assert raw.get(odd) is None
 
 
-async def test_two_apps_share_a_lock_of_one_name(make_app: MakeApp, do: Do, name: str):
+async def test_two_apps_share_a_lock_of_the_same_name(make_app: MakeApp, do: Do, name: str):
     held = await do(make_app().lock(name, lease=10).acquire)
     with pytest.raises(LockTimeout):
         await do(make_app().lock(name, lease=10, wait=0).acquire)
@@ -159,7 +159,7 @@ async def test_two_apps_share_a_lock_of_one_name(make_app: MakeApp, do: Do, name
 
 
 @one_place
-async def test_who_holds_it_may_enter_again_if_asked(app: Penstock, name: str, face: str):
+async def test_the_owner_of_a_reentrant_lock_may_enter_again(app: Penstock, name: str, face: str):
     def enter() -> None:
         with app.lock(name, lease=10, reentrant=True) as outer:
             with app.lock(name, lease=10, reentrant=True, wait=0) as inner:
@@ -186,7 +186,7 @@ async def test_who_holds_it_may_enter_again_if_asked(app: Penstock, name: str, f
 
 
 @one_place
-async def test_who_lost_it_does_not_enter_again(app: Penstock, name: str, raw: Any):
+async def test_an_owner_that_lost_its_lock_cannot_enter_again(app: Penstock, name: str, raw: Any):
     held = await app.lock(name, lease=0.3, reentrant=True).acquire.aio()
     raw.delete(name)
     await until(held.lost.is_set)
@@ -201,20 +201,20 @@ async def test_who_lost_it_does_not_enter_again(app: Penstock, name: str, raw: A
 # --- wait ---
 
 
-async def test_who_waits_gets_it_with_the_release(app: Penstock, do: Do, name: str):
+async def test_the_release_hands_over_to_a_waiter(app: Penstock, do: Do, name: str):
     held = await do(app.lock(name, lease=10).acquire)
     second = asyncio.create_task(do(app.lock(name, lease=10).acquire))
     await waiting(app.lock(name, lease=1))
     began = time.monotonic()
     await do(held.release)
     got = await second
-    assert time.monotonic() - began < scaled(1.8)  # untold it would look after two seconds
+    assert time.monotonic() - began < scaled(1.8)  # without a message it would ask again after two seconds
     assert got.fence > held.fence
     got.check()
     await do(got.release)
 
 
-async def test_a_wait_ends_when_its_time_is_over_and_leaves_no_place(app: Penstock, do: Do, name: str):
+async def test_a_wait_that_times_out_leaves_the_waiters(app: Penstock, do: Do, name: str):
     held = await do(app.lock(name, lease=10).acquire)
     began = time.monotonic()
     with pytest.raises(LockTimeout, match=r"within 0\.2 s"):
@@ -228,14 +228,14 @@ async def test_first_come_first_served(app: Penstock, do: Do, name: str):
     held = await do(app.lock(name, lease=10).acquire)
     order = []
 
-    async def stand(n: int) -> None:
+    async def wait(n: int) -> None:
         mine = await do(app.lock(name, lease=10).acquire)
         order.append(n)
         await do(mine.release)
 
     tasks = []
     for n in range(6):
-        tasks.append(asyncio.create_task(stand(n)))
+        tasks.append(asyncio.create_task(wait(n)))
         await waiting(app.lock(name, lease=1), n + 1)
     with pytest.raises(LockTimeout):
         await do(app.lock(name, lease=10, wait=0).acquire)
@@ -244,14 +244,14 @@ async def test_first_come_first_served(app: Penstock, do: Do, name: str):
     assert order == list(range(6))
 
 
-async def test_a_newcomer_overtakes_nobody_though_the_lock_is_free(app: Penstock, do: Do, name: str, raw: Any):
+async def test_a_newcomer_does_not_overtake_a_waiter_of_a_free_lock(app: Penstock, do: Do, name: str, raw: Any):
     held = await do(app.lock(name, lease=10).acquire)
     second = asyncio.create_task(do(app.lock(name, lease=10).acquire))
     await waiting(app.lock(name, lease=1))
     raw.delete(name)
     with pytest.raises(LockTimeout):
         await do(app.lock(name, lease=10, wait=0).acquire)
-    got = await asyncio.wait_for(second, scaled(1.8))  # the newcomer has handed it over
+    got = await asyncio.wait_for(second, scaled(1.8))  # the attempt of the newcomer has handed it over
     with pytest.raises(LeaseLost):
         await do(held.release)
     got.check()
@@ -259,7 +259,7 @@ async def test_a_newcomer_overtakes_nobody_though_the_lock_is_free(app: Penstock
 
 
 @one_place
-async def test_a_thousand_waiters_take_one_connection_and_do_not_poll(
+async def test_a_thousand_waiters_use_one_connection_and_do_not_poll(
     app: Penstock, nodes: list[Any], raw: Any, name: str
 ):
     raw.set(name, "penstock/elsewhere/1/x", px=60000)
@@ -268,7 +268,7 @@ async def test_a_thousand_waiters_take_one_connection_and_do_not_poll(
     tasks = [asyncio.create_task(app.lock(name, lease=10, wait=60).acquire.aio()) for _ in range(1000)]
     await waiting(app.lock(name, lease=1), 1000)
     assert sum(len(node.client_list()) for node in nodes) - before <= 1
-    await asyncio.sleep(2.5)  # the first looks once more, soon
+    await asyncio.sleep(2.5)  # the first waiter asks again once, after two seconds
     sent = sum(map(commands, nodes))
     await asyncio.sleep(1)
     assert sum(map(commands, nodes)) - sent <= 1
@@ -327,7 +327,7 @@ async def test_a_lease_counts_from_before_the_request(do: Do, start: Callable[..
         thawed = now()
     with pytest.raises(LockTimeout):
         await looks
-    held = await waits  # told after it lay down: what counts is when it came to take it
+    held = await waits  # the lease counts from the attempt that confirmed the hand-over
     assert valid_until(thawed, 10) <= held.valid_until <= valid_until(now(), 10)
     await do(held.release)
     with pytest.raises(LeaseLost):
@@ -336,7 +336,7 @@ async def test_a_lease_counts_from_before_the_request(do: Do, start: Callable[..
 
 
 @one_place
-async def test_a_lock_whose_holder_was_dropped_is_not_renewed(app: Penstock, do: Do, name: str):
+async def test_a_lock_whose_object_was_dropped_is_not_renewed(app: Penstock, do: Do, name: str):
     await do(app.lock(name, lease=0.5).acquire)
     began = time.monotonic()
     held = await do(app.lock(name, lease=10, wait=5).acquire)
@@ -354,8 +354,10 @@ async def test_a_lock_that_is_dropped_after_a_renewal_is_not_renewed_again(app: 
 
 
 @one_place
-async def test_a_loss_is_told_by_event_callback_check_and_at_the_exit(app: Penstock, raw: Any, name: str, face: str):
-    told: list[Held] = []
+async def test_a_loss_is_reported_by_event_callback_check_and_at_the_exit(
+    app: Penstock, raw: Any, name: str, face: str
+):
+    losses: list[Held] = []
 
     def work(held: Held) -> None:
         raw.set(name, "another", px=60000)
@@ -365,7 +367,7 @@ async def test_a_loss_is_told_by_event_callback_check_and_at_the_exit(app: Penst
                 held.check()
 
     async def enter() -> None:
-        lock = app.lock(name, lease=0.6, on_loss=told.append)
+        lock = app.lock(name, lease=0.6, on_loss=losses.append)
         if face == "blocking":
             await inside(face, lock, work)
             return
@@ -375,17 +377,17 @@ async def test_a_loss_is_told_by_event_callback_check_and_at_the_exit(app: Penst
             assert held.remaining == 0
             with pytest.raises(LeaseLost, match=f"lock '{name}' was lost.*drop the work"):
                 held.check()
-            await until(lambda: told)
+            await until(lambda: losses)
 
     with pytest.raises(LeaseLost):
         await enter()
-    await until(lambda: told)
+    await until(lambda: losses)
     assert raw.get(name) == b"another"
     raw.delete(name)
 
 
 @one_place
-async def test_a_loss_cancels_the_task_that_asked_for_it(app: Penstock, raw: Any, name: str):
+async def test_a_loss_cancels_the_task_with_cancel_on_loss(app: Penstock, raw: Any, name: str):
     async def work() -> None:
         async with app.lock(name, lease=0.3, cancel_on_loss=True):
             raw.delete(name)
@@ -394,11 +396,11 @@ async def test_a_loss_cancels_the_task_that_asked_for_it(app: Penstock, raw: Any
     with pytest.raises(LeaseLost) as caught:
         await work()
     assert isinstance(caught.value.__cause__, asyncio.CancelledError)
-    await asyncio.sleep(0)  # the task goes on, uncancelled
+    await asyncio.sleep(0)  # the cancellation does not reach the rest of the task
 
 
 @one_place
-async def test_an_error_inside_goes_before_a_loss(app: Penstock, raw: Any, name: str):
+async def test_an_error_in_the_body_comes_before_a_loss(app: Penstock, raw: Any, name: str):
     async def work() -> None:
         async with app.lock(name, lease=10):
             raw.delete(name)
@@ -409,7 +411,7 @@ async def test_an_error_inside_goes_before_a_loss(app: Penstock, raw: Any, name:
     assert "was lost" in caught.value.__notes__[0]
 
 
-async def test_who_lost_it_releases_nobody_elses(app: Penstock, do: Do, raw: Any, name: str):
+async def test_an_owner_that_lost_its_lock_does_not_release_the_next_one(app: Penstock, do: Do, raw: Any, name: str):
     held = await do(app.lock(name, lease=10).acquire)
     raw.delete(name)
     other = await do(app.lock(name, lease=10).acquire)
@@ -420,21 +422,23 @@ async def test_who_lost_it_releases_nobody_elses(app: Penstock, do: Do, raw: Any
 
 
 @one_place
-async def test_a_lock_of_a_silent_server_is_lost_in_time(make_app: MakeApp, do: Do, start: Callable[..., Server]):
+async def test_a_lock_is_lost_in_time_when_the_server_does_not_answer(
+    make_app: MakeApp, do: Do, start: Callable[..., Server]
+):
     server = start()
     app = Penstock(server.address)
     held = await do(app.lock("x", lease=0.8).acquire)
     with server.frozen():
         began = time.monotonic()
         await until(held.lost.is_set)
-        assert time.monotonic() - began < scaled(3)  # a reply is waited for longer
+        assert time.monotonic() - began < scaled(3)  # the driver would wait for a reply for longer
         with pytest.raises(LeaseLost, match="did not answer"):
             held.check()
     await app.aclose()
 
 
 @one_place
-async def test_a_restarted_server_has_no_lock_and_the_owner_is_told(do: Do, start: Callable[..., Server]):
+async def test_the_owner_learns_that_a_restarted_server_has_lost_the_lock(do: Do, start: Callable[..., Server]):
     server = start()
     app = Penstock(server.address)
     held = await do(app.lock("x", lease=0.9).acquire)
@@ -447,9 +451,7 @@ async def test_a_restarted_server_has_no_lock_and_the_owner_is_told(do: Do, star
     await app.aclose()
 
 
-async def test_a_server_that_forgot_its_scripts_and_a_cut_connection_cost_nothing(
-    app: Penstock, do: Do, name: str, nodes: list[Any]
-):
+async def test_a_script_flush_and_closed_connections_lose_no_lock(app: Penstock, do: Do, name: str, nodes: list[Any]):
     held = await do(app.lock(name, lease=0.9).acquire)
     second = asyncio.create_task(do(app.lock(name, lease=0.9).acquire))
     await waiting(app.lock(name, lease=1))
@@ -463,7 +465,7 @@ async def test_a_server_that_forgot_its_scripts_and_a_cut_connection_cost_nothin
     await do((await second).release)
 
 
-# --- dead ones ---
+# --- dead processes ---
 
 
 async def test_the_lock_of_a_dead_owner_passes_on_within_its_lease(app: Penstock, do: Do, name: str, raw: Any):
@@ -478,7 +480,7 @@ async def test_the_lock_of_a_dead_owner_passes_on_within_its_lease(app: Penstock
 async def test_a_dead_waiter_is_passed_over(app: Penstock, do: Do, name: str, raw: Any):
     held = await do(app.lock(name, lease=10).acquire)
     lock = app.lock(name, lease=10)
-    for n in range(3):  # three of one dead process: one offer is made in vain, not three
+    for n in range(3):  # three waiters of one dead process: only one offer is made in vain
         dead = lock.bindings.request.pack(f"penstock/elsewhere/1/dead{n}", f"{lock.bindings.inbox}dead/{n}")
         assert not (await app._driver.aio.run(lock.bindings.acquire(dead, 0, join=True))).granted
     second = asyncio.create_task(do(app.lock(name, lease=10).acquire))
@@ -486,31 +488,29 @@ async def test_a_dead_waiter_is_passed_over(app: Penstock, do: Do, name: str, ra
     began = time.monotonic()
     await do(held.release)
     got = await second
-    assert 1.5 < time.monotonic() - began < scaled(3.9)  # twice would be four seconds
+    assert 1.5 < time.monotonic() - began < scaled(3.9)  # two offers in vain would take four seconds
     await do(got.release)
 
 
 @one_place
 @one_face
-async def test_who_hands_over_has_another_look_though_none_would_come_for_long(
-    app: Penstock, do: Do, name: str, raw: Any
-):
+async def test_a_release_makes_another_waiter_check_that_its_offer_is_taken(app: Penstock, do: Do, name: str, raw: Any):
     raw.set(name, "penstock/elsewhere/1/x", px=60000)
     lock = app.lock(name, lease=10)
     dead = lock.bindings.request.pack("penstock/elsewhere/1/dead", f"{lock.bindings.inbox}dead/1")
     await app._driver.aio.run(lock.bindings.acquire(dead, 0, join=True))
     waits = asyncio.create_task(do(app.lock(name, lease=10).acquire))
     await waiting(lock, 2)
-    await asyncio.sleep(2.6)  # it has looked a first time
+    await asyncio.sleep(2.6)  # it has asked again for the first time
     mine = lock.bindings.request.pack("penstock/elsewhere/1/x")
     await app._driver.aio.run(lock.bindings.release(mine))
     began = time.monotonic()
     await do((await waits).release)
-    assert time.monotonic() - began < scaled(8)  # of itself it would look after twenty seconds
+    assert time.monotonic() - began < scaled(8)  # without a message it would ask again after twenty seconds
 
 
 @one_place
-async def test_who_comes_too_late_for_what_it_was_handed_keeps_its_place(app: Penstock, do: Do, name: str):
+async def test_a_waiter_that_misses_its_offer_keeps_its_place(app: Penstock, do: Do, name: str):
     lock = app.lock(name, lease=10)
     held = await lock.acquire.aio()
     slow, next_ = (
@@ -530,7 +530,7 @@ async def test_who_comes_too_late_for_what_it_was_handed_keeps_its_place(app: Pe
 # --- several at once ---
 
 
-async def test_several_are_taken_together_or_not_at_all(app: Penstock, do: Do, name: str, raw: Any):
+async def test_several_locks_are_acquired_together_or_not_at_all(app: Penstock, do: Do, name: str, raw: Any):
     names = [f"{{{name}}}:{n}" for n in "abc"]
     b = await do(app.lock(names[1], lease=10).acquire)
     with pytest.raises(LockTimeout, match=r"locks '.*', '.*', '.*' were not free"):
@@ -538,7 +538,7 @@ async def test_several_are_taken_together_or_not_at_all(app: Penstock, do: Do, n
     assert raw.get(names[0]) is None
     all_ = asyncio.create_task(do(app.lock(names, lease=10).acquire))
     await waiting(app.lock(names[0], lease=1))
-    # It stands first in the line of a free lock, too: nobody overtakes it.
+    # It is the first waiter of a free lock, too, and is not overtaken there.
     with pytest.raises(LockTimeout):
         await do(app.lock(names[2], lease=10, wait=0).acquire)
     await do(b.release)
@@ -550,14 +550,14 @@ async def test_several_are_taken_together_or_not_at_all(app: Penstock, do: Do, n
     assert {raw.get(one) for one in names} == {None}
 
 
-async def test_several_do_not_overtake_who_is_before_them_in_one_line(app: Penstock, do: Do, name: str):
+async def test_a_request_for_several_locks_overtakes_no_earlier_one(app: Penstock, do: Do, name: str):
     a, b, c = (f"{{{name}}}:{n}" for n in "abc")
     of_a, of_c = await do(app.lock(a, lease=10).acquire), await do(app.lock(c, lease=10).acquire)
     first = asyncio.create_task(do(app.lock([b, c], lease=10).acquire))
     await waiting(app.lock(b, lease=1))
     second = asyncio.create_task(do(app.lock([a, b], lease=10).acquire))
     await waiting(app.lock(b, lease=1), 2)
-    await do(of_a.release)  # a and b are free now, but b is for another
+    await do(of_a.release)  # a and b are free now, but the other request waits for b
     await asyncio.sleep(0.05)
     assert not second.done()
     await do(of_c.release)
@@ -590,7 +590,7 @@ async def test_philosophers_do_not_starve(app: Penstock, name: str):
 
 
 @one_place
-async def test_a_part_of_several_that_is_lost_is_a_loss(app: Penstock, do: Do, name: str, raw: Any):
+async def test_the_loss_of_one_of_several_locks_is_a_loss(app: Penstock, do: Do, name: str, raw: Any):
     names = [f"{{{name}}}:{n}" for n in "ab"]
     held = await do(app.lock(names, lease=0.6).acquire)
     raw.delete(names[1])
@@ -600,7 +600,7 @@ async def test_a_part_of_several_that_is_lost_is_a_loss(app: Penstock, do: Do, n
     await until(lambda: raw.get(names[0]) is None)
 
 
-async def test_several_of_different_slots_are_refused_on_a_cluster(app: Penstock, do: Do, name: str, place: str):
+async def test_several_locks_in_different_slots_are_refused_on_a_cluster(app: Penstock, do: Do, name: str, place: str):
     lock = app.lock([name, f"{name}:other"], lease=10)
     if place == "cluster":
         with pytest.raises(ValueError, match=r"share a hash tag: name them \{tag\}:a and \{tag\}:b"):
@@ -609,17 +609,17 @@ async def test_several_of_different_slots_are_refused_on_a_cluster(app: Penstock
         await do((await do(lock.acquire)).release)
 
 
-# --- broken off ---
+# --- cancelled ---
 
 
 async def test_a_wait_cancelled_at_every_await_leaves_nothing(app: Penstock, name: str):
-    """However far it came: its place is handed back, and so is the lock if it had been handed over."""
-    for step in range(40):
-        held = await app.lock(name, lease=10).acquire.aio() if step % 2 else None
+    """The waiter gives back its place, and the lock if that has been handed over to it."""
+    for attempt in range(40):
+        held = await app.lock(name, lease=10).acquire.aio() if attempt % 2 else None
         task = asyncio.create_task(app.lock(name, lease=10).acquire.aio())
-        for _ in range(step // 2):
+        for _ in range(attempt // 2):
             await asyncio.sleep(0)
-        if held is not None and step % 4 == 1:
+        if held is not None and attempt % 4 == 1:
             await held.release.aio()
         task.cancel()
         await asyncio.wait([task])
@@ -632,16 +632,16 @@ async def test_a_wait_cancelled_at_every_await_leaves_nothing(app: Penstock, nam
 
 
 @one_place
-async def test_a_release_that_is_cancelled_is_done(app: Penstock, name: str):
-    for step in range(10):
+async def test_a_cancelled_release_is_done(app: Penstock, name: str):
+    for attempt in range(10):
         held = await app.lock(name, lease=10).acquire.aio()
         task = asyncio.create_task(held.release.aio())
-        for _ in range(step):
+        for _ in range(attempt):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
-        if step == 0:
-            await held.release.aio()  # it had not begun
+        if attempt == 0:
+            await held.release.aio()  # the release had not begun
         assert (await app.lock(name, lease=1).info.aio()).holder is None
 
 
@@ -654,7 +654,7 @@ def test_an_interrupted_wait_leaves_nothing(apps: Apps, raw: Any, name: str):
         held.release()
 
 
-# --- replies that are lost ---
+# --- lost replies ---
 
 
 @one_place
@@ -672,7 +672,7 @@ async def test_lost_replies_change_nothing(make_app: MakeApp, do: Do, start: Cal
         second = asyncio.create_task(do(direct.lock("x", lease=10).acquire))
         await waiting(direct.lock("x", lease=1))
         proxy.lose_replies(1)
-        await do(held.release)  # handed over by the first copy: the second finds another's, and that is no loss
+        await do(held.release)  # the first copy handed over; what the second copy finds is not a loss
         await do((await second).release)
     await app.aclose()
     await direct.aclose()
@@ -684,7 +684,7 @@ async def test_lost_replies_change_nothing(make_app: MakeApp, do: Do, start: Cal
 
 @pytest.fixture
 def foreign(house: Any, place: str, name: str) -> Any:
-    """A lock of redis-py's on the same name."""
+    """A lock of redis-py on the same name."""
     import redis
 
     if place == "cluster":
@@ -707,7 +707,7 @@ async def test_another_librarys_lock_is_respected(app: Penstock, do: Do, name: s
     waits = asyncio.create_task(do(app.lock(name, lease=10, wait=20).acquire))
     await waiting(app.lock(name, lease=1))
     began = time.monotonic()
-    foreign.release()  # tells nobody
+    foreign.release()  # sends no message
     held = await waits
     assert time.monotonic() - began < scaled(8)  # the foreign lease would have run out after ten seconds
     await do(held.release)
@@ -753,7 +753,7 @@ async def test_bad_input_is_refused_before_anything_is_sent(make: Callable[[Pens
         make(Penstock("valkey://127.0.0.1:1/0"))
 
 
-async def test_a_key_with_other_data_is_no_lock(app: Penstock, do: Do, name: str, raw: Any):
+async def test_a_key_with_other_data_is_refused_as_a_lock(app: Penstock, do: Do, name: str, raw: Any):
     raw.hset(name, "a", 1)
     with pytest.raises(ValueError, match=f"lock '{name}': the key of this name holds other data"):
         await do(app.lock(name, lease=1).acquire)
@@ -762,7 +762,7 @@ async def test_a_key_with_other_data_is_no_lock(app: Penstock, do: Do, name: str
 
 
 @one_place
-async def test_a_full_server_locks_nothing_new_and_still_releases(do: Do, start: Callable[..., Server]):
+async def test_a_full_server_grants_no_new_lock_and_still_releases(do: Do, start: Callable[..., Server]):
     from penstock import ServerFull
 
     server = start()

@@ -1,4 +1,4 @@
-"""A cluster moves the slot of a lock or a semaphore with a line before it: every script is refused whole."""
+"""A cluster migrates the slot of a lock or a semaphore that has waiters: it refuses every script as a whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def send(node: Server, leased: LeasedResource[Any], name: str, *args: Any, asking: bool = False) -> Any:
-    """A script as a driver sends it; the reply or the word of the error."""
+    """Call a script as a driver does. Returns the reply, or the code of the error."""
     declared = leased.bindings.declared
     with node.client.pipeline(transaction=False) as pipe:
         if asking:
@@ -55,7 +55,7 @@ KINDS: dict[str, Callable[[Penstock], LeasedResource[Any]]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("carried", ["nothing", "the lock", "what is beside it", "all"])
-def test_no_script_is_half_done_while_the_slot_moves(cluster: Cluster, kind: str, carried: str):
+def test_no_script_is_half_done_while_its_slot_is_migrated(cluster: Cluster, kind: str, carried: str):
     app = Penstock(cluster.address)
     leased = KINDS[kind](app)
     main = leased.bindings.declared[1]

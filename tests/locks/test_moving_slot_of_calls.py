@@ -1,4 +1,4 @@
-"""A cluster moves the slot of a transaction or a rate limit: every script is refused whole, on both sides."""
+"""A cluster migrates the slot of a transaction or a rate limit: both nodes refuse every script as a whole."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ def cluster() -> Iterator[Cluster]:
         yield started
 
 
-def send(node: Server, step: RoundTrip[Any], *, asking: bool = False) -> Any:
-    """As a driver sends it; the reply or the word of the error."""
+def send(node: Server, call: RoundTrip[Any], *, asking: bool = False) -> Any:
+    """Call a script as a driver does. Returns the reply, or the code of the error."""
     with node.client.pipeline(transaction=False) as pipe:
         if asking:
             pipe.execute_command("ASKING")
-        pipe.execute_command("EVAL", step.script.source, len(step.keys), *step.keys, *step.args)
+        pipe.execute_command("EVAL", call.script.source, len(call.keys), *call.keys, *call.args)
         reply = pipe.execute(raise_on_error=False)[-1]
     return error_code(reply) if isinstance(reply, Exception) else reply
 
 
 def committed(tx: Transaction) -> RoundTrip[Any]:
-    step = Transaction.commit.operation(tx)
-    assert isinstance(step, RoundTrip)
-    return step
+    commit = Transaction.commit.operation(tx)
+    assert isinstance(commit, RoundTrip)
+    return commit
 
 
 @pytest.mark.parametrize("carried", ["nothing", "one", "all"])
 @pytest.mark.parametrize("kind", ["transaction", "guarded", "bucket", "window"])
-def test_no_script_is_half_done_while_the_slot_moves(cluster: Cluster, kind: str, carried: str):
+def test_no_script_is_half_done_while_its_slot_is_migrated(cluster: Cluster, kind: str, carried: str):
     app, caller = Penstock(cluster.address), IdempotencyKey("c", 1)
     if kind in {"transaction", "guarded"}:
         main = "{a}:x"
         app.transaction().set(main, 1).set("{a}:y", 1).commit()
         tx = app.lock("{a}:lock", lease=60).acquire().transaction() if kind == "guarded" else app.transaction()
-        steps = [committed(tx.incrby(main)), committed(app.transaction().set("{a}:new", 1))]
+        calls = [committed(tx.incrby(main)), committed(app.transaction().set("{a}:new", 1))]
     else:
         limit: RateLimit = app.rate_limit("x", limit=1, per=60, kind="bucket" if kind == "bucket" else "window")
         main = limit.bindings.declared[1]
         limit.try_acquire()
-        steps = [limit.bindings.let_through(1, caller, max_wait=None), limit.bindings.hand_back(1, caller)]
+        calls = [limit.bindings.let_through(1, caller, max_wait=None), limit.bindings.hand_back(1, caller)]
     source = cluster.owner(main)
     target = next(node for node in cluster.nodes if node is not source)
     keys = sorted(source.client.keys("*"))
@@ -60,9 +60,9 @@ def test_no_script_is_half_done_while_the_slot_moves(cluster: Cluster, kind: str
     moved = {"nothing": [], "one": [main.encode()], "all": keys}[carried]
     if moved:
         source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *(key.decode() for key in moved))
-    for step in steps:
+    for call in calls:
         for node, asking in ((source, False), (target, True)):
-            assert send(node, step, asking=asking) in {"TRYAGAIN", "ASK"}
+            assert send(node, call, asking=asking) in {"TRYAGAIN", "ASK"}
     assert sorted(source.client.keys("*")) == sorted(set(keys) - set(moved))
     for node in (source, target):
         node.ask("CLUSTER", "SETSLOT", slot, "STABLE")

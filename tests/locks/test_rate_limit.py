@@ -1,4 +1,4 @@
-"""Rate limits: never more than they say by the server's clock, in order of arrival, and what is not used comes back."""
+"""Rate limits: never exceeded by the server's clock, in order of arrival, and unused moments are handed back."""
 
 import asyncio
 import random
@@ -37,7 +37,7 @@ def rate(app: Penstock, kind: Any) -> Make:
     return make
 
 
-async def test_as_many_as_the_limit_says_and_how_long_to_wait(rate: Make, do: Do, kind: str):
+async def test_units_are_allowed_up_to_the_limit_and_then_the_wait_is_reported(rate: Make, do: Do, kind: str):
     for left in (2, 1, 0):
         answer = await do(rate().try_acquire)
         assert answer
@@ -47,10 +47,10 @@ async def test_as_many_as_the_limit_says_and_how_long_to_wait(rate: Make, do: Do
     assert answer.remaining == 0
     assert (18 if kind == "bucket" else 58) < answer.wait <= (20 if kind == "bucket" else 60)
     again = await do(rate().try_acquire)
-    assert answer.wait - 2 < again.wait <= answer.wait  # who was refused took nothing
+    assert answer.wait - 2 < again.wait <= answer.wait  # the refused call reserved nothing
 
 
-async def test_several_at_once(rate: Make, do: Do):
+async def test_several_units_are_taken_together(rate: Make, do: Do):
     assert (await do(rate().try_acquire, 2)).remaining == 1
     assert not await do(rate().try_acquire, 2)
     assert await do(rate().try_acquire)
@@ -60,7 +60,7 @@ async def test_several_at_once(rate: Make, do: Do):
 
 
 @one_face
-async def test_a_bucket_holds_what_burst_says_and_fills_by_the_limit(app: Penstock, do: Do):
+async def test_a_bucket_holds_a_burst_and_fills_at_the_limit(app: Penstock, do: Do):
     limit = app.rate_limit("x", limit=10, per=15, burst=2)
     assert [bool(await do(limit.try_acquire)) for _ in range(3)] == [True, True, False]
     await asyncio.sleep(1.55)
@@ -72,7 +72,7 @@ async def test_a_bucket_holds_what_burst_says_and_fills_by_the_limit(app: Pensto
 @one_place
 @one_face
 async def test_a_window_never_has_more_than_its_limit(app: Penstock, do: Do, server: Server):
-    """Counted in the server, over any span of the time, under many who wait."""
+    """Judged by the moments in the server, over any span of time, with many waiters."""
     limit, moments = app.rate_limit("x", limit=5, per=0.2, kind="window"), []
 
     async def use() -> None:
@@ -84,18 +84,18 @@ async def test_a_window_never_has_more_than_its_limit(app: Penstock, do: Do, ser
     await asyncio.gather(*(use() for _ in range(5)))
     stored = [at for _, at in server.client.zrange(limit.bindings.declared[0] + "window", 0, -1, withscores=True)]
     assert all(later - earlier >= 200_000 for earlier, later in zip(stored, stored[5:], strict=False))
-    assert 0.99 < moments[-1] - began < 15.0  # thirty: the first five at once, five more every 0.2 s
+    assert 0.99 < moments[-1] - began < 15.0  # thirty units: five immediately, and five more every 0.2 s
 
 
-async def in_line(nodes: list[Any], waits: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    """It waits, and the server knows."""
+async def waiting(nodes: list[Any], waits: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """Start to wait, until the server has reserved a moment."""
     sent = sum(map(commands, nodes))
     task = asyncio.create_task(waits)
     await until(lambda: sum(map(commands, nodes)) > sent)
     return task
 
 
-async def test_who_waits_is_let_through_in_order_of_arrival(rate: Make, do: Do, kind: str, nodes: list[Any]):
+async def test_waiters_are_let_through_in_order_of_arrival(rate: Make, do: Do, kind: str, nodes: list[Any]):
     limit, order = (
         rate(
             limit=1 if kind == "window" else 10,
@@ -111,14 +111,14 @@ async def test_who_waits_is_let_through_in_order_of_arrival(rate: Make, do: Do, 
         assert (await do(limit.acquire)).allowed
         order.append((n, time.monotonic() - began))
 
-    tasks = [await in_line(nodes, use(n)) for n in range(4)]
+    tasks = [await waiting(nodes, use(n)) for n in range(4)]
     await asyncio.gather(*tasks)
     assert [n for n, _ in order] == [0, 1, 2, 3]
     for n, at in order:
         assert at >= 0.1 * (n + 1) - 0.03
 
 
-async def test_a_wait_that_would_be_too_long_is_refused_at_once_and_takes_nothing(rate: Make, do: Do):
+async def test_a_wait_that_would_be_too_long_is_refused_at_once_and_reserves_nothing(rate: Make, do: Do):
     limit = rate(limit=1, wait=2)
     await do(limit.acquire)
     began = time.monotonic()
@@ -132,7 +132,7 @@ async def test_a_wait_that_would_be_too_long_is_refused_at_once_and_takes_nothin
 
 
 @one_place
-async def test_who_waits_sends_nothing(rate: Make, nodes: list[Any], kind: str):
+async def test_a_waiter_of_a_rate_limit_sends_nothing(rate: Make, nodes: list[Any], kind: str):
     limit = rate(limit=1)
     await limit.acquire.aio()
     await limit.try_acquire.aio()
@@ -149,35 +149,37 @@ async def test_who_waits_sends_nothing(rate: Make, nodes: list[Any], kind: str):
 # --- handed back ---
 
 
-async def test_a_wait_that_is_cancelled_hands_its_turn_back(rate: Make, do: Do, kind: str, nodes: list[Any]):
+async def test_a_cancelled_wait_hands_its_moment_back(rate: Make, do: Do, kind: str, nodes: list[Any]):
     limit = rate(limit=1)
     await limit.acquire.aio()
     for _ in range(3):
-        tasks = [await in_line(nodes, limit.acquire.aio()) for _ in range(3)]
-        for task in tasks:  # the first in line goes first
+        tasks = [await waiting(nodes, limit.acquire.aio()) for _ in range(3)]
+        for task in tasks:  # in order of arrival
             task.cancel()
             await asyncio.wait([task])
     assert 55 < (await do(limit.try_acquire)).wait <= 60
 
 
-async def test_turns_handed_back_in_any_order_are_as_if_they_never_were(rate: Make, do: Do, nodes: list[Any]):
+async def test_moments_handed_back_in_any_order_leave_no_trace(rate: Make, do: Do, nodes: list[Any]):
     limit = rate(limit=2)
     await do(limit.acquire, 2)
-    tasks = [await in_line(nodes, limit.acquire.aio()) for _ in range(3)]
+    tasks = [await waiting(nodes, limit.acquire.aio()) for _ in range(3)]
     for task in tasks:
         task.cancel()
         await asyncio.wait([task])
-    assert (await do(limit.try_acquire, 2)).wait <= 60  # of another size: it could take none of the three
+    assert (
+        await do(limit.try_acquire, 2)
+    ).wait <= 60  # a request of another size, which cannot take one of the three moments
 
 
-async def test_a_turn_amid_others_goes_to_the_next_who_comes(rate: Make, do: Do, nodes: list[Any]):
+async def test_a_moment_between_others_goes_to_the_next_request(rate: Make, do: Do, nodes: list[Any]):
     limit = rate(limit=1)
     await limit.acquire.aio()
-    tasks = [await in_line(nodes, limit.acquire.aio()) for _ in range(3)]
+    tasks = [await waiting(nodes, limit.acquire.aio()) for _ in range(3)]
     tasks[1].cancel()
     await asyncio.wait([tasks[1]])
-    assert 110 < (await do(limit.try_acquire)).wait <= 120  # its place
-    tasks.append(await in_line(nodes, limit.acquire.aio()))
+    assert 110 < (await do(limit.try_acquire)).wait <= 120  # the moment that was handed back
+    tasks.append(await waiting(nodes, limit.acquire.aio()))
     assert 230 < (await do(limit.try_acquire)).wait <= 240
     for task in (tasks[3], tasks[0], tasks[2]):
         task.cancel()
@@ -188,22 +190,22 @@ async def test_a_turn_amid_others_goes_to_the_next_who_comes(rate: Make, do: Do,
 async def test_a_wait_cancelled_at_every_await_takes_nothing(rate: Make, do: Do):
     limit = rate(limit=2)
     await do(limit.acquire)
-    for step in range(16):
+    for attempt in range(16):
         task = asyncio.create_task(limit.acquire.aio())
-        for _ in range(step):
+        for _ in range(attempt):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
         if not task.cancelled():
-            break  # it had it
+            break  # it was allowed before the cancellation
         answer = await do(limit.try_acquire)
         assert answer
-        await app_back(limit)
-    assert step > 3
+        await hand_last_back(limit)
+    assert attempt > 3
 
 
-async def app_back(limit: RateLimit) -> None:
-    """Give back what the last try took."""
+async def hand_last_back(limit: RateLimit) -> None:
+    """Hand back the unit of the last call."""
     await limit._driver.aio.run(limit.bindings.hand_back(1, idempotency._shared._free[-1]))
 
 
@@ -230,7 +232,7 @@ async def test_lost_replies_count_once(do: Do, start: Callable[..., Server], kin
 
 
 @one_place
-async def test_a_copy_that_comes_after_it_was_handed_back_takes_nothing(rate: Make, app: Penstock):
+async def test_a_late_copy_of_a_call_that_was_handed_back_takes_nothing(rate: Make, app: Penstock):
     limit, caller = rate(), IdempotencyKey("late", 5)
     assert await app._driver.aio.run(limit.bindings.hand_back(1, caller)) == 0
     assert not await app._driver.aio.run(limit.bindings.let_through(1, caller, max_wait=None))
@@ -277,7 +279,7 @@ async def test_with_and_decorator(rate: Make, face: str):
             yield 1
 
 
-def test_an_interrupted_wait_hands_its_turn_back(apps: Apps, kind: Any):
+def test_an_interrupted_wait_hands_its_moment_back(apps: Apps, kind: Any):
     with apps.make() as app:
         limit = app.rate_limit("x", limit=1, per=60, kind=kind)
         limit.acquire()
@@ -286,7 +288,7 @@ def test_an_interrupted_wait_hands_its_turn_back(apps: Apps, kind: Any):
         assert limit.try_acquire().wait <= 60
 
 
-async def test_a_restarted_server_begins_anew(do: Do, start: Callable[..., Server], kind: Any):
+async def test_a_restarted_server_has_forgotten_the_units(do: Do, start: Callable[..., Server], kind: Any):
     server = start()
     app = Penstock(server.address)
     limit = app.rate_limit("x", limit=1, per=60, kind=kind)
@@ -300,7 +302,7 @@ async def test_a_restarted_server_begins_anew(do: Do, start: Callable[..., Serve
 
 
 @one_place
-async def test_nothing_stays_when_the_time_is_over(rate: Make, raw: Any, app: Penstock):
+async def test_no_key_remains_when_the_time_is_over(rate: Make, raw: Any, app: Penstock):
     limit = rate(limit=10, per=0.1)
     for _ in range(12):
         await limit.acquire.aio()
@@ -345,9 +347,9 @@ def test_bad_input_is_refused_before_anything_is_sent(options: dict[str, Any], s
 
 @one_place
 async def test_any_mix_of_requests_keeps_the_limit(app: Penstock, raw: Any, kind: str):
-    """The moments that the server gave and that were not handed back, compared with what the kinds say exactly."""
+    """Compare the moments that were reserved and not handed back with the definition of each kind."""
     seed = random.randrange(1 << 20)
-    print(f"seed {seed}")  # shown when it fails
+    print(f"seed {seed}")  # pytest shows it if the test fails
     chance = random.Random(seed)
     options: dict[str, Any] = {"burst": 3} if kind == "bucket" else {"kind": "window"}
     limit = app.rate_limit("x", limit=5, per=0.05, **options)

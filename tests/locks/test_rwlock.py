@@ -36,10 +36,10 @@ async def test_readers_share_and_a_writer_is_alone(app: Penstock, rw: ReadWriteL
     await do(later.release)
 
 
-async def test_a_writer_that_waits_is_not_overtaken_by_readers(rw: ReadWriteLock, do: Do):
+async def test_a_waiting_writer_is_not_overtaken_by_readers(rw: ReadWriteLock, do: Do):
     order: list[str] = []
 
-    async def stand(side: Any, name: str) -> None:
+    async def wait(side: Any, name: str) -> None:
         held = await do(side.acquire)
         order.append(name)
         await asyncio.sleep(0.01)
@@ -48,7 +48,7 @@ async def test_a_writer_that_waits_is_not_overtaken_by_readers(rw: ReadWriteLock
     reader = await do(rw.read().acquire)
     tasks = []
     for side, name in ((rw.write(), "writer"), (rw.read(), "reader"), (rw.read(), "reader")):
-        tasks.append(asyncio.create_task(stand(side, name)))
+        tasks.append(asyncio.create_task(wait(side, name)))
         await asyncio.sleep(0.1)
     assert order == []
     await do(reader.release)
@@ -57,7 +57,7 @@ async def test_a_writer_that_waits_is_not_overtaken_by_readers(rw: ReadWriteLock
 
 
 @one_place
-async def test_both_sides_are_entered(rw: ReadWriteLock, face: str):
+async def test_both_sides_can_be_entered(rw: ReadWriteLock, face: str):
     def enter() -> None:
         with rw.read() as one, rw.read():
             one.check()
@@ -74,7 +74,7 @@ async def test_both_sides_are_entered(rw: ReadWriteLock, face: str):
 
 
 @one_place
-async def test_a_writer_is_renewed_and_its_loss_is_told(app: Penstock, do: Do, raw: Any):
+async def test_a_writer_is_renewed_and_its_loss_is_reported(app: Penstock, do: Do, raw: Any):
     rw = app.read_write_lock("catalog", lease=1)
     writer = await do(rw.write().acquire)
     await asyncio.sleep(1.5)

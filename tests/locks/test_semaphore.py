@@ -1,4 +1,4 @@
-"""Semaphores: never more than the limit, strictly in order of arrival, whatever is given back twice."""
+"""Semaphores: never more permits than the limit, strictly in order of arrival, also after repeated releases."""
 
 import asyncio
 import time
@@ -30,7 +30,7 @@ Make = Callable[..., Semaphore]
 async def waiting(semaphore: Semaphore, n: int = 1) -> None:
     deadline = Deadline(30)
     while (await semaphore.info.aio()).waiting != n:
-        assert not deadline.passed(), "nobody joined the line"
+        assert not deadline.passed(), "the number of waiters was not reached"
         await asyncio.sleep(0.005)
 
 
@@ -38,7 +38,7 @@ async def held(semaphore: Semaphore) -> int:
     return (await semaphore.info.aio()).held
 
 
-async def test_as_many_as_the_limit_says(sem: Make, do: Do):
+async def test_no_more_permits_are_granted_than_the_limit(sem: Make, do: Do):
     permits = [await do(sem().acquire) for _ in range(3)]
     with pytest.raises(PermitTimeout, match="semaphore 'market:17' had no 1 permit free within 0 s"):
         await do(sem(wait=0).acquire)
@@ -66,7 +66,7 @@ async def test_with_and_async_with(sem: Make, face: str):
     assert await held(sem()) == 0
 
 
-async def test_a_release_that_is_doubled_late_or_foreign_frees_nothing_more(sem: Make, do: Do, app: Penstock):
+async def test_a_repeated_late_or_foreign_release_frees_nothing_more(sem: Make, do: Do, app: Penstock):
     first = await do(sem(1).acquire)
     await do(first.release)
     await do(first.release)
@@ -77,7 +77,7 @@ async def test_a_release_that_is_doubled_late_or_foreign_frees_nothing_more(sem:
     await do(second.release)
 
 
-async def test_several_permits_are_taken_together(sem: Make, do: Do):
+async def test_several_permits_are_acquired_together(sem: Make, do: Do):
     two = await do(sem(permits=2).acquire)
     with pytest.raises(PermitTimeout, match="had no 2 permits free"):
         await do(sem(permits=2, wait=0).acquire)
@@ -90,18 +90,18 @@ async def test_several_permits_are_taken_together(sem: Make, do: Do):
 async def test_a_big_request_at_the_head_is_not_overtaken(sem: Make, do: Do):
     order: list[int] = []
 
-    async def stand(n: int) -> None:
+    async def wait(n: int) -> None:
         permit = await do(sem(permits=n).acquire)
         order.append(n)
         await asyncio.sleep(0.02)
         await do(permit.release)
 
     first, second = await do(sem().acquire), await do(sem(permits=2).acquire)
-    tasks = [asyncio.create_task(stand(3))]
+    tasks = [asyncio.create_task(wait(3))]
     await waiting(sem())
-    tasks.append(asyncio.create_task(stand(1)))
+    tasks.append(asyncio.create_task(wait(1)))
     await waiting(sem(), 2)
-    await do(second.release)  # there is room for the small one
+    await do(second.release)  # the small request would fit now
     with pytest.raises(PermitTimeout):
         await do(sem(wait=0).acquire)
     assert order == []
@@ -110,7 +110,7 @@ async def test_a_big_request_at_the_head_is_not_overtaken(sem: Make, do: Do):
     assert order == [3, 1]
 
 
-async def test_one_release_serves_as_many_as_fit(sem: Make, do: Do):
+async def test_one_release_serves_as_many_waiters_as_fit(sem: Make, do: Do):
     three = await do(sem(permits=3).acquire)
     tasks = []
     for n in range(4):
@@ -118,7 +118,7 @@ async def test_one_release_serves_as_many_as_fit(sem: Make, do: Do):
         await waiting(sem(), n + 1)
     await do(three.release)
     for task in tasks[:3]:
-        await asyncio.wait_for(task, scaled(1.8))  # untold it would look after two seconds
+        await asyncio.wait_for(task, scaled(1.8))  # without a message it would ask again after two seconds
     await asyncio.sleep(0.05)
     assert not tasks[3].done()
     assert await held(sem()) == 3
@@ -127,7 +127,7 @@ async def test_one_release_serves_as_many_as_fit(sem: Make, do: Do):
 
 
 @one_place
-async def test_the_limit_is_changed_while_it_is_used(sem: Make, do: Do):
+async def test_the_limit_can_be_changed_while_permits_are_held(sem: Make, do: Do):
     await do(sem().set_limit, 1)
     permit = await do(sem(5).acquire)
     with pytest.raises(PermitTimeout):
@@ -138,7 +138,7 @@ async def test_the_limit_is_changed_while_it_is_used(sem: Make, do: Do):
     await until(lambda: sum(task.done() for task in tasks) == 2, 1.8)
     done, rest = await asyncio.wait(tasks, timeout=0.1)
     assert (len(done), len(rest)) == (2, 1)
-    await do(sem().set_limit, 1)  # who has a permit keeps it
+    await do(sem().set_limit, 1)  # holders keep their permits
     assert await held(sem()) == 3
     assert (await sem().info.aio()).limit == 1
     for task in done:
@@ -153,7 +153,7 @@ async def test_the_limit_is_changed_while_it_is_used(sem: Make, do: Do):
     assert (await sem().info.aio()).limit is None
 
 
-async def test_what_can_never_be_had_is_said(sem: Make, do: Do):
+async def test_a_request_above_the_stored_limit_is_refused(sem: Make, do: Do):
     permit = await do(sem(5, 1).acquire)
     waits = asyncio.create_task(do(sem(5, 5).acquire))
     await waiting(sem())
@@ -169,7 +169,7 @@ async def test_what_can_never_be_had_is_said(sem: Make, do: Do):
     await do(sem().set_limit, None)
 
 
-async def test_permits_are_renewed_and_those_of_the_dead_are_free_after_their_lease(sem: Make, do: Do, app: Penstock):
+async def test_permits_are_renewed_and_those_of_a_dead_holder_expire(sem: Make, do: Do, app: Penstock):
     permit = await do(sem(2, lease=0.8).acquire)
     dead, began = sem(2, lease=1.2), time.monotonic()
     await app._driver.aio.run(dead.bindings.acquire(dead.bindings.request.pack("penstock/h/1/dead"), 0, join=False))
@@ -181,14 +181,14 @@ async def test_permits_are_renewed_and_those_of_the_dead_are_free_after_their_le
 
 
 @one_place
-async def test_lost_permits_are_told_and_not_revived(sem: Make, do: Do, raw: Any):
-    told: list[Permit] = []
-    permit = await do(sem(lease=0.6, on_loss=told.append).acquire)
+async def test_lost_permits_are_reported_and_not_revived(sem: Make, do: Do, raw: Any):
+    losses: list[Permit] = []
+    permit = await do(sem(lease=0.6, on_loss=losses.append).acquire)
     raw.delete(sem().bindings.declared[1])
     await until(permit.lost.is_set)
     with pytest.raises(LeaseLost, match="semaphore 'market:17' was lost: the server has it no more"):
         permit.check()
-    await until(lambda: told == [permit])
+    await until(lambda: losses == [permit])
     with pytest.raises(LeaseLost):
         await do(permit.release)
     assert await held(sem()) == 0
@@ -222,17 +222,17 @@ async def test_a_dead_waiter_is_passed_over(sem: Make, do: Do, app: Penstock):
     began = time.monotonic()
     await do(permit.release)
     got = await waits
-    assert 1.5 < time.monotonic() - began < scaled(3.9)  # twice would be four seconds
+    assert 1.5 < time.monotonic() - began < scaled(3.9)  # two offers in vain would take four seconds
     await do(got.release)
 
 
 async def test_a_wait_cancelled_at_every_await_leaves_nothing(sem: Make):
-    for step in range(40):
-        permit = await sem(1).acquire.aio() if step % 2 else None
+    for attempt in range(40):
+        permit = await sem(1).acquire.aio() if attempt % 2 else None
         task = asyncio.create_task(sem(1).acquire.aio())
-        for _ in range(step // 2):
+        for _ in range(attempt // 2):
             await asyncio.sleep(0)
-        if permit is not None and step % 4 == 1:
+        if permit is not None and attempt % 4 == 1:
             await permit.release.aio()
         task.cancel()
         await asyncio.wait([task])
@@ -245,7 +245,7 @@ async def test_a_wait_cancelled_at_every_await_leaves_nothing(sem: Make):
 
 
 @one_place
-async def test_two_apps_on_one_server_do_not_meet(apps: Apps, do: Do, place: str):
+async def test_two_apps_on_one_server_have_separate_semaphores(apps: Apps, do: Do, place: str):
     one, two = apps.make(), apps.make()
     first = await do(one.semaphore("s", limit=1).acquire)
     second = await do(two.semaphore("s", limit=1, wait=0).acquire)
@@ -256,7 +256,7 @@ async def test_two_apps_on_one_server_do_not_meet(apps: Apps, do: Do, place: str
 
 
 @one_place
-async def test_who_holds_and_who_waits_is_shown(sem: Make, do: Do):
+async def test_info_names_holders_and_waiters(sem: Make, do: Do):
     permit = await do(sem(permits=2).acquire)
     waits = asyncio.create_task(do(sem(permits=3).acquire))
     await waiting(sem())
@@ -273,7 +273,7 @@ async def test_who_holds_and_who_waits_is_shown(sem: Make, do: Do):
 
 
 @one_place
-async def test_a_hundred_and_more_are_served_by_one_change_of_the_limit(sem: Make):
+async def test_one_change_of_the_limit_serves_more_than_a_hundred_waiters(sem: Make):
     await sem().set_limit.aio(1)
     first = await sem(1).acquire.aio()
     tasks = [asyncio.create_task(sem(300).acquire.aio()) for _ in range(250)]
@@ -310,7 +310,7 @@ async def test_a_limit_below_one_is_refused(sem: Make, do: Do):
 
 
 @one_place
-async def test_any_name_will_do(app: Penstock, do: Do):
+async def test_any_name_is_accepted(app: Penstock, do: Do):
     for name in ("{", "{a", "Zoë 名前", " \n\0", "a:b/c"):
         permit = await do(app.semaphore(name, limit=1).acquire)
         with pytest.raises(PermitTimeout):
@@ -318,7 +318,7 @@ async def test_any_name_will_do(app: Penstock, do: Do):
         await do(permit.release)
 
 
-async def test_a_full_server_still_renews_and_takes_back(do: Do, start: Callable[..., Server]):
+async def test_a_full_server_still_renews_and_releases(do: Do, start: Callable[..., Server]):
     server = start()
     app = Penstock(server.address)
     permit = await do(app.semaphore("x", limit=1, lease=1).acquire)

@@ -1,4 +1,4 @@
-"""Guarded transactions: all or nothing, once, and only while the lock is held; on both faces and all places."""
+"""Transactions: all or nothing, once, and under a guard only while the lock is held; on both faces, in all places."""
 
 import asyncio
 import itertools
@@ -38,7 +38,7 @@ At = Callable[[str], str]
 
 @pytest.fixture
 def stocked(raw: Any, at: At) -> dict[str, Any]:
-    """A key of each type; answers what is in them."""
+    """A key of each type. Returns the contents."""
     raw.set(at("string"), "10")
     raw.hset(at("hash"), mapping={"n": "5", "text": "x"})
     raw.zadd(at("zset"), {"m": 2.5})
@@ -55,7 +55,7 @@ def snapshot(raw: Any, at: At) -> dict[str, Any]:
 # --- done ---
 
 
-async def test_each_write_is_done_and_answers(app: Penstock, do: Do, raw: Any, at: At, stocked: Any):
+async def test_each_write_is_done_and_returns_its_reply(app: Penstock, do: Do, raw: Any, at: At, stocked: Any):
     tx = app.transaction()
     tx.set(at("new"), "v", ttl=100).incrby(at("string"), -3).hset(at("hash"), "text", b"\0\xff").hincrby(
         at("hash"), "n"
@@ -74,13 +74,13 @@ async def test_each_write_is_done_and_answers(app: Penstock, do: Do, raw: Any, a
 
 
 @one_face
-async def test_later_writes_see_what_earlier_ones_will_have_done(app: Penstock, do: Do, at: At, stocked: Any, raw: Any):
+async def test_a_write_sees_the_effect_of_the_writes_before_it(app: Penstock, do: Do, at: At, stocked: Any, raw: Any):
     tx = app.transaction().delete(at("zset")).hset(at("zset"), "a", 1).hincrby(at("zset"), "a", 2)
     tx.set(at("hash"), 5).incrby(at("hash")).hdel(at("zset"), "a").hincrby(at("zset"), "a", 4)
     assert await do(tx.commit) == (1, 1, 3, 1, 6, 1, 4)
     tx = (
         app.transaction().srem(at("a"), 1).hdel(at("a"), 1).zrem(at("a"), 1).rpush(at("a"), 1)
-    )  # none of them makes a key
+    )  # none of the removals creates the key
     assert await do(tx.commit) == (0, 0, 0, 1)
     raw.hset(at("b"), "text", "x")
     assert await do(app.transaction().delete(at("b")).hincrby(at("b"), "text").commit) == (1, 1)
@@ -98,7 +98,7 @@ async def test_later_writes_see_what_earlier_ones_will_have_done(app: Penstock, 
 
 
 @one_face
-async def test_the_conditions_that_hold(app: Penstock, do: Do, at: At, stocked: Any):
+async def test_conditions_that_hold_let_a_transaction_pass(app: Penstock, do: Do, at: At, stocked: Any):
     tx = app.transaction()
     tx.require_exists(at("list")).require_missing(at("new")).require_value(at("string"), b"10").require_value(
         at("string")
@@ -174,9 +174,7 @@ IMPOSSIBLE: list[Callable[[Transaction, At], Transaction]] = [
 ]
 
 
-async def test_a_write_that_cannot_be_done_stops_all_before_the_first(
-    app: Penstock, do: Do, raw: Any, at: At, stocked: Any
-):
+async def test_an_impossible_write_stops_all_writes(app: Penstock, do: Do, raw: Any, at: At, stocked: Any):
     for add in IMPOSSIBLE:
         with pytest.raises(TransactionRefused, match="cannot be done: there is"):
             await do(add(app.transaction().set(at("new"), 1).sadd(at("set"), "new"), at).rpush(at("list"), 1).commit)
@@ -188,7 +186,9 @@ async def test_a_write_that_cannot_be_done_stops_all_before_the_first(
 @pytest.mark.parametrize(
     "text", ["", " 1", "1.5", "01", "-0", "0x10", "1e3", "9007199254740993", "99999999999999999999"]
 )
-async def test_what_the_server_would_not_count_is_no_number(app: Penstock, do: Do, raw: Any, at: At, text: str):
+async def test_a_text_that_the_server_would_not_count_is_refused_as_a_number(
+    app: Penstock, do: Do, raw: Any, at: At, text: str
+):
     raw.set(at("string"), text)
     raw.hset(at("hash"), "n", text)
     for by in (1, -10):
@@ -200,7 +200,7 @@ async def test_what_the_server_would_not_count_is_no_number(app: Penstock, do: D
 
 @one_place
 @one_face
-async def test_the_largest_transaction(app: Penstock, do: Do, raw: Any, at: At):
+async def test_the_largest_transaction_is_committed(app: Penstock, do: Do, raw: Any, at: At):
     tx = app.transaction()
     for n in range(500):
         tx.require_no_member(at("set"), n)
@@ -228,30 +228,32 @@ async def test_a_lost_reply_counts_once(do: Do, start: Callable[..., Server]):
     with pytest.raises(TransactionRefused):
         await do(held.transaction().require_missing("{x}:1").incrby("{x}:count").commit)
     assert server.client.get("{x}:count") == b"4"
-    assert len(server.client.keys("penstock:{x}:transaction:replay:*")) == 1  # one at a time
+    assert len(server.client.keys("penstock:{x}:transaction:replay:*")) == 1  # the caller makes one call at a time
     await do(held.release)
     await app.aclose()
     proxy.close()
 
 
 @one_place
-async def test_a_copy_that_comes_late_changes_nothing(app: Penstock, at: At, raw: Any):
-    """From a connection that was given up; its caller has gone on to other calls meanwhile."""
+async def test_a_late_copy_of_a_commit_changes_nothing(app: Penstock, at: At, raw: Any):
+    """A copy from an abandoned connection arrives when its caller has already made other calls."""
     tx = app.transaction().incrby(at("a"))
-    step = Transaction.commit.operation(tx)
-    await app._driver.aio.run(step)
+    commit = Transaction.commit.operation(tx)
+    await app._driver.aio.run(commit)
     for _ in range(3):
-        await app._driver.aio.run(step)
+        await app._driver.aio.run(commit)
     assert raw.get(at("a")) == b"1"
     for _ in range(3):
         await app.transaction().incrby(at("a")).commit.aio()
-    await app._driver.aio.run(step)
+    await app._driver.aio.run(commit)
     assert raw.get(at("a")) == b"4"
 
 
 @one_place
 @one_face
-async def test_it_is_committed_once_and_a_refused_one_may_be_tried_again(app: Penstock, do: Do, at: At, raw: Any):
+async def test_a_transaction_is_committed_once_and_a_refused_one_may_be_retried(
+    app: Penstock, do: Do, at: At, raw: Any
+):
     tx = app.transaction().require_exists(at("a")).incrby(at("b"))
     with pytest.raises(TransactionRefused):
         await do(tx.commit)
@@ -262,8 +264,8 @@ async def test_it_is_committed_once_and_a_refused_one_may_be_tried_again(app: Pe
             again()
 
 
-async def test_an_unknown_end_may_be_asked_for(do: Do, start: Callable[..., Server]):
-    """The server was gone too long; the same object asks again, and it counts once."""
+async def test_an_unknown_outcome_is_found_by_committing_again(do: Do, start: Callable[..., Server]):
+    """After ServerUnavailable the same object commits again, and the transaction is done once."""
     from penstock import ServerUnavailable, Settings
 
     server = start("--appendonly", "yes", "--appendfsync", "always")
@@ -288,16 +290,16 @@ async def test_an_unknown_end_may_be_asked_for(do: Do, start: Callable[..., Serv
 
 
 async def test_a_commit_cancelled_at_every_await_is_whole(app: Penstock, at: At, raw: Any):
-    for step in range(12):
+    for attempt in range(12):
         tx = app.transaction().incrby(at("a")).incrby(at("b"))
         task = asyncio.create_task(tx.commit.aio())
-        for _ in range(step):
+        for _ in range(attempt):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
         if task.cancelled():
-            await tx.commit.aio()  # whether it was done is known then, and it is done once
-        assert int(raw.get(at("a"))) == int(raw.get(at("b"))) == step + 1
+            await tx.commit.aio()  # finds out whether it was done; it is done once
+        assert int(raw.get(at("a"))) == int(raw.get(at("b"))) == attempt + 1
 
 
 # --- guarded ---
@@ -319,7 +321,7 @@ async def test_only_the_owner_of_the_lock_can_write(app: Penstock, do: Do, raw: 
 
 
 @one_face
-async def test_who_released_it_cannot_write(app: Penstock, do: Do, raw: Any, at: At):
+async def test_an_owner_that_released_its_lock_cannot_write(app: Penstock, do: Do, raw: Any, at: At):
     held = await do(app.lock(at("lock"), lease=10).acquire)
     tx = held.transaction().set(at("a"), 1)
     await do(held.release)
@@ -401,7 +403,7 @@ def test_a_value_is_bytes_text_or_a_number(value: Any):
 
 
 @one_face
-async def test_a_guarded_transaction_keeps_to_the_slot_of_its_lock(app: Penstock, do: Do, at: At):
+async def test_a_guarded_transaction_stays_in_the_slot_of_its_lock(app: Penstock, do: Do, at: At):
     held = await do(app.lock(at("lock"), lease=10).acquire)
     with pytest.raises(ValueError, match="give all one hash tag"):
         held.transaction().set("{elsewhere}", 1)
@@ -410,7 +412,7 @@ async def test_a_guarded_transaction_keeps_to_the_slot_of_its_lock(app: Penstock
     await do(held.release)
 
 
-async def test_a_user_who_may_not_send_one_of_the_writes_sends_none(start: Callable[..., Server]):
+async def test_nothing_is_written_if_the_user_may_not_send_one_of_the_writes(start: Callable[..., Server]):
     server = start()
     server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "+@all", "-sadd")
     app = Penstock(f"unix://few:x@{server.socket}")
@@ -420,7 +422,7 @@ async def test_a_user_who_may_not_send_one_of_the_writes_sends_none(start: Calla
     await app.aclose()
 
 
-def test_a_thousand_writes_hold_the_server_for_milliseconds(server: Server):
+def test_a_thousand_writes_block_the_server_for_milliseconds(server: Server):
     with Penstock(server.address, prefix="t") as app:
         took = []
         for n in range(5):

@@ -170,7 +170,7 @@ class Directory(NameCollection[DirectoryRules]):
         _check_limit("complete", limit)
         check_storable(prefix, "prefix")
         if typos and after is not None:
-            raise ValueError("complete(after=…, typos=True): slips are looked for on the first page only")
+            raise ValueError("complete(after=…, typos=True): names with a typo are found on the first page only")
         last = None if after is None else member_of(after)
 
         def complete(storage: DirectoryStorage) -> Operation[list[Entry]]:

@@ -1,4 +1,4 @@
-"""A script inside a user's MULTI: NOSCRIPT does not stop EXEC, so the script is loaded inside the same MULTI."""
+"""An enqueue in a MULTI of the user. NOSCRIPT does not stop EXEC, so the script is loaded inside the same MULTI."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.jobs.stand import Stand, record
 
 
 def queue_up(pipeline: Any, stand: Stand, *, load: bool) -> None:
-    """What a driver puts into a transaction for one enqueue."""
-    step = stand.bindings.enqueue(["j", record()])
+    """Send the commands that a driver adds to a transaction for one enqueue."""
+    call = stand.bindings.enqueue(["j", record()])
     if load:
-        pipeline.execute_command("SCRIPT LOAD", step.script.source)
-    pipeline.execute_command("EVALSHA", step.script.sha, len(step.keys), *step.keys, *step.args)
+        pipeline.execute_command("SCRIPT LOAD", call.script.source)
+    pipeline.execute_command("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args)
 
 
-def test_a_transaction_on_a_server_that_forgot_the_script_writes_everything(stand: Stand):
+def test_a_transaction_on_a_server_without_the_script_writes_everything(stand: Stand):
     stand.client.script_flush()
     with stand.client.pipeline(transaction=True) as pipeline:
         pipeline.set(stand.bindings.keys.user("mine"), 1)
@@ -41,8 +41,8 @@ def test_a_transaction_that_is_not_executed_writes_nothing(stand: Stand):
     assert stand.dump() == {"user:mine": b"0"}
 
 
-def test_without_the_load_half_of_it_would_be_written(stand: Stand):
-    """The reason for the load, shown: this is what a bare EVALSHA does."""
+def test_without_the_load_half_of_the_transaction_would_be_written(stand: Stand):
+    """Shows why the script is loaded: a bare EVALSHA fails, and the rest is written."""
     stand.client.script_flush()
     with stand.client.pipeline(transaction=True) as pipeline:
         pipeline.set(stand.bindings.keys.user("mine"), 1)
