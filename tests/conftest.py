@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from penstock import Penstock, Settings
 from penstock.testing import MovableClock
 from tests.jobs.stand import Stand
 from tests.leaks import leaks_of_test
+from tests.leftovers import swept
 from tests.servers import Cluster, Server
 from tests.speed import Deadline
 
@@ -24,6 +26,23 @@ _numbers = itertools.count(1)
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "damages: a test that spoils what is stored, so that the books cannot balance")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A process of pytest-xdist starts no further test when the one that ordered it is gone."""
+    if hasattr(item.config, "workerinput") and os.getppid() != _parent:
+        pytest.exit("the test run was killed")
+
+
+_parent = os.getppid()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """No process and no temporary folder, however the tests end."""
+    with swept():
+        yield
 
 
 @pytest.fixture(scope="session")

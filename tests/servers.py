@@ -114,7 +114,9 @@ class Server:
         at = ("--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.socket))
         here = ("--dir", str(self.folder), "--save", "")
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen([get_binary_path(), *at, *here, *self._options], stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                [get_binary_path(), *at, *here, *self._options], stdout=log, stderr=log, start_new_session=True
+            )
         self.client: Any = valkey.Valkey(unix_socket_path=str(self.socket), socket_timeout=scaled(30))
         eventually(self._answers)
 

@@ -1,0 +1,111 @@
+"""Nothing that a test process started or wrote to the temporary folder outlives it, however it ends.
+
+Each test process has a mark in its environment, which every process that it starts inherits, and a temporary folder of
+its own. A sweeper, a small process that waits for the end of the test process, kills what still has the mark and
+deletes the folder: also after Ctrl-C, SIGKILL, or pytest's `faulthandler_timeout`.
+
+Processes are found in /proc. Without one (macOS) only the folder is deleted.
+
+    python leftovers.py PARENT FOLDER GRACE < PIPE      a sweeper; the pipe ends with the test process
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+MARK = "TESTED_BY"
+"""Name of the environment variable. Not PENSTOCK_…: those are settings, and tests take them away."""
+
+DONE = b"done"
+"""What a test process that ends well says to its sweeper."""
+
+
+@contextlib.contextmanager
+def swept(grace: float = 5.0) -> Iterator[None]:
+    """For the time of a test session: mark, temporary folder and sweeper. Raises AssertionError if processes are left
+    at the end.
+
+    grace   seconds that they have to end by themselves, as an embedded server does after its last user
+    """
+    folder = tempfile.mkdtemp(prefix="pst-")  # short: paths of unix sockets begin with it
+    before = {name: os.environ.get(name) for name in (MARK, "TMPDIR")}
+    os.environ |= {MARK: folder, "TMPDIR": folder}
+    tempfile.tempdir = folder
+    # In a session of its own: Ctrl-C in a terminal goes to all others.
+    sweeper = subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, str(os.getpid()), folder, str(grace)],
+        stdin=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield
+        left = left_behind(folder, grace, besides=(os.getpid(), sweeper.pid))
+        end(left)
+        assert not left, f"the tests left processes behind: {left}"
+    finally:
+        tempfile.tempdir = None
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+        shutil.rmtree(folder, ignore_errors=True)
+        sweeper.communicate(DONE)
+
+
+def left_behind(mark: str, grace: float, besides: tuple[int, ...]) -> dict[int, str]:
+    """Pid and command of each process with the mark that does not end within `grace` seconds."""
+    deadline = time.monotonic() + grace
+    while True:
+        found = {pid: command for pid, command in marked(mark) if pid not in besides and not _serves_us(pid, command)}
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.02)
+
+
+def marked(mark: str) -> Iterator[tuple[int, str]]:
+    """Pid and command of each process that has the mark."""
+    sign = f"{MARK}={mark}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if sign in (entry / "environ").read_bytes().split(b"\0"):
+                yield int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+
+
+def _serves_us(pid: int, command: str) -> bool:
+    """The fork server and the resource tracker of `multiprocessing` end with the process that uses them."""
+    if "multiprocessing" not in command:
+        return False
+    with contextlib.suppress(OSError):
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(after_name[1]) == os.getpid()
+    return False
+
+
+def end(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def sweep(parent: int, folder: str, grace: float) -> None:
+    """Wait for the end of the parent. If it did not say that it is done, kill what has its mark, and delete its
+    folder."""
+    while os.getppid() == parent:
+        if select.select([0], [], [], 1.0)[0] and os.read(0, len(DONE)) == DONE:
+            return
+        time.sleep(0.02)
+    end(left_behind(folder, grace, besides=(os.getpid(),)))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sweep(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]))

@@ -1,0 +1,52 @@
+"""What a test process leaves behind is swept away, and found if it could have been ended before."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.leftovers import MARK, marked, swept
+from tests.servers import eventually
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found in /proc")
+
+KILLED = """
+import os, signal, subprocess, tempfile
+from tests.leftovers import swept
+
+with swept(grace=0):
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    print(child.pid, tempfile.mkdtemp(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_nothing_outlives_a_killed_test_process():
+    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False)
+    pid, folder = done.stdout.split()
+    assert done.returncode == -signal.SIGKILL
+    eventually(lambda: not Path(folder).parent.exists())
+    eventually(lambda: int(pid) not in dict(marked(str(Path(folder).parent))))
+
+
+def test_a_process_that_outlives_the_session_is_killed_and_an_error():
+    mark, temporary = os.environ[MARK], tempfile.gettempdir()
+    session = swept(grace=0.1)
+    session.__enter__()
+    assert os.environ[MARK] != mark
+    assert tempfile.gettempdir() == os.environ["TMPDIR"] != temporary
+    child = subprocess.Popen(["sleep", "600"])
+    with pytest.raises(AssertionError, match=r"the tests left processes behind: \{\d+: 'sleep 600 '\}"):
+        session.__exit__(None, None, None)
+    assert child.wait() == -signal.SIGKILL
+    assert (os.environ[MARK], tempfile.gettempdir()) == (mark, temporary)
+
+
+def test_what_ends_by_itself_is_no_error():
+    with swept():
+        child = subprocess.Popen(["sleep", "0.2"])
+    assert child.wait() == 0
