@@ -57,13 +57,7 @@ LARGE: dict[str, int] = {}
 
 # Names that two classes still share. A name leaves the set when its classes differ; none is added.
 SHARED_CLASS_NAMES = {
-    "Block",
-    "Entry",
-    "Job",
-    "Mark",
     "Progress",
-    "Reading",
-    "Record",
 }
 
 

@@ -65,12 +65,15 @@ if TYPE_CHECKING:
         TransactionRefused,
         UnknownTask,
     )
+    from penstock.files.batches import Batch
     from penstock.files.bindings import ChannelInfo, ReceiverInfo, Totals
     from penstock.files.channel import Channel
     from penstock.files.lines import CutLine
-    from penstock.files.receiver import Batch, Block, Receiver, Saved
-    from penstock.files.sender import Progress, Sent, SentFile
-    from penstock.files.source import file_digest
+    from penstock.files.receiver import Block, Receiver
+    from penstock.files.saving import Saved
+    from penstock.files.sender import Progress, Sent
+    from penstock.files.source_reader import file_digest
+    from penstock.files.upload import SentFile
     from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
     from penstock.jobs.dead_letters import DeadLetter
     from penstock.jobs.item import Item
@@ -106,9 +109,12 @@ else:
         "counting.tally": "Tally",
         "files.channel": "Channel",
         "files.lines": "CutLine",
-        "files.receiver": "Batch Block Receiver Saved",
-        "files.sender": "Progress Sent SentFile",
-        "files.source": "file_digest",
+        "files.batches": "Batch",
+        "files.receiver": "Block Receiver",
+        "files.saving": "Saved",
+        "files.sender": "Progress Sent",
+        "files.source_reader": "file_digest",
+        "files.upload": "SentFile",
         "files.bindings": "ChannelInfo ReceiverInfo Totals",
         "completion.entry": "Entry",
         "completion.directory": "Directory",

@@ -22,10 +22,10 @@ from penstock.core.operations import Listen, Operation, RoundTrip, Wait
 from penstock.counting import aggregate as counting
 from penstock.counting.aggregate import Aggregate
 from penstock.counting.tally import Tally
-from penstock.files import bindings, gunzip, source
+from penstock.files import bindings, gunzip, source_reader
+from penstock.files.batches import Batch
 from penstock.files.bindings import Totals
 from penstock.files.channel import Channel
-from penstock.files.receiver import Batch
 from penstock.files.sender import Progress
 from tests.conftest import Apps, Do, Time, until
 from tests.driver.proxy import Proxy
@@ -88,11 +88,11 @@ def send(app: Penstock, channel: str, mode: str, *paths: Path, receivers: Sequen
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks, pulls and steps so small that a few thousand lines take many of each."""
-    monkeypatch.setattr(source, "BLOCK", 1024)
+    monkeypatch.setattr(source_reader, "BLOCK_SIZE", 1024)
     monkeypatch.setattr(bindings, "PULL_BYTES", 3000)
-    monkeypatch.setattr(bindings, "RECORDS", 1)
-    monkeypatch.setattr(counting, "LINES", 100)
-    monkeypatch.setattr(gunzip, "_STEP", 256)
+    monkeypatch.setattr(bindings, "DEFAULT_RECORDS", 1)
+    monkeypatch.setattr(counting, "MAX_LINES", 100)
+    monkeypatch.setattr(gunzip, "_CHUNK", 256)
 
 
 alone = pytest.mark.parametrize("place", ["valkey"])
@@ -223,7 +223,7 @@ def test_whatever_three_processes_do_and_suffer_each_line_is_counted_once(
                 if turn % 20 == 0:
                     found = counted(aggregate)
                     assert sum(found[2].values()) == found[0] - found[1], f"seed {seed}"
-                    base = app.files(f"c{seed}").log.keys.base
+                    base = app.files(f"c{seed}").bindings.keys.base
                     assert raw.llen(f"{base}ends") == raw.xlen(f"{base}log"), f"seed {seed}"
                     if found[0] >= 500:
                         break
@@ -421,7 +421,7 @@ async def test_a_table_has_a_name_that_can_stand_in_a_key(app: Penstock, channel
 async def test_a_line_that_is_too_long_is_rejected_once_and_no_other_is_lost(
     app: Penstock, channel: Channel, do: Do, tmp_path: Path, share: bool
 ):
-    lines = [b"2026-03-01 a", b"x" * 1_100_000, b"2026-03-01 b", b"2026-03-01 c", b"y" * 3 * source.BLOCK]
+    lines = [b"2026-03-01 a", b"x" * 1_100_000, b"2026-03-01 b", b"2026-03-01 c", b"y" * 3 * source_reader.BLOCK_SIZE]
     path = tmp_path / "long.log"
     path.write_bytes(b"\n".join(lines))
     await do(channel.send_lines, path, receivers=["agg"], close=True)
@@ -435,7 +435,7 @@ async def test_a_line_that_is_too_long_is_rejected_once_and_no_other_is_lost(
 async def test_the_last_line_counts_where_the_last_block_is_full_and_has_no_line_end(
     app: Penstock, channel: Channel, do: Do, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(source, "BLOCK", 24)
+    monkeypatch.setattr(source_reader, "BLOCK_SIZE", 24)
     (tmp_path / "full.log").write_bytes(b"2026-03-01 a\n2026-03-01b")
     await do(channel.send_lines, tmp_path / "full.log", receivers=["agg"], close=True)
     assert (await do(app.aggregate("access", receiver="agg")(by_day).run, share=True)).lines == 2
@@ -505,20 +505,20 @@ async def test_very_many_keys_are_settled_in_several_steps(app: Penstock, channe
 async def test_no_step_settles_many_more_keys_than_one_block_has(
     app: Penstock, channel: Channel, do: Do, tmp_path: Path, share: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(source, "BLOCK", 700)
-    monkeypatch.setattr(counting, "MOST", 50)
-    monkeypatch.setattr("penstock.files.sharing.AT_ONCE", 16)
+    monkeypatch.setattr(source_reader, "BLOCK_SIZE", 700)
+    monkeypatch.setattr(counting, "MAX_KEYS", 50)
+    monkeypatch.setattr("penstock.files.shared_stream.CLAIMED_RECORDS", 16)
     lines = [b"%06d" % n for n in range(2000)]  # a hundred to a block
     await do(channel.send_lines, written(tmp_path, lines), receivers=["agg"], close=True)
     aggregate = app.aggregate("access", receiver="agg")(lambda lines: {"words": Counter(map(bytes.decode, lines))})
     settled: list[int] = []
-    take = counting.Unsettled.take
+    take = counting.UnsettledCounts.take
 
-    def noted(unsettled: counting.Unsettled) -> bytes:
+    def noted(unsettled: counting.UnsettledCounts) -> bytes:
         settled.append(unsettled.keys)
         return take(unsettled)
 
-    monkeypatch.setattr(counting.Unsettled, "take", noted)
+    monkeypatch.setattr(counting.UnsettledCounts, "take", noted)
     assert (await do(aggregate.run, share=share)).lines == 2000
     assert max(settled) <= 150
     assert set((await do(aggregate.table, "words")).values()) == {1}

@@ -12,10 +12,11 @@ import msgspec
 
 from penstock.core.operations import Effect, Listen, Operation, RoundTrip, RunInThread, Wait
 from penstock.errors import LeaseLost
-from penstock.files import intake
+from penstock.files import exclusive_stream
 from penstock.files.channel import Channel
-from penstock.files.sender import Course, Sender, Sent
-from penstock.files.source import sources
+from penstock.files.sender import Sender, Sent
+from penstock.files.source import find_sources
+from penstock.files.upload import Upload
 
 
 class Killed(BaseException):
@@ -92,8 +93,8 @@ class Stepping:
     def kill(self) -> None:
         """It does no more: what it would still say to the server is not said."""
         self.ended = True
-        if isinstance(self._reply, Course):
-            self._reply.reading.close()
+        if isinstance(self._reply, Upload):
+            self._reply.reader.close()
         with contextlib.suppress(Killed, StopIteration):
             while True:
                 self._steps.throw(Killed())
@@ -103,8 +104,8 @@ def sending(
     channel: Channel, paths: Sequence[Path], receivers: Sequence[str] = (), *, lines: bool = False,
     limit: int | None = None, close: bool = False, again: bool = False,
 ) -> Stepping:  # fmt: skip
-    sender = Sender(channel.log, lines=lines, again=again, host="host", tell=None)
-    steps: Operation[Sent] = sender.run(sources(list(paths)), receivers, limit, None, close)
+    sender = Sender(channel.bindings, lines=lines, again=again, host="host", report=None)
+    steps: Operation[Sent] = sender.run(find_sources(list(paths)), receivers, limit, None, close)
     return Stepping(channel, steps)
 
 
@@ -131,7 +132,7 @@ class Counting:
         self._fetching: Stepping | None = None
         self._leaving = False
         self.stream = self._make()
-        self.stream.along(self._take)
+        self.stream.commit_with(self._take)
 
     def _take(self) -> bytes:
         counts = dict(self._unsettled)
@@ -152,12 +153,12 @@ class Counting:
                 return
         stream = self.stream
         if not stream._ready and stream._error is None:
-            self.ended = getattr(stream, "_ended", False) or getattr(stream, "ended", False)
+            self.ended = getattr(stream, "_ended", False)
             if not self.ended:
                 self._fetching = Stepping(self._channel, stream.fill())
             return
         try:
-            item = stream._give(StopIteration)
+            item = stream._next(StopIteration)
         except Exception as error:
             self.errors.append(str(error))
         else:
@@ -167,7 +168,7 @@ class Counting:
         """As at the end of `with`."""
         if self._fetching is None:
             self._leaving = True
-            self.stream._left(None)
+            self.stream._finish(None)
             self._fetching = Stepping(self._channel, self.stream.leave())
 
     def interrupt(self) -> None:
@@ -178,7 +179,7 @@ class Counting:
             self._unsettled.clear()
 
     def kill(self) -> None:
-        intake._here.pop(getattr(self.stream, "_token", ""), None)  # its process is gone
+        exclusive_stream._streams_here.pop(getattr(self.stream, "_token", ""), None)  # its process is gone
         if self._fetching is not None:
             self._fetching.kill()
         self.start()

@@ -22,7 +22,7 @@ from penstock import (
     Penstock,
     file_digest,
 )
-from penstock.files import source
+from penstock.files import source_reader
 from penstock.settings import MiB
 from tests.conftest import Do, MakeApp, Time, commands, until
 from tests.speed import scaled
@@ -171,7 +171,7 @@ async def test_what_is_closed_takes_nothing_until_all_have_had_all_then_opens_an
 async def test_a_close_in_the_middle_of_a_file_is_told(
     channel: Channel, do: Do, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(source, "BLOCK", 100)
+    monkeypatch.setattr(source_reader, "BLOCK_SIZE", 100)
     (path,) = write(tmp_path, half=b"x" * 5000)
     await do(channel.open, ["r"])
 
@@ -239,7 +239,7 @@ async def test_who_leaves_holds_up_nobody(channel: Channel, do: Do, gather: Gath
 def channel_bytes(channel: Channel) -> int:
     """Behind the back of the loop that the test runs in."""
     client = channel._driver.blocking
-    info: Any = client.run(channel.log.info())
+    info: Any = client.run(channel.bindings.info())
     return int(info.bytes)
 
 
@@ -336,13 +336,13 @@ async def test_of_those_who_share_one_is_told_of_the_gap(
 async def test_who_shares_and_leaves_gives_the_rest_to_another_at_once(
     channel: Channel, do: Do, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(source, "BLOCK", 100)
+    monkeypatch.setattr(source_reader, "BLOCK_SIZE", 100)
     (path,) = write(tmp_path, a=os.urandom(1000))
     await do(channel.send, path, receivers=["r"], close=True)
     leaves = channel.receiver("r").blocks(share=True, lease=60)
     await do(leaves.fetch)
-    first = leaves._give(StopIteration)
-    leaves._left(None)
+    first = leaves._next(StopIteration)
+    leaves._finish(None)
     await do(leaves.settle)
     async with asyncio.timeout(scaled(30)):
         rest = await gather(channel.receiver("r").blocks(share=True))
@@ -353,10 +353,10 @@ async def test_who_shares_and_leaves_gives_the_rest_to_another_at_once(
 async def test_a_block_that_is_missing_in_the_server_is_told_and_the_next_file_comes(
     channel: Channel, do: Do, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: Any
 ):
-    monkeypatch.setattr(source, "BLOCK", 100)
+    monkeypatch.setattr(source_reader, "BLOCK_SIZE", 100)
     a, b = write(tmp_path, a=b"x" * 500, b=b"whole")
     await do(channel.send, [a, b], receivers=["r"], close=True)
-    key = f"{channel.log.keys.base}log"
+    key = f"{channel.bindings.keys.base}log"
     raw.xdel(key, raw.xrange(key)[3][0])
     stream = channel.receiver("r").blocks()
     with pytest.raises(FilesError, match="a is damaged: its block at byte 200 is missing"):

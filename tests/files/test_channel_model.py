@@ -17,11 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock import Penstock
-from penstock.files import bindings, intake, sender, source
+from penstock.files import bindings, exclusive_stream, source_reader, upload
+from penstock.files.batches import BatchStream
 from penstock.files.channel import Channel
-from penstock.files.lines import LONGEST, CutLine, Lines
-from penstock.files.receiver import Batches, Blocks, Saving
-from penstock.files.source import Reading, Source
+from penstock.files.lines import LONGEST, CutLine, LineCutter
+from penstock.files.receiver import BlockStream
+from penstock.files.saving import SavingStream
+from penstock.files.source import Source
+from penstock.files.source_reader import SourceReader
 from penstock.testing import MovableClock
 from tests.conftest import Apps
 from tests.files.stepping import Counting, NoRenewer, Stepping, sending
@@ -82,7 +85,7 @@ def of_saved(saved: Any) -> Counter[str]:
 
 def _taken(channel: Channel, renewer: Any, kind: Any, who: str, **more: Any) -> Any:
     """At once, or nothing."""
-    return kind(channel.log, channel._driver, renewer, who, 0, **more)
+    return kind(channel.bindings, channel._driver, renewer, who, 0, **more)
 
 
 class World:
@@ -105,11 +108,13 @@ class World:
         taken = partial(_taken, self.channel, renewer)
 
         def blocks() -> Counting:
-            return Counting(self.channel, lambda: taken(Blocks, "blocks"), of_block)
+            return Counting(self.channel, lambda: taken(BlockStream, "blocks"), of_block)
 
         def lines() -> Counting:
             spool = folder / "spool"
-            return Counting(self.channel, lambda: taken(Batches, "lines", longest=plan.longest, spool=spool), of_batch)
+            return Counting(
+                self.channel, lambda: taken(BatchStream, "lines", longest=plan.longest, spool=spool), of_batch
+            )
 
         def shared() -> Counting:
             return Counting(self.channel, lambda: self.channel.receiver("shared").blocks(wait=0, share=True), of_block)
@@ -118,7 +123,7 @@ class World:
         self.receivers = {
             "blocks": [blocks(), blocks()],
             "lines": [lines()] if spooled else [lines(), lines()],
-            "saved": [Counting(self.channel, lambda: taken(Saving, "saved", folder=self.folder), of_saved)],
+            "saved": [Counting(self.channel, lambda: taken(SavingStream, "saved", folder=self.folder), of_saved)],
             "shared": [shared(), shared()],
         }
 
@@ -126,7 +131,7 @@ class World:
         return sending(self.channel, self.paths[n], NAMES, lines=self.plan.lines[n], limit=self.plan.window)
 
     def run(self) -> None:
-        self.channel._driver.blocking.run(self.channel.log.open(NAMES, self.plan.window, None))
+        self.channel._driver.blocking.run(self.channel.bindings.open(NAMES, self.plan.window, None))
         for _ in range(30_000):
             if all(one.ended for one in self.senders):
                 break
@@ -167,11 +172,13 @@ class World:
     def _stand_still(self, receives: list[Counting]) -> None:
         self.clock.advance(11)
         for one in receives:
-            if (busy := getattr(one.stream, "_busy", None)) is not None and self.chance.random() < 0.5:
-                busy.valid_until -= 11
+            if (lease := getattr(one.stream, "_lease", None)) is not None and self.chance.random() < 0.5:
+                lease.valid_until -= 11
 
     def counted(self, who: str) -> Counter[str]:
-        found: dict[str, int] = self.channel._driver.blocking.run(self.channel.log.top(who, "seen", 0, 100_000))
+        found: dict[str, int] = self.channel._driver.blocking.run(
+            self.channel.bindings.top_counts(who, "seen", 0, 100_000)
+        )
         return Counter(found)
 
     def wanted(self, who: str) -> Counter[str]:
@@ -179,7 +186,7 @@ class World:
         for n, paths in enumerate(self.paths):
             for path, (text, _) in zip(paths, self.plan.files[n], strict=True):
                 lines = self.plan.lines[n]
-                with Reading(Source(path, path.name), lines=lines) as reading:
+                with SourceReader(Source(path, path.name), lines=lines) as reading:
                     blocks = list(reading.blocks())
                 content = b"".join(block.data for block in blocks)
                 assert content == (text if lines else path.read_bytes())
@@ -188,8 +195,8 @@ class World:
                 elif who == "saved":
                     found[f"{path.name} {content!r}"] += 1
                 else:
-                    cutter = Lines(self.plan.longest)
-                    given = [*cutter.cut(text), *cutter.rest()]
+                    cutter = LineCutter(self.plan.longest)
+                    given = [*cutter.feed(text), *cutter.finish()]
                     found.update(f"{path.name} {at} {shown(line)}" for at, line in enumerate(given, 1))
         return found
 
@@ -209,11 +216,11 @@ def app(apps: Apps) -> Any:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_everything_is_received_once_and_whole(app: Penstock, plan: Plan):
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(source, "BLOCK", plan.block)
-        patch.setattr(sender, "LOT", plan.lot)
-        patch.setattr(bindings, "RECORDS", plan.records)
+        patch.setattr(source_reader, "BLOCK_SIZE", plan.block)
+        patch.setattr(upload, "BLOCKS_PER_PUT", plan.lot)
+        patch.setattr(bindings, "DEFAULT_RECORDS", plan.records)
         patch.setattr(bindings, "PULL_BYTES", plan.records * (plan.block + 100))
-        patch.setattr(intake, "AT_ONCE", plan.at_once)
+        patch.setattr(exclusive_stream, "READY_ITEMS", plan.at_once)
         world = World(app, plan, Path(folder))
         world.run()
         for who, several in world.receivers.items():

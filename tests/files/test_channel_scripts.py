@@ -13,7 +13,7 @@ from penstock.core.clock import Clock
 from penstock.core.operations import RoundTrip
 from penstock.driver.retrying import error_code
 from penstock.errors import ChannelClosed, ChannelError, NoReceiver, SentElsewhere
-from penstock.files.bindings import RECORDS, ChannelBindings
+from penstock.files.bindings import DEFAULT_RECORDS, ChannelBindings
 from penstock.files.keys import FILES
 from penstock.messages.bindings import log_scripts
 from penstock.messages.keys import LogKeys
@@ -27,18 +27,21 @@ LOG = ChannelBindings(LogKeys("t", "files", "access"), Settings(prefix="t"), CLO
 BASE = LOG.keys.base
 COUNTED: bytes = msgspec.msgpack.encode((3, 1, {"days": {"mon": 2}}, ['["a",1,"bad"]']))
 HELD = "penstock/h/1/x"
-STAY = 1.0
+TTL = 1.0
 
 
 def put(
-    *kinds: str, file: str = "f1", token: str = "s", fresh: bytes | None = None, size: int = 10, **more: Any
+    *kinds: str, file: str = "f1", token: str = "s", expected: bytes | None = None, size: int = 10, **more: Any
 ) -> Any:
     """`kinds`: the letters of the records; a file that ends is remembered."""
-    begun = b"" if fresh is None and "B" in kinds else fresh
-    ending = "-" if "A" in kinds else "whole" if "E" in kinds else ""
+    if expected is None and "B" in kinds:
+        expected = b""
+    outcome = "-" if "A" in kinds else "whole" if "E" in kinds else ""
     records = [(kind, b"x" * size) for kind in kinds]
-    place = "place" + file.rstrip("'")
-    return LOG.put("path" + file, file, token, records, fresh=begun, mark="m", place=place, ending=ending, **more)
+    inode_key = "place" + file.rstrip("'")
+    return LOG.put(
+        "path" + file, file, token, records, expected=expected, state="m", inode_key=inode_key, outcome=outcome, **more
+    )
 
 
 def receive(turn: int, who: str = "ada", token: str = HELD, **more: Any) -> RoundTrip[Any]:
@@ -46,32 +49,32 @@ def receive(turn: int, who: str = "ada", token: str = HELD, **more: Any) -> Roun
 
 
 def await_space(size: int = 1000) -> RoundTrip[Any]:
-    return LOG.await_space([("D", b"x" * size)], "p/1", STAY)
+    return LOG.await_space([("D", b"x" * size)], "p/1", TTL)
 
 
-def share(token: str, *claims: bytes, limit: int = 2, counted: bytes = b"") -> RoundTrip[Any]:
-    return LOG.share("bo", token, lease=5, limit=limit, counted=counted, claims=claims)
+def share(token: str, *claims: bytes, limit: int = 2, counts: bytes = b"") -> RoundTrip[Any]:
+    return LOG.share("bo", token, lease=5, limit=limit, counts=counts, claims=claims)
 
 
 NUMBERED: dict[str, RoundTrip[Any]] = {
     "open": LOG.open(["ada", "di"], 3 * MiB, 5),
     "put": put("B", "D", "E", file="f3"),
     "close": LOG.close(),
-    "join_channel": LOG.join_channel("di"),
-    "part": LOG.part("cy"),
+    "join_channel": LOG.add_receiver("di"),
+    "part": LOG.remove_receiver("cy"),
     "delete_channel": LOG.delete(),
 }
 OTHERS: dict[str, RoundTrip[Any]] = {
-    "known": LOG.known(["pathf1", "placef0", "none"]),
-    "take_source": LOG.take_source("pathf1", "f1", "other"),
-    "receive": receive(2, acked=1, mark="here", counted=COUNTED, address="p/1", stay=STAY),
+    "known": LOG.source_entries(["pathf1", "placef0", "none"]),
+    "take_source": LOG.take_over("pathf1", "f1", "other"),
+    "receive": receive(2, acked=1, receiver_state="here", counts=COUNTED, address="p/1", ttl=TTL),
     "await_space": await_space(3 * MiB),
-    "hold": LOG.hold("ada", HELD, 10),
+    "hold": LOG.renew("ada", HELD, 10),
     "share": share("t1"),
     "channel": LOG.info(),
     "totals": LOG.totals("ada"),
-    "top": LOG.top("ada", "days", 0, 9),
-    "of_keys": LOG.of_keys("ada", "days", ["mon", "tue"]),
+    "top": LOG.top_counts("ada", "days", 0, 9),
+    "of_keys": LOG.counts_of("ada", "days", ["mon", "tue"]),
     "rejected": LOG.rejected("ada", 0, 9),
     "forget_counts": LOG.forget_counts("ada"),
 }
@@ -83,7 +86,7 @@ def fill(client: Any) -> None:
     """A file that was sent, one on its way, one receiver that reads, one that shares, and one that does nothing."""
     for step in (
         LOG.open(["ada", "bo", "cy"], None, 60), put("B", "D", "E", file="f0"), put("B", "D", "D"),
-        receive(0), receive(1, acked=1, counted=COUNTED), share("t0", limit=1),
+        receive(0), receive(1, acked=1, counts=COUNTED), share("t0", limit=1),
     ):  # fmt: skip
         assert step.read(send(client, step)) is not False
 
@@ -146,9 +149,9 @@ def test_a_copy_that_comes_when_its_caller_has_gone_on_changes_nothing(client: A
 def test_who_receives_alone_and_those_who_share_shut_each_other_out(client: Any):
     for step in (LOG.open(["bo"], None, None), put("B", "D", "D", "E", file="f0")):
         run(client, step)
-    assert run(client, receive(1, "bo", acked=0)).state == "OK"
-    assert (run(client, share("t1")).state, run(client, share("t1")).due) == ("HELD", 10.0)
-    run(client, LOG.hold("bo", HELD, 0))
+    assert run(client, receive(1, "bo", acked=0)).status == "OK"
+    assert (run(client, share("t1")).status, run(client, share("t1")).due_in) == ("HELD", 10.0)
+    run(client, LOG.give_back("bo", HELD))
     claimed = run(client, share("t2", limit=2)).claims
     with pytest.raises(ChannelError, match="share=True"):
         run(client, receive(2, "bo"))
@@ -157,7 +160,7 @@ def test_who_receives_alone_and_those_who_share_shut_each_other_out(client: Any)
         run(client, receive(3, "bo"))
     run(client, share("t4", claimed[0], limit=0))
     alone = run(client, receive(4, "bo"))
-    assert (alone.state, alone.cursor) == ("OK", 2)
+    assert (alone.status, alone.cursor) == ("OK", 2)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -171,29 +174,29 @@ def test_the_others_may_be_repeated(client: Any, name: str):
 
 def test_a_turn_that_is_repeated_settles_once_and_answers_alike(client: Any):
     fill(client)
-    turn = receive(2, acked=2, mark="here", counted=COUNTED)
+    turn = receive(2, acked=2, receiver_state="here", counts=COUNTED)
     answer = send(client, turn)
     assert send(client, turn) == answer
     assert answer[:7] == [b"OK", 6, 1, 2, 0, 0, b""]
     assert run(client, LOG.totals("ada")).lines == 6
-    assert send(client, LOG.top("ada", "days", 0, 9)) == [b"mon", b"4"]
+    assert send(client, LOG.top_counts("ada", "days", 0, 9)) == [b"mon", b"4"]
     assert len(send(client, LOG.rejected("ada", 0, 9))) == 2
-    run(client, receive(3, acked=2, counted=COUNTED))
+    run(client, receive(3, acked=2, counts=COUNTED))
     assert run(client, LOG.totals("ada")).lines == 9
 
 
 def test_a_turn_of_a_newcomer_is_fresh_also_when_it_is_repeated_and_settles_nothing(client: Any):
     fill(client)
-    run(client, receive(2, acked=2, mark="here"))
-    taking = receive(1, token="penstock/h/2/y", instead=HELD, acked=4, mark="there", counted=COUNTED)
+    run(client, receive(2, acked=2, receiver_state="here"))
+    taking = receive(1, token="penstock/h/2/y", dead_token=HELD, acked=4, receiver_state="there", counts=COUNTED)
     first, again = run(client, taking), run(client, taking)
     assert first == again
-    assert (first.fresh, first.cursor, first.mark, first.following) == (True, 2, b"here", 4)
+    assert (first.is_new_owner, first.cursor, first.receiver_state, first.next_limit) == (True, 2, b"here", 4)
     assert run(client, LOG.totals("ada")).lines == 3
-    late = receive(3, acked=6, mark="late", counted=COUNTED)  # of the one that was thought dead
-    assert run(client, late).state == "HELD"
+    late = receive(3, acked=6, receiver_state="late", counts=COUNTED)  # of the one that was thought dead
+    assert run(client, late).status == "HELD"
     assert run(client, LOG.totals("ada")).lines == 3
-    assert not run(client, LOG.hold("ada", HELD, 10))
+    assert not run(client, LOG.renew("ada", HELD, 10))
 
 
 def test_blocks_that_were_let_go_of_behind_the_script_are_asked_for_again():
@@ -201,29 +204,29 @@ def test_blocks_that_were_let_go_of_behind_the_script_are_asked_for_again():
     step = LOG.receive("ada", HELD, 2, lease=10, limit=4, after=3)
     entry = [b"5-1", [b"by", b"Df1", b"end", b"9", b"body", b"x"]]
     found = step.read(([b"OK", 9, 1, 3, 0, 0, b"", 40], [entry]))
-    assert (found.records, found.following, found.top) == ([], RECORDS, 9)
+    assert (found.records, found.next_limit, found.last) == ([], DEFAULT_RECORDS, 9)
     found = step.read(([b"OK", 9, 5, 3, 0, 0, b"", 40], [entry]))
-    assert ([record.number for record in found.records], found.following) == ([5], 40)
+    assert ([record.number for record in found.records], found.next_limit) == ([5], 40)
 
 
 def test_workers_that_share_settle_once(client: Any):
     fill(client)
     (claim,) = run(client, share("t0", limit=1)).claims
-    step = share("t1", claim, counted=COUNTED)
+    step = share("t1", claim, counts=COUNTED)
     first, again = run(client, step), run(client, step)
     assert (first.claims, len(first.claims)) == (again.claims, 2)
     assert run(client, LOG.totals("bo")).lines == 3
-    assert run(client, share("t2", claim, counted=COUNTED)).state == "LOST"
+    assert run(client, share("t2", claim, counts=COUNTED)).status == "LOST"
     assert run(client, LOG.totals("bo")).lines == 3
     CLOCK.now_ms += 6000
     later = run(client, share("t3", limit=9))
     assert [record.number for record in later.records] == [2, 3, 4, 5, 6]
-    assert run(client, share("t4", first.claims[0], counted=COUNTED)).state == "LOST"
+    assert run(client, share("t4", first.claims[0], counts=COUNTED)).status == "LOST"
     assert run(client, LOG.totals("bo")).lines == 3
-    last = share("t5", *later.claims, counted=COUNTED)
+    last = share("t5", *later.claims, counts=COUNTED)
     send(client, LOG.close())
     (end,) = run(client, last).claims
-    assert run(client, share("t6", end)).state == run(client, share("t6", end)).state == "ENDED"
+    assert run(client, share("t6", end)).status == run(client, share("t6", end)).status == "ENDED"
     assert run(client, LOG.totals("bo")).lines == 6
 
 
@@ -232,18 +235,18 @@ def test_workers_that_share_settle_once(client: Any):
 
 def test_a_file_goes_on_by_whom_it_was_taken(client: Any):
     fill(client)
-    entry = run(client, LOG.take_source("pathf1", "f1", "other"))
-    assert (entry.token, entry.file, entry.mark) == ("other", "f1", "m")
+    entry = run(client, LOG.take_over("pathf1", "f1", "other"))
+    assert (entry.token, entry.upload_id, entry.state) == ("other", "f1", "m")
     before = dump(client)
-    for refused in (put("D"), put("D", file="f1'"), put("B", file="f1"), LOG.take_source("pathf0", "f0", "other")):
+    for refused in (put("D"), put("D", file="f1'"), put("B", file="f1"), LOG.take_over("pathf0", "f0", "other")):
         with pytest.raises(SentElsewhere):
             run(client, refused)
     assert dump(client) == before
     run(client, put("D", "E", token="other"))
     with pytest.raises(SentElsewhere):
         run(client, put("D", token="other"))
-    (sent,) = run(client, LOG.known(["placef1"]))
-    assert (sent.file, sent.end) == ("", "whole")
+    (sent,) = run(client, LOG.source_entries(["placef1"]))
+    assert (sent.upload_id, sent.outcome) == ("", "whole")
 
 
 def test_of_two_that_begin_a_file_at_once_one_sends_it(client: Any):
@@ -252,15 +255,15 @@ def test_of_two_that_begin_a_file_at_once_one_sends_it(client: Any):
     run(client, put("B", "D", "E"))
     with pytest.raises(SentElsewhere):
         run(client, put("B", "D", "E", token="other"))
-    (sent,) = run(client, LOG.known(["placef1"]))
-    run(client, put("B", "D", "E", token="other", fresh=sent.raw))
+    (sent,) = run(client, LOG.source_entries(["placef1"]))
+    run(client, put("B", "D", "E", token="other", expected=sent.raw))
     assert run(client, LOG.info()).last == 6
 
 
 def test_a_file_that_was_given_up_is_forgotten(client: Any):
     fill(client)
     run(client, put("A"))
-    assert run(client, LOG.known(["pathf1", "placef1"])) == [None, None]
+    assert run(client, LOG.source_entries(["pathf1", "placef1"])) == [None, None]
     assert run(client, LOG.info()).sending == 0
 
 
@@ -269,7 +272,7 @@ def test_a_full_channel_takes_nothing_until_all_have_acknowledged(client: Any):
     run(client, put("B", "D", size=MiB - 100))
     before = dump(client)
     full = run(client, put("D", size=1000))
-    assert (full.full, full.due, full.bytes > 2 * MiB - 300) == (True, None, True)
+    assert (full.full, full.due_in, full.bytes > 2 * MiB - 300) == (True, None, True)
     assert dump(client) == before
     assert run(client, await_space()).full
     for who in ("ada", "bo"):
@@ -310,15 +313,15 @@ def test_a_closed_channel_takes_nothing_and_opens_anew_when_all_is_had(client: A
     assert run(client, LOG.close())
     assert not run(client, LOG.close())
     before = dump(client)
-    for refused in (put("D"), LOG.open(["new"], None, None), LOG.join_channel("new")):
+    for refused in (put("D"), LOG.open(["new"], None, None), LOG.add_receiver("new")):
         with pytest.raises(ChannelClosed, match="3 of its receivers"):
             run(client, refused)
     assert dump(client) == before
     let_sharers_end(client)
     for who in ("ada", "bo", "cy"):
         run(client, receive(5, who))
-        assert run(client, receive(6, who, acked=7)).state == "ENDED"
-        assert run(client, receive(6, who, acked=7)).state == "ENDED"
+        assert run(client, receive(6, who, acked=7)).status == "ENDED"
+        assert run(client, receive(6, who, acked=7)).status == "ENDED"
     before = dump(client)
     with pytest.raises(NoReceiver):
         run(client, LOG.open([], None, None))
@@ -326,19 +329,19 @@ def test_a_closed_channel_takes_nothing_and_opens_anew_when_all_is_had(client: A
     run(client, LOG.open(["ada"], None, None))
     run(client, put("B", file="f9"))
     there = run(client, receive(9))
-    assert (there.cursor, there.top, there.following) == (7, 8, 1)
+    assert (there.cursor, there.last, there.next_limit) == (7, 8, 1)
     with pytest.raises(NoReceiver):
         run(client, receive(9, "bo"))
 
 
 def test_without_receivers_nothing_is_sent(client: Any):
-    for step in (LOG.open([], None, None), receive(1), LOG.join_channel("ada"), LOG.part("ada")):
+    for step in (LOG.open([], None, None), receive(1), LOG.add_receiver("ada"), LOG.remove_receiver("ada")):
         answer = send(client, step)
         assert answer[0] in {b"STRANGER", b"GONE"} or answer == [b"OK", 0, 0]
     assert client.keys(BASE + "state") == []
     run(client, LOG.open(["ada"], None, None))
     run(client, put("B", "D"))
-    assert run(client, LOG.part("ada")) == (True, False)
+    assert run(client, LOG.remove_receiver("ada")) == (True, False)
     assert run(client, LOG.info()).bytes == 0
     for refused in (put("D"), LOG.open([], None, None)):
         with pytest.raises(NoReceiver):
@@ -367,8 +370,8 @@ def test_the_slowest_is_passed_over_only_where_space_is_wanted_and_finds_the_gap
     assert states == {"ada": ("reading", 1), "bo": ("reading", 2), "cy": ("gone", 2)}
     for _ in range(2):  # until it has acknowledged, it is told again
         back = run(client, receive(1, "cy"))
-        assert (back.fresh, back.cursor, back.first, back.top) == (True, 0, 2, 3)
-    assert run(client, receive(2, "cy", acked=1, mark="x")).cursor == 1
+        assert (back.is_new_owner, back.cursor, back.first, back.last) == (True, 0, 2, 3)
+    assert run(client, receive(2, "cy", acked=1, receiver_state="x")).cursor == 1
 
 
 def test_patience_begins_when_there_is_something_to_receive(client: Any):
@@ -377,9 +380,9 @@ def test_patience_begins_when_there_is_something_to_receive(client: Any):
     run(client, receive(1))
     CLOCK.now_ms += 3_600_000
     run(client, put("B", "D", size=MiB - 100))
-    assert run(client, put("D", size=1000)).due == 5
+    assert run(client, put("D", size=1000)).due_in == 5
     CLOCK.now_ms += 4_000
-    assert run(client, put("D", size=1000)).due == 1
+    assert run(client, put("D", size=1000)).due_in == 1
 
 
 def test_when_all_were_passed_over_the_sender_goes_on(client: Any):
@@ -390,7 +393,7 @@ def test_when_all_were_passed_over_the_sender_goes_on(client: Any):
         assert not run(client, put("D", size=MiB)).full
     run(client, LOG.open([], None, None))
     back = run(client, receive(1))
-    assert back.top >= back.first > 1
+    assert back.last >= back.first > 1
 
 
 @pytest.mark.parametrize("counted", [b"", COUNTED])
@@ -399,15 +402,15 @@ def test_who_comes_back_when_all_is_over_is_told_of_the_gap_and_of_the_end(clien
     run(client, put("B", "D", size=MiB - 100))
     CLOCK.now_ms += 60_000
     run(client, receive(1, "bo"))
-    run(client, receive(2, "bo", acked=2, counted=counted))
+    run(client, receive(2, "bo", acked=2, counts=counted))
     run(client, put("D", size=1000))
     run(client, LOG.close())
-    assert run(client, receive(3, "bo", acked=4)).state == "ENDED"
+    assert run(client, receive(3, "bo", acked=4)).status == "ENDED"
     assert counted or eternal(client) == []
     for _ in range(2):
         back = run(client, receive(1))
-        assert (back.fresh, back.cursor, back.first) == (True, 0, 5)
-    assert run(client, receive(2, acked=4)).state == run(client, receive(2, acked=4)).state == "ENDED"
+        assert (back.is_new_owner, back.cursor, back.first) == (True, 0, 5)
+    assert run(client, receive(2, acked=4)).status == run(client, receive(2, acked=4)).status == "ENDED"
     if not counted:
         assert eternal(client) == []
 
@@ -422,17 +425,17 @@ def test_of_workers_that_share_one_is_told_of_the_gap(client: Any):
     run(client, put("D", size=1000))
     for _ in range(2):
         told = run(client, share("t1", old))
-        assert (told.state, told.missed, told.first) == ("MISSED", 2, 3)
+        assert (told.status, told.missed, told.first) == ("MISSED", 2, 3)
     assert [record.number for record in run(client, share("t2")).records] == [3]
     CLOCK.now_ms += 60_000
     run(client, receive(3, acked=3))
     run(client, put("D", size=2 * MiB - 1050))
     run(client, receive(4, acked=4))
     run(client, LOG.close())
-    assert run(client, receive(5, acked=5)).state == "ENDED"
+    assert run(client, receive(5, acked=5)).status == "ENDED"
     for _ in range(2):
-        assert run(client, share("t3")).state == "MISSED"
-    assert run(client, share("t4")).state == "ENDED"
+        assert run(client, share("t3")).status == "MISSED"
+    assert run(client, share("t4")).status == "ENDED"
     assert eternal(client) == []
 
 
@@ -444,8 +447,8 @@ def finish(client: Any, counted: bytes = b"") -> None:
     send(client, put("D", "E"))
     send(client, LOG.close())
     for who in ("ada", "bo", "cy"):
-        run(client, receive(8, who, address="p/1", stay=STAY))
-        assert run(client, receive(9, who, acked=9, counted=counted)).state == "ENDED"
+        run(client, receive(8, who, address="p/1", ttl=TTL))
+        assert run(client, receive(9, who, acked=9, counts=counted)).status == "ENDED"
 
 
 def test_when_all_have_had_all_everything_goes_by_itself(client: Any):
@@ -459,14 +462,14 @@ def test_when_all_have_had_all_everything_goes_by_itself(client: Any):
 
 def test_counts_stay_until_the_channel_is_deleted(client: Any):
     fill(client)
-    run(client, receive(2, "cy", counted=COUNTED))
-    run(client, receive(3, "cy", acked=1, counted=COUNTED))
+    run(client, receive(2, "cy", counts=COUNTED))
+    run(client, receive(3, "cy", acked=1, counts=COUNTED))
     finish(client, COUNTED)
     assert run(client, LOG.totals("ada")).lines == 6
     assert run(client, LOG.totals("cy")).lines == 6
     assert "state" in eternal(client)
     run(client, LOG.open(["new"], None, None))  # who counted before is no receiver now
-    run(client, LOG.part("new"))
+    run(client, LOG.remove_receiver("new"))
     assert run(client, LOG.delete())
     assert eternal(client) == []
     assert not run(client, LOG.delete())
@@ -474,19 +477,19 @@ def test_counts_stay_until_the_channel_is_deleted(client: Any):
 
 def test_a_deleted_channel_leaves_nothing_and_frees_who_waits(client: Any):
     fill(client)
-    run(client, receive(2, acked=6, address="p/1", stay=STAY))
-    run(client, LOG.part("cy"))
+    run(client, receive(2, acked=6, address="p/1", ttl=TTL))
+    run(client, LOG.remove_receiver("cy"))
     assert run(client, LOG.delete())
     assert eternal(client) == []
     assert client.lpop(BASE + "inbox:p") == b"1 0"
     with pytest.raises(ChannelError, match="deleted"):
         run(client, put("D"))
-    assert run(client, receive(3)).state == "GONE"
+    assert run(client, receive(3)).status == "GONE"
 
 
 def test_each_key_is_of_the_type_and_the_life_that_the_tables_say(client: Any):
     fill(client)
-    run(client, receive(2, acked=6, mark="m", counted=COUNTED, address="p/1", stay=STAY))
+    run(client, receive(2, acked=6, receiver_state="m", counts=COUNTED, address="p/1", ttl=TTL))
     run(client, put("D", size=64 * MiB - 3000))
     run(client, await_space())
     CLOCK.now_ms += 100_000
@@ -524,8 +527,8 @@ def test_a_full_server_takes_no_file_but_gives_and_frees(client: Any):
             if name not in ADDS | {"delete_channel"}:
                 send(client, step, "7" if name in NUMBERED else "")
         run(client, receive(8))
-        assert run(client, receive(9, acked=7)).state == "ENDED"
-        assert run(client, LOG.part("bo")) == (True, False)
+        assert run(client, receive(9, acked=7)).status == "ENDED"
+        assert run(client, LOG.remove_receiver("bo")) == (True, False)
         assert run(client, LOG.delete())
     finally:
         client.config_set("maxmemory", 0)

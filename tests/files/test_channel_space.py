@@ -23,7 +23,7 @@ LOG = ChannelBindings(LogKeys("t", "files", "space"), Settings(prefix="t"), CLOC
 
 def put(*kinds: str, file: str, size: int) -> RoundTrip[Any]:
     records = [(kind, b"x" * size) for kind in kinds]
-    return LOG.put("path" + file, file, "s", records, fresh=b"", mark="m", place="at" + file, ending="whole")
+    return LOG.put("path" + file, file, "s", records, expected=b"", state="m", inode_key="at" + file, outcome="whole")
 
 
 def receive(turn: int, who: str = "ada", **more: Any) -> RoundTrip[Any]:
@@ -52,13 +52,13 @@ def test_a_sender_trims_what_whoever_should_have_did_not(client: Any, patience: 
     run(client, receive(1))
     run(client, receive(2, acked=run(client, LOG.info()).last))
     if patience is None:
-        run(client, LOG.part("bo"))  # and dies before it trims the rest
+        run(client, LOG.remove_receiver("bo"))  # and dies before it trims the rest
     CLOCK.now_ms += 60_000
     for _ in range(4):
         answer = run(client, put("B", "D", "E", file="new", size=MiB * 15 // 100))
         if not answer.full:
             return
-        assert answer.due == 0
+        assert answer.due_in == 0
     raise AssertionError("it was not trimmed")
 
 
@@ -66,33 +66,33 @@ def test_one_block_wakes_all_however_many_wait(client: Any):
     """A script wakes a hundred, and those the others."""
     run(client, LOG.open([f"r{n}" for n in range(350)], None, None))
     for n in range(350):
-        run(client, receive(1, f"r{n}", address=f"p/{n}", stay=9))
-        run(client, receive(2, f"r{n}", address=f"p/{n}", stay=9))
+        run(client, receive(1, f"r{n}", address=f"p/{n}", ttl=9))
+        run(client, receive(2, f"r{n}", address=f"p/{n}", ttl=9))
     run(client, put("B", "D", "E", file="f", size=1))
     woken = set[int]()
     while found := client.lpop(LOG.keys.inbox + "p", 1000):
         for n in (int(message.split()[0]) for message in found):
             woken.add(n)
-            run(client, receive(3, f"r{n}", address=f"p/{n}", stay=9))
+            run(client, receive(3, f"r{n}", address=f"p/{n}", ttl=9))
     assert len(woken) == 350
 
 
 @pytest.mark.parametrize("counted", [b"", msgspec.msgpack.encode((1, 0, {}, []))])
 def test_the_end_is_told_to_all_who_share_however_many_wait(client: Any, counted: bytes):
-    def share(token: str, *claims: bytes, n: int, counted: bytes = b"") -> Any:
-        more: dict[str, Any] = {"limit": 9, "counted": counted, "claims": claims}
-        return run(client, LOG.share("ada", token, lease=5, address=f"p/{n}", stay=9, **more))
+    def share(token: str, *claims: bytes, n: int, counts: bytes = b"") -> Any:
+        more: dict[str, Any] = {"limit": 9, "counts": counts, "claims": claims}
+        return run(client, LOG.share("ada", token, lease=5, address=f"p/{n}", ttl=9, **more))
 
     run(client, LOG.open(["ada"], None, None))
     for n in range(350):
         share(f"1-{n}", n=n)
     run(client, LOG.close())
     claims = share("last", n=1000).claims
-    assert share("end", *claims, n=1000, counted=counted).state == "ENDED"
+    assert share("end", *claims, n=1000, counts=counted).status == "ENDED"
     ended = set[int]()
     while found := client.lpop(LOG.keys.inbox + "p", 1000):
         for n in (int(message.split()[0]) for message in found):
-            assert share(f"2-{n}", n=n).state == "ENDED"
+            assert share(f"2-{n}", n=n).status == "ENDED"
             ended.add(n)
     assert len(ended) == 350
 
@@ -101,7 +101,7 @@ def test_nothing_of_one_who_was_passed_over_outlives_the_channel(client: Any):
     run(client, LOG.open(["ada", "bo"], 2 * MiB, 5))
     run(client, put("B", "D", "E", file="a", size=MiB // 2))
     run(client, receive(1, "bo"))
-    run(client, receive(2, "bo", acked=1, mark="here"))
+    run(client, receive(2, "bo", acked=1, receiver_state="here"))
     CLOCK.now_ms += 60_000
     run(client, receive(1))
     run(client, receive(2, acked=3))

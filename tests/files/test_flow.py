@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from penstock import Penstock
-from penstock.files import intake
-from penstock.files.bindings import Received
+from penstock.files.bindings import ReceiveReply
 from penstock.files.channel import Channel
+from penstock.files.exclusive_stream import ExclusiveStream
 from penstock.files.sender import Progress
 from penstock.messages.bindings import PULL_BYTES
 from tests.conftest import Do, until
@@ -25,16 +25,16 @@ async def channel(app: Penstock, do: Do) -> AsyncIterator[Channel]:
 
 
 @pytest.fixture
-def pulls(monkeypatch: pytest.MonkeyPatch) -> list[Received]:
-    """Each answer that a receiver took in."""
-    seen: list[Received] = []
-    took = intake.Intake._took
+def pulls(monkeypatch: pytest.MonkeyPatch) -> list[ReceiveReply]:
+    """Each reply that a receiver accept in."""
+    seen: list[ReceiveReply] = []
+    accept = ExclusiveStream._accept
 
-    def noted(self: Any, answer: Received, asked: float) -> Any:
-        seen.append(answer)
-        return took(self, answer, asked)
+    def noted(self: Any, reply: ReceiveReply, asked: float) -> Any:
+        seen.append(reply)
+        return accept(self, reply, asked)
 
-    monkeypatch.setattr(intake.Intake, "_took", noted)
+    monkeypatch.setattr(ExclusiveStream, "_accept", noted)
     return seen
 
 
@@ -43,7 +43,7 @@ def received(channel: Channel) -> list[bytes]:
 
 
 async def test_small_files_come_by_hundreds_and_large_ones_by_the_megabyte(
-    channel: Channel, tmp_path: Path, pulls: list[Received]
+    channel: Channel, tmp_path: Path, pulls: list[ReceiveReply]
 ):
     data = [b"%d" % n for n in range(600)] + [os.urandom(3_000_000)] + [b"%d" % n for n in range(100)]
     for n, content in enumerate(data):
@@ -59,7 +59,7 @@ async def test_small_files_come_by_hundreds_and_large_ones_by_the_megabyte(
 async def test_where_each_message_ends_is_known_as_long_as_it_is_there(
     channel: Channel, app: Penstock, do: Do, tmp_path: Path, raw: Any
 ):
-    base = channel.log.keys.base
+    base = channel.bindings.keys.base
     (tmp_path / "a").write_bytes(os.urandom(3_000_000))
     await do(channel.send, tmp_path / "a", receivers=["r", "s"])
     stream = channel.receiver("r").blocks(wait=0)
@@ -67,7 +67,7 @@ async def test_where_each_message_ends_is_known_as_long_as_it_is_there(
         stream = channel.receiver(who).blocks(wait=0)
         for _ in range(3):
             await do(stream.fetch)
-            list(stream.taken())
+            list(stream.take_ready())
         await do(stream.settle)
         entries = [fields for _, fields in raw.xrange(base + "log")]
         assert raw.lrange(base + "ends", 0, -1) == [fields[b"end"] for fields in entries]
@@ -89,7 +89,7 @@ async def test_a_sender_at_a_full_window_is_woken_for_a_part_of_it_and_not_for_e
     while got < size:
         await until(lambda: sending.done() or (told and told[-1].waiting))
         await do(stream.fetch)
-        got += sum(map(len, stream.taken()))
+        got += sum(map(len, stream.take_ready()))
     await do(stream.settle)
     await sending
     lots = sum(not progress.waiting for progress in told)
@@ -98,7 +98,7 @@ async def test_a_sender_at_a_full_window_is_woken_for_a_part_of_it_and_not_for_e
     assert max(progress.held for progress in told) <= 8 << 20
 
 
-async def test_a_server_that_forgot_its_scripts_is_given_them_and_answers_with_the_blocks(
+async def test_a_server_that_forgot_its_scripts_is_given_them_and_replys_with_the_blocks(
     channel: Channel, do: Do, tmp_path: Path, nodes: list[Any]
 ):
     (tmp_path / "a").write_bytes(content := os.urandom(2_500_000))
@@ -108,6 +108,6 @@ async def test_a_server_that_forgot_its_scripts_is_given_them_and_answers_with_t
         for node in nodes:
             node.script_flush()
         await do(stream.fetch)
-        got += b"".join(stream.taken())
+        got += b"".join(stream.take_ready())
     await do(stream.settle)
     assert got == content

@@ -38,7 +38,7 @@ def pieces(data: bytes, cuts: list[int] | None = None, most: int = 64 * 1024) ->
     inflater = Gunzip("a.gz", most)
     places = [0, *sorted(min(cut, len(data)) for cut in cuts or []), len(data)]
     found = [piece for start, end in pairwise(places) for piece in inflater.feed(data[start:end])]
-    inflater.end()
+    inflater.finish()
     return found
 
 
@@ -132,7 +132,7 @@ def test_a_bomb_comes_out_in_pieces_and_takes_no_memory():
     sizes = [len(piece) for piece in inflater.feed(bomb)]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    inflater.end()
+    inflater.finish()
     assert sum(sizes) == 60_000_000
     assert max(sizes) == 64 * 1024
     assert peak < 400_000

@@ -1,4 +1,4 @@
-"""Lines out of bytes that come in any pieces."""
+"""LineCutter out of bytes that come in any pieces."""
 
 import time
 import tracemalloc
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.files.lines import CutLine, Lines
+from penstock.files.lines import CutLine, LineCutter
 from tests.speed import scaled
 
 
@@ -20,10 +20,10 @@ def expected(data: bytes, longest: int) -> list[bytes]:
 
 
 def cut(data: bytes, places: list[int], longest: int = 1 << 20) -> list[bytes]:
-    reader = Lines(longest)
+    reader = LineCutter(longest)
     places = [0, *sorted(min(place, len(data)) for place in places), len(data)]
-    found = [line for start, end in pairwise(places) for line in reader.cut(data[start:end])]
-    return found + reader.rest()
+    found = [line for start, end in pairwise(places) for line in reader.feed(data[start:end])]
+    return found + reader.finish()
 
 
 def typed(lines: list[bytes]) -> list[tuple[type, bytes]]:
@@ -65,32 +65,32 @@ def test_there_is_no_line_after_the_last(data):
 
 
 def test_what_is_carried_is_counted_from_the_line_s_beginning():
-    reader = Lines(3)
+    reader = LineCutter(3)
     carried = []
     for data in (b"ab\ncd", b"ef", b"gh", b"ij", b"\nk\n", b"", b"l"):
-        reader.cut(data)
-        carried.append((len(reader.carried), reader.inside))
+        reader.feed(data)
+        carried.append((len(reader.unfinished), reader.in_long_line))
     assert carried == [(2, False), (4, False), (0, True), (0, True), (0, False), (0, False), (1, False)]
-    assert (reader.rest(), reader.carried, reader.rest()) == ([b"l"], b"", [])
+    assert (reader.finish(), reader.unfinished, reader.finish()) == ([b"l"], b"", [])
 
 
 def test_another_reader_goes_on_inside_of_a_line_that_was_given():
-    first = Lines(3)
-    assert typed(first.cut(b"a\nbcdefg")) == [(bytes, b"a"), (CutLine, b"bcd")]
-    second = Lines(3, inside=first.inside)
-    assert second.cut(b"hij") + second.cut(b"k\r\nl\n") == [b"l"]
+    first = LineCutter(3)
+    assert typed(first.feed(b"a\nbcdefg")) == [(bytes, b"a"), (CutLine, b"bcd")]
+    second = LineCutter(3, in_long_line=first.in_long_line)
+    assert second.feed(b"hij") + second.feed(b"k\r\nl\n") == [b"l"]
 
 
 def test_a_reader_takes_the_next_file_after_the_rest_of_one():
-    reader = Lines()
-    assert reader.cut(b"a\nb") + reader.rest() + reader.cut(b"c\n") == [b"a", b"b", b"c"]
+    reader = LineCutter()
+    assert reader.feed(b"a\nb") + reader.finish() + reader.feed(b"c\n") == [b"a", b"b", b"c"]
 
 
 def test_a_line_of_any_length_takes_no_more_memory_than_the_longest():
-    reader, piece = Lines(100_000), b"x" * 250_000
+    reader, piece = LineCutter(100_000), b"x" * 250_000
     tracemalloc.start()
-    lines = [line for _ in range(200) for line in reader.cut(piece)]
-    [line, last] = lines + reader.cut(b"\nb\n")
+    lines = [line for _ in range(200) for line in reader.feed(piece)]
+    [line, last] = lines + reader.feed(b"\nb\n")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (type(line), line, last) == (CutLine, piece[:100_000], b"b")
@@ -98,11 +98,11 @@ def test_a_line_of_any_length_takes_no_more_memory_than_the_longest():
 
 
 def test_a_long_line_in_tiny_pieces_takes_time_in_proportion():
-    reader = Lines()
+    reader = LineCutter()
     began = time.monotonic()
     for _ in range(200_000):
-        reader.cut(b"abcde")
-    assert len(reader.rest()[0]) == 1_000_000
+        reader.feed(b"abcde")
+    assert len(reader.finish()[0]) == 1_000_000
     assert time.monotonic() - began < scaled(10)
 
 
@@ -111,7 +111,7 @@ def test_a_block_of_whole_lines_is_split_without_a_further_copy():
     block = (b"x" * 199 + b"\n") * 50_000
     lines = 50_000 * (33 + 199 + 8)
     tracemalloc.start()
-    found = Lines(1 << 24).cut(block)
+    found = LineCutter(1 << 24).feed(block)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(found) == 50_000
@@ -120,5 +120,5 @@ def test_a_block_of_whole_lines_is_split_without_a_further_copy():
 
 @pytest.mark.parametrize("longest", [0, -1])
 def test_a_line_has_room_for_a_byte(longest):
-    with pytest.raises(ValueError, match=r"Lines\(longest=.*\): at least 1 byte"):
-        Lines(longest)
+    with pytest.raises(ValueError, match=r"LineCutter\(longest=.*\): at least 1 byte"):
+        LineCutter(longest)

@@ -23,10 +23,21 @@ import anyio.to_thread
 import pytest
 
 from penstock import Channel, CutLine, FileDamaged, FilesError, Penstock, file_digest
-from penstock.files import sender, source
-from penstock.files.blocks import ABORT, BEGIN, DATA, END, START, Ending, Header, Manifest, pack, pack_block
-from penstock.files.sharing import Sharing
-from penstock.files.stream import Stream
+from penstock.files import source_reader, upload
+from penstock.files.records import (
+    ABORT,
+    BEGIN,
+    DATA,
+    END,
+    START_DIGEST,
+    BlockHeader,
+    FileBegin,
+    FileEnd,
+    pack,
+    pack_block,
+)
+from penstock.files.shared_stream import SharedStream
+from penstock.files.stream import ReceiverStream
 from penstock.settings import MiB
 from tests.chaos.forker import ROOT
 from tests.conftest import Do, Time, commands
@@ -50,10 +61,10 @@ NAMES = [
     "taken/x",
 ]
 
-ONE = Header("x", 0, -1, False, False, hashlib.sha256(b"x").digest())
+ONE = BlockHeader("x", 0, -1, False, False, hashlib.sha256(b"x").digest())
 """Of a block that is sound."""
 
-BOMB = pack_block(Header("x", 0, -1, False, True, hashlib.sha256(bytes(2 * MiB)).digest()), bytes(2 * MiB))
+BOMB = pack_block(BlockHeader("x", 0, -1, False, True, hashlib.sha256(bytes(2 * MiB)).digest()), bytes(2 * MiB))
 
 
 @pytest.fixture
@@ -68,8 +79,8 @@ def channel(app: Penstock) -> Channel:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "BLOCK", 100)
-    monkeypatch.setattr(sender, "LOT", 2)
+    monkeypatch.setattr(source_reader, "BLOCK_SIZE", 100)
+    monkeypatch.setattr(upload, "BLOCKS_PER_PUT", 2)
 
 
 async def gather(face: str, stream: Any) -> list[Any]:
@@ -135,8 +146,10 @@ async def test_a_name_that_leaves_the_folder_or_cannot_be_is_told_once_and_the_n
     (out / "taken").write_bytes(b"a file")
     await do(channel.open, ["r"])
     for n, name in enumerate([*NAMES, "good"]):
-        records = [(BEGIN, pack(Manifest(name, 0, False))), (END, pack(Ending(0, 0, START)))]
-        put = channel.log.put(f"k{n}", f"f{n}", "t", records, fresh=b"", mark="", place=f"p{n}", ending="-")
+        records = [(BEGIN, pack(FileBegin(name, 0, False))), (END, pack(FileEnd(0, 0, START_DIGEST)))]
+        put = channel.bindings.put(
+            f"k{n}", f"f{n}", "t", records, expected=b"", state="", inode_key=f"p{n}", outcome="-"
+        )
         await anyio.to_thread.run_sync(channel._driver.blocking.run, put)
     await do(channel.close)
     told, saved = [], []
@@ -233,13 +246,13 @@ async def test_shared_blocks_are_unpacked_aside(
 ):
     (tmp_path / "log").write_bytes(b"one\n")
     await do(channel.send_lines, tmp_path / "log", receivers=["r"], close=True)
-    work, threads = Sharing._work, list[threading.Thread]()
+    work, threads = SharedStream._process, list[threading.Thread]()
 
-    def noted(sharing: Sharing[Any]) -> None:
+    def noted(sharing: SharedStream[Any]) -> None:
         threads.append(threading.current_thread())
         work(sharing)
 
-    monkeypatch.setattr(Sharing, "_work", noted)
+    monkeypatch.setattr(SharedStream, "_process", noted)
     assert [batch async for batch in channel.receiver("r").batches(share=True)] == [[b"one"]]
     assert threading.main_thread() not in threads
 
@@ -254,7 +267,7 @@ async def test_a_link_in_place_of_the_hidden_folder_is_not_followed(
     await do(channel.send, path, receivers=["r"])
     saving = channel.receiver("r").save(out, wait=0)
     out.mkdir()
-    saving._parts.path.symlink_to(theirs)
+    saving._partial_files.folder.symlink_to(theirs)
     with pytest.raises(FilesError, match="is a link"):
         await gather(face, saving)
     assert [path.name for path in theirs.iterdir()] == ["key"]
@@ -271,13 +284,13 @@ async def test_a_link_in_place_of_the_folder_for_temporary_files_is_refused(
 
 
 FOREIGN: list[tuple[str, list[tuple[str, bytes]]]] = [
-    ("../../x", [(BEGIN, pack(Manifest("x", 1, False))), (DATA, pack_block(ONE, b"x"))]),
-    ("x" * 300, [(BEGIN, pack(Manifest("x", 1, False))), (DATA, pack_block(ONE, b"x"))]),
-    ("f", [(BEGIN, pack(Manifest("x", 1, False))), (DATA, b"\0\2zz")]),
-    ("f", [(BEGIN, pack(Manifest("x" * 300, 1, False, False, 5)))]),
-    ("f", [(BEGIN, pack(Manifest("x", 1, False, False, -5)))]),
-    ("f", [(BEGIN, pack(Manifest("x", 1, False))), (ABORT, b"\xff")]),
-    ("f", [(BEGIN, pack(Manifest("x", 1, False))), (DATA, BOMB)]),
+    ("../../x", [(BEGIN, pack(FileBegin("x", 1, False))), (DATA, pack_block(ONE, b"x"))]),
+    ("x" * 300, [(BEGIN, pack(FileBegin("x", 1, False))), (DATA, pack_block(ONE, b"x"))]),
+    ("f", [(BEGIN, pack(FileBegin("x", 1, False))), (DATA, b"\0\2zz")]),
+    ("f", [(BEGIN, pack(FileBegin("x" * 300, 1, False, False, 5)))]),
+    ("f", [(BEGIN, pack(FileBegin("x", 1, False, False, -5)))]),
+    ("f", [(BEGIN, pack(FileBegin("x", 1, False))), (ABORT, b"\xff")]),
+    ("f", [(BEGIN, pack(FileBegin("x", 1, False))), (DATA, BOMB)]),
 ]
 
 
@@ -288,7 +301,7 @@ async def test_records_that_no_sender_of_ours_makes_are_told_once_and_the_next_f
     good, out = tmp_path / "good", tmp_path / "a" / "b" / "out"
     good.write_bytes(b"good")
     await do(channel.open, ["r"])
-    put = channel.log.put("k", file, "t", records, fresh=b"", mark="", place="p", ending="-")
+    put = channel.bindings.put("k", file, "t", records, expected=b"", state="", inode_key="p", outcome="-")
     await anyio.to_thread.run_sync(channel._driver.blocking.run, put)
     await do(channel.send, good, close=True)
     saving = channel.receiver("r").save(out)
@@ -502,7 +515,7 @@ async def test_a_second_process_waits_and_goes_on_where_the_first_has_left(
     path = tmp_path / "log"
     path.write_bytes(b"".join(b"%d" % n * 100 for n in range(6)))
     await do(channel.send, path, receivers=["r"], close=True)
-    first: Stream[Any] = channel.receiver("r").blocks()
+    first: ReceiverStream[Any] = channel.receiver("r").blocks()
     got = [await following(face, first) for _ in "123"]
     assert await gather(face, channel.receiver("r").blocks(wait=0)) == []
     waiting = asyncio.create_task(gather(face, channel.receiver("r").blocks()))
@@ -529,9 +542,9 @@ async def test_who_stood_still_for_a_lease_drops_what_it_holds(
     frozen = channel.receiver("r").save(out)
     first = await following(face, frozen)
     assert first.name == "a"
-    assert frozen._busy is not None
-    frozen._busy.renewing = False  # as if nothing moved for eleven seconds
-    frozen._busy.valid_until -= 11
+    assert frozen._lease is not None
+    frozen._lease.renewing = False  # as if nothing moved for eleven seconds
+    frozen._lease.valid_until -= 11
     clock.advance(11)
     rest = await gather(face, channel.receiver("r").save(out))
     assert [saved.name for saved in rest] == ["a", "b", "c"]
@@ -550,7 +563,7 @@ async def test_who_stood_still_and_was_not_missed_goes_on(
     await do(channel.send, path, receivers=["r"], close=True)
     stream: Any = channel.receiver("r").blocks()
     first = await following(face, stream)
-    stream._busy.valid_until -= 11
+    stream._lease.valid_until -= 11
     clock.advance(11)
     assert first + b"".join(await gather(face, stream)) == path.read_bytes()
 
@@ -575,7 +588,7 @@ async def test_a_cancelled_wait_may_be_taken_up_again(channel: Channel, tmp_path
 async def test_a_wait_that_is_cancelled_within_a_file_goes_on_there(
     channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(source, "BLOCK", 7)
+    monkeypatch.setattr(source_reader, "BLOCK_SIZE", 7)
     path = tmp_path / "log"
     path.write_bytes(b"one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\n")
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock import Channel, FileChanged, FilesError, Penstock, SentElsewhere
-from penstock.files import sender, source
+from penstock.files import source_reader, upload
 from tests.conftest import Apps
 from tests.driver.proxy import Proxy
 from tests.files.stepping import Stepping, sending
@@ -33,8 +33,8 @@ def place() -> str:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "BLOCK", 150)
-    monkeypatch.setattr(sender, "LOT", 2)
+    monkeypatch.setattr(source_reader, "BLOCK_SIZE", 150)
+    monkeypatch.setattr(upload, "BLOCKS_PER_PUT", 2)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def stopped_at_every_step(app: Penstock, folder: Path, lines: bool, event: Event
         path.write_bytes(gzip.compress(TEXT, 0, mtime=0) if name.endswith(".gz") else TEXT)
         first = sending(channel, [path], ["r"], lines=lines)
         went = [first.go() for _ in range(steps)]
-        began = channel.log is not None and bool(went) and _last(channel) > 0
+        began = channel.bindings is not None and bool(went) and _last(channel) > 0
         first.kill()
         event(path)
         yield channel, path, began
@@ -214,7 +214,7 @@ def test_what_became_shorter_than_it_was_when_it_was_sent_is_sent_anew(app: Pens
 def test_a_long_line_is_marked_as_cut_also_behind_a_restart(
     app: Penstock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sender, "LOT", 1)
+    monkeypatch.setattr(upload, "BLOCKS_PER_PUT", 1)
     path = tmp_path / "long"
     path.write_bytes(b"short\n" + b"x" * 1000 + b"\nend")
     for steps in range(24):
@@ -359,8 +359,8 @@ def test_lost_replies_change_nothing(start: Callable[..., Server], tmp_path: Pat
         blocks = channel.receiver("r").blocks()
         while True:
             blocks.fetch()
-            items = [*blocks.taken()]
-            assert blocks.fault() is None
+            items = [*blocks.take_ready()]
+            assert blocks.take_error() is None
             if not items:
                 break
             found += b"".join(items)

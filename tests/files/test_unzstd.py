@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import FileDamaged, FilesError
-from penstock.files.source import Reading, Source
+from penstock.files.source import Source
+from penstock.files.source_reader import SourceReader
 from penstock.files.unzstd import Unzstd
 
 LIBRARY = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
@@ -41,7 +42,7 @@ def pieces(data: bytes, cuts: list[int] | None = None, most: int = 64 * 1024) ->
     inflater = Unzstd("a.zst", most)
     places = [0, *sorted(min(cut, len(data)) for cut in cuts or []), len(data)]
     found = [piece for start, end in pairwise(places) for piece in inflater.feed(data[start:end])]
-    inflater.end()
+    inflater.finish()
     return found
 
 
@@ -109,7 +110,7 @@ def test_a_bomb_comes_out_in_pieces_and_takes_no_memory():
     sizes = [len(piece) for piece in inflater.feed(bomb)]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    inflater.end()
+    inflater.finish()
     assert sum(sizes) == 120_000_000
     assert max(sizes) == 64 * 1024
     assert peak < 20_000_000  # the window, which the library counts too
@@ -146,27 +147,30 @@ def test_lines_are_read_out_of_it_and_go_on_behind_a_mark(tmp_path: Path, name: 
     text = TEXT * 100
     (tmp_path / name).write_bytes(frame(text[:99_999]) + frame(text[99_999:]))
     source = Source(tmp_path / name, name)
-    with Reading(source, lines=True) as reading:
-        assert reading.packed
-        blocks = [*reading.blocks()]
+    with SourceReader(source, lines=True) as reader:
+        assert reader.packed
+        blocks = [*reader.blocks()]
     assert b"".join(block.data for block in blocks) == text
     assert all(block.data.endswith(b"\n") for block in blocks)
-    mark = reading.mark(blocks[0], hashlib.sha256(blocks[0].data).digest())
-    with Reading(source, lines=True, start=mark) as resumed:
+    mark = reader.resume_point(blocks[0], hashlib.sha256(blocks[0].data).digest())
+    with SourceReader(source, lines=True, start=mark) as resumed:
         assert [*resumed.blocks()] == blocks[1:]
 
 
 def test_its_name_alone_says_that_it_should_be_packed(tmp_path: Path):
     (tmp_path / "a.zst").write_bytes(b"plain text\n")
-    with Reading(Source(tmp_path / "a.zst", "a.zst"), lines=True) as reading, pytest.raises(FileDamaged):
-        next(reading.blocks())
+    with SourceReader(Source(tmp_path / "a.zst", "a.zst"), lines=True) as reader, pytest.raises(FileDamaged):
+        next(reader.blocks())
 
 
 def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "a.zst").write_bytes(frame(TEXT))
     monkeypatch.setitem(sys.modules, LIBRARY, None)
     reason = r"a\.zst is packed with Zstandard, which this Python lacks: install penstock\[zstd\]$"
-    with Reading(Source(tmp_path / "a.zst", "a.zst"), lines=True) as reading, pytest.raises(FilesError, match=reason):
-        next(reading.blocks())
-    with Reading(Source(tmp_path / "a.zst", "a.zst")) as reading:
-        assert [block.data for block in reading.blocks()] == [(tmp_path / "a.zst").read_bytes()]
+    with (
+        SourceReader(Source(tmp_path / "a.zst", "a.zst"), lines=True) as reader,
+        pytest.raises(FilesError, match=reason),
+    ):
+        next(reader.blocks())
+    with SourceReader(Source(tmp_path / "a.zst", "a.zst")) as reader:
+        assert [block.data for block in reader.blocks()] == [(tmp_path / "a.zst").read_bytes()]

@@ -105,7 +105,7 @@ async def test_every_leak_of_a_channel_of_files_is_reported(
     async for _ in channel.receiver("b").blocks():
         break
     assert leaks(app) == []
-    damage(raw, channel.log.keys.base)
+    damage(raw, channel.bindings.keys.base)
     found = leaks(app)
     assert any(message in problem for problem in found), found
     raw.delete(*raw.keys())

@@ -28,12 +28,13 @@ from penstock.errors import (
     NoReceiver,
     PenstockError,
 )
+from penstock.files.batches import Batch
 from penstock.files.bindings import ChannelInfo, ReceiverInfo
 from penstock.files.channel import Channel
-from penstock.files.receiver import Batch, Saved
+from penstock.files.saving import Saved
 from penstock.files.sender import Sent
-from penstock.files.source import Source, sources
-from penstock.files.stream import Stream
+from penstock.files.source import Source, find_sources
+from penstock.files.stream import ReceiverStream
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import age, many, size
 from penstock.settings import MiB
@@ -127,7 +128,7 @@ def check_paths(paths: tuple[Path, ...], done: str = "sent") -> list[Source]:
         if os.path.abspath(path).startswith(_OWN):
             raise ConfigurationError(f"nothing was {done}: {path} is no regular file: save it first")
     try:
-        found = sources(paths)
+        found = find_sources(paths)
     except FilesError as error:
         first, *faults = map(str.strip, str(error).splitlines())
         why = "; ".join(faults) or first.partition(": ")[2]
@@ -268,7 +269,7 @@ def _folder(into: Path | None, channel: str) -> Iterator[Path]:
                 folder.rmdir()
 
 
-def _save(folder: Path, stream: Stream[Saved], *, as_json: bool) -> int:
+def _save(folder: Path, stream: ReceiverStream[Saved], *, as_json: bool) -> int:
     faults, saved = list[FilesError](), list[Saved]()
     try:
         with stream:
@@ -287,7 +288,7 @@ def _save(folder: Path, stream: Stream[Saved], *, as_json: bool) -> int:
     return Exit.FAILED if faults else Exit.OK
 
 
-def _print(stream: Stream[Batch]) -> int:
+def _print(stream: ReceiverStream[Batch]) -> int:
     """Who reads no further ends it: what was printed is settled, the rest comes again."""
     faults = list[FilesError]()
     with stream:
@@ -304,7 +305,7 @@ def _write(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def _all_of(stream: Stream[T], faults: list[FilesError]) -> Iterator[T]:
+def _all_of(stream: ReceiverStream[T], faults: list[FilesError]) -> Iterator[T]:
     """What is wrong with one file is told, and the others come all the same."""
     while True:
         try:

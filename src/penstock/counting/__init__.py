@@ -1,1 +1,1 @@
-"""Tally of what comes through a channel of files, exact whatever dies."""
+"""Exact counts of the lines that come through a channel of files."""

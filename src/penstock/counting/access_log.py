@@ -1,9 +1,9 @@
-"""Web access logs in the Common and the Combined Log Format: one line read, or many counted.
+"""Web access logs in the Common and the Combined Log Format: parse one line, or count many.
 
     192.0.2.7 - - [02/Mar/2026:10:05:03 +0000] "GET /docs/ HTTP/1.1" 200 5120 "https://example.org/" "Mozilla/5.0"
 
-The Common one ends with the size, and to the size a line must be well formed; what follows may be anything. Lines are
-bytes: what was sent as a request may be any garbage.
+The Common format ends with the size. Up to there a line must be well formed; the rest may be anything. Lines are bytes,
+because a request may be any garbage.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _TABLES: dict[str, set[By]] = {
 }  # fmt: skip
 
 LONGEST = 64 * 1024
-"""Bytes of a line; servers cut a request at 8 KiB or so."""
+"""Bytes of the longest line that is accepted; servers cut a request at about 8 KiB."""
 
-HOSTS = 65_536
-"""Hosts whose country is remembered: some 18 MB."""
+MAX_HOSTS = 65_536
+"""Hosts whose country is cached: about 18 MB."""
 
 # --- what a line looks like ---
 #
-# The time is in proportion to the line, whatever is in it: no user's name goes past a bare quote, so that a request
-# begins at one place only, and a request is possessive. The lookahead stands first in its loop: before 3.11.5 a
-# possessive loop does not give back what its body took before it failed.
+# Matching takes time in proportion to the line, whatever is in it. A user's name never passes a bare quote, so a
+# request can begin in one place only, and the request is possessive. Its lookahead comes first in the loop: before
+# Python 3.11.5 a possessive loop does not give back the characters that its body matched before it failed.
 
 _HOST = rb"[!-~]{1,255}"
-# Mostly a hyphen. A name may hold spaces and brackets; a quote is written as \", an empty name as "".
+# Usually a hyphen. A name may contain spaces and brackets; a quote is written as \", an empty name as "".
 _USER = rb'(?:- |(?:"" )?[^"\n]*?(?:\\"[^"\n]*?)*?)'
 _DATE = rb"\d\d/[A-Za-z]{3}/\d{4}"
 _TIME = rb":(?:[01]\d|2[0-3]):[0-5]\d:[0-6]\d [+-](?:[01]\d|2[0-3])[0-5]\d"
-# The request may hold anything, quotes too: it ends at the first quote that a status and a size follow.
+# A request may contain anything, even quotes. It ends at the first quote that is followed by a status and a size.
 _REQUEST = rb'[^"\n]*+(?:(?!" \d{3} (?:\d{1,18}|-)(?:[ \r\n]|\Z))"[^"\n]*+)*+'
 
 _ONE = re.compile(
@@ -50,7 +50,8 @@ _ONE = re.compile(
 
 
 def _many(stamp: bytes) -> re.Pattern[bytes]:
-    """Finds host and stamp of each line, two empty texts for one that is malformed. All lines end in LF."""
+    """Matches every line of a text and captures its host and stamp; a malformed line yields two empty strings. Each
+    line of the text must end in LF."""
     return re.compile(rb'(?:(%b) \S+ %b\[%b\] "%b"[^\n]*+|[^\n]*+)\n' % (_HOST, _USER, stamp, _REQUEST))
 
 
@@ -61,7 +62,8 @@ _MONTHS = (b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep
 
 
 class Request(NamedTuple):
-    """One line. `client` is an address or a host name, `day` the local date as it was written, as 2026-03-02."""
+    """One line of a log. `client` is an address or a host name, `day` the local date in the line, such as
+    2026-03-02."""
 
     client: str
     day: str
@@ -72,7 +74,8 @@ class Request(NamedTuple):
 
 
 def parse(line: bytes) -> Request | None:
-    """The request of a line, with or without its end; None for a malformed one. What is no UTF-8 becomes U+FFFD."""
+    """The request in a line, given with or without its line end; None if the line is malformed. Bytes that are not
+    UTF-8 become U+FFFD."""
     line = line.removesuffix(b"\n")
     found = _ONE.match(line) if len(line) <= LONGEST else None
     day = _day(found[2]) if found else None
@@ -86,47 +89,51 @@ def parse(line: bytes) -> Request | None:
 def requests_per(
     *by: By, utc: bool = False, countries: Callable[[str], str] | None = None
 ) -> Callable[[Sequence[bytes]], Tally]:
-    """A function of an aggregate: counts the requests in a batch of lines. It is pure and never raises.
+    """Make a function for an aggregate, which counts the requests in a batch of lines. The function is pure and never
+    raises.
 
-    Its tables: for "day" `days` (2015-05-17), for "country" `countries` (a code or a bucket), for both also `by_day`
-    ("2015-05-17 US"), for "host" `hosts` (as written). The day is the one in the line, with `utc` the one in UTC.
-    `countries` tells the country of a host as written, and should not raise; the default is `registration()`,
-    `mmdb(path)` asks a database of your own.
+    by         "day" fills the table `days` (2015-05-17), "country" `countries` (a code or a bucket), both together also
+               `by_day` ("2015-05-17 US"), and "host" `hosts` (as written)
+    utc        convert days to UTC; otherwise the day is the one in the line
+    countries  returns the country of a host as written, and should not raise. Default: `registration()`; `mmdb(path)`
+               uses your own database
 
-    Each line, with or without its end, is counted once in each table, exactly if `parse` can read it, or is in
-    `rejected`. With `utc` a day before year 1 or after 9999 is none.
+    If `parse` can read a line, it is counted once in each table; otherwise it is in `rejected`. So is a line whose day,
+    with `utc`, is before year 1 or after year 9999.
 
-    Raises ConfigurationError for nothing or a thing unknown to count by, and where iptocc is needed and not there.
+    Raises ConfigurationError if there is nothing to count by, for a word that is not in the list above, and if iptocc
+    is needed and not installed.
     """
     if not by or set(by) - set(get_args(By)):
         raise ConfigurationError(f"requests are counted by {', '.join(get_args(By))}, not by {', '.join(by) or 'none'}")
     wanted = [name for name, parts in _TABLES.items() if parts <= set(by)]
     find, day_of = (_WITH_TIME.findall, _day_in_utc) if utc else (_WITH_DATE.findall, _day)
-    country_of = _remembered(countries or registration()) if "country" in by else None
+    country_of = _cached(countries or registration()) if "country" in by else None
 
     def count(lines: Sequence[bytes]) -> Tally:
         found: list[tuple[bytes, bytes]] = find(_text(lines))
         pairs, hosts = Counter[tuple[str, str]](), Counter[str]()
-        bad = set()
+        malformed = set()
         for request, times in Counter(found).items():
             host, stamp = request
             day = day_of(stamp)
             if day is None:
-                bad.add(request)
+                malformed.add(request)
                 continue
             pairs[day, country_of(host) if country_of else ""] += times
             if "hosts" in wanted:
                 hosts[host.decode()] += times
         tables = _tables(pairs) | {"hosts": hosts}
-        places = enumerate(found) if bad else ()
-        rejected = {place: _reason(lines[place]) for place, request in places if request in bad}
+        indexes = enumerate(found) if malformed else ()
+        rejected = {index: _reason(lines[index]) for index, request in indexes if request in malformed}
         return Tally({name: tables[name] for name in wanted}, rejected)
 
     return count
 
 
 def _text(lines: Sequence[bytes]) -> bytes:
-    """All lines, each with one line end. A line that cannot be right is an empty one there."""
+    """All lines joined, each with one line end. A line that is too long or has a line end inside becomes an empty
+    one."""
     text = b"\n".join([*lines, b""])
     if text.count(b"\n") == len(lines) and max(map(len, lines), default=0) <= LONGEST:
         return text
@@ -152,17 +159,18 @@ def _reason(line: bytes) -> str:
     return "no such date" if _ONE.match(line) else "not a line of an access log"
 
 
-def _remembered(countries: Callable[[str], str]) -> Callable[[bytes], str]:
-    return lru_cache(HOSTS)(lambda host: countries(host.decode()))
+def _cached(countries: Callable[[str], str]) -> Callable[[bytes], str]:
+    return lru_cache(MAX_HOSTS)(lambda host: countries(host.decode()))
 
 
 def _day_in_utc(stamp: bytes) -> str | None:
-    return _day(stamp[:17] + stamp[20:])  # the seconds change no day
+    return _day(stamp[:17] + stamp[20:])  # seconds never change the day
 
 
 @lru_cache(16_384)
 def _day(stamp: bytes) -> str | None:
-    """Of `17/May/2015` that day, of `17/May/2015:22:05 -0400` the one in UTC, as 2015-05-18; None if there is none."""
+    """The day of `17/May/2015` as 2015-05-17, and of `17/May/2015:22:05 -0400` the day in UTC, 2015-05-18. None if
+    there is no such day."""
     try:
         day, month, year = stamp[:11].split(b"/")
         number = date(int(year), _MONTHS.index(month) + 1, int(day)).toordinal()

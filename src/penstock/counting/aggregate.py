@@ -1,8 +1,7 @@
-"""Counts that are exact: a function from lines to counts, whose answers and the place in the files are settled in one
-step.
+"""Exact counts: a function turns lines into counts, and its counts are settled in one step with the place in the files.
 
-A crash repeats the work, not the effect: what was counted is in the totals together with the cursor that says so, or
-not at all. The counts of a receiver lie in sorted sets and can be read while it runs.
+A crash repeats work, not its effect: the totals contain a count together with the cursor that covers it, or neither.
+The counts of a receiver are kept in sorted sets, which can be read while it runs.
 """
 
 from __future__ import annotations
@@ -19,73 +18,77 @@ from penstock.core.keys import check_name
 from penstock.core.operations import Operation, RoundTrip, RunInThread, verb
 from penstock.counting.tally import Tally
 from penstock.errors import BadCall, BlocksMissed, ConfigurationError, FileDamaged
+from penstock.files.batches import Batch
 from penstock.files.bindings import Totals
 from penstock.files.channel import Channel
 from penstock.files.lines import CutLine
-from penstock.files.receiver import Batch
-from penstock.files.stream import Stream
+from penstock.files.stream import ReceiverStream
 
 Tables: TypeAlias = Mapping[str, Mapping[str, int]]
 Function: TypeAlias = Callable[[Batch], Tables | Tally]
 
-MOST = 20_000
-"""Different keys in one step, and those of a block: some twenty milliseconds of server time."""
+MAX_KEYS = 20_000
+"""Different keys in one step, plus those of one batch: about twenty milliseconds of server time."""
 
-LINES = 500_000
-"""Counted at most before they are settled: what is counted once more after a crash takes a second or two."""
+MAX_LINES = 500_000
+"""Lines that are counted before they are settled: after a crash it takes a second or two to count them again."""
 
-SHOWN = 1000
-"""Rejected lines that are kept, and shown at once."""
+MAX_REJECTED = 1000
+"""Rejected lines that are kept for `rejected`; further ones are only counted."""
+
+PAGE = 10_000
+"""Keys in one round trip of `top` and `table`."""
 
 _pack = msgspec.msgpack.Encoder().encode
-_row = msgspec.json.Encoder().encode
+_encode_rejected = msgspec.json.Encoder().encode
 
 
-class Unsettled:
-    """What was counted and not settled yet."""
+class UnsettledCounts:
+    """Counts that the server does not know yet."""
 
     def __init__(self) -> None:
-        self._begin()
+        self._clear()
 
-    def _begin(self) -> None:
-        self.keys = self.lines = self._bad = 0
+    def _clear(self) -> None:
+        self.keys = self.lines = self._rejected = 0
         self._tables: dict[str, Counter[str]] = {}
-        self._rows: list[str] = []
+        self._rejected_rows: list[str] = []
 
     @property
-    def is_much(self) -> bool:
-        """Enough for one step."""
-        return self.keys > MOST or self.lines > LINES
+    def is_enough(self) -> bool:
+        """Whether these are enough counts for one step."""
+        return self.keys > MAX_KEYS or self.lines > MAX_LINES
 
     def take(self) -> bytes:
-        """As `counts.lua` has it; then it begins anew."""
+        """Return the counts, packed for `counts.lua`, and begin again at zero."""
         packed = b""
-        if self.lines or self._rows:
-            packed = _pack((self.lines, self._bad, self._tables, self._rows))
-        self._begin()
+        if self.lines or self._rejected_rows:
+            packed = _pack((self.lines, self._rejected, self._tables, self._rejected_rows))
+        self._clear()
         return packed
 
-    def add(self, lines: int, found: Tally) -> None:
+    def add(self, lines: int, tally: Tally) -> None:
         self.lines += lines
-        for name, counts in found.tables.items():
+        for name, counts in tally.tables.items():
             table = self._tables.setdefault(name, Counter())
             before = len(table)
             table.update(counts)
             self.keys += len(table) - before
 
     def reject(self, file: str, number: int, reason: str) -> None:
-        self._bad += 1
+        self._rejected += 1
         self.note(file, number, reason)
 
     def note(self, file: str, number: int, reason: str) -> None:
-        if len(self._rows) < SHOWN:
-            self._rows.append(_row((file, number, reason)).decode())
+        """Keep a row for `rejected` without counting a rejected line."""
+        if len(self._rejected_rows) < MAX_REJECTED:
+            self._rejected_rows.append(_encode_rejected((file, number, reason)).decode())
 
 
 class Aggregate:
-    """A function that counts what comes through a channel. It may be called as before; `run` lets it count.
+    """A function that counts the lines of a channel. It can still be called as a function; `run` makes it count.
 
-    Its counts belong to the receiver as which it runs: a second receiver counts everything once more, for itself.
+    The counts belong to the receiver that it runs as. A second receiver counts everything a second time, for itself.
     """
 
     def __init__(self, function: Function, channel: Channel, receiver: str | None) -> None:
@@ -95,14 +98,14 @@ class Aggregate:
             raise ConfigurationError(f"{self.__name__} only counts lines: write it with def, and await its run.aio()")
         self.__doc__ = function.__doc__
         self.receiver = channel.receiver(receiver or self.__name__)
-        self._log = channel.log
+        self._channel = channel.bindings
         self._driver = channel._driver
 
     def __call__(self, batch: Batch) -> Tables | Tally:
         return self.__wrapped__(batch)
 
     def __repr__(self) -> str:
-        return f"<Aggregate {self.__name__} of {self._log.label}>"
+        return f"<Aggregate {self.__name__} of {self._channel.label}>"
 
     # --- count ---
 
@@ -110,164 +113,166 @@ class Aggregate:
     def run(
         self, *, wait: float | None = None, share: bool = False, lease: float | None = None
     ) -> Operation[Totals]:  # fmt: skip
-        """Count until the channel is closed and all was counted; answers with the totals.
+        """Count until the channel is closed and everything is counted. Returns the totals.
 
-        wait   seconds to wait for more, then it returns; None: until the channel is closed
-        share  several processes count together, each block in one of them: for what was sent with `send_lines`.
-               Without it a second process waits, and takes over when the first is gone
-        lease  of shared blocks: seconds in which the function must be through with four of them, or another process
-               counts them, too, and only one of the two is settled; None: the app's setting
+        wait   seconds to wait for more lines, then it returns; None: until the channel is closed
+        share  several processes count together, and each block is counted by one of them; needs files that were sent
+               with `send_lines`. Without it a second process waits, and takes over when the first is gone
+        lease  of shared blocks: seconds in which the function must finish four of them. Otherwise another process
+               counts them as well, and only one of the two is settled. None: the app's setting
 
-        The function is given a batch of lines (see `Receiver.batches`) and answers with counts, table -> key -> count,
-        or `Tally` if it rejects lines. What it answers must depend on these lines alone: after a crash it is asked
-        again. A line longer than a megabyte, a file that is damaged or that its sender gave up, are noted among the
-        rejected. What the function raises ends the run, and nothing of its batch is counted; run again, it is given
-        that batch again.
+        The function is given a batch of lines (see `Receiver.batches`) and returns counts as table -> key -> count, or
+        a `Tally` if it rejects lines. Its result must depend on these lines alone, because after a crash it is called
+        again. A line longer than a megabyte is rejected; a file that is damaged, or that its sender gave up, is noted
+        among the rejected lines. If the function raises, the run ends and nothing of its batch is counted; the next run
+        is given that batch again.
 
-        Raises BlocksMissed once where this receiver was passed over; run again, it goes on. LeaseLost where another
-        process took over, which counts what was not settled here. BadCall for an answer that is no counts, FilesError
-        where files that were sent as bytes are to be shared. One round trip a megabyte.
+        Raises BlocksMissed once if this receiver was passed over; the next run continues. Raises LeaseLost if another
+        process took over, which then counts everything that was not settled here. Raises BadCall for a result that is
+        not counts, and FilesError if files that were sent as bytes are to be shared. One round trip for each megabyte.
         """
-        unsettled = Unsettled()
+        unsettled = UnsettledCounts()
         stream = self.receiver.batches(wait=wait, share=share, lease=lease)
-        stream.along(unsettled.take)
+        stream.commit_with(unsettled.take)
         return self._run(stream, unsettled)
 
-    def _run(self, stream: Stream[Batch], unsettled: Unsettled) -> Operation[Totals]:
+    def _run(self, stream: ReceiverStream[Batch], unsettled: UnsettledCounts) -> Operation[Totals]:
         try:
             while True:
                 yield from stream.fill()
-                found = yield RunInThread(partial(self._count, stream, unsettled))
-                error = stream.fault()
-                if not found and error is None:
+                counted_any = yield RunInThread(partial(self._count, stream, unsettled))
+                error = stream.take_error()
+                if not counted_any and error is None:
                     break
                 if error is not None:
                     if not isinstance(error, FileDamaged | BlocksMissed):
                         raise error
                     unsettled.note("", 0, str(error))
-                if unsettled.is_much or isinstance(error, BlocksMissed):
+                if unsettled.is_enough or isinstance(error, BlocksMissed):
                     yield from stream.commit()
                 if isinstance(error, BlocksMissed):
                     raise error
         except BaseException:
             yield from stream.leave()
             raise
-        totals: Totals = yield self._log.totals(self.receiver.name)
+        totals: Totals = yield self._channel.totals(self.receiver.name)
         return totals
 
-    def _count(self, stream: Stream[Batch], unsettled: Unsettled) -> bool:
-        """What is ready, or as much of it as one step should settle; whether there was anything."""
-        found = False
-        for batch in stream.taken():
-            found = True
+    def _count(self, stream: ReceiverStream[Batch], unsettled: UnsettledCounts) -> bool:
+        """Count the batches that are ready, up to as many as one step should settle. Returns False if there were
+        none."""
+        counted_any = False
+        for batch in stream.take_ready():
+            counted_any = True
             numbers: Sequence[int] = range(batch.first, batch.first + len(batch))
-            good = batch
+            whole_lines = batch
             if any(type(line) is CutLine for line in batch):
-                good, numbers = _without_cut(batch, unsettled)
+                whole_lines, numbers = _without_cut_lines(batch, unsettled)
             try:
-                answer = self.__wrapped__(good)
+                result = self.__wrapped__(whole_lines)
             except Exception as error:
                 error.add_note(
                     f"raised by {self.__name__} for lines {batch.first:,} to {batch.first + len(batch) - 1:,} of "
                     f"{batch.file}, which come again: a line that is no good belongs into Tally(tables, rejected=…)"
                 )
                 raise
-            tally = self._checked(answer, len(good))
+            tally = self._checked(result, len(whole_lines))
             unsettled.add(len(batch), tally)
-            for place, reason in tally.rejected.items():
-                unsettled.reject(batch.file, numbers[place], reason)
-            if unsettled.is_much:
+            for index, reason in tally.rejected.items():
+                unsettled.reject(batch.file, numbers[index], reason)
+            if unsettled.is_enough:
                 break
-        return found
+        return counted_any
 
-    def _checked(self, answer: object, lines: int) -> Tally:
-        if (fault := _fault(answer, lines)) is not None:
+    def _checked(self, result: object, lines: int) -> Tally:
+        if (fault := _fault(result, lines)) is not None:
             raise BadCall(
                 f"{self.__name__} must answer with counts, as {{'table': {{'key': 1}}}}, or with a Tally: {fault}"
             )
-        tally = answer if isinstance(answer, Tally) else Tally(answer)  # type: ignore[arg-type]
+        tally = result if isinstance(result, Tally) else Tally(result)  # type: ignore[arg-type]
         for name in tally.tables:
             check_name("table", name)
         return tally
 
-    # --- what was counted ---
+    # --- the counts ---
 
     @verb
     def totals(self) -> RoundTrip[Totals]:
         """How many lines were counted and rejected so far, and which tables there are. One round trip."""
-        return self._log.totals(self.receiver.name)
+        return self._channel.totals(self.receiver.name)
 
     @verb
     def top(self, table: str, n: int = 10, *, offset: int = 0) -> RoundTrip[dict[str, int]]:
         """The keys with the highest counts, highest first. One round trip, O(log keys + n)."""
-        if not 1 <= n <= 10_000 or offset < 0:
-            raise ValueError(f"top(n={n}, offset={offset}): n 1 to 10,000, offset 0 or more")
-        return self._log.top(self.receiver.name, check_name("table", table), offset, n)
+        if not 1 <= n <= PAGE or offset < 0:
+            raise ValueError(f"top(n={n}, offset={offset}): n 1 to {PAGE:,}, offset 0 or more")
+        return self._channel.top_counts(self.receiver.name, check_name("table", table), offset, n)
 
     @verb
     def count(self, table: str, *keys: str) -> RoundTrip[dict[str, int]]:
-        """The counts of these keys, 0 where there is none. One round trip."""
+        """The counts of these keys, 0 for a key without a count. One round trip."""
         if not 1 <= len(keys) <= 1000:
             raise ValueError(f"count() of {len(keys)} keys: name 1 to 1,000 behind the table")
-        return self._log.of_keys(self.receiver.name, check_name("table", table), keys)
+        return self._channel.counts_of(self.receiver.name, check_name("table", table), keys)
 
     @verb
     def table(self, table: str) -> Operation[dict[str, int]]:
-        """All of a table, highest counts first. A round trip for each 10,000 keys; what is counted meanwhile may be
-        missing."""
+        """A whole table, highest counts first. One round trip for each 10,000 keys; keys that are counted in the
+        meantime may be missing."""
         return self._table(check_name("table", table))
 
     def _table(self, table: str) -> Operation[dict[str, int]]:
-        found: dict[str, int] = {}
-        at = 0
-        while page := (yield self._log.top(self.receiver.name, table, at, 10_000)):
-            found |= page
-            at += len(page)
-        return found
+        counts: dict[str, int] = {}
+        offset = 0
+        while page := (yield self._channel.top_counts(self.receiver.name, table, offset, PAGE)):
+            counts |= page
+            offset += len(page)
+        return counts
 
     @verb
     def rejected(self, limit: int = 100, offset: int = 0) -> RoundTrip[list[tuple[str, int, str]]]:
-        """File, number and reason of rejected lines; the first thousand are kept. Number 0: of a file as a whole. One
-        round trip."""
-        if not 1 <= limit <= SHOWN or offset < 0:
-            raise ValueError(f"rejected(limit={limit}, offset={offset}): limit 1 to {SHOWN:,}, offset 0 or more")
-        return self._log.rejected(self.receiver.name, offset, limit)
+        """File, line number and reason of rejected lines; the first thousand are kept. Number 0 means the file as a
+        whole. One round trip."""
+        if not 1 <= limit <= MAX_REJECTED or offset < 0:
+            raise ValueError(f"rejected(limit={limit}, offset={offset}): limit 1 to {MAX_REJECTED:,}, offset 0 or more")
+        return self._channel.rejected(self.receiver.name, offset, limit)
 
     @verb
     def reset(self) -> RoundTrip[bool]:
-        """Forget what was counted; where it is in the files stays. One round trip."""
-        return self._log.forget_counts(self.receiver.name)
+        """Forget the counts. The receiver keeps its place in the files. One round trip."""
+        return self._channel.forget_counts(self.receiver.name)
 
 
-def _fault(answer: object, lines: int) -> str | None:
-    """What cannot be counted, in what a function answered for so many lines."""
-    tables, rejected = answer if isinstance(answer, Tally) else (answer, {})
+def _fault(result: object, lines: int) -> str | None:
+    """What is wrong with the result of a counting function for this many lines, or None."""
+    tables, rejected = result if isinstance(result, Tally) else (result, {})
     if not isinstance(tables, Mapping) or not isinstance(rejected, Mapping):
-        return f"{answer!r} is none of these"
+        return f"{result!r} is none of these"
     for name, counts in tables.items():
         if not _is_text(name) or not isinstance(counts, Mapping):
             return f"{name!r}: {counts!r} is no name and its table"
         for key, n in counts.items():
             if not _is_text(key) or type(n) is not int or not -(2**53) < n < 2**53:
                 return f"{key!r}: {n!r} in table {name!r} is no text and its count"
-    for place, reason in rejected.items():
-        if type(place) is not int or not 0 <= place < lines or not _is_text(reason):
-            return f"{place!r}: {reason!r} is no place among {lines:,} lines and the reason for rejecting it"
+    for index, reason in rejected.items():
+        if type(index) is not int or not 0 <= index < lines or not _is_text(reason):
+            return f"{index!r}: {reason!r} is no place among {lines:,} lines and the reason for rejecting it"
     return None
 
 
 def _is_text(value: object) -> bool:
-    """Of whole characters: half of one (a lone surrogate) cannot be sent."""
+    """Whether this is a str of whole characters: half of one (a lone surrogate) cannot be sent."""
     return type(value) is str and (value.isascii() or value.encode(errors="ignore").decode() == value)
 
 
-def _without_cut(batch: Batch, unsettled: Unsettled) -> tuple[Batch, list[int]]:
-    good, numbers = Batch(), list[int]()
-    good.file, good.first = batch.file, batch.first
+def _without_cut_lines(batch: Batch, unsettled: UnsettledCounts) -> tuple[Batch, list[int]]:
+    """The lines that were not cut, and their numbers; cut lines are rejected."""
+    whole, numbers = Batch(), list[int]()
+    whole.file, whole.first = batch.file, batch.first
     for number, line in enumerate(batch, batch.first):
         if type(line) is CutLine:
             unsettled.reject(batch.file, number, f"longer than {len(line):,} bytes")
         else:
-            good.append(line)
+            whole.append(line)
             numbers.append(number)
-    return good, numbers
+    return whole, numbers

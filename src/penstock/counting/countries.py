@@ -1,12 +1,12 @@
-"""The country of a host as a log names it: two letters, or one of four buckets for what has none.
+"""The country of a host as a log names it: a two-letter code, or one of four buckets for a host without a country.
 
-    private    loopback, link-local, documentation, multicast and all else that is routed nowhere
-    invalid    looks like an address, and is none: 256.1.1.1, 1:2:3, -
-    unknown    an address that the database has no country for
-    name       a host name: nothing is resolved
+    private    loopback, link-local, documentation, multicast, and every other address that is routed nowhere
+    invalid    looks like an address but is not one: 256.1.1.1, 1:2:3, -
+    unknown    an address for which the database has no country
+    name       a host name: names are not resolved
 
-An address may stand in brackets, with a port after the brackets or after an IPv4, or with a zone; none of them
-counts. An IPv4 in IPv6 (::ffff:192.0.2.7) is the IPv4.
+An address may be in brackets, may have a port after the brackets or after an IPv4 address, and may have a zone; all of
+these are ignored. An IPv4 address in IPv6 (::ffff:192.0.2.7) counts as the IPv4 address.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ from os import PathLike
 
 from penstock.errors import ConfigurationError
 
-_WRITTEN = re.compile(r"\[([^]]*)\](?::\d{1,5})?|([\d.]+):\d{1,5}|(.*)", re.DOTALL)
+_ADDRESS_AND_PORT = re.compile(r"\[([^]]*)\](?::\d{1,5})?|([\d.]+):\d{1,5}|(.*)", re.DOTALL)
 
 
 def registration() -> Callable[[str], str]:
-    """Tells a host's country of registration, which need not be where it is used.
+    """A function that returns the country where a host's address is registered, which need not be where it is used.
 
-    By the registries' statistics of the day on which the installed iptocc was made; pure, 1 µs or so, never raises.
-    Raises ConfigurationError where iptocc is not installed.
+    It uses the registries' statistics of the day on which the installed iptocc was made. It is pure, takes about 1 µs
+    and never raises. Raises ConfigurationError if iptocc is not installed.
     """
     try:
         from iptocc import country_code
     except ModuleNotFoundError:
         raise ConfigurationError("the country of a host is told by iptocc: install penstock[countries]") from None
-    # As written first, which most often is all: iptocc knows no other form of an address than the usual one.
+    # First as written, which is nearly always enough: iptocc knows only the usual form of an address.
     return lambda host: country_code(host) or _country(country_code, host)
 
 
 def mmdb(path: str | PathLike[str]) -> Callable[[str], str]:
-    """Tells a host's country by a database of your own in the MMDB format: GeoLite2, DB-IP, IPFire, IPinfo and others.
+    """A function that returns the country of a host from your own database in the MMDB format: GeoLite2, DB-IP, IPFire,
+    IPinfo and others.
 
-    It may have countries for private addresses. Raises ConfigurationError where maxminddb is not installed, and for a
-    file that is no such database; what it returns raises for one that is damaged inside.
+    Such a database may have countries for private addresses. Raises ConfigurationError if maxminddb is not installed,
+    or if the file is no such database. The function raises for a database that is damaged inside.
     """
     try:
         from maxminddb import InvalidDatabaseError, open_database
@@ -54,7 +55,7 @@ def mmdb(path: str | PathLike[str]) -> Callable[[str], str]:
     def code_of(address: str) -> str | None:
         try:
             record = database.get(address)
-        except ValueError:  # an IPv6 in a database of IPv4
+        except ValueError:  # an IPv6 address in a database of IPv4
             return None
         found = record.get("country", record.get("country_code")) if isinstance(record, dict) else None
         code = found.get("iso_code") if isinstance(found, dict) else found
@@ -74,8 +75,8 @@ def _country(code_of: Callable[[str], str | None], host: str) -> str:
 
 
 def _bare(host: str) -> str:
-    """Without brackets, port and zone."""
-    found = _WRITTEN.fullmatch(host)
+    """The host without brackets, port and zone."""
+    found = _ADDRESS_AND_PORT.fullmatch(host)
     assert found is not None
     assert found.lastindex is not None
     return found[found.lastindex].partition("%")[0]

@@ -1,4 +1,4 @@
-"""What a function of an aggregate answers with."""
+"""What a counting function returns."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 
 class Tally(NamedTuple):
-    """The counts of one batch of lines. Each line is in them or in `rejected`, never in both."""
+    """The counts of one batch of lines. Each line is either counted or in `rejected`, never both."""
 
     tables: Mapping[str, Mapping[str, int]]
     """Name of a table -> key -> count."""
     rejected: Mapping[int, str] = MappingProxyType({})
-    """Place of a line in the batch, from 0 -> the reason why it was not counted."""
+    """Index of a line in the batch, from 0 -> the reason why it was not counted."""

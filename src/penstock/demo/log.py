@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.files.lines import Lines
-from penstock.files.source import Reading, Source
+from penstock.files.lines import LineCutter
+from penstock.files.source import Source
+from penstock.files.source_reader import SourceReader
 
 
 def lines(path: Path) -> Iterator[str]:
@@ -14,10 +15,10 @@ def lines(path: Path) -> Iterator[str]:
 
     Raises FilesError for a file that cannot be read. If only a part can be read, its lines come first.
     """
-    cutter = Lines()
-    with Reading(Source(path, path.name), lines=True) as reading:
-        for block in reading.blocks():
-            for line in cutter.cut(block.data):
+    cutter = LineCutter()
+    with SourceReader(Source(path, path.name), lines=True) as reader:
+        for block in reader.blocks():
+            for line in cutter.feed(block.data):
                 yield line.decode("utf-8", "replace")
-    for line in cutter.rest():
+    for line in cutter.finish():
         yield line.decode("utf-8", "replace")

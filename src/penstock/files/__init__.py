@@ -1,1 +1,1 @@
-"""Files of any size, to many receivers, through a fixed window in the server."""
+"""Files of any size, sent to many receivers through a fixed amount of memory in the server."""

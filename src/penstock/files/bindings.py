@@ -1,4 +1,4 @@
-"""The scripts of a channel as round trips, and what they answer with."""
+"""Binds the scripts of a channel of files: the order of their arguments, and what their replies mean."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
 from penstock.errors import ChannelClosed, ChannelError, NoReceiver, PenstockError, SentElsewhere
-from penstock.files.blocks import Record, as_record
+from penstock.files.records import ChannelRecord, as_record
 from penstock.messages.bindings import PULL_BYTES, LogBindings
 from penstock.messages.keys import LogKeys
 from penstock.settings import Settings
 
-_entry: Any = msgspec.msgpack.Decoder(tuple[str, str, str, str]).decode
-_row: Any = msgspec.json.Decoder(tuple[str, int, str]).decode
+_decode_entry: Any = msgspec.msgpack.Decoder(tuple[str, str, str, str]).decode
+_decode_rejected: Any = msgspec.json.Decoder(tuple[str, int, str]).decode
 
-KNOWN_AT_ONCE = 500
+MAX_SOURCES = 500
+"""Sources that one `source_entries` asks for at most."""
 
-RECORDS = 4
-"""Of a pull for which it is not known how many make a megabyte: blocks, which do."""
+DEFAULT_RECORDS = 4
+"""Records to pull where it is not known how many make up a megabyte. Four whole blocks do."""
 
 
 @cache
-def scripts() -> Library:
+def channel_scripts() -> Library:
     return Library(
         "core/clock.lua", "core/notify.lua", "core/idempotency.lua",
         "messages/log.lua", "messages/readers.lua", "messages/shared_reader.lua",
@@ -37,60 +38,81 @@ def scripts() -> Library:
     )  # fmt: skip
 
 
-class Entry(NamedTuple):
-    """What is known of something that is sent. `file`: it is under way, as this; "": it was sent whole, and `end` tells
-    what it then was. `raw`: as it is stored."""
+class SourceEntry(NamedTuple):
+    """What the channel knows of a source: of an upload in progress, or of a file that was sent.
+
+    token      the sender that uploads it; "" if it was sent
+    upload_id  "" if it was sent
+    state      how far the upload is, or was at its end, as `upload.py` encodes it
+    outcome    of a file that was sent: its identity, and if it was damaged, a space and the error. "" during an upload
+    raw        the entry as it is stored
+    """
 
     token: str
-    file: str
-    mark: str
-    end: str
+    upload_id: str
+    state: str
+    outcome: str
     raw: bytes
 
     @classmethod
-    def read(cls, raw: bytes) -> Entry:
-        token, file, mark, end = _entry(raw)
-        return cls(token, file, mark, end, raw)
+    def decode(cls, raw: bytes) -> SourceEntry:
+        token, upload_id, state, outcome = _decode_entry(raw)
+        return cls(token, upload_id, state, outcome, raw)
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
-    """An answer to records. `full`: nothing was taken, there is no space; `due`: seconds until a receiver that is gone
-    will be passed over. `bytes`: there now; `slowest`: the receiver that is furthest behind."""
+class PutReply:
+    """`full`: there was no space, and no record was taken. `bytes`: what the channel holds now. `slowest`: the receiver
+    that is furthest behind. `due_in`: seconds until a receiver that is away is passed over, or None."""
 
     full: bool
     bytes: int
     slowest: str
-    due: float | None = None
+    due_in: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
-    """An answer to a receiver. `state`: OK, HELD (`due`: seconds until it may be asked for; `holder`: by whom), ENDED,
-    GONE. `fresh`: another received since, and got as far as `mark` tells. `following`: how many to ask for next."""
+class ReceiveReply:
+    """The reply to a process that receives alone.
 
-    state: str
-    records: Sequence[Record] = ()
-    following: int = 0
+    status         OK; HELD: another process receives; ENDED: this receiver has received everything; GONE: no channel
+    records        those that were asked for
+    next_limit     how many records to ask for next time
+    cursor         number of the last record that this receiver has acknowledged
+    last, first    numbers of the channel's last record, and of the first that is still there
+    more_to_trim   the server still has records to free
+    is_new_owner   another process has received since the last call, or none yet: resume from `receiver_state`
+    holder, due_in the process that receives, and the seconds until its lease runs out; with HELD
+    """
+
+    status: str
+    records: Sequence[ChannelRecord] = ()
+    next_limit: int = 0
     cursor: int = 0
-    top: int = 0
+    last: int = 0
     first: int = 1
-    more: bool = False
-    fresh: bool = False
-    mark: bytes = b""
-    due: float | None = None
+    more_to_trim: bool = False
+    is_new_owner: bool = False
+    receiver_state: bytes = b""
+    due_in: float | None = None
     holder: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
-    """An answer to one of several workers. `state`: as in Received, LOST, HELD (one process receives alone) or MISSED
-    (`missed` records before number `first`). `claims`: of the records, in order."""
+class ShareReply:
+    """The reply to one of several processes that share a receiver.
 
-    state: str
-    records: Sequence[Record] = ()
+    status  as in ReceiveReply, where HELD means that one process receives alone. LOST: another process has one of the
+            claims that were to be settled, and nothing was settled. MISSED: the receiver was passed over, and `missed`
+            records before number `first` are gone
+    claims  one for each of the records
+    due_in  seconds until the first lease of another process runs out, or None
+    """
+
+    status: str
+    records: Sequence[ChannelRecord] = ()
     claims: Sequence[bytes] = ()
-    due: float | None = None
+    due_in: float | None = None
     missed: int = 0
     first: int = 1
 
@@ -99,10 +121,10 @@ class Shared:
 class ReceiverInfo:
     """A receiver of a channel.
 
-    state   "reading"; "gone": it was passed over; "done": it has had all of a channel that was closed
-    behind  blocks (and beginnings and ends) that it has not acknowledged
-    seen    seconds since 1970 by the server's clock at which it last came
-    holder  the process that receives, or last did: host and pid
+    state   "reading"; "gone": it was passed over; "done": it has received everything of a channel that was closed
+    behind  records (blocks, and beginnings and ends of files) that it has not acknowledged
+    seen    when it was last heard of, in seconds since 1970 by the server's clock
+    holder  the process that receives, or the last one that did: host and pid
     """
 
     name: str
@@ -114,8 +136,15 @@ class ReceiverInfo:
 
 @dataclass(frozen=True, slots=True)
 class ChannelInfo:
-    """What a channel holds. `bytes`: of blocks that some receiver has not had, of at most `limit`; `peak`: the most
-    there ever were; `sending`: files that were begun and are not sent whole; `patience`: seconds, or None."""
+    """What a channel holds.
+
+    bytes     of records that some receiver has not acknowledged
+    limit     the most bytes it may hold
+    peak      the most bytes it has ever held
+    last      number of the last record
+    sending   uploads that were begun and have not ended
+    patience  seconds after which a receiver that is away is passed over, or None
+    """
 
     name: str
     bytes: int
@@ -139,12 +168,12 @@ class Totals:
 
 
 class ChannelBindings(LogBindings):
-    """Builds the steps of one channel."""
+    """The scripts of one channel. Each method is one round trip; `address` and `ttl` as in LogBindings."""
 
     def __init__(self, keys: LogKeys, settings: Settings, clock: Clock) -> None:
         super().__init__(keys, settings, clock)
         self.label = f"channel {keys.name!r}"
-        self._scripts = scripts().scripts
+        self._scripts = channel_scripts().scripts
 
     def error_for(self, reply: Sequence[Any], who: str) -> PenstockError:
         match reply[0]:
@@ -169,184 +198,220 @@ class ChannelBindings(LogBindings):
             case _:
                 return super().error_for(reply, who)
 
-    # --- what a sender says ---
+    # --- send ---
 
     def open(self, receivers: Iterable[str], limit: int | None, patience: float | None) -> RoundTrip[None]:
-        wait = 0 if patience is None else -1 if patience == 0 else max(1, int(patience * 1000))
-        return self._call("open", (*UNNUMBERED, self.clock.now_ms, limit or 0, wait, *receivers), lambda _: None)
+        patience_ms = 0 if patience is None else -1 if patience == 0 else max(1, int(patience * 1000))
+        return self._call("open", (*UNNUMBERED, self.clock.now_ms, limit or 0, patience_ms, *receivers), lambda _: None)
 
-    def known(self, sources: Sequence[str]) -> RoundTrip[list[Entry | None]]:
-        """At most KNOWN_AT_ONCE of them."""
+    def source_entries(self, keys: Sequence[str]) -> RoundTrip[list[SourceEntry | None]]:
+        """What is known of these sources, at most MAX_SOURCES of them. A key is a path of an upload in progress, or
+        the inode of a file that was sent."""
 
-        def read(reply: Sequence[Any]) -> list[Entry | None]:
-            return [Entry.read(raw) if raw else None for raw in reply[1]]
+        def read(reply: Sequence[Any]) -> list[SourceEntry | None]:
+            return [SourceEntry.decode(raw) if raw else None for raw in reply[1]]
 
-        return self._call("known", sources, read)
+        return self._call("known", keys, read)
 
-    def take_source(self, source: str, file: str, token: str) -> RoundTrip[Entry]:
-        return self._call("take_source", (source, file, token), lambda reply: Entry.read(reply[1]))
+    def take_over(self, path_key: str, upload_id: str, token: str) -> RoundTrip[SourceEntry]:
+        """Continue an upload that another process began; that process is refused from then on."""
+        return self._call("take_source", (path_key, upload_id, token), lambda reply: SourceEntry.decode(reply[1]))
 
     def put(
-        self, source: str, file: str, token: str, records: Sequence[tuple[str, bytes]],
-        *, fresh: bytes | None, mark: str, place: str, ending: str,
-    ) -> RoundTrip[Put]:  # fmt: skip
-        """`fresh`: the file begins here, and this is known of one that was sent from its place; None: it goes on.
-        `place`: what it is known by when it was sent."""
-        rest = [part for record in records for part in record]
+        self, path_key: str, upload_id: str, token: str, records: Sequence[tuple[str, bytes]],
+        *, expected: bytes | None, state: str, inode_key: str, outcome: str,
+    ) -> RoundTrip[PutReply]:  # fmt: skip
+        """Append records, given as pairs of kind and body, and note the state of the upload; all of it or nothing.
+
+        expected  the upload begins with these records, and this is the raw entry that its sender has found at
+                  `inode_key`, b"" for none: another one means that another process has sent the file. None: the upload
+                  continues
+        outcome   the upload ends with these records, and this is kept at `inode_key`; "-": it ends, and nothing is
+                  kept; "": it does not end
+        """
+        kinds_and_bodies = [part for record in records for part in record]
         args: tuple[Arg, ...] = (
-            *UNNUMBERED, self.clock.now_ms, source, file, token, b"-" if fresh is None else fresh, mark, place,
-            ending, *rest,
+            *UNNUMBERED, self.clock.now_ms, path_key, upload_id, token, b"-" if expected is None else expected, state,
+            inode_key, outcome, *kinds_and_bodies,
         )  # fmt: skip
-        return RoundTrip(self._scripts["put"], self._declared, args, self._put)
+        return RoundTrip(self._scripts["put"], self._declared, args, self._put_reply)
 
-    def await_space(self, records: Sequence[tuple[str, bytes]], address: str, stay: float) -> RoundTrip[Put]:
-        """Whether there would be space for these, and for some more."""
+    def await_space(self, records: Sequence[tuple[str, bytes]], address: str, ttl: float) -> RoundTrip[PutReply]:
+        """Ask whether there is space for these records, and for some more."""
         size = sum(len(body) + 100 for _, body in records)
-        args: tuple[Arg, ...] = (self.clock.now_ms, size, address, int(stay * 1000))
-        return RoundTrip(self._scripts["await_space"], self._declared, args, self._put)
+        args: tuple[Arg, ...] = (self.clock.now_ms, size, address, int(ttl * 1000))
+        return RoundTrip(self._scripts["await_space"], self._declared, args, self._put_reply)
 
-    def _put(self, reply: Sequence[Any]) -> Put:
+    def _put_reply(self, reply: Sequence[Any]) -> PutReply:
         if reply[0] == b"OK":
-            return Put(False, reply[1], (reply[2] or b"").decode())
+            return PutReply(False, reply[1], (reply[2] or b"").decode())
         if reply[0] == b"FULL":
-            return Put(True, reply[2], (reply[3] or b"").decode(), None if reply[1] < 0 else reply[1] / 1000)
+            return PutReply(True, reply[2], (reply[3] or b"").decode(), None if reply[1] < 0 else reply[1] / 1000)
         raise self.error_for(reply, "")
 
     def close(self) -> RoundTrip[bool]:
+        """Returns whether it was open."""
         return self._call("close", (*UNNUMBERED, self.clock.now_ms), lambda reply: bool(reply[1]))
 
-    # --- what a receiver says ---
+    # --- receive ---
 
     def receive(
-        self, who: str, token: str, turn: int, *, lease: float, limit: int, instead: str = "", acked: int = 0,
-        mark: str = "", counted: bytes = b"", after: int = 0, address: str = "", stay: float = 0.0,
-    ) -> RoundTrip[Received]:  # fmt: skip
-        """`limit`: records to read behind `after`; 0: none, as where it is not known where to go on."""
+        self, receiver: str, token: str, turn: int, *, lease: float, limit: int, dead_token: str = "", acked: int = 0,
+        receiver_state: str = "", counts: bytes = b"", after: int = 0, address: str = "", ttl: float = 0.0,
+    ) -> RoundTrip[ReceiveReply]:  # fmt: skip
+        """Settle records, then read `limit` records that come after number `after`, for a process that receives alone.
+
+        turn        numbers the calls of this process, so that a repeated call settles once
+        limit       0 where the process does not know yet from where to read
+        dead_token  of a process that is known to be dead: this one takes its place at once
+        acked, receiver_state, counts  what is settled, in one step
+        """
         args: tuple[Arg, ...] = (
-            self.clock.now_ms, who, token, instead, turn, int(lease * 1000), acked, mark, counted,
-            after, limit, PULL_BYTES, address, int(stay * 1000),
+            self.clock.now_ms, receiver, token, dead_token, turn, int(lease * 1000), acked, receiver_state, counts,
+            after, limit, PULL_BYTES, address, int(ttl * 1000),
         )  # fmt: skip
 
-        def read(found: Any) -> Received:
-            reply, rows = found if limit else (found, [])
+        def read(replies: Any) -> ReceiveReply:
+            reply, entries = replies if limit else (replies, [])
             match reply[0]:
                 case b"OK":
-                    _, top, first, cursor, more, fresh, noted, following = reply
-                    records = [] if fresh else _records_of(rows)
-                    if records and records[0].number != max(after + 1, first):  # something was let go of meanwhile
-                        records, following = [], 0
-                    return Received(
-                        "OK", records, following or RECORDS, cursor, top, first, bool(more), bool(fresh), noted
-                    )
+                    _, last, first, cursor, more, new_owner, kept_state, next_limit = reply
+                    records = [] if new_owner else _records_of_entries(entries)
+                    if records and records[0].number != max(after + 1, first):
+                        # Another process has trimmed between the script and the XRANGE: ask again.
+                        records, next_limit = [], 0
+                    return ReceiveReply(
+                        "OK", records, next_limit or DEFAULT_RECORDS, cursor, last, first, bool(more), bool(new_owner),
+                        kept_state,
+                    )  # fmt: skip
                 case b"HELD":
-                    return Received("HELD", due=reply[1] / 1000, holder=reply[2].decode())
+                    return ReceiveReply("HELD", due_in=reply[1] / 1000, holder=reply[2].decode())
                 case b"ENDED" | b"GONE":
-                    return Received(reply[0].decode())
+                    return ReceiveReply(reply[0].decode())
                 case _:
-                    raise self.error_for(reply, who)
+                    raise self.error_for(reply, receiver)
 
         entries = ("XRANGE", self.keys.log, after + 1, "+", "COUNT", limit) if limit else ()
         return RoundTrip(self._scripts["receive"], self._declared, args, read, followed_by=entries)
 
-    def hold(self, who: str, token: str, lease: float) -> RoundTrip[bool]:
-        return RoundTrip(
-            self._scripts["hold"], self._declared, (self.clock.now_ms, who, token, int(lease * 1000)), bool
-        )
+    def renew(self, receiver: str, token: str, lease: float) -> RoundTrip[bool]:
+        """The process that receives is alive. Returns False if it is not the one that receives any more."""
+        args = (self.clock.now_ms, receiver, token, int(lease * 1000))
+        return RoundTrip(self._scripts["hold"], self._declared, args, bool)
+
+    def give_back(self, receiver: str, token: str) -> RoundTrip[bool]:
+        """The process receives no more, and another may begin at once."""
+        return self.renew(receiver, token, 0)
 
     def share(
-        self, who: str, token: str, *, lease: float, limit: int, counted: bytes, claims: Sequence[bytes],
-        address: str = "", stay: float = 0.0,
-    ) -> RoundTrip[Shared]:  # fmt: skip
+        self, receiver: str, token: str, *, lease: float, limit: int, counts: bytes, claims: Sequence[bytes],
+        address: str = "", ttl: float = 0.0,
+    ) -> RoundTrip[ShareReply]:  # fmt: skip
+        """Settle claims and their counts, then claim up to `limit` records, for one of several processes that share a
+        receiver. A second call with the same `token` returns the same records."""
         args: tuple[Arg, ...] = (
-            self.clock.now_ms, who, token, int(lease * 1000), limit, PULL_BYTES, counted, address,
-            int(stay * 1000), *claims,
+            self.clock.now_ms, receiver, token, int(lease * 1000), limit, PULL_BYTES, counts, address,
+            int(ttl * 1000), *claims,
         )  # fmt: skip
 
-        def read(reply: Sequence[Any]) -> Shared:
+        def read(reply: Sequence[Any]) -> ShareReply:
             match reply[0]:
                 case b"OK":
-                    _, due, *rows = reply
-                    found = [rows[at] for at in range(0, len(rows), 5)]
+                    _, due_ms, *rows = reply
+                    claims = [rows[at] for at in range(0, len(rows), 5)]
                     del rows[0::5]
-                    return Shared("OK", _records(rows), found, None if due < 0 else due / 1000)
+                    return ShareReply("OK", _records_of_rows(rows), claims, None if due_ms < 0 else due_ms / 1000)
                 case b"MISSED":
-                    return Shared("MISSED", missed=reply[1], first=reply[2])
+                    return ShareReply("MISSED", missed=reply[1], first=reply[2])
                 case b"HELD":
-                    return Shared("HELD", due=reply[1] / 1000)
+                    return ShareReply("HELD", due_in=reply[1] / 1000)
                 case b"LOST" | b"ENDED" | b"GONE":
-                    return Shared(reply[0].decode())
+                    return ShareReply(reply[0].decode())
                 case _:
-                    raise self.error_for(reply, who)
+                    raise self.error_for(reply, receiver)
 
         return RoundTrip(self._scripts["share"], self._declared, args, read)
 
-    def join_channel(self, who: str) -> RoundTrip[bool]:
-        return self._call("join_channel", (*UNNUMBERED, self.clock.now_ms, who), lambda reply: bool(reply[1]), who)
+    def add_receiver(self, receiver: str) -> RoundTrip[bool]:
+        """Returns whether it is new."""
+        args = (*UNNUMBERED, self.clock.now_ms, receiver)
+        return self._call("join_channel", args, lambda reply: bool(reply[1]), receiver)
 
-    def part(self, who: str) -> RoundTrip[tuple[bool, bool]]:
-        """Whether it was one, and whether there is more to trim."""
-        return self._call("part", (*UNNUMBERED, self.clock.now_ms, who), lambda reply: (bool(reply[1]), bool(reply[2])))
+    def remove_receiver(self, receiver: str) -> RoundTrip[tuple[bool, bool]]:
+        """Returns whether it was a receiver, and whether there is more to trim."""
+        args = (*UNNUMBERED, self.clock.now_ms, receiver)
+        return self._call("part", args, lambda reply: (bool(reply[1]), bool(reply[2])))
 
-    # --- what people ask ---
+    # --- the channel as a whole ---
 
     def info(self) -> RoundTrip[ChannelInfo]:
         def read(reply: Sequence[Any]) -> ChannelInfo:
-            _, _, top, first, size, limit, peak, patience, end, sending, rows = reply
+            _, _, last, first, size, limit, peak, patience, close_number, sending, rows = reply
             receivers = []
-            for name, cursor, seen, owned in zip(rows[0::4], rows[1::4], rows[2::4], rows[3::4], strict=True):
+            for name, cursor, seen, owner in zip(rows[0::4], rows[1::4], rows[2::4], rows[3::4], strict=True):
                 state = "done" if cursor == -1 else "gone" if cursor < 0 else "reading"
-                behind = 0 if cursor == -1 else top - max(first - 1, cursor if cursor >= 0 else -2 - cursor)
-                holder = owned.decode().rpartition(" ")[2].split("/")
+                behind = 0 if cursor == -1 else last - max(first - 1, cursor if cursor >= 0 else -2 - cursor)
+                holder = owner.decode().rpartition(" ")[2].split("/")
                 receivers.append(
-                    ReceiverInfo(name.decode(), state, behind, seen / 1000, ":".join(holder[1:3]) if owned else "")
+                    ReceiverInfo(name.decode(), state, behind, seen / 1000, ":".join(holder[1:3]) if owner else "")
                 )
             return ChannelInfo(
-                self.keys.name, size, limit, peak, top, sending, end > 0, patience / 1000 or None, tuple(receivers)
-            )
+                self.keys.name, size, limit, peak, last, sending, close_number > 0, patience / 1000 or None,
+                tuple(receivers),
+            )  # fmt: skip
 
         return self._call("channel", (self.clock.now_ms,), read)
 
-    def totals(self, who: str) -> RoundTrip[Totals]:
+    def delete(self) -> RoundTrip[bool]:
+        """Returns whether there was a channel."""
+        return self._call("delete_channel", UNNUMBERED, lambda reply: bool(reply[1]))
+
+    # --- the counts of an aggregate, which belong to its receiver ---
+
+    def totals(self, receiver: str) -> RoundTrip[Totals]:
         def read(reply: Sequence[Any]) -> Totals:
             lines, rejected, tables = reply
             return Totals(lines, lines - rejected, rejected, tuple(sorted(name.decode() for name in tables)))
 
-        return RoundTrip(self._scripts["totals"], self._declared, (who,), read)
+        return RoundTrip(self._scripts["totals"], self._declared, (receiver,), read)
 
-    def top(self, who: str, table: str, offset: int, n: int) -> RoundTrip[dict[str, int]]:
+    def top_counts(self, receiver: str, table: str, offset: int, n: int) -> RoundTrip[dict[str, int]]:
+        """Keys and their counts, highest counts first."""
+
         def read(reply: Sequence[Any]) -> dict[str, int]:
-            return {key.decode(): int(n) for key, n in zip(reply[0::2], reply[1::2], strict=True)}
+            return {key.decode(): int(count) for key, count in zip(reply[0::2], reply[1::2], strict=True)}
 
-        return RoundTrip(self._scripts["top"], self._declared, (who, table, offset, n), read)
+        return RoundTrip(self._scripts["top"], self._declared, (receiver, table, offset, n), read)
 
-    def of_keys(self, who: str, table: str, keys: Sequence[str]) -> RoundTrip[dict[str, int]]:
+    def counts_of(self, receiver: str, table: str, keys: Sequence[str]) -> RoundTrip[dict[str, int]]:
+        """The counts of these keys, 0 for a key without a count."""
+
         def read(reply: Sequence[Any]) -> dict[str, int]:
-            return {key: int(n or 0) for key, n in zip(keys, reply, strict=True)}
+            return {key: int(count or 0) for key, count in zip(keys, reply, strict=True)}
 
-        return RoundTrip(self._scripts["of_keys"], self._declared, (who, table, *keys), read)
+        return RoundTrip(self._scripts["of_keys"], self._declared, (receiver, table, *keys), read)
 
-    def rejected(self, who: str, offset: int, n: int) -> RoundTrip[list[tuple[str, int, str]]]:
+    def rejected(self, receiver: str, offset: int, n: int) -> RoundTrip[list[tuple[str, int, str]]]:
+        """File, line number and reason of each rejected line."""
+
         def read(reply: Sequence[bytes]) -> list[tuple[str, int, str]]:
-            return [_row(row) for row in reply]
+            return [_decode_rejected(row) for row in reply]
 
-        return RoundTrip(self._scripts["rejected"], self._declared, (who, offset, n), read)
+        return RoundTrip(self._scripts["rejected"], self._declared, (receiver, offset, n), read)
 
-    def forget_counts(self, who: str) -> RoundTrip[bool]:
-        return RoundTrip(self._scripts["forget_counts"], self._declared, (who,), bool)
-
-    def delete(self) -> RoundTrip[bool]:
-        return self._call("delete_channel", UNNUMBERED, lambda reply: bool(reply[1]))
+    def forget_counts(self, receiver: str) -> RoundTrip[bool]:
+        return RoundTrip(self._scripts["forget_counts"], self._declared, (receiver,), bool)
 
 
-def _records_of(rows: Sequence[Any]) -> list[Record]:
-    """From entries of the stream as `log.lua` writes them."""
+def _records_of_entries(entries: Sequence[Any]) -> list[ChannelRecord]:
+    """From entries of the stream as `log.lua` writes them: id, and the fields `by`, `end` and `body`."""
     return [
-        as_record((int(entry.partition(b"-")[0]), fields[1].decode(), fields[5]))
-        for entry, fields in rows
+        as_record(int(id.partition(b"-")[0]), fields[1].decode(), fields[5])
+        for id, fields in entries
     ]  # fmt: skip
 
 
-def _records(rows: Sequence[Any]) -> list[Record]:
-    """From number, ms, by, body, …"""
+def _records_of_rows(rows: Sequence[Any]) -> list[ChannelRecord]:
+    """From rows of number, ms, kind and file, body."""
     found = zip(rows[0::4], rows[2::4], rows[3::4], strict=True)
-    return [as_record((number, by.decode(errors="replace"), body)) for number, by, body in found]
+    return [as_record(number, by.decode(errors="replace"), body) for number, by, body in found]

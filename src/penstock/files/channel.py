@@ -1,4 +1,4 @@
-"""A channel: files of any size go through a fixed window in the server, to every receiver."""
+"""A channel sends files of any size to each of its receivers, through a fixed amount of memory in the server."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from penstock.core.renewal import Renewer
 from penstock.files.bindings import ChannelBindings, ChannelInfo
 from penstock.files.receiver import Receiver
 from penstock.files.sender import Progress, Sender, Sent
-from penstock.files.source import sources
+from penstock.files.source import find_sources
 from penstock.messages.keys import LogKeys
 from penstock.settings import MiB, Settings
 
 Paths: TypeAlias = str | Path | Iterable[str | Path]
 
-LEAST = 2 * MiB
+MIN_LIMIT = 2 * MiB
 
 
 class Channel:
-    """A channel of the app, by its name. No round trip before it is used."""
+    """A channel of the app, by its name. Making this object sends nothing."""
 
     def __init__(self, name: str, driver: Driver, renewer: Renewer, settings: Settings, clock: Clock) -> None:
         self.name = name
-        self.log = ChannelBindings(LogKeys(settings.prefix, "files", name), settings, clock)
+        self.bindings = ChannelBindings(LogKeys(settings.prefix, "files", name), settings, clock)
         self._driver = driver
         self._renewer = renewer
 
@@ -40,26 +40,28 @@ class Channel:
         patience: float | None = None, again: bool = False, host: str | None = None,
         progress: Callable[[Progress], object] | None = None,
     ) -> Operation[Sent]:  # fmt: skip
-        """Send files byte by byte: one, several, or those of a folder in the order of their names. Returns when the
-        channel has taken all, while receivers may have up to `limit` before them.
+        """Send files byte by byte: one file, several, or those of a folder in the order of their names. Returns when
+        the channel has taken all of them; receivers may then still be behind by up to `limit` bytes.
 
-        receivers  who gets them, beside those the channel has; a new one gets what is begun from now on
-        close      nothing comes any more: every receiver's loop ends when it has had all
-        limit      bytes the channel may hold; None: as it is, 64 MiB in a new one. Where it is full this waits for the
-                   slowest receiver, without asking
-        patience   seconds after which a receiver that was not heard of is passed over where it holds up the others,
-                   and is told of the gap when it comes back; 0: never, None: as it is, and in a new channel never
-        again      send what was sent before, too
-        host       tells the files of this machine from those of others; None: its name
-        progress   called after each megabyte, and when it has to wait
+        receivers  who gets the files, besides the receivers that the channel has; a new receiver gets files that begin
+                   from now on
+        close      close the channel: the loop of each receiver ends once it has received everything
+        limit      bytes that the channel may hold; None: the limit it has, or 64 MiB for a new channel. At the limit
+                   this waits for the slowest receiver, without polling
+        patience   seconds after which a receiver that is away and holds up the others is passed over; it learns of the
+                   gap when it is back. 0: never; None: as before, and for a new channel never
+        again      also send files that were sent before
+        host       distinguishes the files of this machine from those of others; None: the machine's name
+        progress   called after each megabyte, and when this has to wait
 
-        A file that was sent whole, and has not changed since, is skipped: it is known by host, device, inode, size and
-        time of change (the last 10,000 of a channel are). What a process had begun that was killed goes on behind its
-        last block. A file is sent as long as it was when it was opened. Of a file that turns out shorter, or other
-        than what was begun, the receivers are told that it will not be whole; the others are sent all the same, then
-        FilesError tells which were not. Raises FilesError, too, before anything is sent, for paths that are missing,
-        unreadable or no files; ChannelClosed; NoReceiver. One round trip a megabyte, at least one a file, and two
-        more.
+        A file that was sent whole and has not changed since is skipped: a channel recognises the last 10,000 files by
+        host, device, inode, size and time of change. If a sender was killed, the next one resumes after its last block.
+        A file is sent up to the size that it had when it was opened. If it becomes shorter, or is not the file that was
+        begun, the receivers learn that it will not be whole, the other files are sent, and FilesError names the failed
+        ones at the end.
+
+        Raises FilesError before anything is sent for paths that are missing, unreadable or no files; ChannelClosed;
+        NoReceiver. One round trip for each megabyte and at least one for each file, and two more.
         """
         return self._send(False, paths, receivers, close, limit, patience, again, host, progress)
 
@@ -69,12 +71,13 @@ class Channel:
         patience: float | None = None, again: bool = False, host: str | None = None,
         progress: Callable[[Progress], object] | None = None,
     ) -> Operation[Sent]:  # fmt: skip
-        """Send text, plain or gzip, in blocks that end at line ends and can be read alone; so receivers go on at any
-        block, and several processes may share the work. A line longer than a block is spread over several.
+        """Send text, plain or gzip, in blocks that end at line ends and can be read one without the other. So a
+        receiver can resume at any block, and several processes can share the work. A line that is longer than a block
+        is spread over several blocks.
 
-        Arguments, errors and cost are those of `send`. What a log grew by since it was sent, also under another name
-        by now, is sent behind it, not the whole again. Gzip is sent inflated, each block deflated for itself;
-        FilesError names one that is truncated or broken, the lines before that are sent, once.
+        Arguments, errors and cost are those of `send`. Of a log that has grown since it was sent, even if it was
+        renamed, only the growth is sent. Gzip is sent inflated, and each block is deflated by itself; a file that is
+        truncated or broken is sent up to the damage, once, and FilesError names it.
         """
         return self._send(True, paths, receivers, close, limit, patience, again, host, progress)
 
@@ -84,44 +87,44 @@ class Channel:
     ) -> Operation[Sent]:  # fmt: skip
         names = [check_name("receiver", name) for name in ([receivers] if isinstance(receivers, str) else receivers)]
         _check(limit, patience)
-        sender = Sender(self.log, lines=lines, again=again, host=host, tell=progress)
-        given = yield RunInThread(lambda: sources(paths))
-        return (yield from sender.run(given, names, limit, patience, close))
+        sender = Sender(self.bindings, lines=lines, again=again, host=host, report=progress)
+        sources = yield RunInThread(lambda: find_sources(paths))
+        return (yield from sender.run(sources, names, limit, patience, close))
 
     @verb
     def open(
         self, receivers: Iterable[str] = (), *, limit: int | None = None, patience: float | None = None
     ) -> RoundTrip[None]:
-        """Make the channel, or add receivers, or change its `limit` or `patience` (see `send`). One round trip."""
+        """Make the channel, add receivers, or change its `limit` or `patience` (see `send`). One round trip."""
         _check(limit, patience)
-        return self.log.open([check_name("receiver", name) for name in receivers], limit, patience)
+        return self.bindings.open([check_name("receiver", name) for name in receivers], limit, patience)
 
     @verb
     def close(self) -> RoundTrip[bool]:
-        """Nothing comes any more; False: it was closed already. What was sent is received all the same. One round
-        trip."""
-        return self.log.close()
+        """Close the channel: it takes no more files, and receivers still get what was sent. Returns False if it was
+        closed already. One round trip."""
+        return self.bindings.close()
 
     def receiver(self, name: str) -> Receiver:
         """A receiver of this channel. No round trip."""
-        return Receiver(self.log, self._driver, self._renewer, name)
+        return Receiver(self.bindings, self._driver, self._renewer, name)
 
     @verb
     def info(self) -> RoundTrip[ChannelInfo]:
-        """What it holds, and how far its receivers are. Raises FilesError where there is none. One round trip,
-        O(receivers)."""
-        return self.log.info()
+        """What the channel holds, and how far its receivers are. Raises FilesError if there is no such channel. One
+        round trip, O(receivers)."""
+        return self.bindings.info()
 
     @verb
     def delete(self) -> RoundTrip[bool]:
-        """All of it, also what aggregates counted; False: there was none. One round trip."""
-        return self.log.delete()
+        """Delete the channel, and what aggregates have counted. Returns False if there was none. One round trip."""
+        return self.bindings.delete()
 
 
 def _check(limit: int | None, patience: float | None) -> None:
-    if limit is not None and not LEAST <= limit <= 2**50:
+    if limit is not None and not MIN_LIMIT <= limit <= 2**50:
         raise ValueError(
-            f"limit={limit}: bytes from 2 MiB ({LEAST}), for some blocks must fit; None: as it is, or 64 MiB"
+            f"limit={limit}: bytes from 2 MiB ({MIN_LIMIT}), for some blocks must fit; None: as it is, or 64 MiB"
         )
     if patience is not None and not 0 <= patience <= 10**9:
         raise ValueError(f"patience={patience}: seconds; 0 never passes a receiver over, None leaves it as it is")

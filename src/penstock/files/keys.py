@@ -1,4 +1,4 @@
-"""The keys of a channel of files: those of its log, and what senders, receivers and aggregates keep beside it."""
+"""The keys of a channel of files: those of its log, and those that senders, receivers and aggregates keep beside it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from penstock.messages.keys import LOG
 
 FILES = {
     **LOG,
-    "ends": ("LIST", "bytes up to the end of each message that is there", "the last reader of a message"),
+    "ends": ("LIST", "bytes up to the end of each record that is there", "the last reader of a record"),
     "owners": ("HASH", "receiver -> the process that receives, and until when", "the receiver, or TTL"),
-    "marks": ("HASH", "receiver -> where it is in the files it has begun", "the receiver, or TTL"),
-    "sources": ("HASH", "what is sent -> how far, and by whom", "TTL, or who deletes the channel"),
-    "sent_at": ("ZSET", "what is sent whole -> when; the last 10,000", "TTL, or who deletes the channel"),
+    "marks": ("HASH", "receiver -> how far it is in files that have begun", "the receiver, or TTL"),
+    "sources": ("HASH", "file -> how far its upload is, and its sender", "TTL, or the deletion of the channel"),
+    "sent_at": ("ZSET", "file that was sent -> when; the last 10,000", "TTL, or the deletion of the channel"),
     "vanished": ("ZSET", "receiver that was passed over -> its cursor", "the receiver"),
-    "finished": ("ZSET", "receiver that has had all -> when", "TTL, or who deletes the channel"),
-    "totals:": ("HASH", "lines, rejected, tables; one key a receiver", "who deletes the channel, or the counts"),
-    "counts:": ("ZSET", "key -> count; one key a receiver and table", "who deletes the channel, or the counts"),
-    "rejected:": ("LIST", "lines that were no good; one key a receiver", "who deletes the channel, or the counts"),
+    "finished": ("ZSET", "receiver that has received everything -> when", "TTL, or the deletion of the channel"),
+    "totals:": ("HASH", "lines, rejected, tables; one key a receiver", "the deletion of the channel or counts"),
+    "counts:": ("ZSET", "key -> count; one key a receiver and table", "the deletion of the channel or counts"),
+    "rejected:": ("LIST", "rejected lines; one key a receiver", "the deletion of the channel or counts"),
 }
-"""A channel of files: a log, and what sender, receivers and aggregates note beside it."""
+"""A channel of files: a log, and what its sender, receivers and aggregates keep beside it."""

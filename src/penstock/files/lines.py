@@ -1,79 +1,83 @@
-"""Bytes in any split, cut into lines.
+"""Cuts bytes into lines, however the bytes are split into pieces.
 
-A line ends with LF or CR LF, which are not part of it; a CR elsewhere is data. However the bytes are split, the lines
-are the same. What is not complete yet is carried, and never more of it than the longest line that is allowed.
+A line ends with LF or CR LF, which are not part of the line; a CR elsewhere is data. The lines are the same for every
+split. The beginning of an unfinished line is kept, but never more of it than the longest line that is allowed.
 """
 
 from __future__ import annotations
 
 
 class CutLine(bytes):
-    """The beginning of a line that is longer than allowed; the rest of it was dropped."""
+    """The beginning of a line that is longer than allowed; the rest of the line was dropped."""
 
 
 LONGEST = 1 << 20
+"""Bytes of the longest line, unless the caller chooses another limit."""
 
 
-class Lines:
-    """Cuts what it is fed. `longest`: bytes of a line without its end; of a longer one it gives that many, as CutLine,
-    as soon as it is known to be longer. What comes first may be the rest of a line that another has begun: of one that
-    was given already (`inside`), or of what that one has `carried`.
+class LineCutter:
+    """Cuts the bytes that it is fed into lines.
 
-    Holds `longest` bytes and what one `cut` answers with.
+    `longest` limits the bytes of a line without its end. A longer line is returned as a CutLine of that many bytes, as
+    soon as it is known to be longer. Holds `longest` bytes, and the lines of one `feed`.
+
+    A second cutter can continue inside a line where a first one stopped: it takes over `in_long_line` and `unfinished`.
     """
 
-    def __init__(self, longest: int = LONGEST, *, inside: bool = False, carried: bytes = b"") -> None:
+    def __init__(self, longest: int = LONGEST, *, in_long_line: bool = False, unfinished: bytes = b"") -> None:
         if longest < 1:
-            raise ValueError(f"Lines(longest={longest}): at least 1 byte")
-        self.inside = inside
-        """It is in a line that was given already; the rest of it is dropped."""
+            raise ValueError(f"LineCutter(longest={longest}): at least 1 byte")
+        self.in_long_line = in_long_line
+        """Whether the next bytes belong to a line that was returned as a CutLine; they are dropped."""
         self._longest = longest
-        # At most one more than `longest`, since a last CR may turn out to be of the end.
-        self._kept = bytearray(carried[: longest + 2])
+        # At most two bytes more than `longest`: the first may be the CR of the line's end, the second shows that the
+        # line is longer.
+        self._kept = bytearray(unfinished[: longest + 2])
 
     @property
-    def carried(self) -> bytes:
-        """The line that is not complete yet."""
+    def unfinished(self) -> bytes:
+        """The beginning of a line whose end was not fed yet."""
         return bytes(self._kept)
 
-    def cut(self, data: bytes) -> list[bytes]:
-        """The lines that are complete with these bytes."""
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that end in these bytes."""
         lines: list[bytes] = []
         start = 0
-        if self._kept or self.inside:
+        if self._kept or self.in_long_line:
             start = data.find(b"\n") + 1
-            lines += self._go_on(data[: start - 1] if start else data, ended=start > 0)
+            lines += self._extend(data[: start - 1] if start else data, ended=start > 0)
             if not start:
                 return lines
         end = data.rfind(b"\n") + 1
         if start < end:
             lines += self._split(data[start:end])
-        return lines + self._go_on(data[end:], ended=False)
+        return lines + self._extend(data[end:], ended=False)
 
-    def rest(self) -> list[bytes]:
-        """The last line of a file that ends without a line end, else nothing. The next `cut` begins a new file."""
+    def finish(self) -> list[bytes]:
+        """The last line of a file that does not end with a line end, if there is one. The next `feed` begins a new
+        file."""
         lines = [self._bounded(bytes(self._kept))] if self._kept else []
         self._kept.clear()
-        self.inside = False
+        self.in_long_line = False
         return lines
 
-    def _go_on(self, data: bytes, *, ended: bool) -> list[bytes]:
-        """With more of the line that is not complete."""
+    def _extend(self, data: bytes, *, ended: bool) -> list[bytes]:
+        """Add data to the unfinished line; `ended`: the line ends with it."""
         line: bytes | None = None
-        if not self.inside:
+        if not self.in_long_line:
             self._kept += data[: self._longest + 2 - len(self._kept)]
             if ended:
                 line = bytes(self._kept).removesuffix(b"\r")
             elif len(self._kept) > self._longest + 1:
                 line = bytes(self._kept)
-                self.inside = True
+                self.in_long_line = True
         if line is not None:
             self._kept.clear()
-        self.inside = self.inside and not ended
+        self.in_long_line = self.in_long_line and not ended
         return [] if line is None else [self._bounded(line)]
 
     def _split(self, data: bytes) -> list[bytes]:
-        """Lines that are all complete: no more than one `split` and a look for CRs, if there are none."""
+        """Lines that all end in the data. Fast: one `split`, and one search for CRs."""
         lines = data.split(b"\n")
         del lines[-1]
         if b"\r" in data:

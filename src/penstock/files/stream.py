@@ -1,4 +1,5 @@
-"""What comes through a channel, one by one, whoever pulls it (`intake.py`, `sharing.py`)."""
+"""What a receiver gets from a channel, item by item, whether it receives alone (`exclusive_stream.py`) or shares the
+work (`shared_stream.py`)."""
 
 from __future__ import annotations
 
@@ -7,94 +8,111 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, Self, TypeVar
 
 from penstock.core.operations import Driver, Operation, verb
-from penstock.errors import FilesError
+from penstock.errors import BlocksMissed, FilesError
+from penstock.files.bindings import ChannelBindings
 
 T = TypeVar("T")
 
 
-class Stream(Generic[T]):
-    """What comes, one by one: `for`, `async for`; and with `with` what was done with is settled at its end."""
+class ReceiverStream(Generic[T]):
+    """The items of one receiver: `for item in stream` or `async for`.
+
+    An item is done when the loop asks for the next one. The server learns of it with the next pull; `with stream:`
+    reports it at the end of the block, too.
+
+    An item is paired with a checkpoint, which says what is done once that item is done. Subclasses choose what a
+    checkpoint is.
+    """
 
     _driver: Driver
-    _doubtful = False
-    """What is ready may be another's by now: ask before it is given."""
+    _may_be_stale = False
+    """Another process may have received the ready items in the meantime: ask the server before they are given."""
 
     def __init__(self) -> None:
         self._ready: deque[tuple[T, Any]] = deque()
         self._error: FilesError | None = None
-        self._counted: Callable[[], bytes] = bytes
+        """Raised after the ready items."""
+        self._take_counts: Callable[[], bytes] = bytes
         self._given: Any = None
+        """Checkpoint of the item that the loop has now."""
         self._done: Any = None
+        """Checkpoint of the last item that the loop is done with."""
         self._reached: Any = None
+        """Checkpoint of everything that was made ready."""
 
     def fill(self) -> Operation[None]:
-        """Until there is something ready, an error, or the end. What was given by then is done with."""
-        raise NotImplementedError
-
-    def leave(self) -> Operation[None]:
-        """Settle what was done with; what is ready and was not given goes to whoever comes next."""
+        """Wait until an item is ready, an error has occurred or the stream has ended. Everything that was given before
+        is done."""
         raise NotImplementedError
 
     def commit(self) -> Operation[None]:
-        """Settle what was given so far, in the middle of it."""
+        """Settle everything that was given so far, while ready items remain."""
         raise NotImplementedError
 
-    def along(self, counted: Callable[[], bytes]) -> None:
-        """What is settled is settled together with these counts, as `counts.lua` has them, or not at all."""
-        self._counted = counted
+    def leave(self) -> Operation[None]:
+        """Settle what is done; ready items that were not given go to the next process."""
+        raise NotImplementedError
+
+    def commit_with(self, take_counts: Callable[[], bytes]) -> None:
+        """Whatever is settled is settled in one step with the counts that this function returns, packed for
+        `counts.lua`: both or neither."""
+        self._take_counts = take_counts
 
     @verb
     def fetch(self) -> Operation[None]:
-        """Settle what was done with, and wait for more, in one round trip; for a loop of your own."""
+        """Settle what is done, and wait for more, in one round trip; for a loop of your own."""
         return self.fill()
 
     @verb
     def settle(self) -> Operation[None]:
-        """Settle what was done with, and let another process receive. Two round trips."""
+        """Settle what is done, and let another process receive. Two round trips."""
         return self.leave()
 
-    def taken(self) -> Iterator[T]:
-        """What is ready, one by one; the rest of it is given later."""
+    def take_ready(self) -> Iterator[T]:
+        """Give the ready items one by one; the caller may stop early, and take the rest later."""
         while self._ready:
             item, self._given = self._ready.popleft()
             yield item
 
-    def fault(self) -> FilesError | None:
-        """What went wrong behind all that was ready."""
+    def take_error(self) -> FilesError | None:
+        """The error that follows the ready items, once they are all given."""
         if self._ready or self._error is None:
             return None
         error, self._error = self._error, None
         self._given = self._reached
         return error
 
-    def _give(self, stop: type[Exception]) -> T:
+    def _next(self, stop: type[Exception]) -> T:
         self._done = self._given
         if self._ready:
             item, self._given = self._ready.popleft()
             return item
-        if self._error is not None:
-            error, self._error = self._error, None
-            self._given = self._reached
+        if (error := self.take_error()) is not None:
             raise error
         raise stop
 
-    def __iter__(self) -> Stream[T]:
+    @property
+    def _needs_filling(self) -> bool:
+        return self._may_be_stale or (not self._ready and self._error is None)
+
+    def __iter__(self) -> ReceiverStream[T]:
         return self
 
     def __next__(self) -> T:
-        if self._doubtful or (not self._ready and self._error is None):
+        if self._needs_filling:
             self.fetch()
-        return self._give(StopIteration)
+        return self._next(StopIteration)
 
-    def __aiter__(self) -> Stream[T]:
+    def __aiter__(self) -> ReceiverStream[T]:
         return self
 
     async def __anext__(self) -> T:
-        if self._doubtful or (not self._ready and self._error is None):
+        if self._needs_filling:
             await self.fetch.aio()
-        return self._give(StopAsyncIteration)
+        return self._next(StopAsyncIteration)
 
-    def _left(self, error: object) -> None:
+    def _finish(self, error: object) -> None:
+        """At the end of a `with` block: unless it raised, the current item is done, too."""
         if error is None:
             self._done = self._given
 
@@ -102,12 +120,20 @@ class Stream(Generic[T]):
         return self
 
     def __exit__(self, _: object, error: object, __: object) -> None:
-        self._left(error)
+        self._finish(error)
         self.settle()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, _: object, error: object, __: object) -> None:
-        self._left(error)
+        self._finish(error)
         await self.settle.aio()
+
+
+def blocks_missed(channel: ChannelBindings, receiver: str, records: int, first: int) -> BlocksMissed:
+    """The error for a receiver that was passed over, and whose next record is number `first`."""
+    return BlocksMissed(
+        f"{receiver!r} was away for too long: {records} records of {channel.label} were dropped before it received "
+        f"them. It continues with record {first}; files that had begun before that are not whole"
+    )

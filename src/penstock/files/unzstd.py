@@ -1,7 +1,7 @@
-"""Zstandard (RFC 8878), inflated in bounded pieces by the rules of `gunzip.py`: one frame or several and nothing else.
+"""Inflates Zstandard (RFC 8878) in bounded pieces, by the rules of `gunzip.py`: one frame or several, and nothing else.
 
-A checksum is verified where a frame has one (the command `zstd` writes it); damage of a frame without may pass. There
-is no padding. A frame that wants a window of more than 128 MiB is refused, as by the command.
+A checksum is verified where a frame has one, as frames of the `zstd` command do; damage of a frame without a checksum
+may pass. There is no padding. A frame that wants a window of more than 128 MiB is refused, as the command does.
 """
 
 from __future__ import annotations
@@ -15,64 +15,65 @@ from penstock.errors import FileDamaged, FilesError
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 
-# As in gunzip.py: what stands behind a frame is copied with each frame.
-_STEP = 16 * 1024
+# As in gunzip.py: whatever follows a frame is copied with each frame.
+_CHUNK = 16 * 1024
 
 
 class Unzstd:
-    """The text of one file, which is fed in any pieces. `name` is for errors; `most`: bytes of a piece of text.
+    """Inflates one Zstandard file, which is fed in pieces of any size.
 
-    Holds one piece and the window of a frame (8 MiB at most by the command's usual levels). Raises FilesError where
-    neither Python has Zstandard, as from 3.14 on, nor the extra is installed.
+    `name` is what errors call the file, `max_piece` the most bytes of one piece of text. Holds one piece and the window
+    of a frame (at most 8 MiB at the command's usual levels). Raises FilesError if neither Python has Zstandard (as from
+    3.14 on) nor the extra is installed.
     """
 
-    def __init__(self, name: str, most: int = 64 * 1024) -> None:
+    def __init__(self, name: str, max_piece: int = 64 * 1024) -> None:
         self._name = name
-        self._most = most
+        self._max_piece = max_piece
         self._zstd = _library(name)
         self._frames = 0
-        self._began = 0  # where in the file the present frame begins
-        self._taken = 0  # bytes of the file that were inflated
+        self._frame_start = 0  # where in the file the current frame begins
+        self._consumed = 0  # bytes of the file that were inflated
         self._frame: Any = None  # None between two frames
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The text that these bytes of the file make, to be taken whole before the next are fed. Raises FileDamaged."""
-        for start in range(0, len(data), _STEP):
-            rest = data[start : start + _STEP]
+        """The text in these bytes of the file. Exhaust the iterator before the next call. Raises FileDamaged."""
+        for start in range(0, len(data), _CHUNK):
+            rest = data[start : start + _CHUNK]
             while rest or (self._frame and not self._frame.needs_input):
                 text, rest = self._inflate(rest)
                 if text:
                     yield text
 
-    def end(self) -> None:
-        """The file has no more bytes. Raises FileDamaged where it should."""
+    def finish(self) -> None:
+        """The file has no more bytes. Raises FileDamaged if it should have."""
         if not self._frames:
             raise self._damaged("it is empty, not even one Zstandard frame is there")
         if self._frame:
-            raise self._damaged(f"it ends at byte {self._taken:,}, inside of {self._where}")
+            raise self._damaged(f"it ends at byte {self._consumed:,}, inside of {self._where}")
 
     def _begin(self) -> Any:
         self._frames += 1
-        self._began = self._taken
+        self._frame_start = self._consumed
         return self._zstd.ZstdDecompressor()
 
     def _inflate(self, data: bytes) -> tuple[bytes, bytes]:
-        """A piece of text, and what stands behind the frame. What is before its end the frame keeps for the next."""
+        """A piece of text, and the data that follows the frame. Data inside the frame is kept by the decompressor."""
         frame = self._frame = self._frame or self._begin()
-        self._taken += len(data)
+        self._consumed += len(data)
         try:
-            text = frame.decompress(data, self._most)
+            text = frame.decompress(data, self._max_piece)
         except self._zstd.ZstdError as error:
             reason = str(error).rpartition(": ")[2]
-            raise self._damaged(f"{self._where} is broken before byte {self._taken:,}: {reason}") from None
+            raise self._damaged(f"{self._where} is broken before byte {self._consumed:,}: {reason}") from None
         if frame.eof:
             self._frame = None
-            self._taken -= len(frame.unused_data)
+            self._consumed -= len(frame.unused_data)
         return text, frame.unused_data
 
     @property
     def _where(self) -> str:
-        return f"frame {self._frames} (from byte {self._began:,})"
+        return f"frame {self._frames} (from byte {self._frame_start:,})"
 
     def _damaged(self, what: str) -> FileDamaged:
         return FileDamaged(f"{self._name} is damaged: {what}")

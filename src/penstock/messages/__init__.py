@@ -1,1 +1,1 @@
-"""Mailboxes, chats, and the log that both are."""
+"""Mailboxes and chats, and the log that both are built on."""

@@ -197,14 +197,14 @@ class Inspector:
         found = []
         for name in (yield from self._channel_names()):
             with contextlib.suppress(ChannelError):
-                found.append((yield self.files(name).log.info()))
+                found.append((yield self.files(name).bindings.info()))
         return found
 
     @verb
     def channel(self, name: str) -> Operation[ChannelInfo]:
         """One channel: what it holds, and how far each receiver is. Raises PenstockError for an unknown channel."""
         try:
-            info: ChannelInfo = yield self.files(name).log.info()
+            info: ChannelInfo = yield self.files(name).bindings.info()
         except ChannelError:
             raise self._not_found("channel", name, (yield from self._channel_names())) from None
         return info

@@ -16,7 +16,7 @@ from penstock.counting.access_log import By, requests_per
 from penstock.counting.countries import mmdb
 from penstock.counting.tally import Tally
 from penstock.errors import ChannelError, FilesError, PenstockError
-from penstock.files.receiver import Batch
+from penstock.files.batches import Batch
 from penstock.files.sender import Progress
 from penstock.settings import Settings
 from penstock.worker.parent_pipe import exit_with_parent

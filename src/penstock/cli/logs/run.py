@@ -19,7 +19,7 @@ from penstock.cli.logs.child import LINES, PREFIX, RECEIVER, REJECTED, Work
 from penstock.cli.logs.crew import crew
 from penstock.core.ids import mint_id
 from penstock.counting.access_log import By
-from penstock.counting.aggregate import SHOWN, Aggregate
+from penstock.counting.aggregate import MAX_REJECTED, Aggregate
 from penstock.ops.raw_client import delete_keys, disable_persistence
 from penstock.settings import MiB, Settings
 from penstock.terminal.signals import interrupted_by, undisturbed
@@ -161,7 +161,7 @@ class _Run:
     def clear(self) -> None:
         """A server of our own ends with all that is in it."""
         if self._server.pid is None:
-            delete_keys(self._own_app, f"{self._channel.log.keys.base}*")
+            delete_keys(self._own_app, f"{self._channel.bindings.keys.base}*")
 
     def _report(self, counting: Aggregate, peak: int, seconds: float, fault: str, deaths: int) -> Report:
         totals, by = counting.totals(), self._order.by
@@ -172,7 +172,7 @@ class _Run:
             by_day.setdefault(day, {})[country] = number
         of_file = tables.get(LINES, {})
         in_vain = {file: n for file, n in tables.get(REJECTED, {}).items() if n == of_file[file]}
-        lines = [row for row in counting.rejected(SHOWN) if row[1]]
+        lines = [row for row in counting.rejected(MAX_REJECTED) if row[1]]
         return Report(
             self._order, totals.lines, totals.rejected, dict(sorted(tables.get("days", {}).items())),
             tables.get("countries", {}), dict(sorted(by_day.items())),

@@ -1,0 +1,183 @@
+"""The lines of a channel's files, in batches of one block each."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+from msgspec.structs import replace
+
+from penstock.core.operations import Driver
+from penstock.core.renewal import Renewer
+from penstock.errors import FilesError
+from penstock.files.bindings import ChannelBindings
+from penstock.files.download import Download
+from penstock.files.exclusive_stream import ExclusiveStream
+from penstock.files.gunzip import MAGIC, Gunzip
+from penstock.files.lines import LONGEST, CutLine, LineCutter
+from penstock.files.partial_files import PartialFiles, folder_of_receiver, temporary_folder
+from penstock.files.records import BlockHeader, ChannelRecord
+from penstock.files.stream import ReceiverStream
+
+_CHUNK = 256 * 1024
+
+
+class Batch(list[bytes]):
+    """Lines that follow one another, without their line ends. `file`: the name of their file; `first`: the number of
+    the first line, from 1."""
+
+    file: str = ""
+    first: int = 1
+
+
+class BatchStream(ExclusiveStream[Batch]):
+    """The lines of each block.
+
+    A gzip file that was sent as bytes is received whole, into a spool, before its lines are read: no process could
+    resume in the middle of one.
+    """
+
+    def __init__(
+        self, channel: ChannelBindings, driver: Driver, renewer: Renewer, receiver: str, wait: float | None,
+        *, longest: int = LONGEST, spool: str | Path | None = None,
+    ) -> None:  # fmt: skip
+        self._longest = longest
+        folder = Path(spool) if spool else temporary_folder()
+        self._spool = PartialFiles(folder / folder_of_receiver(channel, receiver))
+        super().__init__(channel, driver, renewer, receiver, wait)
+
+    def _on_resume(self) -> None:
+        self._cutters: dict[str, LineCutter] = {}
+        self._spool.close()
+
+    def _on_new_owner(self) -> None:
+        self._spool.remove_others(keep=self._downloads)
+
+    def _on_settled(self, number: int) -> None:
+        self._spool.settled(number)
+
+    def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes) -> Iterable[Batch]:
+        download = self._downloads[record.file]
+        if not download.lines and header.offset == 0 and data.startswith(MAGIC):
+            download = self._downloads[record.file] = replace(download, spooled=True)
+        if download.spooled:
+            self._spool.write(record.file, header, data)
+            return
+        cutter = self._cutter(record.file, download)
+        lines = cutter.feed(data)
+        self._downloads[record.file] = replace(
+            download, lines_given=download.lines_given + len(lines), in_long_line=cutter.in_long_line,
+            unfinished_line=cutter.unfinished,
+        )  # fmt: skip
+        yield from _batch(download.name, download.lines_given, lines)
+
+    def _cutter(self, file: str, download: Download) -> LineCutter:
+        if (cutter := self._cutters.get(file)) is None:
+            cutter = self._cutters[file] = LineCutter(
+                self._longest, in_long_line=download.in_long_line, unfinished=download.unfinished_line
+            )
+        return cutter
+
+    def _on_end(self, record: ChannelRecord, download: Download) -> Iterable[Batch]:
+        if download.spooled:
+            yield from self._batches_of_spooled(record.file, download)
+        else:
+            yield from _batch(download.name, download.lines_given, self._cutter(record.file, download).finish())
+        self._on_dropped(record.number, record.file)
+
+    def _batches_of_spooled(self, file: str, download: Download) -> Iterator[Batch]:
+        """The batches of a spooled file, without the lines that an earlier process has given."""
+        for before, lines in _lines_of_gzip(self._spool.open(file, download), download.name, self._longest):
+            after = before + len(lines)
+            if after > download.lines_given:
+                self._downloads[file] = replace(self._downloads[file], lines_given=after)
+                first_new = max(0, download.lines_given - before)
+                yield from _batch(download.name, before + first_new, lines[first_new:])
+
+    def _on_dropped(self, number: int, file: str) -> None:
+        self._cutters.pop(file, None)
+        self._spool.remove_later(number, file)
+
+
+def _batch(name: str, lines_before: int, lines: list[bytes]) -> Iterator[Batch]:
+    """One batch, or nothing if there are no lines."""
+    if lines:
+        batch = Batch(lines)
+        batch.file, batch.first = name, lines_before + 1
+        yield batch
+
+
+def batches_of_block(longest: int, header: BlockHeader, data: bytes) -> Iterator[Batch]:
+    """The lines that end in this block. Of a line that is longer than a block only the last piece is given, as a
+    CutLine."""
+    if header.lines_before < 0:
+        raise FilesError(
+            f"{header.name} was sent as bytes, and its blocks do not end at line ends: share needs send_lines()"
+        )
+    cutter = LineCutter(longest)
+    lines = cutter.feed(data)
+    if not header.last_line_continues:
+        lines += cutter.finish()
+    if header.begins_in_line and lines:
+        lines[0] = CutLine(lines[0])
+    yield from _batch(header.name, header.lines_before, lines)
+
+
+def _lines_of_gzip(file: BinaryIO, name: str, longest: int) -> Iterator[tuple[int, list[bytes]]]:
+    """Lines of the text, each list with the number of lines before it."""
+    cutter, gunzip, before = LineCutter(longest), Gunzip(name), 0
+    with file:
+        while data := file.read(_CHUNK):
+            for text in gunzip.feed(data):
+                lines = cutter.feed(text)
+                yield before, lines
+                before += len(lines)
+    gunzip.finish()
+    yield before, cutter.finish()
+
+
+class LineStream:
+    """The lines of a receiver, one by one: `for line in …` or `async for`.
+
+    `file` is the name of the file that the last line is from. With an `encoding` the lines are str; a line that cannot
+    be decoded stays bytes.
+    """
+
+    def __init__(self, batches: ReceiverStream[Batch], encoding: str | None) -> None:
+        self.file = ""
+        self._batches = batches
+        self._encoding = encoding
+
+    def _lines_of(self, batch: Batch) -> list[Any]:
+        self.file = batch.file
+        return batch if self._encoding is None else [_decoded(line, self._encoding) for line in batch]
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._batches:
+            yield from self._lines_of(batch)
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for batch in self._batches:
+            for line in self._lines_of(batch):
+                yield line
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Settle. Lines of a batch that was not read to its end are delivered again."""
+        self._batches.settle()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._batches.settle.aio()
+
+
+def _decoded(line: bytes, encoding: str) -> str | bytes:
+    try:
+        return line.decode(encoding)
+    except UnicodeDecodeError:
+        return line

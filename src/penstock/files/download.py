@@ -1,0 +1,50 @@
+"""How far a receiver is: its downloads in progress, and checkpoints that the server keeps."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.files.records import START_DIGEST
+
+
+class Download(msgspec.Struct, frozen=True, array_like=True):
+    """How far one file was received.
+
+    lines, unpacked  as in FileBegin
+    offset, digest   of the bytes that were received and checked
+    lines_given      lines of the file that were given
+    in_long_line, unfinished_line  what a LineCutter needs to continue
+    spooled          the file is packed, and is received whole before its lines are read
+    """
+
+    name: str
+    lines: bool
+    unpacked: bool
+    offset: int = 0
+    digest: bytes = START_DIGEST
+    lines_given: int = 0
+    in_long_line: bool = False
+    unfinished_line: bytes = b""
+    spooled: bool = False
+
+
+class ReceiverState(msgspec.Struct, frozen=True):
+    """The files that have begun and have not ended, by the id of their upload."""
+
+    downloads: dict[str, Download] = {}
+
+
+class Checkpoint(NamedTuple):
+    """Everything up to record `number` is done, and then the receiver is in this state."""
+
+    number: int
+    state: ReceiverState
+
+
+decode_state = msgspec.json.Decoder(ReceiverState).decode
+
+
+def encode_state(state: ReceiverState) -> str:
+    return msgspec.json.encode(state).decode()

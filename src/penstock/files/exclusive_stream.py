@@ -1,0 +1,385 @@
+"""A process that receives alone: it pulls records, checks them, and turns them into items.
+
+Subclasses decide what the items are: blocks, batches of lines, saved files. They do so in the hooks `_on_…`.
+
+The server keeps a checkpoint of the receiver, written in the step that moves its cursor: the files that have begun, how
+far each of them is, its digest so far, and the line that continues in its next block. So the next process resumes
+exactly there, and no file waits for the blocks of another.
+
+Only one process at a time owns a receiver, under a lease. The others wait until it gives the receiver back, its lease
+runs out, or, on the same host, it dies.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from msgspec.structs import replace
+
+from penstock.core.ids import may_be_alive, mint_token
+from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread
+from penstock.core.renewal import Renewer, now, valid_until
+from penstock.errors import FileDamaged, FilesError, LeaseLost
+from penstock.files.bindings import ChannelBindings, ReceiveReply
+from penstock.files.download import Checkpoint, Download, ReceiverState, decode_state, encode_state
+from penstock.files.records import (
+    ABORT,
+    BEGIN,
+    CLOSE,
+    DATA,
+    END,
+    BlockHeader,
+    ChannelRecord,
+    FileBegin,
+    chain_digest,
+    is_upload_id,
+    read_begin,
+    read_block,
+    read_end,
+)
+from penstock.files.stream import ReceiverStream, blocks_missed
+from penstock.messages.log import ask_until, check_wait, trim_rest
+
+T = TypeVar("T")
+
+READY_ITEMS = 16
+"""Items that are made ready together."""
+
+_streams_here: WeakValueDictionary[str, ExclusiveStream[Any]] = WeakValueDictionary()
+"""The streams of this process that are alive, by token."""
+
+
+class ReceiverLease:
+    """The lease under which a process owns a receiver, renewed while it works on what it has pulled."""
+
+    def __init__(self, channel: ChannelBindings, receiver: str, token: str, lease: float, asked: float) -> None:
+        self.lease = lease
+        self.valid_until = valid_until(asked, lease)
+        self.renewing = False
+        self._channel = channel
+        self._receiver = receiver
+        self._token = token
+
+    @property
+    def renewal(self) -> RoundTrip[bool]:
+        return self._channel.renew(self._receiver, self._token, self.lease)
+
+    @property
+    def give_back(self) -> RoundTrip[bool]:
+        return self._channel.give_back(self._receiver, self._token)
+
+    def mark_lost(self, why: str) -> None:
+        """The stream finds out itself, when it next settles."""
+        self.renewing = False
+
+
+class ExclusiveStream(ReceiverStream[T]):
+    """The items of a receiver, for one process and one loop at a time.
+
+    `wait`: the stream ends when nothing has arrived for that many seconds; None: when the channel is closed.
+    """
+
+    def __init__(
+        self, channel: ChannelBindings, driver: Driver, renewer: Renewer, receiver: str, wait: float | None
+    ) -> None:
+        check_wait("receive", wait)
+        super().__init__()
+        self._channel = channel
+        self._driver = driver
+        self._renewer = renewer
+        self._receiver = receiver
+        self._wait = wait
+        self._token = ""
+        self._renew_token()
+        self._ended = False
+        self._turn = 0
+        self._dead_token = ""
+        self._lease: ReceiverLease | None = None
+        self._records: deque[ChannelRecord] = deque()
+        self._items: Iterator[tuple[T, Checkpoint]] | None = None
+        """The items of the record that is being processed."""
+        self._resume_from(Checkpoint(0, ReceiverState()))
+
+    def _renew_token(self) -> None:
+        """Call as another process from now on: the server forgets that this one owns the receiver."""
+        _streams_here.pop(self._token, None)
+        self._token = mint_token()
+        _streams_here[self._token] = self
+
+    def _resume_from(self, checkpoint: Checkpoint) -> None:
+        self._position = checkpoint.number
+        """Number of the last record that was pulled."""
+        self._next_limit = 0
+        self._downloads = dict(checkpoint.state.downloads)
+        self._reached = self._given = self._done = self._settled = checkpoint
+        self._on_resume()
+
+    # --- hooks: what a subclass makes of the records ---
+
+    def _on_resume(self) -> None:
+        """The stream resumes from a checkpoint: drop everything that belongs to an earlier one."""
+
+    def _on_new_owner(self) -> None:
+        """Another process may have received before this one: remove what it left, except for `self._downloads`."""
+
+    def _on_settled(self, number: int) -> None:
+        """The server has noted that everything up to this record is done."""
+
+    def _on_begin(self, file: str, begin: FileBegin) -> None:
+        """A file begins; `self._downloads` has it already."""
+
+    def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes) -> Iterable[T]:
+        """A block that was checked; `self._downloads` counts it already."""
+        return ()
+
+    def _on_end(self, record: ChannelRecord, download: Download) -> Iterable[T]:
+        """A file is whole."""
+        return ()
+
+    def _on_dropped(self, number: int, file: str) -> None:
+        """A file will never be whole. Once the server has noted this record, no process needs it any more."""
+
+    # --- from records to items ---
+
+    def _make_ready(self) -> None:
+        """Turn pulled records into ready items, until there are some or an error occurs."""
+        while self._error is None and len(self._ready) < READY_ITEMS:
+            if self._items is None:
+                if not self._records or self._may_be_stale:
+                    return
+                self._items = self._items_of(self._records.popleft())
+            before = len(self._ready)
+            self._ready.extend(islice(self._items, READY_ITEMS))
+            if len(self._ready) < before + READY_ITEMS:
+                # The generator is exhausted. It refers to this stream, which must die as soon as a loop abandons it.
+                self._items = None
+
+    def _items_of(self, record: ChannelRecord) -> Iterator[tuple[T, Checkpoint]]:
+        try:
+            for item in self._process(record):
+                # An END that still has items for this file is not done yet.
+                is_unfinished_end = record.kind == END and record.file in self._downloads
+                yield item, self._checkpoint(record.number - is_unfinished_end)
+        except FilesError as error:
+            self._error = error
+            for file in self._downloads.keys() & (self._downloads if record.kind == CLOSE else {record.file}):
+                del self._downloads[file]
+                self._on_dropped(record.number, file)
+        self._reached = self._checkpoint(record.number)
+
+    def _checkpoint(self, number: int) -> Checkpoint:
+        return Checkpoint(number, ReceiverState(dict(self._downloads)))
+
+    def _process(self, record: ChannelRecord) -> Iterator[T]:
+        """Check a record and return its items. Raises FileDamaged."""
+        download = self._downloads.get(record.file)
+        if record.kind == BEGIN:
+            begin = read_begin(record)
+            if not is_upload_id(record.file):
+                raise FileDamaged(f"{begin.name}: record {record.number} is of no file that was sent in order")
+            self._downloads[record.file] = Download(
+                begin.name, begin.lines, begin.unpacked, begin.offset, lines_given=begin.lines_before
+            )
+            self._on_begin(record.file, begin)
+        elif record.kind == CLOSE and self._downloads:
+            names = ", ".join(sorted(download.name for download in self._downloads.values()))
+            raise FileDamaged(f"{self._channel.label} was closed before all of these was sent: {names}")
+        elif download is None:  # the file began before this receiver joined, or is damaged
+            return
+        elif record.kind == DATA:
+            header, data = read_block(record)
+            if header.offset != download.offset:
+                raise FileDamaged(f"{header.name} is damaged: its block at byte {download.offset:,} is missing")
+            self._downloads[record.file] = replace(
+                download, offset=header.offset + len(data), digest=chain_digest(download.digest, header.digest)
+            )
+            yield from self._on_block(record, header, data)
+        elif record.kind == END:
+            end = read_end(record)
+            if (end.size, end.digest) != (download.offset, download.digest):
+                raise FileDamaged(f"{download.name} is damaged: {download.offset:,} of {end.size:,} bytes, or others")
+            if not download.spooled:
+                del self._downloads[record.file]
+            yield from self._on_end(record, download)
+            self._downloads.pop(record.file, None)
+        elif record.kind == ABORT:
+            raise FileDamaged(record.body.decode(errors="replace"))
+
+    # --- operations ---
+
+    def fill(self) -> Operation[None]:
+        try:
+            yield from self._fill()
+        except BaseException:
+            self._restart()
+            raise
+
+    def _fill(self) -> Operation[None]:
+        while True:
+            if self._may_be_stale:
+                yield from self._confirm_lease()
+            if self._ready or self._error is not None or self._ended:
+                return
+            yield RunInThread(self._make_ready)
+            if self._ready or self._error is not None or self._records:
+                continue
+            if not (yield from self._pull()):
+                return
+
+    @property
+    def _may_be_stale(self) -> bool:  # type: ignore[override]
+        """Whether this process was frozen for longer than its lease, so that another may have taken over."""
+        return self._lease is not None and self._lease.valid_until < now()
+
+    def _confirm_lease(self) -> Operation[None]:
+        asked, lease = now(), self._lease
+        if lease is None or not (yield lease.renewal):
+            self._take_counts()
+            self._restart()
+            return
+        lease.valid_until = valid_until(asked, lease.lease)
+        if not lease.renewing:
+            self._renewer.keep(lease, asked)
+
+    def _restart(self) -> None:
+        """Drop everything and ask the server again: it alone knows how much of what was given is settled."""
+        self._stop_renewing()
+        self._dead_token = self._token
+        self._renew_token()
+        self._discard()
+
+    def _stop_renewing(self) -> None:
+        if self._lease is not None:
+            self._lease.renewing, self._lease = False, None
+
+    def _discard(self) -> None:
+        """Drop what was pulled and not given."""
+        self._records.clear()
+        self._ready.clear()
+        self._error = None
+        self._items = None
+        self._resume_from(Checkpoint(0, ReceiverState()))
+
+    def _pull(self) -> Operation[bool]:
+        """Settle what was given and wait for records. Returns False if the wait is over."""
+        self._stop_renewing()
+        self._given = self._done = self._reached
+        unsettled = [(self._done, self._take_counts())]
+        asked = 0.0
+
+        def ask(address: str, ttl: float) -> RoundTrip[ReceiveReply]:
+            nonlocal asked
+            asked = now()
+            return self._receive(unsettled.pop() if unsettled else None, self._next_limit, address, ttl)
+
+        while True:
+            reply = yield from ask_until(
+                self._is_answer, ask, self._channel, self._wait,
+                due=lambda reply: reply.due_in, local_check=self._check_for_death,
+            )  # fmt: skip
+            if not self._holder_is_dead(reply):
+                break
+            self._dead_token = reply.holder
+        return (yield from self._accept(reply, asked))
+
+    def _receive(
+        self, unsettled: tuple[Checkpoint, bytes] | None, limit: int, address: str = "", ttl: float = 0.0
+    ) -> RoundTrip[ReceiveReply]:
+        self._turn += 1
+        settled: dict[str, Any] = {}
+        if unsettled is not None:
+            checkpoint, counts = unsettled
+            if counts or checkpoint != self._settled:
+                state = encode_state(checkpoint.state)
+                settled = {"acked": checkpoint.number, "receiver_state": state, "counts": counts}
+                self._settled = checkpoint
+        return self._channel.receive(
+            self._receiver, self._token, self._turn, lease=self._channel.settings.lease, limit=limit,
+            dead_token=self._dead_token, after=self._position, address=address, ttl=ttl, **settled,
+        )  # fmt: skip
+
+    def _is_answer(self, reply: ReceiveReply) -> bool:
+        return (
+            reply.status == "ENDED"
+            or self._holder_is_dead(reply)
+            or (reply.status == "OK" and (reply.is_new_owner or reply.last > self._position or bool(reply.records)))
+        )
+
+    def _holder_is_dead(self, reply: ReceiveReply) -> bool:
+        """Whether the process that receives was on this host, and has died."""
+        return reply.status == "HELD" and not may_be_alive(reply.holder, _streams_here)
+
+    def _check_for_death(self, reply: ReceiveReply) -> Callable[[], bool] | None:
+        return partial(self._holder_is_dead, reply) if reply.status == "HELD" else None
+
+    def _accept(self, reply: ReceiveReply, asked: float) -> Operation[bool]:
+        """Take over what a reply brings. Returns False if it brings nothing."""
+        if reply.status == "ENDED":
+            self._ended = True
+            self._resume_from(Checkpoint(0, ReceiverState()))
+            yield RunInThread(self._on_new_owner)
+            return True
+        if reply.status != "OK":
+            return False
+        if not reply.is_new_owner:
+            yield RunInThread(partial(self._on_settled, self._settled.number))
+        yield from trim_rest(self._channel, reply.more_to_trim)
+        if reply.is_new_owner:
+            self._dead_token = ""
+            state = decode_state(reply.receiver_state) if reply.receiver_state else ReceiverState()
+            self._resume_from(Checkpoint(reply.cursor, state))
+            yield RunInThread(self._on_new_owner)
+        if missed := self._missed(reply):
+            for file in self._downloads:
+                self._on_dropped(reply.first - 1, file)
+            self._resume_from(Checkpoint(reply.first - 1, ReceiverState()))
+            self._settled = Checkpoint(reply.cursor, ReceiverState())
+            self._error = blocks_missed(self._channel, self._receiver, missed, reply.first)
+        self._next_limit = reply.next_limit
+        if not reply.records:
+            if reply.is_new_owner or missed or reply.last > self._position:
+                return True
+            yield self._channel.give_back(self._receiver, self._token)
+            return False
+        self._records.extend(reply.records)
+        self._position = reply.records[-1].number
+        self._lease = ReceiverLease(self._channel, self._receiver, self._token, self._channel.settings.lease, asked)
+        self._renewer.keep(self._lease, asked)
+        return True
+
+    def _missed(self, reply: ReceiveReply) -> int:
+        """How many records were dropped before this receiver received them."""
+        return max(0, reply.first - 1 - (reply.cursor if reply.is_new_owner else self._position))
+
+    def commit(self) -> Operation[None]:
+        """Raises LeaseLost if another process receives by now; then the caller drops what it has and leaves."""
+        self._done = self._given
+        reply = yield self._receive((self._done, self._take_counts()), 0)
+        if reply.status == "HELD" or reply.is_new_owner:
+            raise LeaseLost(
+                f"another process receives {self._channel.label} as {self._receiver!r} by now: drop what was not "
+                "settled"
+            )
+        if reply.status == "ENDED":
+            self._ended = True
+            yield RunInThread(self._on_new_owner)
+        else:
+            yield RunInThread(partial(self._on_settled, self._settled.number))
+
+    def leave(self) -> Operation[None]:
+        self._stop_renewing()
+        try:
+            if not self._ended and self._turn:
+                self._given = self._done
+                if self._done != self._settled:
+                    yield from self.commit()
+                if not self._ended:
+                    yield self._channel.give_back(self._receiver, self._token)
+        finally:
+            self._renew_token()
+            self._discard()

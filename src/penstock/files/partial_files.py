@@ -1,0 +1,162 @@
+"""Files that are being received, on the local disk, until they are whole and the server knows."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO
+
+from penstock.errors import FileDamaged, FilesError
+from penstock.files.bindings import ChannelBindings
+from penstock.files.download import Download
+from penstock.files.records import BlockHeader
+
+HIDDEN_PREFIX = ".penstock-"
+"""Folders of partial files begin with this, and no file is saved under a name that does."""
+
+_MAX_OPEN = 16
+
+
+def folder_of_receiver(channel: ChannelBindings, receiver: str) -> str:
+    """The name of a folder that no other receiver of any channel uses."""
+    digest = hashlib.sha256(f"{channel.keys.base}{receiver}".encode()).hexdigest()
+    return f"{HIDDEN_PREFIX}{receiver}-{digest[:8]}"
+
+
+def temporary_folder() -> Path:
+    """A folder that only this user can read, and that the next process on this host finds again."""
+    ours = Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"
+    ours.mkdir(mode=0o700, exist_ok=True)
+    if ours.is_symlink() or ours.stat().st_uid != os.getuid():
+        raise FilesError(f"{ours} belongs to somebody else: name a folder with spool=")
+    return ours
+
+
+@cache
+def boot_id() -> str:
+    """Identifies the current boot of this host: bytes that were written before a power loss may be missing. Linux has
+    such an id; other systems do not, and there it is constant."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "any"
+
+
+class PartialFiles:
+    """The partial files of one receiver, in a folder that exists only while there are some.
+
+    A file is identified by the id of its upload, so that it is found again after a crash.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._open: dict[str, BinaryIO] = {}
+        self._to_remove: list[tuple[int, str]] = []
+
+    def path_of(self, file: str) -> Path:
+        return self.folder / f"{file}.{boot_id()}.part"
+
+    def write(self, file: str, header: BlockHeader, data: bytes) -> None:
+        out = self._open.get(file)
+        if out is None:
+            if len(self._open) >= _MAX_OPEN:
+                self._close(next(iter(self._open)))
+            out = self._open[file] = self._open_at(file, header)
+        out.seek(header.offset)
+        out.write(data)
+        out.flush()
+
+    def _open_at(self, file: str, header: BlockHeader) -> BinaryIO:
+        """Open the partial file to write this block. A block that is received twice is written twice, in its place."""
+        path = self.path_of(file)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with contextlib.suppress(FileNotFoundError):
+            out = path.open("r+b")
+            if out.seek(0, os.SEEK_END) >= header.offset:
+                return out
+            out.close()
+        if header.offset:
+            raise FileDamaged(
+                f"{header.name}: its first {header.offset:,} bytes are not in {self.folder}. They were received "
+                "elsewhere, or before this host was started: go on there, or send it again"
+            )
+        return path.open("w+b")
+
+    def begin_with(self, path: Path, file: str) -> None:
+        """Begin a partial file with a copy of the file at this path."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        shutil.copyfile(path, self.path_of(file))
+
+    def open(self, file: str, download: Download) -> BinaryIO:
+        """Open what was received of a file, without bytes that an earlier process may have written beyond it."""
+        self._close(file)
+        try:
+            opened = self.path_of(file).open("r+b")
+        except FileNotFoundError:
+            if download.offset:
+                raise FileDamaged(
+                    f"{download.name}: it is not in {self.folder}; was it received elsewhere, or before this host "
+                    "started?"
+                ) from None
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            opened = self.path_of(file).open("w+b")
+        opened.truncate(download.offset)
+        return opened
+
+    def publish(self, file: str, path: Path) -> None:
+        """Put the whole file at this path, in one step. The partial file stays: a process that is started before the
+        server knows will write its last blocks again."""
+        whole = self.path_of(file).with_suffix(".whole")
+        whole.unlink(missing_ok=True)
+        os.link(self.path_of(file), whole)
+        try:
+            os.replace(whole, path)
+        except OSError:
+            whole.unlink()
+            raise
+
+    def remove_later(self, number: int, file: str) -> None:
+        """Remove a partial file as soon as the server has noted record `number`. Until then it is needed: a process
+        that is started earlier receives its last blocks again."""
+        self._to_remove.append((number, file))
+
+    def settled(self, number: int) -> None:
+        """The server has noted this record."""
+        while self._to_remove and self._to_remove[0][0] <= number:
+            file = self._to_remove.pop(0)[1]
+            self._close(file)
+            self.path_of(file).unlink(missing_ok=True)
+        self._remove_empty_folder()
+
+    def remove_others(self, keep: Iterable[str]) -> None:
+        """Remove partial files that a dead process has left, except for these."""
+        self._to_remove.clear()
+        self.close()
+        if self.folder.is_symlink():
+            raise FilesError(f"{self.folder} is a link, and not what was made here: remove it")
+        kept = {self.path_of(file).name for file in keep}
+        for found in self.folder.glob("*"):
+            if found.name not in kept:
+                found.unlink(missing_ok=True)
+        self._remove_empty_folder()
+
+    def _remove_empty_folder(self) -> None:
+        with contextlib.suppress(OSError):  # it is not empty, or was never made
+            self.folder.rmdir()
+
+    def close(self) -> None:
+        for file in [*self._open]:
+            self._close(file)
+
+    __del__ = close
+    """Closes its files if the caller abandons the loop."""
+
+    def _close(self, file: str) -> None:
+        if (out := self._open.pop(file, None)) is not None:
+            out.close()

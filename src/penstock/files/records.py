@@ -1,0 +1,145 @@
+"""What the records of a channel hold. `channel.lua` keeps them in a log, in the order in which they were sent.
+
+    BEGIN   FileBegin              a file begins
+    DATA    BlockHeader and bytes  one block of it
+    END     FileEnd                the file was sent whole; size and digest that a receiver must arrive at
+    ABORT   text                   the file will never be whole, and why
+    CLOSE   -                      the channel was closed
+
+The digest of a file is a chain over its blocks: digest = SHA-256(previous digest + SHA-256 of the block). So a receiver
+that resumes in the middle of a file with the digest so far still checks every byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.errors import FileDamaged
+
+BEGIN, DATA, END, ABORT, CLOSE = "B", "D", "E", "A", "C"
+
+MAX_INFLATED = 1024 * 1024
+"""A block that inflates to more bytes than this was not made by a sender."""
+
+START_DIGEST = bytes(32)
+"""The digest of a file before its first block."""
+
+
+def chain_digest(digest: bytes, block_digest: bytes) -> bytes:
+    """The digest of a file up to and including a block, from the digest before it and the block's own SHA-256."""
+    return hashlib.sha256(digest + block_digest).digest()
+
+
+class FileBegin(msgspec.Struct, frozen=True, array_like=True):
+    """The first record of a file.
+
+    lines     the file was cut at line ends, by `send_lines`
+    unpacked  it was gzip or Zstandard, and its text is sent
+    offset    bytes that an earlier `send_lines` has sent, where a log has grown since; the fields below are 0 without
+              one
+    lines_before       lines in those bytes
+    last_block_size    size of the last block of those bytes
+    last_block_digest  its SHA-256
+    """
+
+    name: str
+    size: int
+    lines: bool
+    unpacked: bool = False
+    offset: int = 0
+    lines_before: int = 0
+    last_block_size: int = 0
+    last_block_digest: bytes = b""
+
+
+class BlockHeader(msgspec.Struct, frozen=True, array_like=True):
+    """What precedes the bytes of a block.
+
+    name          the file's name
+    offset        of the block's first byte in the file
+    lines_before  line ends before this block; -1 if the file was not cut at line ends
+    begins_in_line       the block begins in the middle of a line that is longer than a block
+    deflated             the bytes are deflated
+    digest               SHA-256 of the bytes
+    last_line_continues  the last line goes on in the next block
+    """
+
+    name: str
+    offset: int
+    lines_before: int
+    begins_in_line: bool
+    deflated: bool
+    digest: bytes
+    last_line_continues: bool = False
+
+
+class FileEnd(msgspec.Struct, frozen=True, array_like=True):
+    """The last record of a file that was sent whole. `size`: the offset after its last byte; `lines`: line ends up to
+    there; `digest`: of the whole file."""
+
+    size: int
+    lines: int
+    digest: bytes
+
+
+class ChannelRecord(NamedTuple):
+    """A record as it was read. `number`: its place in the log; `file`: the id of the upload that it belongs to."""
+
+    number: int
+    kind: str
+    file: str
+    body: bytes
+
+
+pack: Any = msgspec.msgpack.Encoder().encode
+_file_begin = msgspec.msgpack.Decoder(FileBegin).decode
+_block_header = msgspec.msgpack.Decoder(BlockHeader).decode
+_file_end = msgspec.msgpack.Decoder(FileEnd).decode
+
+
+def pack_block(header: BlockHeader, data: bytes) -> bytes:
+    head: bytes = pack(header)
+    return b"".join((len(head).to_bytes(2, "big"), head, zlib.compress(data, 1) if header.deflated else data))
+
+
+def as_record(number: int, kind_and_file: str, body: bytes) -> ChannelRecord:
+    return ChannelRecord(number, kind_and_file[:1], kind_and_file[1:], body)
+
+
+def is_upload_id(file: str) -> bool:
+    """Whether this may become part of a file name. A record may come from a program that is no Penstock sender."""
+    return file.isascii() and file.isalnum() and len(file) <= 100
+
+
+def read_begin(record: ChannelRecord) -> FileBegin:
+    return _read(record, _file_begin)  # type: ignore[no-any-return]
+
+
+def read_end(record: ChannelRecord) -> FileEnd:
+    return _read(record, _file_end)  # type: ignore[no-any-return]
+
+
+def read_block(record: ChannelRecord) -> tuple[BlockHeader, bytes]:
+    """The header and the bytes of a block. Raises FileDamaged if they are not the bytes that were sent."""
+    try:
+        size = int.from_bytes(record.body[:2], "big")
+        header = _block_header(record.body[2 : 2 + size])
+        data = record.body[2 + size :]
+        if header.deflated:
+            data = zlib.decompressobj().decompress(data, MAX_INFLATED)
+    except (msgspec.MsgspecError, zlib.error) as error:
+        raise FileDamaged(f"record {record.number} cannot be read: {error}") from None
+    if hashlib.sha256(data).digest() != header.digest:
+        raise FileDamaged(f"{header.name} is damaged: its block at byte {header.offset:,} is not the one that was sent")
+    return header, data
+
+
+def _read(record: ChannelRecord, decode: Any) -> Any:
+    try:
+        return decode(record.body)
+    except msgspec.MsgspecError as error:
+        raise FileDamaged(f"record {record.number} cannot be read: {error}") from None

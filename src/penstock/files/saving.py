@@ -1,0 +1,119 @@
+"""Saves the files of a channel in a folder."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.core.operations import Driver
+from penstock.core.renewal import Renewer
+from penstock.errors import FileDamaged, FilesError
+from penstock.files.bindings import ChannelBindings
+from penstock.files.download import Download
+from penstock.files.exclusive_stream import ExclusiveStream
+from penstock.files.partial_files import HIDDEN_PREFIX, PartialFiles, folder_of_receiver
+from penstock.files.records import BlockHeader, ChannelRecord, FileBegin
+from penstock.files.source_reader import BLOCK_SIZE
+
+_BAD_NAME = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
+"""Errors that a second attempt cannot fix: the name is taken by something that is no file, or is too long."""
+
+
+class Saved(NamedTuple):
+    """A file that was saved, whole and checked. `digest`: what `file_digest` returns for the file that was sent, if it
+    was sent as bytes."""
+
+    path: Path
+    name: str
+    size: int
+    digest: str
+
+
+class SavingStream(ExclusiveStream[Saved]):
+    """Saves each file under its name, in one step, once it is whole and checked."""
+
+    def __init__(
+        self, channel: ChannelBindings, driver: Driver, renewer: Renewer, receiver: str, wait: float | None,
+        folder: Path,
+    ) -> None:  # fmt: skip
+        self._folder = folder
+        self._partial_files = PartialFiles(folder / folder_of_receiver(channel, receiver))
+        super().__init__(channel, driver, renewer, receiver, wait)
+
+    def _on_resume(self) -> None:
+        self._partial_files.close()
+
+    def _on_new_owner(self) -> None:
+        self._partial_files.remove_others(keep=self._downloads)
+
+    def _on_settled(self, number: int) -> None:
+        self._partial_files.settled(number)
+
+    def _on_begin(self, file: str, begin: FileBegin) -> None:
+        """Where only the growth of a log is sent, begin with what was saved of the log before."""
+        path = self._path(self._downloads[file])
+        if begin.offset:
+            if not _is_same_log(path, begin):
+                raise FileDamaged(
+                    f"{begin.name}: its first {begin.offset:,} bytes were sent before, and are not in {path}"
+                )
+            self._partial_files.begin_with(path, file)
+
+    def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes) -> Iterable[Saved]:
+        self._partial_files.write(record.file, header, data)
+        return ()
+
+    def _on_end(self, record: ChannelRecord, download: Download) -> Iterable[Saved]:
+        path = self._path(download)
+        with self._partial_files.open(record.file, download) as out:
+            os.fsync(out.fileno())
+        self._partial_files.remove_later(record.number, record.file)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._partial_files.publish(record.file, path)
+            self._sync_folders(path.parent)
+        except OSError as error:
+            if error.errno in _BAD_NAME:
+                raise FilesError(f"{download.name} cannot be saved as {path}: {error.strerror}") from error
+            raise
+        yield Saved(path, download.name, download.offset, download.digest.hex())
+
+    def _on_dropped(self, number: int, file: str) -> None:
+        self._partial_files.remove_later(number, file)
+
+    def _sync_folders(self, folder: Path) -> None:
+        """Write the folder of a file to disk, and the folders above it that may be new, so that its name survives a
+        power loss."""
+        for one in (folder, *folder.parents):
+            opened = os.open(one, os.O_RDONLY)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
+            if one == self._folder:
+                return
+
+    def _path(self, download: Download) -> Path:
+        suffix = ".zst" if download.name.endswith(".zst") else ".gz"
+        name = download.name.removesuffix(suffix) if download.unpacked else download.name
+        parts = name.split("/")
+        is_bad = not name or "\0" in name or any(part in {"", ".", ".."} for part in parts)
+        if is_bad or parts[0].startswith(HIDDEN_PREFIX):
+            raise FileDamaged(f"{name!r} is no name to save a file under: it would leave the folder")
+        return self._folder.joinpath(*parts)
+
+
+def _is_same_log(path: Path, begin: FileBegin) -> bool:
+    """Whether this file is what was sent before, and not another file of the same name: its last block is compared."""
+    if not 0 < begin.last_block_size <= min(begin.offset, BLOCK_SIZE):
+        return False
+    try:
+        with path.open("rb") as file:
+            file.seek(begin.offset - begin.last_block_size)
+            return hashlib.sha256(file.read(begin.last_block_size)).digest() == begin.last_block_digest
+    except OSError:
+        return False
