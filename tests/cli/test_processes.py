@@ -11,7 +11,7 @@ import pytest
 
 from penstock import JobFailed, Penstock, Settings, Status
 from penstock.cli.exits import Exit
-from penstock.ops import health
+from penstock.cli.worker import check_health
 from tests.command_line import TELL
 from tests.servers import Server, eventually
 from tests.speed import scaled
@@ -288,7 +288,7 @@ def test_a_check_sees_no_life_in_a_process_that_is_stopped_or_a_zombie(start, sh
     def check():
         """In this process: a check must be faster than the lease."""
         with Penstock(shop.where["PENSTOCK_URL"], prefix=shop.where["SHOP"]) as app:
-            return health.check(app, ["q"])
+            return check_health(app, ["q"])
 
     assert check()
     worker.send_signal(signal.SIGSTOP)
@@ -313,7 +313,7 @@ def test_a_check_finds_a_worker_among_many_programs_with_long_leases(start, shop
         shop.app._driver.blocking.run(turn)
     assert not shop.pids(), "hidden behind a thousand others"
     with Penstock(shop.where["PENSTOCK_URL"], prefix=shop.where["SHOP"]) as app:
-        assert health.check(app, ["q"])
+        assert check_health(app, ["q"])
 
 
 def test_a_changed_file_starts_the_worker_anew(start, shop, tmp_path: Path):

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, cast
@@ -20,7 +20,6 @@ from penstock.cli.exits import Exit, exit_for
 from penstock.cli.loading import load_app
 from penstock.config import Configuration
 from penstock.errors import ConfigurationError, PenstockError
-from penstock.ops import health
 from penstock.settings import WorkerSettings
 from penstock.terminal.signals import not_ignored
 from penstock.worker.forkserver import loop_factory
@@ -98,7 +97,7 @@ def worker(
             return reload.run((*_THIS, *sys.argv[1:]))
         command = _Command(load_app(app), settings, style, log_level)
         if check:
-            return Exit.OK if health.check(command.app, queues_of(command.app, settings)) else Exit.FAILED
+            return Exit.OK if check_health(command.app, queues_of(command.app, settings)) else Exit.FAILED
         count = configuration.number("processes", processes)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(command.run(count))
@@ -107,6 +106,18 @@ def worker(
             raise
         log.critical("%s", error, exc_info=bool(os.environ.get(DEBUG)))
         return exit_for(error)
+
+
+def check_health(app: Penstock, queues: Iterable[str]) -> bool:
+    """Print the workers of this machine that serve each queue. Returns whether every queue has one."""
+    from penstock.ops.inspect import Inspector  # only here: a worker that runs jobs does without it
+
+    inspector = Inspector(app)
+    with app:
+        workers = {queue: inspector.workers_here(queue) for queue in queues}
+    for queue, names in workers.items():
+        print(f"queue {queue}: {', '.join(names) or 'no worker of this machine is alive'}", file=sys.stderr)
+    return all(workers.values())
 
 
 def _check(settings: WorkerSettings) -> None:

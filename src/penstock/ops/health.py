@@ -1,38 +1,33 @@
-"""`penstock worker --check`: is a worker of this machine alive? For a container's health check."""
+"""Which workers of this machine are alive: behind `penstock worker --check`, the health check of a container."""
 
 from __future__ import annotations
 
 import socket
-import sys
-from collections.abc import Iterable
 
 from penstock.app import Penstock
 from penstock.core.ids import is_gone
 from penstock.core.operations import Operation
 from penstock.worker.processes import process_state
 
-
-def check(app: Penstock, queues: Iterable[str]) -> bool:
-    """One line about each queue; True if each has a worker here. Raises ServerError."""
-    with app:
-        found = {name: app._driver.blocking.run(_alive(app, name)) for name in queues}
-    here = {name: [who for who in sorted(workers) if _is_here(who)] for name, workers in found.items()}
-    for name, workers in here.items():
-        print(f"queue {name}: {', '.join(workers) or 'no worker of this machine is alive'}", file=sys.stderr)
-    return all(here.values())
+_PER_ROUND_TRIP = 500
 
 
-def _alive(app: Penstock, queue: str) -> Operation[set[str]]:
-    """The workers with a lease, however many programs without a worker hold jobs. A round trip for each 500 of them."""
-    cursor, names = "0", set()
+def workers_here(app: Penstock, queue: str) -> Operation[list[str]]:
+    """The workers of a queue that run on this machine, as `host:pid`, sorted.
+
+    A worker is alive if it has a lease and its process can run: a stopped process and a zombie are not. One round trip
+    for each 500 programs that hold a lease on the queue's jobs.
+    """
+    found: set[str] = set()
+    cursor = "0"
     while True:
-        cursor, some = yield app.queue(queue).bindings.scan_workers(cursor, 500)
-        names |= {who.name for who in some if who.lease > 0}
+        cursor, some = yield app.queue(queue).bindings.scan_workers(cursor, _PER_ROUND_TRIP)
+        found |= {worker.name for worker in some if worker.lease > 0}
         if cursor == "0":
-            return names
+            return sorted(name for name in found if _runs_here(name))
 
 
-def _is_here(worker: str) -> bool:
+def _runs_here(worker: str) -> bool:
     host, _, pid = worker.rpartition(":")
     if host != socket.gethostname() or is_gone(int(pid)):
         return False

@@ -36,6 +36,7 @@ from penstock.ops.answers import (
 )
 from penstock.ops.checks.result import CheckResult
 from penstock.ops.doctor import diagnose, prove_locks
+from penstock.ops.health import workers_here
 from penstock.ops.inventory import Inventory, take_inventory
 from penstock.ops.probe import (
     ServerFacts,
@@ -255,6 +256,11 @@ class Inspector:
         for name in [queue] if queue else (yield from queue_names(self._app.settings.prefix)):
             workers += yield self._app.queue(name).bindings.workers(WORKERS_PER_QUEUE)
         return workers
+
+    @verb
+    def workers_here(self, queue: str) -> Operation[list[str]]:
+        """The workers of a queue that are alive on this machine, as `host:pid` (see `health.py`)."""
+        return workers_here(self._app, queue)
 
     # --- jobs ---
 
