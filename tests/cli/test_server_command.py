@@ -42,7 +42,7 @@ def test_a_started_server_outlives_the_command_and_its_users_until_it_is_stopped
         app.queue("mail").put(1)
     import time
 
-    time.sleep(keeper.GRACE + 0.5)
+    time.sleep(keeper.IDLE_TIMEOUT + 0.5)
     code, said = told(penstock)
     assert (code, said["running"], said["kept"], said["users"]) == (Exit.OK, True, True, 0)
     assert said["version"].startswith("valkey ")

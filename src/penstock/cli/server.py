@@ -52,7 +52,7 @@ def start() -> None:
     _is_allowed()
     home = embedded.find_home()
     with embedded.attach(home) as attachment:
-        embedded.keep(home, attachment)
+        embedded.keep_running(home, attachment)
         show(f"{'Started' if attachment.started else 'It runs'}, and is kept until `penstock server stop`.")
     _show(_status(home))
     if Configuration().text("url"):

