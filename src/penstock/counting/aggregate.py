@@ -159,8 +159,8 @@ class Aggregate:
         return totals
 
     def _count(self, stream: ReceiverStream[Batch], unsettled: UnsettledCounts) -> bool:
-        """Count the batches that are ready, up to as many as one step should settle. Returns False if there were
-        none."""
+        """Count the batches that are ready, up to as many as one step should settle. Returns False if no batch was
+        ready."""
         counted_any = False
         for batch in stream.take_ready():
             counted_any = True
@@ -244,7 +244,7 @@ class Aggregate:
 
 
 def _fault(result: object, lines: int) -> str | None:
-    """What is wrong with the result of a counting function for this many lines, or None."""
+    """The reason why this cannot be the result of a counting function for this many lines, or None."""
     tables, rejected = result if isinstance(result, Tally) else (result, {})
     if not isinstance(tables, Mapping) or not isinstance(rejected, Mapping):
         return f"{result!r} is none of these"

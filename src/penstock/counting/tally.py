@@ -1,4 +1,4 @@
-"""What a counting function returns."""
+"""The result of a counting function."""
 
 from __future__ import annotations
 

@@ -39,10 +39,10 @@ def channel_scripts() -> Library:
 
 
 class SourceEntry(NamedTuple):
-    """What the channel knows of a source: of an upload in progress, or of a file that was sent.
+    """The channel's memory of a source: of an upload in progress, or of a file that was sent.
 
-    token      the sender that uploads it; "" if it was sent
-    upload_id  "" if it was sent
+    token      the sender that uploads it; "" if the file was sent
+    upload_id  the upload; "" if the file was sent
     state      how far the upload is, or was at its end, as `upload.py` encodes it
     outcome    of a file that was sent: its identity, and if it was damaged, a space and the error. "" during an upload
     raw        the entry as it is stored
@@ -136,7 +136,7 @@ class ReceiverInfo:
 
 @dataclass(frozen=True, slots=True)
 class ChannelInfo:
-    """What a channel holds.
+    """The size of a channel, its settings, and its receivers.
 
     bytes     of records that some receiver has not acknowledged
     limit     the most bytes it may hold
@@ -205,8 +205,8 @@ class ChannelBindings(LogBindings):
         return self._call("open", (*UNNUMBERED, self.clock.now_ms, limit or 0, patience_ms, *receivers), lambda _: None)
 
     def source_entries(self, keys: Sequence[str]) -> RoundTrip[list[SourceEntry | None]]:
-        """What is known of these sources, at most MAX_SOURCES of them. A key is a path of an upload in progress, or
-        the inode of a file that was sent."""
+        """The entries of up to MAX_SOURCES sources. A key is the path of an upload in progress, or the inode of a file
+        that was sent."""
 
         def read(reply: Sequence[Any]) -> list[SourceEntry | None]:
             return [SourceEntry.decode(raw) if raw else None for raw in reply[1]]

@@ -111,13 +111,13 @@ class Channel:
 
     @verb
     def info(self) -> RoundTrip[ChannelInfo]:
-        """What the channel holds, and how far its receivers are. Raises FilesError if there is no such channel. One
+        """The size of the channel, and how far its receivers are. Raises FilesError if there is no such channel. One
         round trip, O(receivers)."""
         return self.bindings.info()
 
     @verb
     def delete(self) -> RoundTrip[bool]:
-        """Delete the channel, and what aggregates have counted. Returns False if there was none. One round trip."""
+        """Delete the channel and its aggregates' counts. Returns False if there was no channel. One round trip."""
         return self.bindings.delete()
 
 

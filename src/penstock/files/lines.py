@@ -19,7 +19,7 @@ class LineCutter:
     """Cuts the bytes that it is fed into lines.
 
     `longest` limits the bytes of a line without its end. A longer line is returned as a CutLine of that many bytes, as
-    soon as it is known to be longer. Holds `longest` bytes, and the lines of one `feed`.
+    soon as the limit is passed. Holds `longest` bytes, and the lines of one `feed`.
 
     A second cutter can continue inside a line where a first one stopped: it takes over `in_long_line` and `unfinished`.
     """

@@ -1,4 +1,4 @@
-"""What the records of a channel hold. `channel.lua` keeps them in a log, in the order in which they were sent.
+"""The records of a channel. `channel.lua` keeps them in a log, in the order in which they were sent.
 
     BEGIN   FileBegin              a file begins
     DATA    BlockHeader and bytes  one block of it
@@ -57,7 +57,7 @@ class FileBegin(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BlockHeader(msgspec.Struct, frozen=True, array_like=True):
-    """What precedes the bytes of a block.
+    """The header before the bytes of a block.
 
     name          the file's name
     offset        of the block's first byte in the file
@@ -65,7 +65,7 @@ class BlockHeader(msgspec.Struct, frozen=True, array_like=True):
     begins_in_line       the block begins in the middle of a line that is longer than a block
     deflated             the bytes are deflated
     digest               SHA-256 of the bytes
-    last_line_continues  the last line goes on in the next block
+    last_line_continues  the last line continues in the next block
     """
 
     name: str

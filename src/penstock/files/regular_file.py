@@ -37,7 +37,7 @@ def inode_of(status: os.stat_result) -> str:
 
 
 def inode_at(path: Path) -> str | None:
-    """Device and inode of the file at a path, or None if there is none."""
+    """Device and inode of the file at a path, or None if there is no file."""
     try:
         return inode_of(path.stat())
     except OSError:

@@ -44,7 +44,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Sent:
-    """What a `send` did. `skipped`: names of files that were sent before and have not changed since."""
+    """The result of a `send`. `skipped`: names of files that were sent before and have not changed since."""
 
     files: list[SentFile] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What to send: paths become regular files, each with a name that tells the receivers which file it is."""
+"""Turns paths into sources: regular files, each with the name by which receivers know it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a receiver gets from a channel, item by item, whether it receives alone (`exclusive_stream.py`) or shares the
-work (`shared_stream.py`)."""
+"""The items that a receiver gets from a channel, whether it receives alone (`exclusive_stream.py`) or shares the work
+(`shared_stream.py`)."""
 
 from __future__ import annotations
 

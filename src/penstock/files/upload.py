@@ -87,8 +87,11 @@ class PendingFile:
 
 @dataclass(frozen=True, slots=True)
 class UploadContext:
-    """What all uploads of one `send` share. `token`: identifies this sender; `again`: files that were sent before are
-    sent once more."""
+    """The settings that all uploads of one `send` share.
+
+    token  identifies this sender
+    again  files that were sent before are sent once more
+    """
 
     channel: ChannelBindings
     token: str
@@ -129,7 +132,7 @@ class Upload:
         self._begins_in_line = state.begins_in_line
         self._blocks = reader.blocks()
         self._records = records
-        """What is sent next."""
+        """The records to send next."""
         self._is_batch_ready = False
         self._outcome = ""
 

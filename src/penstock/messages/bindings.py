@@ -73,7 +73,7 @@ class ClaimReply:
 
 @dataclass(frozen=True, slots=True)
 class LogStatus:
-    """What the server knows of a log, and of one reader.
+    """The state of a log, and of one of its readers.
 
     first, last      numbers of the first message that is still there, and of the last one
     bytes            senders and bodies, plus 32 bytes for each message
@@ -99,7 +99,7 @@ def decode_names(reply: Iterable[bytes]) -> list[str]:
 
 
 def default_on(refusals: bytes, call: RoundTrip[R], default: T) -> RoundTrip[R | T]:
-    """The same call, but it returns `default` where it would raise for one of these refusals, such as b"GONE"."""
+    """Make the call return `default` where it would raise for one of these refusals, such as b"GONE"."""
     read = call.read
     return RoundTrip(
         call.script,
@@ -121,7 +121,7 @@ class LogBindings:
         self.settings = settings
         self.clock = clock
         self.label = f"{keys.kind} {keys.name!r}"
-        """What errors call this log."""
+        """The name of this log in errors."""
         self._declared = keys.declared
         self._scripts = log_scripts().scripts
 
@@ -171,7 +171,7 @@ class LogBindings:
     ) -> RoundTrip[tuple[list[int], list[str]]]:
         """Append messages, given as pairs of id and body. Returns their numbers, and the readers to notify.
 
-        `create`: anybody may post, and a log that does not exist is made; otherwise the sender must be a member.
+        `create`: every sender may post, and a log that does not exist is made; otherwise the sender must be a member.
         """
         id_and_body = [part for message in messages for part in message]
         args = (*UNNUMBERED, self.clock.now_ms, int(create), sender, address, int(ttl * 1000), *id_and_body)
@@ -209,11 +209,11 @@ class LogBindings:
         return messages
 
     def stop_waiting(self, address: str) -> RoundTrip[int]:
-        """Nobody waits at this address any more."""
+        """Deregister the waiter at this address."""
         return RoundTrip(self._scripts["stay"], self._declared, (address,), int)
 
     def trim(self) -> RoundTrip[bool]:
-        """Free the next slice of messages that nobody needs. Returns whether there are more."""
+        """Free the next slice of messages that no reader needs. Returns whether there are more."""
         return self._call("trim", (self.clock.now_ms,), lambda reply: bool(reply[1]))
 
     # --- workers that share one reader ---
@@ -346,5 +346,5 @@ class ChatIndexBindings:
         return self._call("news", (since, address, int(ttl * 1000)), lambda reply: (reply[0], decode_names(reply[1:])))
 
     def stop_waiting(self, address: str) -> RoundTrip[int]:
-        """Nobody waits at this address any more."""
+        """Deregister the waiter at this address."""
         return self._call("news", (b"+inf", address, 0), lambda _: 0)

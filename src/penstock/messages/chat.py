@@ -47,7 +47,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class ChatInfo:
-    """What a chat holds.
+    """The size of a chat.
 
     last     number of the last message
     first    number of the first message that is still there
@@ -187,7 +187,7 @@ class Chat:
         history  "start": it also reads every message that is still there; a number: it also reads that many of the last
                  messages
 
-        Changes nothing for somebody who is a member already. Raises ChatGone. Three round trips.
+        Changes nothing for a member. Raises ChatGone. Three round trips.
         """
         last = {"now": 0, "start": -1}.get(history, history) if isinstance(history, str) else history
         if not isinstance(last, int) or (last < 0 and history != "start"):
@@ -213,7 +213,7 @@ class Chat:
 
     @verb
     def kick(self, member: str) -> Operation[bool]:
-        """The same as `leave`, for somebody else to call."""
+        """Remove a member, as `leave` does: a name for callers other than the member itself."""
         return self._leave(self._index_of(check_reader("member", member)), member)
 
     def _leave(self, index: ChatIndexBindings, member: str) -> Operation[bool]:
@@ -238,7 +238,7 @@ class Chat:
 
     @verb
     def info(self) -> RoundTrip[ChatInfo]:
-        """What the chat holds. Raises ChatGone. One round trip, O(1)."""
+        """The size of the chat. Raises ChatGone. One round trip, O(1)."""
         return self.read_info()
 
     def read_info(self) -> RoundTrip[ChatInfo]:
@@ -255,7 +255,7 @@ class Chat:
 
     @verb
     def delete(self) -> Operation[bool]:
-        """Delete the chat for all its members. Returns False if there was none. About three round trips for each
+        """Delete the chat for all its members. Returns False if there was no chat. About three round trips for each
         hundred members."""
         return self._delete()
 

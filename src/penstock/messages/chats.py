@@ -107,7 +107,7 @@ class UserChats:
         self.user = user
         self.device = device
         self._hints_since = b""
-        """What the index is asked for next; empty until all chats were checked for the first time."""
+        """The `since` of the next `news`; empty until all chats were checked for the first time."""
         self._with_news: dict[str, None] = {}
         """Chats that may have unread messages, in order of their news."""
         self._next_quiet_check = FIRST_PAGE

@@ -65,7 +65,7 @@ class LogKeys:
 
     @cached_property
     def declared(self) -> tuple[str, str]:
-        """What every script declares: `base`, and the key that exists as long as any other of the log does."""
+        """The keys that every script declares: `base`, and the key that exists as long as any other of the log does."""
         return (self.base, self.base + ("mine" if self.kind == "chats" else "state"))
 
     @cached_property

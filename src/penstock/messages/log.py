@@ -20,7 +20,7 @@ MAX_LIMIT = 1000
 """Messages that one pull returns at most."""
 
 REREGISTER_INTERVAL = 300.0
-"""Seconds after which a waiting operation asks again and registers anew. Matters only when a notification was lost."""
+"""Seconds after which a waiting operation asks again and renews its registration, in case a notification was lost."""
 
 LOCAL_RECHECK_INTERVAL = 0.5
 """Seconds between two checks of something on this host, which cost no command."""
@@ -30,7 +30,7 @@ POST_BATCH = 500
 
 
 class Bindings(Protocol):
-    """What `ask_until` needs of a noun's bindings."""
+    """The part of a noun's bindings that `ask_until` needs."""
 
     keys: LogKeys
 
@@ -119,7 +119,7 @@ def post_all(
         def ask(address: str, ttl: float, batch: Sequence[tuple[str, bytes]] = batch) -> RoundTrip[Any]:
             return default_on(b"FULL", log.post(sender, batch, create=create, address=address, ttl=ttl), None)
 
-        # Messages that grow too old make space as well, and nobody is notified of that: ask more often.
+        # Messages that grow too old make space as well, and that notifies no sender: ask more often.
         answer = yield from ask_until(lambda answer: answer is not None, ask, log, wait, interval=log.settings.sleep)
         if answer is None:
             raise log.error_for([b"FULL"], sender)

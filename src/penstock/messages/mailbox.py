@@ -22,7 +22,7 @@ NO_LOG = LogStatus(0.0, 0, 1, 0, 0, -1, None, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class MailboxInfo:
-    """What a sender may want to know about a mailbox.
+    """The state of a mailbox, for those who send to it.
 
     last    number of the last message; 0 if none was ever posted
     unread  messages that the owner has not acknowledged
@@ -207,6 +207,6 @@ class Mailbox(LogReader):
 
     @verb
     def delete(self) -> RoundTrip[bool]:
-        """Delete the mailbox and its messages; numbers begin at 1 again. Returns False if there was none. One round
-        trip."""
+        """Delete the mailbox and its messages; numbers begin at 1 again. Returns False if there was no mailbox. One
+        round trip."""
         return self._log.delete()

@@ -1,4 +1,4 @@
-"""What a reader gets: a message, the messages of one pull, and a gap; and `Keep`, the limits on what is kept for it."""
+"""A message, the messages of one pull, and a gap in them; and `Keep`, the limits on the messages that are kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock import codec
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Limits on the messages that are kept until every reader has acknowledged them.
+    """Limits on the messages that a log keeps until every reader has acknowledged them.
 
     None means no limit: `Keep()` keeps every message for ever.
 
@@ -19,7 +19,7 @@ class Keep:
     bytes     how many bytes: senders and bodies, plus 32 bytes for each message
     age       how many seconds; checked when somebody sends or reads
     full      what happens at the limit of messages or bytes: "drop" drops the oldest messages and reports a gap to each
-              reader that had not read them, "refuse" refuses new ones
+              reader that had not read them; "refuse" refuses new ones
     """
 
     messages: int | None = None
@@ -72,8 +72,8 @@ class Message:
 class Mail(list[Message]):
     """The messages of one pull, in order.
 
-    `gap` describes the messages that are missing before the first one, or is None. `unread` counts every message that
-    the reader has not acknowledged, these included.
+    `gap` describes the messages that are missing before the first one, if there are any. `unread` counts every message
+    that the reader has not acknowledged, these included.
     """
 
     def __init__(self, messages: Iterable[Message] = (), gap: Gap | None = None, unread: int = 0) -> None:

@@ -17,7 +17,7 @@ class LogReader:
     """One reader of a log: the owner of a mailbox, or a member of a chat or one of its devices."""
 
     _reads_as_empty = b""
-    """Refusals of the server that mean no more than that there are no messages."""
+    """Refusals of the server that mean: there are no messages."""
 
     def __init__(self, log: LogBindings, driver: Driver, member: str, device: str) -> None:
         self._log = log
@@ -56,7 +56,7 @@ class LogReader:
         return default_on(self._reads_as_empty, call, PullReply(0, 0, False, [], Mail()))
 
     def _notify(self, readers: Sequence[str]) -> Operation[None]:
-        """Notify the members of these readers that a chat has news; a mailbox has nobody to notify."""
+        """Notify the members of these readers that a chat has news. A mailbox has no members."""
         yield from ()
 
     @verb
