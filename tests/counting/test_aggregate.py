@@ -167,9 +167,7 @@ def _alone(effect: Any) -> Operation[Any]:
 
 @alone
 @pytest.mark.parametrize(("mode", "share"), SHARED)
-def test_a_process_that_dies_after_any_step_changes_nothing_in_the_totals(
-    apps: Apps, tmp_path: Path, small: None, mode: str, share: bool
-):
+def test_dying_after_any_round_trip_changes_no_total(apps: Apps, tmp_path: Path, small: None, mode: str, share: bool):
     lines = some_lines(300)
     path = written(tmp_path, lines, packed=mode.endswith("gz"))
     with apps.make() as app:
@@ -193,7 +191,7 @@ def test_a_process_that_dies_after_any_step_changes_nothing_in_the_totals(
 
 @alone
 @pytest.mark.parametrize(("mode", "share"), SHARED)
-def test_whatever_three_processes_do_and_suffer_each_line_is_counted_once(
+def test_each_line_is_counted_once_whatever_happens_to_three_processes(
     apps: Apps, raw: Any, tmp_path: Path, small: None, mode: str, share: bool
 ):
     """They take turns by chance, die, freeze for longer than their lease, replies to them are lost, and what they said
@@ -256,7 +254,7 @@ def test_a_reply_that_is_lost_changes_nothing(
 
 
 @alone
-def test_a_worker_that_was_away_for_longer_than_its_lease_counts_nothing_of_it(apps: Apps, tmp_path: Path, small: None):
+def test_a_process_that_lost_its_lease_counts_nothing_under_it(apps: Apps, tmp_path: Path, small: None):
     lines = some_lines(300)
     with apps.make() as app:
         clock, held, go_on = Time(app), threading.Event(), threading.Event()
@@ -310,7 +308,7 @@ async def test_each_line_is_counted_or_rejected(app: Penstock, channel: Channel,
     assert aggregate(Batch(lines[:3])) == by_day(lines[:3])
 
 
-async def test_it_can_be_read_while_it_counts_and_forgotten(app: Penstock, channel: Channel, do: Do, tmp_path: Path):
+async def test_counts_can_be_read_during_a_run_and_reset(app: Penstock, channel: Channel, do: Do, tmp_path: Path):
     aggregate = app.aggregate("access", receiver="agg")(lambda lines: {"words": Counter(map(bytes.decode, lines))})
     assert await do(aggregate.totals) == Totals(0, 0, 0, ())
     assert (await do(aggregate.top, "words"), await do(aggregate.rejected)) == ({}, [])
@@ -327,7 +325,7 @@ async def test_it_can_be_read_while_it_counts_and_forgotten(app: Penstock, chann
     assert await do(aggregate.run) == Totals(1, 1, 0, ("words",))
 
 
-async def test_two_receivers_count_everything_each(app: Penstock, channel: Channel, do: Do, tmp_path: Path):
+async def test_two_receivers_each_count_everything(app: Penstock, channel: Channel, do: Do, tmp_path: Path):
     lines = some_lines(3000)
     await do(channel.send_lines, written(tmp_path, lines), receivers=["a", "b"], close=True)
     both = [app.aggregate("access", receiver=name)(by_day) for name in "ab"]
@@ -344,7 +342,7 @@ async def test_a_coroutine_function_is_refused_where_it_is_written(app: Penstock
         app.aggregate("access")(counts)  # type: ignore[arg-type]
 
 
-async def test_what_the_function_raises_ends_the_run_and_mended_it_goes_on(
+async def test_an_error_in_the_function_ends_the_run_and_the_next_run_continues(
     app: Penstock, channel: Channel, do: Do, tmp_path: Path, small: None
 ):
     lines = some_lines(600)
@@ -387,7 +385,7 @@ async def test_what_the_function_raises_ends_the_run_and_mended_it_goes_on(
         (Tally({}, ["why"]), "is none of these"),  # type: ignore[arg-type]
     ],
 )
-async def test_an_answer_that_is_no_counts_is_named_and_nothing_is_counted(
+async def test_a_result_that_is_not_counts_raises_and_nothing_is_counted(
     app: Penstock, channel: Channel, do: Do, tmp_path: Path, answer: Any, told: str
 ):
     await do(channel.send_lines, written(tmp_path, [b"x", b"y", b"z"]), receivers=["agg"], close=True)
@@ -401,7 +399,7 @@ async def test_an_answer_that_is_no_counts_is_named_and_nothing_is_counted(
     assert (await do(app.aggregate("access", receiver="agg")(by_day).run)).lines == 3
 
 
-async def test_a_table_has_a_name_that_can_stand_in_a_key(app: Penstock, channel: Channel, do: Do, tmp_path: Path):
+async def test_the_name_of_a_table_must_fit_into_a_key(app: Penstock, channel: Channel, do: Do, tmp_path: Path):
     await do(channel.send_lines, written(tmp_path, [b"x"]), receivers=["agg"], close=True)
     aggregate = app.aggregate("access", receiver="agg")(lambda lines: {"no:colon": {"a": 1}})
     with pytest.raises(ConfigurationError, match="table name 'no:colon'"):
@@ -432,7 +430,7 @@ async def test_a_line_that_is_too_long_is_rejected_once_and_no_other_is_lost(
     assert rows[0][2].startswith("longer than")
 
 
-async def test_the_last_line_counts_where_the_last_block_is_full_and_has_no_line_end(
+async def test_the_last_line_counts_if_a_full_last_block_has_no_line_end(
     app: Penstock, channel: Channel, do: Do, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(source_reader, "BLOCK_SIZE", 24)
@@ -467,7 +465,7 @@ async def test_files_that_were_sent_as_bytes_cannot_be_shared(app: Penstock, cha
     assert (await do(aggregate.totals)).lines == 0
 
 
-async def test_blocks_that_were_missed_are_told_once_and_noted(
+async def test_missed_blocks_raise_once_and_are_noted(
     app: Penstock, channel: Channel, clock: Time, do: Do, tmp_path: Path
 ):
     lines = some_lines(60_000)
@@ -491,7 +489,7 @@ async def test_blocks_that_were_missed_are_told_once_and_noted(
     assert (await counting).lines == 60_100
 
 
-async def test_very_many_keys_are_settled_in_several_steps(app: Penstock, channel: Channel, do: Do, tmp_path: Path):
+async def test_many_keys_are_settled_in_several_round_trips(app: Penstock, channel: Channel, do: Do, tmp_path: Path):
     lines = [b"%d" % n for n in range(60_000)]
     await do(channel.send, written(tmp_path, lines, packed=True), receivers=["agg"], close=True)
     aggregate = app.aggregate("access", receiver="agg")(lambda lines: {"words": Counter(map(bytes.decode, lines))})
@@ -502,7 +500,7 @@ async def test_very_many_keys_are_settled_in_several_steps(app: Penstock, channe
 
 
 @pytest.mark.parametrize("share", [False, True])
-async def test_no_step_settles_many_more_keys_than_one_block_has(
+async def test_no_round_trip_settles_many_more_keys_than_a_block_has(
     app: Penstock, channel: Channel, do: Do, tmp_path: Path, share: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(source_reader, "BLOCK_SIZE", 700)

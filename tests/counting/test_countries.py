@@ -72,7 +72,7 @@ def test_a_host_has_a_country_or_a_bucket(country, host, expected):
 
 
 @pytest.mark.parametrize("network", NOWHERE)
-def test_what_is_routed_nowhere_is_private(country, network):
+def test_unrouted_addresses_are_private(country, network):
     first, last = ip_network(network)[0], ip_network(network)[-1]
     assert {country(str(first)), country(str(last)), country(f"[{last}]:80")} == {"private"}
 
@@ -114,7 +114,7 @@ def database(path, record, *, ip_version=4):
 
 
 @pytest.mark.parametrize("record", [{"country": {"iso_code": "XA"}}, {"country": "XA"}, {"country_code": "XA"}])
-def test_a_database_of_ones_own_tells_the_country(tmp_path, record):
+def test_a_custom_database_returns_the_country(tmp_path, record):
     country = mmdb(database(tmp_path / "own.mmdb", record))
     expected = {
         "8.8.8.8": "XA", "[8.8.8.8]:80": "XA", "::ffff:8.8.8.8": "XA", "10.0.0.1": "XA", "130.1.1.1": "unknown",
@@ -125,7 +125,7 @@ def test_a_database_of_ones_own_tells_the_country(tmp_path, record):
     assert requests_per("country", countries=country)([line]).tables == {"countries": {"XA": 1}}
 
 
-def test_a_database_of_ipv6_tells_the_country(tmp_path):
+def test_a_database_of_ipv6_returns_the_country(tmp_path):
     country = mmdb(str(database(tmp_path / "own.mmdb", {"country_code": "XA"}, ip_version=6)))
     assert [country(host) for host in ("8.8.8.8", "2a00::1", "[2a00::1%1]:80", "fe80::1")] == [
         "XA",
@@ -140,7 +140,7 @@ def test_a_record_without_a_country_is_unknown(tmp_path, record):
     assert mmdb(database(tmp_path / "own.mmdb", record))("8.8.8.8") == "unknown"
 
 
-def test_a_file_that_is_no_database_is_told(tmp_path):
+def test_a_file_that_is_no_database_raises(tmp_path):
     (tmp_path / "text.mmdb").write_text("no database")
     for name in ("text.mmdb", "gone.mmdb"):
         with pytest.raises(ConfigurationError, match=f"{name} cannot be read as a database of countries"):

@@ -71,7 +71,7 @@ def joined(blocks: list[Any]) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("how_many", [1, 3, 10])
-async def test_each_receiver_gets_every_byte_through_a_window_that_is_smaller(
+async def test_each_receiver_gets_every_byte_through_a_smaller_window(
     channel: Channel, do: Do, gather: Gather, tmp_path: Path, how_many: int
 ):
     names = [f"r{n}" for n in range(how_many)]
@@ -92,7 +92,7 @@ async def test_each_receiver_gets_every_byte_through_a_window_that_is_smaller(
 
 
 @pytest.mark.parametrize("place", ["cluster"])
-async def test_on_a_cluster_as_well(channel: Channel, do: Do, gather: Gather, tmp_path: Path):
+async def test_files_arrive_on_a_cluster(channel: Channel, do: Do, gather: Gather, tmp_path: Path):
     (path,) = write(tmp_path, a=os.urandom(600_000))
     await do(channel.send, path, receivers=["r"], close=True)
     (saved,) = await gather(channel.receiver("r").save(tmp_path / "out"))
@@ -100,7 +100,7 @@ async def test_on_a_cluster_as_well(channel: Channel, do: Do, gather: Gather, tm
     assert saved.digest == file_digest(path)
 
 
-async def test_files_of_any_name_come_in_the_order_of_their_names(
+async def test_files_arrive_in_the_order_of_their_names_whatever_the_names(
     channel: Channel, do: Do, gather: Gather, tmp_path: Path
 ):
     folder, out = tmp_path / "in", tmp_path / "out"
@@ -144,7 +144,7 @@ async def test_an_empty_file_arrives_and_an_empty_folder_is_refused(
 # --- close, and after it ---
 
 
-async def test_what_is_closed_takes_nothing_until_all_have_had_all_then_opens_anew(
+async def test_a_closed_channel_takes_no_files_until_all_are_received_then_opens_again(
     channel: Channel, do: Do, gather: Gather, tmp_path: Path
 ):
     a, b = write(tmp_path, a=b"1", b=b"2")
@@ -168,7 +168,7 @@ async def test_what_is_closed_takes_nothing_until_all_have_had_all_then_opens_an
     assert [file.name for file in (await do(channel.send, a, receivers=["r"], again=True)).files] == ["a"]
 
 
-async def test_a_close_in_the_middle_of_a_file_is_told(
+async def test_closing_in_the_middle_of_a_file_raises_at_the_receiver(
     channel: Channel, do: Do, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(source_reader, "BLOCK_SIZE", 100)
@@ -187,7 +187,7 @@ async def test_a_close_in_the_middle_of_a_file_is_told(
     assert await gather(stream) == []
 
 
-async def test_deleted_it_is_gone_and_may_be_made_again(
+async def test_a_deleted_channel_is_gone_and_can_be_made_again(
     channel: Channel, do: Do, gather: Gather, tmp_path: Path, raw: Any
 ):
     (path,) = write(tmp_path, a=b"1")
@@ -206,7 +206,7 @@ async def test_deleted_it_is_gone_and_may_be_made_again(
 # --- who receives ---
 
 
-async def test_who_joins_late_begins_with_the_next_file(channel: Channel, do: Do, gather: Gather, tmp_path: Path):
+async def test_a_late_receiver_begins_with_the_next_file(channel: Channel, do: Do, gather: Gather, tmp_path: Path):
     a, b = write(tmp_path, a=b"1", b=b"2")
     late = channel.receiver("late")
     with pytest.raises(ChannelError):
@@ -221,7 +221,7 @@ async def test_who_joins_late_begins_with_the_next_file(channel: Channel, do: Do
     assert [bytes(block) for block in await gather(channel.receiver("r").blocks())] == [b"1", b"2"]
 
 
-async def test_who_leaves_holds_up_nobody(channel: Channel, do: Do, gather: Gather, tmp_path: Path):
+async def test_a_receiver_that_leaves_holds_up_no_other(channel: Channel, do: Do, gather: Gather, tmp_path: Path):
     (path,) = write(tmp_path, a=os.urandom(3 * MiB))
     await do(channel.open, ["r", "lazy"], limit=2 * MiB)
     sending = asyncio.create_task(do(channel.send, path, close=True))
@@ -243,7 +243,9 @@ def channel_bytes(channel: Channel) -> int:
     return int(info.bytes)
 
 
-async def test_the_last_that_leaves_frees_all_and_the_sender_is_told(channel: Channel, do: Do, tmp_path: Path):
+async def test_when_the_last_receiver_leaves_everything_is_freed_and_the_send_fails(
+    channel: Channel, do: Do, tmp_path: Path
+):
     (path,) = write(tmp_path, a=os.urandom(3 * MiB))
     await do(channel.open, ["r"], limit=2 * MiB)
     sending = asyncio.create_task(do(channel.send, path))
@@ -269,7 +271,7 @@ async def test_limits_change_while_a_sender_waits(channel: Channel, do: Do, gath
     assert (await do(channel.info)).limit == 4 * MiB
 
 
-async def test_a_sender_that_waits_and_a_receiver_that_waits_send_nothing(
+async def test_a_waiting_sender_and_a_waiting_receiver_send_no_commands(
     app: Penstock, do: Do, gather: Gather, tmp_path: Path, nodes: list[Any]
 ):
     full, idle = app.files("full"), app.files("idle")
@@ -295,7 +297,7 @@ async def test_a_sender_that_waits_and_a_receiver_that_waits_send_nothing(
 
 
 @pytest.mark.parametrize("over", [False, True])
-async def test_who_vanished_is_passed_over_and_told_once_of_the_gap(
+async def test_a_receiver_that_is_away_is_passed_over_and_learns_of_the_gap_once(
     channel: Channel, do: Do, gather: Gather, tmp_path: Path, clock: Time, over: bool
 ):
     a, b, c = write(tmp_path, a=os.urandom(MiB), b=os.urandom(MiB), c=b"whole")
@@ -318,7 +320,7 @@ async def test_who_vanished_is_passed_over_and_told_once_of_the_gap(
     assert await gather(channel.receiver("gone").blocks()) == []
 
 
-async def test_of_those_who_share_one_is_told_of_the_gap(
+async def test_one_of_the_processes_that_share_learns_of_the_gap(
     channel: Channel, do: Do, gather: Gather, tmp_path: Path, clock: Time
 ):
     a, b = write(tmp_path, a=os.urandom(MiB), b=os.urandom(MiB))
@@ -333,7 +335,7 @@ async def test_of_those_who_share_one_is_told_of_the_gap(
     assert joined(sorted(found, key=lambda block: block.offset)) == {"b": b.read_bytes()}
 
 
-async def test_who_shares_and_leaves_gives_the_rest_to_another_at_once(
+async def test_a_sharing_process_that_leaves_releases_its_blocks_at_once(
     channel: Channel, do: Do, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(source_reader, "BLOCK_SIZE", 100)
@@ -350,7 +352,7 @@ async def test_who_shares_and_leaves_gives_the_rest_to_another_at_once(
 
 
 @pytest.mark.damages
-async def test_a_block_that_is_missing_in_the_server_is_told_and_the_next_file_comes(
+async def test_a_missing_block_is_reported_and_the_next_file_arrives(
     channel: Channel, do: Do, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: Any
 ):
     monkeypatch.setattr(source_reader, "BLOCK_SIZE", 100)
@@ -380,7 +382,7 @@ async def test_a_block_that_is_missing_in_the_server_is_told_and_the_next_file_c
     ],
 )
 @pytest.mark.parametrize("verb", ["send", "send_lines"])
-async def test_bad_input_costs_one_error_and_nothing_is_sent(
+async def test_bad_input_raises_once_and_nothing_is_sent(
     channel: Channel, do: Do, tmp_path: Path, raw: Any, verb: str, wrong: dict[str, Any], error: Any, match: str
 ):
     write(tmp_path, a=b"1")
@@ -391,7 +393,7 @@ async def test_bad_input_costs_one_error_and_nothing_is_sent(
     assert [key for key in raw.scan_iter(match="*files*") if b"replay" not in key and b"inbox" not in key] == []
 
 
-async def test_bad_names_and_times_of_receivers_are_refused(channel: Channel, make_app: MakeApp, tmp_path: Path):
+async def test_invalid_receiver_names_and_times_are_refused(channel: Channel, make_app: MakeApp, tmp_path: Path):
     receiver = channel.receiver("r")
     for make in (
         lambda: channel.receiver("a/b"), lambda: make_app().files(""), lambda: receiver.blocks(wait=-1),

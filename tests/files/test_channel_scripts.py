@@ -116,12 +116,12 @@ def eternal(client: Any) -> list[str]:
 # --- sent twice ---
 
 
-def test_each_script_is_tried_here():
+def test_every_script_is_tested_here():
     assert set(LOG._scripts) - set(log_scripts().scripts) == set(EVERY)
 
 
 @pytest.mark.parametrize("name", NUMBERED)
-def test_a_call_that_is_sent_again_answers_the_same_and_changes_nothing(client: Any, name: str):
+def test_a_numbered_call_that_is_repeated_returns_the_same_and_changes_nothing(client: Any, name: str):
     if name != "open":
         fill(client)
     answer = send(client, NUMBERED[name], "7")
@@ -136,7 +136,7 @@ def test_a_call_that_is_sent_again_answers_the_same_and_changes_nothing(client: 
         assert dump(client) == before
 
 
-def test_a_copy_that_comes_when_its_caller_has_gone_on_changes_nothing(client: Any):
+def test_a_late_copy_of_an_earlier_call_changes_nothing(client: Any):
     fill(client)
     late = put("D")
     send(client, late, "7")
@@ -146,7 +146,7 @@ def test_a_copy_that_comes_when_its_caller_has_gone_on_changes_nothing(client: A
     assert dump(client) == before
 
 
-def test_who_receives_alone_and_those_who_share_shut_each_other_out(client: Any):
+def test_receiving_alone_and_sharing_exclude_each_other(client: Any):
     for step in (LOG.open(["bo"], None, None), put("B", "D", "D", "E", file="f0")):
         run(client, step)
     assert run(client, receive(1, "bo", acked=0)).status == "OK"
@@ -164,7 +164,7 @@ def test_who_receives_alone_and_those_who_share_shut_each_other_out(client: Any)
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_the_others_may_be_repeated(client: Any, name: str):
+def test_other_calls_may_be_repeated(client: Any, name: str):
     fill(client)
     answer = send(client, OTHERS[name])
     before = dump(client)
@@ -172,7 +172,7 @@ def test_the_others_may_be_repeated(client: Any, name: str):
     assert dump(client) == before
 
 
-def test_a_turn_that_is_repeated_settles_once_and_answers_alike(client: Any):
+def test_a_repeated_turn_settles_once_and_returns_the_same(client: Any):
     fill(client)
     turn = receive(2, acked=2, receiver_state="here", counts=COUNTED)
     answer = send(client, turn)
@@ -185,7 +185,7 @@ def test_a_turn_that_is_repeated_settles_once_and_answers_alike(client: Any):
     assert run(client, LOG.totals("ada")).lines == 9
 
 
-def test_a_turn_of_a_newcomer_is_fresh_also_when_it_is_repeated_and_settles_nothing(client: Any):
+def test_the_first_turn_of_a_new_owner_settles_nothing_even_when_it_is_repeated(client: Any):
     fill(client)
     run(client, receive(2, acked=2, receiver_state="here"))
     taking = receive(1, token="penstock/h/2/y", dead_token=HELD, acked=4, receiver_state="there", counts=COUNTED)
@@ -199,7 +199,7 @@ def test_a_turn_of_a_newcomer_is_fresh_also_when_it_is_repeated_and_settles_noth
     assert not run(client, LOG.renew("ada", HELD, 10))
 
 
-def test_blocks_that_were_let_go_of_behind_the_script_are_asked_for_again():
+def test_records_that_were_trimmed_after_the_script_are_asked_for_again():
     """The XRANGE is no part of the script: another may have trimmed in between."""
     step = LOG.receive("ada", HELD, 2, lease=10, limit=4, after=3)
     entry = [b"5-1", [b"by", b"Df1", b"end", b"9", b"body", b"x"]]
@@ -209,7 +209,7 @@ def test_blocks_that_were_let_go_of_behind_the_script_are_asked_for_again():
     assert ([record.number for record in found.records], found.next_limit) == ([5], 40)
 
 
-def test_workers_that_share_settle_once(client: Any):
+def test_processes_that_share_settle_once(client: Any):
     fill(client)
     (claim,) = run(client, share("t0", limit=1)).claims
     step = share("t1", claim, counts=COUNTED)
@@ -233,7 +233,7 @@ def test_workers_that_share_settle_once(client: Any):
 # --- order, and what is refused ---
 
 
-def test_a_file_goes_on_by_whom_it_was_taken(client: Any):
+def test_an_upload_continues_only_in_the_process_that_took_it_over(client: Any):
     fill(client)
     entry = run(client, LOG.take_over("pathf1", "f1", "other"))
     assert (entry.token, entry.upload_id, entry.state) == ("other", "f1", "m")
@@ -249,7 +249,7 @@ def test_a_file_goes_on_by_whom_it_was_taken(client: Any):
     assert (sent.upload_id, sent.outcome) == ("", "whole")
 
 
-def test_of_two_that_begin_a_file_at_once_one_sends_it(client: Any):
+def test_of_two_processes_that_begin_a_file_one_sends_it(client: Any):
     """Both found that it was not sent; the other has sent it whole since."""
     run(client, LOG.open(["ada"], None, None))
     run(client, put("B", "D", "E"))
@@ -260,14 +260,14 @@ def test_of_two_that_begin_a_file_at_once_one_sends_it(client: Any):
     assert run(client, LOG.info()).last == 6
 
 
-def test_a_file_that_was_given_up_is_forgotten(client: Any):
+def test_an_aborted_upload_is_forgotten(client: Any):
     fill(client)
     run(client, put("A"))
     assert run(client, LOG.source_entries(["pathf1", "placef1"])) == [None, None]
     assert run(client, LOG.info()).sending == 0
 
 
-def test_a_full_channel_takes_nothing_until_all_have_acknowledged(client: Any):
+def test_a_full_channel_takes_no_records_until_all_have_acknowledged(client: Any):
     run(client, LOG.open(["ada", "bo"], 2 * MiB, None))
     run(client, put("B", "D", size=MiB - 100))
     before = dump(client)
@@ -283,13 +283,13 @@ def test_a_full_channel_takes_nothing_until_all_have_acknowledged(client: Any):
     assert not run(client, put("D", size=1000)).full
 
 
-def test_what_is_larger_than_the_limit_is_refused(client: Any):
+def test_records_larger_than_the_limit_are_refused(client: Any):
     run(client, LOG.open(["ada"], 2 * MiB, None))
     with pytest.raises(ChannelError, match="limit"):
         run(client, put("B", size=2 * MiB))
 
 
-def test_a_limit_that_is_raised_wakes_who_waits_for_space(client: Any):
+def test_raising_the_limit_wakes_waiting_senders(client: Any):
     run(client, LOG.open(["ada"], 2 * MiB, None))
     run(client, put("B", "D", size=MiB - 100))
     assert run(client, await_space()).full
@@ -298,7 +298,7 @@ def test_a_limit_that_is_raised_wakes_who_waits_for_space(client: Any):
     assert not run(client, put("D", size=1000)).full
 
 
-def test_a_close_wakes_who_waits_for_space(client: Any):
+def test_closing_wakes_waiting_senders(client: Any):
     run(client, LOG.open(["ada"], 2 * MiB, None))
     run(client, put("B", "D", size=MiB - 100))
     assert run(client, await_space()).full
@@ -308,7 +308,7 @@ def test_a_close_wakes_who_waits_for_space(client: Any):
         run(client, put("D", size=1000))
 
 
-def test_a_closed_channel_takes_nothing_and_opens_anew_when_all_is_had(client: Any):
+def test_a_closed_channel_opens_again_when_everything_is_received(client: Any):
     fill(client)
     assert run(client, LOG.close())
     assert not run(client, LOG.close())
@@ -334,7 +334,7 @@ def test_a_closed_channel_takes_nothing_and_opens_anew_when_all_is_had(client: A
         run(client, receive(9, "bo"))
 
 
-def test_without_receivers_nothing_is_sent(client: Any):
+def test_without_receivers_puts_are_refused(client: Any):
     for step in (LOG.open([], None, None), receive(1), LOG.add_receiver("ada"), LOG.remove_receiver("ada")):
         answer = send(client, step)
         assert answer[0] in {b"STRANGER", b"GONE"} or answer == [b"OK", 0, 0]
@@ -355,7 +355,7 @@ def test_without_receivers_nothing_is_sent(client: Any):
 # --- who is away for too long ---
 
 
-def test_the_slowest_is_passed_over_only_where_space_is_wanted_and_finds_the_gap(client: Any):
+def test_the_slowest_receiver_is_passed_over_only_where_space_is_needed(client: Any):
     run(client, LOG.open(["ada", "bo", "cy"], 2 * MiB, 5))
     run(client, put("B", "D", size=MiB - 100))
     CLOCK.now_ms += 60_000
@@ -385,7 +385,7 @@ def test_patience_begins_when_there_is_something_to_receive(client: Any):
     assert run(client, put("D", size=1000)).due_in == 1
 
 
-def test_when_all_were_passed_over_the_sender_goes_on(client: Any):
+def test_when_all_receivers_were_passed_over_the_sender_continues(client: Any):
     run(client, LOG.open(["ada"], 2 * MiB, 5))
     run(client, put("B", "D", size=MiB - 100))
     CLOCK.now_ms += 60_000
@@ -397,7 +397,7 @@ def test_when_all_were_passed_over_the_sender_goes_on(client: Any):
 
 
 @pytest.mark.parametrize("counted", [b"", COUNTED])
-def test_who_comes_back_when_all_is_over_is_told_of_the_gap_and_of_the_end(client: Any, counted: bytes):
+def test_a_receiver_that_returns_after_the_end_learns_of_the_gap_and_of_the_end(client: Any, counted: bytes):
     run(client, LOG.open(["ada", "bo"], 2 * MiB, 5))
     run(client, put("B", "D", size=MiB - 100))
     CLOCK.now_ms += 60_000
@@ -415,7 +415,7 @@ def test_who_comes_back_when_all_is_over_is_told_of_the_gap_and_of_the_end(clien
         assert eternal(client) == []
 
 
-def test_of_workers_that_share_one_is_told_of_the_gap(client: Any):
+def test_one_of_the_processes_that_share_learns_of_the_gap(client: Any):
     run(client, LOG.open(["ada", "bo"], 2 * MiB, 5))
     run(client, put("B", "D", size=MiB - 100))
     (old,) = run(client, share("t0", limit=1)).claims
@@ -451,7 +451,7 @@ def finish(client: Any, counted: bytes = b"") -> None:
         assert run(client, receive(9, who, acked=9, counts=counted)).status == "ENDED"
 
 
-def test_when_all_have_had_all_everything_goes_by_itself(client: Any):
+def test_when_everything_is_received_the_channel_is_freed(client: Any):
     fill(client)
     send(client, LOG.forget_counts("ada"))
     client.hdel(BASE + "state", "counted")
@@ -475,7 +475,7 @@ def test_counts_stay_until_the_channel_is_deleted(client: Any):
     assert not run(client, LOG.delete())
 
 
-def test_a_deleted_channel_leaves_nothing_and_frees_who_waits(client: Any):
+def test_a_deleted_channel_leaves_no_key_and_wakes_all_waiters(client: Any):
     fill(client)
     run(client, receive(2, acked=6, address="p/1", ttl=TTL))
     run(client, LOG.remove_receiver("cy"))
@@ -487,7 +487,7 @@ def test_a_deleted_channel_leaves_nothing_and_frees_who_waits(client: Any):
     assert run(client, receive(3)).status == "GONE"
 
 
-def test_each_key_is_of_the_type_and_the_life_that_the_tables_say(client: Any):
+def test_each_key_has_the_type_and_lifetime_of_the_key_table(client: Any):
     fill(client)
     run(client, receive(2, acked=6, receiver_state="m", counts=COUNTED, address="p/1", ttl=TTL))
     run(client, put("D", size=64 * MiB - 3000))
@@ -514,7 +514,7 @@ def test_the_last_ten_thousand_files_are_remembered(client: Any):
 # --- a server that is full, newer, or moves the slot ---
 
 
-def test_a_full_server_takes_no_file_but_gives_and_frees(client: Any):
+def test_a_full_server_refuses_files_but_lets_receivers_receive_and_free_them(client: Any):
     fill(client)
     client.config_set("maxmemory", 1)
     try:
@@ -552,7 +552,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("carried", [[], ["state"], ["readers", "log"], ["state", "readers", "sources", "owners"]])
-def test_no_script_is_half_done_while_the_slot_moves(cluster: Cluster, carried: list[str]):
+def test_no_script_is_half_done_during_a_slot_migration(cluster: Cluster, carried: list[str]):
     source = cluster.owner(BASE)
     target = next(node for node in cluster.nodes if node is not source)
     for node in cluster.nodes:

@@ -43,7 +43,7 @@ def run(client: Any, step: RoundTrip[Any]) -> Any:
 
 
 @pytest.mark.parametrize("patience", [None, 5])
-def test_a_sender_trims_what_whoever_should_have_did_not(client: Any, patience: float | None):
+def test_a_sender_trims_records_that_another_process_left_untrimmed(client: Any, patience: float | None):
     """Who left, or was passed over, held back more than one slice, and nobody else has a reason to come."""
     run(client, LOG.open(["ada", "bo"], 2 * MiB, patience))
     for n in range(25):
@@ -62,7 +62,7 @@ def test_a_sender_trims_what_whoever_should_have_did_not(client: Any, patience: 
     raise AssertionError("it was not trimmed")
 
 
-def test_one_block_wakes_all_however_many_wait(client: Any):
+def test_one_block_wakes_hundreds_of_waiting_receivers(client: Any):
     """A script wakes a hundred, and those the others."""
     run(client, LOG.open([f"r{n}" for n in range(350)], None, None))
     for n in range(350):
@@ -78,7 +78,7 @@ def test_one_block_wakes_all_however_many_wait(client: Any):
 
 
 @pytest.mark.parametrize("counted", [b"", msgspec.msgpack.encode((1, 0, {}, []))])
-def test_the_end_is_told_to_all_who_share_however_many_wait(client: Any, counted: bytes):
+def test_hundreds_of_processes_that_share_all_learn_of_the_end(client: Any, counted: bytes):
     def share(token: str, *claims: bytes, n: int, counts: bytes = b"") -> Any:
         more: dict[str, Any] = {"limit": 9, "counts": counts, "claims": claims}
         return run(client, LOG.share("ada", token, lease=5, address=f"p/{n}", ttl=9, **more))
@@ -97,7 +97,7 @@ def test_the_end_is_told_to_all_who_share_however_many_wait(client: Any, counted
     assert len(ended) == 350
 
 
-def test_nothing_of_one_who_was_passed_over_outlives_the_channel(client: Any):
+def test_no_key_of_a_receiver_that_was_passed_over_outlives_the_channel(client: Any):
     run(client, LOG.open(["ada", "bo"], 2 * MiB, 5))
     run(client, put("B", "D", "E", file="a", size=MiB // 2))
     run(client, receive(1, "bo"))

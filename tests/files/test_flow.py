@@ -42,7 +42,7 @@ def received(channel: Channel) -> list[bytes]:
     return [bytes(block) for block in channel.receiver("r").blocks()]
 
 
-async def test_small_files_come_by_hundreds_and_large_ones_by_the_megabyte(
+async def test_small_files_are_pulled_by_hundreds_and_large_ones_by_the_megabyte(
     channel: Channel, tmp_path: Path, pulls: list[ReceiveReply]
 ):
     data = [b"%d" % n for n in range(600)] + [os.urandom(3_000_000)] + [b"%d" % n for n in range(100)]
@@ -56,7 +56,7 @@ async def test_small_files_come_by_hundreds_and_large_ones_by_the_megabyte(
     assert len(pulls) < 14
 
 
-async def test_where_each_message_ends_is_known_as_long_as_it_is_there(
+async def test_the_end_of_each_record_is_known_while_it_is_there(
     channel: Channel, app: Penstock, do: Do, tmp_path: Path, raw: Any
 ):
     base = channel.bindings.keys.base
@@ -76,7 +76,7 @@ async def test_where_each_message_ends_is_known_as_long_as_it_is_there(
     assert 0 < len(entries) < 14
 
 
-async def test_a_sender_at_a_full_window_is_woken_for_a_part_of_it_and_not_for_each_megabyte(
+async def test_a_sender_at_a_full_window_is_woken_for_a_quarter_of_it_not_for_each_megabyte(
     channel: Channel, do: Do, tmp_path: Path
 ):
     size = 24 << 20
@@ -98,7 +98,7 @@ async def test_a_sender_at_a_full_window_is_woken_for_a_part_of_it_and_not_for_e
     assert max(progress.held for progress in told) <= 8 << 20
 
 
-async def test_a_server_that_forgot_its_scripts_is_given_them_and_replys_with_the_blocks(
+async def test_a_server_that_forgot_its_scripts_is_sent_them_and_returns_the_blocks(
     channel: Channel, do: Do, tmp_path: Path, nodes: list[Any]
 ):
     (tmp_path / "a").write_bytes(content := os.urandom(2_500_000))

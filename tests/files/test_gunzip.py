@@ -61,7 +61,7 @@ Cuts = st.lists(st.integers(0, 3000), max_size=8)
     most=st.integers(1, 700),
 )
 @example(parts=[(b"", 6, 0, 0), (b"", 6, 0, 513)], cuts=[1, 19, 20, 21, 22], most=1)
-def test_any_members_with_any_padding_in_any_split_give_their_text(parts, cuts, most):
+def test_any_members_with_any_padding_are_inflated_in_any_split(parts, cuts, most):
     packed = b"".join(member(part, level, flags) + bytes(zeros) for part, level, flags, zeros in parts)
     found = pieces(packed, cuts, most)
     assert b"".join(found) == b"".join(part for part, *_ in parts)
@@ -69,7 +69,7 @@ def test_any_members_with_any_padding_in_any_split_give_their_text(parts, cuts, 
 
 
 @given(cut=st.integers(0, len(member(TEXT)) - 1), cuts=Cuts, before=st.sampled_from([b"", member(TEXT)]))
-def test_a_file_that_was_cut_off_is_told_wherever(cut, cuts, before):
+def test_a_file_that_was_truncated_anywhere_is_damaged(cut, cuts, before):
     packed = before + member(TEXT)[:cut]
     if before and not cut:
         assert b"".join(pieces(packed, cuts)) == TEXT  # the end of a member cannot be told from that of the file
@@ -81,7 +81,7 @@ def test_a_file_that_was_cut_off_is_told_wherever(cut, cuts, before):
 @given(place=st.integers(0), change=st.integers(1, 255), cuts=Cuts)
 @example(place=8, change=1, cuts=[])  # XFL, which nothing depends on
 @example(place=-1, change=1, cuts=[])  # the padding
-def test_a_changed_byte_changes_nothing_or_is_told(place, change, cuts):
+def test_a_changed_byte_changes_nothing_or_is_damage(place, change, cuts):
     packed = bytearray(member(TEXT) + member(TEXT, 0) + bytes(9))
     packed[place % len(packed)] ^= change
     try:
@@ -96,7 +96,7 @@ def test_a_changed_byte_changes_nothing_or_is_told(place, change, cuts):
 @example(junk=b"\x1f", zeros=0, cuts=[])
 @example(junk=b"\x1f\x8b", zeros=3, cuts=[])
 @example(junk=b"\x1f\0", zeros=3, cuts=[])
-def test_what_is_no_member_behind_one_is_told(junk, zeros, cuts):
+def test_other_bytes_after_a_member_are_damage(junk, zeros, cuts):
     assume(junk.strip(b"\0"))
     with pytest.raises(FileDamaged, match=r"^a\.gz is damaged: "):
         pieces(member(TEXT) + bytes(zeros) + junk, cuts)
@@ -118,13 +118,13 @@ def test_what_is_no_member_behind_one_is_told(junk, zeros, cuts):
         (CHECKED[:10] + b"\0\0", "member 1 (from byte 0) is broken before byte 12: header crc mismatch"),
     ],
 )
-def test_damage_is_told_with_its_place_and_reason(packed, reason):
+def test_the_error_names_place_and_reason_of_the_damage(packed, reason):
     with pytest.raises(FileDamaged) as caught:
         text(packed)
     assert str(caught.value) == f"a.gz is damaged: {reason}"
 
 
-def test_a_bomb_comes_out_in_pieces_and_takes_no_memory():
+def test_a_bomb_is_inflated_in_pieces_and_takes_no_memory():
     bomb = b"".join(gzip.compress(bytes(20_000_000), mtime=0) for _ in range(3))
     assert len(bomb) < 65_000
     inflater = Gunzip("a.gz")
@@ -146,7 +146,7 @@ def test_a_piece_may_end_where_the_text_does():
             text(member(bytes(size))[:-8])
 
 
-def test_many_tiny_members_cost_time_in_proportion():
+def test_many_tiny_members_take_time_in_proportion():
     """A copy of what stands behind each member would be the square of it."""
     packed = member(b"a") * 100_000
     began = time.monotonic()
@@ -173,7 +173,7 @@ def test_noise_ends_in_an_error_or_in_what_gzip_reads():
     assert told > 100
 
 
-def test_damage_is_told_again_when_more_is_fed():
+def test_feeding_more_after_damage_raises_again():
     inflater = Gunzip("a.gz")
     with pytest.raises(FileDamaged):
         list(inflater.feed(member(TEXT)[:40] + b"\xff" * 40))

@@ -51,7 +51,7 @@ def test_any_split_of_any_bytes_gives_the_same_lines(data, places, longest):
 @given(
     data=st.binary(max_size=300).map(lambda data: data.replace(b"\x01", b"\n")), places=st.lists(st.integers(0, 300))
 )
-def test_any_bytes_are_a_line(data, places):
+def test_any_bytes_can_be_a_line(data, places):
     assert cut(data, places) == expected(data, 1 << 20)
 
 
@@ -60,11 +60,11 @@ def test_lines_lose_their_ends_and_nothing_else():
 
 
 @pytest.mark.parametrize("data", [b"", b"a\n", b"a", b"\n", b"a\r\n"])
-def test_there_is_no_line_after_the_last(data):
+def test_there_is_no_line_after_the_last_line_end(data):
     assert cut(data, []) == ([b"" if data == b"\n" else b"a"] if data else [])
 
 
-def test_what_is_carried_is_counted_from_the_line_s_beginning():
+def test_the_unfinished_line_counts_towards_the_longest():
     reader = LineCutter(3)
     carried = []
     for data in (b"ab\ncd", b"ef", b"gh", b"ij", b"\nk\n", b"", b"l"):
@@ -74,14 +74,14 @@ def test_what_is_carried_is_counted_from_the_line_s_beginning():
     assert (reader.finish(), reader.unfinished, reader.finish()) == ([b"l"], b"", [])
 
 
-def test_another_reader_goes_on_inside_of_a_line_that_was_given():
+def test_another_cutter_can_continue_inside_a_line_that_was_cut():
     first = LineCutter(3)
     assert typed(first.feed(b"a\nbcdefg")) == [(bytes, b"a"), (CutLine, b"bcd")]
     second = LineCutter(3, in_long_line=first.in_long_line)
     assert second.feed(b"hij") + second.feed(b"k\r\nl\n") == [b"l"]
 
 
-def test_a_reader_takes_the_next_file_after_the_rest_of_one():
+def test_a_cutter_can_begin_the_next_file_after_finish():
     reader = LineCutter()
     assert reader.feed(b"a\nb") + reader.finish() + reader.feed(b"c\n") == [b"a", b"b", b"c"]
 
@@ -97,7 +97,7 @@ def test_a_line_of_any_length_takes_no_more_memory_than_the_longest():
     assert peak < 700_000
 
 
-def test_a_long_line_in_tiny_pieces_takes_time_in_proportion():
+def test_a_long_line_in_tiny_pieces_takes_linear_time():
     reader = LineCutter()
     began = time.monotonic()
     for _ in range(200_000):
@@ -119,6 +119,6 @@ def test_a_block_of_whole_lines_is_split_without_a_further_copy():
 
 
 @pytest.mark.parametrize("longest", [0, -1])
-def test_a_line_has_room_for_a_byte(longest):
+def test_a_line_must_be_allowed_one_byte(longest):
     with pytest.raises(ValueError, match=r"LineCutter\(longest=.*\): at least 1 byte"):
         LineCutter(longest)

@@ -15,9 +15,7 @@ def header(offset: int) -> BlockHeader:
     return BlockHeader("a.log", offset, -1, False, False, b"", False)
 
 
-def test_what_was_written_before_the_host_was_started_is_not_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_partial_file_from_before_a_reboot_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     download = Download("a.log", False, False, offset=6)
     PartialFiles(tmp_path).write("f", header(0), b"three ")
     PartialFiles(tmp_path).write("f", header(6), b"words")

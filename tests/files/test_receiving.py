@@ -116,7 +116,7 @@ def hidden(folder: Path) -> list[str]:
 # --- save ---
 
 
-async def test_nothing_is_there_under_its_name_before_it_is_whole(
+async def test_a_file_appears_under_its_name_only_when_it_is_whole(
     channel: Channel, do: Do, face: str, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
 ):
     path, out = tmp_path / "log", tmp_path / "out"
@@ -138,7 +138,7 @@ async def test_nothing_is_there_under_its_name_before_it_is_whole(
     assert hidden(out) == []
 
 
-async def test_a_name_that_leaves_the_folder_or_cannot_be_is_told_once_and_the_next_goes_on(
+async def test_an_impossible_name_raises_once_and_the_next_file_is_saved(
     channel: Channel, do: Do, face: str, tmp_path: Path
 ):
     out = tmp_path / "in" / "out"
@@ -177,7 +177,7 @@ async def test_text_of_gzip_is_saved_under_the_name_of_the_text(channel: Channel
     assert hidden(tmp_path / "out") == []
 
 
-async def test_what_a_saved_log_grew_by_comes_behind_it_also_after_a_crash(
+async def test_the_growth_of_a_saved_log_is_appended_even_after_a_crash(
     channel: Channel, do: Do, face: str, tmp_path: Path
 ):
     path, out = tmp_path / "log", tmp_path / "out"
@@ -203,7 +203,7 @@ async def test_what_a_saved_log_grew_by_comes_behind_it_also_after_a_crash(
         await gather(face, channel.receiver("r").save(out, wait=0))
 
 
-async def test_what_a_log_grew_by_is_not_put_behind_another_file_of_its_name(
+async def test_the_growth_of_a_log_is_not_appended_to_another_file_of_its_name(
     channel: Channel, do: Do, face: str, tmp_path: Path
 ):
     logs, out = tmp_path / "logs", tmp_path / "out"
@@ -241,7 +241,7 @@ async def test_a_saved_file_and_its_name_are_on_disk_before_it_is_given(
         assert {path.stat().st_ino for path in (saved.path, saved.path.parent, out)} <= set(kept)
 
 
-async def test_shared_blocks_are_unpacked_aside(
+async def test_shared_blocks_are_unpacked_in_a_thread(
     channel: Channel, do: Do, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "log").write_bytes(b"one\n")
@@ -295,7 +295,7 @@ FOREIGN: list[tuple[str, list[tuple[str, bytes]]]] = [
 
 
 @pytest.mark.parametrize(("file", "records"), FOREIGN)
-async def test_records_that_no_sender_of_ours_makes_are_told_once_and_the_next_file_comes(
+async def test_malformed_records_raise_once_and_the_next_file_arrives(
     channel: Channel, do: Do, face: str, tmp_path: Path, file: str, records: list[tuple[str, bytes]]
 ):
     good, out = tmp_path / "good", tmp_path / "a" / "b" / "out"
@@ -312,7 +312,7 @@ async def test_records_that_no_sender_of_ours_makes_are_told_once_and_the_next_f
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["good", "good"]
 
 
-async def test_two_channels_may_save_in_one_folder_under_one_name_of_a_receiver(
+async def test_two_channels_can_save_in_one_folder_with_equal_receiver_names(
     app: Penstock, do: Do, face: str, tmp_path: Path, small: None
 ):
     path, out = tmp_path / "log", tmp_path / "out"
@@ -342,7 +342,7 @@ LINES = [b"unix", b"dos", b"empty", b"", b"", b"lone\rcr", b"\xff\xfe", b"long "
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("verb", ["send", "send_lines"])
-async def test_lines_of_any_end_are_the_same_however_they_were_sent(
+async def test_lines_are_the_same_however_they_were_sent(
     channel: Channel, do: Do, face: str, tmp_path: Path, small: None, verb: str, packed: bool
 ):
     path = tmp_path / ("log.gz" if packed else "log")
@@ -359,7 +359,7 @@ async def test_lines_of_any_end_are_the_same_however_they_were_sent(
     assert hidden(tmp_path / "spool") == []
 
 
-async def test_files_of_several_senders_come_between_each_other_and_none_waits_for_another(
+async def test_files_of_several_senders_interleave_without_waiting_for_each_other(
     channel: Channel, do: Do, face: str, tmp_path: Path
 ):
     """Each lot ends within a line, and the window has room for one more alone."""
@@ -397,7 +397,7 @@ async def test_a_line_that_is_longer_than_the_window_passes_through_it(
 
 
 @pytest.mark.parametrize("wait", [0, 0.3])
-async def test_a_loop_that_waits_for_a_time_ends_and_another_goes_on(
+async def test_a_loop_with_a_wait_ends_and_another_continues(
     channel: Channel, do: Do, face: str, tmp_path: Path, wait: float
 ):
     path = tmp_path / "log"
@@ -411,7 +411,7 @@ async def test_a_loop_that_waits_for_a_time_ends_and_another_goes_on(
 
 
 @pytest.mark.parametrize("left", ["with", "with, by an error", "break"])
-async def test_a_loop_that_is_left_settles_what_was_done_with_and_no_more(
+async def test_leaving_a_loop_settles_only_finished_items(
     channel: Channel, do: Do, face: str, tmp_path: Path, small: None, left: str
 ):
     path = tmp_path / "log"
@@ -437,9 +437,7 @@ async def test_a_loop_that_is_left_settles_what_was_done_with_and_no_more(
     assert b"".join(rest) == path.read_bytes()[100 * int(first) :]
 
 
-async def test_lines_that_were_given_and_not_the_rest_of_their_batch_come_again(
-    channel: Channel, do: Do, face: str, tmp_path: Path
-):
+async def test_lines_of_an_unfinished_batch_are_delivered_again(channel: Channel, do: Do, face: str, tmp_path: Path):
     path = tmp_path / "log"
     path.write_bytes(b"1\n2\n3\n")
     await do(channel.send, path, receivers=["r"], close=True)
@@ -461,7 +459,7 @@ async def test_lines_that_were_given_and_not_the_rest_of_their_batch_come_again(
     [gzip.compress(b"a\n" * 100)[:-4], gzip.compress(b"a\n" * 100) + b"x", b"\x1f\x8bno"],
     ids=["cut", "more", "none"],
 )
-async def test_gzip_that_was_sent_as_bytes_and_is_damaged_is_told_by_name(
+async def test_damaged_gzip_that_was_sent_as_bytes_is_named(
     channel: Channel, do: Do, face: str, tmp_path: Path, text: bytes
 ):
     bad, good = tmp_path / "bad.gz", tmp_path / "good.gz"
@@ -479,7 +477,7 @@ async def test_gzip_that_was_sent_as_bytes_and_is_damaged_is_told_by_name(
 # --- several share one receiver ---
 
 
-async def test_each_block_goes_to_one_of_those_who_share_and_to_another_if_that_dies(
+async def test_each_shared_block_goes_to_one_process_and_to_another_if_that_dies(
     channel: Channel, do: Do, face: str, tmp_path: Path, small: None, clock: Time
 ):
     path = tmp_path / "log"
@@ -498,7 +496,9 @@ async def test_each_block_goes_to_one_of_those_who_share_and_to_another_if_that_
     await do(dead.settle)  # it wakes, and what it had is another's
 
 
-async def test_what_was_sent_as_bytes_has_no_lines_to_share(channel: Channel, do: Do, face: str, tmp_path: Path):
+async def test_files_that_were_sent_as_bytes_have_no_lines_to_share(
+    channel: Channel, do: Do, face: str, tmp_path: Path
+):
     path = tmp_path / "log"
     path.write_bytes(b"1\n2\n")
     await do(channel.send, path, receivers=["r"], close=True)
@@ -509,7 +509,7 @@ async def test_what_was_sent_as_bytes_has_no_lines_to_share(channel: Channel, do
 # --- one stands in for another ---
 
 
-async def test_a_second_process_waits_and_goes_on_where_the_first_has_left(
+async def test_a_second_process_waits_and_continues_where_the_first_has_left(
     channel: Channel, do: Do, face: str, tmp_path: Path, small: None, nodes: list[Any]
 ):
     path = tmp_path / "log"
@@ -532,7 +532,7 @@ async def test_a_second_process_waits_and_goes_on_where_the_first_has_left(
     assert b"".join(got[:2] + rest) == path.read_bytes()
 
 
-async def test_who_stood_still_for_a_lease_drops_what_it_holds(
+async def test_a_process_that_was_frozen_for_a_lease_drops_its_items(
     channel: Channel, do: Do, face: str, tmp_path: Path, small: None, clock: Time
 ):
     out, paths = tmp_path / "out", [tmp_path / name for name in "abc"]
@@ -555,7 +555,7 @@ async def test_who_stood_still_for_a_lease_drops_what_it_holds(
     assert {one.state for one in (await do(channel.info)).receivers} == {"done"}
 
 
-async def test_who_stood_still_and_was_not_missed_goes_on(
+async def test_a_frozen_process_that_was_not_replaced_continues(
     channel: Channel, do: Do, face: str, tmp_path: Path, small: None, clock: Time
 ):
     path = tmp_path / "log"
@@ -568,7 +568,7 @@ async def test_who_stood_still_and_was_not_missed_goes_on(
     assert first + b"".join(await gather(face, stream)) == path.read_bytes()
 
 
-async def test_a_cancelled_wait_may_be_taken_up_again(channel: Channel, tmp_path: Path):
+async def test_a_cancelled_wait_can_be_continued(channel: Channel, tmp_path: Path):
     path = tmp_path / "log"
     path.write_bytes(b"1\n")
     await channel.open.aio(["r"])
@@ -585,7 +585,7 @@ async def test_a_cancelled_wait_may_be_taken_up_again(channel: Channel, tmp_path
     assert [line async for line in stream] == [b"1"]
 
 
-async def test_a_wait_that_is_cancelled_within_a_file_goes_on_there(
+async def test_a_wait_that_is_cancelled_within_a_file_continues_there(
     channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(source_reader, "BLOCK_SIZE", 7)
@@ -609,7 +609,7 @@ async def test_a_wait_that_is_cancelled_within_a_file_goes_on_there(
     assert found == path.read_bytes().split()
 
 
-async def test_a_cancelled_send_goes_on_when_it_is_called_again(channel: Channel, tmp_path: Path):
+async def test_a_cancelled_send_resumes_when_it_is_called_again(channel: Channel, tmp_path: Path):
     path = tmp_path / "log"
     path.write_bytes(os.urandom(3 * MiB))
     waiting = asyncio.create_task(channel.send.aio(path, receivers=["r"], limit=2 * MiB))
@@ -650,7 +650,7 @@ def processes() -> Iterator[list[subprocess.Popen[str]]]:
             one.kill()
 
 
-def test_killed_inside_a_file_its_stand_by_goes_on_there_at_once_and_one_that_was_frozen_changes_nothing(
+def test_after_a_kill_inside_a_file_another_process_resumes_at_once_and_a_frozen_one_changes_nothing(
     server: Server, tmp_path: Path, processes: list[subprocess.Popen[str]]
 ):
     folder, out = tmp_path / "in", tmp_path / "out"

@@ -127,7 +127,7 @@ def content(path: Path, lines: bool) -> bytes:
 
 @pytest.mark.parametrize("lines", [False, True])
 @pytest.mark.parametrize("name", ["log", "log.gz"])
-def test_a_sender_that_is_started_again_goes_on(app: Penstock, tmp_path: Path, lines: bool, name: str):
+def test_a_sender_that_is_started_again_resumes(app: Penstock, tmp_path: Path, lines: bool, name: str):
     for channel, path, _ in stopped_at_every_step(app, tmp_path, lines, nothing, name):
         again = sending(channel, [path], ["r"], lines=lines).run()
         assert again.error is None
@@ -138,7 +138,7 @@ def test_a_sender_that_is_started_again_goes_on(app: Penstock, tmp_path: Path, l
 
 @pytest.mark.parametrize("lines", [False, True])
 @pytest.mark.parametrize("order", [1, -1])
-def test_it_goes_on_in_the_file_that_was_rotated_meanwhile(app: Penstock, tmp_path: Path, lines: bool, order: int):
+def test_a_sender_resumes_in_a_file_that_was_rotated_meanwhile(app: Penstock, tmp_path: Path, lines: bool, order: int):
     for channel, path, began in stopped_at_every_step(app, tmp_path, lines, rotated):
         given = [path, path.with_name("log.1")][::order]
         assert sending(channel, given, ["r"], lines=lines).run().error is None
@@ -149,7 +149,7 @@ def test_it_goes_on_in_the_file_that_was_rotated_meanwhile(app: Penstock, tmp_pa
 
 @pytest.mark.parametrize("lines", [False, True])
 @pytest.mark.parametrize("event", [truncated, replaced])
-def test_of_a_file_that_is_another_now_the_receivers_are_told(app: Penstock, tmp_path: Path, lines: bool, event: Event):
+def test_receivers_learn_that_a_file_was_replaced(app: Penstock, tmp_path: Path, lines: bool, event: Event):
     for channel, path, began in stopped_at_every_step(app, tmp_path, lines, event):
         whole = began and channel.info().sending == 0
         assert sending(channel, [path], ["r"], lines=lines).run().error is None
@@ -159,7 +159,7 @@ def test_of_a_file_that_is_another_now_the_receivers_are_told(app: Penstock, tmp
         assert all(str(path) in text for text in told)
 
 
-def test_that_a_file_is_another_now_is_told_when_there_is_space_for_it(app: Penstock, tmp_path: Path):
+def test_receivers_learn_that_a_file_was_replaced_once_there_is_space(app: Penstock, tmp_path: Path):
     channel, path = new(app), tmp_path / "log"
     path.write_bytes(TEXT)
     first = sending(channel, [path], ["r"])
@@ -178,7 +178,7 @@ def test_that_a_file_is_another_now_is_told_when_there_is_space_for_it(app: Pens
 
 
 @pytest.mark.parametrize("name", ["log", "log.gz"])
-def test_of_a_log_that_grew_only_what_came_is_sent_as_lines(app: Penstock, tmp_path: Path, name: str):
+def test_of_a_log_that_grew_only_the_growth_is_sent_as_lines(app: Penstock, tmp_path: Path, name: str):
     for channel, path, _ in stopped_at_every_step(app, tmp_path, True, grown, name):
         sending(channel, [path], ["r"], lines=True).run()
         rotated = path.rename(path.with_name(f"old-{name}"))
@@ -198,7 +198,7 @@ def test_a_file_of_bytes_that_grew_is_sent_whole_again(app: Penstock, tmp_path: 
         assert received(channel) == ([("log", TEXT)] * began + [("log", TEXT + MORE)], [])
 
 
-def test_what_became_shorter_than_it_was_when_it_was_sent_is_sent_anew(app: Penstock, tmp_path: Path):
+def test_a_file_that_became_shorter_after_it_was_sent_is_sent_whole(app: Penstock, tmp_path: Path):
     channel, path = new(app), tmp_path / "log"
     for text in (TEXT, OTHER):
         path.write_bytes(text)
@@ -211,9 +211,7 @@ def test_what_became_shorter_than_it_was_when_it_was_sent_is_sent_anew(app: Pens
     channel.delete()
 
 
-def test_a_long_line_is_marked_as_cut_also_behind_a_restart(
-    app: Penstock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_long_line_is_cut_even_after_a_restart(app: Penstock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(upload, "BLOCKS_PER_PUT", 1)
     path = tmp_path / "long"
     path.write_bytes(b"short\n" + b"x" * 1000 + b"\nend")
@@ -231,7 +229,7 @@ def test_a_long_line_is_marked_as_cut_also_behind_a_restart(
         channel.delete()
 
 
-def test_a_full_last_block_without_a_line_end_is_a_line_to_those_who_share(app: Penstock, tmp_path: Path):
+def test_a_full_last_block_without_a_line_end_is_a_shared_line(app: Penstock, tmp_path: Path):
     path, channel = tmp_path / "full", new(app)
     path.write_bytes(b"a\n" * 75 + b"y" * 150)
     sending(channel, [path], ["r"], lines=True, close=True).run()
@@ -243,7 +241,7 @@ def test_a_full_last_block_without_a_line_end_is_a_line_to_those_who_share(app: 
 # --- several, and what fails ---
 
 
-def test_of_two_senders_of_a_file_the_older_stops_and_all_comes_once(app: Penstock, tmp_path: Path):
+def test_of_two_senders_of_a_file_the_older_stops_and_every_byte_arrives_once(app: Penstock, tmp_path: Path):
     path = tmp_path / "log"
     path.write_bytes(TEXT)
     for older, newer in itertools.product(range(0, 16, 2), repeat=2):
@@ -260,7 +258,7 @@ def test_of_two_senders_of_a_file_the_older_stops_and_all_comes_once(app: Pensto
         channel.delete()
 
 
-def test_the_one_that_has_begun_and_is_overtaken_is_told(app: Penstock, tmp_path: Path):
+def test_a_sender_that_was_replaced_raises(app: Penstock, tmp_path: Path):
     path, channel = tmp_path / "log", new(app)
     path.write_bytes(TEXT)
     first = sending(channel, [path], ["r"])
@@ -272,7 +270,7 @@ def test_the_one_that_has_begun_and_is_overtaken_is_told(app: Penstock, tmp_path
     channel.delete()
 
 
-def test_what_was_sent_is_sent_again_if_asked(app: Penstock, tmp_path: Path):
+def test_files_that_were_sent_are_sent_again_on_request(app: Penstock, tmp_path: Path):
     path, channel = tmp_path / "log", new(app)
     path.write_bytes(TEXT)
     for again, lines in ((False, False), (False, True), (True, False), (True, True)):
@@ -281,7 +279,7 @@ def test_what_was_sent_is_sent_again_if_asked(app: Penstock, tmp_path: Path):
     channel.delete()
 
 
-def test_a_disk_that_cannot_read_costs_its_file_alone(app: Penstock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_read_error_costs_only_its_own_file(app: Penstock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     a, b = tmp_path / "a", tmp_path / "b"
     a.write_bytes(TEXT)
     b.write_bytes(OTHER)
@@ -305,7 +303,7 @@ def test_a_disk_that_cannot_read_costs_its_file_alone(app: Penstock, tmp_path: P
     channel.delete()
 
 
-def test_a_file_that_shrinks_while_it_is_sent_is_given_up(app: Penstock, tmp_path: Path):
+def test_a_file_that_shrinks_during_its_upload_is_aborted(app: Penstock, tmp_path: Path):
     path, channel = tmp_path / "log", new(app)
     path.write_bytes(TEXT)
     with pytest.raises(FilesError, match=r"changed since its sending began"):
@@ -321,7 +319,7 @@ def test_a_file_that_shrinks_while_it_is_sent_is_given_up(app: Penstock, tmp_pat
     [b"", b"no gzip at all", gzip.compress(TEXT)[:-9], gzip.compress(TEXT) + b"x"],
     ids=["empty", "text", "cut", "more"],
 )
-def test_damaged_gzip_is_told_by_name_and_the_next_file_goes_on(app: Penstock, tmp_path: Path, text: bytes):
+def test_damaged_gzip_is_named_and_the_next_file_is_sent(app: Penstock, tmp_path: Path, text: bytes):
     bad, good, channel = tmp_path / "bad.gz", tmp_path / "good.gz", new(app)
     bad.write_bytes(text)
     good.write_bytes(gzip.compress(OTHER))
@@ -370,7 +368,7 @@ def test_lost_replies_change_nothing(start: Callable[..., Server], tmp_path: Pat
     proxy.close()
 
 
-def test_a_stepping_says_what_went_wrong(app: Penstock, tmp_path: Path):
+def test_a_stepping_keeps_its_error(app: Penstock, tmp_path: Path):
     (tmp_path / "log").write_bytes(b"")
     failed: Stepping = sending(new(app), [tmp_path / "log"]).run()
     assert isinstance(failed.error, FilesError)

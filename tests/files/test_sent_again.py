@@ -18,7 +18,7 @@ async def channel(app: Penstock, do: Do):
     await do(channel.delete)
 
 
-async def test_its_lines_before_the_damage_are_sent_once_until_it_changes(channel, do: Do, tmp_path: Path):
+async def test_lines_before_damage_are_sent_once_until_the_file_changes(channel, do: Do, tmp_path: Path):
     text = b"".join(b"%d\n" % (number * number) for number in range(100_000))
     packed = gzip.compress(text)
     file = tmp_path / "a.log.gz"
@@ -42,7 +42,7 @@ async def test_its_lines_before_the_damage_are_sent_once_until_it_changes(channe
     assert len(faults) == 1
 
 
-async def test_progress_is_told_in_bytes_of_the_files_as_they_lie(channel, do: Do, tmp_path: Path):
+async def test_progress_counts_packed_bytes(channel, do: Do, tmp_path: Path):
     files = [tmp_path / "a.log", tmp_path / "b.log.gz", tmp_path / "c.log"]
     text = b"".join(b"%d\n" % (number * number) for number in range(200_000))
     for file in files:

@@ -37,13 +37,13 @@ def test_a_folder_stands_for_its_regular_files_in_name_order(tmp_path: Path):
     assert names(tmp_path / "folder") == ["c.log"]
 
 
-def test_sources_come_in_the_order_given(tmp_path: Path):
+def test_sources_keep_the_order_given(tmp_path: Path):
     b, a, folder = write(tmp_path / "b"), write(tmp_path / "a"), write(tmp_path / "d" / "0").parent
     given: list[str | Path] = [b, str(folder), a]
     assert find_sources(iter(given)) == [Source(b, "b"), Source(folder / "0", "0"), Source(a, "a")]
 
 
-def test_an_empty_folder_has_nothing_to_send(tmp_path: Path):
+def test_an_empty_folder_has_no_sources(tmp_path: Path):
     assert find_sources(tmp_path) == []
 
 
@@ -60,7 +60,7 @@ def test_an_empty_folder_has_nothing_to_send(tmp_path: Path):
         (["../{}/a/app", "b/app"], ["a/app", "b/app"]),
     ],
 )
-def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path, monkeypatch, paths, expected):
+def test_files_of_one_name_are_distinguished_by_their_folders(tmp_path: Path, monkeypatch, paths, expected):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").mkdir()
     given = [path.format(tmp_path.name) for path in paths]
@@ -69,7 +69,7 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path, monke
     assert names(given) == [name.format(tmp_path.name) for name in expected]
 
 
-def test_a_link_keeps_its_name_and_a_step_up_behind_it_goes_where_it_leads(tmp_path: Path):
+def test_a_link_keeps_its_name_and_dots_after_it_are_resolved(tmp_path: Path):
     write(tmp_path / "far" / "deep" / "x")
     write(tmp_path / "far" / "log", b"1")
     write(tmp_path / "near" / "log", b"2")
@@ -82,7 +82,7 @@ def test_a_file_at_the_root_needs_no_folder(monkeypatch):
     assert [*source._named([Path("/log"), Path("/a/log")])] == [(Path("/log"), "log"), (Path("/a/log"), "a/log")]
 
 
-def test_all_that_cannot_be_sent_is_told_at_once(tmp_path: Path, monkeypatch):
+def test_one_error_names_every_path_that_cannot_be_sent(tmp_path: Path, monkeypatch):
     good = write(tmp_path / "good")
     write(tmp_path / "locked")
     folder = write(tmp_path / "d" / "f").parent
@@ -127,12 +127,12 @@ def _unlocked(path: Any) -> Any:
     return path
 
 
-def test_no_path_at_all_is_an_error_with_the_fix():
+def test_without_paths_the_error_names_the_fix():
     with pytest.raises(FilesError, match="name at least one file or folder"):
         find_sources([])
 
 
-def test_thousands_of_files_of_one_name_cost_time_in_proportion(tmp_path: Path):
+def test_thousands_of_files_of_one_name_take_linear_time(tmp_path: Path):
     for number in range(2000):
         write(tmp_path / f"{number:05}" / "access.log")
     began = time.monotonic()

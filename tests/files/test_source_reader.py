@@ -67,7 +67,7 @@ def test_exact_bytes_are_cut_into_whole_blocks(tmp_path: Path, size: int):
     assert {(block.first_line, block.lines, block.last_line_continues) for block in blocks} == {(0, 0, False)}
 
 
-def test_a_packed_file_is_sent_as_it_is_where_bytes_are_wanted(tmp_path: Path):
+def test_a_packed_file_is_not_inflated_if_bytes_are_read(tmp_path: Path):
     packed = gzip.compress(TEXT)[:-3]
     assert b"".join(block.data for block in read(source(write(tmp_path / "f.gz", packed)), "bytes")) == packed
 
@@ -77,7 +77,7 @@ def test_an_empty_file_has_no_blocks(tmp_path: Path, mode: str):
     assert read(made(tmp_path, mode, b""), mode) == []
 
 
-def test_the_digest_of_a_file_is_that_of_its_blocks_chained(tmp_path: Path):
+def test_the_digest_of_a_file_chains_the_digests_of_its_blocks(tmp_path: Path):
     content = os.urandom(2 * BLOCK_SIZE + 5)
     digest = bytes(32)
     for start in range(0, len(content), BLOCK_SIZE):
@@ -132,7 +132,7 @@ def test_blocks_of_lines_end_at_a_line_end(tmp_path: Path, mode: str, text: byte
 @example(text=b"a" * 7 + b"\n" + b"b" * 7 + b"\n", mode="plain")
 @example(text=b"a\n" + b"b" * 30, mode="packed")
 @pytest.mark.usefixtures("small_blocks")
-def test_any_text_is_cut_by_the_rules_and_alike_from_any_block_on(tmp_path: Path, text: bytes, mode: str):
+def test_any_text_is_cut_by_the_rules_and_alike_from_any_resume_point(tmp_path: Path, text: bytes, mode: str):
     given = made(tmp_path, mode, text)
     content = given.path.read_bytes() if mode == "bytes" else text
     blocks = read(given, mode)
@@ -158,7 +158,7 @@ def test_a_line_longer_than_a_block_is_spread_over_several(tmp_path: Path, mode:
     ]
 
 
-def test_members_and_padding_are_one_text(tmp_path: Path):
+def test_gzip_members_and_padding_become_one_text(tmp_path: Path):
     packed = b"".join(gzip.compress(line) + bytes(7) for line in LINES[:50])
     blocks = read(source(write(tmp_path / "f", packed)), "packed")
     assert [block.data for block in blocks] == [b"".join(LINES[:50])]
@@ -177,7 +177,7 @@ def test_a_file_is_packed_if_its_content_or_its_name_says_so(tmp_path: Path):
 
 
 @pytest.mark.parametrize("cut", [3, 40, 2000, -9, -1])
-def test_a_packed_file_that_was_cut_off_is_told_behind_what_is_sound(tmp_path: Path, cut: int):
+def test_a_truncated_packed_file_raises_after_its_whole_lines(tmp_path: Path, cut: int):
     packed = gzip.compress(TEXT, 1)[:cut]
     path = write(tmp_path / "f.gz", packed)
     found: list[SourceBlock] = []
@@ -220,7 +220,7 @@ def test_a_bomb_takes_a_few_blocks_of_memory(tmp_path: Path):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_blocks_behind_a_mark_are_those_without_it(tmp_path: Path, mode: str):
+def test_the_blocks_from_a_resume_point_on_are_the_same(tmp_path: Path, mode: str):
     given = made(tmp_path, mode, TEXT + b"y" * (BLOCK_SIZE + 5) + b"\n" + TEXT[:-1])
     blocks = read(given, mode)
     assert len(blocks) > 1
@@ -230,7 +230,7 @@ def test_blocks_behind_a_mark_are_those_without_it(tmp_path: Path, mode: str):
 
 
 @pytest.mark.parametrize("mode", ["bytes", "plain"])
-def test_a_mark_costs_no_more_far_inside_of_a_file(tmp_path: Path, monkeypatch, mode: str):
+def test_resuming_far_inside_a_file_reads_one_block(tmp_path: Path, monkeypatch, mode: str):
     given = made(tmp_path, mode, TEXT * 20)
     point = resume_points(given, mode)[-2]
     lengths = []
@@ -246,7 +246,7 @@ def test_a_mark_costs_no_more_far_inside_of_a_file(tmp_path: Path, monkeypatch, 
     assert 0 < sum(lengths) <= 2 * BLOCK_SIZE + 3
 
 
-def test_the_attributes_of_a_reading_say_which_file_it_is(tmp_path: Path):
+def test_a_reader_identifies_its_file(tmp_path: Path):
     given = made(tmp_path, "plain")
     status = given.path.stat()
     point = resume_points(given, "plain")[0]
@@ -263,7 +263,7 @@ def test_the_attributes_of_a_reading_say_which_file_it_is(tmp_path: Path):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_appended_while_a_file_is_sent_is_not_sent(tmp_path: Path, mode: str):
+def test_bytes_appended_during_an_upload_are_not_read(tmp_path: Path, mode: str):
     given = made(tmp_path, mode)
     blocks, found = read(given, mode), resume_points(given, mode)
     with SourceReader(given, lines=mode != "bytes") as reader, given.path.open("ab") as writer:
@@ -280,7 +280,7 @@ def test_what_is_appended_while_a_file_is_sent_is_not_sent(tmp_path: Path, mode:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_file_is_found_again_under_the_name_that_a_rotation_gave_it(tmp_path: Path, mode: str):
+def test_a_rotated_file_is_found_under_its_new_name(tmp_path: Path, mode: str):
     given = made(tmp_path, mode)
     blocks, found = read(given, mode), resume_points(given, mode)
     given.path.rename(tmp_path / "access.log.1")
@@ -309,7 +309,7 @@ def _rotate(folder: Path, name: str, to: str) -> None:
     ],
     ids=["seen at its path, opened after", "listed, gone when looked at"],
 )
-def test_a_file_that_is_rotated_while_it_is_looked_for_is_found(tmp_path: Path, monkeypatch, rotations, looks):
+def test_a_file_that_is_rotated_during_the_search_is_found(tmp_path: Path, monkeypatch, rotations, looks):
     given = made(tmp_path, "plain")
     found, blocks = resume_points(given, "plain"), read(given, "plain")
     *before, last = rotations
@@ -348,7 +348,7 @@ def test_a_rotation_while_a_file_is_read_changes_nothing(tmp_path: Path, mode: s
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("size", [0, 1, 1000, -1])
-def test_a_file_that_was_truncated_while_it_is_read_is_told(tmp_path: Path, mode: str, size: int):
+def test_truncating_a_file_during_reading_raises(tmp_path: Path, mode: str, size: int):
     given = made(tmp_path, mode, TEXT + os.urandom(3 * BLOCK_SIZE))
     full = given.path.stat().st_size
     with SourceReader(given, lines=mode != "bytes") as reader:
@@ -360,7 +360,7 @@ def test_a_file_that_was_truncated_while_it_is_read_is_told(tmp_path: Path, mode
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_file_that_was_truncated_or_written_anew_since_its_mark_is_told(tmp_path: Path, mode: str):
+def test_truncating_or_rewriting_a_file_before_the_resume_point_raises(tmp_path: Path, mode: str):
     given = made(tmp_path, mode, TEXT * 2)
     found = resume_points(given, mode)
     content = given.path.read_bytes()
@@ -378,7 +378,7 @@ def test_a_file_that_was_truncated_or_written_anew_since_its_mark_is_told(tmp_pa
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_mark_from_nowhere_is_told(tmp_path: Path, mode: str):
+def test_an_impossible_resume_point_raises(tmp_path: Path, mode: str):
     given = made(tmp_path, mode)
     [point, *_] = resume_points(given, mode)
     for offset, length in [
@@ -402,7 +402,7 @@ def test_a_mark_from_nowhere_is_told(tmp_path: Path, mode: str):
         (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
     ],
 )
-def test_what_cannot_be_opened_is_told(tmp_path: Path, make: Callable[[Path], Any], reason: str):
+def test_an_unreadable_file_raises_with_the_reason(tmp_path: Path, make: Callable[[Path], Any], reason: str):
     make(tmp_path / "f")
     with pytest.raises(FilesError, match=rf"^{tmp_path}/f cannot be read: {reason}$"):
         SourceReader(source(tmp_path / "f"))
@@ -410,7 +410,7 @@ def test_what_cannot_be_opened_is_told(tmp_path: Path, make: Callable[[Path], An
         file_digest(tmp_path / "f")
 
 
-def test_a_fifo_that_takes_a_file_s_place_before_it_is_opened_does_not_block(tmp_path: Path, monkeypatch):
+def test_a_fifo_that_replaces_a_file_before_it_is_opened_does_not_block(tmp_path: Path, monkeypatch):
     os.mkfifo(tmp_path / "f")
     status = write(tmp_path / "g").stat()
     monkeypatch.setattr(Path, "stat", lambda path: status)
@@ -418,7 +418,7 @@ def test_a_fifo_that_takes_a_file_s_place_before_it_is_opened_does_not_block(tmp
         SourceReader(source(tmp_path / "f"))
 
 
-def test_a_folder_that_is_gone_is_told(tmp_path: Path):
+def test_a_missing_folder_raises(tmp_path: Path):
     given = made(tmp_path / "logs", "plain")
     [point, *_] = resume_points(given, "plain")
     (tmp_path / "logs").rename(tmp_path / "old")
@@ -427,7 +427,7 @@ def test_a_folder_that_is_gone_is_told(tmp_path: Path):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_disk_that_cannot_read_is_told(tmp_path: Path, monkeypatch, mode: str):
+def test_a_read_error_raises(tmp_path: Path, monkeypatch, mode: str):
     given = made(tmp_path, mode, TEXT + os.urandom(2 * BLOCK_SIZE))
     blocks = read(given, mode)
     pread = os.pread
@@ -445,7 +445,7 @@ def test_a_disk_that_cannot_read_is_told(tmp_path: Path, monkeypatch, mode: str)
     assert read(given, mode) == blocks
 
 
-def test_a_file_that_ends_early_is_told_though_it_is_long_again_at_once(tmp_path: Path, monkeypatch):
+def test_a_file_that_ends_early_raises_though_it_is_long_again_at_once(tmp_path: Path, monkeypatch):
     given = made(tmp_path, "plain")
     with SourceReader(given) as reader:
         monkeypatch.setattr(os, "pread", lambda file, length, offset: b"")
@@ -453,7 +453,7 @@ def test_a_file_that_ends_early_is_told_though_it_is_long_again_at_once(tmp_path
             list(reader.blocks())
 
 
-def test_a_reading_that_was_closed_reads_no_other_file(tmp_path: Path):
+def test_a_closed_reader_reads_no_other_file(tmp_path: Path):
     given = made(tmp_path, "plain")
     with SourceReader(given) as reader:
         going: Iterator[SourceBlock] = reader.blocks()

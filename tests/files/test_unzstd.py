@@ -55,7 +55,7 @@ Cuts = st.lists(st.integers(0, 3000), max_size=8)
     cuts=Cuts,
     most=st.integers(1, 700),
 )
-def test_any_frames_in_any_split_give_their_text(parts, between, cuts, most):
+def test_any_frames_are_inflated_in_any_split(parts, between, cuts, most):
     gap = skipped(between) if between >= 0 else b""
     packed = gap.join(frame(part, level) for part, level in parts)
     found = pieces(packed, cuts, most)
@@ -64,7 +64,7 @@ def test_any_frames_in_any_split_give_their_text(parts, between, cuts, most):
 
 
 @given(cut=st.integers(1), cuts=Cuts)
-def test_a_file_that_was_cut_off_is_told_wherever(cut, cuts):
+def test_a_file_that_was_truncated_anywhere_is_damaged(cut, cuts):
     packed = frame(TEXT)
     for before in (b"", packed):
         with pytest.raises(FileDamaged, match=r"^a\.zst is damaged: it ends at byte [\d,]+, inside of frame [12]"):
@@ -72,7 +72,7 @@ def test_a_file_that_was_cut_off_is_told_wherever(cut, cuts):
 
 
 @given(place=st.integers(0), change=st.integers(1, 255), cuts=Cuts)
-def test_a_changed_byte_changes_nothing_or_is_told(place, change, cuts):
+def test_a_changed_byte_changes_nothing_or_is_damage(place, change, cuts):
     packed = bytearray(frame(TEXT) + frame(TEXT[:900], 1))
     packed[place % len(packed)] ^= change
     try:
@@ -91,19 +91,19 @@ def test_a_changed_byte_changes_nothing_or_is_told(place, change, cuts):
         (b"\x28", "it ends at byte {1:,}, inside of frame 3 (from byte {0:,})"),
     ],
 )
-def test_what_is_no_frame_behind_one_is_told_with_its_place(junk, reason):
+def test_other_bytes_after_a_frame_are_damage_and_the_error_names_the_place(junk, reason):
     packed = frame(TEXT) + frame(bytes(200_000))
     with pytest.raises(FileDamaged) as caught:
         pieces(packed + junk)
     assert str(caught.value) == f"a.zst is damaged: {reason.format(len(packed), len(packed + junk))}"
 
 
-def test_a_file_of_no_bytes_is_damaged():
+def test_an_empty_file_is_damaged():
     with pytest.raises(FileDamaged, match="it is empty, not even one Zstandard frame is there"):
         pieces(b"")
 
 
-def test_a_bomb_comes_out_in_pieces_and_takes_no_memory():
+def test_a_bomb_is_inflated_in_pieces_and_takes_no_memory():
     bomb = frame(bytes(60_000_000)) * 2
     inflater = Unzstd("a.zst")
     tracemalloc.start()
@@ -143,7 +143,7 @@ def test_noise_ends_in_an_error_or_in_what_the_library_reads(zstd: Any):
 
 
 @pytest.mark.parametrize("name", ["access.log", "access.log.zst", "misnamed.gz"])
-def test_lines_are_read_out_of_it_and_go_on_behind_a_mark(tmp_path: Path, name: str):
+def test_lines_are_read_and_resume_at_any_point(tmp_path: Path, name: str):
     text = TEXT * 100
     (tmp_path / name).write_bytes(frame(text[:99_999]) + frame(text[99_999:]))
     source = Source(tmp_path / name, name)
@@ -157,13 +157,13 @@ def test_lines_are_read_out_of_it_and_go_on_behind_a_mark(tmp_path: Path, name: 
         assert [*resumed.blocks()] == blocks[1:]
 
 
-def test_its_name_alone_says_that_it_should_be_packed(tmp_path: Path):
+def test_a_name_alone_makes_a_file_packed(tmp_path: Path):
     (tmp_path / "a.zst").write_bytes(b"plain text\n")
     with SourceReader(Source(tmp_path / "a.zst", "a.zst"), lines=True) as reader, pytest.raises(FileDamaged):
         next(reader.blocks())
 
 
-def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_the_library_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "a.zst").write_bytes(frame(TEXT))
     monkeypatch.setitem(sys.modules, LIBRARY, None)
     reason = r"a\.zst is packed with Zstandard, which this Python lacks: install penstock\[zstd\]$"

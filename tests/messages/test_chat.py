@@ -45,7 +45,7 @@ async def test_a_name_may_have_any_character(app: Penstock, do: Do, name: str):
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "\ud800", "x" * 1025])
-async def test_a_name_that_cannot_be_is_refused_before_anything_is_sent(app: Penstock, do: Do, name: str):
+async def test_invalid_names_are_refused_before_anything_is_sent(app: Penstock, do: Do, name: str):
     chat = app.chats.get("ops")
     for refused in (lambda: app.chats.get(name), lambda: chat.reader(name), lambda: app.chats.of(name)):
         with pytest.raises(ConfigurationError):
@@ -55,7 +55,7 @@ async def test_a_name_that_cannot_be_is_refused_before_anything_is_sent(app: Pen
             await do(verb, *args)
 
 
-async def test_an_id_is_given_once(app: Penstock, chat: Chat, do: Do):
+async def test_an_id_cannot_be_used_twice(app: Penstock, chat: Chat, do: Do):
     with pytest.raises(ChatExists, match="ops"):
         await do(app.chats.create, ["di"], sender="di", message="mine", id="ops")
     assert await do(chat.reader("ada").unread) == 1
@@ -64,7 +64,7 @@ async def test_an_id_is_given_once(app: Penstock, chat: Chat, do: Do):
     assert (await do(app.chats.create, ["ada"])).id != (await do(app.chats.create, ["ada"])).id
 
 
-async def test_creating_does_not_touch_the_callers_list(app: Penstock, do: Do):
+async def test_creating_does_not_change_the_callers_list(app: Penstock, do: Do):
     members = ["ada", "bo", "ada"]
     chat = await do(app.chats.create, members, sender="cy")
     assert members == ["ada", "bo", "ada"]
@@ -75,7 +75,7 @@ async def test_creating_does_not_touch_the_callers_list(app: Penstock, do: Do):
         await do(app.chats.create, ["ada"], message="hi")
 
 
-async def test_a_chat_that_is_gone_takes_and_gives_nothing_and_leaves_no_key(app: Penstock, do: Do, raw: Any):
+async def test_a_chat_that_is_gone_raises_and_leaves_no_key(app: Penstock, do: Do, raw: Any):
     chat = app.chats.get("nowhere")
     for verb, args in [
         (chat.send, ("ada", 1)), (chat.join, ("ada",)), (chat.members, ()), (chat.info, ()),
@@ -89,7 +89,7 @@ async def test_a_chat_that_is_gone_takes_and_gives_nothing_and_leaves_no_key(app
     assert [key for key in raw.scan_iter() if raw.pttl(key) < 0] == []
 
 
-async def test_a_stranger_neither_sends_nor_reads(chat: Chat, do: Do):
+async def test_only_members_send_and_read(chat: Chat, do: Do):
     for verb, args in [
         (chat.send, ("eve", 1)), (chat.reader("eve").pull, ()), (chat.reader("eve").ack, (1,)),
         (chat.reader("eve").unread, ()), (chat.reader("eve", "phone").pull, ()),
@@ -100,7 +100,7 @@ async def test_a_stranger_neither_sends_nor_reads(chat: Chat, do: Do):
     assert (await do(chat.info)).readers == 3
 
 
-async def test_who_joins_reads_from_now_from_the_start_or_the_last_few(chat: Chat, do: Do):
+async def test_a_new_member_reads_from_now_from_the_start_or_the_last_few(chat: Chat, do: Do):
     await do(chat.send_many, "cy", range(9))
     for member, history in (("now", "now"), ("start", "start"), ("few", 3), ("all", 99), ("none", 0)):
         await do(chat.join, member, history=history)
@@ -117,7 +117,7 @@ async def test_who_joins_reads_from_now_from_the_start_or_the_last_few(chat: Cha
         await do(chat.join, "x", history="yesterday")
 
 
-async def test_a_member_that_joins_again_stays_where_it_is(chat: Chat, do: Do):
+async def test_a_member_that_joins_again_keeps_its_cursor(chat: Chat, do: Do):
     await do(chat.reader("ada").ack, 1)
     await do(chat.send_many, "bo", range(3))
     await do(chat.join, "ada", history="start")
@@ -125,7 +125,7 @@ async def test_a_member_that_joins_again_stays_where_it_is(chat: Chat, do: Do):
     assert numbers(await do(chat.reader("ada").pull)) == [2, 3, 4]
 
 
-async def test_the_slowest_reader_decides_what_is_kept(chat: Chat, do: Do):
+async def test_messages_are_kept_until_the_slowest_reader_has_acknowledged_them(chat: Chat, do: Do):
     await do(chat.send_many, "cy", range(19))
     await do(chat.reader("ada").ack, 15)
     await do(chat.reader("bo").ack, 10)
@@ -142,7 +142,7 @@ async def test_the_slowest_reader_decides_what_is_kept(chat: Chat, do: Do):
         assert (numbers(mail), mail.gap) == (list(range(13, 21)), None)
 
 
-async def test_the_last_one_out_frees_everything(app: Penstock, chat: Chat, do: Do, raw: Any):
+async def test_the_last_member_that_leaves_frees_everything(app: Penstock, chat: Chat, do: Do, raw: Any):
     await do(chat.send_many, "ada", ["x"] * 5, ids="abcde")
     await do(chat.reader("ada", "phone").pull)
     await do(app.chats.of("bo").pull)
@@ -162,7 +162,7 @@ async def test_a_deleted_chat_is_gone_for_all(app: Penstock, chat: Chat, do: Do,
         await do(chat.reader("ada").pull)
 
 
-async def test_a_repeated_send_is_one_message(chat: Chat, do: Do):
+async def test_messages_with_one_id_are_sent_once(chat: Chat, do: Do):
     assert await do(chat.send, "ada", "a", id="m1") == 2
     assert await do(chat.send, "ada", "a", id="m1") == 2
     assert await do(chat.send_many, "ada", "abc", ids=["m1", "m2", "m3"]) == [2, 3, 4]
@@ -202,7 +202,7 @@ async def test_each_device_has_a_cursor_of_its_own(chat: Chat, do: Do):
     }  # fmt: skip
 
 
-async def test_a_nameless_reader_that_was_used_stays_beside_devices(chat: Chat, do: Do):
+async def test_a_member_that_has_read_without_a_device_stays_a_reader_beside_its_devices(chat: Chat, do: Do):
     plain, phone = chat.reader("ada"), chat.reader("ada", "phone")
     assert numbers(await do(plain.pull)) == [1]
     assert numbers(await do(phone.pull)) == [1]
@@ -211,7 +211,7 @@ async def test_a_nameless_reader_that_was_used_stays_beside_devices(chat: Chat, 
     assert numbers(await do(plain.pull)) == [1, 2]
 
 
-async def test_a_device_that_is_forgotten_holds_nothing_up(chat: Chat, do: Do):
+async def test_a_forgotten_device_holds_no_messages(chat: Chat, do: Do):
     phone, laptop = chat.reader("ada", "phone"), chat.reader("ada", "laptop")
     await do(laptop.pull)
     await do(phone.pull)
@@ -240,7 +240,7 @@ async def test_a_member_has_at_most_a_hundred_devices(chat: Chat):
 # --- live ---
 
 
-async def test_following_gives_what_waits_and_what_comes(chat: Chat, do: Do, face: str):
+async def test_following_returns_old_and_new_messages(chat: Chat, do: Do, face: str):
     await do(chat.send_many, "cy", range(4))
     follow, seen = chat.follow("ada", limit=3), []
 
@@ -276,7 +276,7 @@ async def test_a_batch_is_acknowledged_in_the_round_trip_that_asks_for_more(chat
         assert await do(chat.reader("ada").unread) == left
 
 
-async def test_a_loop_that_breaks_with_an_error_is_given_what_it_had_not_done(chat: Chat, do: Do):
+async def test_a_loop_that_raised_is_given_its_unfinished_messages_again(chat: Chat, do: Do):
     await do(chat.send_many, "cy", range(4))
 
     async def read() -> None:
@@ -290,14 +290,14 @@ async def test_a_loop_that_breaks_with_an_error_is_given_what_it_had_not_done(ch
     assert numbers(await do(chat.reader("ada").pull)) == [3, 4, 5]
 
 
-async def test_following_without_acknowledging_leaves_that_to_you(chat: Chat, do: Do):
+async def test_following_with_ack_false_acknowledges_nothing(chat: Chat, do: Do):
     await do(chat.send_many, "cy", range(4))
     follow = chat.follow("ada", limit=2, ack=False)
     assert [(await anext(follow)).id for _ in range(5)] == [1, 2, 3, 4, 5]
     assert await do(chat.reader("ada").unread) == 5
 
 
-async def test_who_waits_is_told_that_the_chat_is_gone_or_that_it_was_kicked(chat: Chat, do: Do):
+async def test_a_waiting_reader_learns_that_it_was_kicked_or_that_the_chat_is_gone(chat: Chat, do: Do):
     for member in ("ada", "bo"):
         await do(chat.reader(member).ack, 1)
     ada = asyncio.create_task(do(chat.reader("ada").pull, wait=20))
@@ -314,7 +314,7 @@ async def test_who_waits_is_told_that_the_chat_is_gone_or_that_it_was_kicked(cha
         await bo
 
 
-async def test_hundreds_who_wait_are_all_woken_though_one_send_wakes_a_hundred(app: Penstock):
+async def test_hundreds_of_waiting_readers_are_all_woken_though_one_send_wakes_a_hundred(app: Penstock):
     members = [f"m{n}" for n in range(250)]
     chat = await app.chats.create.aio(members, sender="cy")
     waiting = [asyncio.create_task(chat.reader(member).pull.aio(wait=60)) for member in members]
@@ -325,7 +325,7 @@ async def test_hundreds_who_wait_are_all_woken_though_one_send_wakes_a_hundred(a
         assert all(numbers(mail) == [1] for mail in await asyncio.gather(*waiting))
 
 
-async def test_joining_while_others_send_misses_nothing(chat: Chat):
+async def test_a_member_that_joins_while_others_send_misses_nothing(chat: Chat):
     """Of messages sent while it joins, a member reads all from its first on (the race in which others lose some)."""
     stop = threading.Event()
 
@@ -350,7 +350,7 @@ async def test_joining_while_others_send_misses_nothing(chat: Chat):
             assert numbers(mail) == list(range(member.read + 1, last + 1))
 
 
-async def test_a_chat_keeps_within_its_policy_and_tells_the_gap(app: Penstock, do: Do):
+async def test_a_chat_keeps_its_limits_and_reports_the_gap(app: Penstock, do: Do):
     chat = await do(app.chats.create, ["ada"], sender="cy", keep=Keep(messages=5))
     await do(chat.send_many, "cy", range(20))
     mail = await do(chat.reader("ada").pull)
@@ -360,7 +360,7 @@ async def test_a_chat_keeps_within_its_policy_and_tells_the_gap(app: Penstock, d
     assert [(await anext(follow)).missed for _ in range(4)] == [0] * 4
 
 
-async def test_two_apps_on_one_server_do_not_meet(make_app: MakeApp, do: Do):
+async def test_two_apps_on_one_server_share_nothing(make_app: MakeApp, do: Do):
     ours, others = make_app(), make_app()
     await do(ours.chats.create, ["ada"], id="ops")
     await do(others.chats.create, ["ada"], id="ops")

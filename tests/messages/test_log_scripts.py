@@ -86,7 +86,7 @@ def client(store_server: Server) -> Any:
 
 
 @pytest.mark.parametrize("name", NUMBERED)
-def test_a_call_that_is_sent_again_answers_the_same_and_changes_nothing(client: Any, name: str):
+def test_a_numbered_call_that_is_repeated_returns_the_same_and_changes_nothing(client: Any, name: str):
     if name != "create":
         fill(client)
     answer = send(client, NUMBERED[name], "7")
@@ -103,7 +103,7 @@ def test_a_call_that_is_sent_again_answers_the_same_and_changes_nothing(client: 
 
 
 @pytest.mark.parametrize("name", [*OTHERS, *OF_INDEX])
-def test_the_others_may_be_repeated(client: Any, name: str):
+def test_other_calls_may_be_repeated(client: Any, name: str):
     fill(client)
     step = {**OTHERS, **OF_INDEX}[name]
     send(client, step)
@@ -115,13 +115,13 @@ def test_the_others_may_be_repeated(client: Any, name: str):
     assert after == before
 
 
-def test_a_claim_whose_reply_was_lost_gives_the_same_again(client: Any):
+def test_a_claim_whose_reply_was_lost_returns_the_same_messages_again(client: Any):
     fill(client)
     step = LOG.claim("bo", "t1", lease=5, limit=2)
     assert send(client, step)[3:] == send(client, step)[3:] != []
 
 
-def test_a_full_server_takes_no_message_but_gives_and_frees(client: Any):
+def test_a_full_server_refuses_messages_but_lets_readers_read_and_free_them(client: Any):
     fill(client)
     client.config_set("maxmemory", 1)
     try:
@@ -146,7 +146,7 @@ def test_a_newer_format_is_neither_read_nor_changed(client: Any):
     assert dump(client) == before
 
 
-def test_what_was_refused_wrote_nothing(client: Any):
+def test_a_refused_call_writes_nothing(client: Any):
     refused: list[RoundTrip[Any]] = [
         LOG.post("ada", [("i", b"1")], create=False),
         LOG.pull("ada", limit=5),
@@ -170,7 +170,7 @@ def test_what_was_refused_wrote_nothing(client: Any):
     assert dump(client) == before
 
 
-def test_trimming_looks_at_a_slice(client: Any):
+def test_one_trim_frees_at_most_a_slice(client: Any):
     send(client, LOG.create(["ada"], Keep(), "ada", None))
     for _ in range(10):
         send(client, LOG.post("ada", [("", b"x")] * 500, create=False))
@@ -190,7 +190,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("carried", [[], ["state"], ["readers", "log"], ["state", "readers", "seen", "sent"]])
-def test_no_script_is_half_done_while_the_slot_moves(cluster: Cluster, carried: list[str]):
+def test_no_script_is_half_done_during_a_slot_migration(cluster: Cluster, carried: list[str]):
     source = cluster.owner(BASE)
     target = next(node for node in cluster.nodes if node is not source)
     for node in cluster.nodes:

@@ -20,7 +20,7 @@ def bodies(mail: Any) -> list[Any]:
     return [message.body for message in mail]
 
 
-async def test_what_is_posted_is_pulled_again_and_again_until_it_is_acknowledged(box: Mailbox, do: Do):
+async def test_a_message_is_pulled_again_until_it_is_acknowledged(box: Mailbox, do: Do):
     assert await do(box.post, {"text": "hi"}, sender="ada") == 1
     assert await do(box.post_many, ["b", "c"]) == [2, 3]
     first, again = await do(box.pull), await do(box.pull)
@@ -33,7 +33,7 @@ async def test_what_is_posted_is_pulled_again_and_again_until_it_is_acknowledged
     assert await do(box.unread) == 1
 
 
-async def test_a_mailbox_nobody_posted_to_is_empty_and_is_not_made_by_looking(box: Mailbox, do: Do, raw: Any):
+async def test_a_mailbox_without_a_post_is_empty_and_reading_does_not_make_it(box: Mailbox, do: Do, raw: Any):
     assert await do(box.pull) == []
     assert await do(box.unread) == 0
     assert await do(box.claim) == []
@@ -44,7 +44,7 @@ async def test_a_mailbox_nobody_posted_to_is_empty_and_is_not_made_by_looking(bo
     assert [key for key in raw.scan_iter(match="*mailbox*") if b"replay" not in key] == []
 
 
-async def test_a_repeated_post_is_one_message(box: Mailbox, do: Do):
+async def test_messages_with_one_id_are_posted_once(box: Mailbox, do: Do):
     assert await do(box.post, "a", id="x") == 1
     assert await do(box.post, "a", id="x") == 1
     assert await do(box.post_many, ["b", "a", "b"], ids=["y", "x", "y"]) == [2, 1, 2]
@@ -54,7 +54,7 @@ async def test_a_repeated_post_is_one_message(box: Mailbox, do: Do):
     assert bodies(await do(box.pull)) == []
 
 
-async def test_pulling_waits_for_mail_without_asking_again(box: Mailbox, do: Do, nodes: list[Any]):
+async def test_a_waiting_pull_sends_no_commands(box: Mailbox, do: Do, nodes: list[Any]):
     asked = asyncio.create_task(do(box.pull, wait=20))
     await until(lambda: sum(c["cmd"] == "blmpop" for node in nodes for c in node.client_list()))
     await asyncio.sleep(0.3)
@@ -67,7 +67,7 @@ async def test_pulling_waits_for_mail_without_asking_again(box: Mailbox, do: Do,
     assert time.monotonic() - sent < scaled(5)
 
 
-async def test_a_cancelled_wait_leaves_nothing(box: Mailbox, raw: Any):
+async def test_a_cancelled_wait_leaves_no_key(box: Mailbox, raw: Any):
     asked = asyncio.create_task(box.pull.aio(wait=20))
     await until(lambda: [*raw.scan_iter(match="*:waiting")])
     asked.cancel()
@@ -76,7 +76,7 @@ async def test_a_cancelled_wait_leaves_nothing(box: Mailbox, raw: Any):
     assert [*raw.scan_iter(match="*:waiting")] == []
 
 
-async def test_the_sender_sees_what_is_unread_and_when_its_owner_last_pulled(box: Mailbox, do: Do):
+async def test_info_shows_the_unread_messages_and_the_last_pull_of_the_owner(box: Mailbox, do: Do):
     await do(box.post_many, range(5))
     before = await do(box.info)
     assert (before.last, before.unread, before.pulled) == (5, 5, None)
@@ -88,7 +88,7 @@ async def test_the_sender_sees_what_is_unread_and_when_its_owner_last_pulled(box
     assert abs(after.pulled - time.time()) < 60
 
 
-async def test_what_all_have_read_is_freed_and_numbers_go_on(box: Mailbox, do: Do, raw: Any):
+async def test_acknowledged_messages_are_freed_and_numbers_continue(box: Mailbox, do: Do, raw: Any):
     await do(box.post_many, ["x" * 1000] * 50)
     mail = await do(box.pull)
     assert len(mail) == 50
@@ -98,14 +98,14 @@ async def test_what_all_have_read_is_freed_and_numbers_go_on(box: Mailbox, do: D
 
 
 @pytest.mark.parametrize("upto", [4, 10**9, -1])
-async def test_an_ack_of_what_was_never_given_is_refused(box: Mailbox, do: Do, upto: int):
+async def test_an_ack_of_a_number_that_no_message_has_is_refused(box: Mailbox, do: Do, upto: int):
     await do(box.post_many, "abc")
     with pytest.raises(BadCall, match="nothing was acknowledged"):
         await do(box.ack, upto)
     assert await do(box.unread) == 3
 
 
-async def test_an_ack_backwards_changes_nothing(box: Mailbox, do: Do):
+async def test_an_ack_of_a_lower_number_changes_nothing(box: Mailbox, do: Do):
     await do(box.post_many, "abc")
     await do(box.ack, 2)
     await do(box.ack, 1)
@@ -126,7 +126,7 @@ async def test_bad_values_are_refused_before_anything_is_sent(make_app: MakeApp,
     assert await do(box.pull) == []
 
 
-async def test_one_pull_is_bounded_in_bytes_but_gives_at_least_one(box: Mailbox, do: Do):
+async def test_one_pull_is_bounded_in_bytes_but_returns_at_least_one_message(box: Mailbox, do: Do):
     await do(box.post_many, ["x" * 600_000] * 3)
     assert len(await do(box.pull)) == 1
     await do(box.ack, 1)
@@ -138,7 +138,7 @@ async def test_one_pull_is_bounded_in_bytes_but_gives_at_least_one(box: Mailbox,
 # --- limits ---
 
 
-async def test_over_its_limit_the_oldest_go_and_the_gap_is_told(box: Mailbox, do: Do):
+async def test_above_the_limit_the_oldest_messages_are_dropped_and_the_gap_is_reported(box: Mailbox, do: Do):
     await do(box.keep, Keep(messages=3))
     await do(box.post_many, range(10))
     mail = await do(box.pull)
@@ -158,7 +158,7 @@ async def test_a_limit_of_bytes_counts_what_is_kept(box: Mailbox, do: Do):
     assert (await do(box.info)).bytes <= 5 * 133
 
 
-async def test_old_messages_go_even_when_nothing_comes(box: Mailbox, do: Do, clock: Time):
+async def test_old_messages_are_dropped_even_when_none_arrive(box: Mailbox, do: Do, clock: Time):
     await do(box.keep, Keep(age=60))
     await do(box.post, "old")
     clock.advance(30)
@@ -171,7 +171,7 @@ async def test_old_messages_go_even_when_nothing_comes(box: Mailbox, do: Do, clo
     assert (bodies(mail), mail.gap.first) == ([], 3)
 
 
-async def test_a_full_mailbox_refuses_whole_and_takes_again_when_there_is_space(box: Mailbox, do: Do):
+async def test_a_full_mailbox_refuses_whole_batches_until_there_is_space(box: Mailbox, do: Do):
     await do(box.keep, Keep(messages=3, full="refuse"))
     await do(box.post_many, "ab")
     with pytest.raises(NoSpace, match="nothing was sent"):
@@ -193,14 +193,14 @@ async def test_a_full_mailbox_refuses_whole_and_takes_again_when_there_is_space(
         await do(box.post, "f", wait=0.05)
 
 
-async def test_an_id_that_is_known_needs_no_space(box: Mailbox, do: Do):
+async def test_a_message_with_a_known_id_needs_no_space(box: Mailbox, do: Do):
     await do(box.keep, Keep(messages=1, full="refuse"))
     await do(box.post, "a", id="x")
     assert await do(box.post, "a", id="x") == 1
 
 
 @pytest.mark.parametrize("wrong", [{"messages": 0}, {"age": -1}, {"bytes": 0}, {"full": "explode"}])
-def test_a_limit_that_cannot_be_is_refused(wrong: dict[str, Any]):
+def test_invalid_limits_are_refused(wrong: dict[str, Any]):
     with pytest.raises(ValueError, match="Keep"):
         Keep(**wrong)
 
@@ -208,7 +208,7 @@ def test_a_limit_that_cannot_be_is_refused(wrong: dict[str, Any]):
 # --- several workers ---
 
 
-async def test_each_message_goes_to_one_worker_and_the_cursor_stays_below_what_is_in_hand(box: Mailbox, do: Do):
+async def test_each_message_goes_to_one_worker_and_the_cursor_stays_below_claimed_ones(box: Mailbox, do: Do):
     await do(box.post_many, range(6))
     ada, bo = await do(box.claim, 3), await do(box.claim, 3)
     assert [[item.body for item in items] for items in (ada, bo)] == [[0, 1, 2], [3, 4, 5]]
@@ -224,7 +224,7 @@ async def test_each_message_goes_to_one_worker_and_the_cursor_stays_below_what_i
     assert (done.unread, done.bytes, done.last) == (0, 0, 6)
 
 
-async def test_what_a_worker_did_not_acknowledge_goes_to_another(box: Mailbox, do: Do, clock: Time):
+async def test_a_message_that_its_worker_did_not_acknowledge_goes_to_another(box: Mailbox, do: Do, clock: Time):
     await do(box.post, "x")
     (late,) = await do(box.claim, lease=10)
     clock.advance(9)
@@ -268,7 +268,7 @@ async def test_a_cancelled_claim_holds_nothing(box: Mailbox):
     assert len(await box.claim.aio()) == 1
 
 
-async def test_claims_of_what_was_let_go_of_end_by_themselves(box: Mailbox, do: Do, clock: Time):
+async def test_claims_of_dropped_messages_end(box: Mailbox, do: Do, clock: Time):
     await do(box.keep, Keep(messages=2))
     await do(box.post_many, "ab")
     await do(box.claim, 2, lease=10)
@@ -281,7 +281,7 @@ async def test_claims_of_what_was_let_go_of_end_by_themselves(box: Mailbox, do: 
     assert await do(box.unread) == 0
 
 
-async def test_an_ack_of_all_ends_claims(box: Mailbox, do: Do):
+async def test_acknowledging_everything_ends_claims(box: Mailbox, do: Do):
     await do(box.post_many, "abc")
     first, *_ = await do(box.claim, 2)
     await do(box.ack, 3)
@@ -290,7 +290,7 @@ async def test_an_ack_of_all_ends_claims(box: Mailbox, do: Do):
     assert await do(box.claim, 5) == []
 
 
-async def test_a_deleted_mailbox_leaves_nothing(box: Mailbox, do: Do, raw: Any):
+async def test_a_deleted_mailbox_leaves_no_key(box: Mailbox, do: Do, raw: Any):
     await do(box.keep, Keep(bytes=10**6))
     await do(box.post_many, "abc", ids="xyz")
     await do(box.claim, 2)

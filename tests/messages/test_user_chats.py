@@ -47,7 +47,7 @@ def texts(mail: Any) -> list[Any]:
     return [(message.place, message.body) for message in mail]
 
 
-async def test_all_chats_are_read_as_one(app: Penstock, do: Do):
+async def test_all_chats_are_read_together(app: Penstock, do: Do):
     for name in "abc":
         await do(app.chats.create, ["ada", "bo"], id=name)
         await do(app.chats.get(name).send, "bo", name)
@@ -75,7 +75,7 @@ async def test_a_pull_shares_its_limit_between_chats(app: Penstock, do: Do):
     assert len(await do(app.chats.of("ada").pull, 2)) == 2
 
 
-async def test_waiting_for_any_of_many_chats_asks_nothing_meanwhile(app: Penstock, do: Do, nodes: list[Any]):
+async def test_waiting_for_news_of_many_chats_sends_no_commands(app: Penstock, do: Do, nodes: list[Any]):
     chats = [await do(app.chats.create, ["ada", "bo"]) for _ in range(12)]
     mine = app.chats.of("ada")
     for n in (3, 7, 3):
@@ -90,7 +90,7 @@ async def test_waiting_for_any_of_many_chats_asks_nothing_meanwhile(app: Penstoc
         await do(mine.ack, mail)
 
 
-async def test_a_new_chat_is_found_while_waiting(app: Penstock, do: Do):
+async def test_a_waiting_pull_finds_a_new_chat(app: Penstock, do: Do):
     mine = app.chats.of("ada")
     waiting = asyncio.create_task(do(mine.pull, wait=20))
     await asyncio.sleep(0.2)
@@ -98,7 +98,7 @@ async def test_a_new_chat_is_found_while_waiting(app: Penstock, do: Do):
     assert texts(await waiting) == [(chat.id, "hi")]
 
 
-async def test_each_device_has_its_own_news(app: Penstock, do: Do):
+async def test_each_device_is_notified_by_itself(app: Penstock, do: Do):
     chat = await do(app.chats.create, ["ada", "bo"])
     phone, laptop = app.chats.of("ada", "phone"), app.chats.of("ada", "laptop")
     for device in (phone, laptop):
@@ -110,7 +110,7 @@ async def test_each_device_has_its_own_news(app: Penstock, do: Do):
         assert texts(mail) == [(chat.id, "x")]
 
 
-async def test_a_sender_tells_a_member_once_until_it_looks(app: Penstock, do: Do, nodes: list[Any]):
+async def test_a_sender_notifies_a_member_once_until_it_reads(app: Penstock, do: Do, nodes: list[Any]):
     chat = await do(app.chats.create, ["ada", "bo"])
     mine = app.chats.of("ada")
     assert await do(mine.pull) == []
@@ -131,9 +131,7 @@ async def test_a_sender_tells_a_member_once_until_it_looks(app: Penstock, do: Do
 # --- a process that dies between two steps ---
 
 
-async def test_who_dies_before_it_joined_leaves_an_entry_that_reading_strikes_out(
-    app: Penstock, clock: Time, dying: Any, do: Do
-):
+async def test_dying_before_a_join_leaves_an_entry_that_reading_removes(app: Penstock, clock: Time, dying: Any, do: Do):
     chat = await do(app.chats.create, ["bo"], id="ops")
     dying("join")
     with pytest.raises(Died):
@@ -146,7 +144,7 @@ async def test_who_dies_before_it_joined_leaves_an_entry_that_reading_strikes_ou
     assert await entries(app, do, mine) == []
 
 
-async def test_who_dies_when_it_has_joined_is_a_member_and_finds_the_chat(app: Penstock, dying: Any, do: Do):
+async def test_dying_after_a_join_leaves_a_member_that_finds_the_chat(app: Penstock, dying: Any, do: Do):
     chat = await do(app.chats.create, ["bo"], id="ops")
     dying("join", after=True)
     with pytest.raises(Died):
@@ -157,7 +155,7 @@ async def test_who_dies_when_it_has_joined_is_a_member_and_finds_the_chat(app: P
     assert await do(mine.unread) == {"ops": 1}
 
 
-async def test_a_join_that_froze_for_two_hours_is_found_all_the_same(app: Penstock, clock: Time, do: Do):
+async def test_a_join_that_froze_for_two_hours_still_completes(app: Penstock, clock: Time, do: Do):
     chat = await do(app.chats.create, ["bo"], id="ops")
     joining = chat.join._make(chat, "ada")
     enlist = next(joining)
@@ -170,7 +168,7 @@ async def test_a_join_that_froze_for_two_hours_is_found_all_the_same(app: Pensto
     assert await do(app.chats.of("ada").unread) == {"ops": 0}
 
 
-async def test_who_dies_when_it_has_left_leaves_an_entry_that_reading_strikes_out(app: Penstock, dying: Any, do: Do):
+async def test_dying_after_a_leave_leaves_an_entry_that_reading_removes(app: Penstock, dying: Any, do: Do):
     chat = await do(app.chats.create, ["ada", "bo"], id="ops")
     dying("leave", after=True)
     with pytest.raises(Died):
@@ -181,7 +179,7 @@ async def test_who_dies_when_it_has_left_leaves_an_entry_that_reading_strikes_ou
     assert await entries(app, do, mine) == []
 
 
-async def test_who_joins_while_another_leaves_for_it_is_never_lost(app: Penstock, do: Do):
+async def test_a_join_and_a_leave_in_any_order_never_lose_a_member(app: Penstock, do: Do):
     """Every order of the steps of a join and of a leave: who is a member at the end is in the index."""
     for order in orders("jjj", "lll"):
         chat = await do(app.chats.create, ["bo", "ada"])
@@ -198,7 +196,7 @@ async def test_who_joins_while_another_leaves_for_it_is_never_lost(app: Penstock
         await do(chat.delete)
 
 
-async def test_a_creator_that_dies_leaves_no_chat_and_entries_that_reading_strikes_out(
+async def test_dying_before_a_chat_is_created_leaves_entries_that_reading_removes(
     app: Penstock, clock: Time, dying: Any, do: Do
 ):
     dying("create")
@@ -210,7 +208,7 @@ async def test_a_creator_that_dies_leaves_no_chat_and_entries_that_reading_strik
         assert await entries(app, do, app.chats.of(member)) == []
 
 
-async def test_news_whose_sender_died_before_it_told_is_told_an_hour_later_by_the_next(
+async def test_a_hint_that_its_sender_did_not_leave_is_left_by_a_send_an_hour_later(
     app: Penstock, clock: Time, do: Do, monkeypatch: pytest.MonkeyPatch
 ):
     chat = await do(app.chats.create, ["ada", "bo"], id="ops")
@@ -227,7 +225,7 @@ async def test_news_whose_sender_died_before_it_told_is_told_an_hour_later_by_th
     assert len(await do(mine.pull)) == 3
 
 
-async def test_what_comes_while_all_chats_are_looked_at_is_not_overlooked(app: Penstock, do: Do):
+async def test_a_message_that_arrives_during_the_first_check_is_not_missed(app: Penstock, do: Do):
     chat = await do(app.chats.create, ["ada", "bo"], id="ops")
     mine = app.chats.of("ada")
     looking = mine._check_all()
@@ -241,7 +239,9 @@ async def test_what_comes_while_all_chats_are_looked_at_is_not_overlooked(app: P
     assert texts(await do(mine.pull)) == [("ops", "meanwhile")]
 
 
-async def test_in_a_quiet_minute_chats_are_looked_at_in_turn(app: Penstock, do: Do, monkeypatch: pytest.MonkeyPatch):
+async def test_after_a_quiet_minute_some_chats_are_checked_in_turn(
+    app: Penstock, do: Do, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("penstock.messages.chats.QUIET_INTERVAL", 0.1)
     chats = [await do(app.chats.create, ["ada", "bo"]) for _ in range(5)]
     mine = app.chats.of("ada")
@@ -250,7 +250,7 @@ async def test_in_a_quiet_minute_chats_are_looked_at_in_turn(app: Penstock, do: 
     assert texts(await do(mine.pull, wait=20)) == [(chats[4].id, "lost hint")]
 
 
-async def test_chats_that_were_deleted_or_left_are_passed_over(app: Penstock, do: Do):
+async def test_deleted_and_left_chats_are_ignored(app: Penstock, do: Do):
     chats = [await do(app.chats.create, ["ada", "bo"], sender="bo", message=n) for n in range(3)]
     mine = app.chats.of("ada")
     mail = await do(mine.pull)
@@ -261,7 +261,7 @@ async def test_chats_that_were_deleted_or_left_are_passed_over(app: Penstock, do
     assert await do(mine.unread) == {chats[2].id: 0}
 
 
-async def test_thousands_of_chats_are_looked_at_in_pages(app: Penstock):
+async def test_hundreds_of_chats_are_checked_in_pages(app: Penstock):
     for _ in range(10):
         await asyncio.gather(*(app.chats.create.aio(["ada"]) for _ in range(25)))
     mine = app.chats.of("ada")
@@ -269,9 +269,7 @@ async def test_thousands_of_chats_are_looked_at_in_pages(app: Penstock):
     assert await mine.pull.aio() == []
 
 
-async def test_many_steps_at_once_outlive_lost_connections_and_forgotten_scripts(
-    app: Penstock, do: Do, nodes: list[Any]
-):
+async def test_parallel_calls_survive_lost_connections_and_forgotten_scripts(app: Penstock, do: Do, nodes: list[Any]):
     made = [(await do(app.chats.create, ["ada"])).id for _ in range(5)]
     mine = app.chats.of("ada")
     for _ in range(2):
