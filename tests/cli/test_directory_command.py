@@ -10,7 +10,7 @@ import pytest
 
 from penstock import Entry, Penstock
 from penstock.cli.exits import Exit
-from penstock.terminal.names_file import LONGEST_LINE, Reject, read_names
+from penstock.terminal.names_file import LONGEST_LINE, RejectedLine, read_names
 from tests.servers import Server, eventually
 
 # --- a file of names ---
@@ -22,10 +22,10 @@ def test_each_line_is_a_name_or_says_why_it_is_none():
         b"Cy\tu3\tmuch", b"Cy\tu3\tnan", b"a\tb\tc\td", b"Cy\t", b"x" * 10_240, b"x" * 3 * LONGEST_LINE, b"Last",
     ]  # fmt: skip
     found = list(read_names(io.BytesIO(b"\n".join(lines))))
-    assert [one for one in found if not isinstance(one, Reject)] == [
+    assert [one for one in found if not isinstance(one, RejectedLine)] == [
         "Ann", "Bob", ("Ma Smith", "u1"), ("名前", "u2", 2.5), "Last",
     ]  # fmt: skip
-    rejects = {one.number: one for one in found if isinstance(one, Reject)}
+    rejects = {one.number: one for one in found if isinstance(one, RejectedLine)}
     assert {number: one.reason for number, one in rejects.items()} == {
         6: "invalid UTF-8 at byte 1",
         7: r"name 'a\x00b' has a control character at 1: '\x00'; take it out",

@@ -1,4 +1,4 @@
-"""A log that was never written."""
+"""The made-up access log."""
 
 from collections import Counter
 from statistics import median
@@ -14,6 +14,6 @@ def test_a_made_up_log_is_well_formed_and_the_same_each_time():
     assert len(made) == 2000
     assert None not in requests
     assert len({request.day for request in requests if request}) == 4
-    jobs = Counter(request.client for request in requests if request).values()
-    assert len(jobs) > 200
-    assert max(jobs) > 20 * median(jobs)
+    requests_of_client = Counter(request.client for request in requests if request).values()
+    assert len(requests_of_client) > 200
+    assert max(requests_of_client) > 20 * median(requests_of_client)

@@ -4,11 +4,11 @@ import signal
 
 import pytest
 
-from penstock.terminal.signals import interrupted_by, undisturbed
+from penstock.terminal.signals import interrupted_by, uninterrupted
 from tests.servers import handling
 
 
-def test_what_was_ignored_stays_ignored_and_the_rest_interrupts():
+def test_an_ignored_signal_stays_ignored_and_the_others_interrupt():
     with handling(signal.SIG_IGN, signal.SIGHUP), interrupted_by(signal.SIGTERM, signal.SIGHUP):
         signal.raise_signal(signal.SIGHUP)
         with pytest.raises(KeyboardInterrupt):
@@ -24,7 +24,7 @@ def test_sigterm_interrupts_even_if_it_was_ignored():
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_nothing_interrupts_the_clearing_away():
-    with undisturbed():
+def test_no_signal_interrupts_the_cleanup():
+    with uninterrupted():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.raise_signal(number)

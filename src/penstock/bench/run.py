@@ -20,7 +20,7 @@ from penstock.core.ids import mint_id
 from penstock.errors import ConfigurationError
 from penstock.ops.raw_client import disable_persistence, raw_client
 from penstock.settings import Settings
-from penstock.terminal.signals import interrupted_by, undisturbed
+from penstock.terminal.signals import interrupted_by, uninterrupted
 from penstock.testing.server import given_or_temporary_server
 
 PREFIX = "penstock-bench"
@@ -105,7 +105,7 @@ def bench(options: BenchOptions) -> Iterator[BenchRun]:
             with contextlib.ExitStack() as ends:
                 yield BenchRun(_conditions(options, app), scenarios, rig, ends)
         finally:
-            with undisturbed():
+            with uninterrupted():
                 rig.clear()
 
 

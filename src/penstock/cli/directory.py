@@ -19,7 +19,7 @@ from penstock.completion.directory import Directory
 from penstock.completion.entry import Entry, NameLike
 from penstock.errors import ConfigurationError
 from penstock.ops.wording import many, printable
-from penstock.terminal.names_file import Reject, read_names
+from penstock.terminal.names_file import RejectedLine, read_names
 from penstock.terminal.tables import Kind, show, show_json, show_table
 
 LOT = 20_000
@@ -121,7 +121,7 @@ def _import(directory: Directory, file: Path, rejected: _Rejects, advance: Calla
     read, lot = 0, list[NameLike]()
     with file.open("rb") as source:
         for found in read_names(source):
-            if isinstance(found, Reject):
+            if isinstance(found, RejectedLine):
                 rejected.add(found)
                 continue
             lot.append(found)
@@ -143,7 +143,7 @@ class _Rejects:
         self._write: Callable[[bytes], Any] | None = None
         self.count = 0
 
-    def add(self, reject: Reject) -> None:
+    def add(self, reject: RejectedLine) -> None:
         if self._write is None:
             try:
                 self._write = self._stack.enter_context(self._path.open("wb")).write

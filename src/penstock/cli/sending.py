@@ -16,7 +16,7 @@ from penstock.files.bindings import ChannelInfo
 from penstock.files.sender import Progress
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import age, size
-from penstock.terminal.progress import LINE_EVERY, Pace, showing
+from penstock.terminal.progress import SECONDS_PER_LINE, GrowthRate, progress_display
 from penstock.terminal.tables import cell
 
 SILENT = 10.0
@@ -27,14 +27,14 @@ SILENT = 10.0
 def sending(inspector: Inspector, channel: str) -> Iterator[Callable[[Progress], None]]:
     """What to tell of the progress. While there is no space, the channel is asked every two seconds who it is now."""
     view, over = _View(inspector, channel), threading.Event()
-    with showing(view.line, view.screen, frozen=True) as watch:
+    with progress_display(view.line, view.screen, immutable=True) as watch:
 
         def tell(told: Progress) -> None:
             view.take(told)
             watch(told)
 
         def look() -> None:
-            while not over.wait(LINE_EVERY):
+            while not over.wait(SECONDS_PER_LINE):
                 if (told := view.told) is not None and told.waiting:
                     view.look()
                     watch(told)
@@ -53,7 +53,7 @@ class _View:
         self.told: Progress | None = None
         self._inspector = inspector
         self._channel = channel
-        self._pace = Pace()
+        self._pace = GrowthRate()
         self._holder = ""
 
     def take(self, told: Progress) -> None:

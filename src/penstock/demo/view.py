@@ -13,7 +13,7 @@ from rich.text import Text
 
 from penstock.demo.ledger import Ledger, TenantWaits
 from penstock.demo.run import DemoOptions, DemoProgress, DemoReport
-from penstock.terminal.progress import showing
+from penstock.terminal.progress import progress_display
 
 Watch = Callable[[DemoProgress], None]
 
@@ -24,7 +24,9 @@ WIDEST = 100
 @contextlib.contextmanager
 def watching(options: DemoOptions, *, live: bool) -> Iterator[Watch]:
     """Yields a function that shows progress: a live view in a terminal, else a line now and then."""
-    with showing(_line, lambda progress: _screen(options, progress), first=_title(options), quiet=not live) as watch:
+    with progress_display(
+        _line, lambda progress: _screen(options, progress), first=_title(options), quiet=not live
+    ) as watch:
         yield watch
 
 

@@ -1,1 +1,1 @@
-"""What the command line, the bench and the demo show on a terminal."""
+"""What the command line, the bench and the demo share: tables, progress, signals, and input files."""

@@ -1,4 +1,4 @@
-"""A web access log that was never written, in the Combined Log Format."""
+"""Generates a web access log in the Combined Log Format, for demos, benchmarks and tests."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ _AGENTS = {
 
 
 def generate(requests: int, seed: int = 0, *, days: int = 4, clients: int = 400) -> Iterator[str]:
-    """Lines of a made-up log in order of time: busy hours, a few clients with most of the requests.
+    """The lines of a made-up log, in order of time, with busy hours and with a few clients that make most requests.
 
-    The same arguments give the same log. All addresses are from the ranges for documentation.
+    The same arguments yield the same log. All addresses are from the ranges for documentation.
     """
     chance = random.Random(seed)
 
-    def drawn(weights: Mapping[T, float]) -> list[T]:
+    def draw(weights: Mapping[T, float]) -> list[T]:
         return chance.choices(list(weights), list(weights.values()), k=requests)
 
-    hours = drawn({24 * day + hour: weight for day in range(days) for hour, weight in enumerate(_BY_HOUR)})
+    hours = draw({24 * day + hour: weight for day in range(days) for hour, weight in enumerate(_BY_HOUR)})
     times = sorted(3600 * hour + chance.randrange(3600) for hour in hours)
-    who = drawn({_client(number): 1 / (number + 1) ** 0.9 for number in range(clients)})
-    rest = zip(drawn(_PATHS), drawn(_STATUSES), drawn(_AGENTS), strict=True)
-    for seconds, client, (path, status, agent) in zip(times, who, rest, strict=True):
+    client_names = draw({_client(number): 1 / (number + 1) ** 0.9 for number in range(clients)})
+    rest = zip(draw(_PATHS), draw(_STATUSES), draw(_AGENTS), strict=True)
+    for seconds, client, (path, status, agent) in zip(times, client_names, rest, strict=True):
         at = (_FIRST_DAY + timedelta(seconds=seconds)).strftime("%d/%b/%Y:%H:%M:%S %z")
         size = "-" if status == 304 else int(chance.lognormvariate(8.5, 1.4))
         yield f'{client} - - [{at}] "GET {path} HTTP/1.1" {status} {size} "-" "{agent}"'
 
 
 def _client(number: int) -> str:
-    """Mostly IPv4, some IPv6 and host names."""
+    """The address of a client: IPv4 for most, IPv6 or a host name for some."""
     if number % 10 == 9:
         return f"2001:db8::{number:x}"
     if number % 25 == 13:

@@ -1,6 +1,6 @@
-"""A file of names, read line by line: `name`, or `name`, tab, `id`, or these, tab and a weight. UTF-8, any size.
+"""A file of names, in UTF-8 and of any size. Each line is `name`, or `name`, tab, `id`, or these, a tab and a weight.
 
-A line that cannot be one is told with its number and the reason, and costs nothing but itself.
+A line that is not valid is reported with its number and the reason; the other lines are read all the same.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ _BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
-class Reject:
-    """A line that is no name. `line`: its bytes without the line end, at most `LONGEST_LINE` of them."""
+class RejectedLine:
+    """A line that is not valid. `line` holds its bytes without the line end, at most `LONGEST_LINE` of them."""
 
     number: int
     reason: str
     line: bytes
 
 
-def read_names(file: BinaryIO) -> Iterator[NameLike | Reject]:
-    """One for each line that is not empty."""
+def read_names(file: BinaryIO) -> Iterator[NameLike | RejectedLine]:
+    """Yields a name, or a rejected line, for each line that is not empty."""
     for number, line in enumerate(_lines(file), 1):
         text = line.removeprefix(_BOM) if number == 1 else line
         if text:
             try:
                 yield _read(text)
             except BadName as error:
-                yield Reject(number, str(error), line)
+                yield RejectedLine(number, str(error), line)
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Without their ends; of a longer line than any that could be right, its beginning."""
+    """The lines of a file without their ends. Of a line that is too long to be valid, only the beginning."""
     while line := file.readline(LONGEST_LINE):
         ended = line
         while not ended.endswith(b"\n") and (ended := file.readline(LONGEST_LINE)):

@@ -1,4 +1,4 @@
-"""What is shown on stderr while something runs: a live view at a terminal, else a line now and then."""
+"""The progress of a command on stderr: a live display at a terminal, otherwise a line from time to time."""
 
 from __future__ import annotations
 
@@ -13,59 +13,66 @@ from rich.live import Live
 
 T = TypeVar("T")
 
-REDRAW = 0.2
-LINE_EVERY = 2.0
+SECONDS_PER_REDRAW = 0.2
+SECONDS_PER_LINE = 2.0
 
 
 @contextlib.contextmanager
-def showing(
+def progress_display(
     line: Callable[[T], str], screen: Callable[[T], RenderableType], *, first: RenderableType = "",
-    quiet: bool = False, frozen: bool = False,
+    quiet: bool = False, immutable: bool = False,
 ) -> Iterator[Callable[[T], None]]:  # fmt: skip
-    """What to tell of the progress, as often as one likes.
+    """Yields a function that shows the progress; call it as often as you like.
 
-    first   the view before anything is told
-    frozen  what is told never changes: a thread shows it, also while nothing is told for long
+    line       renders the progress as a line of text
+    screen     renders it for the terminal
+    first      shown before the first call
+    quiet      True: show nothing
+    immutable  True: a progress object never changes, so a thread may redraw the last one while no call comes
     """
     console = Console(stderr=True, highlight=False, emoji=False, markup=False)
     if quiet:
         yield lambda _: None
     elif not console.is_terminal:
-        yield _every(LINE_EVERY, lambda progress: console.print(line(progress), soft_wrap=True), after=LINE_EVERY)
-    elif frozen:
-        told: list[T] = []
+        yield _throttled(
+            SECONDS_PER_LINE, lambda progress: console.print(line(progress), soft_wrap=True), after=SECONDS_PER_LINE
+        )
+    elif immutable:
+        last: list[T] = []
 
-        def view() -> RenderableType:
-            return screen(told[-1]) if told else first
+        def render() -> RenderableType:
+            return screen(last[-1]) if last else first
 
-        with Live(get_renderable=view, console=console, refresh_per_second=1 / REDRAW, transient=True):
-            yield lambda progress: told.__setitem__(slice(None), [progress])
+        with Live(get_renderable=render, console=console, refresh_per_second=1 / SECONDS_PER_REDRAW, transient=True):
+            yield lambda progress: last.__setitem__(slice(None), [progress])
     else:
-        with Live(first, console=console, auto_refresh=False, transient=True) as shown:
-            yield _every(REDRAW, lambda progress: shown.update(screen(progress), refresh=True))
+        with Live(first, console=console, auto_refresh=False, transient=True) as live:
+            yield _throttled(SECONDS_PER_REDRAW, lambda progress: live.update(screen(progress), refresh=True))
 
 
-def _every(seconds: float, show: Callable[[T], None], after: float = 0.0) -> Callable[[T], None]:
+def _throttled(seconds: float, show: Callable[[T], None], after: float = 0.0) -> Callable[[T], None]:
+    """Calls `show` at most once in so many seconds, and not during the first `after` seconds."""
     due = time.monotonic() + after
 
-    def watch(progress: T) -> None:
+    def show_if_due(progress: T) -> None:
         nonlocal due
         if time.monotonic() >= due:
             due = time.monotonic() + seconds
             show(progress)
 
-    return watch
+    return show_if_due
 
 
-class Pace:
-    """How fast a number grows, per second, over the last two seconds; to be told as often as one likes."""
+class GrowthRate:
+    """How fast a number has grown per second during the last two seconds."""
 
     def __init__(self) -> None:
-        self._told = deque[tuple[float, float]](maxlen=10)
+        self._samples = deque[tuple[float, float]](maxlen=10)
 
     def at(self, number: float) -> float:
+        """The rate now that the number has reached this value; call it as often as you like."""
         now = time.monotonic()
-        if not self._told or now >= self._told[-1][0] + REDRAW:
-            self._told.append((now, number))
-        since, before = self._told[0]
+        if not self._samples or now >= self._samples[-1][0] + SECONDS_PER_REDRAW:
+            self._samples.append((now, number))
+        since, before = self._samples[0]
         return (number - before) / (now - since) if now > since else 0.0

@@ -1,4 +1,4 @@
-"""What a command does about signals, so that nothing it set up stays behind."""
+"""How a command reacts to signals, so that nothing that it set up is left behind."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 
 def not_ignored(*numbers: signal.Signals) -> list[signal.Signals]:
-    """Those of the signals that this process does not ignore; SIGTERM always.
+    """Those of the signals that this process does not ignore, and always SIGTERM.
 
-    `nohup` starts a program with SIGHUP ignored, a shell script starts what runs in its background with SIGINT ignored:
-    a closed terminal, or a Ctrl-C meant for the script, shall not end it. A handler of ours would undo that.
+    `nohup` starts a program with SIGHUP ignored, and a shell script starts its background programs with SIGINT ignored:
+    a closed terminal, or a Ctrl-C that is meant for the script, should not end them. Installing a handler would.
     """
     return [number for number in numbers if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN]
 
 
 @contextlib.contextmanager
 def interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
-    """These signals raise KeyboardInterrupt, as Ctrl-C does. One that was ignored before stays ignored."""
+    """Let these signals raise KeyboardInterrupt, as Ctrl-C does. A signal that was ignored before stays ignored."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -31,14 +31,15 @@ def interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """A second Ctrl-C does not keep us from clearing away; that ends by itself when the server does not answer."""
+def uninterrupted() -> Iterator[None]:
+    """Ignore a second Ctrl-C while a command cleans up. The cleanup itself gives up if the server does not answer."""
     with _handled(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield
 
 
 @contextlib.contextmanager
 def _handled(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
+    """Only in the main thread: Python allows no other thread to set handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

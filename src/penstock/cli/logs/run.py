@@ -22,7 +22,7 @@ from penstock.counting.access_log import By
 from penstock.counting.aggregate import MAX_REJECTED, Aggregate
 from penstock.ops.raw_client import delete_keys, disable_persistence
 from penstock.settings import MiB, Settings
-from penstock.terminal.signals import interrupted_by, undisturbed
+from penstock.terminal.signals import interrupted_by, uninterrupted
 from penstock.testing.server import ServerInUse, given_or_temporary_server
 
 TICK = 0.05
@@ -120,7 +120,7 @@ def count_logs(order: Order, watch: Callable[[Progress], None]) -> Report:
         try:
             return run.run(watch)
         finally:
-            with undisturbed():
+            with uninterrupted():
                 run.clear()
 
 

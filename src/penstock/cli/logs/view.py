@@ -13,7 +13,7 @@ from rich.text import Text
 
 from penstock.cli.logs.run import Progress, Report
 from penstock.ops.wording import age, many, size
-from penstock.terminal.progress import Pace, showing
+from penstock.terminal.progress import GrowthRate, progress_display
 from penstock.terminal.tables import GAP, Kind, show, show_table
 
 BAR = 40
@@ -34,7 +34,7 @@ _BUCKETS = {
 
 @contextlib.contextmanager
 def watching(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    bytes_, lines = Pace(), Pace()
+    bytes_, lines = GrowthRate(), GrowthRate()
 
     def speeds(told: Progress) -> tuple[str, str]:
         return f"{size(bytes_.at(told.read))}/s", f"{lines.at(told.lines):,.0f} lines/s"
@@ -51,7 +51,7 @@ def watching(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
         )
         return Group(head, Text(f"{size(told.held)} of {size(told.limit)} in the window", "dim"))
 
-    with showing(line, screen, quiet=quiet) as watch:
+    with progress_display(line, screen, quiet=quiet) as watch:
 
         def tell(told: Progress) -> None:
             speeds(told)  # else the first line would have nothing to compare with
