@@ -3,6 +3,13 @@
 PYTHON3 := $(or $(PYTHON),python3)
 BIN := .venv/bin
 
+# Tests of the sources and the documents: part of `check`, and so not run again by `test`.
+RULES := tests/test_layers.py tests/test_surface.py tests/test_docs.py tests/test_language.py tests/typing
+JOBS ?= 4
+
+# Python may keep what it compiled: the tests start more than a thousand processes, and each would compile the package.
+export PYTHONDONTWRITEBYTECODE :=
+
 # uv takes an interpreter that is on the machine, and says so if none fits.
 export UV_PYTHON_DOWNLOADS := never
 
@@ -31,13 +38,14 @@ check: setup  ## format, lint, types, and the rules of the house
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
-	$(BIN)/pytest -q tests/test_layers.py tests/test_surface.py tests/test_docs.py tests/test_language.py
+	$(BIN)/pytest -q $(RULES)
 
 lua: setup  ## valid Lua, no unknown global, nothing unused (needs luac and luacheck, or says that they are not there)
 	$(BIN)/python -m tests.lua.check
 
-test: check  ## check, then every test, three at a time, because they mostly wait (what fails so is tried again alone)
-	$(BIN)/pytest -q -n 3 --dist loadfile || $(BIN)/pytest -q --last-failed --last-failed-no-failures none
+test: check  ## check, then every other test, four at a time, because they mostly wait (failures are retried serially)
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(RULES:%=--ignore=%) || \
+		$(BIN)/pytest -q --last-failed --last-failed-no-failures none
 
 storm: setup  ## ten minutes of kills, restarts and lost replies (one of them is in make test); SEED=n: that one again
 	PENSTOCK_STORM_SECONDS=600 PENSTOCK_STORM_SEED=$(SEED) $(BIN)/pytest -s tests/chaos

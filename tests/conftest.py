@@ -28,6 +28,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "damages: a test that spoils what is stored, so that the books cannot balance")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """After a retry of what failed: name what passed now, so that the retry hides no race."""
+    if config.getoption("lf", default=False) and (passed := terminalreporter.getreports("passed")):
+        terminalreporter.section("failed among other tests, passed serially: a race in the code or in the test")
+        for report in passed:
+            terminalreporter.line(report.nodeid)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A process of pytest-xdist starts no further test when the one that ordered it is gone."""

@@ -9,6 +9,7 @@ import graphlib
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,7 @@ def only_keys_holds_key_literals(house: House) -> list[str]:
         f"{path}:{line} holds the key literal {text!r}"
         for path, source in _python(house).items()
         if not KEYS.fullmatch(path)
-        for line, text in _key_literals(ast.parse(source))
+        for line, text in _key_literals(_tree(source))
     ]
     faults += [
         f"{path} holds the key literal {text!r}"
@@ -135,7 +136,7 @@ def no_two_classes_share_a_name(house: House) -> list[str]:
     """So that a name in a message, a traceback or a search leads to one class."""
     places: dict[str, list[str]] = {}
     for path, text in _python(house).items():
-        for node in ast.walk(ast.parse(text)):
+        for node in _nodes(text):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(path)
     shared = {name: paths for name, paths in places.items() if len(paths) > 1}
@@ -177,7 +178,7 @@ def the_command_line_asks_inspect(house: House) -> list[str]:
     return faults + [
         f"{path}:{node.lineno} reaches through the inspector"
         for path, text in _python(house).items()
-        for node in ast.walk(ast.parse(text))
+        for node in _nodes(text)
         if path.startswith("penstock/cli/") and isinstance(node, ast.Attribute) and node.attr == "_app"
     ]
 
@@ -198,6 +199,17 @@ RULES: list[Rule] = [
 
 
 # --- reading a house ---
+
+
+@cache
+def _tree(text: str) -> ast.Module:
+    """Many rules read the same files."""
+    return ast.parse(text)
+
+
+@cache
+def _nodes(text: str) -> list[ast.AST]:
+    return [*ast.walk(_tree(text))]
 
 
 def _python(house: House) -> House:
@@ -230,7 +242,7 @@ def _cuts(house: House) -> list[tuple[str, str]]:
     return [
         (_module(path), _module(f"penstock/{argument.value}"))
         for path, text in _python(house).items()
-        for node in ast.walk(ast.parse(text))
+        for node in _nodes(text)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Library"
         for argument in node.args
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
@@ -240,7 +252,7 @@ def _cuts(house: House) -> list[tuple[str, str]]:
 def _imports(path: str, text: str) -> set[str]:
     """All that a module imports, anywhere in it, as `package.module` or `package.module.name`."""
     found = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in _nodes(text):
         match node:
             case ast.Import():
                 found |= {alias.name for alias in node.names}

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from functools import cache
 from typing import Literal
 from unicodedata import normalize
 
@@ -15,25 +16,30 @@ from penstock.completion.card import card, card_name, members, parse_member
 from penstock.completion.fold import check_name, check_storable, fold, tails, words
 
 FORMS: tuple[Literal["NFC", "NFD", "NFKC", "NFKD"], ...] = ("NFC", "NFD", "NFKC", "NFKD")
-CHARACTERS = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
-LINES = [
-    (char, *(normalize(form, char) for form in FORMS))
-    for char in CHARACTERS
-    if char < "\u3000" or char.casefold() != char or normalize("NFKD", char) != char
-]
-"""A character and its four forms, as in NormalizationTest.txt of Unicode, for the Unicode version of this Python."""
+
+
+@cache
+def normalizations() -> list[tuple[str, ...]]:
+    """Characters, each with its four forms, as in NormalizationTest.txt of Unicode, for the Unicode version of this
+    Python."""
+    return [
+        (char, *(normalize(form, char) for form in FORMS))
+        for char in map(chr, range(sys.maxunicode + 1))
+        if not "\ud800" <= char < "\ue000"
+        and (char < "\u3000" or char.casefold() != char or normalize("NFKD", char) != char)
+    ]
 
 
 def test_every_form_of_every_character_folds_alike():
-    assert len(LINES) > 25_000
-    for line in LINES:
+    assert len(normalizations()) > 25_000
+    for line in normalizations():
         folded = fold(line[0])
         assert {fold(form) for form in line} == {folded}, ascii(line)
         assert fold(folded) == folded, ascii(line)
 
 
 def test_case_makes_no_difference_to_any_letter():
-    for char in (line[0] for line in LINES):
+    for char in (line[0] for line in normalizations()):
         if char.isalpha():
             assert {fold(char.upper()), fold(char.lower()), fold(char.title())} == {fold(char)}, ascii(char)
 

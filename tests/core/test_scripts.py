@@ -261,7 +261,8 @@ def libraries() -> Iterator[tuple[str, str]]:
     """Module and name of each function that makes a Library."""
     package = Path(penstock.__file__).parent
     for path in sorted(package.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        text = path.read_text("utf-8")
+        for node in ast.walk(ast.parse(text)) if "Library(" in text else ():
             if isinstance(node, ast.FunctionDef) and any(
                 isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Library"
                 for call in ast.walk(node)

@@ -39,7 +39,8 @@ def libraries() -> Iterator[tuple[str, ...]]:
     """What the modules of Penstock cut: the names in each `Library("batch.lua", …)`."""
     seen = set()
     for path in sorted(SRC.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        text = path.read_text("utf-8")
+        for node in ast.walk(ast.parse(text)) if "Library(" in text else ():
             match node:
                 case ast.Call(func=ast.Name(id="Library"), args=[ast.Constant(), *_] as args):
                     names = tuple(str(ast.literal_eval(arg)) for arg in args)
