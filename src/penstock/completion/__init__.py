@@ -1,1 +1,1 @@
-"""Contacts and directories: names completed as they are typed."""
+"""Contacts and directories: completion of names while a user types them."""

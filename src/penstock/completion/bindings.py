@@ -23,7 +23,7 @@ from penstock.core.scripts import Library
 T = TypeVar("T")
 
 LEAVING = b"\3"
-"""Stands for the card of an id that is being removed."""
+"""The card of an id that is being removed."""
 
 Checked: TypeAlias = RoundTrip[T | OtherRules]
 
@@ -53,6 +53,23 @@ def directory_scripts() -> Library:
     )  # fmt: skip
 
 
+class RuledBindings:
+    """Calls of scripts that compare the rules: the first argument, or the one after the idempotency key."""
+
+    def __init__(self, keys: CompletionKeys, rules: NameRules, library: Callable[[], Library]) -> None:
+        self._declared = keys.declared
+        self._encoded_rules = rules.encode()
+        self._library = library
+
+    def _call(self, script: str, *args: Arg, read: Callable[[Any], Any] = _as_is) -> RoundTrip[Any]:
+        return RoundTrip(self._library()[script], self._declared, (self._encoded_rules, *args), read)
+
+    def _numbered(self, script: str, *args: Arg, read: Callable[[Any], Any] = _as_is) -> RoundTrip[Any]:
+        """A call that must count once, or answer the same, when the driver sends it again."""
+        args = (*UNNUMBERED, self._encoded_rules, *args)
+        return RoundTrip(self._library()[script], self._declared, args, read)
+
+
 # --- contacts ---
 
 
@@ -68,34 +85,29 @@ class ContactsRules(NameRules):
         return card(name, accents=self.accents)
 
 
-class ContactsBindings:
+class ContactsBindings(RuledBindings):
     """The round trips of one user's contacts under some rules."""
 
     def __init__(self, keys: CompletionKeys, rules: ContactsRules) -> None:
+        super().__init__(keys, rules, contacts_scripts)
         self.rules = rules
-        self._declared = keys.declared
-        self._encoded_rules = rules.encode()
-
-    def _call(self, script: str, *args: Arg, read: Callable[[Any], Any] = _as_is) -> RoundTrip[Any]:
-        return RoundTrip(contacts_scripts()[script], self._declared, args, read)
 
     def touch(self, name: str, limit: int) -> Checked[None]:
         """Record one use. Above `limit` contacts the last one is removed."""
         if self.rules.by == "recency":
-            return self._call("touch_recent", self._encoded_rules, limit, self.rules.card(name), read=_nothing)
-        args = (*UNNUMBERED, self._encoded_rules, limit, self.rules.card(name))
-        return self._call("touch_often", *args, read=_nothing)
+            return self._call("touch_recent", limit, self.rules.card(name), read=_nothing)
+        return self._numbered("touch_often", limit, self.rules.card(name), read=_nothing)
 
     def remove(self, name: str) -> Checked[bool]:
         """Whether it was there."""
-        return self._call("untouch", *UNNUMBERED, self._encoded_rules, self.rules.card(name), read=_whether)
+        return self._numbered("untouch", self.rules.card(name), read=_whether)
 
     def page(self, prefix: str, offset: int, limit: int) -> Checked[tuple[int, list[str]]]:
-        """At most `limit` names that begin with `prefix` among the thousand contacts from `offset`, best first.
+        """The next offset, or -1 at the end; and names that begin with `prefix`, best first.
 
-        Answers also the next offset; -1 at the end.
+        Looks at the thousand contacts from `offset`, and answers at most `limit` names.
         """
-        return self._call("contacts", self._encoded_rules, self.rules.fold(prefix), offset, limit, read=_contacts_page)
+        return self._call("contacts", self.rules.fold(prefix), offset, limit, read=_contacts_page)
 
 
 @reading
@@ -121,26 +133,20 @@ class DirectoryRules(NameRules):
         return card(name, accents=self.accents, words=self.words)
 
 
-class DirectoryBindings:
+class DirectoryBindings(RuledBindings):
     """The round trips of one directory in one slot: the whole directory, or one shard of it."""
 
     def __init__(self, keys: CompletionKeys, rules: DirectoryRules) -> None:
+        super().__init__(keys, rules, directory_scripts)
         self.rules = rules
-        self._declared = keys.declared
-        self._encoded_rules = rules.encode()
-
-    def _call(self, script: str, *args: Arg, read: Callable[[Any], Any] = _as_is) -> RoundTrip[Any]:
-        return RoundTrip(directory_scripts()[script], self._declared, (self._encoded_rules, *args), read)
-
-    def _numbered(self, script: str, *args: Arg) -> RoundTrip[Any]:
-        """A call whose repetition would change the answer."""
-        args = (*UNNUMBERED, self._encoded_rules, *args)
-        return RoundTrip(directory_scripts()[script], self._declared, args, _as_is)
 
     # --- a directory in one slot ---
 
     def save(self, names: Sequence[NewName], *, existing_only: bool) -> Checked[int]:
-        """Add names, and give ids their new ones. Answers how many were written."""
+        """Store names, each instead of the name that its id had before. Answers how many were written.
+
+        `existing_only`: skip ids that do not exist.
+        """
         own = [self.rules.card(new.name) for new in names if new.id == new.name]
         rest: list[Arg] = []
         for name, id, _ in names:

@@ -1,12 +1,12 @@
--- A name and what it is found by, and the index that finds it by its id.
+-- Cards and members: the stored form of a name, and the keys that find it. Below them the index from ids to cards.
 --
---   card     name, where its fold is what Lua's `lower` makes of it (that is so for ASCII), else fold 0x00 name.
---            In a directory that finds words the fold has 0x01 before each later word.
---   tail     the fold from the start of a word on; the first is the whole fold
---   member   tail 0x00 name, and 0x00 id unless the name is its own id. In the order of bytes: by fold, name, id.
---   ids:<n>  HASH  id -> card, at most some 200 to a key, so that they stay packed; meta: ids, buckets
+--   card     fold 0x00 name; or the name alone if Lua's `lower` turns it into its fold, as with ASCII. If the directory
+--            finds words, the fold has 0x01 before each later word.
+--   tail     the fold from the beginning of a word; the first tail is the whole fold
+--   member   tail 0x00 name, and 0x00 id unless the name is its own id; in byte order sorted by tail, name, id
+--   ids:<n>  HASH  id -> card, a bucket of some 200 ids at most, which the server keeps packed; in meta: ids, buckets
 
--- The tails, and the name.
+-- Returns the tails and the name of a card.
 --- (card: str) -> table, str
 function card.read(card)
   local cut = string.find(card, "\0", 1, true)
@@ -20,6 +20,7 @@ function card.read(card)
   return tails, name
 end
 
+-- Returns the members of a card. `id`: "" if the name is its own id.
 --- (card: str, id: str) -> table
 function card.members(card, id)
   local tails, name = card.read(card)
@@ -28,7 +29,8 @@ function card.members(card, id)
   return tails
 end
 
--- Linear hashing (Litwin 1980): one bucket more needs one bucket looked through, however many there are.
+-- Returns the key of the bucket of an id, by linear hashing (Litwin 1980): to add a bucket, only one other is split,
+-- however many there are.
 --- (id: str, buckets: int) -> str
 --- uses: base
 function index.bucket(id, buckets)
@@ -64,7 +66,7 @@ function index.take(s, id)
   return card
 end
 
--- 64 ids to a bucket on average.
+-- Adds buckets until they have 64 ids on average.
 --- (s: table)
 --- uses: base
 function index.grow(s)

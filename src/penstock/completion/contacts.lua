@@ -1,15 +1,14 @@
--- The scripts of contacts: the last contacts of a user.
+-- The scripts of contacts: the names that a user used last, or most often.
 --
--- Nobody but a script writes these keys, and a script that only looks says `no-writes`. All of one instance are in one
--- slot, made from the declared prefix `base` (`{penstock:contacts:user:17}:`), which itself never exists (see
--- queue.lua); `meta` is declared as well.
+--   meta         HASH    shape: the rules (shape.lua); seq: number of the last use
+--   recent       LIST    cards (card.lua), the last used first            by recency
+--   often        ZSET    card -> uses * 2^32 + number of the last use     by frequency
+--   replay: see core/idempotency.lua
 --
---   meta         HASH    shape (shape.lua), seq
---   recent       LIST    cards (card.lua), the last one first             by recency
---   often        ZSET    card -> uses * 2^32 + number of the last one     by frequency
---   replay: (idempotency)
+-- Only scripts write these keys. All keys of one user are in one slot. They are made from `base`
+-- (`{penstock:contacts:user:17}:`), which is declared and never exists (see queue.lua); `meta` is declared too.
 
--- The contact comes first; of more than `most` the last go.
+-- Moves a contact to the front. Above `most` contacts the last ones are removed.
 --- keys: base meta
 --- args: mine: str, most: int, card: str
 function script.touch_recent(base, meta, mine, most, card)
@@ -22,7 +21,8 @@ function script.touch_recent(base, meta, mine, most, card)
   return 1
 end
 
--- One use more. Of more than `most` those used least go, but never the one in hand: else none could ever come in.
+-- Counts one use more. Above `most` contacts the least used are removed, but never this one: otherwise a new contact
+-- could not enter a full list.
 --- keys: base meta
 --- args: caller: str, number: int, mine: str, most: int, card: str
 function script.touch_often(base, meta, caller, number, mine, most, card)
@@ -40,7 +40,7 @@ function script.touch_often(base, meta, caller, number, mine, most, card)
   return idempotency.keep(caller, number, 1)
 end
 
--- Returns 1 if it was there. The last one takes all keys along.
+-- Removes a contact, and with the last one all keys. Returns 1 if it was there.
 --- keys: base meta
 --- args: caller: str, number: int, mine: str, card: str
 --- flags: allow-oom
@@ -54,7 +54,8 @@ function script.untouch(base, meta, caller, number, mine, card)
   return idempotency.keep(caller, number, gone)
 end
 
--- Contacts whose fold begins so, best first, of a thousand from `offset` on. Returns { next offset or -1, card, … }
+-- Returns { next offset or -1, card, … }: the contacts whose fold begins with `prefix`, best first, among a thousand
+-- from `offset`.
 --- keys: base meta
 --- args: mine: str, prefix: str, offset: int, limit: int
 --- flags: no-writes

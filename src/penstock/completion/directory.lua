@@ -1,15 +1,16 @@
--- The scripts of a directory: the names of a group, found by how they begin.
+-- The scripts of a directory: the names of a group, found by their beginning.
 --
--- Nobody but a script writes these keys, and a script that only looks says `no-writes`. All of one instance are in one
--- slot, made from the declared prefix `base` (`{penstock:directory:guild:9}:`), which itself never exists (see
--- queue.lua); `meta` is declared as well.
---
---   meta         HASH    shape (shape.lua); names, ids, buckets: counts
---   names        ZSET    member -> 0, for each word the name is found by; read by the order of bytes alone
+--   meta         HASH    shape: the rules (shape.lua); names, ids, buckets: counts
+--   names        ZSET    member (card.lua) -> 0, one for each word that finds the name; always read in byte order
 --   ids:<n>      HASH    id -> card (card.lua); names that are their own id are not in it
---   weighed, top: (rank.lua)   of names with a weight only
---   replay: (idempotency)
+--   weighed, top:        names with a weight: see rank.lua
+--   replay: see core/idempotency.lua
+--
+-- Only scripts write these keys. All keys of a directory, or of one shard of it, are in one slot. They are made from
+-- `base` (`{penstock:directory:guild:9}:`), which is declared and never exists (see queue.lua); `meta` is declared too.
+-- `completion/storage.py` describes how the shards of a directory work together.
 
+-- Returns the counts, for a change that ends with `entry.commit`.
 --- () -> table
 --- uses: base meta
 function entry.begin()
@@ -20,7 +21,7 @@ function entry.begin()
   }
 end
 
--- The last name takes all keys along; of a directory on many shards `dissolve` does.
+-- Stores the counts. With the last name all keys are deleted, unless the directory has shards: then `dissolve` does it.
 --- (s: table, mine: str)
 --- uses: base meta
 function entry.commit(s, mine)
@@ -32,7 +33,7 @@ function entry.commit(s, mine)
   end
 end
 
--- Members that stand under a whole fold, each a name, and those under later words.
+-- Adds members: of whole folds, one for each name, and of later words.
 --- (s: table, whole: table, later: table)
 --- uses: base
 function entry.put(s, whole, later)
@@ -40,6 +41,7 @@ function entry.put(s, whole, later)
   entry.add(later)
 end
 
+-- Adds members. Returns how many are new.
 --- (members: table) -> int
 --- uses: base
 function entry.add(members)
@@ -51,6 +53,7 @@ function entry.add(members)
   return more
 end
 
+-- Adds the name of an id.
 --- (s: table, new: str, id: str, weight: number | nil)
 --- uses: base
 function entry.place(s, new, id, weight)
@@ -59,7 +62,7 @@ function entry.place(s, new, id, weight)
   if weight then rank.put(s, members, weight) end
 end
 
--- Whether it was there, and its weight.
+-- Removes the name of an id. Returns whether it was there, and its weight.
 --- (s: table, old: str, id: str) -> bool, number | nil
 --- uses: base
 function entry.take(s, old, id)
@@ -69,8 +72,9 @@ function entry.take(s, old, id)
   return gone, gone and s.weighed and rank.drop(members) or nil
 end
 
--- Names come in, or change by id: first `own` cards of names that are their own ids, then threes of card, id, and
--- the card the id would have as a name. `known`: only those whose id is there already. Returns how many it wrote.
+-- Stores names, each instead of the name that its id had before: first `own` cards of names that are their own ids,
+-- then triples of card, id, and the card that the id would have as a name. `known`: skip ids that do not exist. Returns
+-- how many were written.
 --- keys: base meta
 --- args: mine: str, known: int, own: int, rest: *
 function script.enter(base, meta, mine, known, own, rest, ...)
@@ -113,7 +117,7 @@ function script.enter(base, meta, mine, known, own, rest, ...)
   return #whole + written
 end
 
--- Pairs of an id and the card it would have as a name. Returns how many were there.
+-- Removes ids: pairs of an id and the card that it would have as a name. Returns how many were there.
 --- keys: base meta
 --- args: caller: str, number: int, mine: str, pairs_: *
 --- flags: allow-oom
@@ -132,7 +136,7 @@ function script.dismiss(base, meta, caller, number, mine, pairs_, ...)
   return idempotency.keep(caller, number, gone)
 end
 
--- Of a directory on many shards the first one tells the shape, whatever stands in it.
+-- Stores the rules in the first shard of a directory, which has them even if it has no name.
 --- keys: base meta
 --- args: mine: str
 function script.found(base, meta, mine)
@@ -142,9 +146,10 @@ function script.found(base, meta, mine)
   return 1
 end
 
--- In the home of ids: pairs of id and new card, "" for a name that is its own id, 0x03 for an id that goes. What was
--- the name stays in the card behind 0x02 until it has left. Returns for each id the cards that leave, so joined.
--- A full server refuses names that come at `found`, and lets those that go begin here.
+-- Begins changes of ids, in their home shard: pairs of an id and its new card, "" for a name that is its own id, 0x03
+-- for an id that is removed. The old card is kept behind 0x02 until its members are removed. Returns for each id its
+-- old cards, joined by 0x02.
+-- A full server refuses new names in `found`, before this script; so removals can begin here.
 --- keys: base meta
 --- args: mine: str, pairs_: *
 --- flags: allow-oom
@@ -166,7 +171,7 @@ function script.enrol(base, meta, mine, pairs_, ...)
   return reply
 end
 
--- What was leaving has left. Returns for each id 1, or 0 where the card is not this one any more.
+-- Ends changes of ids: forgets their old cards. Returns for each id 1, or 0 if it has another new card by now.
 --- keys: base meta
 --- args: mine: str, pairs_: *
 --- flags: allow-oom
@@ -190,7 +195,8 @@ function script.confirm(base, meta, mine, pairs_, ...)
   return reply
 end
 
--- Members of other shards' ids come in; the first `n` under whole folds. Returns how many names are new.
+-- Adds members of ids, whose home may be another shard. The first `n` are of whole folds. Returns how many names are
+-- new.
 --- keys: base meta
 --- args: mine: str, n: int, these: *
 function script.put_members(base, meta, mine, n, these, ...)
@@ -205,7 +211,7 @@ function script.put_members(base, meta, mine, n, these, ...)
   return s.names - before
 end
 
--- They leave. Returns how many names that were there went.
+-- Removes members. The first `n` are of whole folds. Returns how many names were there.
 --- keys: base meta
 --- args: caller: str, number: int, mine: str, n: int, these: *
 --- flags: allow-oom
@@ -225,8 +231,8 @@ function script.drop_members(base, meta, caller, number, mine, n, these, ...)
   return idempotency.keep(caller, number, before - s.names)
 end
 
--- Threes of an id, the card it would have as a name, and a weight; 0 takes the weight away. Returns how many ids are
--- there.
+-- Sets weights: triples of an id, the card that it would have as a name, and a weight; 0 takes the weight away. Returns
+-- how many of the ids exist.
 --- keys: base meta
 --- args: mine: str, threes: *
 function script.weigh_ids(base, meta, mine, threes, ...)
@@ -245,7 +251,7 @@ function script.weigh_ids(base, meta, mine, threes, ...)
   return known
 end
 
--- The same for members, each with its weight. Returns how many are there.
+-- Sets weights of members: pairs of a member and its weight. Returns how many of the members exist.
 --- keys: base meta
 --- args: mine: str, pairs_: *
 function script.weigh_members(base, meta, mine, pairs_, ...)
@@ -262,6 +268,7 @@ function script.weigh_members(base, meta, mine, pairs_, ...)
   return known
 end
 
+-- Returns for each member minus its weight, "0" if it has none.
 --- keys: base meta
 --- args: mine: str, members: *
 --- flags: no-writes
@@ -273,7 +280,7 @@ function script.weights(base, meta, mine, members, ...)
   return reply
 end
 
--- Members with a weight that begin so, the heaviest first.
+-- Returns { member, minus weight, … }: members with a weight that begin with `prefix`, the heaviest first.
 --- keys: base meta
 --- args: mine: str, prefix: str, offset: int, limit: int
 --- flags: no-writes
@@ -283,8 +290,9 @@ function script.top(base, meta, mine, prefix, offset, limit)
   return rank.first(prefix, offset, limit)
 end
 
--- Members that begin, not with these letters, but with what is one edit away: one too many, one missing, another, two
--- swapped; the first stays as it is. A seek finds each letter that follows a beginning; 1500 seeks at most.
+-- Returns members whose beginning differs from the letters by one typo: one letter more, less or replaced, or two
+-- swapped; the first letter is always right. One seek finds each letter that can follow a beginning; at most 1500
+-- seeks.
 --- keys: base meta
 --- args: mine: str, limit: int, letters: *
 --- flags: no-writes
@@ -332,6 +340,7 @@ function script.near(base, meta, mine, limit, letters, ...)
   return { unpack(found, 1, math.min(limit, #found)) }
 end
 
+-- Deletes the remaining keys if there is no name.
 --- keys: base meta
 --- args: mine: str
 --- flags: allow-oom
@@ -343,7 +352,8 @@ function script.dissolve(base, meta, mine)
   return 1
 end
 
--- The card of an id in a table, or `own` if the id stands as a name; an empty table where neither is so.
+-- Returns { card of the id }, { own } if that card is stored as a name that is its own id, or {}. Either argument may
+-- be "".
 --- keys: base meta
 --- args: mine: str, id: str, own: str
 --- flags: no-writes
@@ -358,6 +368,7 @@ function script.find_id(base, meta, mine, id, own)
   return {}
 end
 
+-- Returns the members between two bounds.
 --- keys: base meta
 --- args: mine: str, low: str, high: str, limit: int
 --- flags: no-writes
@@ -367,7 +378,8 @@ function script.page(base, meta, mine, low, high, limit)
   return redis.call("ZRANGE", base .. "names", low, high, "BYLEX", "LIMIT", 0, limit)
 end
 
--- For each pair of bounds how many members stand between; of all there are, how many names.
+-- Returns for each pair of bounds how many members are between them; for those of all members, how many names there
+-- are.
 --- keys: base meta
 --- args: mine: str, pairs_: *
 --- flags: no-writes

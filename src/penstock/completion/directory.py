@@ -139,7 +139,7 @@ class Directory(NameCollection[DirectoryRules]):
             removed = 0
             while page := (yield from storage.page(b"", None, CHUNK)):
                 known = yield from storage.remove(list({name_and_id(member)[1]: None for member in page}))
-                if not known:  # somebody wrote these members by hand, and no id belongs to them
+                if not known:  # these members were written by hand: they belong to no id
                     yield from storage.remove_members(page)
                 removed += known
             yield from storage.delete_if_empty()

@@ -1,13 +1,13 @@
--- Weights: which names come first, whatever their place in the alphabet.
+-- Weights: the names that `top` returns first, wherever they are in the alphabet.
 --
---   weighed       ZSET  member -> 0, of names with a weight: in the order of bytes
---   top:          ZSET  member -> - weight, all of them: the heaviest first, equal ones in order
---   top:<prefix>  ZSET  the same, of those that begin so, where they are more than 512
+--   weighed       ZSET  member -> 0, for names with a weight; in byte order
+--   top:          ZSET  member -> minus its weight, for all of them: the heaviest first, equal ones in byte order
+--   top:<prefix>  ZSET  like `top:`, for the members that begin with a prefix, if they are more than 512
 --
--- Where there is no `top:` of a prefix, its few members are read and sorted. A key of a prefix goes when fewer than 256
--- are left in it; then those of longer prefixes have gone as well.
+-- A prefix without a `top:` key has few members, which are read and sorted. The key of a prefix is deleted when fewer
+-- than 256 members remain in it; the keys of longer prefixes have been deleted by then.
 
--- Every prefix of what the name is found by, the shortest first.
+-- Returns every prefix of a member's tail, the shortest first.
 --- (member: str) -> table
 function rank.starts(member)
   local starts = {}
@@ -16,13 +16,14 @@ function rank.starts(member)
   return starts
 end
 
+-- Whether a prefix has few enough members to sort them for each search.
 --- (start: str) -> bool
 --- uses: base
 function rank.few(start)
   return redis.call("ZLEXCOUNT", base .. "weighed", "[" .. start, "(" .. start .. "\255") <= 512
 end
 
--- Those that begin so: { -weight, member, … }
+-- Returns { minus weight, member, … } of the members that begin with `start`.
 --- (start: str, most: int) -> table
 --- uses: base
 function rank.read(start, most)
@@ -38,6 +39,7 @@ function rank.read(start, most)
   return pairs_
 end
 
+-- Gives members a weight.
 --- (s: table, members: table, weight: number)
 --- uses: base
 function rank.put(s, members, weight)
@@ -52,7 +54,7 @@ function rank.put(s, members, weight)
       elseif rank.few(starts[j]) or s.built == 4 then
         break
       else
-        -- at most four a call: each takes a millisecond
+        -- At most four keys in one call: to build one takes a millisecond.
         s.built = (s.built or 0) + 1
         batch.write("ZADD", key, rank.read(starts[j], -1))
       end
@@ -60,7 +62,7 @@ function rank.put(s, members, weight)
   end
 end
 
--- Returns the weight they had.
+-- Takes the weight of members away. Returns the weight that they had.
 --- (members: table) -> str | nil
 --- uses: base
 function rank.drop(members)
@@ -82,7 +84,7 @@ function rank.drop(members)
   return weight
 end
 
--- { member, -weight, … }
+-- Returns { member, minus weight, … }: the heaviest members that begin with `start`.
 --- (start: str, offset: int, limit: int) -> table
 --- uses: base
 function rank.first(start, offset, limit)

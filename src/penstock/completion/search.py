@@ -23,7 +23,7 @@ MAX_SIMILAR = 100
 
 
 class Query(NamedTuple):
-    """A folded text as it is searched: the prefix that is read in order, and other words that a name must have too."""
+    """A folded text to search for: the prefix that is read in order, and other words that a name must have too."""
 
     prefix: str
     other_words: tuple[str, ...] = ()

@@ -1,6 +1,8 @@
--- The shape: the format, and the settings that decide what is stored, in the field `shape` of `meta`. A call names the
--- shape it believes in; where another is stored, that is the answer, a string, and nothing was done.
+-- The rules of contacts or a directory, in the field `shape` of `meta`: the format, and the settings that decide what
+-- is stored. Each call is sent the rules that its program goes by. If others are stored, the script changes nothing and
+-- returns these, as a string.
 
+-- Returns the stored rules if they differ.
 --- (mine: str) -> str | nil
 --- uses: meta
 function shape.other(mine)

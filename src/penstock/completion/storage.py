@@ -45,7 +45,7 @@ class DirectoryStorage:
         return self._shards[0]
 
     def check_rules(self) -> Operation[None]:
-        """Raise OtherRules if the operation that follows might not notice that others are stored."""
+        """Raise OtherRules if other rules are stored and the operation that follows might not notice."""
         yield from ()
 
     # --- change ---

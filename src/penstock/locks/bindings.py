@@ -74,7 +74,7 @@ class AcquireReply:
     """The answer to one attempt.
 
     granted   whether it holds what it asked for now, with this `fence`
-    ticket    its place among the waiters, for the next attempt
+    ticket    its place among the waiters
     retry_in  seconds after which to ask again if no message arrives before
     refused   not 0 if it can never be granted: the number of the lock, from 1, whose key holds other data; or the
               limit of a semaphore that has fewer permits than were asked for
@@ -100,7 +100,11 @@ class LeaseBindings:
         self._release = scripts["release"]
 
     def acquire(self, packed: bytes, ticket: int, *, join: bool) -> RoundTrip[AcquireReply]:
-        """Try to acquire it. `join`: if that fails, join the waiters, at the place of `ticket` if it is not 0."""
+        """Try to acquire it.
+
+        ticket  the place among the waiters that the last reply assigned; 0 on the first attempt
+        join    if it is not granted, join the waiters or keep the place among them; otherwise give the place up
+        """
         return RoundTrip(self._acquire, self.declared, (packed, ticket, int(join)), _acquire_reply)
 
     def renew(self, packed: bytes) -> RoundTrip[bool]:
@@ -186,13 +190,13 @@ def _waiters(now: int, rows: Sequence[Any]) -> tuple[Owner, ...]:
 
 # --- rate limits ---
 
-Kind: TypeAlias = Literal["bucket", "window"]
+LimitKind: TypeAlias = Literal["bucket", "window"]
 
 
 class RateLimitBindings:
     """The round trips of one rate limit."""
 
-    def __init__(self, keys: RateLimitKeys, kind: Kind, *, capacity: int, limit: int, per: float) -> None:
+    def __init__(self, keys: RateLimitKeys, kind: LimitKind, *, capacity: int, limit: int, per: float) -> None:
         """`capacity`: units that a full bucket holds, or that a window allows."""
         self.declared = keys.declared(kind)
         self._kind = kind

@@ -10,10 +10,10 @@ from penstock.errors import ConfigurationError
 
 WAITERS = {
     "line": ("ZSET", "request -> ticket", "TTL"),
-    "looks": ("ZSET", "request -> when it asks again unprompted", "TTL"),
+    "looks": ("ZSET", "request -> when it tries again without a message", "TTL"),
     "offers": ("ZSET", "request -> until when it must take what was handed over to it", "TTL"),
-    "gone": ("ZSET", "process that did not take it -> since when", "TTL"),
-    "inbox:": ("LIST", "messages for one process", "TTL"),
+    "gone": ("ZSET", "face that did not take an offer -> since when", "TTL"),
+    "inbox:": ("LIST", "messages for one face", "TTL"),
 }
 """Keys of a lock or a semaphore while something waits for it."""
 

@@ -16,7 +16,7 @@ from penstock.locks.bindings import LeaseBindings
 
 
 class LeaseSource(Protocol):
-    """The lock or semaphore that a lease came from, as far as the lease needs it."""
+    """The parts of a lock or a semaphore that its leases use."""
 
     @property
     def what(self) -> str: ...
@@ -184,6 +184,6 @@ class Lease:
             raise
         self._released = True
         if not was_held:
-            self._loss_reason = self._loss_reason or "the server had it no more when it was released"
+            self._loss_reason = self._loss_reason or "the server no longer had it when it was released"
             self.lost.set()
             raise self._lost_error()

@@ -67,11 +67,11 @@ class LeasedResource(Generic[L]):
         raise NotImplementedError
 
     def _timeout_error(self) -> PenstockError:
-        """It was not granted within `wait` seconds."""
+        """The error for a wait that lasted `wait` seconds in vain."""
         raise NotImplementedError
 
     def _refused_error(self, refused: int) -> ValueError:
-        """It can never be granted. `refused`: see `AcquireReply`."""
+        """The error for a request that can never be granted; see `AcquireReply.refused`."""
         raise NotImplementedError
 
     # --- acquire ---
@@ -167,7 +167,9 @@ class LeasedResource(Generic[L]):
         if context not in self._entered:
             if len(self._entered) != 1:
                 raise RuntimeError(f"{self.what} was entered by another task or thread: leave it where it was")
-            (context,) = self._entered  # a fixture, or an exit stack that was passed on
+            (context,) = (
+                self._entered
+            )  # left by another task than the one that entered, as test fixtures and exit stacks do
         entered = self._entered[context]
         held = entered.pop()
         if not entered:

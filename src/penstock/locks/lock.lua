@@ -1,26 +1,29 @@
--- The scripts of a lock: one owner at a time, and a number that rises with each.
+-- The scripts of a lock: one owner at a time, and a fence that is higher for each owner.
 --
 --             acquire                          release
 --   free ───────────────────▶ held ─────────────────────────▶ free
---     ▲                       │  │ ▲                            │ somebody is in line
---     └── its lease ran out ──┘  └─┘ renew                      ▼
---                                       taken              held by the first in line, for 2 s
+--     ▲                       │  │ ▲                            │ there is a waiter
+--     └─── its lease expired ─┘  └─┘ renew                      ▼
+--                                       taken              held by the first waiter, for 2 s
 --                             held ◀───────────────────────────┘
 --
---   <name>    STRING  the owner's token; PX its lease        what every other lock library writes, too
---   fence     STRING  the last fence                         PX the lease and an hour
+--   <name>    STRING  the token of the owner; PX its lease. Other lock libraries store the same
+--   fence     STRING  the last fence; PX the lease and an hour
 --   line, looks, offers, gone: see waiters.lua
 --
--- All keys but `<name>` are made from `base`, which has the slot of the name and never exists: while the slot moves,
--- the server refuses the whole script for it. Several locks at once are so many pairs of `base` and `<name>`; they
--- are granted all together or not at all, to who is first in all of their lines. Tickets are given out in the order
--- in which requests come to the server, so of all who wait the one with the lowest is first in all of its lines, and
--- no two wait for each other.
+-- All keys but `<name>` are made from `base`, which has the slot of the name and never exists: while the slot is
+-- migrated, the server refuses the whole script because of it.
 --
--- Any token that does not begin as ours is another library's. Its release tells nobody, so who waits for it looks
--- every five seconds.
+-- Several locks can be acquired together: a request then has a pair of `base` and `<name>` for each. It is granted all
+-- of them or none, and only if it is the first waiter of each. Tickets follow the order in which requests reach the
+-- server, so the waiter with the lowest ticket is the first of each of its locks, and no two requests wait for each
+-- other.
+--
+-- A token that does not begin with `penstock/` is from another library, whose release sends no message. Therefore a
+-- waiter for such a lock tries again every five seconds.
 
--- Everything it wants, for `ms`. The fence rises across a failover that lost the last ones, because time does.
+-- Gives a request all that it wants, for `ms`. Returns the fence. This comes from the clock, so it is higher than all
+-- earlier ones even if a failover lost the last of them.
 --- (r: table, us: int, ms: int) -> int
 function lock.give(r, us, ms)
   local fence, places = us, r[4]
@@ -35,6 +38,7 @@ function lock.give(r, us, ms)
   return fence
 end
 
+-- Starts the leases of a request again.
 --- (r: table)
 function lock.renew(r)
   for i = 1, #r[4], 2 do
@@ -43,7 +47,7 @@ function lock.renew(r)
   end
 end
 
--- All it wants is free, and it is the first in line for all of it.
+-- Whether all that a waiter wants is free, and it is the first waiter for each of these.
 --- (request: str, r: table, now: int, freed: table) -> bool
 function lock.ripe(request, r, now, freed)
   for i = 1, #r[4], 2 do
@@ -52,7 +56,7 @@ function lock.ripe(request, r, now, freed)
   return true
 end
 
--- Hand what is free to who is first in line for it; `places` grows by what that sets free in turn.
+-- Hands what is free over to its first waiter. `places`, pairs of base and name, grows if that frees more.
 --- (places: table, us: int)
 function lock.pass(places, us)
   local now, i = math.floor(us / 1000), 1
@@ -69,7 +73,7 @@ function lock.pass(places, us)
   end
 end
 
--- When the first of these runs out, or is to be looked at because nobody would tell.
+-- Returns when to try again: when the first of these leases expires, but soon if another library holds the lock.
 --- (places: table, now: int) -> int
 function lock.due(places, now)
   local due = now + 3600000
@@ -82,9 +86,10 @@ function lock.due(places, now)
   return due
 end
 
--- KEYS: base, name for each lock wanted, as in the request. `stay`: join the line, or stay in it. `ticket`: what the
--- last answer said, 0 at first. A request that has the locks gets their whole lease again.
--- Returns { 1, fence }, { 0, ticket, ms until it should come by itself }, or { -1, which name is of another type }.
+-- One attempt. KEYS: base and name of each lock that is wanted, as in the request. `ticket`: as the last reply assigned
+-- it, 0 at first. `stay`: if it is not granted, join the waiters or stay among them. A request that holds the locks
+-- already gets their whole lease again.
+-- Returns { 1, fence }, { 0, ticket, ms until it should try again }, or { -1, number of a name that holds other data }.
 --- keys: base name
 --- args: request: str, ticket: int, stay: int
 function script.acquire(base, name, request, ticket, stay)
@@ -121,7 +126,7 @@ function script.acquire(base, name, request, ticket, stay)
     for i = 1, #KEYS do freed[#freed + 1] = KEYS[i] end
     if stay == 1 then
       local due = lock.due(r[4], now)
-      -- At first it looks soon, for somebody has to see whether what is handed over just now is taken.
+      -- A new waiter tries again soon, to check whether an offer that is being made now is taken.
       if ticket == 0 then due = math.min(due, now + 2000) end
       ticket = waiters.join(request, r, ticket, us)
       local ms = math.huge
@@ -136,8 +141,8 @@ function script.acquire(base, name, request, ticket, stay)
   return answer
 end
 
--- Give back what the request holds, leave the line, and hand over to the next in the same step. Returns 1 if it held
--- all it wanted.
+-- Releases what the request holds, removes it from the waiters, and hands over to the next ones in the same step.
+-- Returns 1 if it held all that it wanted.
 --- keys: base name
 --- args: request: str
 --- flags: allow-oom
@@ -165,7 +170,7 @@ function script.release(base, name, request)
   return held == #KEYS / 2 and 1 or 0
 end
 
--- The whole lease again. Returns 0 when one of them is not held any more: nothing is written then.
+-- Starts the lease again. Returns 0, and writes nothing, if one of the locks is not held any longer.
 --- keys: base name
 --- args: request: str
 --- flags: allow-oom
@@ -178,7 +183,7 @@ function script.renew(base, name, request)
   return 1
 end
 
--- { server microseconds, token or false, ms left, fence or false, how many wait, request, ticket, … }
+-- Returns { server microseconds, token or false, ms left, fence or false, number of waiters, request, ticket, … }
 --- keys: base name
 --- args: limit: int
 --- flags: no-writes

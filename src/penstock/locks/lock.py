@@ -61,7 +61,7 @@ class Held(Lease):
         if self._released:
             return self._released_error()
         if self.renewing:
-            self.mark_lost("the server had it no more when a transaction was committed")
+            self.mark_lost("the server no longer had it when a transaction was committed")
         return self._lost_error()
 
 

@@ -1,22 +1,24 @@
--- The scripts of a rate limit: so many in so much time, over all hosts, in order of arrival.
+-- The scripts of a rate limit: so many units in so much time, over all hosts, in order of arrival.
 --
 --   bucket      STRING  server microseconds at which it is full again; TTL until then
---   window      ZSET    unit -> the moment it was let through at, or will be; TTL until the last has left the window
---   free:<kind> ZSET    call/n -> a slot of n units in the time to come that was handed back
---   replay: (idempotency)
+--   window      ZSET    unit -> the moment for which it was let through; TTL until the last unit has left the window
+--   free:<kind> ZSET    call/n -> a future moment of n units that was handed back
+--   replay: see core/idempotency.lua
 --
--- A bucket holds `burst` units and fills by one in each `interval` microseconds. What a request takes moves the moment
--- at which it is full again, and that is all there is to store (Turner's leaky bucket, ATM Forum 1994: GCRA). A window
--- remembers each unit: at most `limit` of them lie in any span of `per` microseconds.
+-- A bucket holds `burst` units and gains one in each `interval` microseconds. A request moves the time at which the
+-- bucket is full again, and this time is all that is stored (GCRA: the leaky bucket of Turner, ATM Forum 1994). A
+-- window remembers each unit: any span of `per` microseconds has at most `limit` of them.
 --
--- Both know at once when a request can be let through. Who waits is told that moment, has it for itself from then on, and
--- sleeps by its own clock; requests get their moments in the order in which they come. A moment that is handed back goes
--- to the next request of as many units, for the others were told theirs.
+-- Both kinds know in advance when a request can be let through. The script reserves that moment and returns it, and the
+-- caller sleeps until then by its own clock. Moments are reserved in the order in which requests arrive. A moment that
+-- is handed back goes to the next request of the same size; reservations that were returned to others do not change.
 --
--- A clock that is set back makes all wait by so much longer.
+-- If the server's clock is set back, all waits last longer by the difference.
 --
--- Declared are `base`, which never exists, and `stored`, the bucket or the window; the others are made from `base`.
+-- The declared keys are `base`, which never exists, and `stored`, the bucket or the window. Other keys are made from
+-- `base`.
 
+-- Returns the first moment at which `n` units are allowed.
 --- (n: int, now: int, interval: int, burst: int) -> int
 --- uses: stored
 function bucket.at(n, now, interval, burst)
@@ -24,6 +26,7 @@ function bucket.at(n, now, interval, burst)
   return math.max(now, math.max(full, now) + (n - burst) * interval)
 end
 
+-- Takes `n` units. Returns when the bucket is full again.
 --- (n: int, now: int, interval: int)
 --- uses: stored
 function bucket.take(n, now, interval)
@@ -32,6 +35,7 @@ function bucket.take(n, now, interval)
   return full
 end
 
+-- Returns how many units are allowed now.
 --- (now: int, interval: int, burst: int) -> int
 --- uses: stored
 function bucket.left(now, interval, burst)
@@ -39,7 +43,8 @@ function bucket.left(now, interval, burst)
   return math.floor((now + burst * interval - math.max(full, now)) / interval)
 end
 
--- Undo what was taken last, as if it never was. Of what came before that, nothing: who came later counted with it.
+-- Undoes a request if it was the last one, as if it had not been made. An earlier one cannot be undone, because the
+-- moments of later ones depend on it: returns false.
 --- (n: int, full: int, now: int, interval: int) -> bool
 --- uses: stored
 function bucket.drop(n, full, now, interval)
@@ -53,7 +58,8 @@ function bucket.drop(n, full, now, interval)
   return true
 end
 
--- Counted from the end, with those in the time to come: so none is let through too early before one of them.
+-- Returns the first moment at which `n` units are allowed. Counts from the end, so that units with a future moment are
+-- included.
 --- (n: int, now: int, per: int, limit: int) -> int
 --- uses: stored
 function window.at(n, now, per, limit)
@@ -62,6 +68,7 @@ function window.at(n, now, per, limit)
   return math.max(now, before[2] and before[2] + per or 0)
 end
 
+-- Takes `n` units for the moment `at`.
 --- (id: str, n: int, at: int, now: int, per: int)
 --- uses: stored
 function window.take(id, n, at, now, per)
@@ -71,13 +78,15 @@ function window.take(id, n, at, now, per)
   redis.call("PEXPIRE", stored, math.ceil((at + per - now) / 1000) + 1)
 end
 
+-- Returns how many units are allowed now.
 --- (now: int, per: int, limit: int) -> int
 --- uses: stored
 function window.left(now, per, limit)
   return limit - redis.call("ZCOUNT", stored, string.format("(%.0f", now - per), "+inf")
 end
 
--- Nobody needs it to be remembered, but if others stand behind it its place is worth keeping.
+-- Forgets units. Returns false, and keeps them, if their moment is in the future and before that of others: another
+-- request can use it.
 --- (id: str, n: int, at: int, now: int) -> bool
 --- uses: stored
 function window.drop(id, n, at, now)
@@ -87,7 +96,7 @@ function window.drop(id, n, at, now)
   return true
 end
 
--- The first slot of as many units that was handed back and comes before `before`.
+-- Returns the first moment of `n` units that was handed back and is before `before`: its name and the moment.
 --- (kind: str, n: int, now: int, before: int) -> str | nil, int
 --- uses: base
 function free.first(kind, n, now, before)
@@ -98,6 +107,7 @@ function free.first(kind, n, now, before)
   end
 end
 
+-- Keeps a moment that was handed back, for the next request of `n` units.
 --- (kind: str, id: str, n: int, at: int, now: int)
 --- uses: base
 function free.keep(kind, id, n, at, now)
@@ -123,9 +133,10 @@ function rate.drop(kind, id, n, at, full, now, interval)
   return window.drop(id, n, at, now)
 end
 
--- n units. `per`, `interval` and `most`, the longest wait, are microseconds; `most` -1: any. `limit`: of a window, or what a
--- bucket holds.
--- Returns { 1 if they are its own, microseconds until they may be used, or could be, how many more may be now }.
+-- Takes `n` units, now or for a future moment. `per`, `interval` and `most`, the longest wait, are in microseconds; -1
+-- for `most` is any wait. `limit`: units that a window allows, or that a full bucket holds.
+-- Returns { 1 if they were taken, microseconds until they may be used, how many more are allowed now }. If the wait
+-- would be longer than `most`, nothing is taken, and the first value is 0.
 --- keys: base stored
 --- args: caller: str, number: int, kind: str, n: int, limit: int, per: int, interval: int, most: int
 function script.let_through(base, stored, caller, number, kind, n, limit, per, interval, most)
@@ -147,12 +158,12 @@ function script.let_through(base, stored, caller, number, kind, n, limit, per, i
     full = bucket.take(n, now, interval)
   end
   local answer = rate.answer(1, at - now, kind, now, limit, per, interval)
-  -- For as long as somebody may want to hand it back.
+  -- Kept for as long as the caller may hand it back.
   idempotency.keep(caller, number, { 1, at - now, answer[3], id, at, full }, 60000 + math.ceil((at - now) / 1000))
   return answer
 end
 
--- What a call took and does not use. If it has not come yet, it does nothing when it comes.
+-- Hands back what a call took. If that call arrives later, it takes nothing.
 --- keys: base stored
 --- args: caller: str, number: int, kind: str, n: int, limit: int, interval: int
 --- flags: allow-oom
@@ -166,7 +177,7 @@ function script.hand_back(base, stored, caller, number, kind, n, limit, interval
     if at > now then free.keep(kind, id, n, at, now) end
     return 1
   end
-  -- Those handed back before it may be the last now.
+  -- A moment that was handed back earlier may be the last one now, and can be undone too.
   for _ = 1, 1000 do
     local last = redis.call("ZRANGE", base .. "free:" .. kind, -1, -1, "WITHSCORES")
     if not last[1] then return 1 end

@@ -13,7 +13,7 @@ from penstock.core.idempotency import release_key, take_key
 from penstock.core.operations import Driver, Operation, RoundTrip, Sleep, verb
 from penstock.errors import RateLimited
 from penstock.locks.answers import Allowance
-from penstock.locks.bindings import Kind, RateLimitBindings
+from penstock.locks.bindings import LimitKind, RateLimitBindings
 from penstock.locks.keys import RateLimitKeys
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,7 +44,7 @@ class RateLimit:
         limit: int,
         per: float,
         burst: int | None = None,
-        kind: Kind = "bucket",
+        kind: LimitKind = "bucket",
         wait: float | None = None,
     ) -> None:
         if kind not in {"bucket", "window"}:

@@ -2,31 +2,34 @@
 --
 --             acquire                               release
 --   free ───────────────────▶ a holder ─────────────────────────▶ free
---     ▲                       │      ▲ taken                       │ somebody is in line, and it fits
---     └── its lease ran out ──┘      └────── a holder for 2 s ◀────┘
+--     ▲                       │      ▲ taken                       │ the first waiter fits
+--     └─── its lease expired ─┘      └────── a holder for 2 s ◀────┘
 --
 --   holders   ZSET    token/1, token/2, … -> server ms until which it is held; TTL the longest lease and a minute
---   limit     STRING  if somebody set one: it goes before the limit that a request names
---   fence     STRING  the last fence; PX its lease and an hour. Who takes all there is, is alone and gets one
+--   limit     STRING  the limit that `set_limit` stored; it replaces the limit in a request
+--   fence     STRING  the last fence; PX its lease and an hour. Only a holder of all permits gets one
 --   line, looks, offers, gone: see waiters.lua
 --
--- What is free is never kept, it is the limit less the holders that are alive: so nothing can be given back twice.
--- Served is who came first, and nobody before that one, however few permits it wants.
+-- The number of free permits is not stored. It is the limit minus the holders that are alive, so a repeated release
+-- cannot free more. Waiters are served strictly in order: a small request does not overtake a large one.
 --
 -- All keys are made from the declared `base`, which never exists; the other declared key is `holders`.
 
+-- Returns the limit that counts for a request.
 --- (r: table) -> int
 --- uses: base
 function permit.limit(r)
   return tonumber(redis.call("GET", base .. "limit")) or r[6]
 end
 
+-- Returns how many permits are held.
 --- (now: int) -> int
 --- uses: holders
 function permit.live(now)
   return redis.call("ZCOUNT", holders, "(" .. now, "+inf")
 end
 
+-- Returns how many permits a request holds.
 --- (r: table, now: int) -> int
 --- uses: holders
 function permit.held(r, now)
@@ -38,6 +41,7 @@ function permit.held(r, now)
   return n
 end
 
+-- Gives a request its permits until `till`.
 --- (r: table, till: int, now: int)
 --- uses: holders
 function permit.give(r, till, now)
@@ -46,7 +50,8 @@ function permit.give(r, till, now)
   if redis.call("PTTL", holders) < keep then redis.call("PEXPIRE", holders, keep) end
 end
 
--- For who is alone, as a writer among readers is. A step that is sent again gets a higher one: nobody came between.
+-- Mints a fence for a holder of all permits, such as a writer; 0 for others. A repeated call gets a higher fence, which
+-- does no harm: no other holder was granted one in between.
 --- (r: table, us: int) -> int
 --- uses: base
 function permit.mint(r, us)
@@ -57,13 +62,14 @@ function permit.mint(r, us)
   return fence
 end
 
+-- Takes the permits of a request away.
 --- (r: table)
 --- uses: holders
 function permit.drop(r)
   for i = 1, r[5] do redis.call("ZREM", holders, r[1] .. "/" .. i) end
 end
 
--- Those whose lease ran out count no more; their names go, some at a time.
+-- Removes permits whose lease has expired, at most 200. They do not count any longer in any case.
 --- (now: int)
 --- uses: holders
 function permit.bury(now)
@@ -71,7 +77,7 @@ function permit.bury(now)
   if #dead > 0 then redis.call("ZREM", holders, unpack(dead)) end
 end
 
--- Hand what is free to those who are first in line, a hundred in one go; who takes it calls this again.
+-- Hands free permits over to the first waiters, to at most a hundred. Each of them calls this again when it takes them.
 --- (now: int)
 --- uses: base holders
 function permit.pass(now)
@@ -92,7 +98,7 @@ function permit.pass(now)
   end
 end
 
--- When the first lease runs out.
+-- Returns when the first lease expires.
 --- (now: int) -> int
 --- uses: holders
 function permit.due(now)
@@ -100,9 +106,10 @@ function permit.due(now)
   return next_[2] and next_[2] + 1 or now + 5000
 end
 
--- `stay`: join the line, or stay in it. `ticket`: what the last answer said, 0 at first. A request that has its
--- permits gets their whole lease again.
--- Returns { 1, fence or 0 }, { 0, ticket, ms until it should come by itself }, or { -1, the limit } if it never can have so many.
+-- One attempt. `ticket`: as the last reply assigned it, 0 at first. `stay`: if it is not granted, join the waiters or
+-- stay among them. A request that holds its permits already gets their whole lease again.
+-- Returns { 1, fence or 0 }, { 0, ticket, ms until it should try again }, or { -1, the limit } if it wants more permits
+-- than the limit.
 --- keys: base holders
 --- args: request: str, ticket: int, stay: int
 function script.acquire(base, holders, request, ticket, stay)
@@ -136,7 +143,7 @@ function script.acquire(base, holders, request, ticket, stay)
     answer = { 1, permit.mint(r, us) }
   elseif stay == 1 then
     local due = permit.due(now)
-    -- At first it looks soon, for somebody has to see whether what is handed over just now is taken.
+    -- A new waiter tries again soon, to check whether an offer that is being made now is taken.
     if ticket == 0 then due = math.min(due, now + 2000) end
     ticket = waiters.join(request, r, ticket, us)
     answer = { 0, ticket, waiters.sleep(base, request, r, now, due) }
@@ -148,8 +155,8 @@ function script.acquire(base, holders, request, ticket, stay)
   return answer
 end
 
--- Give back what the request holds, leave the line, and hand over to the next in the same step. Returns 1 if it held
--- all it wanted.
+-- Releases what the request holds, removes it from the waiters, and hands over to the next ones in the same step.
+-- Returns 1 if it held all that it wanted.
 --- keys: base holders
 --- args: request: str
 --- flags: allow-oom
@@ -170,7 +177,7 @@ function script.release(base, holders, request)
   return whole and 1 or 0
 end
 
--- The whole lease again. Returns 0 when a permit is not held any more: nothing is written then.
+-- Starts the lease again. Returns 0, and writes nothing, if a permit is not held any longer.
 --- keys: base holders
 --- args: request: str
 --- flags: allow-oom
@@ -182,7 +189,8 @@ function script.renew(base, holders, request)
   return 1
 end
 
--- 0: each request names its own again. Whoever fits now is served; who holds a permit keeps it.
+-- Stores a limit; 0 removes it, and the limit in each request counts again. Serves the waiters that now fit. Holders
+-- keep their permits.
 --- keys: base holders
 --- args: limit: int
 --- flags: allow-oom
@@ -192,7 +200,8 @@ function script.set_limit(base, holders, limit)
   return limit
 end
 
--- { server microseconds, limit set or false, holders alive, { holder, till, … }, how many wait, request, ticket, … }
+-- Returns { server microseconds, stored limit or false, permits held, { permit, till, … }, number of waiters, request,
+-- ticket, … }
 --- keys: base holders
 --- args: limit: int
 --- flags: no-writes

@@ -1,21 +1,25 @@
 -- A transaction: conditions, then writes, in one step, all of them or none.
 --
---   replay: (idempotency)
+--   replay: see core/idempotency.lua
 --
--- All keys are declared, and `base` never exists: while the slot moves to another node, the server refuses the whole
--- script for it. The server undoes nothing: so whatever could make a write fail is looked for before the first one. That
--- is a key of another type, a number that is none or would reach ±2^53 (where Lua counts exactly), and a command that
--- this user may not send. Later writes see what earlier ones will have done: a draft of each key is kept.
+-- All keys are declared, and `base` never exists: while the slot is migrated to another node, the server refuses the
+-- whole script because of it.
+--
+-- The server cannot undo a write. Therefore everything that could make a write fail is checked before the first one: a
+-- key of another type, a value that is not a whole number or would reach ±2^53 (below it Lua counts exactly), and a
+-- command that this user may not send. A write is checked against the state that the writes before it will leave; a
+-- *draft* of each key holds that state.
 
--- kind: its type. parts: field -> text or number, false when deleted; a string's only field is "". new: nothing of
--- what the server holds is left.
+-- Returns the draft of a key.
+-- kind: its type. parts: field -> text or number, false if it is deleted; the only field of a string is "". new: true
+-- if nothing remains of the key in the server.
 --- (drafts: table, place: int) -> table
 function draft.of(drafts, place)
   if not drafts[place] then drafts[place] = { kind = redis.call("TYPE", KEYS[place]).ok, parts = {} } end
   return drafts[place]
 end
 
--- Returns what is there if it cannot be added to.
+-- Adds to a number of a draft. Returns false and the present value if that is impossible.
 --- (one: table, place: int, field: str, by: str) -> bool, any
 function draft.add(one, place, field, by)
   local found = one.parts[field]
@@ -31,7 +35,8 @@ function draft.add(one, place, field, by)
   return true
 end
 
--- { command, place of its key in KEYS, type or false for any, arguments, … }. Returns what stands in its way.
+-- Applies a write to the drafts: { command, position of its key in KEYS, type or false for any, arguments, … }. Returns
+-- false, and the type or value that prevents it, if it is impossible.
 --- (drafts: table, write: table) -> bool, any
 function draft.write(drafts, write)
   local command, place, kind, first = write[1], write[2], write[3], write[4]
@@ -55,7 +60,7 @@ function draft.write(drafts, write)
   return true
 end
 
--- What is there, kept for the draft: a write often works on what was asked for.
+-- Reads the value for a condition. Keeps it in the draft, because a write often changes the same value.
 --- (drafts: table, command: str, place: int, name: str | bool) -> any
 function condition.read(drafts, command, place, name)
   local found
@@ -68,8 +73,8 @@ function condition.read(drafts, command, place, name)
   return found
 end
 
--- { command that reads, place of its key in KEYS, field, member or false, how to compare, with what }. Returns what was
--- found, too.
+-- Whether a condition holds: { command that reads, position of its key in KEYS, field or member or false, comparison,
+-- value to compare with }. Returns also the value found.
 --- (drafts: table, asked: table) -> bool, any
 function condition.holds(drafts, asked)
   local place, compare, wanted = asked[2], asked[4], asked[5]
@@ -87,10 +92,11 @@ function condition.holds(drafts, asked)
   return number <= wanted, found
 end
 
--- KEYS: base, `locks` locks that must hold `token`, the keys of conditions and writes, which are lists in MessagePack of
--- what `condition.holds` and `draft.write` take.
--- Returns { 1, the reply to each write }, { 0 } if a lock is not held any more, { -1, which condition failed, what was
--- found }, or { -2, which write cannot be done, what stands in its way }; numbered from 1, nothing is written then.
+-- Commits a transaction. KEYS: base; as many locks as `locks` says, which must hold `token`; the keys of conditions and
+-- writes. `conditions` and `writes` are lists in MessagePack, for `condition.holds` and `draft.write`.
+-- Returns { 1, reply to each write, … }. Otherwise nothing was written: { 0 } if a lock is not held any longer,
+-- { -1, number, value found } for a condition that does not hold, { -2, number, value found } for an impossible write;
+-- both are numbered from 1.
 --- keys: base
 --- args: caller: str, number: int, token: str, locks: int, conditions: str, writes: str
 function script.commit(base, caller, number, token, locks, conditions, writes)

@@ -1,24 +1,24 @@
--- The line before a lock or a semaphore: who waits, in order of arrival, and who looks when nobody tells.
+-- The waiters for a lock or a semaphore, in order of arrival.
 --
---   line      ZSET    request -> ticket, server microseconds      who came first is served first
---   looks     ZSET    request -> server ms                        when it comes by itself, if nobody tells it to
---   offers    ZSET    request -> server ms                        what was handed to it, and until when it must take it
---   gone      ZSET    process -> server ms                        did not take it: passed over until heard of
+--   line      ZSET    request -> ticket, its time of arrival in server microseconds; the lowest ticket is served first
+--   looks     ZSET    request -> server ms at which it asks again if no message arrives
+--   offers    ZSET    request -> server ms until which it must take what was handed over to it
+--   gone      ZSET    face -> server ms at which it had not taken an offer; it is passed over until it sends something
 --
---            join            offer (by who hands over)        taken
---   (none) ───────▶ in line ───────────────────────▶ offered ───────▶ holds
+--            join             offer, by a release            taken
+--   (none) ───────▶ waiting ───────────────────────▶ offered ───────▶ holder
 --              ▲       │ leave, or silent             │ not taken within 2 s
---              └───────┴──────────────────────────────┘ it may come back, with its old ticket
+--              └───────┴──────────────────────────────┘ may come back with its old ticket
 --
--- A request is what its process minted, in MessagePack: { token, lease ms, address, { base, key, … }, permits, limit }.
--- `base` and `key` stand for each thing it wants. An address is the key of an inbox, `/`, and a number; a message
--- is "<number> <ms>": come in so many milliseconds. State is written first, so a lost message costs time only.
+-- A request is one attempt of a process: { token, lease ms, address, { base, key, … }, permits, limit } in MessagePack.
+-- It has a pair of `base` and `key` for each thing that it wants. A message to its address (notify.lua) asks it to try
+-- again in so many milliseconds. State is written before a message is sent, so a lost message costs time only.
 --
--- Nobody polls. Of the requests in a line two look when something can run out (the second 300 ms later, from
--- another process), the others once in 10 s for all of them together. Who hands over to one process sees to it that
--- another looks whether it was taken.
+-- Waiters do not poll. When something may expire, one waiter tries again at that time, and one of another process a
+-- third of a second later. The others try again so rarely that all of them together do it once in 10 s. After an offer
+-- to one process a waiter of another process checks whether it was taken.
 
--- Out of all its lines. `freed` collects what it stood before.
+-- Removes a request from the waiters for all that it wants. `freed` collects these things, as pairs of base and key.
 --- (request: str, r: table, freed: table | nil)
 function waiters.leave(request, r, freed)
   for i = 1, #r[4], 2 do
@@ -31,7 +31,7 @@ function waiters.leave(request, r, freed)
   end
 end
 
--- Offers that were not taken: their processes are passed over from here on.
+-- Drops the offers that were not taken in time. Their faces are passed over from now on.
 --- (base: str, now: int)
 function waiters.lapse(base, now)
   local late = redis.call("ZRANGE", base .. "offers", "-inf", now, "BYSCORE", "LIMIT", 0, 100)
@@ -42,7 +42,7 @@ function waiters.lapse(base, now)
   end
 end
 
--- Its process is alive.
+-- The face of this request is alive: it is not passed over any longer.
 --- (r: table, now: int)
 function waiters.heard(r, now)
   for i = 1, #r[4], 2 do
@@ -51,14 +51,14 @@ function waiters.heard(r, now)
   end
 end
 
--- It should have come three seconds ago, or its process does not take what is handed to it.
+-- Whether to pass a waiter over: it is three seconds late, or its face did not take an offer.
 --- (base: str, request: str, r: table, now: int) -> bool
 function waiters.silent(base, request, r, now)
   local look = redis.call("ZSCORE", base .. "looks", request)
   return (look and look + 3000 < now) or redis.call("ZSCORE", base .. "gone", notify.face(r[3])) ~= false
 end
 
--- The first in line that is alive, and its ticket. At most 500 silent ones are passed over in one go.
+-- Returns the first waiter that is alive, unpacked too, and its ticket. Removes the silent ones before it, at most 500.
 --- (base: str, now: int, freed: table) -> str | nil, table, int
 function waiters.head(base, now, freed)
   local looked = false
@@ -73,7 +73,8 @@ function waiters.head(base, now, freed)
   end
 end
 
--- To the end of the line; or, with the ticket of an earlier time, to its old place.
+-- Adds a request to the waiters: at the end, or with the ticket of an earlier attempt at its old place.
+-- Returns the ticket.
 --- (request: str, r: table, ticket: int, us: int) -> int
 function waiters.join(request, r, ticket, us)
   if ticket == 0 then
@@ -90,7 +91,7 @@ function waiters.join(request, r, ticket, us)
   return ticket
 end
 
--- For how many ms it may sleep, when at `due` something can run out.
+-- Returns for how many ms a waiter may sleep, if something may expire at `due`.
 --- (base: str, request: str, r: table, now: int, due: int) -> int
 function waiters.sleep(base, request, r, now, due)
   local lookers = redis.call("ZRANGE", base .. "looks", "(" .. now, due + 300, "BYSCORE", "LIMIT", 0, 4)
@@ -107,7 +108,8 @@ function waiters.sleep(base, request, r, now, due)
   return ms
 end
 
--- See to it that somebody looks at `at`, from another process than `except`: who came last, if nobody does by now.
+-- Ensures that a waiter of another face than `except` tries again at `at`. If no one does so yet, the last to arrive is
+-- asked to.
 --- (base: str, now: int, at: int, except: str)
 function waiters.watch(base, now, at, except)
   local lookers = redis.call("ZRANGE", base .. "looks", "(" .. now, at + 300, "BYSCORE", "LIMIT", 0, 4)
@@ -125,7 +127,7 @@ function waiters.watch(base, now, at, except)
   end
 end
 
--- It was given what it wants for `ms`, and is told; when it comes it gets it for its whole lease.
+-- Makes an offer to a waiter, which was given what it wants for `ms`. Its next attempt takes that for its whole lease.
 --- (request: str, r: table, now: int, ms: int)
 function waiters.offer(request, r, now, ms)
   waiters.leave(request, r)
@@ -137,7 +139,7 @@ function waiters.offer(request, r, now, ms)
   for i = 1, #r[4], 2 do waiters.watch(r[4][i], now, now + ms, notify.face(r[3])) end
 end
 
--- It holds what it wanted; somebody looks whether its lease runs out.
+-- A waiter has taken its offer. Another one tries again when this lease may expire.
 --- (request: str, r: table, now: int)
 function waiters.taken(request, r, now)
   for i = 1, #r[4], 2 do
@@ -146,7 +148,7 @@ function waiters.taken(request, r, now)
   end
 end
 
--- { how many, request, ticket, … } in the order in which they will be served.
+-- Returns { number of waiters, request, ticket, … } in the order in which they will be served.
 --- (base: str, limit: int) -> table
 function waiters.waiting(base, limit)
   local found = redis.call("ZRANGE", base .. "line", 0, limit - 1, "WITHSCORES")
@@ -154,7 +156,7 @@ function waiters.waiting(base, limit)
   return found
 end
 
--- Server microseconds, by the clock that decides about this line.
+-- Returns the server microseconds, by the clock that decides about these leases.
 --- keys: base place
 --- flags: no-writes
 function script.now(base, place)
