@@ -114,24 +114,24 @@ def place() -> str:
 
 
 @pytest.fixture
-def house(place: str, request: pytest.FixtureRequest) -> Any:
+def deployment(place: str, request: pytest.FixtureRequest) -> Any:
     """The server, or the cluster."""
     return request.getfixturevalue("cluster" if place == "cluster" else "server")
 
 
 @pytest.fixture
-def nodes(house: Any) -> list[Any]:
+def nodes(deployment: Any) -> list[Any]:
     """A client for each primary."""
-    return [node.client for node in getattr(house, "nodes", [house])]
+    return [node.client for node in getattr(deployment, "nodes", [deployment])]
 
 
 @pytest.fixture
-def raw(house: Any, nodes: list[Any]) -> Iterator[Any]:
+def raw(deployment: Any, nodes: list[Any]) -> Iterator[Any]:
     """A client that sees the keys behind the app's back."""
     if len(nodes) == 1:
         yield nodes[0]
     else:
-        client = valkey.ValkeyCluster(host="127.0.0.1", port=house.nodes[0].port)
+        client = valkey.ValkeyCluster(host="127.0.0.1", port=deployment.nodes[0].port)
         yield client
         client.close()
 
@@ -139,8 +139,8 @@ def raw(house: Any, nodes: list[Any]) -> Iterator[Any]:
 class Apps:
     """Makes apps with a prefix of their own."""
 
-    def __init__(self, house: Any, place: str) -> None:
-        self._house = house
+    def __init__(self, deployment: Any, place: str) -> None:
+        self._house = deployment
         self._place = place
         self.made: list[Penstock] = []
         self._clients: list[Any] = []
@@ -159,10 +159,10 @@ class Apps:
 
 
 @pytest.fixture
-def apps(house: Any, place: str, nodes: list[Any], request: pytest.FixtureRequest) -> Iterator[Apps]:
+def apps(deployment: Any, place: str, nodes: list[Any], request: pytest.FixtureRequest) -> Iterator[Apps]:
     """Makes apps, and fails the test for what they left in the server. A blocking test closes them itself."""
     leaks_of_test(nodes, (), damaged=True)  # deletes what tests without an app left behind
-    made = Apps(house, place)
+    made = Apps(deployment, place)
     yield made
     made.close()
     damaged = request.node.get_closest_marker("damages") is not None

@@ -70,7 +70,7 @@ def handling(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
 
 
 def _keep_running(number: int, frame: object) -> None:
-    """The tests themselves still outlive their terminal, if they were told to."""
+    """The tests themselves still outlive their terminal, if they were started with `nohup`."""
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ def queue(app: Penstock) -> Queue:
 
 
 @pytest.fixture
-async def connect(place: str, face: str, house: Any, queue: Queue) -> AsyncIterator[Callable[..., Any]]:
+async def connect(place: str, face: str, deployment: Any, queue: Queue) -> AsyncIterator[Callable[..., Any]]:
     """The user's own client, of the library and the face under test; `one_node` for what a cluster client cannot do."""
     library: Any = redis if place == "redis" else valkey
     module, name = library.asyncio if face == "aio" else library, library.__name__.title()
@@ -29,9 +29,9 @@ async def connect(place: str, face: str, house: Any, queue: Queue) -> AsyncItera
 
     def connect(*, one_node: bool = False) -> Any:
         if place == "cluster" and not one_node:
-            made.append(module.ValkeyCluster(host="127.0.0.1", port=house.nodes[0].port))
+            made.append(module.ValkeyCluster(host="127.0.0.1", port=deployment.nodes[0].port))
         else:
-            node = house.owner(queue.key("")) if place == "cluster" else house
+            node = deployment.owner(queue.key("")) if place == "cluster" else deployment
             made.append(getattr(module, name)(unix_socket_path=str(node.socket)))
         return made[-1]
 

@@ -278,7 +278,7 @@ async def test_a_thousand_waiters_use_one_connection_and_do_not_poll(
     raw.delete(name)
 
 
-async def test_waits_for_many_locks_share_a_connection(app: Penstock, house: Any, nodes: list[Any], name: str):
+async def test_waits_for_many_locks_share_a_connection(app: Penstock, deployment: Any, nodes: list[Any], name: str):
     if len(nodes) > 1:
         pytest.skip("on a cluster each lock has its own slot")
     names = [f"{name}:{n}" for n in range(30)]
@@ -286,7 +286,7 @@ async def test_waits_for_many_locks_share_a_connection(app: Penstock, house: Any
     tasks = [asyncio.create_task(app.lock(one, lease=10).acquire.aio()) for one in names]
     for one in names:
         await waiting(app.lock(one, lease=1))
-    await until(lambda: len(house.blocked_readers()) == 1)
+    await until(lambda: len(deployment.blocked_readers()) == 1)
     for held in helds:
         await held.release.aio()
     for held in await asyncio.gather(*tasks):
@@ -683,15 +683,15 @@ async def test_lost_replies_change_nothing(make_app: MakeApp, do: Do, start: Cal
 
 
 @pytest.fixture
-def foreign(house: Any, place: str, name: str) -> Any:
+def foreign(deployment: Any, place: str, name: str) -> Any:
     """A lock of redis-py on the same name."""
     import redis
 
     if place == "cluster":
-        node = house.owner(name)
+        node = deployment.owner(name)
         client = redis.Redis(port=node.port)
     else:
-        client = redis.Redis(unix_socket_path=str(house.socket))
+        client = redis.Redis(unix_socket_path=str(deployment.socket))
     yield client.lock(name, timeout=10, thread_local=False)
     client.close()
 

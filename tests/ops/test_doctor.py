@@ -242,7 +242,7 @@ def test_an_admin_has_all_rights(examine):
 
 @pytest.fixture
 def rights():
-    """What the doctor reports to a user with these rights about a queue `mail` of prefix `acl`."""
+    """Asks the doctor, as a user with these rights, about a queue `mail` of prefix `acl`."""
 
     def ask(*rules, used=("mail",)):
         with Server() as server:

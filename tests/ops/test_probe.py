@@ -57,12 +57,12 @@ async def at():
 
 
 @pytest.mark.parametrize(("place", "number"), [("valkey", 1), ("redis", 1), ("cluster", 3)])
-async def test_every_server_that_holds_keys_is_found(do, ask, house, number):
+async def test_every_server_that_holds_keys_is_found(do, ask, deployment, number):
     nodes = await do(ask.nodes)
     assert len(set(nodes)) == len(nodes) == number
     if number > 1:
-        assert {port for _, port in nodes} == {node.port for node in house.nodes}
-        assert await do(ask.nodes, "{a}") == [("127.0.0.1", house.owner("{a}").port)]
+        assert {port for _, port in nodes} == {node.port for node in deployment.nodes}
+        assert await do(ask.nodes, "{a}") == [("127.0.0.1", deployment.owner("{a}").port)]
 
 
 async def test_replies_come_in_order_and_a_refusal_is_one_of_them(do, ask):
@@ -112,10 +112,10 @@ async def test_a_scan_finds_each_key_that_matches_once(do, app, ask, server):
 
 
 @pytest.mark.parametrize("place", ["cluster"])
-async def test_each_node_of_a_cluster_has_a_key_for_a_trial_write(do, ask, house):
+async def test_each_node_of_a_cluster_has_a_key_for_a_trial_write(do, ask, deployment):
     for node in await do(ask.nodes):
         key = await do(ask.run, probe.find_probe_key(node, "any"))
-        assert house.owner(key).port == node[1]
+        assert deployment.owner(key).port == node[1]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Numbers as they are shown to people."""
+"""How numbers are shown to people."""
 
 import pytest
 

@@ -124,7 +124,7 @@ async def test_jobs_that_never_end_end_with_the_timeout(app: Penstock, clock: Mo
     assert await job.status.aio() is Status.READY
 
 
-async def test_a_clock_moves_forward_for_its_app_alone(make_app: MakeApp):
+async def test_a_clock_can_be_advanced_for_one_app_alone(make_app: MakeApp):
     app, other = make_app("clocked"), make_app("real")
     start = datetime(2100, 1, 1, tzinfo=UTC)
     with MovableClock(app) as clock:

@@ -1,1 +1,1 @@
-"""Who operates Penstock asks here."""
+"""For operators: inspecting what a server holds, checking its health, and acting on queues and jobs."""

@@ -83,10 +83,13 @@ class DeadLetterPage:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterCount:
-    """How many dead letters a queue has at one time. An action on "all of them" spares the jobs that died later."""
+    """The number of a queue's dead letters at one moment.
+
+    Pass `until` to an action on all dead letters, and the action spares jobs that died later.
+    """
 
     count: int
-    """At least as many as died until `until`."""
+    """At least the number of those that died until `until`."""
 
     until: int
     """Milliseconds since 1970 by the server's clock."""
@@ -94,7 +97,7 @@ class DeadLetterCount:
 
 @dataclass(frozen=True, slots=True)
 class ActionOutcome:
-    """What an operator's action did to one job. If it was not `done`, the job's `status` before it is the reason."""
+    """The effect of an action on one job. If it was not `done`, the job's `status` before the action is the reason."""
 
     id: str
     done: bool

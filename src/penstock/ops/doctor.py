@@ -95,7 +95,7 @@ def _check_app(app: Penstock, topic: str) -> Operation[list[CheckResult]]:
 
 
 def _queue_names(app: Penstock) -> Operation[list[str]]:
-    """The queues that were ever used and those of the app's tasks; if there is none, an example."""
+    """The queues that were ever used and those of the app's tasks; an example if there are no queues."""
     names = set(app.registry.queues())
     with contextlib.suppress(ServerError):  # reported elsewhere: a server is away, or this user may not ask
         names |= {*(yield from probe.queue_names(app.settings.prefix))}

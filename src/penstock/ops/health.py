@@ -15,8 +15,8 @@ _PER_ROUND_TRIP = 500
 def workers_here(app: Penstock, queue: str) -> Operation[list[str]]:
     """The workers of a queue that run on this machine, as `host:pid`, sorted.
 
-    A worker is alive if it has a lease and its process can run: a stopped process and a zombie are not. One round trip
-    for each 500 programs that hold a lease on the queue's jobs.
+    A worker counts if it has a lease and its process can run, so neither a stopped process nor a zombie counts. One
+    round trip for each 500 programs that hold a lease on jobs of the queue.
     """
     found: set[str] = set()
     cursor = "0"

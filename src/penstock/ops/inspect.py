@@ -275,7 +275,7 @@ class Inspector:
 
     @verb
     def cancel(self, *ids: str) -> Operation[list[ActionOutcome]]:
-        """Take waiting jobs out of their queues; running jobs continue. One or two round trips for each."""
+        """Take waiting jobs out of their queues; running jobs continue. Two round trips for each."""
         return self._each(ids, lambda queue, key: queue.bindings.cancel([key]).then(lambda w: w == ["cancelled"]))
 
     # --- dead letters ---
@@ -309,12 +309,12 @@ class Inspector:
 
     @verb
     def requeue_dead(self, *ids: str) -> Operation[list[ActionOutcome]]:
-        """Run dead letters again, with their attempts at zero. One or two round trips for each."""
+        """Run dead letters again, with their attempts at zero. Two round trips for each."""
         return self._each(ids, lambda queue, key: queue.bindings.requeue([key]).then(bool))
 
     @verb
     def remove_dead(self, *ids: str) -> Operation[list[ActionOutcome]]:
-        """Delete dead letters for good. One or two round trips for each."""
+        """Delete dead letters for good. Two round trips for each."""
         return self._each(ids, lambda queue, key: queue.bindings.remove_dead([key]).then(bool))
 
     @verb
@@ -369,7 +369,7 @@ class Inspector:
 
     @verb
     def servers(self) -> Operation[list[ServerFacts]]:
-        """What each server that holds keys reports about itself. Two round trips for each."""
+        """The facts that each server with keys reports about itself. Two round trips for each."""
         found = []
         for node in (yield from primaries()):
             found.append((yield from read_facts(node)))

@@ -90,7 +90,7 @@ def _questions(key: bytes) -> tuple[Command, ...]:
 
 
 def _problem(key: bytes, type_: str, ttl: int, owner_exists: bool) -> str:
-    """What is wrong with a key; "" if nothing is."""
+    """A phrase that says what is wrong with a key; "" if nothing is."""
     parts = split_key(_text(key))
     row = table_row(parts.instance, parts.rest) if parts else None
     if parts is None or row is None:

@@ -76,7 +76,7 @@ def _suffix(rest: str) -> str:
 
 
 class KeyOwner(NamedTuple):
-    """What must exist as long as a key without a TTL exists: a member of a sorted set, or, if `member` is "", a key."""
+    """A key without a TTL exists only as long as its owner: a member of a sorted set, or, if `member` is "", a key."""
 
     key: str
     member: str

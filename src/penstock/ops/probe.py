@@ -1,8 +1,8 @@
 """Questions to a server that need no script: what it reports about itself, which keys it holds, how fast it answers.
 
 All of them are for operators: none is asked on a path that serves work. They only read, except
-`time_confirmations`, which writes one key with a TTL. An answer that the server refuses to give is None; it does not
-raise.
+`time_confirmations`, which writes one key with a TTL. A question that the server refuses to answer
+returns None and does not raise.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SlowCommand:
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What one server reports about itself. None: it refuses to report this."""
+    """The facts that one server reports about itself. None: the server refuses to report them."""
 
     node: Node
     info: Mapping[str, str] | None
@@ -94,7 +94,7 @@ def server_time(node: Node) -> Operation[float]:
 
 
 def read_facts(node: Node) -> Operation[ServerFacts]:
-    """What this server reports about itself. Two round trips."""
+    """The facts that this server reports about itself. Two round trips."""
     sent = time.time()
     ahead = (yield from server_time(node)) - (sent + time.time()) / 2
     info, cluster, slow, latency, *settings = yield from ask(

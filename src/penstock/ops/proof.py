@@ -1,8 +1,8 @@
-"""Whether the locks of a server exclude, their fences rise, and a semaphore keeps its limit: judged from a history.
+"""Proves from a history that the locks of a server exclude, their fences rise, and a semaphore keeps its limit.
 
-A holder asks for the server's time while it holds a lock, and afterwards checks that it is still certain to hold it. If
-it was certain before and after a moment, it held the lock at that moment. So it held the lock at least from the first
-such moment to the last: an interval that no host's clock can falsify. Two intervals of one lock must not touch, and
+A holder asks for the server's time while it holds a lock, and then checks that it is still certain to hold it. A holder
+that was certain before and after a moment held the lock at that moment. From its first such moment to its last it held
+the lock without a break: an interval that no host's clock can falsify. Two intervals of one lock must not touch, and
 fences must rise in the order of the intervals.
 
 `prove` records such a history on a server at work, in a few seconds: its threads contend for a lock, time out, and
@@ -42,7 +42,7 @@ class HoldInterval:
 
 
 def lock_violations(intervals: Iterable[HoldInterval]) -> list[str]:
-    """A sentence for each pair of holders that held one lock at once, or whose fences fall; [] if there is none."""
+    """A sentence for each pair of holders that held one lock at once, or whose fences fall; [] if all is well."""
     return [violation for of_lock in _by_name(intervals) for violation in _violations_of_lock(of_lock)]
 
 
@@ -58,7 +58,7 @@ def _violations_of_lock(intervals: list[HoldInterval]) -> Iterator[str]:
 
 
 def semaphore_violations(intervals: Iterable[HoldInterval], limit: int) -> list[str]:
-    """A sentence for each moment at which more than `limit` permits of a semaphore were held; [] if there is none."""
+    """A sentence for each moment at which more than `limit` permits of a semaphore were held; [] if all is well."""
     return [violation for of_one in _by_name(intervals) for violation in _violations_of_semaphore(of_one, limit)]
 
 
@@ -81,7 +81,7 @@ def _by_name(intervals: Iterable[HoldInterval]) -> Iterator[list[HoldInterval]]:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What `prove` did and found.
+    """The report of `prove`.
 
     `locks` and `permits` count how often each was held; `expired` counts leases that ran out in a pause, as intended.
     """

@@ -29,7 +29,7 @@ def raw_client(app: Penstock) -> Iterator[Any]:
 
 
 def disable_persistence(app: Penstock) -> None:
-    """Let a temporary server write no file: nobody reads its data after it has ended."""
+    """Let a temporary server write no file, because its data is of no use after its end."""
     with raw_client(app) as client:
         client.config_set("appendonly", "no")
 
@@ -37,7 +37,7 @@ def disable_persistence(app: Penstock) -> None:
 def delete_keys(app: Penstock, pattern: str) -> int:
     """Delete every key that matches the pattern; returns how many there were.
 
-    Scans all keys of the server, because an interrupted run leaves keys whose names nobody remembers.
+    Scans all keys of the server, because an interrupted run leaves keys whose names are unknown.
     """
     deleted = 0
     with raw_client(app) as client:

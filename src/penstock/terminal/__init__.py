@@ -1,1 +1,1 @@
-"""What the command line, the bench and the demo share: tables, progress, signals, and input files."""
+"""Shared by the command line, the bench and the demo: tables, progress, signals, and input files."""

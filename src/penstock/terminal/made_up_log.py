@@ -27,7 +27,7 @@ _AGENTS = {
 def generate(requests: int, seed: int = 0, *, days: int = 4, clients: int = 400) -> Iterator[str]:
     """The lines of a made-up log, in order of time, with busy hours and with a few clients that make most requests.
 
-    The same arguments yield the same log. All addresses are from the ranges for documentation.
+    Equal arguments yield equal logs. All addresses are from the ranges for documentation.
     """
     chance = random.Random(seed)
 

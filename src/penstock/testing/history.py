@@ -1,4 +1,4 @@
-"""What several processes saw of their jobs, locks and messages: recorded as it happens, to be checked afterwards.
+"""Records of what several processes saw of their jobs, locks and messages, to be checked afterwards.
 
     history = History(folder)                      one for each process; its threads and forks may share it
     history.note(Enqueued(job=id, answer="asked"))

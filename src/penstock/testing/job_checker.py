@@ -24,7 +24,7 @@ _UNFINISHED = {"delayed", "ready", "running"}
 
 @dataclass(slots=True)
 class _ClaimedRun:
-    """What is known of one claim of a job."""
+    """The events of one claim of a job."""
 
     claim: int
     started: Started | None = None

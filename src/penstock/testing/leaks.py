@@ -11,7 +11,7 @@ from penstock.ops.audit.stored_keys import read_keys
 
 
 def leaks(app: Penstock) -> list[str]:
-    """A sentence for each thing that should not be in the server; [] if there is none.
+    """A sentence for each thing that should not be in the server; [] if all is well.
 
     Reads back every key under the app's prefix and finds:
 

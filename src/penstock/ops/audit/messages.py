@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 BYTES_PER_MESSAGE = 32
-"""What each message counts for beside its sender and its body, as in `log.lua`."""
+"""Each message counts for so many bytes beside its sender and its body, as in `log.lua`."""
 
 
 class LogAudit:

@@ -1,7 +1,7 @@
 """Compares the keys of a queue with each other.
 
-A queue's lanes, schedule and claims must hold exactly the jobs whose records say so, its counters must be what counting
-yields, and an incarnation that ended must have left nothing.
+Every job must be exactly where its record says: in a lane, among the delayed jobs, claimed, or dead. The counters must
+be what counting yields, and an incarnation that ended must have left nothing.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class StoredKey:
     """Milliseconds; -1: the key does not expire."""
 
     content: Any = None
-    """What the key holds; None if it expires, or is not of the type that its table says."""
+    """Read with the command of its type; None for a key that expires, or whose type is not that of its table."""
 
     def problems(self) -> Iterator[str]:
         """A sentence for each difference between the key and its table."""

@@ -36,7 +36,7 @@ def check_latency(found: Measurements) -> Iterator[Verdict]:
 
 
 def _recorded_delays(facts: ServerFacts, our_keys: str) -> Iterator[Verdict]:
-    """What the server's slow log and latency monitor have recorded. `our_keys`: how a key of this app begins."""
+    """Reports from the server's slow log and latency monitor. `our_keys` is how a key of this app begins."""
     since = time.time() + facts.ahead - DAY
     ours: list[float] = []
     others: dict[str, float] = {}

@@ -18,7 +18,7 @@ from penstock.ops.probe import ServerFacts
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """What one server reported, and how long its replies took: seconds, shortest first. Empty: not measured."""
+    """The facts that one server reported, and the times of its replies: seconds, shortest first. Empty: not taken."""
 
     server_address: ServerAddress
     """The address that the app was given."""
@@ -41,7 +41,7 @@ class Measurements:
 
     @property
     def replicas(self) -> list[str]:
-        """What the server reports about each of its replicas."""
+        """A line for each replica of the server, as INFO reports it."""
         info = self.facts.info or {}
         return [text for name, text in info.items() if re.fullmatch(r"slave\d+", name)]
 
@@ -79,5 +79,5 @@ def _serves_writes(facts: ServerFacts) -> bool:
 
 
 def median(times: tuple[float, ...]) -> float:
-    """The middle one of times in order of length; 0 if there is none."""
+    """The middle one of some times in order of length; 0 of no times."""
     return times[len(times) // 2] if times else 0.0

@@ -1,4 +1,4 @@
-"""What a check of the doctor returns."""
+"""The result of a check of the doctor."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _CALLED_BY_SCRIPT = re.compile(r'(?:redis\.p?call|batch_write)\(\s*"([A-Z]+)"')
 
 @dataclass(frozen=True, slots=True)
 class MissingRights:
-    """What a user may not do."""
+    """The rights that a user lacks."""
 
     user: str
     commands: list[str]

@@ -78,7 +78,7 @@ def check_persistence(found: Measurements) -> Iterator[Verdict]:
 
 
 def _data_on_disk(facts: ServerFacts) -> Verdict:
-    """What a crash of the server would lose."""
+    """How much a crash of the server would lose."""
     config = facts.config or {}
     if facts.number("aof_enabled"):
         fsync = config.get("appendfsync", "unknown")
