@@ -1,4 +1,4 @@
-"""Real servers, an app of its own for each test, and a look for leaks when the test is over."""
+"""Fixtures: real servers, an app for each test, and a check for leaks at the end of the test."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ _numbers = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "damages: a test that spoils what is stored, so that the books cannot balance")
+    config.addinivalue_line("markers", "damages: a test that spoils stored data, so that the counters cannot be right")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -38,7 +38,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A process of pytest-xdist starts no further test when the one that ordered it is gone."""
+    """A worker process of pytest-xdist starts no further test after the process that controls it has ended."""
     if hasattr(item.config, "workerinput") and os.getppid() != _parent:
         pytest.exit("the test run was killed")
 
@@ -48,7 +48,7 @@ _parent = os.getppid()
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
-    """No process and no temporary folder, however the tests end."""
+    """Tests leave no process and no temporary folder, however they end."""
     with swept():
         yield
 
@@ -75,7 +75,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Server]]:
-    """Starts a server for one test: one that is to restart, to fill up, or to have options of its own."""
+    """Starts a server for one test, which may restart it, fill it up, or choose its options."""
     with contextlib.ExitStack() as started:
 
         def begin(*options: str) -> Server:
@@ -86,7 +86,7 @@ def start() -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture(scope="session")
 def store_server() -> Iterator[Server]:
-    """For script-level tests."""
+    """A server for tests that call scripts directly."""
     with Server() as started:
         yield started
 
@@ -103,13 +103,13 @@ def stand(store_server: Server) -> Stand:
 
 @pytest.fixture
 def face() -> str:
-    """`blocking` or `aio`."""
+    """The face that `do` uses: `blocking` or `aio`. A test file overrides this fixture to run on both."""
     return "aio"
 
 
 @pytest.fixture
 def place() -> str:
-    """`valkey` (an address), `redis` (a client of redis-py) or `cluster`."""
+    """What the app is given: `valkey` (an address), `redis` (a client of redis-py) or `cluster`."""
     return "valkey"
 
 
@@ -127,7 +127,7 @@ def nodes(deployment: Any) -> list[Any]:
 
 @pytest.fixture
 def raw(deployment: Any, nodes: list[Any]) -> Iterator[Any]:
-    """A client that sees the keys behind the app's back."""
+    """A client for keys that the test reads or writes without the app."""
     if len(nodes) == 1:
         yield nodes[0]
     else:
@@ -137,7 +137,7 @@ def raw(deployment: Any, nodes: list[Any]) -> Iterator[Any]:
 
 
 class Apps:
-    """Makes apps with a prefix of their own."""
+    """Makes apps, each with its own prefix."""
 
     def __init__(self, deployment: Any, place: str) -> None:
         self._house = deployment
@@ -197,7 +197,7 @@ Do = Callable[..., Coroutine[Any, Any, Any]]
 
 @pytest.fixture
 def do(face: str) -> Do:
-    """`await do(queue.put, 1)` is a verb of either face."""
+    """`await do(queue.put, 1)` calls a verb with the face under test."""
 
     async def aio(verb: Any, *args: Any, **kwargs: Any) -> Any:
         return await verb.aio(*args, **kwargs)
@@ -220,6 +220,6 @@ _OURS = {"evalsha", "eval", "blmpop", "script|load"}
 
 
 def commands(client: Any) -> int:
-    """How many commands a server was sent so far by Penstock."""
+    """How many commands Penstock has sent to a server so far."""
     stats = client.info("commandstats")
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in _OURS)

@@ -1,7 +1,7 @@
-"""Real servers for tests: each in a temporary folder of its own, ended by its pid.
+"""Real servers for tests. Each has a temporary folder of its own, and is ended by its pid.
 
 with Server() as server:                             on a unix socket
-with Server("--maxmemory", "8mb") as server:         options are those of the command line
+with Server("--maxmemory", "8mb") as server:         options are those of the server's command line
 with Server(port=free_port()) as server:             on the loopback as well
 with Cluster(3) as cluster:                          primaries that share the slots
 """
@@ -30,7 +30,7 @@ SLOTS = 16384
 
 
 def free_port() -> int:
-    """A port of the loopback whose cluster bus (10000 above) is free as well."""
+    """A free port of the loopback; the port of its cluster bus, 10000 above, is free as well."""
     while True:
         with socket.socket() as first, socket.socket() as second:
             first.bind(("127.0.0.1", 0))
@@ -52,8 +52,8 @@ def eventually(condition: Callable[[], Any], within: float = 30.0) -> None:
 def default_signals() -> Iterator[None]:
     """SIGINT raises KeyboardInterrupt in this process, and both SIGINT and SIGHUP end the processes that it starts.
 
-    A shell script starts what runs in its background with SIGINT ignored, `nohup` with SIGHUP ignored; children
-    inherit that. A handler, whatever it does, is not inherited: they get the system's default.
+    A shell script starts its background programs with SIGINT ignored, and `nohup` starts programs with SIGHUP ignored;
+    children inherit that. They do not inherit a handler: with any handler set here, they get the system's default.
     """
     with handling(signal.default_int_handler, signal.SIGINT), handling(_keep_running, signal.SIGHUP):
         yield
@@ -75,8 +75,10 @@ def _keep_running(number: int, frame: object) -> None:
 
 @contextlib.contextmanager
 def interrupt_when(condition: Callable[[], Any], after: float = 0.2) -> Iterator[None]:
-    """Ctrl-C for this process once `condition` holds, and `after` seconds more: by then a wait that has begun is
-    blocked. The body waits for the KeyboardInterrupt."""
+    """Send SIGINT to this process `after` seconds after `condition` holds, when a wait that has begun is blocked.
+
+    The body of the block waits for the KeyboardInterrupt.
+    """
 
     def press() -> None:
         eventually(condition)
@@ -131,7 +133,7 @@ class Server:
         return True
 
     def ask(self, *words: str | int) -> str:
-        """One command, its reply as text."""
+        """Send one command; returns its reply as text."""
         reply = self.client.execute_command(*words)
         return reply.decode() if isinstance(reply, bytes) else str(reply)
 
@@ -141,12 +143,14 @@ class Server:
         self._process.wait()
 
     def restart(self, away: float = 0.0) -> None:
+        """Kill the server, and start it again after `away` seconds, on the same data."""
         self.kill()
         time.sleep(away)
         self.start()
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
+        """Stop the process for the length of a block."""
         os.kill(self.pid, signal.SIGSTOP)
         try:
             yield
@@ -154,6 +158,7 @@ class Server:
             os.kill(self.pid, signal.SIGCONT)
 
     def blocked_readers(self) -> list[dict[str, str]]:
+        """The clients that wait in a BLMPOP."""
         return [one for one in self.client.client_list() if one["cmd"] == "blmpop" and "b" in one["flags"]]
 
     def close(self) -> None:
@@ -192,7 +197,7 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Of one node; the others are found through it."""
+        """The address of one node, through which clients find the others."""
         return f"valkey+cluster://127.0.0.1:{self.nodes[0].port}"
 
     def owner(self, key: str) -> Server:

@@ -38,7 +38,7 @@ async def fill(app):
     return held
 
 
-async def test_a_busy_app_has_no_faults(app, inspector, raw, keys):
+async def test_a_busy_app_has_no_problems(app, inspector, raw, keys):
     held = await fill(app)
     raw.set(keys.user("mine"), 1)
     found = await inspector.inventory.aio()
