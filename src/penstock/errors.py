@@ -1,121 +1,156 @@
-"""Every error Penstock raises, as one tree.
+"""Every error that Penstock raises, as one tree.
 
     PenstockError
     ├── ConfigurationError        an address, a setting or a name that cannot work      (fix the program)
     ├── BadCall                   arguments or a payload that do not fit                (fix the caller)
-    │   ├── PayloadTooLarge
-    │   ├── UnknownTask
-    │   └── BadName
+    │   ├── PayloadTooLarge           the encoded call is too large
+    │   ├── UnknownTask               no task has this name
+    │   └── BadName                   a name, id, weight or cursor that cannot be stored
     ├── ServerError               the server, or the way to it                          (look at the server)
-    │   ├── ServerUnavailable         nobody answers at the address
-    │   ├── ServerRefused             wrong password, or a user without the rights
-    │   ├── ServerTooOld
-    │   ├── ServerFull                maxmemory is reached: nothing was written
+    │   ├── ServerUnavailable         no server answers at the address
+    │   ├── ServerRefused             a wrong password, or a user without the rights
+    │   ├── ServerTooOld              it lacks commands that Penstock needs
+    │   ├── ServerFull                maxmemory is reached; nothing was written
     │   ├── FormatTooNew              the stored data is from a newer Penstock
-    │   ├── DurabilityUnavailable     nothing was enqueued: the server cannot promise the disk
-    │   └── NotDurable                enqueued, but the promise did not come in time
-    ├── LeaseLost                 the claim, lock or permit is somebody else's now: drop the work
-    ├── LockTimeout               (also a TimeoutError) others held the lock all the time
-    ├── PermitTimeout             (also a TimeoutError) others held the permits all the time
-    ├── RateLimited               (also a TimeoutError) no room within `wait`; `retry_after` says when
-    ├── TransactionRefused        a condition did not hold: nothing was written
-    ├── MessageError              a mailbox or a chat cannot take or give a message
-    │   ├── ChatGone                  never created, or its last member has left
-    │   ├── ChatExists
-    │   ├── NotAMember
-    │   └── NoSpace                   it keeps at most so much, and the reader is behind
-    ├── FilesError                a file, or a channel of files, that cannot be sent or received
-    │   ├── FileDamaged               it is not what its format or its digest says
-    │   ├── FileChanged               it is not what it was when its sending began
-    │   └── ChannelError              the channel itself cannot take or give
-    │       ├── ChannelClosed
-    │       ├── NoReceiver                a name that is none of its receivers, or it has none at all
-    │       ├── SentElsewhere             another process sends this file by now
-    │       └── BlocksMissed              this receiver was away for too long: a gap
-    └── JobError                  asking for a result
-        ├── JobFailed                 it is a dead letter; the reason is in the text
-        ├── JobCancelled
-        ├── JobExpired
-        ├── JobNotFound               never enqueued here, or its record is gone
-        ├── ResultNotKept             the job ran with result_ttl=0
-        └── ResultTimeout             (also a TimeoutError) it is not finished yet
+    │   ├── DurabilityUnavailable     the server cannot confirm a durable write; nothing was enqueued
+    │   └── NotDurable                enqueued, but not confirmed in time
+    ├── LeaseLost                 a claim, lock or permit has ended                     (drop the work)
+    ├── LockTimeout               others held the lock for all of `wait`; also a TimeoutError
+    ├── PermitTimeout             others held the permits for all of `wait`; also a TimeoutError
+    ├── RateLimited               no room within `wait`; also a TimeoutError
+    ├── TransactionRefused        a condition was false; nothing was written            (read again, retry)
+    ├── MessageError              a mailbox or a chat refused an operation
+    │   ├── ChatGone                  it does not exist, or no longer
+    │   ├── ChatExists                its id is in use
+    │   ├── NotAMember                the sender or reader is not a member
+    │   └── NoSpace                   it is at its limit, because its reader is behind
+    ├── FilesError                a file or a channel of files cannot be used
+    │   ├── FileDamaged               its bytes do not match its format or digest
+    │   ├── FileChanged               it changed while it was sent
+    │   └── ChannelError              the channel refused an operation
+    │       ├── ChannelClosed             it takes no more files
+    │       ├── NoReceiver                it has no such receiver, or no receiver at all
+    │       ├── SentElsewhere             another process sends this file now
+    │       └── BlocksMissed              this receiver was away for too long and has a gap
+    └── JobError                  a job has no result
+        ├── JobFailed                 it is a dead letter
+        ├── JobCancelled              it was cancelled, or dropped by its task
+        ├── JobExpired                it expired before it ran
+        ├── JobNotFound               no such job, or no record of it any longer
+        ├── ResultNotKept             it was enqueued with result_ttl=0
+        └── ResultTimeout             it has not finished yet; also a TimeoutError
 
-What a task raises to say how it ended (`Retry`, `Drop`, `RetryLater`) is in `tasks/retry.py`.
+What a task raises to end its run in a certain way (`Retry`, `Drop`, `RetryLater`) is in `jobs/retry.py`.
 """
 
 from __future__ import annotations
 
 
 class PenstockError(Exception):
-    """Base of all of them; catch it at the edge of a program."""
+    """The base of all errors here. Catch it where a program handles everything that can fail: at its edge."""
 
 
 class ConfigurationError(PenstockError, ValueError):
-    """An address, a setting or a name that cannot work. The text names the fix."""
+    """An address, a setting or a name cannot work. Do not catch it: fix the program or its settings as the text says."""
 
 
 class BadCall(PenstockError, TypeError):
-    """Arguments that do not fit the task's signature, or a value JSON cannot hold. Nothing was sent."""
+    """The arguments do not fit the task's signature, or JSON cannot hold a value. Nothing was sent.
+
+    It is a mistake in the calling code. Catch it only where the arguments come from a user, and report it there.
+    """
 
 
 class PayloadTooLarge(BadCall):
-    """The encoded call is above `max_payload`. Nothing was sent: store the data, enqueue its address."""
+    """The encoded call or result is larger than `max_payload`. Nothing was sent.
+
+    Store the data elsewhere, in a file or an object store, and enqueue its address.
+    """
 
 
 class UnknownTask(BadCall):
-    """No task of this name is registered in this app; the text lists those that are."""
+    """No task of this name is registered in this app; the text lists those that are. Import its module or fix the name."""
 
 
 class BadName(BadCall, ValueError):
-    """A name, id, prefix, weight or cursor that cannot be; the text says why. Nothing was sent."""
+    """A name, id, prefix, weight or cursor cannot be used; the text says why. Nothing was sent.
+
+    Catch it where names come from a user or a file, and report it there.
+    """
 
 
 class ServerError(PenstockError):
-    """The server or the way to it failed; steps may be sent again."""
+    """The server, or the way to it, failed.
+
+    Code that can wait catches it and repeats the operation later. Penstock has already retried for `give_up_after`
+    seconds what a retry can repair. An operation that raised this may have been done; one with an id of the caller's is
+    safe to repeat.
+    """
 
 
 class ServerUnavailable(ServerError, ConnectionError):
-    """Nobody answered at the address within the time allowed."""
+    """No server answered at the address within `give_up_after` seconds. Retry later, or check server and address."""
 
 
 class ServerRefused(ServerError):
-    """The server answered, but not to us: wrong password, or a user without the rights."""
+    """The server rejected the password, or the user lacks a right that the text names. Retrying does not help."""
 
 
 class ServerTooOld(ServerError):
-    """The server lacks a command Penstock needs (Valkey 7.2 or Redis 7.0 and newer have them)."""
+    """The server lacks commands that Penstock needs: use Valkey 7.2 or Redis 7.0, or newer."""
 
 
 class ServerFull(ServerError):
-    """The server is at `maxmemory` and refused new work before anything was written."""
+    """The server is at `maxmemory` and refused new work before it wrote anything.
+
+    Catch it to slow a producer down. Running jobs can still finish, which frees memory.
+    """
 
 
 class FormatTooNew(ServerError):
-    """The stored data was written by a newer Penstock. Nothing was read or changed: update this process."""
+    """The stored data was written by a newer Penstock. Nothing was read or changed. Update this process."""
 
 
 class DurabilityUnavailable(ServerError):
-    """`durable=True` on a server that cannot be trusted to say when a write is safe. Nothing was enqueued."""
+    """`durable=True`, but this server cannot confirm that a write is safe. Nothing was enqueued.
+
+    Change the server as the text says, or enqueue without `durable`.
+    """
 
 
 class NotDurable(ServerError):
-    """The job is accepted, but its safety was not confirmed in time; it may be lost with the server's memory."""
+    """The job was enqueued, but neither disk nor replica confirmed it within `durable_timeout` seconds.
+
+    It will run, unless the server loses its memory first. Catch it to keep the data until the job is done.
+    """
 
 
 class LeaseLost(PenstockError):
-    """The lease on a claim, a lock or a permit ran out or was taken back. Drop the work: another may have it."""
+    """The lease on a claim, a lock or a permit ran out or was taken over, so another process may hold it now.
+
+    Code that works under a lease catches it and drops the work: what it writes now may conflict with the new holder.
+    """
 
 
 class LockTimeout(PenstockError, TimeoutError):
-    """The lock was not free within `wait`. Nothing is held, no place in line is kept."""
+    """The lock did not become free within `wait` seconds. Nothing is held, and no place among the waiters is kept.
+
+    Catch it where there is something else to do without the lock.
+    """
 
 
 class PermitTimeout(PenstockError, TimeoutError):
-    """The permits were not free within `wait`. Nothing is held, no place in line is kept."""
+    """The permits did not become free within `wait` seconds. Nothing is held, and no place among the waiters is kept.
+
+    Catch it where there is something else to do without the permits.
+    """
 
 
 class RateLimited(PenstockError, TimeoutError):
-    """A rate limit has no room within `wait`. Nothing is reserved; `retry_after`: seconds until there would be."""
+    """A rate limit has no room within `wait` seconds. Nothing is reserved.
+
+    Catch it to answer "too many requests". `retry_after`: seconds until there will be room.
+    """
 
     def __init__(self, message: str, *, retry_after: float = 0.0) -> None:
         super().__init__(message)
@@ -123,9 +158,12 @@ class RateLimited(PenstockError, TimeoutError):
 
 
 class TransactionRefused(PenstockError):
-    """A condition of a transaction did not hold, or a key holds what a write cannot work on. Nothing was written.
+    """A condition of a transaction was false, or a key holds a type that a write cannot change. Nothing was written.
 
-    `condition`: the first that failed, as it was written; `found`: what was there, None for nothing.
+    Catch it to read the values again and build a new transaction.
+
+    condition  the first condition that was false, as it was written
+    found      the value that was there; None if there was no value
     """
 
     def __init__(self, message: str, *, condition: str = "", found: bytes | None = None) -> None:
@@ -135,23 +173,26 @@ class TransactionRefused(PenstockError):
 
 
 class MessageError(PenstockError):
-    """A mailbox or a chat cannot take or give a message. Nothing was written."""
+    """A mailbox or a chat refused an operation. Nothing was written."""
 
 
 class ChatGone(MessageError):
-    """No chat of this id: never created, deleted, or its last member has left."""
+    """No chat has this id: it was never created, was deleted, or its last member left. Create it, or forget the id."""
 
 
 class ChatExists(MessageError):
-    """A chat of this id is there already; it was left as it is."""
+    """A chat with this id exists, and was not changed. Open it with `get`, or create one with another id."""
 
 
 class NotAMember(MessageError):
-    """Who sends or reads is no member of the chat: never joined, left, or was kicked."""
+    """The sender or reader is not a member of the chat: never joined, left, or was removed. Join first."""
 
 
 class NoSpace(MessageError):
-    """It keeps at most so many messages or bytes, refuses more, and its reader is behind. Try later, or with `wait`."""
+    """The mailbox or chat is at its limit of messages or bytes, because a reader is behind. Nothing was sent.
+
+    Send later, or with `wait`.
+    """
 
 
 class FilesError(PenstockError):
@@ -159,39 +200,49 @@ class FilesError(PenstockError):
 
 
 class FileDamaged(FilesError):
-    """The bytes of a file are not what its format or its digest says they are. Fetch it again from where it came."""
+    """The bytes of a file do not match its format or its digest. Drop what was received of it; have it sent again."""
 
 
 class FileChanged(FilesError):
-    """A file is not what it was when its sending began: truncated, replaced or overwritten. Send it as a new one."""
+    """A file was truncated, replaced or overwritten while it was sent. Send it again, as a new file."""
 
 
 class ChannelError(FilesError):
-    """A channel of files cannot take or give anything: it was never made, or was deleted."""
+    """A channel of files does not exist, or cannot do what was asked. The text says why and what to do."""
 
 
 class ChannelClosed(ChannelError):
-    """Nothing can be sent: it was closed, and some receivers have not had all yet."""
+    """The channel takes no more files: it was closed, and some receivers have not received everything yet."""
 
 
 class NoReceiver(ChannelError):
-    """A name that is none of the channel's receivers; or it has none, and what is sent would reach nobody."""
+    """The channel has no receiver of this name, or none at all, so that nothing would be delivered.
+
+    Name the receivers where you send, or let them join first.
+    """
 
 
 class SentElsewhere(ChannelError):
-    """Another process has gone on with this file; this one has stopped."""
+    """Another process has taken over the sending of this file. This one has stopped and need do nothing."""
 
 
 class BlocksMissed(ChannelError):
-    """A receiver was not heard of for longer than the channel's `patience`, and records were let go of meanwhile."""
+    """A receiver was silent for longer than the channel's `patience`, so records that it had not read were freed.
+
+    Its next loop continues after the gap. Have the missing files sent again, if they matter.
+    """
 
 
 class JobError(PenstockError):
-    """A job has no result to give."""
+    """A job has no result. Code that waits for results catches it, or one of the classes below."""
 
 
 class JobFailed(JobError):
-    """The job is a dead letter. `reason` is one line, `traceback` the worker's text or ''."""
+    """The job failed for the last time and is a dead letter. Requeue it with `queue.dead` once the cause is repaired.
+
+    reason     one line
+    traceback  the worker's traceback, or ''
+    """
 
     def __init__(self, message: str, *, reason: str = "", traceback: str = "") -> None:
         super().__init__(message)
@@ -200,20 +251,20 @@ class JobFailed(JobError):
 
 
 class JobCancelled(JobError):
-    """The job was cancelled or purged before it ran."""
+    """The job was cancelled or purged before it ran, or its task raised `Drop`."""
 
 
 class JobExpired(JobError):
-    """The job's `expires` passed before a worker was free; it did not run."""
+    """The job did not run, because its `expires` passed before a worker was free."""
 
 
 class JobNotFound(JobError):
-    """No job of this id: never enqueued here, or finished longer ago than its `result_ttl`."""
+    """No job has this id: it was never enqueued here, or its `result_ttl` has passed since it finished."""
 
 
 class ResultNotKept(JobError):
-    """The job was enqueued with `result_ttl=0`: its result is not kept anywhere."""
+    """The job was enqueued with `result_ttl=0`, so its result is not stored anywhere."""
 
 
 class ResultTimeout(JobError, TimeoutError):
-    """The job is not finished yet. It goes on: ask again."""
+    """The job has not finished within `timeout` seconds. It continues: ask for the result again later."""

@@ -1,7 +1,7 @@
-"""Every knob of the house: its unit, its default, and why that default.
+"""Every setting: its unit, its default, and the reason for that default.
 
-Durations are seconds (float), sizes are bytes. Order of precedence for what comes from outside:
-argument > command line > PENSTOCK_* > [tool.penstock] in pyproject.toml > these defaults.
+Durations are seconds (float), sizes are bytes. A value is taken from the first of these that has one:
+argument > command line > PENSTOCK_* > [tool.penstock] in pyproject.toml > the default here.
 """
 
 from __future__ import annotations
@@ -13,46 +13,45 @@ MiB = 1024 * 1024
 SLEEPER_TTL_FACTOR = 2.5
 """The server forgets an idle worker or a listener after this many times the interval in which it registers again.
 
-One late or lost registration does no harm; one that died is soon forgotten."""
+So one late or lost registration does no harm, and one whose process died is soon forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an app may tune. All of it has a default that is right for most."""
+    """The settings of an app. Every one has a default that suits most programs."""
 
     prefix: str = "penstock"
-    """First part of every key; two apps on one server differ in it."""
+    """First part of every key. Two apps on one server need different prefixes."""
 
     lease: float = 10.0
-    """How long a claim lives without a sign of life: long enough for a pause of the garbage collector or a
-    network hiccup, short enough that a killed worker's jobs run again soon."""
+    """How long a claim lasts without a heartbeat. Long enough for a pause of the garbage collector or a short network
+    failure, short enough that the jobs of a killed worker run again soon."""
 
     result_ttl: float = 600.0
-    """How long a finished job's result can be asked for. 0 keeps nothing."""
+    """How long the result of a finished job is kept. 0: not at all."""
 
     max_payload: int = 1 * MiB
-    """Largest encoded call or result. Bigger data belongs in a file or an object store, its address in the job."""
+    """Largest encoded call or result. Larger data belongs in a file or an object store, and its address in the job."""
 
     connect_timeout: float = 3.0
-    """One attempt to reach the server."""
+    """How long one attempt to connect may take."""
 
     reply_timeout: float = 5.0
-    """How long one command may take before the connection is given up. No script of ours holds the server
-    longer than milliseconds; what takes this long is a lost connection. Half a lease, so that a heartbeat that went
-    into one is sent again in time."""
+    """How long one reply may take before its connection is given up. No script of Penstock takes longer than
+    milliseconds, so the connection is lost. Half a lease, so that a lost heartbeat is sent again in time."""
 
     give_up_after: float = 15.0
-    """How long a call goes on trying a server that does not answer before it raises `ServerUnavailable`.
-    A failover takes a few seconds. A worker never gives up."""
+    """How long an operation is retried, from its first failure, before it raises `ServerUnavailable`. A failover takes a
+    few seconds. A worker never gives up."""
 
     block: float = 10.0
-    """How long one blocked read waits. Bounded, because a slot that moves away forgets its blocked clients."""
+    """How long one blocked read lasts. It has an end, because a cluster forgets blocked clients when a slot moves."""
 
     sleep: float = 20.0
-    """How often a sleeping worker or claim says that it still sleeps."""
+    """How often an idle worker, or a claim that waits, registers again for wake-ups."""
 
     durable_timeout: float = 2.0
-    """How long `durable=True` waits for the disk or the replica before it raises `NotDurable`."""
+    """How long `durable=True` waits for the disk or a replica before it raises `NotDurable`."""
 
 
 @dataclass(frozen=True, slots=True)
