@@ -1,4 +1,4 @@
-"""Penstock: the application components a Python service needs on one Valkey or Redis.
+"""Penstock: the components that a Python service needs, on one Valkey or Redis.
 
     from penstock import Penstock, Retry
 
@@ -9,8 +9,8 @@
 
     send_email.enqueue("ada@example.com", "Hi")
 
-A name is imported when it is first used (PEP 562), so that `penstock --help` starts at once. The reading order of the
-source is in docs/tour.md.
+Each public name is imported when it is first used (PEP 562), so that `penstock --help` starts at once. docs/tour.md
+gives an order in which to read the source.
 """
 
 from typing import TYPE_CHECKING

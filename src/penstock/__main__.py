@@ -1,4 +1,4 @@
-"""`python -m penstock`: the command line."""
+"""Run the command line, as `python -m penstock`."""
 
 import sys
 

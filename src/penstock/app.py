@@ -1,4 +1,4 @@
-"""Penstock: one address, one registry, a factory for every component."""
+"""The app: one server, one registry of tasks, and a factory for every component."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ R = TypeVar("R")
 
 
 class _Decorator(Protocol):
-    """Typed so that an `async def` task's jobs give what awaiting it gives."""
+    """The type of `app.task(…)`: the result of a job is that of the function, awaited if it is an `async def`."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
@@ -65,16 +65,17 @@ class PlainTask(Task[P, R], Generic[P, R]):
 
 
 class Penstock:
-    """An application's components on one Valkey or Redis.
+    """The app of one program: its tasks, and the components it uses on one Valkey or Redis.
 
-    address  a URL (`valkey://`, `redis://`, TLS, `unix://`, Sentinel, cluster) or a client of valkey-py or redis-py;
-             None: $PENSTOCK_URL, else `url` in [tool.penstock] of pyproject.toml, else an embedded server with its data
-             in `.penstock`
-    prefix   first part of every key; two apps on one server differ in it. None: as in `settings` if given, else
-             $PENSTOCK_PREFIX, else `prefix` in [tool.penstock], else "penstock"
-    settings every other knob
+    address   a URL (`valkey://`, `redis://`, with TLS, `unix://`, Sentinel, cluster) or a client of valkey-py or
+              redis-py. None: $PENSTOCK_URL, else `url` in [tool.penstock] of pyproject.toml, else an embedded server,
+              whose data is in the folder `.penstock`
+    prefix    first part of every key; two apps on one server need different ones. None: that of `settings` if they are
+              given, else $PENSTOCK_PREFIX, else `prefix` in [tool.penstock], else "penstock"
+    settings  all other settings
 
-    Nothing is sent before the first verb.
+    Nothing is connected, started or sent before the first operation. Raises ConfigurationError for an address or a
+    prefix that cannot work. An app may be used by any number of threads and event loops, and in forked children.
     """
 
     def __init__(self, address: Any = None, *, prefix: str | None = None, settings: Settings | None = None) -> None:
@@ -124,15 +125,18 @@ class Penstock:
         result_ttl: float | None = None,
         isolate: bool = False,
     ) -> Any:
-        """Register a function as a task; it stays an ordinary function.
+        """Register a function as a task. A call of it stays an ordinary call; `enqueue` makes a job of it.
 
-        queue       where its jobs wait
-        name        what it is called in the server; None: the function's own name
+        queue       the queue of its jobs
+        name        its name in the server; None: the name of the function
         retry       a policy, or a number of retries; None: the first failure makes a dead letter
-        timeout     seconds one run may take; a `def` task in a thread ends at its next line of Python, not in C code
-        result_ttl  seconds its result is kept; None: the app's setting, 0: not at all
-        isolate     run it in a process of its own, which its timeout kills whatever it is doing, and whose crash is
-                    no other job's; some milliseconds a run. Only for functions at the top of a module
+        timeout     seconds that one run may take; None: no limit. A `def` task runs in a thread, which ends at its next
+                    line of Python and not inside C code
+        result_ttl  seconds that its result is kept; None: as the app's settings say, 0: not at all
+        isolate     run it in a process of its own. The timeout kills that process whatever it is doing, and a crash
+                    affects no other job. Adds some milliseconds to each run. Only for functions at the top of a module
+
+        Raises ConfigurationError for a function that cannot be a task, and for a name that another task has.
         """
         policy = retry if isinstance(retry, Retry) else Retry(retry or 0)
 
@@ -147,22 +151,23 @@ class Penstock:
 
     @verb
     def enqueue_many(self, calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
-        """Enqueue many calls (`task.call(…)`), of one task or several, 500 a round trip.
+        """Enqueue many calls (`task.call(…)`), of one task or several. Returns their jobs in order.
 
-        The iterable is read as it goes: an error in it leaves what was sent before it enqueued.
+        One round trip for each 500 calls to one queue. The iterable is read as they are sent: if it raises an error,
+        earlier calls may be enqueued. Raises BadCall for anything but a call.
         """
         return enqueue_all(calls)
 
     # --- components ---
 
     def queue(self, name: str) -> Queue:
-        """The queue of this name; the same object each time."""
+        """The queue of this name, always the same object. No round trip. Raises ConfigurationError for a bad name."""
         if name not in self._queues:
             self._queues[name] = Queue(name, self._driver, self.settings, self.clock)
         return self._queues[name]
 
     def job(self, job_id: str) -> Job[Any]:
-        """A handle on a job by its id (`queue:…`). No round trip."""
+        """The job with this id (`queue:key`), which may not exist. No round trip. ConfigurationError for a bad id."""
         queue, colon, key = job_id.partition(":")
         if not colon or not key:
             raise ConfigurationError(f"job id {job_id!r}: it has the form queue:key")
@@ -170,9 +175,10 @@ class Penstock:
 
     @verb
     def claim(self, queues: Sequence[str], n: int = 1, *, lease: float | None = None) -> Operation[list[Item]]:
-        """Up to `n` jobs from the first of these queues that has any, then from the next; never waits.
+        """Claim up to `n` jobs, without waiting: from the first of these queues, then from the next, until it has `n`.
 
-        For a program that wants the most urgent of several queues. One round trip a queue asked.
+        For a program that serves several queues in strict order. `lease`: seconds; None: as the app's settings say.
+        One round trip for each queue that it comes to.
         """
         items: list[Item] = []
         for name in queues:
@@ -185,27 +191,27 @@ class Penstock:
     def contacts(
         self, name: str, *, limit: int = 100, by: ContactOrder | None = None, accents: bool | None = None
     ) -> Contacts:
-        """The last contacts of a user. No round trip.
+        """The contacts of one user, to complete names from. No round trip.
 
         limit    how many are kept, up to 10,000
-        by       `recency`: last used first; `frequency`: most used first
-        accents  False: ignored altogether
+        by       which are kept and come first: `recency` for the last used, `frequency` for the most used
+        accents  False: ignore accents, also those that are typed
 
-        `by` and `accents` are fixed with the first contact (then `recency`, True unless given); leave them out to take
-        what is stored.
+        The first contact fixes `by` and `accents`, as `recency` and True unless given. Leave them out to use what is
+        stored.
         """
         return Contacts(name, self._driver, self.settings.prefix, limit=limit, by=by, accents=accents)
 
     def directory(
         self, name: str, *, accents: bool | None = None, words: bool | None = None, shards: int | None = None
     ) -> Directory:
-        """The names of a group. No round trip.
+        """The names of one group, to complete names from. No round trip.
 
-        accents  False: ignored altogether
-        words    True: found by the start of every word, and by several words
-        shards   over how many slots of a cluster it is spread, by the first character of what a name is found by
+        accents  False: ignore accents, also those that are typed
+        words    True: find a name by the start of any of its words, and by several words
+        shards   over how many slots of a cluster the names are spread, by their first character
 
-        All are fixed with the first name (then True, False, 1 unless given); leave them out to take what is stored.
+        The first name fixes all three, as True, False and 1 unless given. Leave them out to use what is stored.
         """
         return Directory(name, self._driver, self.settings.prefix, accents=accents, words=words, shards=shards)
 
@@ -219,17 +225,20 @@ class Penstock:
         cancel_on_loss: bool = False,
         reentrant: bool = False,
     ) -> Lock:
-        """A lock: `with app.lock("invoice:7", lease=10, wait=5) as held:`. No round trip before it is entered.
+        """A lock: `with app.lock("invoice:7", lease=10, wait=5) as held:`.
 
-        name     also several names at once, taken all together or not at all; on a cluster they share a hash tag. The
-                 lock is the key of that name in the server, whatever the app's prefix, so that the locks of
-                 other libraries (redis-py, redsync) and of other apps on the same name are respected.
-        lease    seconds after which the lock passes on when its owner died; a living one renews it
-        wait     seconds to stand in line; None for ever, 0 answers at once
-        on_loss  called with what was held when it is lost: on the loop that took it, or in a thread of its own
-        cancel_on_loss  cancel the asyncio task that took it; `async with` then raises LeaseLost
-        reentrant  the thread or task that holds it may enter again, by any lock of this app that says so too; what it
-                 gets is what it has, and the last release gives it back
+        name            one name, or several, which are locked together or not at all; on a cluster they must share a
+                        hash tag. The lock is the key of that name in the server, without the app's prefix, so that it
+                        excludes the locks of other apps and libraries (redis-py, redsync) on the same name
+        lease           seconds until the lock passes on after its owner died. A living owner renews it
+        wait            seconds to wait for the lock, in order of arrival; None: no limit, 0: do not wait
+        on_loss         called with the held lock when it is lost: on the event loop that acquired it, else in a thread
+        cancel_on_loss  cancel the asyncio task that acquired it when it is lost; `async with` then raises LeaseLost
+        reentrant       let the thread or task that holds it enter it again, through any lock of this app on this name
+                        that is reentrant too. It gets the same held lock, and its last release gives it back
+
+        Acquiring takes one round trip if the lock is free, and a blocked read while it is not. It raises LockTimeout
+        after `wait` seconds. This method takes none; it raises ConfigurationError or ValueError for bad arguments.
         """
         return Lock(
             name, self._driver, self._renewer, lease=lease, wait=wait, on_loss=on_loss, cancel_on_loss=cancel_on_loss,
@@ -245,10 +254,10 @@ class Penstock:
         on_loss: Callable[[Any], object] | None = None,
         cancel_on_loss: bool = False,
     ) -> ReadWriteLock:
-        """A lock for many readers or one writer: `with app.read_write_lock("catalog", lease=10).read():`, `.write()`.
+        """A lock for many readers or one writer: `with app.read_write_lock("catalog", lease=10).read():` or `.write()`.
 
-        Served in order of arrival, so that neither side starves. It belongs to this app's prefix, and to no other
-        library. `lease`, `wait`, `on_loss`, `cancel_on_loss` as for `lock`.
+        Readers and writers are served in order of arrival, so neither side starves. Its keys have the app's prefix, so
+        locks of other libraries do not exclude it. The arguments, round trips and errors are those of `lock`.
         """
         return ReadWriteLock(
             name, self.settings.prefix, self._driver, self._renewer, lease=lease, wait=wait, on_loss=on_loss,
@@ -266,12 +275,16 @@ class Penstock:
         on_loss: Callable[[Permit], object] | None = None,
         cancel_on_loss: bool = False,
     ) -> Semaphore:
-        """A semaphore: `with app.semaphore("market:17", limit=5) as permit:`. No round trip before it is entered.
+        """A semaphore: `with app.semaphore("market:17", limit=5) as permit:`.
 
-        limit    permits there are; a limit set in the server (`set_limit`) goes before it
-        permits  how many to take, together
-        lease    seconds after which the permits of a holder that died are free; None: the app's setting
+        limit    how many permits exist; a limit that `set_limit` stored in the server overrides it
+        permits  how many permits to acquire, all together
+        lease    seconds until the permits of a holder that died are free; None: as the app's settings say
         wait, on_loss, cancel_on_loss  as for `lock`
+
+        Acquiring takes one round trip if the permits are free, and a blocked read while they are not. It raises
+        PermitTimeout after `wait` seconds. This method takes none; it raises ConfigurationError or ValueError for bad
+        arguments.
         """
         return Semaphore(
             name, self.settings.prefix, self._driver, self._renewer, limit=limit, permits=permits,
@@ -289,52 +302,69 @@ class Penstock:
         kind: Literal["bucket", "window"] = "bucket",
         wait: float | None = None,
     ) -> RateLimit:
-        """A rate limit: `with app.rate_limit("api", limit=100, per=60):`, also a decorator. No round trip before it is
-        used. All who use it should say the same.
+        """A rate limit: `with app.rate_limit("api", limit=100, per=60):`, also a decorator.
 
-        limit  so many in `per` seconds
-        burst  of a bucket: how many may come at once after a rest; None: as many as `limit`
-        kind   "bucket" lets one through every `per / limit` seconds, and `burst` at once: in any `per` seconds at most
-               limit + burst; the server keeps one number. "window": at most `limit` in any `per` seconds; it keeps each
-        wait   seconds to wait for one's turn, for `acquire`, `with` and the decorator; None for ever
+        limit  how many units are allowed in `per` seconds
+        burst  of a bucket: how many units may be used at once after a pause; None: as many as `limit`
+        kind   "bucket" allows one unit every `per / limit` seconds and a burst, so at most limit + burst in any `per`
+               seconds; the server stores one number. "window" allows at most `limit` in any `per` seconds; the server
+               stores each use
+        wait   seconds that `acquire`, `with` and the decorator wait for a unit; None: no limit
+
+        All programs that use one name should pass the same arguments. Each use takes one round trip, and raises
+        RateLimited when there is no room within `wait`. This method takes none; it raises ConfigurationError or
+        ValueError for bad arguments.
         """
         return RateLimit(
             name, self.settings.prefix, self._driver, limit=limit, per=per, burst=burst, kind=kind, wait=wait
         )
 
     def transaction(self, tag: str | None = None) -> Transaction:
-        """Conditions and writes on keys of one hash tag, done in one step, all of them or none. Nothing is sent before
-        its `commit()`. `tag`: that of the keys; None: that of the first key named. See `held.transaction()` for one
-        that only the owner of a lock can do."""
+        """Conditions and writes on keys of one hash tag, of which `commit()` does all or nothing, in one round trip.
+
+        tag: the hash tag of the keys, without braces; None: that of the first key named. Raises ConfigurationError for
+        a bad tag. `held.transaction()` makes one that only the owner of a lock can commit.
+        """
         return Transaction(self._driver, home=None if tag is None else key_with_tag(tag))
 
     def mailbox(self, name: str) -> Mailbox:
-        """The mailbox of this name: many post, one reads. No round trip."""
+        """The mailbox of this name, to which many post and from which one reads. No round trip.
+
+        Raises ConfigurationError for a bad name.
+        """
         return Mailbox(name, self._driver, self.settings, self.clock)
 
     @property
     def chats(self) -> Chats:
-        """Group chats: `create`, `get` one by its id, those `of` a user."""
+        """Group chats: `create` one, `get` one by its id, or list those `of` a user."""
         return Chats(self._driver, self.settings, self.clock)
 
     def files(self, channel: str) -> Channel:
-        """The channel of this name: files of any size to many receivers, through a fixed window. No round trip."""
+        """The channel of this name, for files of any size to many receivers through a fixed window. No round trip.
+
+        Raises ConfigurationError for a bad name.
+        """
         return Channel(channel, self._driver, self._renewer, self.settings, self.clock)
 
     def aggregate(self, channel: str, *, receiver: str | None = None) -> Callable[[Function], Aggregate]:
-        """`@app.aggregate("access")` on a function from a batch of lines to counts: `run` lets it count what comes
-        through the channel, exactly. `receiver`: as which; None: the function's name. No round trip."""
+        """Decorate a function that counts a batch of lines: its `run` counts the lines of a channel, each exactly once.
+
+        receiver: the name under which it receives; None: the name of the function. No round trip.
+        """
         return lambda function: Aggregate(function, self.files(channel), receiver)
 
     # --- life ---
 
     def close(self) -> None:
-        """Close connections and, if this was its last user, the embedded server."""
+        """Close the connections of blocking code, and end an embedded server if this was its last user.
+
+        Renewals end too, so what is held ends with its lease. The next operation connects again.
+        """
         self._renewer.close()
         self._driver.close()
 
     async def aclose(self) -> None:
-        """`close()` for asyncio code."""
+        """What `close()` does, from asyncio code. Closes the connections of the running event loop, too."""
         await asyncio.to_thread(self._renewer.close)
         await self._driver.aclose()
 

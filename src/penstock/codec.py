@@ -1,7 +1,7 @@
-"""Values to bytes and back: JSON by msgspec, so that people can read the server by hand; never pickle.
+"""Values to bytes and back: JSON by msgspec, which people can read in the server by hand. Never pickle.
 
-What msgspec encodes goes through (dataclasses, datetimes, UUIDs, enums, sets, decimals …) and comes back as the
-annotation says; a class with `model_dump` and `model_validate` (pydantic) is taken too.
+A value of any type that msgspec encodes (dataclasses, datetimes, UUIDs, enums, sets, decimals …) is stored, and decoded
+as the annotation says. So is one of a class with `model_dump` and `model_validate`, as in pydantic.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _decoder = msgspec.json.Decoder()
 
 
 def encode(value: Any, *, limit: int, what: str) -> bytes:
-    """JSON of `value`. Raises BadCall for what JSON cannot hold, PayloadTooLarge above `limit` bytes."""
+    """`value` as JSON. Raises BadCall for a value that JSON cannot hold, PayloadTooLarge above `limit` bytes.
+
+    `what`: what the value is, for the message.
+    """
     try:
         data = _encoder.encode(value)
     except (TypeError, ValueError, NotImplementedError, OverflowError, RecursionError) as error:
@@ -43,7 +46,7 @@ def encode(value: Any, *, limit: int, what: str) -> bytes:
 
 
 def decode(data: bytes, *, what: str) -> Any:
-    """The value of JSON bytes. Raises BadCall for damaged bytes."""
+    """The value of JSON bytes. Raises BadCall for damaged bytes. `what`: what they are, for the message."""
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -51,5 +54,5 @@ def decode(data: bytes, *, what: str) -> Any:
 
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """A decoder that reads JSON as `kind`; raises TypeError where the annotation cannot be read from JSON."""
+    """A decoder that reads JSON as `kind`, an annotation. Raises TypeError if no JSON can be read as that."""
     return msgspec.json.Decoder(kind, dec_hook=_decode_other)

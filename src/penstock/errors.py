@@ -51,7 +51,7 @@ class PenstockError(Exception):
 
 
 class ConfigurationError(PenstockError, ValueError):
-    """An address, a setting or a name cannot work. Do not catch it: fix the program or its settings as the text says."""
+    """An address, a setting or a name cannot work. Do not catch it: fix the program or its settings, as it says."""
 
 
 class BadCall(PenstockError, TypeError):
@@ -69,7 +69,7 @@ class PayloadTooLarge(BadCall):
 
 
 class UnknownTask(BadCall):
-    """No task of this name is registered in this app; the text lists those that are. Import its module or fix the name."""
+    """This app has no task of this name; the text lists those it has. Import the task's module, or fix the name."""
 
 
 class BadName(BadCall, ValueError):

@@ -41,8 +41,8 @@ class Settings:
     milliseconds, so the connection is lost. Half a lease, so that a lost heartbeat is sent again in time."""
 
     give_up_after: float = 15.0
-    """How long an operation is retried, from its first failure, before it raises `ServerUnavailable`. A failover takes a
-    few seconds. A worker never gives up."""
+    """How long an operation is retried, from its first failure, before it raises `ServerUnavailable`. A failover takes
+    a few seconds. A worker never gives up."""
 
     block: float = 10.0
     """How long one blocked read lasts. It has an end, because a cluster forgets blocked clients when a slot moves."""

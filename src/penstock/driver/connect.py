@@ -63,7 +63,7 @@ class ServerDriver:
         self.connector.close()
 
     async def aclose_loop(self) -> None:
-        """Close the face of the running event loop only. To be called before a loop ends that is not the app's last."""
+        """Close only the face of the running event loop: call it before a loop ends while others still use the app."""
         engine = self._aio.pop(asyncio.get_running_loop(), None)
         if engine is not None:
             await engine.aclose()
