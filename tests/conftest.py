@@ -78,8 +78,8 @@ def start() -> Iterator[Callable[..., Server]]:
     """Starts a server for one test, which may restart it, fill it up, or choose its options."""
     with contextlib.ExitStack() as started:
 
-        def begin(*options: str) -> Server:
-            return started.enter_context(Server(*options))
+        def begin(*options: str, port: int = 0) -> Server:
+            return started.enter_context(Server(*options, port=port))
 
         yield begin
 

@@ -1,4 +1,4 @@
-"""Bad input costs one clear error and nothing else: each thing that can be wrong, and a worker that lives on."""
+"""Bad input costs one clear error and nothing else: here is each kind of it, and a worker that continues."""
 
 import asyncio
 import logging
@@ -35,7 +35,7 @@ def face(request: pytest.FixtureRequest) -> str:
 
 
 class Shop:
-    """An app with good and bad tasks, and a worker that must outlive the bad ones."""
+    """An app with good and bad tasks. Its worker must still run good ones after bad ones."""
 
     def __init__(self, app: Penstock) -> None:
         self.app = app
@@ -53,7 +53,7 @@ class Shop:
             sys.exit(3)
 
         @app.task(queue="q")
-        def unspeakable() -> Any:
+        def unencodable() -> Any:
             return object()
 
         @app.task(queue="q")
@@ -66,9 +66,9 @@ class Shop:
             return 1
 
         self.add, self.leave, self.leave_the_loop = add, leave, leave_the_loop
-        self.unspeakable, self.huge, self.greedy = unspeakable, huge, greedy
+        self.unencodable, self.huge, self.greedy = unencodable, huge, greedy
 
-    async def is_open(self) -> None:
+    async def is_working(self) -> None:
         job = await self.add.enqueue.aio(1, 2)
         assert await job.result.aio(scaled(20)) == 3
 
@@ -85,7 +85,7 @@ async def failure(do: Do, job: Job[Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("args", "kwargs", "said"),
+    ("args", "kwargs", "message"),
     [
         ((1,), {}, "missing required field `b`"),
         ((1, "two"), {}, "Expected `int`, got `str` for b"),
@@ -95,12 +95,12 @@ async def failure(do: Do, job: Job[Any]) -> str:
         ((1, object()), {}, "cannot be written as JSON"),
     ],
 )
-async def test_wrong_arguments_at_enqueue(shop: Shop, do: Do, args: Any, kwargs: Any, said: str):
+async def test_wrong_arguments_at_enqueue(shop: Shop, do: Do, args: Any, kwargs: Any, message: str):
     async with running_worker(shop.app):
-        with pytest.raises(BadCall, match=said) as caught:
+        with pytest.raises(BadCall, match=message) as caught:
             await do(shop.add.enqueue, *args, **kwargs)
         assert str(caught.value).startswith("add()")
-        await shop.is_open()
+        await shop.is_working()
 
 
 async def test_a_payload_changed_by_hand_in_the_server(shop: Shop, do: Do, raw: Any):
@@ -109,23 +109,23 @@ async def test_a_payload_changed_by_hand_in_the_server(shop: Shop, do: Do, raw: 
     raw.hset(jobs, job.key, raw.hget(jobs, job.key)[:HEADER_SIZE] + b'["add",{"a":1,"b":2')
     async with running_worker(shop.app):
         assert (await failure(do, job)).startswith("the payload is damaged")
-        await shop.is_open()
+        await shop.is_working()
 
 
 async def test_a_payload_over_the_limit(shop: Shop, do: Do):
     async with running_worker(shop.app):
         with pytest.raises(PayloadTooLarge, match="1,048,578 bytes, the limit is 1,048,576: store the data elsewhere"):
             await do(shop.app.queue("q").put, "x" * 1024 * 1024)
-        await shop.is_open()
+        await shop.is_working()
 
 
 async def test_a_result_that_cannot_be_encoded(shop: Shop, do: Do):
     async with running_worker(shop.app):
-        job = await do(shop.unspeakable.enqueue)
-        assert await failure(do, job) == "the result of unspeakable: a object cannot be written as JSON"
+        job = await do(shop.unencodable.enqueue)
+        assert await failure(do, job) == "the result of unencodable: a object cannot be written as JSON"
         job = await do(shop.huge.enqueue)
         assert "bytes, the limit is 1,048,576" in await failure(do, job)
-        await shop.is_open()
+        await shop.is_working()
 
 
 async def test_a_task_that_calls_sys_exit(shop: Shop, do: Do):
@@ -133,7 +133,7 @@ async def test_a_task_that_calls_sys_exit(shop: Shop, do: Do):
         for task in (shop.leave, shop.leave_the_loop):
             job = await do(task.enqueue)
             assert await failure(do, job) == "the task called sys.exit(3); raise an exception instead"
-        await shop.is_open()
+        await shop.is_working()
 
 
 async def test_a_task_that_blocks_the_loop(shop: Shop, do: Do, caplog: pytest.LogCaptureFixture):
@@ -141,7 +141,7 @@ async def test_a_task_that_blocks_the_loop(shop: Shop, do: Do, caplog: pytest.Lo
     async with running_worker(shop.app, blocked_warning=0.15):
         job = await do(shop.greedy.enqueue)
         assert await do(job.result, 5) == 1
-        await shop.is_open()
+        await shop.is_working()
     (warning,) = [one.getMessage() for one in caplog.records if "blocked the event loop" in one.getMessage()]
     assert f"job {job.key} (greedy)" in warning
 
@@ -151,15 +151,15 @@ async def test_a_task_that_blocks_the_loop(shop: Shop, do: Do, caplog: pytest.Lo
 QUICK = Settings(give_up_after=0.3, connect_timeout=0.3)
 
 
-async def refused(app: Penstock, do: Do, kind: type[Exception], said: str) -> None:
-    """A verb, and a worker at its start, raise the same one error."""
+async def refused(app: Penstock, do: Do, kind: type[Exception], message: str) -> None:
+    """Each verb, and a worker at its start, raise this error, in one line."""
     shop = Shop(app)
-    with pytest.raises(kind, match=said) as caught:
+    with pytest.raises(kind, match=message) as caught:
         await do(app.queue("q").put, 1)
     assert "\n" not in str(caught.value)
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=message):
         await run_burst(app)
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=message):
         await do(shop.add.enqueue, 1, 2)
     await app.aclose()
 
@@ -172,7 +172,7 @@ async def test_a_server_that_is_gone_at_the_start(do: Do, start: Callable[..., S
     server.start()
 
 
-async def test_an_address_where_nobody_is(do: Do):
+async def test_an_address_without_a_server(do: Do):
     app = Penstock("valkey://127.0.0.1:1/0", settings=QUICK)
     await refused(app, do, ServerUnavailable, r"nobody answers at valkey://127\.0\.0\.1:1")
 
@@ -195,7 +195,7 @@ async def test_a_user_without_the_rights(do: Do, start: Callable[..., Server]):
 
 
 async def test_a_user_who_may_not_block(do: Do, start: Callable[..., Server], caplog: pytest.LogCaptureFixture):
-    """A worker that cannot be woken says so; it does not sit there deaf."""
+    """A worker that cannot be woken raises that error, instead of sleeping for ever."""
     server = start()
     server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "+@all", "-blmpop")
     app = Penstock(f"unix://few:x@{server.socket}", settings=QUICK)
@@ -210,7 +210,7 @@ async def test_a_user_who_may_not_block(do: Do, start: Callable[..., Server], ca
 
 
 async def test_a_server_that_is_too_old(do: Do, start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch):
-    """Turned round, as no old server is at hand: ours is met by a Penstock that wants a newer one."""
+    """No old server is available here, so the test raises the version that Penstock wants."""
     monkeypatch.setitem(connector.MINIMUM, "valkey", (99, 0))
     server = start()
     app = Penstock(server.address, settings=QUICK)
@@ -233,17 +233,17 @@ async def test_a_full_server(do: Do, start: Callable[..., Server]):
     async with running_worker(app):
         assert await do(waiting.result, 5) == 3
         server.client.config_set("maxmemory", 0)
-        await shop.is_open()
+        await shop.is_working()
     await app.aclose()
 
 
-async def test_a_server_that_goes_while_the_worker_is_idle(do: Do, start: Callable[..., Server]):
+async def test_a_server_that_restarts_while_the_worker_is_idle(do: Do, start: Callable[..., Server]):
     server = start()
     app = Penstock(server.address)
     shop = Shop(app)
     async with running_worker(app):
-        await shop.is_open()
+        await shop.is_working()
         server.restart()
         await until(server.blocked_readers)
-        await shop.is_open()
+        await shop.is_working()
     await app.aclose()

@@ -27,9 +27,9 @@ def project_file(start: Path) -> Path | None:
 class Configuration:
     """Looks settings up by name. `given` is the value from the command line, or None.
 
-    A setting that has no value anywhere is None, or () for a list of names. A value that does not fit raises
-    ConfigurationError, which names the place of the value. `start`: the folder to look upward from for pyproject.toml;
-    None for the working directory.
+    Each method returns None, or () for a list of names, if the setting has no value anywhere. It raises
+    ConfigurationError for a value that does not fit, naming the place of the value. `start`: the folder to look upward
+    from for pyproject.toml; None for the working directory.
     """
 
     def __init__(self, start: Path | None = None) -> None:
@@ -49,7 +49,7 @@ class Configuration:
             raise ConfigurationError(f"{file} cannot be read: {error}") from error
         table = {name.replace("-", "_"): value for name, value in found.items()}
         if unknown := sorted(set(table) - set(KNOWN)):
-            raise ConfigurationError(f"[tool.penstock] in {file}: {unknown[0]!r} is none of {', '.join(KNOWN)}")
+            raise ConfigurationError(f"[tool.penstock] in {file}: {unknown[0]!r} is not one of {', '.join(KNOWN)}")
         return table
 
     def _find(self, name: str, given: Any) -> tuple[str, Any]:

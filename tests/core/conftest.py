@@ -1,3 +1,3 @@
-"""These tests run on both faces, and on a server, on a cluster, and with a client handed in."""
+"""These tests run on both faces, on one server and on a cluster, with an address and with a client."""
 
 from tests.everywhere import face, place  # noqa: F401 - fixtures

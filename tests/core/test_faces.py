@@ -1,4 +1,4 @@
-"""One text, two faces: each works where it belongs and says so where it does not."""
+"""Each verb has two faces. Each face works where it belongs, and raises an error where it does not."""
 
 import inspect
 from typing import Any

