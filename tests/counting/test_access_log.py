@@ -1,4 +1,4 @@
-"""Lines of web access logs, read and counted: real ones, broken ones, any bytes at all."""
+"""Lines of web access logs are parsed and counted: real ones, broken ones, any bytes."""
 
 import gzip
 import time
@@ -22,7 +22,7 @@ BEFORE = b"02/Mar/2026:10:05:03 +0000"
 
 
 def country(host: str) -> str:
-    """A small world."""
+    """A stand-in for a database of countries."""
     return "name" if host[0].isalpha() else "AB"[host.endswith("7")]
 
 
@@ -251,7 +251,7 @@ def test_no_split_into_batches_changes_the_sums(lines, cuts, utc):
 )  # fmt: skip
 @pytest.mark.parametrize("start", [b"", b"h - ", b'h - - [02/Mar/2026:10:05:03 +0000] "'])
 def test_every_line_is_matched_in_linear_time(start, piece):
-    """A line of 64 KiB takes some milliseconds; one tried from each place in it would take seconds."""
+    """A line of 64 KiB takes some milliseconds. Trying to match from every position would take seconds."""
     line = (start + piece * LONGEST)[:LONGEST]
     began = time.process_time()
     assert parse(line) is None
@@ -288,7 +288,7 @@ def test_a_real_log_is_counted_to_the_last_line(name, days, countries, buckets):
     assert not rejected
     assert tables["days"] == days == Counter(request and request.day for request in map(parse, lines))
     assert sum(tables["by_day"].values()) == sum(tables["countries"].values()) == len(lines)
-    # The registries move addresses now and then: the table below is of one day.
+    # Registries move addresses now and then: the table below is valid for one day.
     for code, times in countries.items():
         assert tables["countries"][code] == pytest.approx(times, rel=0.1, abs=5)
     assert len(tables["countries"]) == pytest.approx(buckets, abs=5)

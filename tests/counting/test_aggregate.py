@@ -1,4 +1,4 @@
-"""Counts are exact: whoever dies, wherever, and whatever got lost, each line is counted once."""
+"""Counts are exact: whichever process dies, and whichever reply is lost, each line is counted once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHARED = [(mode, share) for mode in MODES for share in (False, True) if not shar
 
 
 def by_day(lines: Sequence[bytes]) -> Tally:
-    """`2026-03-02 anything` is counted, a line without a blank rejected."""
+    """Counts lines like `2026-03-02 anything`, and rejects a line without a space."""
     days, bad = Counter[str](), {}
     for place, line in enumerate(lines):
         day, blank, _ = line.partition(b" ")
@@ -69,7 +69,7 @@ def written(folder: Path, lines: Sequence[bytes], name: str = "access.log", *, p
 
 
 def truth(lines: Sequence[bytes]) -> tuple[int, int, dict[str, int]]:
-    """Lines, rejected, days."""
+    """The lines, the rejected lines, and the counts by day that are right."""
     found = by_day(lines)
     return len(lines), len(found.rejected), dict(found.tables["days"])
 
@@ -87,7 +87,7 @@ def send(app: Penstock, channel: str, mode: str, *paths: Path, receivers: Sequen
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks, pulls and steps so small that a few thousand lines take many of each."""
+    """Make blocks, pulls and settlements so small that a few thousand lines take many of each."""
     monkeypatch.setattr(source_reader, "BLOCK_SIZE", 1024)
     monkeypatch.setattr(bindings, "PULL_BYTES", 3000)
     monkeypatch.setattr(bindings, "DEFAULT_RECORDS", 1)
@@ -96,39 +96,39 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 alone = pytest.mark.parametrize("place", ["valkey"])
-"""What is asked of the program itself, not of a way to the server."""
+"""For tests of the program itself, which one kind of server is enough for."""
 
 
-# --- whoever dies ---
+# --- dying processes ---
 
 
-class Dead(BaseException):
-    """The process is gone: nothing it would say on its way out is said."""
+class ProcessDied(BaseException):
+    """Ends an operation. Round trips that it makes on its way out are not sent."""
 
 
-class Nowhere:
-    """A waiter that nobody tells anything."""
+class SilentListener:
+    """Is never notified."""
 
-    address = post = "nowhere/1"
+    address = post = "silent/1"
 
     def close(self) -> None:
-        """Nothing is open."""
+        """There is nothing to close."""
 
 
 class Process:
-    """One that counts, step by step. `ended`: it came to the end of the channel, or was told that it lost its lease."""
+    """A process that counts, run effect by effect. `ended`: it reached the end of the channel, or lost its lease."""
 
     def __init__(self, app: Penstock, aggregate: Aggregate, *, share: bool) -> None:
         self._run = app._driver.blocking.run
-        self._steps: Any = Aggregate.run.operation(aggregate, share=share)
+        self._operation: Any = Aggregate.run.operation(aggregate, share=share)
         self._answer: Any = None
-        self._said: list[RoundTrip[Any]] = []
+        self._sent: list[RoundTrip[Any]] = []
         self.ended = False
 
-    def step(self, *, copies: int = 1) -> None:
-        """`copies`: the reply to the others was lost, and the step was sent again."""
+    def advance(self, *, copies: int = 1) -> None:
+        """Perform one effect. `copies`: how often a round trip is sent, because earlier replies were lost."""
         try:
-            effect = self._steps.send(self._answer)
+            effect = self._operation.send(self._answer)
         except StopIteration:
             self.ended = True
         except LeaseLost:
@@ -138,27 +138,27 @@ class Process:
 
     def _done(self, effect: Any, copies: int) -> Any:
         if isinstance(effect, Listen):
-            return Nowhere()
+            return SilentListener()
         if isinstance(effect, Wait):
             return []
         if isinstance(effect, RoundTrip):
-            self._said.append(effect)
+            self._sent.append(effect)
         for _ in range(copies if isinstance(effect, RoundTrip) else 1):
             answer = self._run(_alone(effect))
         return answer
 
     def arrive_late(self, chance: random.Random) -> None:
-        """A copy of something it said before."""
+        """A copy of an earlier round trip arrives."""
         with contextlib.suppress(PenstockError):
-            if self._said:
-                self._run(chance.choice(self._said[-4:]))
+            if self._sent:
+                self._run(chance.choice(self._sent[-4:]))
 
     def die(self) -> None:
-        with contextlib.suppress(Dead, StopIteration, RuntimeError):
+        with contextlib.suppress(ProcessDied, StopIteration, RuntimeError):
             while True:
-                self._steps.throw(Dead())
+                self._operation.throw(ProcessDied())
         self.__dict__.clear()
-        gc.collect()  # what it held is of no living process now
+        gc.collect()  # its claims no longer belong to a living process
 
 
 def _alone(effect: Any) -> Operation[Any]:
@@ -177,12 +177,12 @@ def test_dying_after_any_round_trip_changes_no_total(apps: Apps, tmp_path: Path,
             send(app, f"c{last}", mode, path)
             process = Process(app, aggregate, share=share)
             for _ in range(last):
-                process.step()
+                process.advance()
             ended = process.ended
             process.die()
             clock.advance(60)
             aggregate.run(share=share)
-            assert counted(aggregate) == truth(lines), f"dead after {last} steps"
+            assert counted(aggregate) == truth(lines), f"died after {last} effects"
             app.files(f"c{last}").delete()
             if ended:
                 break
@@ -194,8 +194,8 @@ def test_dying_after_any_round_trip_changes_no_total(apps: Apps, tmp_path: Path,
 def test_each_line_is_counted_once_whatever_happens_to_three_processes(
     apps: Apps, raw: Any, tmp_path: Path, small: None, mode: str, share: bool
 ):
-    """They take turns by chance, die, freeze for longer than their lease, replies to them are lost, and what they said
-    arrives once more, later."""
+    """They advance in random turns, die, and freeze for longer than their lease. Replies to them are lost, and copies
+    of their round trips arrive later."""
     lines = [some_lines(300), some_lines(200, seed=2)]
     paths = [written(tmp_path, some, f"{n}.log", packed=mode.endswith("gz")) for n, some in enumerate(lines)]
     with apps.make() as app:
@@ -208,7 +208,7 @@ def test_each_line_is_counted_once_whatever_happens_to_three_processes(
             for turn in range(20_000):
                 process = chance.choice(processes[: chance.randint(1, 3)])
                 for _ in range(chance.randint(1, 12)):
-                    process.step(copies=chance.choice((1, 1, 1, 2, 3)))
+                    process.advance(copies=chance.choice((1, 1, 1, 2, 3)))
                     if process.ended:
                         break
                 if chance.random() < 0.2:
@@ -368,7 +368,7 @@ async def test_an_error_in_the_function_ends_the_run_and_the_next_run_continues(
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "fault"),
     [
         (None, "None is none of these"),
         (["a"], r"\['a'\] is none of these"),
@@ -386,14 +386,14 @@ async def test_an_error_in_the_function_ends_the_run_and_the_next_run_continues(
     ],
 )
 async def test_a_result_that_is_not_counts_raises_and_nothing_is_counted(
-    app: Penstock, channel: Channel, do: Do, tmp_path: Path, answer: Any, told: str
+    app: Penstock, channel: Channel, do: Do, tmp_path: Path, answer: Any, fault: str
 ):
     await do(channel.send_lines, written(tmp_path, [b"x", b"y", b"z"]), receivers=["agg"], close=True)
 
     def odd(lines: Sequence[bytes]) -> Any:
         return answer
 
-    with pytest.raises(BadCall, match=told) as caught:
+    with pytest.raises(BadCall, match=fault) as caught:
         await do(app.aggregate("access", receiver="agg")(odd).run)
     assert str(caught.value).startswith("odd must answer with counts")
     assert (await do(app.aggregate("access", receiver="agg")(by_day).run)).lines == 3
@@ -473,10 +473,10 @@ async def test_missed_blocks_raise_once_and_are_noted(
     late, other = (app.aggregate("access", receiver=name)(by_day) for name in ("late", "agg"))
     await do(channel.send_lines, written(tmp_path, lines[:100], "a.log"))
     assert (await do(late.run, wait=0)).lines == 100
-    counting, told = asyncio.create_task(do(other.run)), list[Progress]()
+    counting, reports = asyncio.create_task(do(other.run)), list[Progress]()
     path = written(tmp_path, lines, "b.log")
-    sending = asyncio.create_task(do(channel.send_lines, path, progress=told.append))
-    await until(lambda: told and told[-1].waiting)
+    sending = asyncio.create_task(do(channel.send_lines, path, progress=reports.append))
+    await until(lambda: reports and reports[-1].waiting)
     clock.advance(60)
     await sending
     with pytest.raises(BlocksMissed, match="was away for too long"):
@@ -506,7 +506,7 @@ async def test_no_round_trip_settles_many_more_keys_than_a_block_has(
     monkeypatch.setattr(source_reader, "BLOCK_SIZE", 700)
     monkeypatch.setattr(counting, "MAX_KEYS", 50)
     monkeypatch.setattr("penstock.files.shared_stream.CLAIMED_RECORDS", 16)
-    lines = [b"%06d" % n for n in range(2000)]  # a hundred to a block
+    lines = [b"%06d" % n for n in range(2000)]  # a hundred in each block
     await do(channel.send_lines, written(tmp_path, lines), receivers=["agg"], close=True)
     aggregate = app.aggregate("access", receiver="agg")(lambda lines: {"words": Counter(map(bytes.decode, lines))})
     settled: list[int] = []

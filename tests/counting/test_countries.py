@@ -1,4 +1,4 @@
-"""The country of a host as a log names it."""
+"""The country of a host that a log names."""
 
 import sys
 from ipaddress import ip_network
@@ -9,7 +9,7 @@ from penstock import ConfigurationError
 from penstock.counting.access_log import requests_per
 from penstock.counting.countries import mmdb, registration
 
-# Routed nowhere, whatever the version of Python or of the database.
+# Unrouted in every version of Python and of the database.
 NOWHERE = [
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.2.0/24",
     "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
@@ -83,11 +83,11 @@ def test_without_the_database_the_error_names_what_to_install(monkeypatch):
         registration()
 
 
-# --- a database of one's own ---
+# --- a custom database ---
 
 
 def written(value) -> bytes:
-    """A value as MMDB has it: kind and length, then the value; bytes are written already."""
+    """A value in the MMDB format: kind and length, then the value. Bytes are encoded already."""
     match value:
         case str():
             return bytes([2 << 5 | len(value)]) + value.encode()
@@ -101,7 +101,7 @@ def written(value) -> bytes:
 
 
 def database(path, record, *, ip_version=4):
-    """Of one node: addresses that begin with a 0 bit have the record, all others none."""
+    """A database of one node: addresses that begin with a 0 bit have the record, all others have none."""
     about = {
         "binary_format_major_version": 2, "binary_format_minor_version": 0, "database_type": "Test", "description": {},
         "ip_version": ip_version, "record_size": 24, "languages": bytes([0, 4]),

@@ -1,4 +1,4 @@
-"""A channel of files: what is sent arrives at every receiver, byte by byte, through a fixed window, and ends."""
+"""A channel of files: every byte arrives at every receiver, through a fixed window, and then the channel ends."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ def place() -> str:
 
 @pytest.fixture
 def gather(face: str) -> Gather:
-    """All that a stream gives, by either face."""
+    """Every item of a stream, by either face."""
 
     async def aio(stream: Any) -> list[Any]:
         return [item async for item in stream]
@@ -203,7 +203,7 @@ async def test_a_deleted_channel_is_gone_and_can_be_made_again(
     assert len(await gather(channel.receiver("r").blocks())) == 1
 
 
-# --- who receives ---
+# --- receivers ---
 
 
 async def test_a_late_receiver_begins_with_the_next_file(channel: Channel, do: Do, gather: Gather, tmp_path: Path):
@@ -237,7 +237,7 @@ async def test_a_receiver_that_leaves_holds_up_no_other(channel: Channel, do: Do
 
 
 def channel_bytes(channel: Channel) -> int:
-    """Behind the back of the loop that the test runs in."""
+    """Asks by the blocking face, though the test runs in a loop."""
     client = channel._driver.blocking
     info: Any = client.run(channel.bindings.info())
     return int(info.bytes)
@@ -258,16 +258,21 @@ async def test_when_the_last_receiver_leaves_everything_is_freed_and_the_send_fa
 
 async def test_limits_change_while_a_sender_waits(channel: Channel, do: Do, gather: Gather, tmp_path: Path):
     (path,) = write(tmp_path, a=os.urandom(3 * MiB))
-    told: list[Any] = []
+    reports: list[Any] = []
     await do(channel.open, ["r"], limit=2 * MiB)
-    sending = asyncio.create_task(do(channel.send, path, progress=told.append))
-    await until(lambda: any(progress.waiting for progress in told))
+    sending = asyncio.create_task(do(channel.send, path, progress=reports.append))
+    await until(lambda: any(progress.waiting for progress in reports))
     assert not sending.done()
     began = time.monotonic()
     await do(channel.open, limit=4 * MiB)
     await asyncio.wait_for(sending, scaled(30))
     assert time.monotonic() - began < scaled(10)
-    assert (told[-1].done, told[-1].sent, told[-1].total, told[-1].slowest) == (3 * MiB, 3 * MiB, 3 * MiB, "r")
+    assert (reports[-1].done, reports[-1].sent, reports[-1].total, reports[-1].slowest) == (
+        3 * MiB,
+        3 * MiB,
+        3 * MiB,
+        "r",
+    )
     assert (await do(channel.info)).limit == 4 * MiB
 
 

@@ -1,4 +1,5 @@
-"""Any files, cut any way, through any window, under any order of steps and any deaths, are received once and whole."""
+"""Any files, cut any way and sent through any window, are received once and whole, under any order of round trips and
+any deaths."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from penstock.files.source import Source
 from penstock.files.source_reader import SourceReader
 from penstock.testing import MovableClock
 from tests.conftest import Apps
-from tests.files.stepping import Counting, NoRenewer, Stepping, sending
+from tests.files.manual_run import CountingReceiver, ManualRun, NoRenewer, sending
 
 _numbers = itertools.count(1)
 
@@ -36,13 +37,13 @@ NAMES = ["blocks", "lines", "saved", "shared"]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a test draws. Sizes in bytes; `files`: their text, and whether they are packed; one list for each sender."""
+    """The parameters of one run. Sizes are in bytes. `files`: texts, and whether they are packed, of each sender."""
 
     seed: int
     block: int
-    lot: int
+    blocks_per_put: int
     records: int
-    at_once: int
+    ready_items: int
     window: int
     longest: int
     lines: tuple[bool, ...]
@@ -56,9 +57,9 @@ plans = st.builds(
     Plan,
     seed=st.integers(0, 10**6),
     block=st.integers(4, 14),
-    lot=st.integers(1, 3),
+    blocks_per_put=st.integers(1, 3),
     records=st.integers(1, 6),
-    at_once=st.integers(1, 3),
+    ready_items=st.integers(1, 3),
     window=st.integers(1500, 6000),
     longest=st.sampled_from([3, 10, LONGEST]),
     lines=st.tuples(st.booleans(), st.booleans()),
@@ -83,13 +84,13 @@ def of_saved(saved: Any) -> Counter[str]:
     return Counter([f"{saved.name} {saved.path.read_bytes()!r}"])
 
 
-def _taken(channel: Channel, renewer: Any, kind: Any, who: str, **more: Any) -> Any:
-    """At once, or nothing."""
-    return kind(channel.bindings, channel._driver, renewer, who, 0, **more)
+def _stream(channel: Channel, renewer: Any, kind: Any, receiver: str, **more: Any) -> Any:
+    """A stream that does not wait."""
+    return kind(channel.bindings, channel._driver, renewer, receiver, 0, **more)
 
 
 class World:
-    """A channel, those who send and those who receive; all is said to a real server."""
+    """A channel with its senders and receivers, on a real server."""
 
     def __init__(self, app: Penstock, plan: Plan, folder: Path) -> None:
         self.plan = plan
@@ -105,29 +106,33 @@ class World:
         self.senders = [self._sender(n) for n in range(len(plan.files))]
         self.clock = MovableClock(app)
         renewer: Any = NoRenewer()
-        taken = partial(_taken, self.channel, renewer)
+        stream = partial(_stream, self.channel, renewer)
 
-        def blocks() -> Counting:
-            return Counting(self.channel, lambda: taken(BlockStream, "blocks"), of_block)
+        def blocks() -> CountingReceiver:
+            return CountingReceiver(self.channel, lambda: stream(BlockStream, "blocks"), of_block)
 
-        def lines() -> Counting:
+        def lines() -> CountingReceiver:
             spool = folder / "spool"
-            return Counting(
-                self.channel, lambda: taken(BatchStream, "lines", longest=plan.longest, spool=spool), of_batch
+            return CountingReceiver(
+                self.channel, lambda: stream(BatchStream, "lines", longest=plan.longest, spool=spool), of_batch
             )
 
-        def shared() -> Counting:
-            return Counting(self.channel, lambda: self.channel.receiver("shared").blocks(wait=0, share=True), of_block)
+        def shared() -> CountingReceiver:
+            return CountingReceiver(
+                self.channel, lambda: self.channel.receiver("shared").blocks(wait=0, share=True), of_block
+            )
 
         spooled = any(packed and not plan.lines[n] for n, files in enumerate(plan.files) for _, packed in files)
         self.receivers = {
             "blocks": [blocks(), blocks()],
             "lines": [lines()] if spooled else [lines(), lines()],
-            "saved": [Counting(self.channel, lambda: taken(SavingStream, "saved", folder=self.folder), of_saved)],
+            "saved": [
+                CountingReceiver(self.channel, lambda: stream(SavingStream, "saved", folder=self.folder), of_saved)
+            ],
             "shared": [shared(), shared()],
         }
 
-    def _sender(self, n: int) -> Stepping:
+    def _sender(self, n: int) -> ManualRun:
         return sending(self.channel, self.paths[n], NAMES, lines=self.plan.lines[n], limit=self.plan.window)
 
     def run(self) -> None:
@@ -137,51 +142,51 @@ class World:
                 break
             self._turn()
         else:
-            raise AssertionError(f"nobody gets on: {self.channel.info()}")
+            raise AssertionError(f"no sender makes progress: {self.channel.info()}")
         assert self.channel.close()
         while not all(one.ended for one in self._everybody()):
             self._turn()
 
-    def _everybody(self) -> list[Counting]:
+    def _everybody(self) -> list[CountingReceiver]:
         return [one for several in self.receivers.values() for one in several]
 
     def _turn(self) -> None:
-        """Of one of them, which may die, leave or be cancelled; or all stand still for a lease."""
+        """One of them advances, dies, leaves or is cancelled; or all receivers freeze for a lease."""
         sends = [n for n, one in enumerate(self.senders) if not one.ended]
         receives = [one for one in self._everybody() if not one.ended]
-        who: Any = self.chance.choice([*sends, *receives])
+        chosen: Any = self.chance.choice([*sends, *receives])
         fate = self.chance.random()
         if fate > 1 - self.plan.deaths / 4 or (not sends and fate > 0.98):
-            self._stand_still(receives)
-        elif isinstance(who, int):
-            sent = self.senders[who]
+            self._freeze(receives)
+        elif isinstance(chosen, int):
+            sent = self.senders[chosen]
             if fate < self.plan.deaths:
                 sent.kill()
-                self.senders[who] = self._sender(who)
-            elif not sent.go() and sent.error is not None:
+                self.senders[chosen] = self._sender(chosen)
+            elif not sent.advance() and sent.error is not None:
                 raise sent.error
         elif fate < self.plan.deaths:
-            who.kill()
+            chosen.kill()
         elif fate < self.plan.deaths * 1.5:
-            who.leave()
+            chosen.leave()
         elif fate < self.plan.deaths * 2:
-            who.interrupt()
+            chosen.interrupt()
         else:
-            who.go()
+            chosen.advance()
 
-    def _stand_still(self, receives: list[Counting]) -> None:
+    def _freeze(self, receives: list[CountingReceiver]) -> None:
         self.clock.advance(11)
         for one in receives:
             if (lease := getattr(one.stream, "_lease", None)) is not None and self.chance.random() < 0.5:
                 lease.valid_until -= 11
 
-    def counted(self, who: str) -> Counter[str]:
+    def counted(self, receiver: str) -> Counter[str]:
         found: dict[str, int] = self.channel._driver.blocking.run(
-            self.channel.bindings.top_counts(who, "seen", 0, 100_000)
+            self.channel.bindings.top_counts(receiver, "seen", 0, 100_000)
         )
         return Counter(found)
 
-    def wanted(self, who: str) -> Counter[str]:
+    def wanted(self, receiver: str) -> Counter[str]:
         found = Counter[str]()
         for n, paths in enumerate(self.paths):
             for path, (text, _) in zip(paths, self.plan.files[n], strict=True):
@@ -190,9 +195,9 @@ class World:
                     blocks = list(reading.blocks())
                 content = b"".join(block.data for block in blocks)
                 assert content == (text if lines else path.read_bytes())
-                if who in {"blocks", "shared"}:
+                if receiver in {"blocks", "shared"}:
                     found.update(f"{path.name} {block.offset} {block.data!r}" for block in blocks)
-                elif who == "saved":
+                elif receiver == "saved":
                     found[f"{path.name} {content!r}"] += 1
                 else:
                     cutter = LineCutter(self.plan.longest)
@@ -217,15 +222,15 @@ def app(apps: Apps) -> Any:
 def test_everything_is_received_once_and_whole(app: Penstock, plan: Plan):
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(source_reader, "BLOCK_SIZE", plan.block)
-        patch.setattr(upload, "BLOCKS_PER_PUT", plan.lot)
+        patch.setattr(upload, "BLOCKS_PER_PUT", plan.blocks_per_put)
         patch.setattr(bindings, "DEFAULT_RECORDS", plan.records)
         patch.setattr(bindings, "PULL_BYTES", plan.records * (plan.block + 100))
-        patch.setattr(exclusive_stream, "READY_ITEMS", plan.at_once)
+        patch.setattr(exclusive_stream, "READY_ITEMS", plan.ready_items)
         world = World(app, plan, Path(folder))
         world.run()
-        for who, several in world.receivers.items():
+        for receiver, several in world.receivers.items():
             assert [one.errors for one in several] == [[]] * len(several)
-            assert world.counted(who) == world.wanted(who), who
+            assert world.counted(receiver) == world.wanted(receiver), receiver
         assert [path.name for path in world.folder.iterdir() if path.name.startswith(".")] == []
         assert [*Path(folder).glob("spool/*")] == []
         assert world.channel.info().peak <= plan.window

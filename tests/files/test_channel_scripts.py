@@ -1,4 +1,4 @@
-"""The scripts of a channel of files one by one: sent twice, out of order, on a full server, on a slot that moves."""
+"""The scripts of a channel, one by one: repeated, out of order, on a full server, and during a slot migration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TTL = 1.0
 def put(
     *kinds: str, file: str = "f1", token: str = "s", expected: bytes | None = None, size: int = 10, **more: Any
 ) -> Any:
-    """`kinds`: the letters of the records; a file that ends is remembered."""
+    """`kinds`: the letters of the records. A file that ends is kept as sent."""
     if expected is None and "B" in kinds:
         expected = b""
     outcome = "-" if "A" in kinds else "whole" if "E" in kinds else ""
@@ -44,8 +44,8 @@ def put(
     )
 
 
-def receive(turn: int, who: str = "ada", token: str = HELD, **more: Any) -> RoundTrip[Any]:
-    return LOG.receive(who, token, turn, lease=10, limit=0, **more)
+def receive(turn: int, receiver: str = "ada", token: str = HELD, **more: Any) -> RoundTrip[Any]:
+    return LOG.receive(receiver, token, turn, lease=10, limit=0, **more)
 
 
 def await_space(size: int = 1000) -> RoundTrip[Any]:
@@ -83,7 +83,7 @@ ADDS = {"open", "put"}
 
 
 def fill(client: Any) -> None:
-    """A file that was sent, one on its way, one receiver that reads, one that shares, and one that does nothing."""
+    """A file that was sent, an upload in progress, a receiver that reads, a shared receiver, and an idle one."""
     for step in (
         LOG.open(["ada", "bo", "cy"], None, 60), put("B", "D", "E", file="f0"), put("B", "D", "D"),
         receive(0), receive(1, acked=1, counts=COUNTED), share("t0", limit=1),
@@ -95,8 +95,8 @@ def run(client: Any, step: RoundTrip[Any]) -> Any:
     return step.read(send(client, step))
 
 
-def let_sharers_end(client: Any) -> None:
-    """What `fill` left in the hands of one is done with, so that one process may receive in their place."""
+def settle_the_claim(client: Any) -> None:
+    """Settle the claim that `fill` left, so that one process may receive alone."""
     (claimed,) = run(client, share("t0", limit=1)).claims
     run(client, share("done", claimed, limit=0))
 
@@ -113,7 +113,7 @@ def eternal(client: Any) -> list[str]:
     return sorted(key.decode().removeprefix(BASE) for key in client.scan_iter() if client.pttl(key) < 0)
 
 
-# --- sent twice ---
+# --- repeated calls ---
 
 
 def test_every_script_is_tested_here():
@@ -128,7 +128,7 @@ def test_a_numbered_call_that_is_repeated_returns_the_same_and_changes_nothing(c
     before = dump(client)
     assert send(client, NUMBERED[name], "7") == answer
     assert dump(client) == before
-    for other in (LOG.delete(), LOG.open(["bo"], None, None)):  # a late copy undoes nothing that others did since
+    for other in (LOG.delete(), LOG.open(["bo"], None, None)):  # a late copy does not undo what others did since
         send(client, other)
     if name != "put":
         before = dump(client)
@@ -155,7 +155,7 @@ def test_receiving_alone_and_sharing_exclude_each_other(client: Any):
     claimed = run(client, share("t2", limit=2)).claims
     with pytest.raises(ChannelError, match="share=True"):
         run(client, receive(2, "bo"))
-    run(client, share("t3", claimed[1], limit=0))  # it is settled above the cursor
+    run(client, share("t3", claimed[1], limit=0))  # settled above the cursor
     with pytest.raises(ChannelError, match="share=True"):
         run(client, receive(3, "bo"))
     run(client, share("t4", claimed[0], limit=0))
@@ -193,14 +193,14 @@ def test_the_first_turn_of_a_new_owner_settles_nothing_even_when_it_is_repeated(
     assert first == again
     assert (first.is_new_owner, first.cursor, first.receiver_state, first.next_limit) == (True, 2, b"here", 4)
     assert run(client, LOG.totals("ada")).lines == 3
-    late = receive(3, acked=6, receiver_state="late", counts=COUNTED)  # of the one that was thought dead
+    late = receive(3, acked=6, receiver_state="late", counts=COUNTED)  # a call of the process that was thought dead
     assert run(client, late).status == "HELD"
     assert run(client, LOG.totals("ada")).lines == 3
     assert not run(client, LOG.renew("ada", HELD, 10))
 
 
 def test_records_that_were_trimmed_after_the_script_are_asked_for_again():
-    """The XRANGE is no part of the script: another may have trimmed in between."""
+    """The XRANGE is not part of the script: another process may have trimmed in between."""
     step = LOG.receive("ada", HELD, 2, lease=10, limit=4, after=3)
     entry = [b"5-1", [b"by", b"Df1", b"end", b"9", b"body", b"x"]]
     found = step.read(([b"OK", 9, 1, 3, 0, 0, b"", 40], [entry]))
@@ -230,7 +230,7 @@ def test_processes_that_share_settle_once(client: Any):
     assert run(client, LOG.totals("bo")).lines == 6
 
 
-# --- order, and what is refused ---
+# --- order, and refusals ---
 
 
 def test_an_upload_continues_only_in_the_process_that_took_it_over(client: Any):
@@ -250,7 +250,7 @@ def test_an_upload_continues_only_in_the_process_that_took_it_over(client: Any):
 
 
 def test_of_two_processes_that_begin_a_file_one_sends_it(client: Any):
-    """Both found that it was not sent; the other has sent it whole since."""
+    """Both have found that it was not sent; the other has sent it whole since."""
     run(client, LOG.open(["ada"], None, None))
     run(client, put("B", "D", "E"))
     with pytest.raises(SentElsewhere):
@@ -275,10 +275,10 @@ def test_a_full_channel_takes_no_records_until_all_have_acknowledged(client: Any
     assert (full.full, full.due_in, full.bytes > 2 * MiB - 300) == (True, None, True)
     assert dump(client) == before
     assert run(client, await_space()).full
-    for who in ("ada", "bo"):
+    for receiver in ("ada", "bo"):
         assert client.llen(BASE + "inbox:p") == 0
-        run(client, receive(1, who))
-        run(client, receive(2, who, acked=1))
+        run(client, receive(1, receiver))
+        run(client, receive(2, receiver, acked=1))
     assert client.lpop(BASE + "inbox:p") == b"1 0"
     assert not run(client, put("D", size=1000)).full
 
@@ -317,11 +317,11 @@ def test_a_closed_channel_opens_again_when_everything_is_received(client: Any):
         with pytest.raises(ChannelClosed, match="3 of its receivers"):
             run(client, refused)
     assert dump(client) == before
-    let_sharers_end(client)
-    for who in ("ada", "bo", "cy"):
-        run(client, receive(5, who))
-        assert run(client, receive(6, who, acked=7)).status == "ENDED"
-        assert run(client, receive(6, who, acked=7)).status == "ENDED"
+    settle_the_claim(client)
+    for receiver in ("ada", "bo", "cy"):
+        run(client, receive(5, receiver))
+        assert run(client, receive(6, receiver, acked=7)).status == "ENDED"
+        assert run(client, receive(6, receiver, acked=7)).status == "ENDED"
     before = dump(client)
     with pytest.raises(NoReceiver):
         run(client, LOG.open([], None, None))
@@ -352,15 +352,15 @@ def test_without_receivers_puts_are_refused(client: Any):
     assert eternal(client) == []
 
 
-# --- who is away for too long ---
+# --- receivers that are away for too long ---
 
 
 def test_the_slowest_receiver_is_passed_over_only_where_space_is_needed(client: Any):
     run(client, LOG.open(["ada", "bo", "cy"], 2 * MiB, 5))
     run(client, put("B", "D", size=MiB - 100))
     CLOCK.now_ms += 60_000
-    for who in ("ada", "bo"):
-        run(client, receive(1, who))
+    for receiver in ("ada", "bo"):
+        run(client, receive(1, receiver))
     run(client, receive(2, "ada", acked=2))
     run(client, receive(2, "bo", acked=1))
     assert {one.state for one in run(client, LOG.info()).receivers} == {"reading"}
@@ -368,14 +368,14 @@ def test_the_slowest_receiver_is_passed_over_only_where_space_is_needed(client: 
     assert not run(client, put("D", size=1000)).full
     states = {one.name: (one.state, one.behind) for one in run(client, LOG.info()).receivers}
     assert states == {"ada": ("reading", 1), "bo": ("reading", 2), "cy": ("gone", 2)}
-    for _ in range(2):  # until it has acknowledged, it is told again
+    for _ in range(2):  # the gap is reported until the receiver acknowledges
         back = run(client, receive(1, "cy"))
         assert (back.is_new_owner, back.cursor, back.first, back.last) == (True, 0, 2, 3)
     assert run(client, receive(2, "cy", acked=1, receiver_state="x")).cursor == 1
 
 
 def test_patience_begins_when_there_is_something_to_receive(client: Any):
-    """Who waited for an hour was not seen for an hour, and is well."""
+    """A receiver that waited for an hour was not heard of for an hour, and is well."""
     run(client, LOG.open(["ada"], 2 * MiB, 5))
     run(client, receive(1))
     CLOCK.now_ms += 3_600_000
@@ -424,8 +424,8 @@ def test_one_of_the_processes_that_share_learns_of_the_gap(client: Any):
     run(client, receive(2, acked=2))
     run(client, put("D", size=1000))
     for _ in range(2):
-        told = run(client, share("t1", old))
-        assert (told.status, told.missed, told.first) == ("MISSED", 2, 3)
+        reply = run(client, share("t1", old))
+        assert (reply.status, reply.missed, reply.first) == ("MISSED", 2, 3)
     assert [record.number for record in run(client, share("t2")).records] == [3]
     CLOCK.now_ms += 60_000
     run(client, receive(3, acked=3))
@@ -439,16 +439,16 @@ def test_one_of_the_processes_that_share_learns_of_the_gap(client: Any):
     assert eternal(client) == []
 
 
-# --- nothing is left ---
+# --- no keys are left ---
 
 
 def finish(client: Any, counted: bytes = b"") -> None:
-    let_sharers_end(client)
+    settle_the_claim(client)
     send(client, put("D", "E"))
     send(client, LOG.close())
-    for who in ("ada", "bo", "cy"):
-        run(client, receive(8, who, address="p/1", ttl=TTL))
-        assert run(client, receive(9, who, acked=9, counts=counted)).status == "ENDED"
+    for receiver in ("ada", "bo", "cy"):
+        run(client, receive(8, receiver, address="p/1", ttl=TTL))
+        assert run(client, receive(9, receiver, acked=9, counts=counted)).status == "ENDED"
 
 
 def test_when_everything_is_received_the_channel_is_freed(client: Any):
@@ -468,7 +468,7 @@ def test_counts_stay_until_the_channel_is_deleted(client: Any):
     assert run(client, LOG.totals("ada")).lines == 6
     assert run(client, LOG.totals("cy")).lines == 6
     assert "state" in eternal(client)
-    run(client, LOG.open(["new"], None, None))  # who counted before is no receiver now
+    run(client, LOG.open(["new"], None, None))  # the receiver that counted has been removed
     run(client, LOG.remove_receiver("new"))
     assert run(client, LOG.delete())
     assert eternal(client) == []
@@ -511,7 +511,7 @@ def test_the_last_ten_thousand_files_are_remembered(client: Any):
     assert not client.hexists(BASE + "sources", "old0")
 
 
-# --- a server that is full, newer, or moves the slot ---
+# --- a server that is full, newer, or migrates the slot ---
 
 
 def test_a_full_server_refuses_files_but_lets_receivers_receive_and_free_them(client: Any):

@@ -1,4 +1,4 @@
-"""Space in a channel, and what is left of one, where somebody died before it did its part."""
+"""Space in a channel, and the keys that are left, where a process died before it did its part."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def put(*kinds: str, file: str, size: int) -> RoundTrip[Any]:
     return LOG.put("path" + file, file, "s", records, expected=b"", state="m", inode_key="at" + file, outcome="whole")
 
 
-def receive(turn: int, who: str = "ada", **more: Any) -> RoundTrip[Any]:
-    return LOG.receive(who, "penstock/h/1/x", turn, lease=10, limit=0, **more)
+def receive(turn: int, receiver: str = "ada", **more: Any) -> RoundTrip[Any]:
+    return LOG.receive(receiver, "penstock/h/1/x", turn, lease=10, limit=0, **more)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def run(client: Any, step: RoundTrip[Any]) -> Any:
 
 @pytest.mark.parametrize("patience", [None, 5])
 def test_a_sender_trims_records_that_another_process_left_untrimmed(client: Any, patience: float | None):
-    """Who left, or was passed over, held back more than one slice, and nobody else has a reason to come."""
+    """A receiver that left or was passed over held more than one slice, and no other process has a reason to trim."""
     run(client, LOG.open(["ada", "bo"], 2 * MiB, patience))
     for n in range(25):
         run(client, put("B", *"D" * 199, "E", file=f"f{n}", size=1))
@@ -63,7 +63,7 @@ def test_a_sender_trims_records_that_another_process_left_untrimmed(client: Any,
 
 
 def test_one_block_wakes_hundreds_of_waiting_receivers(client: Any):
-    """A script wakes a hundred, and those the others."""
+    """One script wakes a hundred waiters, and those wake the others."""
     run(client, LOG.open([f"r{n}" for n in range(350)], None, None))
     for n in range(350):
         run(client, receive(1, f"r{n}", address=f"p/{n}", ttl=9))

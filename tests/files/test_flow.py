@@ -1,4 +1,4 @@
-"""What goes to and fro between a channel and who sends and receives: how much at once, and how often."""
+"""The traffic between a channel and its senders and receivers: how much in one round trip, and how often."""
 
 import asyncio
 import os
@@ -26,15 +26,15 @@ async def channel(app: Penstock, do: Do) -> AsyncIterator[Channel]:
 
 @pytest.fixture
 def pulls(monkeypatch: pytest.MonkeyPatch) -> list[ReceiveReply]:
-    """Each reply that a receiver accept in."""
+    """Every reply that a receiver accepts."""
     seen: list[ReceiveReply] = []
     accept = ExclusiveStream._accept
 
-    def noted(self: Any, reply: ReceiveReply, asked: float) -> Any:
+    def recorded(self: Any, reply: ReceiveReply, asked: float) -> Any:
         seen.append(reply)
         return accept(self, reply, asked)
 
-    monkeypatch.setattr(ExclusiveStream, "_accept", noted)
+    monkeypatch.setattr(ExclusiveStream, "_accept", recorded)
     return seen
 
 
@@ -63,8 +63,8 @@ async def test_the_end_of_each_record_is_known_while_it_is_there(
     (tmp_path / "a").write_bytes(os.urandom(3_000_000))
     await do(channel.send, tmp_path / "a", receivers=["r", "s"])
     stream = channel.receiver("r").blocks(wait=0)
-    for who in ("r", "s"):
-        stream = channel.receiver(who).blocks(wait=0)
+    for name in ("r", "s"):
+        stream = channel.receiver(name).blocks(wait=0)
         for _ in range(3):
             await do(stream.fetch)
             list(stream.take_ready())
@@ -81,21 +81,21 @@ async def test_a_sender_at_a_full_window_is_woken_for_a_quarter_of_it_not_for_ea
 ):
     size = 24 << 20
     (tmp_path / "a").write_bytes(os.urandom(size))
-    told: list[Progress] = []
+    reports: list[Progress] = []
     await do(channel.open, ["r"], limit=8 << 20)
-    sending = asyncio.create_task(do(channel.send, tmp_path / "a", close=True, progress=told.append))
+    sending = asyncio.create_task(do(channel.send, tmp_path / "a", close=True, progress=reports.append))
     got = 0
     stream = channel.receiver("r").blocks()
     while got < size:
-        await until(lambda: sending.done() or (told and told[-1].waiting))
+        await until(lambda: sending.done() or (reports and reports[-1].waiting))
         await do(stream.fetch)
         got += sum(map(len, stream.take_ready()))
     await do(stream.settle)
     await sending
-    lots = sum(not progress.waiting for progress in told)
-    assert lots == 25
-    assert 1 <= len(told) - lots <= (lots - 7) // 2 + 1
-    assert max(progress.held for progress in told) <= 8 << 20
+    batches = sum(not progress.waiting for progress in reports)
+    assert batches == 25
+    assert 1 <= len(reports) - batches <= (batches - 7) // 2 + 1
+    assert max(progress.held for progress in reports) <= 8 << 20
 
 
 async def test_a_server_that_forgot_its_scripts_is_sent_them_and_returns_the_blocks(

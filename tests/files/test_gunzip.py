@@ -1,4 +1,4 @@
-"""Gzip files of any shape: what comes out is what went in, or an error."""
+"""Gzip files of any shape are inflated to the text that was packed, or raise an error."""
 
 import gzip
 import random
@@ -19,7 +19,7 @@ TEXT = b"".join(b"%d %s\n" % (n, b"x" * (n % 61)) for n in range(400))
 
 
 def member(text: bytes, level: int = 6, flags: int = 0) -> bytes:
-    """One with every optional field of RFC 1952 that `flags` asks for."""
+    """A member with every optional field of RFC 1952 that `flags` asks for."""
     header = b"\x1f\x8b\x08" + bytes([flags]) + b"\x01\x02\x03\x04\x00\x03"
     header += (b"\x05\x00extra" if flags & 4 else b"") + (b"name\0" if flags & 8 else b"")
     header += b"remark\0" if flags & 16 else b""
@@ -33,9 +33,9 @@ EMPTY = member(b"")
 CHECKED = member(b"", flags=2)
 
 
-def pieces(data: bytes, cuts: list[int] | None = None, most: int = 64 * 1024) -> list[bytes]:
-    """What comes out when the data is fed as it is cut."""
-    inflater = Gunzip("a.gz", most)
+def pieces(data: bytes, cuts: list[int] | None = None, max_piece: int = 64 * 1024) -> list[bytes]:
+    """The pieces of text if the data is fed in these cuts."""
+    inflater = Gunzip("a.gz", max_piece)
     places = [0, *sorted(min(cut, len(data)) for cut in cuts or []), len(data)]
     found = [piece for start, end in pairwise(places) for piece in inflater.feed(data[start:end])]
     inflater.finish()
@@ -58,28 +58,28 @@ Cuts = st.lists(st.integers(0, 3000), max_size=8)
         max_size=5,
     ),
     cuts=Cuts,
-    most=st.integers(1, 700),
+    max_piece=st.integers(1, 700),
 )
-@example(parts=[(b"", 6, 0, 0), (b"", 6, 0, 513)], cuts=[1, 19, 20, 21, 22], most=1)
-def test_any_members_with_any_padding_are_inflated_in_any_split(parts, cuts, most):
+@example(parts=[(b"", 6, 0, 0), (b"", 6, 0, 513)], cuts=[1, 19, 20, 21, 22], max_piece=1)
+def test_any_members_with_any_padding_are_inflated_in_any_split(parts, cuts, max_piece):
     packed = b"".join(member(part, level, flags) + bytes(zeros) for part, level, flags, zeros in parts)
-    found = pieces(packed, cuts, most)
+    found = pieces(packed, cuts, max_piece)
     assert b"".join(found) == b"".join(part for part, *_ in parts)
-    assert all(0 < len(piece) <= most for piece in found)
+    assert all(0 < len(piece) <= max_piece for piece in found)
 
 
 @given(cut=st.integers(0, len(member(TEXT)) - 1), cuts=Cuts, before=st.sampled_from([b"", member(TEXT)]))
 def test_a_file_that_was_truncated_anywhere_is_damaged(cut, cuts, before):
     packed = before + member(TEXT)[:cut]
     if before and not cut:
-        assert b"".join(pieces(packed, cuts)) == TEXT  # the end of a member cannot be told from that of the file
+        assert b"".join(pieces(packed, cuts)) == TEXT  # the end of a member may be the end of the file
         return
     with pytest.raises(FileDamaged, match=r"^a\.gz is damaged: it (ends at byte [\d,]+, inside of member|is empty)"):
         pieces(packed, cuts)
 
 
 @given(place=st.integers(0), change=st.integers(1, 255), cuts=Cuts)
-@example(place=8, change=1, cuts=[])  # XFL, which nothing depends on
+@example(place=8, change=1, cuts=[])  # XFL, which has no effect
 @example(place=-1, change=1, cuts=[])  # the padding
 def test_a_changed_byte_changes_nothing_or_is_damage(place, change, cuts):
     packed = bytearray(member(TEXT) + member(TEXT, 0) + bytes(9))
@@ -147,7 +147,7 @@ def test_a_piece_may_end_where_the_text_does():
 
 
 def test_many_tiny_members_take_time_in_proportion():
-    """A copy of what stands behind each member would be the square of it."""
+    """Copying the rest of the file for each member would take quadratic time."""
     packed = member(b"a") * 100_000
     began = time.monotonic()
     assert text(packed) == b"a" * 100_000
@@ -157,7 +157,7 @@ def test_many_tiny_members_take_time_in_proportion():
 def test_noise_ends_in_an_error_or_in_what_gzip_reads():
     chance = random.Random(7)
     ends = time.monotonic() + 1.5
-    told = 0
+    damaged = 0
     while time.monotonic() < ends:
         packed = bytearray(member(TEXT[: chance.randrange(900)]) + bytes(chance.randrange(3)) + member(TEXT[:99]))
         for _ in range(chance.randrange(1, 4)):
@@ -167,10 +167,10 @@ def test_noise_ends_in_an_error_or_in_what_gzip_reads():
         try:
             found = b"".join(pieces(bytes(packed), cuts))
         except FileDamaged:
-            told += 1
+            damaged += 1
         else:
             assert found == gzip.decompress(packed)
-    assert told > 100
+    assert damaged > 100
 
 
 def test_feeding_more_after_damage_raises_again():

@@ -1,4 +1,4 @@
-"""LineCutter out of bytes that come in any pieces."""
+"""Bytes in any pieces are cut into the same lines."""
 
 import time
 import tracemalloc
@@ -13,17 +13,17 @@ from tests.speed import scaled
 
 
 def expected(data: bytes, longest: int) -> list[bytes]:
-    """The rules again, on all of the data at once."""
+    """Apply the rules to all data in one go."""
     *ended, last = data.split(b"\n")
     lines = [line.removesuffix(b"\r") for line in ended] + [last] * bool(last)
     return [CutLine(line[:longest]) if len(line) > longest else line for line in lines]
 
 
 def cut(data: bytes, places: list[int], longest: int = 1 << 20) -> list[bytes]:
-    reader = LineCutter(longest)
+    cutter = LineCutter(longest)
     places = [0, *sorted(min(place, len(data)) for place in places), len(data)]
-    found = [line for start, end in pairwise(places) for line in reader.feed(data[start:end])]
-    return found + reader.finish()
+    found = [line for start, end in pairwise(places) for line in cutter.feed(data[start:end])]
+    return found + cutter.finish()
 
 
 def typed(lines: list[bytes]) -> list[tuple[type, bytes]]:
@@ -65,13 +65,13 @@ def test_there_is_no_line_after_the_last_line_end(data):
 
 
 def test_the_unfinished_line_counts_towards_the_longest():
-    reader = LineCutter(3)
+    cutter = LineCutter(3)
     carried = []
     for data in (b"ab\ncd", b"ef", b"gh", b"ij", b"\nk\n", b"", b"l"):
-        reader.feed(data)
-        carried.append((len(reader.unfinished), reader.in_long_line))
+        cutter.feed(data)
+        carried.append((len(cutter.unfinished), cutter.in_long_line))
     assert carried == [(2, False), (4, False), (0, True), (0, True), (0, False), (0, False), (1, False)]
-    assert (reader.finish(), reader.unfinished, reader.finish()) == ([b"l"], b"", [])
+    assert (cutter.finish(), cutter.unfinished, cutter.finish()) == ([b"l"], b"", [])
 
 
 def test_another_cutter_can_continue_inside_a_line_that_was_cut():
@@ -82,15 +82,15 @@ def test_another_cutter_can_continue_inside_a_line_that_was_cut():
 
 
 def test_a_cutter_can_begin_the_next_file_after_finish():
-    reader = LineCutter()
-    assert reader.feed(b"a\nb") + reader.finish() + reader.feed(b"c\n") == [b"a", b"b", b"c"]
+    cutter = LineCutter()
+    assert cutter.feed(b"a\nb") + cutter.finish() + cutter.feed(b"c\n") == [b"a", b"b", b"c"]
 
 
 def test_a_line_of_any_length_takes_no_more_memory_than_the_longest():
-    reader, piece = LineCutter(100_000), b"x" * 250_000
+    cutter, piece = LineCutter(100_000), b"x" * 250_000
     tracemalloc.start()
-    lines = [line for _ in range(200) for line in reader.feed(piece)]
-    [line, last] = lines + reader.feed(b"\nb\n")
+    lines = [line for _ in range(200) for line in cutter.feed(piece)]
+    [line, last] = lines + cutter.feed(b"\nb\n")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (type(line), line, last) == (CutLine, piece[:100_000], b"b")
@@ -98,11 +98,11 @@ def test_a_line_of_any_length_takes_no_more_memory_than_the_longest():
 
 
 def test_a_long_line_in_tiny_pieces_takes_linear_time():
-    reader = LineCutter()
+    cutter = LineCutter()
     began = time.monotonic()
     for _ in range(200_000):
-        reader.feed(b"abcde")
-    assert len(reader.finish()[0]) == 1_000_000
+        cutter.feed(b"abcde")
+    assert len(cutter.finish()[0]) == 1_000_000
     assert time.monotonic() - began < scaled(10)
 
 

@@ -1,4 +1,4 @@
-"""Files that are half there."""
+"""Files that are being received."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a receiver makes of a channel: files in a folder, lines, batches; alone, in turn with others, or with them."""
+"""The streams of a receiver: saved files, lines, batches; in one process, in several by turns, or shared."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from penstock.files.stream import ReceiverStream
 from penstock.settings import MiB
 from tests.chaos.forker import ROOT
 from tests.conftest import Do, Time, commands
-from tests.files.stepping import sending
+from tests.files.manual_run import sending
 from tests.servers import Server, eventually
 from tests.speed import scaled
 
@@ -62,7 +62,7 @@ NAMES = [
 ]
 
 ONE = BlockHeader("x", 0, -1, False, False, hashlib.sha256(b"x").digest())
-"""Of a block that is sound."""
+"""The header of a sound block."""
 
 BOMB = pack_block(BlockHeader("x", 0, -1, False, True, hashlib.sha256(bytes(2 * MiB)).digest()), bytes(2 * MiB))
 
@@ -89,12 +89,12 @@ async def gather(face: str, stream: Any) -> list[Any]:
     return await anyio.to_thread.run_sync(lambda: list(stream))
 
 
-async def following(face: str, stream: Any) -> Any:
+async def next_item(face: str, stream: Any) -> Any:
     return await (stream.__anext__() if face == "aio" else anyio.to_thread.run_sync(stream.__next__))
 
 
 class Entered:
-    """`with` or `async with`."""
+    """Enters a stream by either face: `with` or `async with`."""
 
     def __init__(self, face: str, stream: Any) -> None:
         self._face, self._stream = face, stream
@@ -152,14 +152,14 @@ async def test_an_impossible_name_raises_once_and_the_next_file_is_saved(
         )
         await anyio.to_thread.run_sync(channel._driver.blocking.run, put)
     await do(channel.close)
-    told, saved = [], []
+    errors, saved = [], []
     stream = channel.receiver("r").save(out)
     for _ in range(len(NAMES) + 1):
         try:
             saved += await gather(face, stream)
         except FilesError as error:
-            told.append(str(error))
-    assert len(told) == len(NAMES)
+            errors.append(str(error))
+    assert len(errors) == len(NAMES)
     assert [one.name for one in saved] == ["good"]
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["good", "in", "out", "taken"]
 
@@ -186,11 +186,11 @@ async def test_the_growth_of_a_saved_log_is_appended_even_after_a_crash(
             file.write(text)
         await do(channel.send_lines, path, receivers=["r"])
         first = channel.receiver("r").save(out, wait=5)
-        saved = await following(face, first)
+        saved = await next_item(face, first)
         assert saved.path.read_bytes() == path.read_bytes()
         gone = weakref.ref(first)
-        del first, saved  # it dies before the server knows, and all comes again
-        while gone() is not None:  # the thread it last worked in may hold it for a moment
+        del first, saved  # it dies before the server knows, and everything is delivered again
+        while gone() is not None:  # its last thread may hold a reference for a moment
             await anyio.sleep(0.01)
             gc.collect()
         (again,) = await gather(face, channel.receiver("r").save(out, wait=0))
@@ -362,7 +362,7 @@ async def test_lines_are_the_same_however_they_were_sent(
 async def test_files_of_several_senders_interleave_without_waiting_for_each_other(
     channel: Channel, do: Do, face: str, tmp_path: Path
 ):
-    """Each lot ends within a line, and the window has room for one more alone."""
+    """Each batch of blocks ends within a line, and the window has room for only one more."""
     paths = [tmp_path / name for name in "abc"]
     for path in paths:
         path.write_bytes(b"".join(b"%s %d %s\n" % (path.name.encode(), n, b"x" * 990) for n in range(3000)))
@@ -422,11 +422,11 @@ async def test_leaving_a_loop_settles_only_finished_items(
         stream = channel.receiver("r").blocks()
         if left == "break":
             for _ in "123":
-                await following(face, stream)
+                await next_item(face, stream)
             return
         async with Entered(face, stream):
             for _ in "123":
-                await following(face, stream)
+                await next_item(face, stream)
             if "error" in left:
                 raise KeyError("in the third")
 
@@ -484,7 +484,7 @@ async def test_each_shared_block_goes_to_one_process_and_to_another_if_that_dies
     path.write_bytes(b"".join(b"%04d\n" % n for n in range(400)))
     await do(channel.send_lines, path, receivers=["r"], close=True)
     dead = channel.receiver("r").blocks(share=True, lease=10)
-    first = await following(face, dead)
+    first = await next_item(face, dead)
     others = [channel.receiver("r").blocks(share=True, lease=10, wait=0) for _ in range(3)]
     found = [block for blocks in await asyncio.gather(*(gather(face, one) for one in others)) for block in blocks]
     assert len({block.offset for block in found}) == len(found) < 20
@@ -493,7 +493,7 @@ async def test_each_shared_block_goes_to_one_process_and_to_another_if_that_dies
     found += await gather(face, channel.receiver("r").blocks(share=True))
     assert b"".join(sorted(found)) == path.read_bytes()
     assert await gather(face, channel.receiver("r").blocks(share=True)) == []
-    await do(dead.settle)  # it wakes, and what it had is another's
+    await do(dead.settle)  # it wakes up, and another process has its blocks
 
 
 async def test_files_that_were_sent_as_bytes_have_no_lines_to_share(
@@ -506,7 +506,7 @@ async def test_files_that_were_sent_as_bytes_have_no_lines_to_share(
         await gather(face, channel.receiver("r").lines(share=True))
 
 
-# --- one stands in for another ---
+# --- one process replaces another ---
 
 
 async def test_a_second_process_waits_and_continues_where_the_first_has_left(
@@ -516,7 +516,7 @@ async def test_a_second_process_waits_and_continues_where_the_first_has_left(
     path.write_bytes(b"".join(b"%d" % n * 100 for n in range(6)))
     await do(channel.send, path, receivers=["r"], close=True)
     first: ReceiverStream[Any] = channel.receiver("r").blocks()
-    got = [await following(face, first) for _ in "123"]
+    got = [await next_item(face, first) for _ in "123"]
     assert await gather(face, channel.receiver("r").blocks(wait=0)) == []
     waiting = asyncio.create_task(gather(face, channel.receiver("r").blocks()))
     await asyncio.sleep(0.3)
@@ -540,10 +540,10 @@ async def test_a_process_that_was_frozen_for_a_lease_drops_its_items(
         path.write_bytes(os.urandom(500))
     await do(channel.send, paths, receivers=["r"], close=True)
     frozen = channel.receiver("r").save(out)
-    first = await following(face, frozen)
+    first = await next_item(face, frozen)
     assert first.name == "a"
     assert frozen._lease is not None
-    frozen._lease.renewing = False  # as if nothing moved for eleven seconds
+    frozen._lease.renewing = False  # as if the process was frozen for eleven seconds
     frozen._lease.valid_until -= 11
     clock.advance(11)
     rest = await gather(face, channel.receiver("r").save(out))
@@ -562,7 +562,7 @@ async def test_a_frozen_process_that_was_not_replaced_continues(
     path.write_bytes(os.urandom(500))
     await do(channel.send, path, receivers=["r"], close=True)
     stream: Any = channel.receiver("r").blocks()
-    first = await following(face, stream)
+    first = await next_item(face, stream)
     stream._lease.valid_until -= 11
     clock.advance(11)
     assert first + b"".join(await gather(face, stream)) == path.read_bytes()
@@ -581,7 +581,7 @@ async def test_a_cancelled_wait_can_be_continued(channel: Channel, tmp_path: Pat
         await waiting
     await channel.send.aio(path, close=True)
     assert [*await one.__anext__()] == [b"1"]
-    await one.settle.aio()  # the loop has not come back for the next
+    await one.settle.aio()  # the loop has not asked for the next item
     assert [line async for line in stream] == [b"1"]
 
 
@@ -629,7 +629,7 @@ async def test_a_cancelled_send_resumes_when_it_is_called_again(channel: Channel
     assert (await again).files[0].resumed
 
 
-# --- processes that die ---
+# --- dying processes ---
 
 RECEIVE = """
 import sys
@@ -670,11 +670,11 @@ def test_after_a_kill_inside_a_file_another_process_resumes_at_once_and_a_frozen
         first = sending(channel, [folder / "big"], ["r"], limit=2 * MiB, close=True)
 
         def pulled(upto: int) -> bool:
-            first.go()
+            first.advance()
             return channel.info().last - channel.info().receivers[0].behind >= upto
 
         for _ in range(6):
-            first.go()
+            first.advance()
         one = receive(60)
         eventually(lambda: pulled(8))
         two = receive(2)
@@ -683,7 +683,7 @@ def test_after_a_kill_inside_a_file_another_process_resumes_at_once_and_a_frozen
         one.send_signal(signal.SIGKILL)
         one.wait()
         eventually(lambda: pulled(16))
-        assert time.monotonic() - began < scaled(30)  # and no lease of a minute
+        assert time.monotonic() - began < scaled(30)  # sooner than a lease of a minute
         assert not (out / "big").exists()
         two.send_signal(signal.SIGSTOP)
         three = receive(60)

@@ -1,4 +1,4 @@
-"""A sender may die between any two steps, and the file may change meanwhile: nothing comes twice, nothing is missed."""
+"""A sender may die between any two round trips, and the file may change meanwhile: every byte arrives once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock import Channel, FileChanged, FilesError, Penstock, SentElsewhere
 from penstock.files import source_reader, upload
 from tests.conftest import Apps
 from tests.driver.proxy import Proxy
-from tests.files.stepping import Stepping, sending
+from tests.files.manual_run import ManualRun, sending
 from tests.servers import Server
 
 TEXT = b"".join(b"line %d of the file\n" % n for n in range(40))
@@ -48,10 +48,10 @@ def new(app: Penstock) -> Channel:
 
 
 def received(channel: Channel) -> tuple[list[tuple[str, bytes]], list[str]]:
-    """Name and content of each file, in the order in which they began; and what was told of others."""
+    """Name and content of each file, in the order in which they began; and the errors of other files."""
     channel.close()
     found: list[tuple[str, bytes]] = []
-    told: list[str] = []
+    errors: list[str] = []
     blocks = channel.receiver("r").blocks()
     while True:
         try:
@@ -61,9 +61,9 @@ def received(channel: Channel) -> tuple[list[tuple[str, bytes]], list[str]]:
                     at = next(at for at in reversed(range(len(found))) if len(found[at][1]) == block.offset)
                     content = found.pop(at)[1]
                 found.append((block.file, content + block))
-            return found, told
+            return found, errors
         except FilesError as error:
-            told.append(str(error))
+            errors.append(str(error))
             found.pop()
 
 
@@ -94,22 +94,25 @@ def grown(path: Path) -> None:
         file.write(gzip.compress(MORE, mtime=0) if path.suffix == ".gz" else MORE)
 
 
-def stopped_at_every_step(app: Penstock, folder: Path, lines: bool, event: Event, name: str = "log") -> Iterator[Any]:
-    """The channel, and what was in the file, each time the sender was stopped one step later and `event` happened."""
-    for steps in itertools.count():
-        channel, here = new(app), folder / str(steps)
+def killed_after_every_effect(
+    app: Penstock, folder: Path, lines: bool, event: Event, name: str = "log"
+) -> Iterator[Any]:
+    """Kill a sender after 0, 1, 2, … effects, then let `event` happen. Yields the channel, the path, and whether the
+    upload had begun."""
+    for effects in itertools.count():
+        channel, here = new(app), folder / str(effects)
         here.mkdir()
         path = here / name
         path.write_bytes(gzip.compress(TEXT, 0, mtime=0) if name.endswith(".gz") else TEXT)
         first = sending(channel, [path], ["r"], lines=lines)
-        went = [first.go() for _ in range(steps)]
-        began = channel.bindings is not None and bool(went) and _last(channel) > 0
+        advanced = [first.advance() for _ in range(effects)]
+        began = channel.bindings is not None and bool(advanced) and _last(channel) > 0
         first.kill()
         event(path)
         yield channel, path, began
         channel.delete()
-        if went and not went[-1]:
-            assert steps > 8
+        if advanced and not advanced[-1]:
+            assert effects > 8
             return
 
 
@@ -128,7 +131,7 @@ def content(path: Path, lines: bool) -> bytes:
 @pytest.mark.parametrize("lines", [False, True])
 @pytest.mark.parametrize("name", ["log", "log.gz"])
 def test_a_sender_that_is_started_again_resumes(app: Penstock, tmp_path: Path, lines: bool, name: str):
-    for channel, path, _ in stopped_at_every_step(app, tmp_path, lines, nothing, name):
+    for channel, path, _ in killed_after_every_effect(app, tmp_path, lines, nothing, name):
         again = sending(channel, [path], ["r"], lines=lines).run()
         assert again.error is None
         third = sending(channel, [path], ["r"], lines=lines).run()
@@ -139,24 +142,24 @@ def test_a_sender_that_is_started_again_resumes(app: Penstock, tmp_path: Path, l
 @pytest.mark.parametrize("lines", [False, True])
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_sender_resumes_in_a_file_that_was_rotated_meanwhile(app: Penstock, tmp_path: Path, lines: bool, order: int):
-    for channel, path, began in stopped_at_every_step(app, tmp_path, lines, rotated):
+    for channel, path, began in killed_after_every_effect(app, tmp_path, lines, rotated):
         given = [path, path.with_name("log.1")][::order]
         assert sending(channel, given, ["r"], lines=lines).run().error is None
-        found, told = received(channel)
-        assert told == []
+        found, errors = received(channel)
+        assert errors == []
         assert sorted(found, key=lambda one: one[1]) == [("log", OTHER), ("log" if began else "log.1", TEXT)]
 
 
 @pytest.mark.parametrize("lines", [False, True])
 @pytest.mark.parametrize("event", [truncated, replaced])
 def test_receivers_learn_that_a_file_was_replaced(app: Penstock, tmp_path: Path, lines: bool, event: Event):
-    for channel, path, began in stopped_at_every_step(app, tmp_path, lines, event):
+    for channel, path, began in killed_after_every_effect(app, tmp_path, lines, event):
         whole = began and channel.info().sending == 0
         assert sending(channel, [path], ["r"], lines=lines).run().error is None
-        found, told = received(channel)
+        found, errors = received(channel)
         assert found == [("log", TEXT)] * whole + [("log", OTHER)]
-        assert len(told) == (began and not whole)
-        assert all(str(path) in text for text in told)
+        assert len(errors) == (began and not whole)
+        assert all(str(path) in text for text in errors)
 
 
 def test_receivers_learn_that_a_file_was_replaced_once_there_is_space(app: Penstock, tmp_path: Path):
@@ -164,22 +167,22 @@ def test_receivers_learn_that_a_file_was_replaced_once_there_is_space(app: Penst
     path.write_bytes(TEXT)
     first = sending(channel, [path], ["r"])
     while _last(channel) < 3:
-        first.go()
+        first.advance()
     first.kill()
     replaced(path)
     again = sending(channel, [path], limit=channel.info().bytes + 100)
     for _ in range(20):
-        again.go()
+        again.advance()
     assert not again.ended, again.error
     channel.open(limit=2 << 20)
     assert again.run().error is None
-    found, told = received(channel)
-    assert (found, len(told)) == ([("log", OTHER)], 1)
+    found, errors = received(channel)
+    assert (found, len(errors)) == ([("log", OTHER)], 1)
 
 
 @pytest.mark.parametrize("name", ["log", "log.gz"])
 def test_of_a_log_that_grew_only_the_growth_is_sent_as_lines(app: Penstock, tmp_path: Path, name: str):
-    for channel, path, _ in stopped_at_every_step(app, tmp_path, True, grown, name):
+    for channel, path, _ in killed_after_every_effect(app, tmp_path, True, grown, name):
         sending(channel, [path], ["r"], lines=True).run()
         rotated = path.rename(path.with_name(f"old-{name}"))
         assert sending(channel, [rotated], ["r"], lines=True).run().error is None
@@ -192,7 +195,7 @@ def test_of_a_log_that_grew_only_the_growth_is_sent_as_lines(app: Penstock, tmp_
 
 
 def test_a_file_of_bytes_that_grew_is_sent_whole_again(app: Penstock, tmp_path: Path):
-    for channel, path, began in stopped_at_every_step(app, tmp_path, False, grown):
+    for channel, path, began in killed_after_every_effect(app, tmp_path, False, grown):
         for _ in range(3):
             sending(channel, [path], ["r"]).run()
         assert received(channel) == ([("log", TEXT)] * began + [("log", TEXT + MORE)], [])
@@ -203,7 +206,7 @@ def test_a_file_that_became_shorter_after_it_was_sent_is_sent_whole(app: Penstoc
     for text in (TEXT, OTHER):
         path.write_bytes(text)
         sending(channel, [path], ["r"], lines=True).run()
-    path.write_bytes(OTHER * 2)  # as if it had grown; it has not, but this cannot be told: its beginning is the same
+    path.write_bytes(OTHER * 2)  # looks like a file that has grown: its beginning is the same
     sending(channel, [path], lines=True).run()
     path.write_bytes(TEXT * 2)
     sending(channel, [path], lines=True).run()
@@ -215,11 +218,11 @@ def test_a_long_line_is_cut_even_after_a_restart(app: Penstock, tmp_path: Path, 
     monkeypatch.setattr(upload, "BLOCKS_PER_PUT", 1)
     path = tmp_path / "long"
     path.write_bytes(b"short\n" + b"x" * 1000 + b"\nend")
-    for steps in range(24):
+    for effects in range(24):
         channel = new(app)
         first = sending(channel, [path], ["r"], lines=True)
-        for _ in range(steps):
-            first.go()
+        for _ in range(effects):
+            first.advance()
         first.kill()
         sending(channel, [path], ["r"], lines=True).run()
         channel.close()
@@ -238,7 +241,7 @@ def test_a_full_last_block_without_a_line_end_is_a_shared_line(app: Penstock, tm
     channel.delete()
 
 
-# --- several, and what fails ---
+# --- several senders, and failures ---
 
 
 def test_of_two_senders_of_a_file_the_older_stops_and_every_byte_arrives_once(app: Penstock, tmp_path: Path):
@@ -247,9 +250,9 @@ def test_of_two_senders_of_a_file_the_older_stops_and_every_byte_arrives_once(ap
     for older, newer in itertools.product(range(0, 16, 2), repeat=2):
         channel = new(app)
         first, second = (sending(channel, [path], ["r"]) for _ in range(2))
-        for one, steps in ((first, older), (second, newer)):
-            for _ in range(steps):
-                one.go()
+        for one, effects in ((first, older), (second, newer)):
+            for _ in range(effects):
+                one.advance()
         for one in (first, second):
             one.run()
             assert one.error is None or type(one.error) is SentElsewhere
@@ -263,7 +266,7 @@ def test_a_sender_that_was_replaced_raises(app: Penstock, tmp_path: Path):
     path.write_bytes(TEXT)
     first = sending(channel, [path], ["r"])
     while _last(channel) == 0:
-        first.go()
+        first.advance()
     assert sending(channel, [path], ["r"]).run().answer.files[0].resumed
     assert isinstance(first.run().error, SentElsewhere)
     assert received(channel) == ([("log", TEXT)], [])
@@ -297,9 +300,9 @@ def test_a_read_error_costs_only_its_own_file(app: Penstock, tmp_path: Path, mon
     broken[0] = False
     again = channel.send([a, b])
     assert ([file.name for file in again.files], again.skipped) == (["a"], ["b"])
-    found, (told,) = received(channel)
+    found, (errors,) = received(channel)
     assert found == [("b", OTHER), ("a", TEXT)]
-    assert "Input/output error" in told
+    assert "Input/output error" in errors
     channel.delete()
 
 
@@ -308,8 +311,8 @@ def test_a_file_that_shrinks_during_its_upload_is_aborted(app: Penstock, tmp_pat
     path.write_bytes(TEXT)
     with pytest.raises(FilesError, match=r"changed since its sending began"):
         channel.send(path, receivers=["r"], progress=lambda _: os.truncate(path, 100))
-    found, (told,) = received(channel)
-    assert (found, "changed since" in told) == ([], True)
+    found, (errors,) = received(channel)
+    assert (found, "changed since" in errors) == ([], True)
     assert issubclass(FileChanged, FilesError)
     channel.delete()
 
@@ -326,15 +329,15 @@ def test_damaged_gzip_is_named_and_the_next_file_is_sent(app: Penstock, tmp_path
     with pytest.raises(FilesError, match=r"1 of 2 files.*bad\.gz"):
         channel.send_lines([bad, good], receivers=["r"])
     channel.close()
-    lines, told = [], []
+    lines, errors = [], []
     stream = channel.receiver("r").lines()
     for _ in range(2):
         try:
             lines += list(stream)
         except FilesError as error:
-            told.append(str(error))
-    assert len(told) == 1
-    assert "bad.gz" in told[0]
+            errors.append(str(error))
+    assert len(errors) == 1
+    assert "bad.gz" in errors[0]
     assert b"".join(line + b"\n" for line in lines).endswith(OTHER)
     channel.delete()
 
@@ -370,5 +373,5 @@ def test_lost_replies_change_nothing(start: Callable[..., Server], tmp_path: Pat
 
 def test_a_stepping_keeps_its_error(app: Penstock, tmp_path: Path):
     (tmp_path / "log").write_bytes(b"")
-    failed: Stepping = sending(new(app), [tmp_path / "log"]).run()
+    failed: ManualRun = sending(new(app), [tmp_path / "log"]).run()
     assert isinstance(failed.error, FilesError)

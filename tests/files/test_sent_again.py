@@ -1,4 +1,4 @@
-"""Files that are sent a second time: what is new comes, and nothing twice. What is told of the progress."""
+"""Files that are sent a second time: only what is new arrives. And the progress of a send."""
 
 import gzip
 from pathlib import Path
@@ -26,7 +26,7 @@ async def test_lines_before_damage_are_sent_once_until_the_file_changes(channel,
     for _ in range(2):
         with pytest.raises(FilesError, match=r"1 of 1 files were not sent whole: .*a\.log\.gz is damaged: it ends at"):
             await do(channel.send_lines, file)
-    file.write_bytes(packed)  # it was still being written
+    file.write_bytes(packed)  # a log that is still being written
     assert (await do(channel.send_lines, file, close=True)).skipped == []
     lines, faults = [], []
     stream = channel.receiver("me").lines()
@@ -47,12 +47,12 @@ async def test_progress_counts_packed_bytes(channel, do: Do, tmp_path: Path):
     text = b"".join(b"%d\n" % (number * number) for number in range(200_000))
     for file in files:
         file.write_bytes(gzip.compress(text) if file.suffix == ".gz" else text)
-    told: list[Progress] = []
-    await do(channel.send_lines, files, progress=told.append)
+    reports: list[Progress] = []
+    await do(channel.send_lines, files, progress=reports.append)
     sizes = [file.stat().st_size for file in files]
-    assert [one.sent for one in told] == sorted(one.sent for one in told)
-    assert {one.total for one in told} == {sum(sizes)}
-    ends = {one.name: (one.sent, one.done, one.size) for one in told}
+    assert [one.sent for one in reports] == sorted(one.sent for one in reports)
+    assert {one.total for one in reports} == {sum(sizes)}
+    ends = {one.name: (one.sent, one.done, one.size) for one in reports}
     assert ends == {
         file.name: (sum(sizes[: place + 1]), sizes[place], sizes[place]) for place, file in enumerate(files)
     }

@@ -97,7 +97,7 @@ def lines_of(blocks: list[SourceBlock]) -> list[bytes]:
 
 
 def assert_cut_by_the_rules(blocks: list[SourceBlock], text: bytes, most: int = BLOCK_SIZE) -> None:
-    """Every rule for blocks of lines, on the text as a whole."""
+    """Check every rule for blocks of lines against the whole text."""
     assert b"".join(block.data for block in blocks) == text
     for block in blocks:
         end = block.offset + len(block.data)
@@ -216,7 +216,7 @@ def test_a_bomb_takes_a_few_blocks_of_memory(tmp_path: Path):
     assert peak < 8 * BLOCK_SIZE
 
 
-# --- going on behind a point ---
+# --- resuming ---
 
 
 @pytest.mark.parametrize("mode", MODES)

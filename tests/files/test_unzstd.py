@@ -1,4 +1,4 @@
-"""Zstandard files of any shape: what comes out is what went in, or an error."""
+"""Zstandard files of any shape are inflated to the text that was packed, or raise an error."""
 
 import hashlib
 import random
@@ -38,8 +38,8 @@ def skipped(length: int) -> bytes:
     return b"\x50\x2a\x4d\x18" + length.to_bytes(4, "little") + bytes(length)
 
 
-def pieces(data: bytes, cuts: list[int] | None = None, most: int = 64 * 1024) -> list[bytes]:
-    inflater = Unzstd("a.zst", most)
+def pieces(data: bytes, cuts: list[int] | None = None, max_piece: int = 64 * 1024) -> list[bytes]:
+    inflater = Unzstd("a.zst", max_piece)
     places = [0, *sorted(min(cut, len(data)) for cut in cuts or []), len(data)]
     found = [piece for start, end in pairwise(places) for piece in inflater.feed(data[start:end])]
     inflater.finish()
@@ -53,14 +53,14 @@ Cuts = st.lists(st.integers(0, 3000), max_size=8)
     parts=st.lists(st.tuples(st.binary(max_size=600), st.sampled_from([-5, 1, 19])), min_size=1, max_size=5),
     between=st.integers(-1, 20),
     cuts=Cuts,
-    most=st.integers(1, 700),
+    max_piece=st.integers(1, 700),
 )
-def test_any_frames_are_inflated_in_any_split(parts, between, cuts, most):
+def test_any_frames_are_inflated_in_any_split(parts, between, cuts, max_piece):
     gap = skipped(between) if between >= 0 else b""
     packed = gap.join(frame(part, level) for part, level in parts)
-    found = pieces(packed, cuts, most)
+    found = pieces(packed, cuts, max_piece)
     assert b"".join(found) == b"".join(part for part, _ in parts)
-    assert all(0 < len(piece) <= most for piece in found)
+    assert all(0 < len(piece) <= max_piece for piece in found)
 
 
 @given(cut=st.integers(1), cuts=Cuts)
@@ -79,7 +79,7 @@ def test_a_changed_byte_changes_nothing_or_is_damage(place, change, cuts):
         found = b"".join(pieces(bytes(packed), cuts))
     except FileDamaged:
         return
-    # A magic number that becomes that of a skippable frame takes the frame away: the format knows no better.
+    # If a magic number becomes that of a skippable frame, the frame is skipped: the format cannot detect this.
     assert found in {TEXT + TEXT[:900], TEXT, TEXT[:900]}
 
 
@@ -113,11 +113,11 @@ def test_a_bomb_is_inflated_in_pieces_and_takes_no_memory():
     inflater.finish()
     assert sum(sizes) == 120_000_000
     assert max(sizes) == 64 * 1024
-    assert peak < 20_000_000  # the window, which the library counts too
+    assert peak < 20_000_000  # includes the window of the library
 
 
 def test_many_tiny_frames_cost_the_same_in_one_piece_as_in_many():
-    """A copy of what stands behind each frame would be the square of it."""
+    """Copying the rest of the file for each frame would take quadratic time."""
     packed = frame(b"a") * 100_000
 
     def seconds(cuts: list[int]) -> float:

@@ -1,4 +1,4 @@
-"""A chat: every member reads all of it, at its own pace, and nobody misses anything."""
+"""A chat: every member reads every message at its own pace, and misses none."""
 
 import asyncio
 import threading
@@ -193,7 +193,7 @@ async def test_each_device_has_a_cursor_of_its_own(chat: Chat, do: Do):
     await do(phone.ack, 1)
     await do(chat.send, "bo", "x")
     assert numbers(await do(phone.pull)) == [2]
-    assert numbers(await do(laptop.pull)) == [2]  # it begins where its member is
+    assert numbers(await do(laptop.pull)) == [2]  # a new device begins where its member is
     await do(phone.ack, 2)
     assert numbers(await do(laptop.pull)) == [2]
     await do(chat.send, "ada", "from a member with devices only")
@@ -326,7 +326,7 @@ async def test_hundreds_of_waiting_readers_are_all_woken_though_one_send_wakes_a
 
 
 async def test_a_member_that_joins_while_others_send_misses_nothing(chat: Chat):
-    """Of messages sent while it joins, a member reads all from its first on (the race in which others lose some)."""
+    """A new member reads every message from its first one on. Other libraries lose messages in this race."""
     stop = threading.Event()
 
     async def send() -> None:

@@ -1,4 +1,4 @@
-"""The scripts of mailboxes and chats one by one: sent twice, on a full server, on a slot that moves."""
+"""The scripts of mailboxes and chats, one by one: repeated, on a full server, and during a slot migration."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_numbered_call_that_is_repeated_returns_the_same_and_changes_nothing(c
     before = dump(client)
     assert send(client, NUMBERED[name], "7") == answer
     assert dump(client) == before
-    if name in {"create", "leave", "delete"}:  # done again by others meanwhile, a late copy does not undo it
+    if name in {"create", "leave", "delete"}:  # a late copy does not undo what others did since
         for other in (LOG.delete(), LOG.create(["bo"], Keep(), "bo", None)):
             send(client, other)
         before = dump(client)
@@ -110,7 +110,7 @@ def test_other_calls_may_be_repeated(client: Any, name: str):
     before = dump(client)
     send(client, step)
     after = dump(client)
-    if name in {"enlist", "hint"}:  # only the time of it moves on
+    if name in {"enlist", "hint"}:  # only its time changes
         before, after = ({key: [m for m, _ in d[key]] for key in d if b"chats" in key} for d in (before, after))
     assert after == before
 
@@ -180,7 +180,7 @@ def test_one_trim_frees_at_most_a_slice(client: Any):
     assert client.exists(BASE + "log") == 0
 
 
-# --- a slot that moves ---
+# --- a slot migration ---
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A mailbox: what is posted is read, once it was acknowledged never again, and nothing is missed."""
+"""A mailbox: every message is read, again and again until it is acknowledged, and none is missed."""
 
 import asyncio
 import time

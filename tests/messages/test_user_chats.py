@@ -1,4 +1,4 @@
-"""The chats of one user: found by an index that may be wrong in one direction only, and mended by reading."""
+"""The chats of one user: the index may list a chat too many, never one too few, and reading repairs it."""
 
 import asyncio
 import contextlib
@@ -12,30 +12,30 @@ from penstock.core.operations import Parallel, RoundTrip
 from tests.conftest import Do, Time, commands
 
 
-class Died(BaseException):
-    """What a process that is killed raises nowhere."""
+class ProcessDied(BaseException):
+    """Stands for the death of a process: no code catches it."""
 
 
 @pytest.fixture
 def dying(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`dying("join")`: the process dies before the step of this name is sent, or with `after=True` when it was."""
+    """`dying("join")`: the process dies before the script of this name is sent, or with `after=True` after that."""
 
     def arm(name: str, *, after: bool = False) -> None:
         for engine in (app._driver.blocking, app._driver.aio):
             send, several = engine.send, engine.send_parallel
 
-            async def dies(step: RoundTrip[Any], patience: float, send: Any = send) -> Any:
-                if step.script.name == name and not after:
-                    raise Died
-                answer = await send(step, patience)
-                if step.script.name == name:
-                    raise Died
+            async def dies(call: RoundTrip[Any], patience: float, send: Any = send) -> Any:
+                if call.script.name == name and not after:
+                    raise ProcessDied
+                answer = await send(call, patience)
+                if call.script.name == name:
+                    raise ProcessDied
                 return answer
 
-            async def all_die(steps: Any, patience: float, several: Any = several) -> Any:
-                if any(step.script.name == name for step in steps):
-                    raise Died
-                return await several(steps, patience)
+            async def all_die(calls: Any, patience: float, several: Any = several) -> Any:
+                if any(call.script.name == name for call in calls):
+                    raise ProcessDied
+                return await several(calls, patience)
 
             monkeypatch.setattr(engine, "send", dies)
             monkeypatch.setattr(engine, "send_parallel", all_die)
@@ -128,17 +128,17 @@ async def test_a_sender_notifies_a_member_once_until_it_reads(app: Penstock, do:
     assert await cost() == 1
 
 
-# --- a process that dies between two steps ---
+# --- a process that dies between two round trips ---
 
 
 async def test_dying_before_a_join_leaves_an_entry_that_reading_removes(app: Penstock, clock: Time, dying: Any, do: Do):
     chat = await do(app.chats.create, ["bo"], id="ops")
     dying("join")
-    with pytest.raises(Died):
+    with pytest.raises(ProcessDied):
         await do(chat.join, "ada")
     mine = app.chats.of("ada")
     assert await do(mine.unread) == {}
-    assert await entries(app, do, mine) == ["ops"]  # it may be joined in a moment: an hour's grace
+    assert await entries(app, do, mine) == ["ops"]  # the join may still be under way: an entry is kept for an hour
     clock.advance(3601)
     assert await do(mine.unread) == {}
     assert await entries(app, do, mine) == []
@@ -147,7 +147,7 @@ async def test_dying_before_a_join_leaves_an_entry_that_reading_removes(app: Pen
 async def test_dying_after_a_join_leaves_a_member_that_finds_the_chat(app: Penstock, dying: Any, do: Do):
     chat = await do(app.chats.create, ["bo"], id="ops")
     dying("join", after=True)
-    with pytest.raises(Died):
+    with pytest.raises(ProcessDied):
         await do(chat.join, "ada")
     await do(chat.send, "bo", "x")
     mine = app.chats.of("ada")
@@ -159,19 +159,19 @@ async def test_a_join_that_froze_for_two_hours_still_completes(app: Penstock, cl
     chat = await do(app.chats.create, ["bo"], id="ops")
     joining = chat.join._make(chat, "ada")
     enlist = next(joining)
-    entry = await do_step(app, enlist)
+    entry = await do_call(app, enlist)
     clock.advance(7200)
-    assert await do(app.chats.of("ada").unread) == {}  # strikes it out
+    assert await do(app.chats.of("ada").unread) == {}  # removes the entry
     join = joining.send(entry)
-    sure = joining.send(await do_step(app, join))
-    await do_step(app, sure)
+    sure = joining.send(await do_call(app, join))
+    await do_call(app, sure)
     assert await do(app.chats.of("ada").unread) == {"ops": 0}
 
 
 async def test_dying_after_a_leave_leaves_an_entry_that_reading_removes(app: Penstock, dying: Any, do: Do):
     chat = await do(app.chats.create, ["ada", "bo"], id="ops")
     dying("leave", after=True)
-    with pytest.raises(Died):
+    with pytest.raises(ProcessDied):
         await do(chat.leave, "ada")
     mine = app.chats.of("ada")
     assert await entries(app, do, mine) == ["ops"]
@@ -180,14 +180,14 @@ async def test_dying_after_a_leave_leaves_an_entry_that_reading_removes(app: Pen
 
 
 async def test_a_join_and_a_leave_in_any_order_never_lose_a_member(app: Penstock, do: Do):
-    """Every order of the steps of a join and of a leave: who is a member at the end is in the index."""
+    """In every order of the round trips of a join and of a leave: a member at the end has the chat in its index."""
     for order in orders("jjj", "lll"):
         chat = await do(app.chats.create, ["bo", "ada"])
         works = {"j": chat.join._make(chat, "ada"), "l": chat.leave._make(chat, "ada")}
         answers: dict[str, Any] = {"j": None, "l": None}
         for who in order:
             try:
-                answers[who] = await do_step(app, works[who].send(answers[who]))
+                answers[who] = await do_call(app, works[who].send(answers[who]))
             except StopIteration:
                 continue
         member = "ada" in {member.name for member in await do(chat.members)}
@@ -200,7 +200,7 @@ async def test_dying_before_a_chat_is_created_leaves_entries_that_reading_remove
     app: Penstock, clock: Time, dying: Any, do: Do
 ):
     dying("create")
-    with pytest.raises(Died):
+    with pytest.raises(ProcessDied):
         await do(app.chats.create, ["ada", "bo"], sender="cy", message="hi", id="ops")
     clock.advance(3601)
     for member in ("ada", "bo", "cy"):
@@ -215,13 +215,13 @@ async def test_a_hint_that_its_sender_did_not_leave_is_left_by_a_send_an_hour_la
     mine = app.chats.of("ada")
     assert await do(mine.pull) == []
     sending = chat.send._make(chat, "bo", "lost hint")
-    await do_step(app, next(sending))
+    await do_call(app, next(sending))
     assert await do(mine.pull) == []
-    await do(chat.send, "bo", "not told again at once")
+    await do(chat.send, "bo", "no second hint at once")
     assert await do(mine.pull) == []
-    assert len(await do(app.chats.of("ada").pull)) == 2  # whoever begins anew looks at all
+    assert len(await do(app.chats.of("ada").pull)) == 2  # a new object checks every chat
     clock.advance(3601)
-    await do(chat.send, "bo", "told again")
+    await do(chat.send, "bo", "a second hint")
     assert len(await do(mine.pull)) == 3
 
 
@@ -232,7 +232,7 @@ async def test_a_message_that_arrives_during_the_first_check_is_not_missed(app: 
     step = next(looking)
     with contextlib.suppress(StopIteration):
         while True:
-            answer = await do_step(app, step)
+            answer = await do_call(app, step)
             if isinstance(step, Parallel):
                 await do(chat.send, "bo", "meanwhile")
             step = looking.send(answer)
@@ -246,7 +246,7 @@ async def test_after_a_quiet_minute_some_chats_are_checked_in_turn(
     chats = [await do(app.chats.create, ["ada", "bo"]) for _ in range(5)]
     mine = app.chats.of("ada")
     assert await do(mine.pull) == []
-    await do_step(app, next(chats[4].send._make(chats[4], "bo", "lost hint")))
+    await do_call(app, next(chats[4].send._make(chats[4], "bo", "lost hint")))
     assert texts(await do(mine.pull, wait=20)) == [(chats[4].id, "lost hint")]
 
 
@@ -281,20 +281,20 @@ async def test_parallel_calls_survive_lost_connections_and_forgotten_scripts(app
 
 async def entries(app: Penstock, do: Do, mine: UserChats) -> list[str]:
     found = []
-    page = await do_step(app, mine._index.page(b"-inf", 1000))
+    page = await do_call(app, mine._index.page(b"-inf", 1000))
     found += [chat for chat, _ in page]
     return found
 
 
-async def do_step(app: Penstock, step: Any) -> Any:
-    assert isinstance(step, RoundTrip | Parallel)
-    steps = step.round_trips if isinstance(step, Parallel) else (step,)
-    answers = [await app._driver.aio.run(one) for one in steps]
-    return answers if isinstance(step, Parallel) else answers[0]
+async def do_call(app: Penstock, call: Any) -> Any:
+    assert isinstance(call, RoundTrip | Parallel)
+    calls = call.round_trips if isinstance(call, Parallel) else (call,)
+    answers = [await app._driver.aio.run(one) for one in calls]
+    return answers if isinstance(call, Parallel) else answers[0]
 
 
 def orders(first: str, second: str) -> Iterator[str]:
-    """All that can come of two rows whose own order stays."""
+    """Every interleaving of two sequences."""
     if not first or not second:
         yield first + second
         return

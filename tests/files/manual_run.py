@@ -1,4 +1,4 @@
-"""An operation of a channel, driven effect by effect, so that a test can stop it between any two."""
+"""Operations of a channel that are run effect by effect, so that a test can stop them between any two."""
 
 from __future__ import annotations
 
@@ -20,38 +20,40 @@ from penstock.files.upload import Upload
 
 
 class Killed(BaseException):
-    """Ends an operation; what it says as a farewell is not sent."""
+    """Ends an operation. Round trips that it makes on its way out are not sent."""
 
 
-class Nobody:
-    """A waiter who is never told anything, so that who waits asks again and again."""
+class SilentListener:
+    """Is never notified, so that a waiting operation asks again and again."""
 
-    address = "nobody/1"
-    post = "nobody/1"
+    address = "silent/1"
+    post = "silent/1"
 
     def close(self) -> None:
         pass
 
 
-class Stepping:
-    """`answer`: what the operation returned; `error`: what it raised."""
+class ManualRun:
+    """Runs an operation by hand. `answer`: its result; `error`: the exception that ended it."""
 
-    def __init__(self, channel: Channel, steps: Operation[Any]) -> None:
+    def __init__(self, channel: Channel, operation: Operation[Any]) -> None:
         self.begun = self.ended = False
         self.answer: Any = None
         self.error: Exception | None = None
         self._channel = channel
-        self._steps = steps
+        self._operation = operation
         self._reply: Any = None
         self._fault: BaseException | None = None
 
-    def go(self) -> bool:
-        """One effect more; False: there was none."""
+    def advance(self) -> bool:
+        """Perform one more effect. Returns False if the operation has ended."""
         if self.ended:
             return False
         self.begun = True
         try:
-            effect = self._steps.throw(self._fault) if self._fault is not None else self._steps.send(self._reply)
+            effect = (
+                self._operation.throw(self._fault) if self._fault is not None else self._operation.send(self._reply)
+            )
         except StopIteration as done:
             self.ended, self.answer = True, done.value
             return False
@@ -70,7 +72,7 @@ class Stepping:
             case RunInThread():
                 return effect.work()
             case Listen():
-                return Nobody()
+                return SilentListener()
             case Wait():
                 return []
             case RoundTrip():
@@ -78,35 +80,35 @@ class Stepping:
             case _:
                 raise AssertionError(f"a channel does not do {effect}")
 
-    def run(self) -> Stepping:
-        while self.go():
+    def run(self) -> ManualRun:
+        while self.advance():
             pass
         return self
 
     def interrupt(self) -> None:
-        """As a cancellation does: it says its farewell, and ends."""
+        """Cancel the operation: it cleans up, and ends."""
         self._fault = Killed()
         with contextlib.suppress(Killed):
             self.run()
         self.ended = True
 
     def kill(self) -> None:
-        """It does no more: what it would still say to the server is not said."""
+        """Kill the process of the operation: it sends nothing more to the server."""
         self.ended = True
         if isinstance(self._reply, Upload):
             self._reply.reader.close()
         with contextlib.suppress(Killed, StopIteration):
             while True:
-                self._steps.throw(Killed())
+                self._operation.throw(Killed())
 
 
 def sending(
     channel: Channel, paths: Sequence[Path], receivers: Sequence[str] = (), *, lines: bool = False,
     limit: int | None = None, close: bool = False, again: bool = False,
-) -> Stepping:  # fmt: skip
+) -> ManualRun:  # fmt: skip
     sender = Sender(channel.bindings, lines=lines, again=again, host="host", report=None)
-    steps: Operation[Sent] = sender.run(find_sources(list(paths)), receivers, limit, None, close)
-    return Stepping(channel, steps)
+    operation: Operation[Sent] = sender.run(find_sources(list(paths)), receivers, limit, None, close)
+    return ManualRun(channel, operation)
 
 
 class NoRenewer:
@@ -114,9 +116,9 @@ class NoRenewer:
         one.kept = True
 
 
-class Counting:
-    """One who receives, and has the server count what it was given in the step that settles it: what was done with is
-    then counted once, whatever befalls it. `make` makes a stream; `name` what to count of an item."""
+class CountingReceiver:
+    """A receiver that lets the server count its items in the step that settles them. So every item must be counted
+    once, whatever happens. `make` makes a stream; `name` returns what to count of an item."""
 
     def __init__(self, channel: Channel, make: Any, name: Any) -> None:
         self.errors: list[str] = []
@@ -129,7 +131,7 @@ class Counting:
 
     def start(self) -> None:
         self._unsettled.clear()
-        self._fetching: Stepping | None = None
+        self._fetching: ManualRun | None = None
         self._leaving = False
         self.stream = self._make()
         self.stream.commit_with(self._take)
@@ -140,10 +142,10 @@ class Counting:
         packed: bytes = msgspec.msgpack.encode((sum(counts.values()), 0, {"seen": counts}, [])) if counts else b""
         return packed
 
-    def go(self) -> None:
-        """An effect, or an item."""
+    def advance(self) -> None:
+        """Perform one effect, or take one item."""
         if self._fetching is not None:
-            if self._fetching.go():
+            if self._fetching.advance():
                 return
             done, self._fetching = self._fetching, None
             if done.error is not None and not (self._leaving and isinstance(done.error, LeaseLost)):
@@ -155,7 +157,7 @@ class Counting:
         if not stream._ready and stream._error is None:
             self.ended = getattr(stream, "_ended", False)
             if not self.ended:
-                self._fetching = Stepping(self._channel, stream.fill())
+                self._fetching = ManualRun(self._channel, stream.fill())
             return
         try:
             item = stream._next(StopIteration)
@@ -165,14 +167,14 @@ class Counting:
             self._unsettled.update(self._name(item))
 
     def leave(self) -> None:
-        """As at the end of `with`."""
+        """Leave, as at the end of a `with` block."""
         if self._fetching is None:
             self._leaving = True
             self.stream._finish(None)
-            self._fetching = Stepping(self._channel, self.stream.leave())
+            self._fetching = ManualRun(self._channel, self.stream.leave())
 
     def interrupt(self) -> None:
-        """The wait is cancelled, and the same loop goes on."""
+        """Cancel the wait; the same loop continues."""
         if self._fetching is not None and self._fetching.begun and not self._leaving:
             self._fetching.interrupt()
             self._fetching = None
