@@ -109,7 +109,7 @@ def face() -> str:
 
 @pytest.fixture
 def place() -> str:
-    """What the app is given: `valkey` (an address), `redis` (a client of redis-py) or `cluster`."""
+    """The server as the app is given it: `valkey` (an address), `redis` (a client of redis-py) or `cluster`."""
     return "valkey"
 
 

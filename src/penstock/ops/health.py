@@ -1,4 +1,4 @@
-"""Which workers of this machine are alive: behind `penstock worker --check`, the health check of a container."""
+"""Finds the workers that are alive on this machine, for `penstock worker --check`, the health check of a container."""
 
 from __future__ import annotations
 

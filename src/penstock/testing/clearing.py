@@ -1,4 +1,4 @@
-"""A fresh start for the next test: delete everything that an app keeps in the server."""
+"""Deletes everything that an app keeps in the server, for a fresh start of the next test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whether a history is possible for a queue that keeps its promises. Each rule yields a sentence for each violation."""
+"""Checks whether a history is possible for a queue that keeps its promises.
+
+Each rule yields a sentence for each violation.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Did the app leave anything in the server that should not be there?"""
+"""Finds what an app left in the server and should not have."""
 
 from __future__ import annotations
 

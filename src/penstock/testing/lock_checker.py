@@ -1,4 +1,4 @@
-"""When each holder held a lock or a semaphore, from the history of several processes."""
+"""Derives from a history of several processes when each of them held a lock or a semaphore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a history is possible for mailboxes and chats in which no message is missed."""
+"""Checks whether a history is possible for mailboxes and chats in which no message is missed."""
 
 from __future__ import annotations
 

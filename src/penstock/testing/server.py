@@ -25,9 +25,9 @@ class TemporaryServer:
         with TemporaryServer() as server, Penstock(server.address) as app:
             app.queue("mail").put("hello")
 
-    The server is the binary that comes with Penstock. It listens on a unix socket, starts in about 0.1 s, and any
-    number of them run side by side. At the end of the block the server is gone and its data deleted. A process that
-    is killed inside the block takes the server with it; only the folder with its data stays behind.
+    The server is the binary that comes with Penstock. It listens on a unix socket and starts in about 0.1 s; any number
+    of servers can run side by side. At the end of the block the server is gone and its data is deleted. If the process
+    is killed inside the block, its server ends too, and only the folder with the data stays behind.
 
     Entering raises ConfigurationError where no server can be started: on a platform without the bundled binary, or
     with PENSTOCK_EMBEDDED=0.

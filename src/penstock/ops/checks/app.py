@@ -1,4 +1,4 @@
-"""Whether an app's keys and queues are in order, on all its servers together."""
+"""Checks whether the keys and queues of an app are in order, on all its servers together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = 5
 
 
 def check_keys(app: Penstock) -> Operation[list[Verdict]]:
-    """Whether every key is one that Penstock writes, and still belongs to something."""
+    """Check that Penstock wrote every key, and that its owner still exists."""
     inventory = yield from take_inventory(app.settings.prefix, MOST_KEYS)
     number = f"{many(inventory.keys, 'key')} of prefix {app.settings.prefix!r}"
     if not inventory.complete:
@@ -36,7 +36,7 @@ def check_keys(app: Penstock) -> Operation[list[Verdict]]:
 
 
 def check_queues(app: Penstock) -> Operation[list[Verdict]]:
-    """Whether jobs wait, failed, or are held by dead workers, so that an operator should take a look."""
+    """Find queues with jobs that wait for long, that failed, or that dead workers hold."""
     names = yield from probe.queue_names(app.settings.prefix)
     verdicts: list[Verdict] = []
     for name in names:

@@ -1,4 +1,4 @@
-"""Whether a server answers fast, and what kept it busy during the last day."""
+"""Checks whether a server answers fast, and reports what kept it busy during the last day."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ DAY = 86400.0
 
 
 def check_latency(found: Measurements) -> Iterator[Verdict]:
+    """Compare round trips of a ping and of an empty script with what is usual."""
     usual, slowest = (0.002, 0.02) if found.is_near else (0.005, 0.05)
     for request, times in (("a ping", found.pings), ("a script", found.scripts)):
         if not times:

@@ -79,5 +79,5 @@ def _serves_writes(facts: ServerFacts) -> bool:
 
 
 def median(times: tuple[float, ...]) -> float:
-    """The middle one of some times in order of length; 0 of no times."""
+    """The median of times in order of length; 0 for no times."""
     return times[len(times) // 2] if times else 0.0

@@ -1,6 +1,6 @@
-"""Whether the user of the connection may send every command, and use every key, that Penstock needs.
+"""Checks whether the user of the connection may send every command, and use every key, that Penstock needs.
 
-The server is asked with `ACL DRYRUN`, which executes nothing.
+It asks the server with `ACL DRYRUN`, which executes nothing.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ def _example(name: str, description: Sequence[Any], keys: QueueKeys) -> tuple[st
 
 
 def check_rights(missing: MissingRights | None, prefix: str) -> Iterator[Verdict]:
+    """Name each missing right, with the ACL command that grants it."""
     if missing is None:
         advice = "to find out, run the doctor as a user with +acl +command"
         yield "ok", "this user may not ask which commands it may send", advice

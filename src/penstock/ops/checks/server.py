@@ -1,4 +1,4 @@
-"""Whether a server can be reached, accepts writes, and has its clock, its replicas and its cluster in order."""
+"""Checks whether a server accepts writes and connections, and whether its clock, replicas and cluster are in order."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ TOO_MANY_CONNECTIONS = 0.8
 
 
 def check_server(found: Measurements) -> Iterator[Verdict]:
+    """Check that the server is ready, is a primary, has connections to spare, and is protected."""
     facts = found.facts
     if facts.info is None:
         yield "warn", "this user may not read INFO: most checks are blind", "allow it: ACL SETUSER … +info"
@@ -41,6 +42,7 @@ def _check_remote(found: Measurements) -> Iterator[Verdict]:
 
 
 def check_replicas(found: Measurements) -> Iterator[Verdict]:
+    """Check that the replicas which the server requires are connected and in sync."""
     facts = found.facts
     if facts.info is None:
         return
@@ -59,6 +61,7 @@ def check_replicas(found: Measurements) -> Iterator[Verdict]:
 
 
 def check_clock(found: Measurements) -> Iterator[Verdict]:
+    """Report by how much the clocks of the server and of this machine differ, which is harmless."""
     ahead = found.facts.ahead
     if abs(ahead) < 1:
         yield "ok", "its clock and that of this machine agree to within a second", ""
@@ -69,6 +72,7 @@ def check_clock(found: Measurements) -> Iterator[Verdict]:
 
 
 def check_cluster(found: Measurements) -> Iterator[Verdict]:
+    """Check that every slot of the cluster has a server."""
     cluster = found.facts.cluster
     if cluster is None:
         return

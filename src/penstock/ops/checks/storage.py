@@ -1,4 +1,4 @@
-"""Whether a server keeps the jobs that it accepted: its memory, its eviction policy, its append-only file."""
+"""Checks whether a server keeps the jobs that it accepted: its memory, its eviction policy, its append-only file."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ FASTEST_FSYNC = 0.00003
 
 
 def check_memory(found: Measurements) -> Iterator[Verdict]:
+    """Check that the server has memory to spare, and evicts no keys."""
     facts = found.facts
     if facts.info is None:
         return
@@ -62,6 +63,7 @@ def _usage(used: float, most: float, machine: float) -> Verdict:
 
 
 def check_persistence(found: Measurements) -> Iterator[Verdict]:
+    """Check that the data survives a restart of the server, and whether jobs can be durable."""
     facts = found.facts
     if facts.info is None:
         return
