@@ -88,7 +88,6 @@ NOT_YET = {
     "tests/test_layers.py",
     "tests/test_surface.py",
     "tests/typing",
-    "docs",
 }
 
 
