@@ -136,17 +136,26 @@ end
 --- (a: int, b: int) -> int
 --- inline
 function token.sum(a, b)
-  return "b" .. a + b.b
+  return "b" .. a
+    + b.b
+end
+
+--- (a: str) -> str
+--- inline
+function token.twice(a)
+  return a .. a
 end
 """
     script = """\
 function script.s()
   local ids = { token.id(tokens[i]), token.id(token.id("a,)")) }
+  local t = token.twice(ids[1]) .. token.twice(s.x)
   return token.sum(1 + 2, token.id(f(x, { y, "(" }))), ids
 end
 """
     assert only(script, lane=lane).source.splitlines()[1:] == [
         """local ids = { (string.sub(tokens[i], 13)), (string.sub(((string.sub(("a,)"), 13))), 13)) }""",
+        "local t = (ids[1] .. ids[1]) .. (s.x .. s.x)",
         """return ("b" .. (1 + 2) + ((string.sub((f(x, { y, "(" })), 13))).b), ids""",
     ]
 
@@ -223,11 +232,13 @@ INLINE = "--- (a: int) -> int\n--- inline\nfunction lane.half(a)\n  {}\nend"
         ("--- (b: int)\nfunction lane.much(a)\n  return 1\nend", "lane.much takes [(]a[)], .* say [(]b[)]"),
         ("function lane.much(a)\n  return 1\nend", "lane.much takes [(]a[)], but the lines above say [(][)]"),
         # --- inline functions ---
-        (INLINE.format("return a + a"), "queue.lua:3: lane.half is inline: it has to use a exactly once"),
-        (INLINE.format("return 1"), "lane.half is inline: it has to use a exactly once"),
-        (INLINE.format("return 'a'"), "lane.half is inline: it has to use a exactly once"),
+        (
+            INLINE.format("return a + a") + "\n\n" + script("return lane.half(1 + 1)"),
+            "queue.lua:7: s .* uses a twice: give it",
+        ),
+        (INLINE.format("return 1"), "queue.lua:3: lane.half is inline: it does not use a"),
+        (INLINE.format("return 'a'"), "lane.half is inline: it does not use a"),
         (INLINE.format("local b = a"), "lane.half is inline: it can only be one `return`"),
-        (INLINE.format("return 1 +\n a"), "lane.half is inline: it can only be one `return`"),
         (INLINE.format("return lane.cost(a)"), "lane.half is inline: .* call none of our functions"),
         (INLINE.format("return lane.half(a)"), "lane.half is inline: .* call none of our functions"),
         (

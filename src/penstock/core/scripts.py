@@ -64,6 +64,7 @@ _BLANKS = re.compile(r"^[ \t]*(?:--.*)?\n|^[ \t]+", re.MULTILINE)
 # noun.CONSTANT, or noun.verb before a parenthesis. Comments and strings are matched first: a name in them is no match.
 _NAME = re.compile(rf"[ \t]*--[^\n]*|{_STRING}|(?<![\w.:])([a-z_]+)\.(?:([A-Z][A-Z\d_]*)\b|(\w+)(?=\s*\())")
 _PUNCTUATION = re.compile(rf"{_STRING}|[](){{}}[,]")
+_PARAMETER = re.compile(rf"{_STRING}|(?<![\w.:])([a-zA-Z_]\w*)")
 _PLAIN = re.compile(r"[\w.]+(?:\[[^][]*\])?\Z")
 _LONG_BRACKET = re.compile(r"\[=*\[")
 _BINDING = {"int": "tonumber(ARGV[{0}])", "str": "ARGV[{0}]", "*": "{0}"}
@@ -338,12 +339,16 @@ def _resolve(section: Section, functions: Mapping[str, Section], literals: Mappi
 
 
 def _check_inline(function: Section, inlined: Mapping[str, Section]) -> None:
-    keyword, _, expression = function.code.partition(" ")
-    if keyword != "return" or "\n" in expression or function.calls or inlined:
-        raise function.fault("is inline: it can only be one `return` in one line, and call none of our functions")
-    names = [found[1] for found in re.finditer(rf"{_STRING}|(?<![\w.:])(\w+)", expression)]
-    if wrong := [name for name in function.parameters if names.count(name) != 1]:
-        raise function.fault(f"is inline: it has to use {' and '.join(wrong)} exactly once")
+    if not function.code.startswith("return ") or function.calls or inlined:
+        raise function.fault("is inline: it can only be one `return`, and call none of our functions")
+    function.code = function.code.replace("\n", " ")
+    names = _names(function.code)
+    if unused := [name for name in function.parameters if name not in names]:
+        raise function.fault(f"is inline: it does not use {' and '.join(unused)}")
+
+
+def _names(code: str) -> list[str]:
+    return [found[1] for found in _PARAMETER.finditer(code) if found[1]]
 
 
 def _inline(section: Section, functions: Mapping[str, Section]) -> str:
@@ -357,9 +362,10 @@ def _inline(section: Section, functions: Mapping[str, Section]) -> str:
             raise section.fault(
                 f"calls {function.name} with {len(arguments)} arguments, not {len(function.parameters)}"
             )
-        values = dict(zip(function.parameters, arguments, strict=True))
-        expression = re.sub(
-            rf"{_STRING}|(?<![\w.:])(\w+)",
+        values, names = dict(zip(function.parameters, arguments, strict=True)), _names(function.code)
+        if twice := [name for name, value in values.items() if names.count(name) > 1 and not _PLAIN.match(value)]:
+            raise section.fault(f"calls {function.name}, which is inline and uses {twice[0]} twice: give it a name")
+        expression = _PARAMETER.sub(
             lambda found, values=values: values.get(found[1], found[0]),  # type: ignore[misc]
             function.code.removeprefix("return "),
         )
