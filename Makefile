@@ -13,10 +13,10 @@ export PYTHONDONTWRITEBYTECODE :=
 # uv takes an interpreter that is on the machine, and says so if none fits.
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help setup check lua test storm flood demo bench clean
+.PHONY: help setup check lua constants test storm flood demo bench clean
 
 help:  ## this list
-	@awk -F ':.*##  *' '/^[a-z]+:.*##/ { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*##  *' '/^[a-z]+:.*##/ { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: .venv/ready  ## make .venv with Penstock and its tools (again when pyproject.toml changed)
 
@@ -42,6 +42,9 @@ check: setup  ## format, lint, types, and the rules of the house
 
 lua: setup  ## valid Lua, no unknown global, nothing unused (needs luac and luacheck, or says that they are not there)
 	$(BIN)/python -m tests.lua.check
+
+constants: setup  ## write what Lua and Python share, from the .lua files into constants.py
+	$(BIN)/python -m tests.lua.constants
 
 test: check  ## check, then every other test, four at a time, because they mostly wait (failures are retried serially)
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(RULES:%=--ignore=%) || \

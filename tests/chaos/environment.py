@@ -13,6 +13,7 @@ from typing import Any
 
 from penstock import Call, Counts
 from penstock.core.keys import key_pattern
+from penstock.jobs import constants
 from penstock.jobs.job import Failure
 from penstock.ops.audit.instances import audits
 from penstock.ops.audit.stored_keys import read_keys
@@ -24,8 +25,13 @@ from tests.driver.proxy import Proxy
 from tests.servers import Server, eventually
 from tests.speed import Deadline
 
-_ENDS = {b"c": "completed", b"x": "cancelled", b"e": "expired", b"d": "dropped"}
-_STATES = {b"r": "ready", b"s": "delayed", b"x": "running", b"d": "dead"}
+_ENDS = {
+    constants.COMPLETED: "completed", constants.CANCELLED: "cancelled",
+    constants.EXPIRED: "expired", constants.DROPPED: "dropped",
+}  # fmt: skip
+_STATES = {
+    constants.READY: "ready", constants.DELAYED: "delayed", constants.RUNNING: "running", constants.DEAD: "dead",
+}  # fmt: skip
 
 
 class Environment:
@@ -168,5 +174,5 @@ def _found(job: str, record: bytes | None, reason: bytes | None, end: bytes | No
         return FinalState(job=job, state=_STATES[record[1:2]], reason=why)  # type: ignore[arg-type]
     if end is None:
         return FinalState(job=job, state="unknown")
-    claim = int(end[1:]) if end[:1] == b"c" else 0
+    claim = int(end[1:]) if end[:1] == constants.COMPLETED else 0
     return FinalState(job=job, state=_ENDS[end[:1]], claim=claim)  # type: ignore[arg-type]

@@ -9,15 +9,21 @@ from typing import Any, TypeAlias, TypeVar
 
 from penstock.core.clock import Clock, milliseconds
 from penstock.core.operations import RoundTrip
+from penstock.jobs import constants
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.claims import Claim, Ending, Settlement, TurnReply
+from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID
 from penstock.jobs.keys import QUEUE, QueueKeys
-from penstock.jobs.record import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID, Record, draft
+from penstock.jobs.record import Record, draft
 
 R = TypeVar("R")
 Dump: TypeAlias = dict[str, Any]
 
 START = 1_700_000_000_000
+
+READY, DELAYED, RUNNING, DEAD = (
+    state.decode() for state in (constants.READY, constants.DELAYED, constants.RUNNING, constants.DEAD)
+)
 
 
 def record(
@@ -89,7 +95,7 @@ class Stand:
         return Record(body)
 
     def state(self, key: str) -> str:
-        """One letter of `record.lua`, or `-` for a job that is not in the queue."""
+        """Its letter, or `-` for a job that is not in the queue."""
         body = self.client.hget(self.base + "jobs", key)
         return Record(body).state.decode() if body else "-"
 
@@ -202,24 +208,24 @@ def every_step(move: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "enqueue": move.enqueue(["new", record("ada")]),
         "turn": move.turn("w", 1, lease=10, want=5, settlements=[Settlement(token)], address="p/1", sleep=50),
         "settle": move.settle("w", Settlement(token)),
-        "beat": move.heartbeat("w", 10),
+        "heartbeat": move.heartbeat("w", 10),
         "abandon": move.abandon("w"),
         "cancel": move.cancel(["j"]),
         "purge": move.purge(None, 0, 100),
         "show": move.show("j"),
         "result": move.result("j", "p/1"),
         "forget": move.forget("j", "p/1"),
-        "graves": move.list_dead(0, 10),
-        "buried": move.dead_until(0, 10),
+        "list_dead": move.list_dead(0, 10),
+        "dead_until": move.dead_until(0, 10),
         "requeue": move.requeue(["dead"]),
-        "exhume": move.remove_dead(["dead"]),
-        "switch": move.set_switch("paused", True),
-        "weigh": move.set_weight("ada", 3),
-        "workers": move.workers(10),
+        "remove_dead": move.remove_dead(["dead"]),
+        "set_switch": move.set_switch("paused", True),
+        "set_weight": move.set_weight("ada", 3),
+        "scan_workers": move.workers(10),
         "counts": move.counts(),
-        "survey": move.overview(10),
-        "books": move.counted_and_kept(),
-        "some_tenants": move.scan_tenants("0", 10),
+        "overview": move.overview(10),
+        "counted_and_kept": move.counted_and_kept(),
+        "scan_tenants": move.scan_tenants("0", 10),
         "tenant_counts": move.tenant_counts("ada"),
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.jobs.stand import START, Hand, Stand, difference, ids, record
+from tests.jobs.stand import DEAD, DELAYED, READY, RUNNING, START, Hand, Stand, difference, ids, record
 
 
 def test_a_job_becomes_ready_in_the_lane_of_its_tenant(stand: Stand):
@@ -26,7 +26,7 @@ def test_a_job_becomes_ready_in_the_lane_of_its_tenant(stand: Stand):
 def test_a_delayed_job_waits_in_the_delayed(stand: Stand):
     stand.put("j", delay=1.5)
     assert stand.dump()["delayed"] == [(b"0000000001aj", START + 1500.0)]
-    assert (stand.state("j"), stand.job("j").since) == ("s", START + 1500)
+    assert (stand.state("j"), stand.job("j").since) == (DELAYED, START + 1500)
     assert stand.counts() == "0 1 0 0"
 
 
@@ -62,13 +62,13 @@ def test_an_id_given_twice_in_one_call_is_accepted_once(stand: Stand):
     assert stand.counts() == "2 0 0 0"
 
 
-@pytest.mark.parametrize("state", "srxd")
+@pytest.mark.parametrize("state", [DELAYED, READY, RUNNING, DEAD])
 def test_an_id_is_known_in_every_state(stand: Stand, state: str):
-    stand.put("x", delay=state == "s")
+    stand.put("x", delay=state == DELAYED)
     hand = Hand(stand, "w")
-    if state in "xd":
+    if state in {RUNNING, DEAD}:
         (claim,) = hand.claim()
-        assert state == "x" or hand.settle(claim, ending="bury")
+        assert state == RUNNING or hand.settle(claim, ending="bury")
     assert stand.state("x") == state
     assert stand.put("x") == [0]
 

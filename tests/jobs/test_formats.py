@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import FormatTooNew, Item, Job, Penstock, Queue
-from penstock.jobs.record import FORMAT
+from penstock.jobs.constants import FORMAT
 from tests.conftest import Do
 
 

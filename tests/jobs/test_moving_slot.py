@@ -123,7 +123,18 @@ def move(cluster: Cluster) -> Iterator[Move]:
 
 
 ANY = sorted(scripts().scripts)
-SOME = ["jobs", "lane:5:ada", "front:5:ada", "turns:5", "delayed", "held:v", "leases", "reasons", "waiters", "tenants"]
+SOME = [
+    "jobs",
+    "lane:5:ada",
+    "front:5:ada",
+    "turns:5",
+    "delayed",
+    "held:v",
+    "leases",
+    "reasons",
+    "listeners",
+    "tenants",
+]
 
 
 @pytest.mark.parametrize("carried", [[], ["meta"], ["jobs"], SOME, [*SOME, "meta"], ["meta", "turns:1", "age"], None])

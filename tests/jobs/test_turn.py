@@ -8,9 +8,23 @@ from typing import Any
 import pytest
 from valkey.exceptions import ResponseError
 
+from penstock.jobs import constants
 from penstock.jobs.bindings import scripts
 from penstock.jobs.claims import Ending, Settlement, TurnReply
-from tests.jobs.stand import START, Hand, Stand, difference, every_step, ids, record, settlement
+from tests.jobs.stand import (
+    DEAD,
+    DELAYED,
+    READY,
+    RUNNING,
+    START,
+    Hand,
+    Stand,
+    difference,
+    every_step,
+    ids,
+    record,
+    settlement,
+)
 
 OTHERS: list[Ending] = ["retry", "later", "release", "bury", "drop"]
 
@@ -41,7 +55,7 @@ def test_a_claim_takes_a_job_from_its_lane_into_the_workers_hand(stand: Stand):
     before = stand.dump()
     turn = Hand(stand, "w").turn(1)
     (claim,) = turn.claims
-    assert (claim.token, claim.record.state, claim.record.deliveries) == (b"000000000003j", b"x", 1)
+    assert (claim.token, claim.record.state, claim.record.deliveries) == (b"000000000003j", constants.RUNNING, 1)
     changed = difference(before, stand.dump())
     assert changed.pop("turn:w")
     assert changed == {
@@ -233,7 +247,7 @@ def test_an_expired_job_ends_and_takes_no_turn(stand: Stand):
     stand.put("b", tenant="b")
     stand.advance(1)
     assert ids(Hand(stand, "w").claim(1)) == ["a"]
-    assert stand.done("old") == b"e"
+    assert stand.done("old") == constants.EXPIRED
     assert (stand.counts(), stand.dump()["meta"][b"expired"]) == ("1 0 1 0", b"1")
 
 
@@ -259,7 +273,7 @@ def test_a_failed_run_is_charged_and_its_reason_kept(stand: Stand):
     hand = Hand(stand, "w")
     assert hand.settle(*hand.claim(), ending="retry", delay=2, text="boom")
     job = stand.job("j")
-    assert (job.state, job.attempts, job.since, job.payload) == (b"s", 1, START + 2000, b'"body"')
+    assert (job.state, job.attempts, job.since, job.payload) == (constants.DELAYED, 1, START + 2000, b'"body"')
     assert stand.run(stand.bindings.show("j")).failure == b"boom"
     stand.advance(2)
     assert hand.settle(*hand.claim())
@@ -270,7 +284,7 @@ def test_later_is_a_retry_that_is_not_charged(stand: Stand):
     stand.put("j")
     hand = Hand(stand, "w")
     assert hand.settle(*hand.claim(), ending="later", delay=2)
-    assert (stand.job("j").attempts, stand.job("j").deliveries, stand.state("j")) == (0, 1, "s")
+    assert (stand.job("j").attempts, stand.job("j").deliveries, stand.state("j")) == (0, 1, DELAYED)
 
 
 def test_a_dead_letter_is_kept_with_its_reason_until_it_is_requeued(stand: Stand):
@@ -299,7 +313,11 @@ def test_a_dropped_job_says_why(stand: Stand):
     stand.put("j")
     hand = Hand(stand, "w")
     hand.settle(*hand.claim(), ending="drop", text="no use")
-    assert (stand.done("j"), stand.state("j"), stand.dump()["meta"][b"dropped"]) == (b"dno use", "-", b"1")
+    assert (stand.done("j"), stand.state("j"), stand.dump()["meta"][b"dropped"]) == (
+        constants.DROPPED + b"no use",
+        "-",
+        b"1",
+    )
 
 
 @pytest.mark.parametrize("ending", [None, *OTHERS])
@@ -413,7 +431,7 @@ def test_a_worker_may_claim_its_own_lost_job_and_its_old_claim_is_worth_nothing(
     assert not old.settle_alone(lost)
     assert not new.settle_alone(lost)
     assert new.turn(0, settlement(lost)).stale == (settlement(lost),)
-    assert stand.state("j") == "x"
+    assert stand.state("j") == RUNNING
     assert new.settle(claim)
 
 
@@ -457,7 +475,7 @@ def test_an_idle_worker_that_ended_is_forgotten_by_the_next_turn(stand: Stand):
     assert stand.dump()["leases"] == [(b"v", START + 20_000.0)]
 
 
-@pytest.mark.parametrize("state", "srxd")
+@pytest.mark.parametrize("state", [DELAYED, READY, RUNNING, DEAD])
 @pytest.mark.parametrize("damaged", [None, b"", b"\x01r", bytes(39), b"\x01x" + bytes(36) + b"\xff\xff"])
 def test_a_record_that_was_damaged_by_hand_holds_nobody_up(stand: Stand, state: str, damaged: bytes | None):
     """None: it was deleted. Every script that may come across it does its work, and the other job is served."""
@@ -478,9 +496,9 @@ def test_a_record_that_was_damaged_by_hand_holds_nobody_up(stand: Stand, state: 
     ]
     for act in acts:
         stand.client.flushall()
-        stand.put("bad", delay=state == "s")
+        stand.put("bad", delay=state == DELAYED)
         hand = Hand(stand, "w")
-        held = hand.claim() if state in "xd" else []
+        held = hand.claim() if state in {RUNNING, DEAD} else []
         if state == "d":
             hand.settle(held.pop(), ending="bury")
         assert stand.state("bad") == state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.jobs import constants
 from penstock.jobs.claims import TurnReply
 from tests.jobs.stand import START, Hand, Stand, ids, settlement
 
@@ -190,7 +191,7 @@ def test_sleepers_that_did_not_say_again_that_they_sleep_are_forgotten(stand: St
     stand.put("a")
     assert heard(stand, "p", "q") == [[], []]
     assert "sleepers" not in stand.dump()
-    assert "rung" not in stand.dump()["meta"]
+    assert "woken" not in stand.dump()["meta"]
 
 
 def test_an_inbox_nobody_reads_ends(stand: Stand):
@@ -368,10 +369,10 @@ def test_who_waits_for_a_job_is_told_when_it_ends_however_it_ends(stand: Stand):
     stand.advance(1)
     hand.turn(1)
     assert stand.messages("p") == ["4 done"]
-    assert stand.dump()["waiters"] == {b"retry": b"p/5"}
+    assert stand.dump()["listeners"] == {b"retry": b"p/5"}
     stand.run(stand.bindings.purge(None, 0, 10))
     assert stand.messages("p") == ["5 done"]
-    assert "waiters" not in stand.dump()
+    assert "listeners" not in stand.dump()
 
 
 def test_all_who_wait_are_told_and_who_gave_up_is_not(stand: Stand):
@@ -389,7 +390,7 @@ def test_the_last_who_gives_up_leaves_nothing(stand: Stand):
     stand.put("j")
     stand.run(stand.bindings.result("j", "p/1"))
     stand.run(stand.bindings.forget("j", "p/1"))
-    assert "waiters" not in stand.dump()
+    assert "listeners" not in stand.dump()
 
 
 def test_a_dead_letter_has_no_waiters(stand: Stand):
@@ -397,5 +398,5 @@ def test_a_dead_letter_has_no_waiters(stand: Stand):
     hand = Hand(stand, "w")
     hand.settle(*hand.claim(), ending="bury", text="why")
     found = stand.run(stand.bindings.result("j", "p/1"))
-    assert (found.failure, found.record and found.record.state) == (b"why", b"d")
-    assert "waiters" not in stand.dump()
+    assert (found.failure, found.record and found.record.state) == (b"why", constants.DEAD)
+    assert "listeners" not in stand.dump()

@@ -15,8 +15,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from penstock.jobs import constants
 from penstock.jobs.claims import Claim, Ending, Settlement, Trial, TurnReply
-from tests.jobs.stand import Dump
+from penstock.jobs.constants import CLAIM_DIGITS
+from penstock.jobs.record import entry_id
+from tests.jobs.stand import DEAD, DELAYED, READY, RUNNING, Dump
 
 OWN_ID, SUSPECT, KEEPS_REASON = 8, 16, 32
 DEADLY = 12
@@ -26,7 +29,7 @@ SLICE = 100
 LOOK = 64
 SLICE_OF_INCARNATIONS = 8
 LEVELS = range(10)
-PLACES = {"r": "ready", "s": "delayed", "x": "running", "d": "dead"}
+PLACES = {READY: "ready", DELAYED: "delayed", RUNNING: "running", DEAD: "dead"}
 
 _HEADER = struct.Struct(">BcBB 6s6s6s6s HHB 5s BB")
 
@@ -42,7 +45,7 @@ class Job:
     ttl: int
     expires: int
     payload: bytes = b"null"
-    state: str = "r"
+    state: str = READY
     generation: int = 0
     enqueued: int = 0
     since: int = 0
@@ -172,13 +175,13 @@ class QueueModel:
 
     def claimable(self, job: Job) -> bool:
         """In its turn."""
-        return job.state == "r" and not job.suspect and not 0 < job.expires <= self.now
+        return job.state == READY and not job.suspect and not 0 < job.expires <= self.now
 
     def suspects(self) -> list[Job]:
-        return sorted((job for job in self.in_state("r") if job.suspect), key=lambda job: (job.since, job.generation))
+        return sorted((job for job in self.in_state(READY) if job.suspect), key=lambda job: (job.since, job.generation))
 
     def _become_ready(self, job: Job, since: int, *, first: bool = False) -> None:
-        job.state, job.since = "r", since
+        job.state, job.since = READY, since
         if job.suspect:
             return
         line = self.lines[job.level, job.tenant]
@@ -186,7 +189,7 @@ class QueueModel:
         self._pushes += 1
 
     def _finish(self, job: Job, end: bytes) -> None:
-        if job.state == "r" and not job.suspect:
+        if job.state == READY and not job.suspect:
             self.lines[job.level, job.tenant].remove(job.id)
         del self.jobs[job.id]
         if job.ttl:
@@ -210,7 +213,7 @@ class QueueModel:
             if job.own:
                 self.done.pop(job.id, None)
             if at > self.now:
-                job.state, job.since = "s", at
+                job.state, job.since = DELAYED, at
             else:
                 self._become_ready(job, self.now)
         self.seq += len(jobs)
@@ -253,10 +256,10 @@ class QueueModel:
         job = self.jobs.get(key)
         if job is None:
             end = self.done.get(key, b"")[:1]
-            return "cancelled" if end == b"x" else "done" if end else "none"
-        if job.state in "xd":
-            return "running" if job.state == "x" else "dead"
-        self._finish(job, b"x")
+            return "cancelled" if end == constants.CANCELLED else "done" if end else "none"
+        if job.state in {RUNNING, DEAD}:
+            return "running" if job.state == RUNNING else "dead"
+        self._finish(job, constants.CANCELLED)
         self.totals["cancelled"] += 1
         return "cancelled"
 
@@ -265,13 +268,13 @@ class QueueModel:
     ) -> None:
         """Waiting jobs of the tenant (None: of all) have been cancelled, ready ones first."""
         left = after.get("jobs", {})
-        gone = [job for job in self.in_state("r", "s") if job.id.encode() not in left]
+        gone = [job for job in self.in_state(READY, DELAYED) if job.id.encode() not in left]
         assert len(gone) == cancelled <= slice_
         assert all(tenant in (None, job.tenant) for job in gone)
-        others = self.suspects if suspects else lambda: self.in_state("s")
+        others = self.suspects if suspects else lambda: self.in_state(DELAYED)
         reached_the_others = finished or any(job in others() for job in gone)
         self.cancel([job.id for job in gone])
-        in_lanes = [job for job in self.in_state("r") if not job.suspect]
+        in_lanes = [job for job in self.in_state(READY) if not job.suspect]
         assert not (reached_the_others and any(tenant in (None, job.tenant) for job in in_lanes))
         assert not (finished and tenant is None and others())
 
@@ -283,15 +286,15 @@ class QueueModel:
             self._become_ready(job, self.now)
         return len(dead)
 
-    def exhume(self, ids: Sequence[str]) -> int:
+    def remove_dead(self, ids: Sequence[str]) -> int:
         dead = self._dead(ids)
         for job in dead:
-            self._finish(job, b"xremoved from the dead letters")
+            self._finish(job, constants.CANCELLED + b"removed from the dead letters")
         return len(dead)
 
     def _dead(self, ids: Sequence[str]) -> list[Job]:
         found = (self.jobs.get(key) for key in dict.fromkeys(ids))
-        return [job for job in found if job and job.state == "d"]
+        return [job for job in found if job and job.state == DEAD]
 
     def wait_for(self, key: str, address: str) -> None:
         if key in self.jobs and self.jobs[key].state != "d":
@@ -356,7 +359,7 @@ class QueueModel:
         elif reply.more:
             assert looked == most, f"cut short after {looked} entries"
         else:
-            assert self.paused or all(job.suspect for job in self.in_state("r")), "there was more"
+            assert self.paused or all(job.suspect for job in self.in_state(READY)), "there was more"
         asleep = bool(sleep and left and not reply.more and not (once and reply.claims))
         assert asleep or reply.due_in is None
         mine.number, mine.given = number, tuple(claim.token for claim in reply.claims)
@@ -367,19 +370,21 @@ class QueueModel:
     def _judge_repeated(self, mine: Incarnation, reply: TurnReply) -> None:
         assert reply.alive == (not mine.given or mine.till > self.now)
         if reply.alive:
-            still = [token for token in mine.given if mine.held.get(token[12:].decode()) == token[:12]]
+            still = [
+                token for token in mine.given if mine.held.get(token[CLAIM_DIGITS:].decode()) == token[:CLAIM_DIGITS]
+            ]
             assert ([claim.token for claim in reply.claims], reply.stale) == (still, mine.stale)
 
     def _settle(self, mine: Incarnation, settlement: Settlement) -> bool:
         token = settlement.token
-        key = token[12:].decode()
-        if mine.held.get(key) != token[:12]:
+        key = token[CLAIM_DIGITS:].decode()
+        if mine.held.get(key) != token[:CLAIM_DIGITS]:
             return False
         del mine.held[key]
         job, delay = self.jobs[key], round(settlement.delay * 1000)
         if settlement.ending in (None, "drop"):
             self.totals["dropped" if settlement.ending else "completed"] += 1
-            self._finish(job, (b"d" if settlement.ending else b"c") + settlement.data)
+            self._finish(job, (constants.DROPPED if settlement.ending else constants.COMPLETED) + settlement.data)
             return True
         job.reason = settlement.data or job.reason
         job.attempts += settlement.ending in ("retry", "bury")
@@ -390,22 +395,22 @@ class QueueModel:
         elif settlement.ending != "release":
             job.suspect, job.doubt = False, 0
         if settlement.ending == "bury" or job.doubt >= DEADLY:
-            self.totals["buried"] += 1
+            self.totals["failed"] += 1
             self.waiters.pop(key, None)
-            job.state, job.since = "d", self.now
+            job.state, job.since = DEAD, self.now
         elif settlement.ending == "release":
             job.deliveries -= 1
             self._become_ready(job, self.now, first=True)
         else:
             self.totals["retried"] += settlement.ending in ("retry", "later")
             if delay:
-                job.state, job.since = "s", self.now + delay
+                job.state, job.since = DELAYED, self.now + delay
             else:
                 self._become_ready(job, self.now)
         return True
 
     def _delayed(self) -> list[Job]:
-        return sorted(self.in_state("s"), key=lambda job: (job.since, job.generation))
+        return sorted(self.in_state(DELAYED), key=lambda job: (job.since, job.generation))
 
     def _promote(self) -> int:
         due = [job for job in self._delayed() if job.since <= self.now][:SLICE]
@@ -442,10 +447,10 @@ class QueueModel:
     def _hand_out(self, job: Job, claim: Claim, mine: Incarnation) -> None:
         self.seq += 1
         assert claim.token == b"%012x" % self.seq + job.id.encode()
-        job.state, job.expires = "x", 0
+        job.state, job.expires = RUNNING, 0
         job.deliveries += 1
         assert claim.record.body == job.header() + job.payload
-        mine.held[job.id] = claim.token[:12]
+        mine.held[job.id] = claim.token[:CLAIM_DIGITS]
 
     def _judge_claims(self, mine: Incarnation, claims: Sequence[Claim], after: Dump) -> None:
         assert not (self.paused and claims)
@@ -464,10 +469,10 @@ class QueueModel:
             line.remove(job.id)
             self._hand_out(job, claim, mine)
         assert not any(+waiting[urgent] for urgent in range(level)), "a more urgent job was passed over"
-        for job in self.in_state("r"):
+        for job in self.in_state(READY):
             if job.id.encode() not in after.get("jobs", {}):
                 assert not self.claimable(job), f"{job.id} is lost"
-                self._finish(job, b"e")
+                self._finish(job, constants.EXPIRED)
                 self.totals["expired"] += 1
 
     # --- the key space ---
@@ -495,22 +500,22 @@ class QueueModel:
         jobs = self.jobs.values()
         assert dump.get("jobs", {}) == {job.id.encode(): job.header() + job.payload for job in jobs}
         assert dump.get("delayed", []) == [(job.entry(), float(job.since)) for job in self._delayed()]
-        assert dict(dump.get("dead", [])) == {job.id.encode(): float(job.since) for job in self.in_state("d")}
+        assert dict(dump.get("dead", [])) == {job.id.encode(): float(job.since) for job in self.in_state(DEAD)}
         assert dump.get("reasons", {}) == {job.id.encode(): job.reason for job in jobs if job.reason is not None}
         assert _family(dump, "done:") == {f"done:{key}": end for key, end in self.done.items()}
         told = {key.encode(): " ".join(waiting).encode() for key, waiting in self.waiters.items()}
-        assert dump.get("waiters", {}) == told
+        assert dump.get("listeners", {}) == told
 
     def _judge_order(self, dump: Dump) -> None:
         """Each ready job has one entry, in its place; what else stands in the lists is of jobs that are gone."""
         assert dump.get("suspects", []) == [(job.entry(), float(job.since)) for job in self.suspects()]
-        ready = {job.entry() for job in self.in_state("r") if not job.suspect}
+        ready = {job.entry() for job in self.in_state(READY) if not job.suspect}
         found: dict[tuple[int, str], Line] = defaultdict(Line)
         for name in dump:
             kind, _, place = name.partition(":")
             if kind in ("lane", "front"):
                 at, _, tenant = place.partition(":")
-                getattr(found[int(at), tenant], kind).extend(e[11:].decode() for e in dump[name] if e in ready)
+                getattr(found[int(at), tenant], kind).extend(entry_id(e).decode() for e in dump[name] if e in ready)
         assert {place: line for place, line in self.lines.items() if [*line]} == {
             place: line for place, line in found.items() if [*line]
         }
@@ -525,7 +530,7 @@ class QueueModel:
         places = [*PLACES.values()]
         states = Counter(PLACES[job.state] for job in self.jobs.values())
         assert {name: int(meta.get(name.encode(), 0)) for name in places} == {name: states[name] for name in places}
-        totals = ("completed", "retried", "buried", "dropped", "cancelled", "expired", "lost")
+        totals = ("completed", "retried", "failed", "dropped", "cancelled", "expired", "lost")
         assert {name: int(meta.get(name.encode(), 0)) for name in totals} == {
             name: self.totals[name] for name in totals
         }
@@ -535,18 +540,18 @@ class QueueModel:
             by_tenant[job.tenant.encode()][PLACES[job.state]] += 1
         packed = {tenant: struct.pack(">4I", *(n[name] for name in places)) for tenant, n in by_tenant.items()}
         assert dump.get("tenants", {}) == packed
-        ages = Counter(job.since // 1000 for job in self.in_state("r"))
+        ages = Counter(job.since // 1000 for job in self.in_state(READY))
         assert dump.get("age", {}) == {b"%d" % second: b"%d" % n for second, n in ages.items()}
         assert dump.get("ages", []) == [(b"%d" % second, float(second)) for second in sorted(ages)]
 
     def _judge_wake(self, dump: Dump) -> None:
         """While a job is ready and someone sleeps, a wake-up is on its way."""
         if (
-            any(not job.suspect for job in self.in_state("r"))
+            any(not job.suspect for job in self.in_state(READY))
             and not self.paused
             and any(till > self.now for _, till in dump.get("sleepers", []))
         ):
-            assert b"rung" in dump["meta"]
+            assert b"woken" in dump["meta"]
 
 
 def _in_order(settlements: Sequence[Settlement]) -> Iterator[Settlement]:

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.core.operations import RoundTrip
 from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply
-from tests.jobs.stand import START, Stand, record
+from tests.jobs.stand import DEAD, DELAYED, READY, RUNNING, START, Stand, record
 from tests.servers import Server
 from tests.simulation.queue_model import Job, QueueModel
 
@@ -349,7 +349,7 @@ class Histories(RuleBasedStateMachine):
     @rule(keep=st.integers(2, 50))
     def cancel_many(self, keep: int) -> None:
         """All that wait but every so many: a turn has to pass over their entries."""
-        ids = [job.id for i, job in enumerate(self.model.in_state("r", "s")) if i % keep]
+        ids = [job.id for i, job in enumerate(self.model.in_state(READY, DELAYED)) if i % keep]
         if ids:
             self.say(self.move.cancel(ids), self.model.cancel(ids))
 
@@ -368,18 +368,18 @@ class Histories(RuleBasedStateMachine):
             while not finished:
                 cancelled, offset, finished = self.send(self.move.purge(tenant, offset, 50, list_))
                 self.model.purge(tenant, 50, cancelled, finished, self.dump, suspects=list_ == "suspects")
-        assert not [job for job in self.model.in_state("r", "s") if tenant in (None, job.tenant)]
+        assert not [job for job in self.model.in_state(READY, DELAYED) if tenant in (None, job.tenant)]
 
-    @precondition(lambda self: self.model.in_state("d"))
+    @precondition(lambda self: self.model.in_state(DEAD))
     @rule(places=st.lists(some, min_size=1, max_size=3), requeue=st.booleans())
     def dig(self, places: Sequence[int], requeue: bool) -> None:
         """Requeue or remove dead letters, and name ids that are none."""
-        dead = [job.id for job in self.model.in_state("d")]
+        dead = [job.id for job in self.model.in_state(DEAD)]
         ids = [*self.pick(places), *(dead[place % len(dead)] for place in places)]
         if requeue:
             self.say(self.move.requeue(ids), self.model.requeue(ids))
         else:
-            self.say(self.move.remove_dead(ids), self.model.exhume(ids))
+            self.say(self.move.remove_dead(ids), self.model.remove_dead(ids))
 
     @rule(on=st.booleans())
     def pause(self, on: bool) -> None:
@@ -416,7 +416,7 @@ class Histories(RuleBasedStateMachine):
         if sys.exception():
             return  # a step has failed; that is what is to be told
         self.drain()
-        self.exhume_all()
+        self.remove_all_dead()
         for tenant in list(self.model.weights):
             self.send(self.move.set_weight(tenant, 1.0))
         assert set(self.stand.eternal()) <= {"meta"}, "a key has no end"
@@ -427,9 +427,9 @@ class Histories(RuleBasedStateMachine):
         self.pause(False)
         self.wait(3600)
         self.workers = [last] = [Worker("last")]
-        while self.model.in_state("r", "s", "x"):
+        while self.model.in_state(READY, DELAYED, RUNNING):
             assert last.number < 200, "the queue does not run empty"
-            self.wait(0 if self.model.in_state("r") else 5)
+            self.wait(0 if self.model.in_state(READY) else 5)
             last.number += 1
             self.take_turn(last, 64, [settlement(claim, None, 0) for claim in last.hand], 0.0)
             self.model.judge(self.dump)
@@ -442,16 +442,16 @@ class Histories(RuleBasedStateMachine):
         ((me, claim),) = self.singles
         self.say(self.move.settle(me, settlement(claim, None, 0)), self.model.settle(me, settlement(claim, None, 0)))
 
-    def exhume_all(self) -> None:
-        ids = [job.id for job in self.model.in_state("d")]
+    def remove_all_dead(self) -> None:
+        ids = [job.id for job in self.model.in_state(DEAD)]
         if ids:
-            self.say(self.move.remove_dead(ids), self.model.exhume(ids))
+            self.say(self.move.remove_dead(ids), self.model.remove_dead(ids))
         self.model.judge(self.dump)
 
 
 META = {
-    *(b"format seq ready delayed running dead completed retried buried dropped cancelled expired lost front".split()),
-    *(b"rung look witness timekeeper timekeeper_till deputy deputy_till watch due_first".split()),
+    *(b"format seq ready delayed running dead completed retried failed dropped cancelled expired lost front".split()),
+    *(b"woken check_at witness timekeeper timekeeper_until deputy deputy_until alarm due_first".split()),
     *(b"v%d" % level for level in range(10)),
 }
 

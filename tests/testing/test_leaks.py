@@ -44,7 +44,7 @@ DAMAGES: list[tuple[str, Callable[[Any, str], Any]]] = [
     ("queue q: leases: ", lambda raw, base: raw.zadd(base + "leases", {"somebody": 1})),
     ("queue q: running are ", lambda raw, base: raw.hset(base + "held:somebody", "ghost", "0" * 12)),
     ("queue q: reasons: ", lambda raw, base: raw.hset(base + "reasons", "ghost", "{}")),
-    ("queue q: waiters: ", lambda raw, base: raw.hset(base + "waiters", "ghost", "me/1")),
+    ("queue q: listeners: ", lambda raw, base: raw.hset(base + "listeners", "ghost", "me/1")),
     ("queue q: sleepers: ", lambda raw, base: raw.zadd(base + "sleepers", {"me/1": 1})),
 ]
 

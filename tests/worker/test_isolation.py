@@ -20,7 +20,8 @@ import pytest
 
 from penstock import ConfigurationError, Penstock, Task, Worker, WorkerSettings
 from penstock.jobs.claims import Claim, Settlement
-from penstock.jobs.record import CALL, Record, draft
+from penstock.jobs.constants import CALL
+from penstock.jobs.record import Record, draft
 from penstock.worker.execution import Execution, JobRun
 from penstock.worker.isolation import Isolation
 from tests.conftest import until

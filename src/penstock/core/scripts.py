@@ -1,7 +1,9 @@
 """Cuts the .lua files into scripts: what the server is sent, and what a caller binds.
 
 Each file is valid Lua 5.1. It opens with comments for the reader (key map, drawing of the states). Below them it holds
-constants, functions and scripts, in any order; each starts in the first column and ends there:
+constants, functions and scripts, in any order; each starts in the first column and ends there. Constants that Python
+knows as well are written to the folder's `constants.py` by `make constants`; a table whose name begins with `_` is for
+Lua alone.
 
     state = { READY = "r", RUNNING = "x" }
 
@@ -52,7 +54,7 @@ from penstock.core import idempotency
 _STRING = r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
 # A function or a script, with the comment right above it.
 _SECTION = re.compile(
-    r"^(?P<above>(?:--.*\n)*)function (?P<noun>\w+)\.(?P<verb>\w+)\((?P<parameters>.*)\)\n"
+    r"^(?P<above>(?:--.*\n)*)function (?P<noun>\w+)\.(?P<verb>\w+)\((?P<parameters>[^)]*)\)\n"
     r"(?P<body>(?:(?:[ \t].*)?\n)*)end$",
     re.MULTILINE,
 )
@@ -64,7 +66,7 @@ _BLANKS = re.compile(r"^[ \t]*(?:--.*)?\n|^[ \t]+", re.MULTILINE)
 # noun.CONSTANT, or noun.verb before a parenthesis. Comments and strings are matched first: a name in them is no match.
 _NAME = re.compile(rf"[ \t]*--[^\n]*|{_STRING}|(?<![\w.:])([a-z_]+)\.(?:([A-Z][A-Z\d_]*)\b|(\w+)(?=\s*\())")
 _PUNCTUATION = re.compile(rf"{_STRING}|[](){{}}[,]")
-_PARAMETER = re.compile(rf"{_STRING}|(?<![\w.:])([a-zA-Z_]\w*)")
+_PARAMETER = re.compile(rf"{_STRING}|(?<![\w.:])([a-zA-Z_]\w*)\b(?!\s*=[^=])")
 _PLAIN = re.compile(r"[\w.]+(?:\[[^][]*\])?\Z")
 _LONG_BRACKET = re.compile(r"\[=*\[")
 _BINDING = {"int": "tonumber(ARGV[{0}])", "str": "ARGV[{0}]", "*": "{0}"}

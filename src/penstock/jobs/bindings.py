@@ -30,6 +30,7 @@ def scripts() -> Library:
         "core/batch.lua",
         "core/idempotency.lua",
         "jobs/record.lua",
+        "jobs/slice.lua",
         "jobs/counters.lua",
         "jobs/lane.lua",
         "jobs/lease.lua",
@@ -123,7 +124,7 @@ class QueueBindings:
 
     def heartbeat(self, incarnation: str, lease: float) -> RoundTrip[bool]:
         """Extend all claims of the incarnation to `lease` seconds from now. False: its lease ran out before."""
-        return self._call("beat", (self.clock.now_ms, incarnation, milliseconds(lease)), bool)
+        return self._call("heartbeat", (self.clock.now_ms, incarnation, milliseconds(lease)), bool)
 
     def abandon(
         self,
@@ -183,14 +184,14 @@ class QueueBindings:
             rows = zip(reply[0::4], reply[1::4], map(Record.read, reply[2::4]), reply[3::4], strict=True)
             return [(i.decode(errors="replace"), float(at) / 1000, record, why or b"") for i, at, record, why in rows]
 
-        return self._call("graves", (offset, limit), read)
+        return self._call("list_dead", (offset, limit), read)
 
     def dead_until(self, until: int, limit: int) -> RoundTrip[tuple[int, list[bytes]]]:
         """The ids of jobs that died up to `until` (server ms; 0: now), the oldest first; and that time.
 
         The ids are bytes, because other programs may have written some that are not UTF-8.
         """
-        return self._call("buried", (self.clock.now_ms, until, limit), lambda reply: (reply[0], reply[1:]))
+        return self._call("dead_until", (self.clock.now_ms, until, limit), lambda reply: (reply[0], reply[1:]))
 
     def requeue(self, ids: Iterable[str | bytes]) -> RoundTrip[int]:
         """Make dead letters ready again. Returns how many of the ids were dead letters."""
@@ -198,15 +199,15 @@ class QueueBindings:
 
     def remove_dead(self, ids: Iterable[str | bytes]) -> RoundTrip[int]:
         """Delete dead letters. Returns how many of the ids were dead letters."""
-        return self._call("exhume", (self.clock.now_ms, *ids), int)
+        return self._call("remove_dead", (self.clock.now_ms, *ids), int)
 
     # --- settings ---
 
     def set_switch(self, name: Literal["paused", "due_first"], on: bool) -> RoundTrip[None]:
-        return self._call("switch", (self.clock.now_ms, name, int(on)), _nothing)
+        return self._call("set_switch", (self.clock.now_ms, name, int(on)), _nothing)
 
     def set_weight(self, tenant: str, weight: float) -> RoundTrip[None]:
-        return self._call("weigh", (tenant, f"{weight:.9g}"), _nothing)
+        return self._call("set_weight", (tenant, f"{weight:.9g}"), _nothing)
 
     # --- questions ---
 
@@ -218,11 +219,11 @@ class QueueBindings:
 
     def scan_tenants(self, cursor: str, count: int) -> RoundTrip[tuple[str, list[tuple[str, TenantCounts]]]]:
         """A page of about `count` tenants, and the cursor of the next page. The first and the last cursor are "0"."""
-        return self._call("some_tenants", (cursor, count), _tenant_page)
+        return self._call("scan_tenants", (cursor, count), _tenant_page)
 
     def overview(self, scan: int) -> RoundTrip[QueueOverview]:
         """`scan`: how many delayed jobs to search for jobs of unknown tasks."""
-        return self._call("survey", (self.clock.now_ms, scan), _overview)
+        return self._call("overview", (self.clock.now_ms, scan), _overview)
 
     def counted_and_kept(self) -> RoundTrip[dict[str, tuple[int, int]]]:
         """For each key that is counted: how many entries it has, and how many the kept counts say."""
@@ -231,7 +232,7 @@ class QueueBindings:
             jobs, delayed, dead, *kept = (int(n or 0) for n in reply)
             return {"jobs": (jobs, sum(kept)), "delayed": (delayed, kept[1]), "dead": (dead, kept[3])}
 
-        return self._call("books", (), read)
+        return self._call("counted_and_kept", (), read)
 
     def workers(self, limit: int) -> RoundTrip[list[WorkerInfo]]:
         """Workers, and programs without a worker that have claims; the one with the longest lease first."""
@@ -245,7 +246,7 @@ class QueueBindings:
             found = [self._worker(now, *rows[at + 1 : at + 4]) for at in range(0, len(rows), 4)]
             return next_cursor.decode(), found
 
-        return self._call("workers", (self.clock.now_ms, count, cursor), read)
+        return self._call("scan_workers", (self.clock.now_ms, count, cursor), read)
 
     def _worker(self, now: int, until: bytes, held: int, registered: bytes | None) -> WorkerInfo:
         lease = (float(until) - now) / 1000

@@ -7,10 +7,11 @@ returns the next claims.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
+from penstock.jobs.constants import CLAIM_DIGITS
 from penstock.jobs.record import Record
 
 Ending: TypeAlias = Literal["retry", "later", "unknown", "release", "bury", "drop", "crash", "suspect"]
@@ -29,12 +30,10 @@ suspect  its process died, and several jobs ran there
 Trial: TypeAlias = Literal["", "alone", "beside"]
 """Whether a turn may claim a suspect (see `job.lua`): no, in place of other jobs, or beside them."""
 
-_CLAIM_NUMBER_SIZE: Final = 12
-"""Digits of the claim's number at the start of a token. The rest of the token is the job's id in its queue."""
-
 
 def _job_id(token: bytes) -> str:
-    return token[_CLAIM_NUMBER_SIZE:].decode(errors="replace")
+    """A token is the digits of the claim's number, then the job's id in its queue."""
+    return token[CLAIM_DIGITS:].decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)

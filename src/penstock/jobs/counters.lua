@@ -1,69 +1,84 @@
--- Counts and ages, kept as jobs move instead of derived from lists that may hold stale entries.
+-- Counts and ages, updated as jobs move. They are not derived from lists, which may hold entries of cancelled jobs.
 --
---   meta     HASH   ready delayed running dead        in the queue
---   tenants  HASH   tenant -> the same four, packed     a tenant without jobs has no field
---   age      HASH   second -> jobs ready since then     ages ZSET: those seconds, in order
+--   meta     HASH   ready, delayed, running, dead: how many jobs of the queue are in each state
+--   tenants  HASH   tenant -> the same four numbers, packed; a tenant without jobs has no field
+--   age      HASH   second -> how many jobs are ready since then
+--   ages     ZSET   those seconds, in order
 --
--- A script collects what changes and writes it once: a batch of one tenant costs the same as one job.
+-- A script collects the changes and writes them once: a batch of jobs of one tenant costs as much as a single job.
 
 --- () -> table
 function counters.new()
-  return { tenants = {}, order = {}, seconds = {}, total = { 0, 0, 0, 0 } }
+  return { tenants = {}, order = {}, seconds = {}, total = counters.zeros() }
 end
 
--- The four places: 1 ready, 2 delayed, 3 running, 4 dead; 0 is outside.
---- (t: table, tenant: str, from: int, to: int)
-function counters.move(t, tenant, from, to)
-  local row = t.tenants[tenant]
+--- () -> table
+--- inline
+function counters.zeros()
+  return { [state.READY] = 0, [state.DELAYED] = 0, [state.RUNNING] = 0, [state.DEAD] = 0 }
+end
+
+-- A job of the tenant changes its state; nil for a job that is outside of the queue.
+--- (c: table, tenant: str, from: str | nil, to: str | nil)
+function counters.move(c, tenant, from, to)
+  local row = c.tenants[tenant]
   if not row then
-    row = { 0, 0, 0, 0 }
-    t.tenants[tenant] = row
-    t.order[#t.order + 1] = tenant
+    row = counters.zeros()
+    c.tenants[tenant] = row
+    c.order[#c.order + 1] = tenant
   end
-  local total = t.total
-  if from > 0 then
+  local total = c.total
+  if from then
     row[from], total[from] = row[from] - 1, total[from] - 1
   end
-  if to > 0 then
+  if to then
     row[to], total[to] = row[to] + 1, total[to] + 1
   end
 end
 
---- (t: table, since: int, n: int)
-function counters.age(t, since, n)
+-- `n` jobs more, or fewer, are ready since `since`.
+--- (c: table, since: int, n: int)
+function counters.age(c, since, n)
   local second = math.floor(since / 1000)
-  t.seconds[second] = (t.seconds[second] or 0) + n
+  c.seconds[second] = (c.seconds[second] or 0) + n
 end
 
---- (t: table)
+-- The four numbers of a tenant. Packed by Python as well, see inspect.lua.
+--- (packed: str | false) -> int, int, int, int
+function counters.unpack(packed)
+  if not packed then return 0, 0, 0, 0 end
+  return struct.unpack(">I4I4I4I4", packed)
+end
+
+--- (c: table)
 --- uses: base meta
-function counters.write(t)
-  local order, total = t.order, t.total
+function counters.write(c)
+  local order, total = c.order, c.total
   if #order > 0 then
     local key = base .. "tenants"
     batch.index(key, #order)
     local old = batch.read(key, order)
     local set, del = {}, {}
     for i = 1, #order do
-      local row = t.tenants[order[i]]
-      local a, b, c, d = 0, 0, 0, 0
-      if old[i] then a, b, c, d = struct.unpack(">I4I4I4I4", old[i]) end
-      a, b, c, d = a + row[1], b + row[2], c + row[3], d + row[4]
-      if a + b + c + d == 0 then
+      local row = c.tenants[order[i]]
+      local ready, delayed, running, dead = counters.unpack(old[i])
+      ready, delayed = ready + row[state.READY], delayed + row[state.DELAYED]
+      running, dead = running + row[state.RUNNING], dead + row[state.DEAD]
+      if ready + delayed + running + dead == 0 then
         if old[i] then del[#del + 1] = order[i] end
       else
         set[#set + 1] = order[i]
-        set[#set + 1] = struct.pack(">I4I4I4I4", a, b, c, d)
+        set[#set + 1] = struct.pack(">I4I4I4I4", ready, delayed, running, dead)
       end
     end
     batch.write("HSET", key, set)
     batch.write("HDEL", key, del)
   end
-  local names = { "ready", "delayed", "running", "dead" }
-  for s = 1, 4 do
-    if total[s] ~= 0 then redis.call("HINCRBY", meta, names[s], total[s]) end
-  end
-  for second, n in pairs(t.seconds) do
+  counters.add("ready", total[state.READY])
+  counters.add("delayed", total[state.DELAYED])
+  counters.add("running", total[state.RUNNING])
+  counters.add("dead", total[state.DEAD])
+  for second, n in pairs(c.seconds) do
     if n ~= 0 then
       local left = redis.call("HINCRBY", base .. "age", second, n)
       if left == 0 then
@@ -74,4 +89,10 @@ function counters.write(t)
       end
     end
   end
+end
+
+--- (name: str, n: int)
+--- uses: meta
+function counters.add(name, n)
+  if n ~= 0 then redis.call("HINCRBY", meta, name, n) end
 end

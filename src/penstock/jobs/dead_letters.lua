@@ -1,16 +1,16 @@
--- The dead letters of a queue (queue.lua): list them, make them ready again, remove them.
+-- The dead letters of a queue: list them, make them ready again, remove them. queue.lua has the key map.
 
--- A page of the dead letters, latest first: { id, died at, record, reason, … }. At most 1 MiB of records, but one.
+-- A page of dead letters, the latest first: { id, died at, record, reason, … }. At most 1 MiB of records, or one.
 --- keys: base meta
 --- args: offset: int, limit: int
 --- flags: no-writes
-function script.graves(base, meta, offset, limit)
+function script.list_dead(base, meta, offset, limit)
   local newer = record.check()
   if newer then return newer end
-  local page, slice = {}, lane.slice(limit)
+  local page, part = {}, slice.of(limit)
   local found = redis.call("ZRANGE", base .. "dead", offset, offset + limit - 1, "REV", "WITHSCORES")
   for i = 1, #found, 2 do
-    if not lane.fits(slice, redis.call("HSTRLEN", base .. "jobs", found[i])) then break end
+    if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", found[i])) then break end
     page[#page + 1] = found[i]
     page[#page + 1] = found[i + 1]
     page[#page + 1] = redis.call("HGET", base .. "jobs", found[i])
@@ -19,19 +19,19 @@ function script.graves(base, meta, offset, limit)
   return page
 end
 
--- The ids of dead letters that died until `till` (0: now), the oldest first: { till, id, … }. For who acts on all of
--- them: what dies meanwhile is not among them.
+-- The ids of jobs that died up to `until_` (0: now), the oldest first: { until_, id, … }. An operation on all dead
+-- letters uses it, so that it does not touch those that die while it runs.
 --- keys: base meta
---- args: given: int, till: int, limit: int
+--- args: given: int, until_: int, limit: int
 --- flags: no-writes
-function script.buried(base, meta, given, till, limit)
+function script.dead_until(base, meta, given, until_, limit)
   local newer = record.check()
   if newer then return newer end
-  if till == 0 then till = clock.now(given) end
-  return { till, unpack(redis.call("ZRANGE", base .. "dead", "-inf", till, "BYSCORE", "LIMIT", 0, limit)) }
+  if until_ == 0 then until_ = clock.now(given) end
+  return { until_, unpack(redis.call("ZRANGE", base .. "dead", "-inf", until_, "BYSCORE", "LIMIT", 0, limit)) }
 end
 
--- Dead letters become ready again with their counts at zero. Returns how many of the ids were dead.
+-- Makes dead letters ready again, with their counts at zero. Returns how many of the ids were dead.
 --- keys: base meta
 --- args: given: int, ids: *
 function script.requeue(base, meta, given, ids, ...)
@@ -43,23 +43,24 @@ function script.requeue(base, meta, given, ids, ...)
     local id = ARGV[i]
     local body = redis.call("ZREM", base .. "dead", id) == 1 and record.get(id)
     if body then
-      local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl, tenant = record.parse(body)
+      local _, priority, flags, generation, _, _, _, _, _, _, _, tenant = record.parse(body)
+      flags = bit.band(flags, _mask.NO_SUSPECT_NO_REASON)
       redis.call("HDEL", base .. "reasons", id)
-      redis.call("HSET", base .. "jobs", id, record.with(body, "r", bit.band(flags, 207), generation, s.now, 0, 0, 0))
-      job.ready(s, "lane:", id, #body, 0, priority, tenant, generation, s.now, 4)
+      redis.call("HSET", base .. "jobs", id, record.with(body, state.READY, flags, generation, s.now, 0, 0, 0))
+      job.make_ready(s, "lane:", id, #body, 0, priority, tenant, generation, s.now, state.DEAD)
       n = n + 1
     end
   end
   job.commit(s)
-  if n > 0 and not paused then wake.ring(s.now) end
+  if n > 0 and not paused then wake.one(s.now) end
   return n
 end
 
--- Remove dead letters. Returns how many of the ids were dead.
+-- Removes dead letters. Returns how many of the ids were dead.
 --- keys: base meta
 --- args: given: int, ids: *
 --- flags: allow-oom
-function script.exhume(base, meta, given, ids, ...)
+function script.remove_dead(base, meta, given, ids, ...)
   local newer = record.check()
   if newer then return newer end
   local s = job.begin(given)
@@ -68,8 +69,8 @@ function script.exhume(base, meta, given, ids, ...)
     local dead = redis.call("ZSCORE", base .. "dead", id)
     local body = dead and record.get(id)
     if body then
-      job.remove(s, id, body, "x", "removed from the dead letters")
-    elseif dead then -- somebody damaged it: it goes, though nobody knows whose it was
+      job.remove(s, id, body, ending.CANCELLED, "removed from the dead letters")
+    elseif dead then -- its record is damaged, and with it the name of its tenant
       redis.call("ZREM", base .. "dead", id)
       redis.call("HDEL", base .. "jobs", id)
       redis.call("HDEL", base .. "reasons", id)
@@ -77,5 +78,5 @@ function script.exhume(base, meta, given, ids, ...)
     end
   end
   job.commit(s)
-  return #s.told
+  return #s.finished
 end

@@ -1,19 +1,20 @@
--- What an operator asks of a queue (queue.lua): counts, tenants, workers. Nothing here writes.
+-- The questions of an operator to a queue: counts, tenants, workers. Nothing here writes. queue.lua has the key map.
 
--- Incarnations: { now, next cursor, incarnation, alive until, claims held, since and text or false, … }. Without a cursor
--- by the end of their lease, latest first; with one a slice of those that said who they are, where 0 begins and ends.
+-- A page of incarnations: { now, next cursor, incarnation, alive until, claims held, since and registration or false, …
+-- }. Without a cursor those with the longest lease first. With a cursor, of which the first and the last is 0, workers
+-- only.
 --- keys: base meta
 --- args: given: int, limit: int, cursor: str
 --- flags: no-writes
-function script.workers(base, meta, given, limit, cursor)
+function script.scan_workers(base, meta, given, limit, cursor)
   local newer = record.check()
   if newer then return newer end
   local list = { clock.now(given), "0" }
-  local function add(me, alive)
-    list[#list + 1] = me
+  local function add(incarnation, alive)
+    list[#list + 1] = incarnation
     list[#list + 1] = alive
-    list[#list + 1] = redis.call("HLEN", base .. "held:" .. me)
-    list[#list + 1] = redis.call("HGET", base .. "workers", me)
+    list[#list + 1] = redis.call("HLEN", base .. "held:" .. incarnation)
+    list[#list + 1] = redis.call("HGET", base .. "workers", incarnation)
   end
   if cursor == "" then
     local found = redis.call("ZRANGE", base .. "leases", 0, limit - 1, "REV", "WITHSCORES")
@@ -23,13 +24,13 @@ function script.workers(base, meta, given, limit, cursor)
   local page = redis.call("HSCAN", base .. "workers", cursor, "COUNT", limit)
   list[2] = page[1]
   for i = 1, #page[2], 2 do
-    local me = page[2][i]
-    add(me, redis.call("ZSCORE", base .. "leases", me) or "0")
+    add(page[2][i], redis.call("ZSCORE", base .. "leases", page[2][i]) or "0")
   end
   return list
 end
 
--- { now, oldest ready second or false, ready, delayed, running, dead, completed, retried, buried, lost, … }
+-- { now, second since when the oldest ready job is ready or false, ready, delayed, running, dead, completed, retried,
+-- failed, … }
 --- keys: base meta
 --- args: given: int
 --- flags: no-writes
@@ -38,23 +39,23 @@ function script.counts(base, meta, given)
   if newer then return newer end
   local oldest = redis.call("ZRANGE", base .. "ages", 0, 0)[1] or false
   return { clock.now(given), oldest, unpack(redis.call("HMGET", meta, "ready", "delayed", "running", "dead",
-    "completed", "retried", "buried", "dropped", "cancelled", "expired", "lost", "paused", "due_first")) }
+    "completed", "retried", "failed", "dropped", "cancelled", "expired", "lost", "paused", "due_first")) }
 end
 
--- What an operator asks beside the counts: { 1 if the queue was ever used, tenants with jobs, ms until a job is due or -1, how
--- many delayed jobs, those due first, were looked at, id, reason, … }: those that a worker handed back because it
--- does not know their task. They come again within a minute, so they are near the head.
+-- { 1 if the queue was ever used, tenants with jobs, ms until the next delayed job is due or -1, how many delayed jobs
+-- were searched, id, reason, … }. The ids are those of jobs that a worker handed back because it does not know their
+-- task. Such jobs are due within a minute, so that they are among the first delayed jobs.
 --- keys: base meta
---- args: given: int, look: int
+--- args: given: int, scan: int
 --- flags: no-writes
-function script.survey(base, meta, given, look)
+function script.overview(base, meta, given, scan)
   local newer = record.check()
   if newer then return newer end
-  local head = redis.call("ZRANGE", base .. "delayed", 0, look - 1, "WITHSCORES")
+  local head = redis.call("ZRANGE", base .. "delayed", 0, scan - 1, "WITHSCORES")
   local due = head[2] and math.max(0, tonumber(head[2]) - clock.now(given)) or -1
   local reply = { redis.call("EXISTS", meta), redis.call("HLEN", base .. "tenants"), due, #head / 2 }
   local ids = {}
-  for i = 1, #head, 2 do ids[#ids + 1] = string.sub(head[i], 12) end
+  for i = 1, #head, 2 do ids[#ids + 1] = record.entry_id(head[i]) end
   local reasons = #ids > 0 and redis.call("HMGET", base .. "reasons", unpack(ids)) or {}
   for i = 1, #ids do
     if reasons[i] and string.find(reasons[i], ',"unknown_since":%d+}$') then
@@ -65,28 +66,31 @@ function script.survey(base, meta, given, look)
   return reply
 end
 
--- What the counts count, then what they say: { jobs, delayed ones, dead letters, ready, delayed, running, dead }.
+-- { entries of jobs, of delayed, of dead; then what the counters say: ready, delayed, running, dead }
 --- keys: base meta
 --- flags: no-writes
-function script.books(base, meta)
+function script.counted_and_kept(base, meta)
   local newer = record.check()
   if newer then return newer end
-  return { redis.call("HLEN", base .. "jobs"), redis.call("ZCARD", base .. "delayed"), redis.call("ZCARD", base .. "dead"),
-    unpack(redis.call("HMGET", meta, "ready", "delayed", "running", "dead")) }
+  return {
+    redis.call("HLEN", base .. "jobs"), redis.call("ZCARD", base .. "delayed"), redis.call("ZCARD", base .. "dead"),
+    unpack(redis.call("HMGET", meta, "ready", "delayed", "running", "dead")),
+  }
 end
 
--- A slice of the tenants with jobs: { cursor of the next slice, { tenant, packed counts, … } }; cursor 0 begins and ends.
+-- A page of the tenants with jobs: { next cursor, { tenant, packed counts, … } }. The first and the last cursor is 0.
 --- keys: base meta
 --- args: cursor: str, count: int
 --- flags: no-writes
-function script.some_tenants(base, meta, cursor, count)
+function script.scan_tenants(base, meta, cursor, count)
   local newer = record.check()
   if newer then return newer end
   return redis.call("HSCAN", base .. "tenants", cursor, "COUNT", count)
 end
 
--- { now, ready since of the oldest or false, ready, delayed, running, dead, weight or false }. The oldest is looked for at the
--- head of the tenant's lists, past at most eight entries of cancelled jobs in each.
+-- { now, ms since when the oldest ready job is ready or false, ready, delayed, running, dead, weight or false }. The
+-- oldest is searched for among the first eight entries of each of the tenant's lists: entries of cancelled jobs may
+-- precede it.
 --- keys: base meta
 --- args: given: int, tenant: str
 --- flags: no-writes
@@ -98,16 +102,15 @@ function script.tenant_counts(base, meta, given, tenant)
     for _, list in ipairs({ "front:", "lane:" }) do
       local entries = redis.call("LRANGE", base .. list .. level .. ":" .. tenant, 0, 7)
       for i = 1, #entries do
-        local body = record.get(string.sub(entries[i], 12))
+        local body = record.get(record.entry_id(entries[i]))
         if record.is_ready(body, entries[i]) then
-          oldest = math.min(oldest, (struct.unpack(">I6", body, 17)))
+          oldest = math.min(oldest, record.since(body))
           break
         end
       end
     end
   end
-  local packed = redis.call("HGET", base .. "tenants", tenant)
-  local a, b, c, d = 0, 0, 0, 0
-  if packed then a, b, c, d = struct.unpack(">I4I4I4I4", packed) end
-  return { clock.now(given), oldest < math.huge and oldest or false, a, b, c, d, redis.call("HGET", base .. "weights", tenant) }
+  local ready, delayed, running, dead = counters.unpack(redis.call("HGET", base .. "tenants", tenant))
+  local weight = redis.call("HGET", base .. "weights", tenant)
+  return { clock.now(given), oldest < math.huge and oldest or false, ready, delayed, running, dead, weight }
 end

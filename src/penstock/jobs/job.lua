@@ -1,44 +1,49 @@
--- The transitions of a job, as functions: each moves a job from one state to another with the nouns of record, counters,
--- lane, lease and wake. `queue.lua` has the drawing of the states, the key map, and the scripts that call these.
+-- The transitions of a job as functions: each moves a job from one state to another. `queue.lua` draws the states, maps
+-- the keys, and has the scripts that call these functions.
 --
--- `s` is what one script collects: the time, counts, lanes to push to, suspects, and jobs whose waiters are to be told;
--- `job.commit` writes it.
+-- `s` collects the changes of one script: time, counters, lists to push to, suspects, and finished jobs whose listeners
+-- are to be notified. `job.commit` writes them.
 --
--- A job whose worker died is charged with the crash only if it ran alone in its process. If it was one of several, or
--- nobody knows, it becomes a *suspect*: it stands not in a lane but in
+-- A job whose worker died is charged with the crash only if it was the only job that ran in the process. If it was one
+-- of several, or if that is not known, it becomes a *suspect*. It is then not in a lane but in
 --
 --   suspects     ZSET    entry -> ready since, server ms
 --
--- and is handed out one at a time to each worker, which runs it in a process of its own. A suspect whose worker died
--- beside it may have killed the whole host, or not: that is a quarter of a crash. What speaks against a job is its
--- *doubt*, in quarters; twelve, three crashes, make it a dead letter. A run that ends in any other way clears it.
+-- and a worker gets one suspect at a time, which it runs in a process of its own. If such a worker dies as well, the
+-- suspect may have killed the whole host, or not: that counts as a quarter of a crash. The evidence against a job is
+-- its *doubt*, in quarters. Three crashes make the job a dead letter. A run that ends in any other way clears the
+-- doubt.
+
+doubt = { CRASH = 4, LOSS = 1, DEADLY = 12 }
+
+-- The first letter of `done:<id>`. None of them is the letter of a state.
+ending = { COMPLETED = "c", CANCELLED = "n", EXPIRED = "e", DROPPED = "o" }
 
 --- (given: int) -> table
 function job.begin(given)
-  return { now = clock.now(given), counters = counters.new(), lanes = {}, suspects = {}, ready = false, told = {} }
+  return { now = clock.now(given), counters = counters.new(), lists = {}, suspects = {}, ready = false, finished = {} }
 end
 
--- Put the jobs that became ready where claims find them.
+-- Moves jobs that became ready to where claims find them.
 --- (s: table)
 --- uses: base meta
-function job.place(s)
-  lane.push_all(s.lanes)
+function job.push_ready(s)
+  lane.push(s.lists)
   batch.write("ZADD", base .. "suspects", s.suspects)
-  s.lanes, s.suspects = {}, {}
+  s.lists, s.suspects = {}, {}
 end
 
--- Write what the steps of this script collected.
 --- (s: table)
 --- uses: base meta
 function job.commit(s)
-  job.place(s)
+  job.push_ready(s)
   counters.write(s.counters)
-  if #s.told > 0 and redis.call("EXISTS", base .. "waiters") == 1 then
-    local found = batch.read(base .. "waiters", s.told)
-    for i = 1, #s.told do
+  if #s.finished > 0 and redis.call("EXISTS", base .. "listeners") == 1 then
+    local found = batch.read(base .. "listeners", s.finished)
+    for i = 1, #s.finished do
       if found[i] then
         for address in string.gmatch(found[i], "%S+") do notify.send(address, "done") end
-        redis.call("HDEL", base .. "waiters", s.told[i])
+        redis.call("HDEL", base .. "listeners", s.finished[i])
       end
     end
   end
@@ -46,202 +51,218 @@ end
 
 --- (s: table, id: str, letter: str, text: str, ttl: int)
 --- uses: base
-function job.done(s, id, letter, text, ttl)
+function job.finish(s, id, letter, text, ttl)
   if ttl > 0 then redis.call("SET", base .. "done:" .. id, letter .. text, "PX", ttl) end
-  s.told[#s.told + 1] = id
+  s.finished[#s.finished + 1] = id
 end
 
--- Take a job that is not running out of the queue; its entry in a lane stays behind and is passed over.
+-- Removes a job that is not running. Its entry in a lane stays, and is skipped later.
 --- (s: table, id: str, body: str, letter: str, text: str)
 --- uses: base
 function job.remove(s, id, body, letter, text)
-  local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl, tenant = record.parse(body)
+  local was, _, flags, generation, _, since, _, _, _, _, ttl, tenant = record.parse(body)
   redis.call("HDEL", base .. "jobs", id)
-  if bit.band(flags, 32) > 0 then redis.call("HDEL", base .. "reasons", id) end
-  if state == "r" then
-    counters.move(s.counters, tenant, 1, 0)
+  if record.has(flags, flag.REASON) then redis.call("HDEL", base .. "reasons", id) end
+  if was == state.READY then
+    counters.move(s.counters, tenant, state.READY, nil)
     counters.age(s.counters, since, -1)
-    if bit.band(flags, 16) > 0 then redis.call("ZREM", base .. "suspects", record.entry(generation, #body, id)) end
-  elseif state == "s" then
+    if record.has(flags, flag.SUSPECT) then
+      redis.call("ZREM", base .. "suspects", record.entry(generation, #body, id))
+    end
+  elseif was == state.DELAYED then
+    counters.move(s.counters, tenant, state.DELAYED, nil)
     redis.call("ZREM", base .. "delayed", record.entry(generation, #body, id))
-    counters.move(s.counters, tenant, 2, 0)
   else
+    counters.move(s.counters, tenant, state.DEAD, nil)
     redis.call("ZREM", base .. "dead", id)
-    counters.move(s.counters, tenant, 4, 0)
   end
-  job.done(s, id, letter, text, ttl)
+  job.finish(s, id, letter, text, ttl)
 end
 
--- All of them in three commands, however many, beside a SET for each result that is kept.
---- (s: table, me: str, tokens: table, results: table, stale: table)
+-- Completes jobs: three commands for all of them, and a SET for each result that is kept. Appends to `stale` the places
+-- of tokens that do not hold their job any more.
+--- (s: table, incarnation: str, tokens: table, results: table, stale: table)
 --- uses: base meta
-function job.complete(s, me, tokens, results, stale)
+function job.complete(s, incarnation, tokens, results, stale)
   if #tokens == 0 then return end
-  local headers = lease.holds(me, tokens)
+  local headers = lease.headers(incarnation, tokens)
   local ids, seen = {}, {}
   for i = 1, #tokens do
-    local header, id = headers[i], string.sub(tokens[i], 13)
+    local header, id = headers[i], lease.job_id(tokens[i])
     if not header or seen[id] then
       stale[#stale + 1] = i - 1
     else
       seen[id] = true
-      counters.move(s.counters, record.tenant(header), 3, 0)
-      if bit.band(string.byte(header, 4), 32) > 0 then redis.call("HDEL", base .. "reasons", id) end
-      job.done(s, id, "c", results[i] or "null", record.ttl(header))
+      counters.move(s.counters, record.tenant(header), state.RUNNING, nil)
+      if record.has(record.flags(header), flag.REASON) then redis.call("HDEL", base .. "reasons", id) end
+      job.finish(s, id, ending.COMPLETED, results[i] or "null", record.ttl(header))
       ids[#ids + 1] = id
     end
   end
   if #ids == 0 then return end
-  batch.write("HDEL", base .. "held:" .. me, ids)
+  batch.write("HDEL", base .. "held:" .. incarnation, ids)
   batch.write("HDEL", base .. "jobs", ids)
   redis.call("HINCRBY", meta, "completed", #ids)
 end
 
--- A worker that does not know the task hands the job back: how it ends, after how many ms, and the reason with the
--- time since when nobody knew it, which doubles the delay each time. `text`, a JSON object, says when to give up.
---- (s: table, id: str, delay: int, text: str) -> str, int, str
+-- A worker that does not know the task hands the job back. Returns how the run ends, after how many milliseconds it
+-- runs again, and the reason. The reason carries the time since when no worker knew the task, so that the delay doubles
+-- each time. `text`, a JSON object, says when to give up.
+--- (s: table, id: str, ms: int, text: str) -> str, int, str
 --- uses: base
-function job.stranger(s, id, delay, text)
+function job.unknown_task(s, id, ms, text)
   local old = redis.call("HGET", base .. "reasons", id)
   local since = tonumber(old and string.match(old, '"unknown_since":(%d+)')) or s.now
   local limit = tonumber(string.match(text, '"unknown_limit":(%d+)')) or 0
   local waited = s.now - since
   text = string.sub(text, 1, -2) .. string.format(',"unknown_since":%d}', since)
-  return waited >= limit and "bury" or "later", math.min(60000, waited + delay), text
+  return waited >= limit and "bury" or "later", math.min(60000, waited + ms), text
 end
 
--- Every end of a run but completion: retry (charged), later (a retry that is not), unknown (later, and in the end
--- bury), release, bury, drop; crash (its process died while it ran alone there) and suspect (or it was one of several).
---- (s: table, me: str, verb: str, token: str, delay: int, text: str) -> bool
+-- Ends a run that does not complete its job. Returns false if the incarnation does not hold it any more. `verb`:
+--
+--   retry    runs again after `ms`; the attempt is counted      release  goes to the front of its lane, uncounted
+--   later    runs again after `ms`; it is not counted           bury     becomes a dead letter
+--   unknown  as later, in the end as bury                       drop     leaves the queue
+--   crash    its process died, and no other job ran there       suspect  its process died, and several jobs ran there
+--- (s: table, incarnation: str, verb: str, token: str, ms: int, text: str) -> bool
 --- uses: base meta
-function job.settle(s, me, verb, token, delay, text)
-  local header = lease.holds(me, { token })[1]
+function job.settle(s, incarnation, verb, token, ms, text)
+  local header = lease.headers(incarnation, { token })[1]
   if not header then return false end
-  local id = string.sub(token, 13)
+  local id = lease.job_id(token)
   local body = record.get(id)
   if not body then verb, text = "drop", "its record was damaged" end
-  if verb == "unknown" then verb, delay, text = job.stranger(s, id, delay, text) end
-  local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl, tenant = record.parse(header)
-  redis.call("HDEL", base .. "held:" .. me, id)
+  if verb == "unknown" then verb, ms, text = job.unknown_task(s, id, ms, text) end
+  local _, priority, flags, generation, _, _, _, attempts, deliveries, against, ttl, tenant = record.parse(header)
+  redis.call("HDEL", base .. "held:" .. incarnation, id)
   if verb == "drop" then
     redis.call("HDEL", base .. "jobs", id)
-    if bit.band(flags, 32) > 0 then redis.call("HDEL", base .. "reasons", id) end
+    if record.has(flags, flag.REASON) then redis.call("HDEL", base .. "reasons", id) end
     redis.call("HINCRBY", meta, "dropped", 1)
-    counters.move(s.counters, tenant, 3, 0)
-    job.done(s, id, "d", text, ttl)
+    counters.move(s.counters, tenant, state.RUNNING, nil)
+    job.finish(s, id, ending.DROPPED, text, ttl)
     return true
   end
   if text ~= "" then
     redis.call("HSET", base .. "reasons", id, text)
-    flags = bit.bor(flags, 32)
+    flags = bit.bor(flags, flag.REASON)
   end
   if verb == "crash" or verb == "suspect" then
     redis.call("HINCRBY", meta, "lost", 1)
-    if verb == "crash" then doubt = doubt + 4 elseif bit.band(flags, 16) > 0 then doubt = doubt + 1 end
-    flags = bit.bor(flags, 16)
+    if verb == "crash" then
+      against = against + doubt.CRASH
+    elseif record.has(flags, flag.SUSPECT) then
+      against = against + doubt.LOSS
+    end
+    flags = bit.bor(flags, flag.SUSPECT)
   elseif verb ~= "release" then
-    flags, doubt = bit.band(flags, 239), 0
+    flags, against = bit.band(flags, _mask.NO_SUSPECT), 0
   end
   if verb == "retry" or verb == "bury" then attempts = math.min(attempts + 1, 65535) end
-  if verb == "bury" or doubt >= 12 then
+  if verb == "bury" or against >= doubt.DEADLY then
     redis.call("ZADD", base .. "dead", s.now, id)
-    redis.call("HINCRBY", meta, "buried", 1)
-    counters.move(s.counters, tenant, 3, 4)
-    s.told[#s.told + 1] = id
-    body = record.with(body, "d", flags, generation, s.now, attempts, deliveries, doubt)
-  elseif delay > 0 then
+    redis.call("HINCRBY", meta, "failed", 1)
+    counters.move(s.counters, tenant, state.RUNNING, state.DEAD)
+    s.finished[#s.finished + 1] = id
+    body = record.with(body, state.DEAD, flags, generation, s.now, attempts, deliveries, against)
+  elseif ms > 0 then
     redis.call("HINCRBY", meta, "retried", 1)
-    counters.move(s.counters, tenant, 3, 2)
-    job.plan(s, { s.now + delay, record.entry(generation, #body, id) })
-    body = record.with(body, "s", flags, generation, s.now + delay, attempts, deliveries, doubt)
+    counters.move(s.counters, tenant, state.RUNNING, state.DELAYED)
+    job.delay(s, { s.now + ms, record.entry(generation, #body, id) })
+    body = record.with(body, state.DELAYED, flags, generation, s.now + ms, attempts, deliveries, against)
   else
     if verb == "release" then
       deliveries = math.max(0, deliveries - 1)
     elseif verb == "retry" or verb == "later" then
       redis.call("HINCRBY", meta, "retried", 1)
     end
-    job.ready(s, verb == "release" and "front:" or "lane:", id, #body, flags, priority, tenant, generation, s.now, 3)
-    body = record.with(body, "r", flags, generation, s.now, attempts, deliveries, doubt)
+    local list = verb == "release" and "front:" or "lane:"
+    job.make_ready(s, list, id, #body, flags, priority, tenant, generation, s.now, state.RUNNING)
+    body = record.with(body, state.READY, flags, generation, s.now, attempts, deliveries, against)
   end
   redis.call("HSET", base .. "jobs", id, body)
   return true
 end
 
--- Delay jobs: { due, entry, due, entry, … }.
+-- Delays jobs: { due, entry, due, entry, … }.
 --- (s: table, pairs_: table)
 --- uses: base meta
-function job.plan(s, pairs_)
+function job.delay(s, pairs_)
   local earliest = math.huge
   for i = 1, #pairs_, 2 do earliest = math.min(earliest, pairs_[i]) end
   for i = 1, #pairs_, 2 do pairs_[i] = string.format("%d", pairs_[i]) end
   redis.call("ZADD", base .. "delayed", unpack(pairs_))
-  wake.arm(s.now, earliest)
+  wake.set_alarm(s.now, earliest)
 end
 
---- (s: table, list: str, id: str, size: int, flags: int, priority: int, tenant: str, generation: int, since: int, from: int)
-function job.ready(s, list, id, size, flags, priority, tenant, generation, since, from)
-  local entry = record.entry(generation, size, id)
-  if bit.band(flags, 16) > 0 then
+--- (s: table, list: str, id: str, bytes: int, flags: int, priority: int, tenant: str, generation: int, since: int,
+---  from: str | nil)
+function job.make_ready(s, list, id, bytes, flags, priority, tenant, generation, since, from)
+  local entry = record.entry(generation, bytes, id)
+  if record.has(flags, flag.SUSPECT) then
     s.suspects[#s.suspects + 1], s.suspects[#s.suspects + 2] = since, entry
   else
-    lane.sort(s.lanes, list, priority, tenant, entry)
+    lane.collect(s.lists, list, priority, tenant, entry)
   end
   s.ready = true
-  counters.move(s.counters, tenant, from, 1)
+  counters.move(s.counters, tenant, from, state.READY)
   counters.age(s.counters, since, 1)
 end
 
--- Due jobs become ready, at most `limit`: a claim after a long outage must not hold the server.
--- Returns whether there may be more, and how late the first was.
+-- Makes due jobs ready, at most `limit`: the first claim after a long outage must not hold the server. Returns whether
+-- there may be more, and how late the latest of them was.
 --- (s: table, limit: int) -> bool, int
 --- uses: base meta
 function job.promote(s, limit)
-  local slice = lane.slice(limit)
-  local due = lane.fitting(slice, redis.call("ZRANGE", base .. "delayed", "-inf", s.now, "BYSCORE", "LIMIT", 0, limit))
+  local part = slice.of(limit)
+  local due = redis.call("ZRANGE", base .. "delayed", "-inf", s.now, "BYSCORE", "LIMIT", 0, limit)
+  due = slice.take_entries(part, due)
   if #due == 0 then return false, 0 end
   local list = redis.call("HGET", meta, "due_first") and "front:" or "lane:"
   local ids = {}
-  for i = 1, #due do ids[i] = string.sub(due[i], 12) end
+  for i = 1, #due do ids[i] = record.entry_id(due[i]) end
   local bodies = redis.call("HMGET", base .. "jobs", unpack(ids))
   local set, late = {}, 0
   for i = 1, #due do
     if record.sound(bodies[i]) then
-      local state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl, tenant = record.parse(bodies[i])
+      local body = bodies[i]
+      local _, priority, flags, generation, _, since, _, attempts, deliveries, against, _, tenant = record.parse(body)
       late = math.max(late, s.now - since)
-      job.ready(s, list, ids[i], #bodies[i], flags, priority, tenant, generation, since, 2)
+      job.make_ready(s, list, ids[i], #body, flags, priority, tenant, generation, since, state.DELAYED)
       set[#set + 1] = ids[i]
-      set[#set + 1] = record.with(bodies[i], "r", flags, generation, since, attempts, deliveries, doubt)
+      set[#set + 1] = record.with(body, state.READY, flags, generation, since, attempts, deliveries, against)
     end
   end
   redis.call("ZREM", base .. "delayed", unpack(due))
   if #set > 0 then redis.call("HSET", base .. "jobs", unpack(set)) end
-  return slice.left == 0, late
+  return part.left == 0, late
 end
 
--- Jobs of incarnations whose lease ran out become suspects. Those that were suspects already are charged if they were
--- all that a program without a worker had. Returns whether there may be more of them.
+-- Takes jobs back from incarnations whose lease ran out: the jobs become suspects. A suspect is charged with a crash if
+-- its incarnation was a program without a worker, which had no other job. Returns whether there may be more of them.
 --- (s: table, limit: int) -> bool
 --- uses: base meta
 function job.take_back(s, limit)
   local ended, claims, more = lease.overdue(s.now, limit)
   for i = 1, #claims do
-    local me, token, header = unpack(claims[i])
-    local tried = bit.band(string.byte(header, 4), 16) > 0
-    local verb = tried and redis.call("HEXISTS", base .. "workers", me) == 0 and "crash" or "suspect"
-    job.settle(s, me, verb, token, 0, '{"reason":"its worker was gone when the lease ran out"}')
+    local incarnation, token, header = unpack(claims[i])
+    local tried = record.has(record.flags(header), flag.SUSPECT)
+    local verb = tried and redis.call("HEXISTS", base .. "workers", incarnation) == 0 and "crash" or "suspect"
+    job.settle(s, incarnation, verb, token, 0, '{"reason":"its worker was gone when the lease ran out"}')
   end
-  lease.bury(ended)
+  lease.remove_empty(ended)
   return more
 end
 
--- One suspect, the one that waits longest, comes along with a claim.
+-- Picks one suspect, the one that waits longest.
 --- (room: table)
 --- uses: base
-function job.try(room)
+function job.pick_suspect(room)
   local entries = redis.call("ZRANGE", base .. "suspects", 0, 7)
   for i = 1, #entries do
     redis.call("ZREM", base .. "suspects", entries[i])
-    local id = string.sub(entries[i], 12)
+    local id = record.entry_id(entries[i])
     local body = record.get(id)
     if record.is_ready(body, entries[i]) then
       room.picked[1] = { id, body }
@@ -251,14 +272,17 @@ function job.try(room)
   end
 end
 
--- Serve turns from the most urgent level down, and write the jobs taken as running and held. `trial`: "beside" others
--- a suspect may be taken, or only "alone", or (empty) none.
---- (s: table, me: str, want: int, fronts: bool, trial: str) -> table
+-- Serves turns from the most urgent level down, and writes the picked jobs as running and held. `trial`: a suspect may
+-- be claimed "beside" other jobs, only "alone", or (empty) not at all.
+--- (s: table, incarnation: str, want: int, fronts: bool, trial: str) -> table
 --- uses: base meta
-function job.claim(s, me, want, fronts, trial)
-  local room = { want = want, look = math.max(4 * want, 64), bytes = 1048576, most = 1048576, picked = {}, expired = {}, full = false }
+function job.claim(s, incarnation, want, fronts, trial)
+  local room = {
+    want = want, look = math.max(4 * want, 64), bytes = _slice.BYTES, most = _slice.BYTES,
+    picked = {}, expired = {}, full = false,
+  }
   if trial ~= "" and redis.call("EXISTS", base .. "suspects") == 1 then
-    job.try(room)
+    job.pick_suspect(room)
     if trial == "alone" and room.tried then room.want = 0 end
   end
   for level = 0, 9 do
@@ -269,7 +293,7 @@ function job.claim(s, me, want, fronts, trial)
     end
   end
   for i = 1, #room.expired do
-    job.remove(s, room.expired[i][1], room.expired[i][2], "e", "")
+    job.remove(s, room.expired[i][1], room.expired[i][2], ending.EXPIRED, "")
     redis.call("HINCRBY", meta, "expired", 1)
   end
   room.tokens, room.reply = {}, {}
@@ -278,32 +302,32 @@ function job.claim(s, me, want, fronts, trial)
   local jobs, held = {}, {}
   for i = 1, #room.picked do
     local id, body = room.picked[i][1], room.picked[i][2]
-    counters.move(s.counters, record.tenant(body), 1, 3)
+    counters.move(s.counters, record.tenant(body), state.READY, state.RUNNING)
     counters.age(s.counters, record.since(body), -1)
     body = record.claimed(body)
-    local claim = string.format("%012x", number + i)
-    local token = claim .. id
+    local claim_number = string.format("%012x", number + i)
+    local token = claim_number .. id
     jobs[2 * i - 1], jobs[2 * i] = id, body
-    held[2 * i - 1], held[2 * i] = id, lease.claim(claim, body)
+    held[2 * i - 1], held[2 * i] = id, lease.held_claim(claim_number, body)
     room.tokens[i] = token
     room.reply[2 * i - 1], room.reply[2 * i] = token, body
   end
   redis.call("HSET", base .. "jobs", unpack(jobs))
-  redis.call("HSET", base .. "held:" .. me, unpack(held))
+  redis.call("HSET", base .. "held:" .. incarnation, unpack(held))
   return room
 end
 
--- Cancel what stands first in a tenant's two lists, as far as the slice goes.
---- (s: table, level: int, tenant: str, slice: table)
+-- Cancels the first jobs in both lists of a tenant, as many as fit into `part` of the work.
+--- (s: table, level: int, tenant: str, part: table)
 --- uses: base meta
-function job.drain(s, level, tenant, slice)
+function job.cancel_tenant(s, level, tenant, part)
   for _, list in ipairs({ "front:", "lane:" }) do
     local key = base .. list .. level .. ":" .. tenant
-    local entries = slice.left > 0 and lane.fitting(slice, redis.call("LRANGE", key, 0, slice.left - 1)) or {}
+    local entries = part.left > 0 and slice.take_entries(part, redis.call("LRANGE", key, 0, part.left - 1)) or {}
     for i = 1, #entries do
-      local id = string.sub(entries[i], 12)
+      local id = record.entry_id(entries[i])
       local body = record.get(id)
-      if record.is_ready(body, entries[i]) then job.remove(s, id, body, "x", "") end
+      if record.is_ready(body, entries[i]) then job.remove(s, id, body, ending.CANCELLED, "") end
     end
     if #entries > 0 then
       redis.call("LPOP", key, #entries)

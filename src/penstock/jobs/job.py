@@ -21,6 +21,7 @@ from penstock.errors import (
     ResultNotKept,
     ResultTimeout,
 )
+from penstock.jobs import constants
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.record import StoredJob
 from penstock.settings import Settings
@@ -69,8 +70,14 @@ class Status(StrEnum):
     """Never enqueued here, or finished longer ago than its `result_ttl`."""
 
 
-_STATES = {b"s": Status.DELAYED, b"r": Status.READY, b"x": Status.RUNNING, b"d": Status.DEAD}
-_ENDS = {b"c": Status.COMPLETED, b"x": Status.CANCELLED, b"e": Status.EXPIRED, b"d": Status.DROPPED}
+_STATES = {
+    constants.DELAYED: Status.DELAYED, constants.READY: Status.READY,
+    constants.RUNNING: Status.RUNNING, constants.DEAD: Status.DEAD,
+}  # fmt: skip
+_ENDS = {
+    constants.COMPLETED: Status.COMPLETED, constants.CANCELLED: Status.CANCELLED,
+    constants.EXPIRED: Status.EXPIRED, constants.DROPPED: Status.DROPPED,
+}  # fmt: skip
 
 
 class Failure(msgspec.Struct, omit_defaults=True):
@@ -259,7 +266,7 @@ class Job(QueueHandle[JobQueue], Generic[R]):
 
 def _in_progress(stored: StoredJob) -> bool:
     """Whether the job is in the queue and no dead letter."""
-    return stored.done is None and stored.record is not None and stored.record.state != b"d"
+    return stored.done is None and stored.record is not None and stored.record.state != constants.DEAD
 
 
 def info_of(job_id: str, stored: StoredJob) -> JobInfo:

@@ -20,7 +20,7 @@ QUEUE = {
     "ages": ("ZSET", "the seconds of `age`", "the job"),
     "delayed": ("ZSET", "entry -> due ms", "the job"),
     "reasons": ("HASH", "id -> why it failed last", "the job"),
-    "waiters": ("HASH", "id -> addresses to notify", "the job"),
+    "listeners": ("HASH", "id -> addresses to notify", "the job"),
     "dead": ("ZSET", "id -> died at ms", "the operator"),
     "turns:": ("ZSET", "tenant -> virtual time; one key for each level", "the job"),
     "lane:": ("LIST", "entries; one key for each level and tenant", "the job"),

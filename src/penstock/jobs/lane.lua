@@ -1,71 +1,73 @@
--- Order and fairness: who is next.
+-- Order and fairness: which job is next.
 --
---   turns:<level>            ZSET  tenant -> virtual time of its next turn; a tenant is in it exactly while it
---                                  has entries in one of its two lists of that level
+--   turns:<level>            ZSET  tenant -> virtual time of its next turn; holds the tenants with entries in one of their
+--                                  two lists of this level
 --   lane:<level>:<tenant>    LIST  entries in order of arrival
---   front:<level>:<tenant>   LIST  entries that go before the lane: handed back, and due ones where the
---                                  queue says so. Never LPUSH: it would turn their order round.
+--   front:<level>:<tenant>   LIST  entries that are claimed before those of the lane: jobs that a worker handed back,
+--                                  and due jobs if the queue is set so. Never LPUSH, which would reverse their order.
 --   weights                  HASH  tenant -> weight, where it is not 1
---   meta                     HASH  v<level> -> virtual time last served; front -> entries in all front lists
+--   meta                     HASH  v<level>: virtual time last served; front: entries in all front lists
 --
--- Start-time fair queueing with a cost of 1/weight a turn. A tenant that comes (back) starts one turn after
--- the time last served, less a hair: had it the same time as a tenant whose next turn is its second, the
--- order of names would decide and it could wait for two jobs of the other. The hair (2^-16 turn) is too small to
--- earn a share by coming back again and again. Starting at the time last served, or at zero, would.
+-- Start-time fair queueing; a turn costs 1/weight. A tenant that arrives, or returns, starts one turn after the time
+-- last served, less a little. If it started at the same time as a tenant whose second turn is next, the order of their
+-- names would decide, and it could wait for two jobs of that tenant. The little (2^-16 of a turn) is too small to earn
+-- a larger share by returning again and again. Starting at the time last served, or at zero, would earn one.
 --
 -- Times are whole numbers, 2^36 to a turn: a server reads and writes a whole score several times faster than 1.99998.
 
--- Of a turn.
+_turn = { COST = 68719476736, LESS = 1048576 }
+
 --- (weight: str | false) -> int
 function lane.cost(weight)
-  return weight and math.floor(2 ^ 36 / weight) or 2 ^ 36
+  return weight and math.floor(_turn.COST / weight) or _turn.COST
 end
 
--- They come or come back: each gets its first turn, unless its other list of this level had given it one.
+-- Gives tenants that arrive or return their first turn, unless their other list of this level has given them one.
 --- (level: int, tenants: table)
 --- uses: base meta
-function lane.line_up(level, tenants)
+function lane.add_tenants(level, tenants)
   local last = tonumber(redis.call("HGET", meta, "v" .. level)) or 0
-  local weighed = redis.call("EXISTS", base .. "weights") == 1
+  local weighted = redis.call("EXISTS", base .. "weights") == 1
   local turns = {}
   for i = 1, #tenants do
-    local cost = lane.cost(weighed and redis.call("HGET", base .. "weights", tenants[i]))
-    turns[2 * i - 1], turns[2 * i] = last + cost - 2 ^ 20, tenants[i]
+    local cost = lane.cost(weighted and redis.call("HGET", base .. "weights", tenants[i]))
+    turns[2 * i - 1], turns[2 * i] = last + cost - _turn.LESS, tenants[i]
   end
   redis.call("ZADD", base .. "turns:" .. level, "NX", unpack(turns))
 end
 
--- Collect entries by lane, so that a batch costs one push a lane.
---- (lanes: table, list: str, level: int, tenant: str, entry: str)
-function lane.sort(lanes, list, level, tenant, entry)
+-- Collects an entry by its list (`lane:` or `front:`), so that a batch of jobs costs one push for each list.
+--- (lists: table, list: str, level: int, tenant: str, entry: str)
+function lane.collect(lists, list, level, tenant, entry)
   local name = list .. level .. ":" .. tenant
-  local lot = lanes[name]
-  if not lot then
-    lot = { list = list, level = level, tenant = tenant, entries = {} }
-    lanes[name] = lot
-    lanes[#lanes + 1] = lot
+  local group = lists[name]
+  if not group then
+    group = { list = list, level = level, tenant = tenant, entries = {} }
+    lists[name] = group
+    lists[#lists + 1] = group
   end
-  lot.entries[#lot.entries + 1] = entry
+  group.entries[#group.entries + 1] = entry
 end
 
--- Append what was collected; tenants that had nothing at a level get a turn there.
---- (lanes: table)
+-- Appends what was collected. Tenants that had nothing in a list get a turn at its level.
+--- (lists: table)
 --- uses: base meta
-function lane.push_all(lanes)
-  local came = {}
-  for i = 1, #lanes do
-    local lot = lanes[i]
-    local length = batch.write("RPUSH", base .. lot.list .. lot.level .. ":" .. lot.tenant, lot.entries)
-    if lot.list == "front:" then redis.call("HINCRBY", meta, "front", #lot.entries) end
-    if length == #lot.entries then
-      came[lot.level] = came[lot.level] or {}
-      table.insert(came[lot.level], lot.tenant)
+function lane.push(lists)
+  local arrived = {}
+  for i = 1, #lists do
+    local group = lists[i]
+    local level, tenant, entries = group.level, group.tenant, group.entries
+    local length = batch.write("RPUSH", base .. group.list .. level .. ":" .. tenant, entries)
+    if group.list == "front:" then redis.call("HINCRBY", meta, "front", #entries) end
+    if length == #entries then
+      arrived[level] = arrived[level] or {}
+      table.insert(arrived[level], tenant)
     end
   end
-  for level, tenants in pairs(came) do lane.line_up(level, tenants) end
+  for level, tenants in pairs(arrived) do lane.add_tenants(level, tenants) end
 end
 
--- The `n` tenants whose turns come first: no other can be served by the next `n` turns.
+-- The `n` tenants whose turns are first: no other tenant can be served by the next `n` turns.
 --- (level: int, n: int, fronts: bool) -> table
 --- uses: base
 function lane.open(level, n, fronts)
@@ -74,9 +76,9 @@ function lane.open(level, n, fronts)
   local names, queues = {}, {}
   for i = 1, #found, 2 do
     local tenant = found[i]
-    -- Eight fields and no more: a ninth would double the table.
+    -- At most eight fields: a ninth would double the table.
     local queue = {
-      tenant = tenant, time = tonumber(found[i + 1]), cost = 2 ^ 36,
+      tenant = tenant, time = tonumber(found[i + 1]), cost = _turn.COST,
       lane = lane_of .. tenant, entries = {}, fetched = 0, taken = 0, ended = false,
     }
     if fronts then queue.front, queue.read_front = front_of .. tenant, 0 end
@@ -89,8 +91,8 @@ function lane.open(level, n, fronts)
   return queues
 end
 
--- Read the next `n` entries of a tenant, the front list's before the lane's; nothing is removed yet. `ended`: there
--- are no more.
+-- Reads the next `n` entries of a tenant, those of the front list first; removes nothing yet. Sets `ended` if there are
+-- no more.
 --- (queue: table, n: int)
 function lane.read(queue, n)
   local entries = queue.entries
@@ -112,54 +114,19 @@ function lane.read(queue, n)
   end
 end
 
--- Upper bound of the record's bytes, told by the entry's letter.
---- (entry: str) -> int
-function lane.size(entry)
-  local letter = string.byte(entry, 11)
-  return letter == 97 and 1024 or 1024 * 2 ^ (letter - 97)
-end
-
--- What a step that goes in slices may touch: `left` entries, `bytes` of records, but at least one of any size.
---- (n: int) -> table
-function lane.slice(n)
-  return { left = n, bytes = 1048576, fresh = true }
-end
-
--- Whether one more record of this size fits, which it takes up; the slice ends where one did not.
---- (slice: table, size: int) -> bool
-function lane.fits(slice, size)
-  if slice.left > 0 and (size <= slice.bytes or slice.fresh) then
-    slice.left, slice.bytes, slice.fresh = slice.left - 1, slice.bytes - size, false
-    return true
-  end
-  slice.left = 0
-  return false
-end
-
--- The first of the entries that fit into what is left of `slice`.
---- (slice: table, entries: table) -> table
-function lane.fitting(slice, entries)
-  local fit = {}
-  for i = 1, #entries do
-    if not lane.fits(slice, lane.size(entries[i])) then break end
-    fit[i] = entries[i]
-  end
-  return fit
-end
-
--- Read the records of the next `share` entries of all these tenants in one command, within `budget` bytes.
---- (queues: table, bodies: table, share: int, budget: int)
+-- Reads the records of the next `share` entries of all these tenants with one command, up to `bytes`.
+--- (queues: table, bodies: table, share: int, bytes: int)
 --- uses: base
-function lane.fetch(queues, bodies, share, budget)
+function lane.fetch(queues, bodies, share, bytes)
   local ids, entries = {}, {}
   for i = 1, #queues do
     local queue = queues[i]
     local last = math.min(#queue.entries, queue.taken + share)
     while queue.fetched < last do
       local entry = queue.entries[queue.fetched + 1]
-      budget = budget - lane.size(entry)
-      if budget < 0 and #ids > 0 then break end
-      ids[#ids + 1] = string.sub(entry, 12)
+      bytes = bytes - record.entry_bytes(entry)
+      if bytes < 0 and #ids > 0 then break end
+      ids[#ids + 1] = record.entry_id(entry)
       entries[#entries + 1] = entry
       queue.fetched = queue.fetched + 1
     end
@@ -170,8 +137,8 @@ function lane.fetch(queues, bodies, share, budget)
   end
 end
 
--- The tenant's next entry that still stands for a ready job, and its record. Entries whose job was cancelled
--- or purged are passed over, and count against what this turn may look at. `room.full` ends the turn.
+-- The tenant's next entry that stands for a ready job, and its record. Entries of cancelled and purged jobs are
+-- skipped, but count against what this claim may look at. `room.full` ends the claim.
 --- (queue: table, bodies: table, room: table) -> str | nil, str | nil
 --- uses: base
 function lane.next(queue, bodies, room)
@@ -180,7 +147,7 @@ function lane.next(queue, bodies, room)
     if queue.taken == #queue.entries and not queue.ended then lane.read(queue, share + 1) end
     local entry = queue.entries[queue.taken + 1]
     if not entry then return nil end
-    if lane.size(entry) > room.bytes and room.bytes < room.most then
+    if record.entry_bytes(entry) > room.bytes and room.bytes < room.most then
       room.full = true
       return nil
     end
@@ -194,9 +161,9 @@ function lane.next(queue, bodies, room)
   room.full = true
 end
 
--- Serve turns of the first `n` tenants of this level until `room` is used up: `want` jobs, `look` entries, `bytes`
--- of records. Done in memory, then written once. Returns whether others may come next: that is so where some of
--- the `n` had nothing but entries of cancelled or expired jobs.
+-- Serves turns of the first `n` tenants of this level until `room` is used up: `want` jobs, `look` entries, `bytes` of
+-- records. The turns are chosen in memory and written once. Returns whether other tenants may be next: that is possible
+-- where some of the `n` had nothing but entries of cancelled or expired jobs.
 --- (level: int, n: int, room: table, fronts: bool, now: int) -> bool
 --- uses: base meta
 function lane.take(level, n, room, fronts, now)
@@ -205,9 +172,10 @@ function lane.take(level, n, room, fronts, now)
   local others = #queues == n
   local horizon = others and queues[n].time or math.huge
   local share, bodies = math.ceil(room.want / #queues), {}
-  -- One more than the share: so the end of a list is known without asking.
+  -- One more than the share, so that the end of a list is known without another command.
   for i = 1, #queues do lane.read(queues[i], share + 1) end
   lane.fetch(queues, bodies, share, room.bytes)
+  -- `again`: tenants that were served and have a next turn, in its order.
   local again, first, back, served = {}, 1, 1, nil
   while room.want > 0 and not room.full do
     local queue, returned = queues[first], again[back]
@@ -220,11 +188,11 @@ function lane.take(level, n, room, fronts, now)
     end
     local entry, body = lane.next(queue, bodies, room)
     if entry then
-      local expires = struct.unpack(">I6", body, 23)
+      local expires = record.expires(body)
       if expires > 0 and expires <= now then
-        room.expired[#room.expired + 1] = { string.sub(entry, 12), body }
+        room.expired[#room.expired + 1] = { record.entry_id(entry), body }
       else
-        room.picked[#room.picked + 1] = { string.sub(entry, 12), body }
+        room.picked[#room.picked + 1] = { record.entry_id(entry), body }
         room.want = room.want - 1
         served = queue.time
         queue.time = queue.time + queue.cost
@@ -241,7 +209,7 @@ function lane.take(level, n, room, fronts, now)
   return others
 end
 
--- Remove what was taken from the lists, and give each tenant its next turn or take it out.
+-- Removes from the lists what was taken. Gives each tenant its next turn, or removes it.
 --- (level: int, queues: table, served: int | nil)
 --- uses: base meta
 function lane.close(level, queues, served)
@@ -255,7 +223,8 @@ function lane.close(level, queues, served)
       if from_front > 0 then redis.call("LPOP", queue.front, from_front) end
       if taken > from_front then redis.call("LPOP", queue.lane, taken - from_front) end
       from_fronts = from_fronts + from_front
-      local left = known > taken or (not queue.ended and redis.call("EXISTS", queue.lane, queue.front or queue.lane) > 0)
+      local left = known > taken
+        or (not queue.ended and redis.call("EXISTS", queue.lane, queue.front or queue.lane) > 0)
       if left then
         again[#again + 1] = queue.time
         again[#again + 1] = queue.tenant
@@ -273,7 +242,8 @@ function lane.close(level, queues, served)
   if #gone > 0 and redis.call("EXISTS", turns) == 0 then
     redis.call("HDEL", meta, "v" .. level)
   elseif served then
-    -- Later than before, even among tenants of one time: who comes back now comes behind those who came before.
+    -- Later than before, even among tenants of the same time: a tenant that returns now is behind those that returned
+    -- before it.
     local last = tonumber(redis.call("HGET", meta, "v" .. level)) or 0
     served = math.max(served, last + math.max(1, last / 2 ^ 50))
     redis.call("HSET", meta, "v" .. level, math.floor(served))

@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import Final, TypedDict
 
 from penstock.core.clock import milliseconds
-from penstock.jobs.record import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID, draft
+from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID
+from penstock.jobs.record import draft
 from penstock.jobs.retry import LONGEST_DELAY
 
 LONGEST_RESULT_TTL: Final = 10 * 365 * 86400.0

@@ -1,73 +1,130 @@
--- A job's record: a header that scripts read and rewrite, and a payload that they never look into.
+-- A job's record: a header that scripts read and rewrite, and a payload that they pass on unread.
 --
---   offset  bytes  field        meaning
---   0       1      format       of this header: 1
---   1       1      state        s delayed, r ready, x running, d dead
---   2       1      priority     0 most urgent … 9
---   3       1      flags        1 a task call (else a bare value)   2 due is a date   4 expires is a date
---                               8 the id is the user's own         16 suspect, see job   32 a reason is kept
---   4       6      generation   of its entry in a lane or among the delayed; unique in the queue
---   10      6      enqueued     server ms
---   16      6      since        server ms: ready since, due at, or died at  (from a client: the delay)
---   22      6      expires      server ms, 0 never or once handed out       (from a client: the time left)
---   28      2      attempts     that failed
---   30      2      deliveries   to a worker
---   32      1      doubt        how much speaks for it killing its worker, see job
---   33      5      ttl          of its result, ms
---   38      1+1    lengths of tenant and trace, which follow; then the payload
+--   byte   length  field        meaning
+--   1      1       format       of this header
+--   2      1       state        a letter, see `state` below
+--   3      1       priority     0 most urgent … 9
+--   4      1       flags        see `flag` below
+--   5      6       generation   of the job's entry in a lane or in `delayed`; unique in the queue
+--   11     6       enqueued     server ms
+--   17     6       since        server ms: ready since, due at, or died at   (in a draft: the delay)
+--   23     6       expires      server ms; 0: never, or was started in time  (in a draft: the time left)
+--   29     2       attempts     that failed
+--   31     2       deliveries   to a worker
+--   33     1       doubt        the evidence that the job kills its worker, see job.lua
+--   34     5       ttl          of its result, ms
+--   39     1+1     lengths of tenant and trace, which follow; then the payload
 --
--- Numbers are big-endian. An *entry* (what lanes and `delayed` hold) is generation (10 hex digits, so that
--- equal due times keep the order of enqueueing), a letter for the size of the record, and the id.
+-- A client sends a draft, in which the server fills in state, generation and times. Numbers are big-endian.
+--
+-- An *entry* stands for a job in a lane or in `delayed`: the generation in hexadecimal digits, so that jobs that are
+-- due at the same time keep their order; a letter for the size of the record; the id.
 
---- (body: str) -> int…
+record = { FORMAT = 1 }
+
+state = { READY = "r", DELAYED = "w", RUNNING = "x", DEAD = "d" }
+
+flag = {
+  CALL = 1, -- of a task; else a bare value
+  DUE_IS_DATE = 2,
+  EXPIRES_IS_DATE = 4,
+  OWN_ID = 8, -- chosen by the user
+  SUSPECT = 16, -- see job.lua
+  REASON = 32, -- the queue keeps a reason
+}
+
+_mask = { NO_DATES = 249, NO_SUSPECT = 239, NO_SUSPECT_NO_REASON = 207 }
+
+size = { GENERATION_DIGITS = 10 }
+
+_class = { FIRST = 97, BYTES = 1024 } -- "a" is up to 1 KiB, "b" up to 2 KiB, …
+
+-- The fields from state to ttl, in order, and the tenant.
+--- (body: str) -> …
 function record.parse(body)
-  local format, state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl, tenants, traces =
-    struct.unpack(">Bc1BBI6I6I6I6HHBI5BB", body)
-  return state, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl,
-    string.sub(body, 41, 40 + tenants), 41 + tenants + traces
+  local _, was, priority, flags, generation, enqueued, since, expires, attempts, deliveries, against, ttl, tenants =
+    struct.unpack(">Bc1BBI6I6I6I6HHBI5B", body)
+  return was, priority, flags, generation, enqueued, since, expires, attempts, deliveries, against, ttl,
+    string.sub(body, 41, 40 + tenants)
 end
 
---- (body: str, state: str, flags: int, generation: int, since: int, attempts: int, deliveries: int, doubt: int) -> str
-function record.with(body, state, flags, generation, since, attempts, deliveries, doubt)
-  return string.sub(body, 1, 1) .. state .. string.sub(body, 3, 3) .. struct.pack(">BI6", flags, generation)
+-- The draft of a client as the record of an enqueued job.
+--- (body: str, new_state: str, flags: int, generation: int, now: int, since: int, expires: int) -> str
+--- inline
+function record.enqueued(body, new_state, flags, generation, now, since, expires)
+  return string.sub(body, 1, 1) .. new_state .. string.sub(body, 3, 3)
+    .. struct.pack(">BI6I6I6I6", flags, generation, now, since, expires) .. string.sub(body, 29)
+end
+
+-- The record in another state, or with other numbers.
+--- (body: str, new_state: str, flags: int, generation: int, since: int, attempts: int, deliveries: int,
+---  doubt: int) -> str
+function record.with(body, new_state, flags, generation, since, attempts, deliveries, doubt)
+  return string.sub(body, 1, 1) .. new_state .. string.sub(body, 3, 3) .. struct.pack(">BI6", flags, generation)
     .. string.sub(body, 11, 16) .. struct.pack(">I6", since) .. string.sub(body, 23, 28)
     .. struct.pack(">HHB", attempts, deliveries, doubt) .. string.sub(body, 34)
 end
 
---- (generation: int, size: int, id: str) -> str
-function record.entry(generation, size, id)
-  local class = 97
-  while size > 1024 do
-    size = size / 2
-    class = class + 1
-  end
-  return string.format("%010x%c", generation, class) .. id
+-- The record of a job that is given to a worker: running, with one more delivery. It was started in time, so it cannot
+-- expire any more.
+--- (body: str) -> str
+function record.claimed(body)
+  local attempts, deliveries = struct.unpack(">HH", body, 29)
+  return string.sub(body, 1, 1) .. state.RUNNING .. string.sub(body, 3, 22)
+    .. struct.pack(">I6HH", 0, attempts, math.min(deliveries + 1, 65535)) .. string.sub(body, 33)
+end
+
+--- (body: str) -> str
+--- inline
+function record.state(body)
+  return string.sub(body, 2, 2)
 end
 
 --- (header: str) -> int
+--- inline
+function record.flags(header)
+  return string.byte(header, 4)
+end
+
+--- (flags: int, one: int) -> bool
+--- inline
+function record.has(flags, one)
+  return bit.band(flags, one) > 0
+end
+
+--- (header: str) -> int
+--- inline
+function record.since(header)
+  return struct.unpack(">I6", header, 17)
+end
+
+--- (header: str) -> int
+--- inline
+function record.expires(header)
+  return struct.unpack(">I6", header, 23)
+end
+
+--- (header: str) -> int
+--- inline
 function record.ttl(header)
-  return (struct.unpack(">I5", header, 34))
+  return struct.unpack(">I5", header, 34)
 end
 
 --- (header: str) -> str
+--- inline
 function record.tenant(header)
   return string.sub(header, 41, 40 + string.byte(header, 39))
 end
 
---- (header: str) -> int
-function record.since(header)
-  return (struct.unpack(">I6", header, 17))
-end
-
--- The record as it is once handed out: running, one delivery more, and it was started in time, so it expires no more.
+-- What a claim keeps of a record: all up to the tenant.
 --- (body: str) -> str
-function record.claimed(body)
-  local attempts, deliveries = struct.unpack(">HH", body, 29)
-  return string.sub(body, 1, 1) .. "x" .. string.sub(body, 3, 22)
-    .. struct.pack(">I6HH", 0, attempts, math.min(deliveries + 1, 65535)) .. string.sub(body, 33)
+--- inline
+function record.header(body)
+  return string.sub(body, 1, 40 + string.byte(body, 39))
 end
 
--- The record, or false where there is none, or where somebody cut it: what is too short to read is as good as gone.
+-- The record, or false where there is none. A record that is too short, because another program damaged it, counts as
+-- lost.
 --- (body: str | false) -> str | false
 function record.sound(body)
   return body and #body >= 40 and #body >= 40 + string.byte(body, 39) + string.byte(body, 40) and body
@@ -79,24 +136,49 @@ function record.get(id)
   return record.sound(redis.call("HGET", base .. "jobs", id))
 end
 
--- Does this entry still stand for this job? Not after the job was cancelled, even if its id was enqueued anew.
---- (body: str | false, entry: str) -> bool
-function record.is_ready(body, entry)
-  return record.sound(body) and string.byte(body, 2) == 114 and struct.unpack(">I6", body, 5) == tonumber(string.sub(entry, 1, 10), 16)
+--- (generation: int, bytes: int, id: str) -> str
+function record.entry(generation, bytes, id)
+  local class = _class.FIRST
+  while bytes > _class.BYTES do
+    bytes = bytes / 2
+    class = class + 1
+  end
+  return string.format("%010x%c", generation, class) .. id
 end
 
--- One counter numbers generations and claims, so none of them ever comes twice.
+--- (entry: str) -> str
+--- inline
+function record.entry_id(entry)
+  return string.sub(entry, size.GENERATION_DIGITS + 2)
+end
+
+-- The most bytes that the record of an entry has.
+--- (entry: str) -> int
+function record.entry_bytes(entry)
+  local class = string.byte(entry, size.GENERATION_DIGITS + 1)
+  return class == _class.FIRST and _class.BYTES or _class.BYTES * 2 ^ (class - _class.FIRST)
+end
+
+-- Whether the entry still stands for this job: not after the job was cancelled, even if its id was enqueued again.
+--- (body: str | false, entry: str) -> bool
+function record.is_ready(body, entry)
+  return record.sound(body) and record.state(body) == state.READY
+    and struct.unpack(">I6", body, 5) == tonumber(string.sub(entry, 1, size.GENERATION_DIGITS), 16)
+end
+
+-- Reserves `n` numbers and returns the one before them. Generations and claims are numbered by the same counter, so
+-- that no number is used twice.
 --- (n: int) -> int
 --- uses: meta
 function record.mint(n)
   return redis.call("HINCRBY", meta, "seq", n) - n
 end
 
--- Is the format newer than ours? And, read with it: is the queue paused?
+-- Returns an error if the queue has a newer format than this; and whether the queue is paused, which is read with it.
 --- () -> error | nil, bool
 --- uses: meta
 function record.check()
-  local known = redis.call("HMGET", meta, "format", "paused")
-  local format = known[1]
-  return format and tonumber(format) > 1 and redis.error_reply("PENSTOCKFORMAT " .. format) or nil, known[2]
+  local found = redis.call("HMGET", meta, "format", "paused")
+  local format = found[1]
+  return format and tonumber(format) > record.FORMAT and redis.error_reply("PENSTOCKFORMAT " .. format) or nil, found[2]
 end

@@ -10,11 +10,16 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-FORMAT: Final = 1
+from penstock.jobs.constants import CALL, CRASH, FORMAT, GENERATION_DIGITS, READY, REASON, SUSPECT
+
 _HEADER: Final = struct.Struct(">BcBB HI HI HI HI HH BBI BB")
 HEADER_SIZE: Final = _HEADER.size
 
-CALL, DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID, SUSPECT, REASON = 1, 2, 4, 8, 16, 32
+# The fields of the header, as struct unpacks them. A number of five or six bytes takes two.
+(
+    _, _STATE, _PRIORITY, _FLAGS, _GENERATION, _, _ENQUEUED, _, _SINCE, _, _EXPIRES, _,
+    _ATTEMPTS, _DELIVERIES, _DOUBT, _TTL, _, _TENANT_SIZE, _TRACE_SIZE,
+) = range(19)  # fmt: skip
 
 
 def _split(number: int) -> tuple[int, int]:
@@ -27,7 +32,7 @@ def draft(
 ) -> bytes:
     """A record without its payload. It is the same for all calls with the same options."""
     header = _HEADER.pack(
-        FORMAT, b"r", priority, flags, 0, 0, 0, 0, *_split(delay_ms), *_split(expires_ms), 0, 0, 0, *_split(ttl_ms),
+        FORMAT, READY, priority, flags, 0, 0, 0, 0, *_split(delay_ms), *_split(expires_ms), 0, 0, 0, *_split(ttl_ms),
         len(tenant), len(trace),
     )  # fmt: skip
     return header + tenant + trace
@@ -47,67 +52,89 @@ class Record:
         """None if there is no record, or if another program damaged it so that it is too short."""
         return cls(body) if body is not None and len(body) >= HEADER_SIZE else None
 
+    def _number(self, field: int) -> int:
+        return int(self._fields[field] << 32 | self._fields[field + 1])
+
     @property
     def state(self) -> bytes:
-        """One letter; see `record.lua`."""
-        state: bytes = self._fields[1]
+        """One letter; see `state` in `record.lua`."""
+        state: bytes = self._fields[_STATE]
         return state
 
     @property
     def priority(self) -> int:
-        return int(self._fields[2])
+        return int(self._fields[_PRIORITY])
 
     @property
     def is_call(self) -> bool:
         """Whether the payload is the call of a task, rather than a bare value."""
-        return bool(self._fields[3] & CALL)
+        return bool(self._fields[_FLAGS] & CALL)
 
     @property
     def is_suspect(self) -> bool:
         """Whether the job may have killed its worker."""
-        return bool(self._fields[3] & SUSPECT)
+        return bool(self._fields[_FLAGS] & SUSPECT)
+
+    @property
+    def has_reason(self) -> bool:
+        """Whether the queue keeps why the job failed."""
+        return bool(self._fields[_FLAGS] & REASON)
+
+    @property
+    def generation(self) -> int:
+        """The number of its entry in a lane or among the delayed jobs. It rises with each enqueue."""
+        return self._number(_GENERATION)
 
     @property
     def enqueued(self) -> int:
-        return int(self._fields[6] << 32 | self._fields[7])
+        return self._number(_ENQUEUED)
 
     @property
     def since(self) -> int:
         """When the job became ready, is due, or died."""
-        return int(self._fields[8] << 32 | self._fields[9])
+        return self._number(_SINCE)
 
     @property
     def expires(self) -> int:
         """0: never."""
-        return int(self._fields[10] << 32 | self._fields[11])
+        return self._number(_EXPIRES)
 
     @property
     def attempts(self) -> int:
         """Runs that failed."""
-        return int(self._fields[12])
+        return int(self._fields[_ATTEMPTS])
 
     @property
     def deliveries(self) -> int:
         """How often the job was handed to a worker."""
-        return int(self._fields[13])
+        return int(self._fields[_DELIVERIES])
 
     @property
     def crashes(self) -> int:
-        """Whole crashes. The server counts in quarters; see `job.lua`."""
-        return int(self._fields[14]) // 4
+        """Whole crashes. The server counts in fractions; see `doubt` in `job.lua`."""
+        return int(self._fields[_DOUBT]) // CRASH
 
     @property
     def ttl(self) -> int:
         """Milliseconds for which the result is kept."""
-        return int(self._fields[15] << 32 | self._fields[16])
+        return self._number(_TTL)
 
     @property
     def tenant(self) -> str:
-        return self.body[HEADER_SIZE : HEADER_SIZE + self._fields[17]].decode(errors="replace")
+        return self.body[HEADER_SIZE : HEADER_SIZE + self._fields[_TENANT_SIZE]].decode(errors="replace")
 
     @property
     def payload(self) -> bytes:
-        return self.body[HEADER_SIZE + self._fields[17] + self._fields[18] :]
+        return self.body[HEADER_SIZE + self._fields[_TENANT_SIZE] + self._fields[_TRACE_SIZE] :]
+
+
+def entry_id(entry: bytes) -> bytes:
+    """The id of the job that an entry of a lane stands for. Before it are the generation and a letter for the size."""
+    return entry[GENERATION_DIGITS + 1 :]
+
+
+def entry_generation(entry: bytes) -> int:
+    return int(entry[:GENERATION_DIGITS], 16)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import BadCall
+from penstock.jobs.constants import CALL
 from penstock.jobs.definition import Definition
 from penstock.jobs.job import Job
 from penstock.jobs.options import EnqueueOptions, Options
 from penstock.jobs.queue import CHUNK, Queue
-from penstock.jobs.record import CALL
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,28 +1,33 @@
--- Sleepers, and who wakes them. A wake-up carries no job: who is woken asks, so a lost one costs time only.
+-- Idle workers, and who wakes them. A wake-up carries no job: the worker that gets it takes a turn. So a lost wake-up
+-- costs time, but never a job.
 --
---   sleepers         ZSET  address -> server ms until which it says it sleeps
---   inbox:<process>  LIST  "<number> <message>" for the waiters of one process, which blocks on it; PX
---   meta             HASH  rung: ms of a wake-up no turn followed yet; look, witness: ms at which who looks
---                          timekeeper, timekeeper_till, deputy, deputy_till: who watches the clock
---                          watch: ms at which the timekeeper looks next
+--   sleepers         ZSET  address -> server ms until which the worker is idle
+--   inbox: (notify)
+--   meta             HASH  woken: ms of the last wake-up that no turn has followed yet
+--                          witness, check_at: the worker that checks this, and when
+--                          timekeeper, timekeeper_until, deputy, deputy_until: the workers that watch the clock
+--                          alarm: ms at which the timekeeper takes a turn
 --
--- An address is `process/number`. Messages to a sleeper: "0" take a turn now, "<n>" take one in n ms.
+-- Messages to an idle worker: "0": take a turn now; "<n>": take a turn in n ms.
 --
--- Going to sleep is recorded in the step that found nothing. A job that becomes ready wakes the sleeper that
--- lay down last, and tells a second one, the witness, to look 50 ms later: the first may be frozen. Of the
--- sleepers one, the timekeeper, is told when the next job is due (or a lease runs out); the deputy is told the same
--- and 300 ms more, and takes the office over when it finds that the timekeeper did not act. Witness and deputy are of
--- another process than the one they stand in for.
+-- A worker is registered as idle by the turn that found nothing. A job that becomes ready wakes the worker that became
+-- idle last. That one may be frozen, so a second worker, the witness, is asked to check 50 ms later. One idle worker,
+-- the timekeeper, knows when the next job is due or the next lease runs out. The deputy wakes 300 ms later, and becomes
+-- the timekeeper if it finds that the timekeeper has not acted. Witness and deputy belong to other processes than the
+-- worker that they stand in for.
 
--- The sleeper that lay down last, and until when; not of the process of `than`, for what froze that one froze its
--- neighbours. Looks at a few, then at a hundred; when even the last is overdue, all are gone.
---- (now: int, than: str | nil) -> str | nil, str
+_delay = { WITNESS = 50, DEPUTY = 300 } -- ms
+
+-- The worker that became idle last, and until when it is idle. It is not of the process of `other`, because what froze
+-- that worker froze its neighbours as well. Looks at four, then at a hundred. If even the last is overdue, all are
+-- gone.
+--- (now: int, other: str | nil) -> str | nil, str
 --- uses: base
-function wake.latest(now, than)
-  local process = than and notify.face(than)
+function wake.last_idle(now, other)
+  local process = other and notify.face(other)
   local from = 0
-  for _, till in ipairs({ 3, 100 }) do
-    local found = redis.call("ZRANGE", base .. "sleepers", from, till, "REV", "WITHSCORES")
+  for _, to in ipairs({ 3, 100 }) do
+    local found = redis.call("ZRANGE", base .. "sleepers", from, to, "REV", "WITHSCORES")
     for i = 1, #found, 2 do
       if tonumber(found[i + 1]) <= now then
         if from == 0 and i == 1 then redis.call("DEL", base .. "sleepers") end
@@ -30,162 +35,166 @@ function wake.latest(now, than)
       end
       if notify.face(found[i]) ~= process then return found[i], found[i + 1] end
     end
-    if #found < 2 * (till + 1 - from) then return end
-    from = till + 1
+    if #found < 2 * (to + 1 - from) then return end
+    from = to + 1
   end
 end
 
--- Wake one sleeper, unless one was woken within 50 ms and has not come yet.
+-- Wakes one idle worker, unless one was woken in the last 50 ms and has not taken its turn yet.
 --- (now: int)
 --- uses: base meta
-function wake.ring(now)
-  local sleeper = wake.latest(now)
-  if not sleeper then return end
-  local marks = redis.call("HMGET", meta, "rung", "look", "witness")
-  if marks[1] and math.abs(now - marks[1]) < 50 then return end
-  redis.call("ZREM", base .. "sleepers", sleeper)
-  notify.send(sleeper, "0")
-  redis.call("HSET", meta, "rung", now)
-  local looks = marks[2] and math.abs(marks[2] - now - 25) <= 25 and redis.call("ZSCORE", base .. "sleepers", marks[3])
-  local witness = not looks and wake.latest(now, sleeper)
+function wake.one(now)
+  local worker = wake.last_idle(now)
+  if not worker then return end
+  local marks = redis.call("HMGET", meta, "woken", "check_at", "witness")
+  if marks[1] and math.abs(now - marks[1]) < _delay.WITNESS then return end
+  redis.call("ZREM", base .. "sleepers", worker)
+  notify.send(worker, "0")
+  redis.call("HSET", meta, "woken", now)
+  -- Is there a check in the next 50 ms, by a witness that is still idle?
+  local checked = marks[2] and math.abs(marks[2] - now - 25) <= 25
+    and redis.call("ZSCORE", base .. "sleepers", marks[3])
+  local witness = not checked and wake.last_idle(now, worker)
   if witness then
-    notify.send(witness, "50")
-    redis.call("HSET", meta, "look", now + 50, "witness", witness)
+    notify.send(witness, string.format("%d", _delay.WITNESS))
+    redis.call("HSET", meta, "check_at", now + _delay.WITNESS, "witness", witness)
   end
 end
 
--- A suspect came up. Each sleeper may take one, but not those who try one already, and who that is they know alone; so a
--- hundred are woken. It happens when a worker died.
+-- Wakes a hundred idle workers, because a job became a suspect. A worker may try one suspect at a time, and only the
+-- worker itself knows whether it does. This happens when a worker died.
 --- (now: int)
 --- uses: base
-function wake.everyone(now)
+function wake.many(now)
   local found = redis.call("ZRANGE", base .. "sleepers", now, "+inf", "BYSCORE", "LIMIT", 0, 100)
   for i = 1, #found do notify.send(found[i], "0") end
   if #found > 0 then redis.call("ZREM", base .. "sleepers", unpack(found)) end
 end
 
+-- The last wake-up was followed by a turn.
 --- uses: meta
 function wake.answered()
-  redis.call("HDEL", meta, "rung")
+  redis.call("HDEL", meta, "woken")
 end
 
--- A job will be due, or a lease run out: tell those who watch the clock, unless the timekeeper looks before then.
+-- A job is due, or a lease runs out, at `due`. Notifies timekeeper and deputy, unless the timekeeper acts earlier
+-- anyway.
 --- (now: int, due: int)
 --- uses: base meta
-function wake.arm(now, due)
-  local office = redis.call("HMGET", meta, "timekeeper", "deputy", "watch")
-  local watch = office[3] and tonumber(office[3]) or 0
-  if not office[1] or (watch > now and watch <= due) then return end
-  notify.send(office[1], string.format("%d", math.max(0, due - now)))
-  if office[2] then notify.send(office[2], string.format("%d", math.max(0, due - now) + 300)) end
-  redis.call("HSET", meta, "watch", due)
+function wake.set_alarm(now, due)
+  local watch = redis.call("HMGET", meta, "timekeeper", "deputy", "alarm")
+  local alarm = watch[3] and tonumber(watch[3]) or 0
+  if not watch[1] or (alarm > now and alarm <= due) then return end
+  notify.send(watch[1], string.format("%d", math.max(0, due - now)))
+  if watch[2] then notify.send(watch[2], string.format("%d", math.max(0, due - now) + _delay.DEPUTY)) end
+  redis.call("HSET", meta, "alarm", due)
 end
 
--- Milliseconds until a job is due or a lease runs out; -1 when nothing is planned.
+-- Milliseconds until a job is due or a lease runs out; -1 if neither will be.
 --- (now: int) -> int
 --- uses: base
 function wake.next_event(now)
   local due = redis.call("ZRANGE", base .. "delayed", 0, 0, "WITHSCORES")
-  local lease = redis.call("ZRANGE", base .. "leases", 0, 0, "WITHSCORES")
-  local at = math.min(tonumber(due[2]) or math.huge, tonumber(lease[2]) or math.huge)
+  local ends = redis.call("ZRANGE", base .. "leases", 0, 0, "WITHSCORES")
+  local at = math.min(tonumber(due[2]) or math.huge, tonumber(ends[2]) or math.huge)
   return at < math.huge and math.max(0, at - now) or -1
 end
 
--- The next event, which the timekeeper is told now.
+-- Sets the alarm of the timekeeper to the next event. Returns the milliseconds until then, or -1.
 --- (now: int) -> int
 --- uses: base meta
-function wake.watch(now)
+function wake.timekeeper_wait(now)
   local event = wake.next_event(now)
-  if event < 0 then redis.call("HDEL", meta, "watch") else redis.call("HSET", meta, "watch", now + event) end
+  if event < 0 then redis.call("HDEL", meta, "alarm") else redis.call("HSET", meta, "alarm", now + event) end
   return event
 end
 
--- The same for the deputy: 300 ms after the timekeeper should have looked.
+-- The milliseconds after which the deputy acts, or -1: later than the timekeeper by a delay.
 --- (now: int) -> int
 --- uses: base meta
-function wake.deputy_event(now)
+function wake.deputy_wait(now)
   local event = wake.next_event(now)
-  local watch = redis.call("HGET", meta, "watch")
-  if watch and tonumber(watch) > now then event = event < 0 and watch - now or math.min(event, watch - now) end
-  return event < 0 and event or event + 300
+  local alarm = redis.call("HGET", meta, "alarm")
+  if alarm and tonumber(alarm) > now then event = event < 0 and alarm - now or math.min(event, alarm - now) end
+  return event < 0 and event or event + _delay.DEPUTY
 end
 
--- Fill the vacant offices from those who lay down last, and tell them when to act.
+-- Appoints a timekeeper and a deputy where there is none, from the workers that became idle last, and notifies them.
 --- (now: int)
 --- uses: base meta
 function wake.appoint(now)
-  local office = redis.call("HMGET", meta, "timekeeper", "deputy")
-  local timekeeper = office[1]
+  local watch = redis.call("HMGET", meta, "timekeeper", "deputy")
+  local timekeeper = watch[1]
   if not timekeeper then
-    local till
-    timekeeper, till = wake.latest(now)
+    local until_
+    timekeeper, until_ = wake.last_idle(now)
     if not timekeeper then return end
-    redis.call("HSET", meta, "timekeeper", timekeeper, "timekeeper_till", till)
-    local event = wake.watch(now)
+    redis.call("HSET", meta, "timekeeper", timekeeper, "timekeeper_until", until_)
+    local event = wake.timekeeper_wait(now)
     if event >= 0 then notify.send(timekeeper, string.format("%d", event)) end
   end
-  if not office[2] then
-    local deputy, till = wake.latest(now, timekeeper)
+  if not watch[2] then
+    local deputy, until_ = wake.last_idle(now, timekeeper)
     if not deputy then return end
-    redis.call("HSET", meta, "deputy", deputy, "deputy_till", till)
-    local event = wake.deputy_event(now)
+    redis.call("HSET", meta, "deputy", deputy, "deputy_until", until_)
+    local event = wake.deputy_wait(now)
     if event >= 0 then notify.send(deputy, string.format("%d", event)) end
   end
 end
 
--- `address` found work that the timekeeper should have found before. Returns whether the office is vacant now; who held
--- it is told to come, and lies down again if it can.
+-- The worker at `address` found work that the timekeeper should have found earlier. Removes and wakes the timekeeper,
+-- which becomes idle again if it can. Returns whether another one is to be appointed.
 --- (address: str) -> bool
 --- uses: base meta
-function wake.depose(address)
+function wake.remove_timekeeper(address)
   local timekeeper = redis.call("HGET", meta, "timekeeper")
   if not timekeeper or timekeeper == address then return false end
   redis.call("ZREM", base .. "sleepers", timekeeper)
-  redis.call("HDEL", meta, "timekeeper", "timekeeper_till")
+  redis.call("HDEL", meta, "timekeeper", "timekeeper_until")
   notify.send(timekeeper, "0")
   return true
 end
 
--- Lie down; returns after how many ms to take a turn unasked, -1 for none.
---- (address: str, now: int, till: int) -> int
+-- Registers a worker as idle. Returns the milliseconds after which it takes a turn without a message, or -1.
+--- (address: str, now: int, until_: int) -> int
 --- uses: base meta
-function wake.sleep(address, now, till)
-  redis.call("ZADD", base .. "sleepers", till, address)
-  local office = redis.call("HMGET", meta, "timekeeper", "timekeeper_till", "deputy", "deputy_till")
-  local timekeeper = office[1] and tonumber(office[2]) > now and office[1]
-  local deputy = office[3] and tonumber(office[4]) > now and office[3]
+function wake.register(address, now, until_)
+  redis.call("ZADD", base .. "sleepers", until_, address)
+  local watch = redis.call("HMGET", meta, "timekeeper", "timekeeper_until", "deputy", "deputy_until")
+  local timekeeper = watch[1] and tonumber(watch[2]) > now and watch[1]
+  local deputy = watch[3] and tonumber(watch[4]) > now and watch[3]
   if timekeeper == address or not timekeeper then
-    redis.call("HSET", meta, "timekeeper", address, "timekeeper_till", till)
+    redis.call("HSET", meta, "timekeeper", address, "timekeeper_until", until_)
     if not timekeeper then
       if not deputy or notify.face(deputy) == notify.face(address) then
-        redis.call("HDEL", meta, "deputy", "deputy_till")
+        redis.call("HDEL", meta, "deputy", "deputy_until")
       end
       wake.appoint(now)
     end
-    return wake.watch(now)
+    return wake.timekeeper_wait(now)
   end
   if deputy == address or (not deputy and notify.face(timekeeper) ~= notify.face(address)) then
-    redis.call("HSET", meta, "deputy", address, "deputy_till", till)
-    return wake.deputy_event(now)
+    redis.call("HSET", meta, "deputy", address, "deputy_until", until_)
+    return wake.deputy_wait(now)
   end
   return -1
 end
 
--- No longer asleep: hand an office on to those who sleep.
+-- Deregisters a worker as idle. If it watched the clock, another idle worker does so from now on.
 --- (address: str, now: int)
 --- uses: base meta
-function wake.rise(address, now)
+function wake.deregister(address, now)
   redis.call("ZREM", base .. "sleepers", address)
-  local office = redis.call("HMGET", meta, "timekeeper", "deputy", "deputy_till")
-  if office[1] == address then
-    redis.call("HDEL", meta, "timekeeper", "timekeeper_till", "deputy", "deputy_till")
-    if office[2] and tonumber(office[3]) > now then
-      redis.call("HSET", meta, "timekeeper", office[2], "timekeeper_till", office[3])
-      local event = wake.watch(now)
-      if event >= 0 then notify.send(office[2], string.format("%d", event)) end
+  local watch = redis.call("HMGET", meta, "timekeeper", "deputy", "deputy_until")
+  if watch[1] == address then
+    redis.call("HDEL", meta, "timekeeper", "timekeeper_until", "deputy", "deputy_until")
+    if watch[2] and tonumber(watch[3]) > now then
+      redis.call("HSET", meta, "timekeeper", watch[2], "timekeeper_until", watch[3])
+      local event = wake.timekeeper_wait(now)
+      if event >= 0 then notify.send(watch[2], string.format("%d", event)) end
     end
-  elseif office[2] == address then
-    redis.call("HDEL", meta, "deputy", "deputy_till")
+  elseif watch[2] == address then
+    redis.call("HDEL", meta, "deputy", "deputy_until")
   else
     return
   end

@@ -14,6 +14,7 @@ from penstock import codec
 from penstock.app import Penstock
 from penstock.driver.connect import ServerDriver
 from penstock.errors import BadCall
+from penstock.jobs.constants import DELAYED, READY
 from penstock.jobs.job import Job
 from penstock.jobs.options import Options
 from penstock.jobs.queue import Queue
@@ -90,16 +91,16 @@ def _client(queue: Queue) -> Any:
     return cast("ServerDriver", queue._driver).connector.blocking_client()
 
 
-def _read(queue: Queue) -> Iterator[tuple[int, bytes, WaitingCall]]:
+def _read(queue: Queue) -> Iterator[tuple[int, int, WaitingCall]]:
     """Each waiting call, with the time and the generation of its enqueue, by which calls can be ordered."""
     for key, body in _client(queue).hgetall(f"{queue.bindings.keys.base}jobs").items():
         record = Record.read(body)
-        if record is not None and record.state in {b"r", b"s"}:
-            due = record.since / 1000 if record.state == b"s" else None
+        if record is not None and record.state in {READY, DELAYED}:
+            due = record.since / 1000 if record.state == DELAYED else None
             call = WaitingCall(
                 f"{queue.name}:{key.decode()}", *_decoded(record), record.priority, record.tenant, due
             )  # fmt: skip
-            yield record.enqueued, body[4:10], call
+            yield record.enqueued, record.generation, call
 
 
 def _decoded(record: Record) -> tuple[str, dict[str, Any]]:

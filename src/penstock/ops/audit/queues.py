@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.jobs.record import REASON, Record
+from penstock.jobs.constants import DEAD, DELAYED, READY, RUNNING
+from penstock.jobs.record import Record, entry_generation, entry_id
 
-_COUNTED_STATES = {b"r": 0, b"s": 1, b"x": 2, b"d": 3}
+_COUNTED_STATES = {READY: 0, DELAYED: 1, RUNNING: 2, DEAD: 3}
 """State of a job -> its place among the counts of a tenant."""
 
 
@@ -35,14 +36,14 @@ class QueueAudit:
         yield from self._turns()
         yield from self._delayed()
         yield from self._claims()
-        if set(self.keys.get("reasons", {})) != {id for id, record in self.jobs.items() if record.body[3] & REASON}:
+        if set(self.keys.get("reasons", {})) != {id for id, record in self.jobs.items() if record.has_reason}:
             yield f"reasons: {self.keys.get('reasons')}"
 
     def leftovers(self) -> Iterator[str]:
-        """A sentence for each worker, sleeper or waiter that is registered although nothing runs."""
+        """A sentence for each worker, sleeper or listener that is registered although nothing runs."""
         if idle := self._incarnations() - set(self._named("held:")):
             yield f"leases: {sorted(idle)} hold no jobs, and no worker should be left"
-        for name in ("waiters", "sleepers"):
+        for name in ("listeners", "sleepers"):
             if name in self.keys:
                 yield f"{name}: {self.keys[name]}, and none should be left"
 
@@ -67,7 +68,7 @@ class QueueAudit:
             total = sum(numbers[place] for numbers in counted.values())
             if int(self.meta.get(name, 0)) != total:
                 yield f"meta {name.decode()}: {self.meta.get(name)}, counted {total}"
-        ages = Counter(record.since // 1000 for record in self.jobs.values() if record.state == b"r")
+        ages = Counter(record.since // 1000 for record in self.jobs.values() if record.state == READY)
         if {int(second): int(n) for second, n in self.keys.get("age", {}).items()} != ages:
             yield f"age: {self.keys.get('age')}, counted {ages}"
         if {int(second) for second in self.keys.get("ages", {})} != set(ages):
@@ -83,15 +84,15 @@ class QueueAudit:
                 for entry in entries:
                     record = self._ready(entry)
                     if record is not None:
-                        found[entry[11:]] += 1
+                        found[entry_id(entry)] += 1
                         if (level, tenant) != (str(record.priority), record.tenant):
                             yield f"{start}{lane}: {entry!r} belongs to another lane"
-        suspects = [entry[11:] for entry in self.keys.get("suspects", {}) if self._ready(entry)]
-        if set(suspects) != {id for id in self._in_state(b"r") if self.jobs[id].is_suspect}:
+        suspects = [entry_id(entry) for entry in self.keys.get("suspects", {}) if self._ready(entry)]
+        if set(suspects) != {id for id in self._in_state(READY) if self.jobs[id].is_suspect}:
             yield f"suspects: {self.keys.get('suspects')}"
         found.update(suspects)
-        if found != Counter(self._in_state(b"r")):
-            yield f"ready are {self._in_state(b'r')}, in lanes are {found}"
+        if found != Counter(self._in_state(READY)):
+            yield f"ready are {self._in_state(READY)}, in lanes are {found}"
 
     def _turns(self) -> Iterator[str]:
         for level, tenants in self._named("turns:").items():
@@ -103,18 +104,18 @@ class QueueAudit:
 
     def _ready(self, entry: bytes) -> Record | None:
         """The ready job of an entry; None if the entry is left over from a job that was cancelled."""
-        record = self.jobs.get(entry[11:])
-        valid = record is not None and record.state == b"r" and _generation(record) == int(entry[:10], 16)
+        record = self.jobs.get(entry_id(entry))
+        valid = record is not None and record.state == READY and record.generation == entry_generation(entry)
         return record if valid else None
 
     def _delayed(self) -> Iterator[str]:
-        found = {entry[11:]: (int(entry[:10], 16), due) for entry, due in self.keys.get("delayed", {}).items()}
-        expected = {id: (_generation(self.jobs[id]), self.jobs[id].since) for id in self._in_state(b"s")}
+        found = {entry_id(entry): (entry_generation(entry), due) for entry, due in self.keys.get("delayed", {}).items()}
+        expected = {id: (self.jobs[id].generation, self.jobs[id].since) for id in self._in_state(DELAYED)}
         if found != expected:
             yield f"delayed: {found}, expected {expected}"
         dead = {id: int(at) for id, at in self.keys.get("dead", {}).items()}
-        if dead != {id: self.jobs[id].since for id in self._in_state(b"d")}:
-            yield f"dead: {self.keys.get('dead')}, expected {self._in_state(b'd')}"
+        if dead != {id: self.jobs[id].since for id in self._in_state(DEAD)}:
+            yield f"dead: {self.keys.get('dead')}, expected {self._in_state(DEAD)}"
 
     def _claims(self) -> Iterator[str]:
         held = self._named("held:")
@@ -122,9 +123,5 @@ class QueueAudit:
             yield f"leases: {self.keys.get('leases')}, but {sorted(held)} hold jobs"
         if not set(self.keys.get("workers", {})) <= set(self.keys.get("leases", {})):
             yield f"workers: {self.keys['workers']}, but leases are {self.keys.get('leases')}"
-        if Counter(id for claims in held.values() for id in claims) != Counter(self._in_state(b"x")):
-            yield f"running are {self._in_state(b'x')}, held are {held}"
-
-
-def _generation(record: Record) -> int:
-    return int.from_bytes(record.body[4:10])
+        if Counter(id for claims in held.values() for id in claims) != Counter(self._in_state(RUNNING)):
+            yield f"running are {self._in_state(RUNNING)}, held are {held}"

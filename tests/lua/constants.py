@@ -1,0 +1,53 @@
+"""`make constants`: what Lua and Python both know is written once, in Lua.
+
+The constants of a folder's .lua files become its constants.py: a text as bytes, as a script's reply has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from penstock.core.scripts import constants
+
+SRC = Path(__file__).parents[2] / "src" / "penstock"
+
+
+def module(texts: Mapping[str, str]) -> str:
+    """The text of constants.py for these .lua files (name -> text); "" if they have no constants.
+
+    ValueError where two tables give one name to two values.
+    """
+    values: dict[str, object] = {}
+    lines: list[str] = []
+    for file, text in texts.items():
+        for noun, table in constants(file, text).items():
+            if noun.startswith("_"):
+                continue
+            lines += ["", f"# {noun}, in {file}"]
+            for name, literal in table.items():
+                value = literal.encode() if isinstance(literal, str) else literal
+                if values.setdefault(name, value) != value:
+                    raise ValueError(
+                        f"{file}: {noun}.{name} is {value!r}, and elsewhere in this folder {values[name]!r}"
+                    )
+                quoted = repr(value) if not isinstance(value, bytes) else "b" + f'"{literal}"'
+                line = f"{name}: Final = {quoted}"
+                lines += [line] * (line not in lines)
+    if not lines:
+        return ""
+    head = '"""Constants that the .lua files of this folder share with Python. `make constants` writes this file."""'
+    return "\n".join([head, "", "from typing import Final", *lines, ""])
+
+
+def modules() -> Iterator[tuple[Path, str]]:
+    """Each constants.py, and what it has to hold."""
+    for folder in sorted({path.parent for path in SRC.rglob("*.lua")}):
+        texts = {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.lua"))}
+        if text := module({name: text for name, text in texts.items() if constants(name, text)}):
+            yield folder / "constants.py", text
+
+
+if __name__ == "__main__":
+    for path, text in modules():
+        path.write_text(text, "utf-8")

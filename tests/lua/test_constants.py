@@ -1,0 +1,71 @@
+"""The constants that Lua and Python share."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from penstock.core.scripts import constants, read
+from tests.lua.constants import module, modules
+
+RECORD = """\
+record = { FORMAT = 1 }
+
+state = {
+  READY = "r",
+  RUNNING = "x", -- held by a worker
+}
+
+_class = { FIRST = 97 }
+"""
+
+
+def test_a_module_has_a_text_as_bytes_and_a_number_as_it_is():
+    assert module({"record.lua": RECORD, "queue.lua": "turn = { SHARE = 0.5 }\n"}).splitlines()[4:] == [
+        "# record, in record.lua",
+        "FORMAT: Final = 1",
+        "",
+        "# state, in record.lua",
+        'READY: Final = b"r"',
+        'RUNNING: Final = b"x"',
+        "",
+        "# turn, in queue.lua",
+        "SHARE: Final = 0.5",
+    ]
+
+
+def test_constants_of_lua_alone_are_left_out():
+    assert "FIRST" not in module({"record.lua": RECORD})
+    assert module({"record.lua": "_class = { FIRST = 97 }\n"}) == ""
+
+
+def test_a_name_with_two_values_is_refused():
+    with pytest.raises(ValueError, match=r"lease.lua: claim.FORMAT is 2, and elsewhere in this folder 1"):
+        module({"record.lua": RECORD, "lease.lua": "claim = { FORMAT = 2 }\n"})
+
+
+@pytest.mark.parametrize(
+    ("path", "text"), [*modules()], ids=lambda part: part.parent.name if isinstance(part, Path) else ""
+)
+def test_what_is_committed_is_what_the_lua_says(path: Path, text: str):
+    assert path.read_text("utf-8") == text, "run `make constants`"
+
+
+def test_a_state_and_an_ending_never_share_a_letter():
+    states, endings = constants_of("jobs/record.lua")["state"], constants_of("jobs/job.lua")["ending"]
+    letters = [*states.values(), *endings.values()]
+    assert len(letters) == len(set(letters)) == 8
+
+
+def test_a_mask_leaves_out_the_flags_that_it_names():
+    found = constants_of("jobs/record.lua")
+    flag, mask = found["flag"], found["_mask"]
+    assert mask == {
+        "NO_DATES": 255 - flag["DUE_IS_DATE"] - flag["EXPIRES_IS_DATE"],
+        "NO_SUSPECT": 255 - flag["SUSPECT"],
+        "NO_SUSPECT_NO_REASON": 255 - flag["SUSPECT"] - flag["REASON"],
+    }
+
+
+def constants_of(name: str) -> Mapping[str, Mapping[str, int]]:
+    return constants(name, read(name))  # type: ignore[return-value]
