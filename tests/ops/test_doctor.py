@@ -399,12 +399,12 @@ def test_the_command_ends_with_one_when_something_fails(server, capsys, monkeypa
     server.client.config_set("maxmemory-policy", "allkeys-lru")
     try:
         assert main(["doctor", "memory", "--json"]) == Exit.FAILED
-        said = json.loads(capsys.readouterr().out)
+        document = json.loads(capsys.readouterr().out)
         assert main(["doctor", "memory"]) == Exit.FAILED
         assert "-> CONFIG SET maxmemory-policy noeviction" in capsys.readouterr().out
     finally:
         server.client.config_set("maxmemory-policy", "noeviction")
         server.client.config_set("maxmemory", "0")
-    assert said["ok"] is False
-    assert said["results"][0]["level"] == "fail"
+    assert document["ok"] is False
+    assert document["results"][0]["level"] == "fail"
     assert main(["doctor", "weather"]) == Exit.USAGE

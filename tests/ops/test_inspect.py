@@ -221,11 +221,11 @@ async def test_dead_letters_that_cannot_be_removed_are_tried_once(do, app, inspe
 async def test_an_interrupted_action_leaves_the_rest_dead_and_can_be_repeated(do, app, inspector, verb, monkeypatch):
     monkeypatch.setattr("penstock.ops.inspect.CHUNK", 3)
     await make_dead_letters(do, app.queue("mail"), 7)
-    steps = getattr(Inspector, verb).operation(inspector, "mail")
+    operation = getattr(Inspector, verb).operation(inspector, "mail")
     answer = None
     for _ in range(3):  # does the queue exist, a page of ids, the action on them
-        answer = await app._driver.aio.run(steps.send(answer))
-    steps.close()
+        answer = await app._driver.aio.run(operation.send(answer))
+    operation.close()
     assert (await do(app.queue("mail").count)).dead == 4
     assert await do(getattr(inspector, verb), "mail") == 4
 

@@ -33,8 +33,8 @@ class Probe:
         return (yield SendCommands(node, commands))
 
     @verb
-    def run(self, steps: Operation[Any]) -> Operation[Any]:
-        return (yield from steps)
+    def run(self, operation: Operation[Any]) -> Operation[Any]:
+        return (yield from operation)
 
 
 @pytest.fixture

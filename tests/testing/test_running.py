@@ -84,10 +84,10 @@ async def test_a_dead_letter_fails_the_test_with_its_traceback(app: Penstock):
     await divide.enqueue.aio(0)
     with pytest.raises(AssertionError) as raised:
         await run_jobs.aio(app)
-    said = str(raised.value)
-    assert "1 jobs ended as dead letters (dead=True allows it):" in said
-    assert "['divide', {'by': 0}]: ZeroDivisionError" in said
-    assert "return 1 / by" in said
+    message = str(raised.value)
+    assert "1 dead letter (dead=True allows them):" in message
+    assert "['divide', {'by': 0}]: ZeroDivisionError" in message
+    assert "return 1 / by" in message
     await divide.enqueue.aio(0)
     assert await run_jobs.aio(app, dead=True) == RunSummary(failed=1)
 

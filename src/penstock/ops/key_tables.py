@@ -83,7 +83,7 @@ class KeyOwner(NamedTuple):
 
 
 def owner_of(rest: str) -> KeyOwner:
-    """The owner of a key without a TTL; both are named by what follows the hash tag."""
+    """The owner of a key without a TTL. Both share the hash tag, so both are given by the rest of their names."""
     kind, _, name = rest.partition(":")
     if kind == "held":
         return KeyOwner("leases", name)

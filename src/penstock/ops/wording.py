@@ -7,7 +7,7 @@ _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def age(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3 min`, `5 h`, `2 d`."""
+    """A duration: `0.4 s`, `12 s`, `3 min`, `5 h`, `2 d`."""
     for unit, name in _AGES:
         if seconds >= 2 * unit:
             return f"{seconds / unit:.0f} {name}"
@@ -15,14 +15,14 @@ def age(seconds: float) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """`0.05 ms`, `12 ms`, `1.5 s`."""
+    """A short duration: `0.05 ms`, `12 ms`, `1.5 s`."""
     if seconds >= 1:
         return f"{seconds:.1f} s"
     return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{round(seconds * 1000, 2):g} ms"
 
 
 def size(octets: float) -> str:
-    """`512 B`, `1.5 MiB`: units of 1024, as the server counts."""
+    """A number of bytes: `512 B`, `1.5 MiB`: units of 1024, as the server counts."""
     place = 0
     while octets >= 1000 and place < len(_SIZES) - 1:
         octets, place = octets / 1024, place + 1
@@ -30,7 +30,7 @@ def size(octets: float) -> str:
 
 
 def many(number: int, noun: str, plural: str = "") -> str:
-    """`1 job`, `1,234 jobs`."""
+    """A number and what is counted: `1 job`, `1,234 jobs`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 

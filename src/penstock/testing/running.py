@@ -11,6 +11,7 @@ from typing import Final
 from penstock.app import Penstock
 from penstock.jobs.counts import Counts
 from penstock.jobs.dead_letters import DeadLetter
+from penstock.ops.wording import many
 from penstock.settings import WorkerSettings
 from penstock.testing.clock import MovableClock
 from penstock.testing.waiting import enqueued
@@ -122,4 +123,4 @@ async def _dead_letter_report(app: Penstock, names: Iterable[str], n: int) -> st
         letters += await app.queue(name).dead.list.aio(min(n, 1000))
     letters = sorted(letters, key=lambda letter: letter.died)[-n:]
     reports = [f"job {one.id} {one.body}: {one.reason}\n{one.traceback}".rstrip() for one in letters]
-    return "\n".join([f"{n} jobs ended as dead letters (dead=True allows it):", *reports])
+    return "\n".join([f"{many(n, 'dead letter')} (dead=True allows them):", *reports])
