@@ -208,6 +208,7 @@ class Directory(NameCollection[DirectoryRules]):
         return self.current_count(prefix)
 
     def current_count(self, prefix: str = "") -> Operation[int]:
+        """`count` for another operation to build on."""
         check_storable(prefix, "prefix")
 
         def count(storage: DirectoryStorage) -> Operation[list[int]]:

@@ -26,14 +26,14 @@ class NewName(NamedTuple):
 
     @classmethod
     def of(cls, name: str, id: str | None = None, weight: float | None = None) -> Self:
-        """Raises BadName."""
+        """Raises BadName. `id`: None if the name is its own id."""
         check_name(name)
         own = name if id is None else check_name(id, "id")
         return cls(name, own, None if weight is None else check_weight(weight))
 
     @classmethod
     def parse(cls, value: NameLike) -> Self:
-        """Raises BadName."""
+        """Raises BadName, also for a value of another form."""
         match value:
             case str():
                 return cls.of(value)
@@ -67,6 +67,7 @@ class Entry:
 
 
 def entries(members: Iterable[bytes]) -> list[Entry]:
+    """The entries that these members of the index stand for."""
     return [Entry(*name_and_id(member), member) for member in members]
 
 

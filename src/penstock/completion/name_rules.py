@@ -47,14 +47,14 @@ def _decode_value(text: str) -> int | str:
 
 
 class OtherRules(Exception):
-    """A script was sent rules that are not the stored ones. It did nothing."""
+    """A script was sent rules that differ from the stored ones. It did nothing."""
 
     def __init__(self, stored: bytes) -> None:
         self.stored = stored
 
 
 def reading(decode: Callable[[Any], T]) -> Callable[[Any], T | OtherRules]:
-    """Read the replies of a script that compares the rules. It replies with a string only if other rules are stored."""
+    """Make a reader of replies. Stored rules that differ, which are the only string among them, become OtherRules."""
     return lambda reply: OtherRules(reply) if isinstance(reply, bytes) else decode(reply)
 
 

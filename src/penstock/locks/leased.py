@@ -25,7 +25,7 @@ L = TypeVar("L", bound=Lease)
 
 
 def check_times(what: str, lease: float, wait: float | None) -> None:
-    """Raise ValueError with the fix."""
+    """Raise ValueError, with the fix, for a time out of range. `what`: the function that was called."""
     if not 0.05 <= lease <= 7 * 86400:
         raise ValueError(f"{what}(lease={lease}): seconds from 0.05 to a week; it is renewed while it is held")
     if wait is not None and not wait >= 0:

@@ -46,7 +46,7 @@ class Held(Lease):
         if self._reentries:
             self._reentries -= 1
             return
-        self._source.forget(self)
+        self._source._forget_current_owner()
         yield from super()._release()
 
     def transaction(self) -> Transaction:
@@ -114,8 +114,8 @@ class Lock(LeasedResource[Held]):
         held = self._reentrant[owner] = yield from super()._acquire()
         return held
 
-    def forget(self, held: Held) -> None:
-        """The current thread or task releases it and may not enter again by it."""
+    def _forget_current_owner(self) -> None:
+        """This thread or task releases a reentrant lock for good: it cannot enter again without acquiring it."""
         if self._reentrant is not None:
             self._reentrant.pop(self._current_owner(), None)
 
@@ -139,4 +139,5 @@ class Lock(LeasedResource[Held]):
         return self.current_info()
 
     def current_info(self) -> RoundTrip[LockInfo]:
+        """`info` for another operation to yield."""
         return self.bindings.info()
