@@ -165,7 +165,7 @@ class Messages(RuleBasedStateMachine):
             self.events.append(anew)
             reader.position = reader.cursor
         one = self.chat.reader(who, device)
-        mail = self.app._driver.blocking.run(one.pulled(limit, 0, after=reader.position)).mail
+        mail = self.app._driver.blocking.run(one.pull_after(reader.position, limit, 0)).mail
         start = max(reader.position, self.model.first - 1)
         wanted = list(enumerate(self.model.sent, 1))[start : start + limit]
         assert [(message.id, message.body) for message in mail] == wanted
