@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -26,6 +27,12 @@ _numbers = itertools.count(1)
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "damages: a test that spoils stored data, so that the counters cannot be right")
+
+
+def pytest_collection_finish() -> None:
+    """Collected tests are never garbage. Without them a full collection, which some tests ask for, is cheap."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
