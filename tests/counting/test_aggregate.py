@@ -1,284 +1,32 @@
-"""Counts are exact: whichever process dies, and whichever reply is lost, each line is counted once."""
+"""An aggregate counts the lines of a channel, in one process or in several that share them."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
-import gzip
-import os
-import random
 import re
-import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import BadCall, BlocksMissed, ConfigurationError, FilesError, LeaseLost, Penstock, PenstockError
-from penstock.core.operations import Listen, Operation, RoundTrip, Wait
+from penstock import BadCall, BlocksMissed, ConfigurationError, FilesError, Penstock
 from penstock.counting import aggregate as counting
-from penstock.counting.aggregate import Aggregate
 from penstock.counting.tally import Tally
-from penstock.files import bindings, gunzip, source_reader
+from penstock.files import source_reader
 from penstock.files.batches import Batch
 from penstock.files.bindings import Totals
 from penstock.files.channel import Channel
 from penstock.files.sender import Progress
-from tests.conftest import Apps, Do, Time, until
-from tests.driver.proxy import Proxy
-from tests.servers import Server
-from tests.speed import scaled
-
-SEEDS = int(os.environ.get("PENSTOCK_SEEDS", "2"))
-
-MODES = ["send", "send gz", "send_lines", "send_lines gz"]
-SHARED = [(mode, share) for mode in MODES for share in (False, True) if not share or "lines" in mode]
-
-
-def by_day(lines: Sequence[bytes]) -> Tally:
-    """Counts lines like `2026-03-02 anything`, and rejects a line without a space."""
-    days, bad = Counter[str](), {}
-    for place, line in enumerate(lines):
-        day, blank, _ = line.partition(b" ")
-        if blank:
-            days[day.decode()] += 1
-        else:
-            bad[place] = "no blank"
-    return Tally({"days": days}, bad)
-
-
-def some_lines(n: int, *, seed: int = 1) -> list[bytes]:
-    chance = random.Random(seed)
-    bad = {n // 3, n - 2}
-    return [
-        b"garbage"
-        if i in bad
-        else b"2026-03-%02d %s" % (chance.randint(1, 9), chance.randbytes(chance.randint(0, 40)).hex().encode())
-        for i in range(n)
-    ]
-
-
-def written(folder: Path, lines: Sequence[bytes], name: str = "access.log", *, packed: bool = False) -> Path:
-    path = folder / (f"{name}.gz" if packed else name)
-    text = b"".join(line + b"\n" for line in lines)
-    path.write_bytes(gzip.compress(text, 1) if packed else text)
-    return path
-
-
-def truth(lines: Sequence[bytes]) -> tuple[int, int, dict[str, int]]:
-    """The lines, the rejected lines, and the counts by day that are right."""
-    found = by_day(lines)
-    return len(lines), len(found.rejected), dict(found.tables["days"])
-
-
-def counted(aggregate: Aggregate) -> tuple[int, int, dict[str, int]]:
-    totals = aggregate.totals()
-    assert totals.lines == totals.counted + totals.rejected
-    return totals.lines, totals.rejected, aggregate.table("days")
-
-
-def send(app: Penstock, channel: str, mode: str, *paths: Path, receivers: Sequence[str] = ("agg",)) -> None:
-    files = app.files(channel)
-    (files.send_lines if "lines" in mode else files.send)(paths, receivers=receivers, close=True, again=True)
-
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make blocks, pulls and settlements so small that a few thousand lines take many of each."""
-    monkeypatch.setattr(source_reader, "BLOCK_SIZE", 1024)
-    monkeypatch.setattr(bindings, "PULL_BYTES", 3000)
-    monkeypatch.setattr(bindings, "DEFAULT_RECORDS", 1)
-    monkeypatch.setattr(counting, "MAX_LINES", 100)
-    monkeypatch.setattr(gunzip, "_CHUNK", 256)
-
-
-alone = pytest.mark.parametrize("place", ["valkey"])
-"""For tests of the program itself, which one kind of server is enough for."""
-
-
-# --- dying processes ---
-
-
-class ProcessDied(BaseException):
-    """Ends an operation. Round trips that it makes on its way out are not sent."""
-
-
-class SilentListener:
-    """Is never notified."""
-
-    address = post = "silent/1"
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-
-class Process:
-    """A process that counts, run effect by effect. `ended`: it reached the end of the channel, or lost its lease."""
-
-    def __init__(self, app: Penstock, aggregate: Aggregate, *, share: bool) -> None:
-        self._run = app._driver.blocking.run
-        self._operation: Any = Aggregate.run.operation(aggregate, share=share)
-        self._answer: Any = None
-        self._sent: list[RoundTrip[Any]] = []
-        self.ended = False
-
-    def advance(self, *, copies: int = 1) -> None:
-        """Perform one effect. `copies`: how often a round trip is sent, because earlier replies were lost."""
-        try:
-            effect = self._operation.send(self._answer)
-        except StopIteration:
-            self.ended = True
-        except LeaseLost:
-            self.ended = True
-        else:
-            self._answer = self._done(effect, copies)
-
-    def _done(self, effect: Any, copies: int) -> Any:
-        if isinstance(effect, Listen):
-            return SilentListener()
-        if isinstance(effect, Wait):
-            return []
-        if isinstance(effect, RoundTrip):
-            self._sent.append(effect)
-        for _ in range(copies if isinstance(effect, RoundTrip) else 1):
-            answer = self._run(_alone(effect))
-        return answer
-
-    def arrive_late(self, chance: random.Random) -> None:
-        """A copy of an earlier round trip arrives."""
-        with contextlib.suppress(PenstockError):
-            if self._sent:
-                self._run(chance.choice(self._sent[-4:]))
-
-    def die(self) -> None:
-        with contextlib.suppress(ProcessDied, StopIteration, RuntimeError):
-            while True:
-                self._operation.throw(ProcessDied())
-        self.__dict__.clear()
-        gc.collect()  # its claims no longer belong to a living process
-
-
-def _alone(effect: Any) -> Operation[Any]:
-    return (yield effect)
-
-
-@alone
-@pytest.mark.parametrize(("mode", "share"), SHARED)
-def test_dying_after_any_round_trip_changes_no_total(apps: Apps, tmp_path: Path, small: None, mode: str, share: bool):
-    lines = some_lines(300)
-    path = written(tmp_path, lines, packed=mode.endswith("gz"))
-    with apps.make() as app:
-        clock = Time(app)
-        for last in range(1, 200):
-            aggregate = app.aggregate(f"c{last}", receiver="agg")(by_day)
-            send(app, f"c{last}", mode, path)
-            process = Process(app, aggregate, share=share)
-            for _ in range(last):
-                process.advance()
-            ended = process.ended
-            process.die()
-            clock.advance(60)
-            aggregate.run(share=share)
-            assert counted(aggregate) == truth(lines), f"died after {last} effects"
-            app.files(f"c{last}").delete()
-            if ended:
-                break
-        assert 8 < last < 199
-
-
-@alone
-@pytest.mark.parametrize(("mode", "share"), SHARED)
-def test_each_line_is_counted_once_whatever_happens_to_three_processes(
-    apps: Apps, raw: Any, tmp_path: Path, small: None, mode: str, share: bool
-):
-    """They advance in random turns, die, and freeze for longer than their lease. Replies to them are lost, and copies
-    of their round trips arrive later."""
-    lines = [some_lines(300), some_lines(200, seed=2)]
-    paths = [written(tmp_path, some, f"{n}.log", packed=mode.endswith("gz")) for n, some in enumerate(lines)]
-    with apps.make() as app:
-        clock = Time(app)
-        for seed in range(SEEDS):
-            chance = random.Random(seed)
-            aggregate = app.aggregate(f"c{seed}", receiver="agg")(by_day)
-            send(app, f"c{seed}", mode, *paths)
-            processes = [Process(app, aggregate, share=share) for _ in range(3)]
-            for turn in range(20_000):
-                process = chance.choice(processes[: chance.randint(1, 3)])
-                for _ in range(chance.randint(1, 12)):
-                    process.advance(copies=chance.choice((1, 1, 1, 2, 3)))
-                    if process.ended:
-                        break
-                if chance.random() < 0.2:
-                    process.arrive_late(chance)
-                if process.ended or chance.random() < 0.1:
-                    process.die()
-                    processes[processes.index(process)] = Process(app, aggregate, share=share)
-                if chance.random() < 0.1:
-                    clock.advance(chance.choice((1, 20)))
-                if turn % 20 == 0:
-                    found = counted(aggregate)
-                    assert sum(found[2].values()) == found[0] - found[1], f"seed {seed}"
-                    base = app.files(f"c{seed}").bindings.keys.base
-                    assert raw.llen(f"{base}ends") == raw.xlen(f"{base}log"), f"seed {seed}"
-                    if found[0] >= 500:
-                        break
-            for process in processes:
-                process.die()
-            clock.advance(60)
-            aggregate.run(share=share)
-            assert counted(aggregate) == truth(lines[0] + lines[1]), f"seed {seed}"
-            app.files(f"c{seed}").delete()
-
-
-@pytest.mark.parametrize(("mode", "share"), SHARED)
-def test_a_reply_that_is_lost_changes_nothing(
-    start: Callable[[], Server], tmp_path: Path, small: None, mode: str, share: bool
-):
-    lines = some_lines(900)
-    proxy = Proxy(start())
-    with Penstock(proxy.address) as app:
-
-        def unlucky(batch: Sequence[bytes]) -> Tally:
-            proxy.lose_replies(1)
-            return by_day(batch)
-
-        send(app, "access", mode, written(tmp_path, lines, packed=mode.endswith("gz")))
-        aggregate = app.aggregate("access", receiver="agg")(unlucky)
-        aggregate.run(share=share)
-        assert proxy.lost > 2
-        assert counted(aggregate) == truth(lines)
-    proxy.close()
-
-
-@alone
-def test_a_process_that_lost_its_lease_counts_nothing_under_it(apps: Apps, tmp_path: Path, small: None):
-    lines = some_lines(300)
-    with apps.make() as app:
-        clock, held, go_on = Time(app), threading.Event(), threading.Event()
-
-        def away(batch: Sequence[bytes]) -> Tally:
-            held.set()
-            assert go_on.wait(scaled(30))
-            return by_day(batch)
-
-        app.files("access").send_lines(written(tmp_path, lines), receivers=["agg"])
-        theirs = app.aggregate("access", receiver="agg")(away)
-        slow = threading.Thread(target=theirs.run, kwargs={"share": True, "wait": 0})
-        slow.start()
-        assert held.wait(scaled(30))
-        clock.advance(60)
-        aggregate = app.aggregate("access", receiver="agg")(by_day)
-        aggregate.run(share=True, wait=0)
-        go_on.set()
-        slow.join(30)
-        assert counted(aggregate) == truth(lines)
-        app.files("access").delete()
-
-
-# --- what is counted ---
+from tests.conftest import Do, Time, until
+from tests.counting.counted_lines import (
+    MODES,
+    by_day,
+    some_lines,
+    truth,
+    written,
+)
 
 
 @pytest.fixture

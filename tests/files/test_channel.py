@@ -48,11 +48,6 @@ def gather(face: str) -> Gather:
     return aio if face == "aio" else blocking
 
 
-@pytest.fixture
-def channel(app: Penstock) -> Channel:
-    return app.files("access")
-
-
 def write(folder: Path, **files: bytes) -> list[Path]:
     for name, data in files.items():
         (folder / name).write_bytes(data)

@@ -5,113 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import pytest
 from valkey.exceptions import ResponseError
 
-from penstock.core.clock import Clock
-from penstock.core.operations import RoundTrip
 from penstock.driver.retrying import error_code
-from penstock.errors import ChannelClosed, ChannelError, NoReceiver, SentElsewhere
-from penstock.files.bindings import DEFAULT_RECORDS, ChannelBindings
+from penstock.errors import ChannelError
+from penstock.files.bindings import DEFAULT_RECORDS
 from penstock.files.keys import FILES
 from penstock.messages.bindings import log_scripts
-from penstock.messages.keys import LogKeys
-from penstock.settings import MiB, Settings
+from penstock.settings import MiB
+from tests.files.channel_calls import (
+    ADDS,
+    BASE,
+    CLOCK,
+    COUNTED,
+    EVERY,
+    HELD,
+    LOG,
+    NUMBERED,
+    OTHERS,
+    TTL,
+    await_space,
+    eternal,
+    fill,
+    put,
+    receive,
+    run,
+    settle_the_claim,
+    share,
+)
 from tests.jobs.stand import START
 from tests.messages.test_log_scripts import dump, send
-from tests.servers import Cluster, Server
-
-CLOCK = Clock(START)
-LOG = ChannelBindings(LogKeys("t", "files", "access"), Settings(prefix="t"), CLOCK)
-BASE = LOG.keys.base
-COUNTED: bytes = msgspec.msgpack.encode((3, 1, {"days": {"mon": 2}}, ['["a",1,"bad"]']))
-HELD = "penstock/h/1/x"
-TTL = 1.0
-
-
-def put(
-    *kinds: str, file: str = "f1", token: str = "s", expected: bytes | None = None, size: int = 10, **more: Any
-) -> Any:
-    """`kinds`: the letters of the records. A file that ends is kept as sent."""
-    if expected is None and "B" in kinds:
-        expected = b""
-    outcome = "-" if "A" in kinds else "whole" if "E" in kinds else ""
-    records = [(kind, b"x" * size) for kind in kinds]
-    inode_key = "place" + file.rstrip("'")
-    return LOG.put(
-        "path" + file, file, token, records, expected=expected, state="m", inode_key=inode_key, outcome=outcome, **more
-    )
-
-
-def receive(turn: int, receiver: str = "ada", token: str = HELD, **more: Any) -> RoundTrip[Any]:
-    return LOG.receive(receiver, token, turn, lease=10, limit=0, **more)
-
-
-def await_space(size: int = 1000) -> RoundTrip[Any]:
-    return LOG.await_space([("D", b"x" * size)], "p/1", TTL)
-
-
-def share(token: str, *claims: bytes, limit: int = 2, counts: bytes = b"") -> RoundTrip[Any]:
-    return LOG.share("bo", token, lease=5, limit=limit, counts=counts, claims=claims)
-
-
-NUMBERED: dict[str, RoundTrip[Any]] = {
-    "open": LOG.open(["ada", "di"], 3 * MiB, 5),
-    "put": put("B", "D", "E", file="f3"),
-    "close": LOG.close(),
-    "join_channel": LOG.add_receiver("di"),
-    "part": LOG.remove_receiver("cy"),
-    "delete_channel": LOG.delete(),
-}
-OTHERS: dict[str, RoundTrip[Any]] = {
-    "known": LOG.source_entries(["pathf1", "placef0", "none"]),
-    "take_source": LOG.take_over("pathf1", "f1", "other"),
-    "receive": receive(2, acked=1, receiver_state="here", counts=COUNTED, address="p/1", ttl=TTL),
-    "await_space": await_space(3 * MiB),
-    "hold": LOG.renew("ada", HELD, 10),
-    "share": share("t1"),
-    "channel": LOG.info(),
-    "totals": LOG.totals("ada"),
-    "top": LOG.top_counts("ada", "days", 0, 9),
-    "of_keys": LOG.counts_of("ada", "days", ["mon", "tue"]),
-    "rejected": LOG.rejected("ada", 0, 9),
-    "forget_counts": LOG.forget_counts("ada"),
-}
-EVERY = {**NUMBERED, **OTHERS}
-ADDS = {"open", "put"}
-
-
-def fill(client: Any) -> None:
-    """A file that was sent, an upload in progress, a receiver that reads, a shared receiver, and an idle one."""
-    for step in (
-        LOG.open(["ada", "bo", "cy"], None, 60), put("B", "D", "E", file="f0"), put("B", "D", "D"),
-        receive(0), receive(1, acked=1, counts=COUNTED), share("t0", limit=1),
-    ):  # fmt: skip
-        assert step.read(send(client, step)) is not False
-
-
-def run(client: Any, step: RoundTrip[Any]) -> Any:
-    return step.read(send(client, step))
-
-
-def settle_the_claim(client: Any) -> None:
-    """Settle the claim that `fill` left, so that one process may receive alone."""
-    (claimed,) = run(client, share("t0", limit=1)).claims
-    run(client, share("done", claimed, limit=0))
-
-
-@pytest.fixture
-def client(store_server: Server) -> Iterator[Any]:
-    store_server.client.flushall()
-    CLOCK.now_ms = START
-    yield store_server.client
-    CLOCK.now_ms = START
-
-
-def eternal(client: Any) -> list[str]:
-    return sorted(key.decode().removeprefix(BASE) for key in client.scan_iter() if client.pttl(key) < 0)
-
+from tests.servers import Cluster
 
 # --- repeated calls ---
 
@@ -228,215 +153,6 @@ def test_processes_that_share_settle_once(client: Any):
     (end,) = run(client, last).claims
     assert run(client, share("t6", end)).status == run(client, share("t6", end)).status == "ENDED"
     assert run(client, LOG.totals("bo")).lines == 6
-
-
-# --- order, and refusals ---
-
-
-def test_an_upload_continues_only_in_the_process_that_took_it_over(client: Any):
-    fill(client)
-    entry = run(client, LOG.take_over("pathf1", "f1", "other"))
-    assert (entry.token, entry.upload_id, entry.state) == ("other", "f1", "m")
-    before = dump(client)
-    for refused in (put("D"), put("D", file="f1'"), put("B", file="f1"), LOG.take_over("pathf0", "f0", "other")):
-        with pytest.raises(SentElsewhere):
-            run(client, refused)
-    assert dump(client) == before
-    run(client, put("D", "E", token="other"))
-    with pytest.raises(SentElsewhere):
-        run(client, put("D", token="other"))
-    (sent,) = run(client, LOG.source_entries(["placef1"]))
-    assert (sent.upload_id, sent.outcome) == ("", "whole")
-
-
-def test_of_two_processes_that_begin_a_file_one_sends_it(client: Any):
-    """Both have found that it was not sent; the other has sent it whole since."""
-    run(client, LOG.open(["ada"], None, None))
-    run(client, put("B", "D", "E"))
-    with pytest.raises(SentElsewhere):
-        run(client, put("B", "D", "E", token="other"))
-    (sent,) = run(client, LOG.source_entries(["placef1"]))
-    run(client, put("B", "D", "E", token="other", expected=sent.raw))
-    assert run(client, LOG.info()).last == 6
-
-
-def test_an_aborted_upload_is_forgotten(client: Any):
-    fill(client)
-    run(client, put("A"))
-    assert run(client, LOG.source_entries(["pathf1", "placef1"])) == [None, None]
-    assert run(client, LOG.info()).sending == 0
-
-
-def test_a_full_channel_takes_no_records_until_all_have_acknowledged(client: Any):
-    run(client, LOG.open(["ada", "bo"], 2 * MiB, None))
-    run(client, put("B", "D", size=MiB - 100))
-    before = dump(client)
-    full = run(client, put("D", size=1000))
-    assert (full.full, full.due_in, full.bytes > 2 * MiB - 300) == (True, None, True)
-    assert dump(client) == before
-    assert run(client, await_space()).full
-    for receiver in ("ada", "bo"):
-        assert client.llen(BASE + "inbox:p") == 0
-        run(client, receive(1, receiver))
-        run(client, receive(2, receiver, acked=1))
-    assert client.lpop(BASE + "inbox:p") == b"1 0"
-    assert not run(client, put("D", size=1000)).full
-
-
-def test_records_larger_than_the_limit_are_refused(client: Any):
-    run(client, LOG.open(["ada"], 2 * MiB, None))
-    with pytest.raises(ChannelError, match="limit"):
-        run(client, put("B", size=2 * MiB))
-
-
-def test_raising_the_limit_wakes_waiting_senders(client: Any):
-    run(client, LOG.open(["ada"], 2 * MiB, None))
-    run(client, put("B", "D", size=MiB - 100))
-    assert run(client, await_space()).full
-    run(client, LOG.open([], 3 * MiB, None))
-    assert client.lpop(BASE + "inbox:p") == b"1 0"
-    assert not run(client, put("D", size=1000)).full
-
-
-def test_closing_wakes_waiting_senders(client: Any):
-    run(client, LOG.open(["ada"], 2 * MiB, None))
-    run(client, put("B", "D", size=MiB - 100))
-    assert run(client, await_space()).full
-    run(client, LOG.close())
-    assert client.lpop(BASE + "inbox:p") == b"1 0"
-    with pytest.raises(ChannelClosed):
-        run(client, put("D", size=1000))
-
-
-def test_a_closed_channel_opens_again_when_everything_is_received(client: Any):
-    fill(client)
-    assert run(client, LOG.close())
-    assert not run(client, LOG.close())
-    before = dump(client)
-    for refused in (put("D"), LOG.open(["new"], None, None), LOG.add_receiver("new")):
-        with pytest.raises(ChannelClosed, match="3 of its receivers"):
-            run(client, refused)
-    assert dump(client) == before
-    settle_the_claim(client)
-    for receiver in ("ada", "bo", "cy"):
-        run(client, receive(5, receiver))
-        assert run(client, receive(6, receiver, acked=7)).status == "ENDED"
-        assert run(client, receive(6, receiver, acked=7)).status == "ENDED"
-    before = dump(client)
-    with pytest.raises(NoReceiver):
-        run(client, LOG.open([], None, None))
-    assert dump(client) == before
-    run(client, LOG.open(["ada"], None, None))
-    run(client, put("B", file="f9"))
-    there = run(client, receive(9))
-    assert (there.cursor, there.last, there.next_limit) == (7, 8, 1)
-    with pytest.raises(NoReceiver):
-        run(client, receive(9, "bo"))
-
-
-def test_without_receivers_puts_are_refused(client: Any):
-    for step in (LOG.open([], None, None), receive(1), LOG.add_receiver("ada"), LOG.remove_receiver("ada")):
-        answer = send(client, step)
-        assert answer[0] in {b"STRANGER", b"GONE"} or answer == [b"OK", 0, 0]
-    assert client.keys(BASE + "state") == []
-    run(client, LOG.open(["ada"], None, None))
-    run(client, put("B", "D"))
-    assert run(client, LOG.remove_receiver("ada")) == (True, False)
-    assert run(client, LOG.info()).bytes == 0
-    for refused in (put("D"), LOG.open([], None, None)):
-        with pytest.raises(NoReceiver):
-            run(client, refused)
-    with pytest.raises(NoReceiver):
-        run(client, receive(1))
-    assert run(client, LOG.close())
-    assert eternal(client) == []
-
-
-# --- receivers that are away for too long ---
-
-
-def test_the_slowest_receiver_is_passed_over_only_where_space_is_needed(client: Any):
-    run(client, LOG.open(["ada", "bo", "cy"], 2 * MiB, 5))
-    run(client, put("B", "D", size=MiB - 100))
-    CLOCK.now_ms += 60_000
-    for receiver in ("ada", "bo"):
-        run(client, receive(1, receiver))
-    run(client, receive(2, "ada", acked=2))
-    run(client, receive(2, "bo", acked=1))
-    assert {one.state for one in run(client, LOG.info()).receivers} == {"reading"}
-    CLOCK.now_ms += 60_000
-    assert not run(client, put("D", size=1000)).full
-    states = {one.name: (one.state, one.behind) for one in run(client, LOG.info()).receivers}
-    assert states == {"ada": ("reading", 1), "bo": ("reading", 2), "cy": ("gone", 2)}
-    for _ in range(2):  # the gap is reported until the receiver acknowledges
-        back = run(client, receive(1, "cy"))
-        assert (back.is_new_owner, back.cursor, back.first, back.last) == (True, 0, 2, 3)
-    assert run(client, receive(2, "cy", acked=1, receiver_state="x")).cursor == 1
-
-
-def test_patience_begins_when_there_is_something_to_receive(client: Any):
-    """A receiver that waited for an hour was not heard of for an hour, and is well."""
-    run(client, LOG.open(["ada"], 2 * MiB, 5))
-    run(client, receive(1))
-    CLOCK.now_ms += 3_600_000
-    run(client, put("B", "D", size=MiB - 100))
-    assert run(client, put("D", size=1000)).due_in == 5
-    CLOCK.now_ms += 4_000
-    assert run(client, put("D", size=1000)).due_in == 1
-
-
-def test_when_all_receivers_were_passed_over_the_sender_continues(client: Any):
-    run(client, LOG.open(["ada"], 2 * MiB, 5))
-    run(client, put("B", "D", size=MiB - 100))
-    CLOCK.now_ms += 60_000
-    for _ in range(5):
-        assert not run(client, put("D", size=MiB)).full
-    run(client, LOG.open([], None, None))
-    back = run(client, receive(1))
-    assert back.last >= back.first > 1
-
-
-@pytest.mark.parametrize("counted", [b"", COUNTED])
-def test_a_receiver_that_returns_after_the_end_learns_of_the_gap_and_of_the_end(client: Any, counted: bytes):
-    run(client, LOG.open(["ada", "bo"], 2 * MiB, 5))
-    run(client, put("B", "D", size=MiB - 100))
-    CLOCK.now_ms += 60_000
-    run(client, receive(1, "bo"))
-    run(client, receive(2, "bo", acked=2, counts=counted))
-    run(client, put("D", size=1000))
-    run(client, LOG.close())
-    assert run(client, receive(3, "bo", acked=4)).status == "ENDED"
-    assert counted or eternal(client) == []
-    for _ in range(2):
-        back = run(client, receive(1))
-        assert (back.is_new_owner, back.cursor, back.first) == (True, 0, 5)
-    assert run(client, receive(2, acked=4)).status == run(client, receive(2, acked=4)).status == "ENDED"
-    if not counted:
-        assert eternal(client) == []
-
-
-def test_one_of_the_processes_that_share_learns_of_the_gap(client: Any):
-    run(client, LOG.open(["ada", "bo"], 2 * MiB, 5))
-    run(client, put("B", "D", size=MiB - 100))
-    (old,) = run(client, share("t0", limit=1)).claims
-    CLOCK.now_ms += 60_000
-    run(client, receive(1))
-    run(client, receive(2, acked=2))
-    run(client, put("D", size=1000))
-    for _ in range(2):
-        reply = run(client, share("t1", old))
-        assert (reply.status, reply.missed, reply.first) == ("MISSED", 2, 3)
-    assert [record.number for record in run(client, share("t2")).records] == [3]
-    CLOCK.now_ms += 60_000
-    run(client, receive(3, acked=3))
-    run(client, put("D", size=2 * MiB - 1050))
-    run(client, receive(4, acked=4))
-    run(client, LOG.close())
-    assert run(client, receive(5, acked=5)).status == "ENDED"
-    for _ in range(2):
-        assert run(client, share("t3")).status == "MISSED"
-    assert run(client, share("t4")).status == "ENDED"
-    assert eternal(client) == []
 
 
 # --- no keys are left ---

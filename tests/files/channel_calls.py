@@ -1,0 +1,97 @@
+"""The calls of a channel's scripts, as the tests of the scripts make them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.core.clock import Clock
+from penstock.core.operations import RoundTrip
+from penstock.files.bindings import ChannelBindings
+from penstock.messages.keys import LogKeys
+from penstock.settings import MiB, Settings
+from tests.jobs.stand import START
+from tests.messages.test_log_scripts import send
+
+CLOCK = Clock(START)
+LOG = ChannelBindings(LogKeys("t", "files", "access"), Settings(prefix="t"), CLOCK)
+BASE = LOG.keys.base
+COUNTED: bytes = msgspec.msgpack.encode((3, 1, {"days": {"mon": 2}}, ['["a",1,"bad"]']))
+HELD = "penstock/h/1/x"
+TTL = 1.0
+
+
+def put(
+    *kinds: str, file: str = "f1", token: str = "s", expected: bytes | None = None, size: int = 10, **more: Any
+) -> Any:
+    """`kinds`: the letters of the records. A file that ends is kept as sent."""
+    if expected is None and "B" in kinds:
+        expected = b""
+    outcome = "-" if "A" in kinds else "whole" if "E" in kinds else ""
+    records = [(kind, b"x" * size) for kind in kinds]
+    inode_key = "place" + file.rstrip("'")
+    return LOG.put(
+        "path" + file, file, token, records, expected=expected, state="m", inode_key=inode_key, outcome=outcome, **more
+    )
+
+
+def receive(turn: int, receiver: str = "ada", token: str = HELD, **more: Any) -> RoundTrip[Any]:
+    return LOG.receive(receiver, token, turn, lease=10, limit=0, **more)
+
+
+def await_space(size: int = 1000) -> RoundTrip[Any]:
+    return LOG.await_space([("D", b"x" * size)], "p/1", TTL)
+
+
+def share(token: str, *claims: bytes, limit: int = 2, counts: bytes = b"") -> RoundTrip[Any]:
+    return LOG.share("bo", token, lease=5, limit=limit, counts=counts, claims=claims)
+
+
+NUMBERED: dict[str, RoundTrip[Any]] = {
+    "open": LOG.open(["ada", "di"], 3 * MiB, 5),
+    "put": put("B", "D", "E", file="f3"),
+    "close": LOG.close(),
+    "join_channel": LOG.add_receiver("di"),
+    "part": LOG.remove_receiver("cy"),
+    "delete_channel": LOG.delete(),
+}
+OTHERS: dict[str, RoundTrip[Any]] = {
+    "known": LOG.source_entries(["pathf1", "placef0", "none"]),
+    "take_source": LOG.take_over("pathf1", "f1", "other"),
+    "receive": receive(2, acked=1, receiver_state="here", counts=COUNTED, address="p/1", ttl=TTL),
+    "await_space": await_space(3 * MiB),
+    "hold": LOG.renew("ada", HELD, 10),
+    "share": share("t1"),
+    "channel": LOG.info(),
+    "totals": LOG.totals("ada"),
+    "top": LOG.top_counts("ada", "days", 0, 9),
+    "of_keys": LOG.counts_of("ada", "days", ["mon", "tue"]),
+    "rejected": LOG.rejected("ada", 0, 9),
+    "forget_counts": LOG.forget_counts("ada"),
+}
+EVERY = {**NUMBERED, **OTHERS}
+ADDS = {"open", "put"}
+
+
+def fill(client: Any) -> None:
+    """A file that was sent, an upload in progress, a receiver that reads, a shared receiver, and an idle one."""
+    for step in (
+        LOG.open(["ada", "bo", "cy"], None, 60), put("B", "D", "E", file="f0"), put("B", "D", "D"),
+        receive(0), receive(1, acked=1, counts=COUNTED), share("t0", limit=1),
+    ):  # fmt: skip
+        assert step.read(send(client, step)) is not False
+
+
+def run(client: Any, step: RoundTrip[Any]) -> Any:
+    return step.read(send(client, step))
+
+
+def settle_the_claim(client: Any) -> None:
+    """Settle the claim that `fill` left, so that one process may receive alone."""
+    (claimed,) = run(client, share("t0", limit=1)).claims
+    run(client, share("done", claimed, limit=0))
+
+
+def eternal(client: Any) -> list[str]:
+    return sorted(key.decode().removeprefix(BASE) for key in client.scan_iter() if client.pttl(key) < 0)

@@ -1,0 +1,259 @@
+"""Files of a channel that are saved in a folder."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import hashlib
+import os
+import weakref
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import pytest
+
+from penstock import Channel, FileDamaged, FilesError, Penstock, file_digest
+from penstock.files.records import (
+    ABORT,
+    BEGIN,
+    DATA,
+    END,
+    START_DIGEST,
+    BlockHeader,
+    FileBegin,
+    FileEnd,
+    pack,
+    pack_block,
+)
+from penstock.settings import MiB
+from tests.conftest import Do
+from tests.files.streams import gather, hidden, next_item
+
+NAMES = [
+    "../x",
+    "/x",
+    "a/../../x",
+    "a//b",
+    "./a",
+    ".",
+    "..",
+    "",
+    "a/",
+    ".penstock-r/x",
+    "nul\0byte",
+    "x" * 300,
+    "taken/x",
+]
+
+ONE = BlockHeader("x", 0, -1, False, False, hashlib.sha256(b"x").digest())
+"""The header of a sound block."""
+
+BOMB = pack_block(BlockHeader("x", 0, -1, False, True, hashlib.sha256(bytes(2 * MiB)).digest()), bytes(2 * MiB))
+
+
+@pytest.fixture
+def place() -> str:
+    return "valkey"
+
+
+async def test_a_file_appears_under_its_name_only_when_it_is_whole(
+    channel: Channel, do: Do, face: str, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
+):
+    path, out = tmp_path / "log", tmp_path / "out"
+    path.write_bytes(os.urandom(1000))
+    out.mkdir()
+    (out / "log").write_bytes(b"an older one")
+    await do(channel.send, path, receivers=["r"], close=True)
+    replace = os.replace
+    seen: list[bytes] = []
+
+    def publish(part: Path, final: Path) -> None:
+        seen.extend((final.read_bytes(), part.read_bytes()))
+        replace(part, final)
+
+    monkeypatch.setattr(os, "replace", publish)
+    (saved,) = await gather(face, channel.receiver("r").save(out))
+    assert seen == [b"an older one", path.read_bytes()]
+    assert (saved.path, saved.path.read_bytes()) == (out / "log", path.read_bytes())
+    assert hidden(out) == []
+
+
+async def test_an_impossible_name_raises_once_and_the_next_file_is_saved(
+    channel: Channel, do: Do, face: str, tmp_path: Path
+):
+    out = tmp_path / "in" / "out"
+    out.mkdir(parents=True)
+    (out / "taken").write_bytes(b"a file")
+    await do(channel.open, ["r"])
+    for n, name in enumerate([*NAMES, "good"]):
+        records = [(BEGIN, pack(FileBegin(name, 0, False))), (END, pack(FileEnd(0, 0, START_DIGEST)))]
+        put = channel.bindings.put(
+            f"k{n}", f"f{n}", "t", records, expected=b"", state="", inode_key=f"p{n}", outcome="-"
+        )
+        await anyio.to_thread.run_sync(channel._driver.blocking.run, put)
+    await do(channel.close)
+    errors, saved = [], []
+    stream = channel.receiver("r").save(out)
+    for _ in range(len(NAMES) + 1):
+        try:
+            saved += await gather(face, stream)
+        except FilesError as error:
+            errors.append(str(error))
+    assert len(errors) == len(NAMES)
+    assert [one.name for one in saved] == ["good"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["good", "in", "out", "taken"]
+
+
+async def test_text_of_gzip_is_saved_under_the_name_of_the_text(channel: Channel, do: Do, face: str, tmp_path: Path):
+    path = tmp_path / "a.log.gz"
+    path.write_bytes(gzip.compress(b"one\ntwo\n"))
+    await do(channel.send_lines, path, receivers=["r"])
+    await do(channel.send, path, close=True)
+    saved = await gather(face, channel.receiver("r").save(tmp_path / "out"))
+    assert [(one.path.name, one.path.read_bytes()) for one in saved] == [
+        ("a.log", b"one\ntwo\n"), ("a.log.gz", path.read_bytes()),
+    ]  # fmt: skip
+    assert saved[1].digest == file_digest(path)
+    assert hidden(tmp_path / "out") == []
+
+
+async def test_the_growth_of_a_saved_log_is_appended_even_after_a_crash(
+    channel: Channel, do: Do, face: str, tmp_path: Path
+):
+    path, out = tmp_path / "log", tmp_path / "out"
+    for text in (b"one\n", b"two\n"):
+        with path.open("ab") as file:
+            file.write(text)
+        await do(channel.send_lines, path, receivers=["r"])
+        first = channel.receiver("r").save(out, wait=5)
+        saved = await next_item(face, first)
+        assert saved.path.read_bytes() == path.read_bytes()
+        gone = weakref.ref(first)
+        del first, saved  # it dies before the server knows, and everything is delivered again
+        while gone() is not None:  # its last thread may hold a reference for a moment
+            await anyio.sleep(0.01)
+            gc.collect()
+        (again,) = await gather(face, channel.receiver("r").save(out, wait=0))
+        assert again.path.read_bytes() == path.read_bytes()
+    os.truncate(out / "log", 3)
+    with path.open("ab") as file:
+        file.write(b"three\n")
+    await do(channel.send_lines, path)
+    with pytest.raises(FileDamaged, match="first 8 bytes were sent before"):
+        await gather(face, channel.receiver("r").save(out, wait=0))
+
+
+async def test_the_growth_of_a_log_is_not_appended_to_another_file_of_its_name(
+    channel: Channel, do: Do, face: str, tmp_path: Path
+):
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    logs.mkdir()
+    older, log = logs / "log.1", logs / "log"
+    older.write_bytes(b"yesterday\n" * 50)
+    log.write_bytes(b"today\n" * 10)
+    await do(channel.send_lines, logs, receivers=["r"])
+    assert len(await gather(face, channel.receiver("r").save(out, wait=0))) == 2
+    older.rename(logs / "log.2")
+    with log.rename(logs / "log.1").open("ab") as file:
+        file.write(b"later\n" * 10)
+    await do(channel.send_lines, logs)
+    with pytest.raises(FileDamaged, match=r"log\.1: its first 60 bytes were sent before"):
+        await gather(face, channel.receiver("r").save(out, wait=0))
+    assert (out / "log.1").read_bytes() == b"yesterday\n" * 50
+
+
+async def test_a_saved_file_and_its_name_are_on_disk_before_it_is_given(
+    channel: Channel, do: Do, face: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    logs, out = [tmp_path / side / "log" for side in ("a", "b")], tmp_path / "out"
+    for log in logs:
+        log.parent.mkdir()
+        log.write_bytes(b"one\n")
+    await do(channel.send, logs, receivers=["r"], close=True)
+    kept, fsync = list[int](), os.fsync
+
+    def noted(file: int) -> None:
+        kept.append(os.fstat(file).st_ino)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    for saved in await gather(face, channel.receiver("r").save(out)):
+        assert {path.stat().st_ino for path in (saved.path, saved.path.parent, out)} <= set(kept)
+
+
+async def test_a_link_in_place_of_the_hidden_folder_is_not_followed(
+    channel: Channel, do: Do, face: str, tmp_path: Path
+):
+    path, out, theirs = tmp_path / "log", tmp_path / "out", tmp_path / "theirs"
+    path.write_bytes(b"one\n")
+    theirs.mkdir()
+    (theirs / "key").write_bytes(b"secret")
+    await do(channel.send, path, receivers=["r"])
+    saving = channel.receiver("r").save(out, wait=0)
+    out.mkdir()
+    saving._partial_files.folder.symlink_to(theirs)
+    with pytest.raises(FilesError, match="is a link"):
+        await gather(face, saving)
+    assert [path.name for path in theirs.iterdir()] == ["key"]
+
+
+async def test_a_link_in_place_of_the_folder_for_temporary_files_is_refused(
+    channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / f"penstock-{os.getuid()}").symlink_to(tmp_path / "mine")
+    with pytest.raises(FilesError, match="name a folder with spool="):
+        channel.receiver("r").lines()
+
+
+FOREIGN: list[tuple[str, list[tuple[str, bytes]]]] = [
+    ("../../x", [(BEGIN, pack(FileBegin("x", 1, False))), (DATA, pack_block(ONE, b"x"))]),
+    ("x" * 300, [(BEGIN, pack(FileBegin("x", 1, False))), (DATA, pack_block(ONE, b"x"))]),
+    ("f", [(BEGIN, pack(FileBegin("x", 1, False))), (DATA, b"\0\2zz")]),
+    ("f", [(BEGIN, pack(FileBegin("x" * 300, 1, False, False, 5)))]),
+    ("f", [(BEGIN, pack(FileBegin("x", 1, False, False, -5)))]),
+    ("f", [(BEGIN, pack(FileBegin("x", 1, False))), (ABORT, b"\xff")]),
+    ("f", [(BEGIN, pack(FileBegin("x", 1, False))), (DATA, BOMB)]),
+]
+
+
+@pytest.mark.parametrize(("file", "records"), FOREIGN)
+async def test_malformed_records_raise_once_and_the_next_file_arrives(
+    channel: Channel, do: Do, face: str, tmp_path: Path, file: str, records: list[tuple[str, bytes]]
+):
+    good, out = tmp_path / "good", tmp_path / "a" / "b" / "out"
+    good.write_bytes(b"good")
+    await do(channel.open, ["r"])
+    put = channel.bindings.put("k", file, "t", records, expected=b"", state="", inode_key="p", outcome="-")
+    await anyio.to_thread.run_sync(channel._driver.blocking.run, put)
+    await do(channel.send, good, close=True)
+    saving = channel.receiver("r").save(out)
+    with pytest.raises(FilesError):
+        await gather(face, saving)
+    (saved,) = await gather(face, saving)
+    assert saved.path.read_bytes() == b"good"
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["good", "good"]
+
+
+async def test_two_channels_can_save_in_one_folder_with_equal_receiver_names(
+    app: Penstock, do: Do, face: str, tmp_path: Path, small: None
+):
+    path, out = tmp_path / "log", tmp_path / "out"
+    path.write_bytes(os.urandom(1000))
+    one, other = app.files("one"), app.files("other")
+    await do(one.open, ["r"])
+
+    def die(_: Any) -> None:
+        raise KeyError("in the middle")
+
+    with pytest.raises(KeyError):
+        await do(one.send, path, progress=die)
+    assert await gather(face, one.receiver("r").save(out, wait=0)) == []
+    await do(other.send, path, receivers=["r"], close=True)
+    assert len(await gather(face, other.receiver("r").save(out))) == 1
+    await do(one.send, path, close=True)
+    (saved,) = await gather(face, one.receiver("r").save(out))
+    assert saved.path.read_bytes() == path.read_bytes()
+    assert hidden(out) == []
