@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from penstock.jobs.dead_letters import DeadLetter
     from penstock.jobs.item import Item
     from penstock.jobs.job import Job, JobInfo, Status
+    from penstock.jobs.middleware import EnqueueContext, JobContext, JobDraft, JobOutcome, Middleware
     from penstock.jobs.options import Options
     from penstock.jobs.queue import Queue, Tenant
     from penstock.jobs.retry import Drop, Retry, RetryLater
@@ -140,6 +141,7 @@ else:
         "SentElsewhere ServerError ServerFull ServerRefused ServerTooOld ServerUnavailable TransactionRefused "
         "UnknownTask",
         "settings": "Settings WorkerSettings",
+        "jobs.middleware": "EnqueueContext JobContext JobDraft JobOutcome Middleware",
         "jobs.options": "Options",
         "jobs.retry": "Drop Retry RetryLater",
         "worker.worker": "Worker",
@@ -185,6 +187,7 @@ __all__ = [
     "Directory",
     "Drop",
     "DurabilityUnavailable",
+    "EnqueueContext",
     "Entry",
     "FileChanged",
     "FileDamaged",
@@ -196,11 +199,14 @@ __all__ = [
     "Item",
     "Job",
     "JobCancelled",
+    "JobContext",
+    "JobDraft",
     "JobError",
     "JobExpired",
     "JobFailed",
     "JobInfo",
     "JobNotFound",
+    "JobOutcome",
     "Keep",
     "LeaseLost",
     "Lock",
@@ -212,6 +218,7 @@ __all__ = [
     "Member",
     "Message",
     "MessageError",
+    "Middleware",
     "NoReceiver",
     "NoSpace",
     "NotAMember",

@@ -22,6 +22,7 @@ from penstock.files.channel import Channel
 from penstock.jobs.definition import Definition
 from penstock.jobs.item import Item
 from penstock.jobs.job import Job
+from penstock.jobs.middleware import Middleware, MiddlewareStack
 from penstock.jobs.queue import Queue
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Retry
@@ -73,12 +74,20 @@ class Penstock:
     prefix    first part of every key; two apps on one server need different ones. None: that of `settings` if they are
               given, else $PENSTOCK_PREFIX, else `prefix` in [tool.penstock], else "penstock"
     settings  all other settings
+    middleware  code around every enqueue and every run of a job, the first outermost (see `Middleware`)
 
     Nothing is connected, started or sent before the first operation. Raises ConfigurationError for an address or a
     prefix that cannot work. An app may be used by any number of threads and event loops, and in forked children.
     """
 
-    def __init__(self, address: Any = None, *, prefix: str | None = None, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        address: Any = None,
+        *,
+        prefix: str | None = None,
+        settings: Settings | None = None,
+        middleware: Iterable[Middleware] = (),
+    ) -> None:
         if prefix is None and settings is None:
             prefix = Configuration().text("prefix")
         chosen = settings or Settings()
@@ -86,6 +95,7 @@ class Penstock:
         if not self.settings.prefix or any(c in self.settings.prefix for c in "{}: \n"):
             raise ConfigurationError(f"prefix {self.settings.prefix!r}: a word without braces, colons and spaces")
         self.registry = Registry()
+        self.middleware = MiddlewareStack(middleware)
         self.clock = Clock()
         self._driver = ServerDriver(address, self.settings)
         self._renewer = Renewer(self._driver)
@@ -94,6 +104,13 @@ class Penstock:
 
     def __repr__(self) -> str:
         return f"<Penstock {self.settings.prefix}>"
+
+    def add_middleware(self, middleware: Middleware) -> None:
+        """Add code around the jobs of this app, as the innermost. Raises ConfigurationError for hooks that cannot work.
+
+        Do it where the app is defined: isolated processes import that module, and no other.
+        """
+        self.middleware.add(middleware)
 
     # --- tasks ---
 
@@ -142,7 +159,7 @@ class Penstock:
 
         def register(chosen: Callable[..., Any]) -> Task[..., Any]:
             label = name or str(getattr(chosen, "__name__", chosen))
-            definition = Definition(label, chosen, queue, policy, timeout, result_ttl, isolate)
+            definition = Definition(label, chosen, queue, policy, timeout, result_ttl, isolate, self.middleware)
             self.registry.add(definition)
             kind = AsyncTask if definition.is_async else PlainTask
             return kind(chosen, definition, self.queue(queue))
@@ -163,7 +180,7 @@ class Penstock:
     def queue(self, name: str) -> Queue:
         """The queue of this name, always the same object. No round trip. Raises ConfigurationError for a bad name."""
         if name not in self._queues:
-            self._queues[name] = Queue(name, self._driver, self.settings, self.clock)
+            self._queues[name] = Queue(name, self._driver, self.settings, self.clock, self.middleware)
         return self._queues[name]
 
     def job(self, job_id: str) -> Job[Any]:

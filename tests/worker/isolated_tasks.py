@@ -1,5 +1,6 @@
 """Tasks for isolated runs: a few that behave, and many that do what a process can do to its worker."""
 
+import contextvars
 import ctypes
 import logging
 import multiprocessing
@@ -9,10 +10,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from penstock import Drop, Penstock, Retry
+from penstock import Drop, JobContext, Middleware, Penstock, Retry
 
 app = Penstock("unix:///nowhere", prefix="nowhere")
 
@@ -199,3 +201,57 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+# --- tasks inside middleware ---
+
+_NOTES: contextvars.ContextVar[str] = contextvars.ContextVar("_NOTES", default="")
+
+
+class Noting(Middleware):
+    def execute(self, job: JobContext) -> Iterator[None]:
+        if job.task == "never_runs":
+            raise PermissionError("not this task")
+        token = _NOTES.set(f"{_NOTES.get()}hook {job.id} attempt {job.attempt}")
+        yield
+        _NOTES.reset(token)
+
+
+class NotingOnLoop(Middleware):
+    async def execute(self, job: JobContext) -> AsyncIterator[None]:
+        token = _NOTES.set("loop ")
+        yield
+        _NOTES.reset(token)
+
+
+hooked = Penstock("unix:///nowhere", prefix="nowhere", middleware=[Noting()])
+hooked_on_loop = Penstock("unix:///nowhere", prefix="nowhere", middleware=[NotingOnLoop(), Noting()])
+
+
+def _describe() -> tuple[int, str, bool]:
+    return os.getpid(), _NOTES.get(), threading.current_thread() is threading.main_thread()
+
+
+@hooked.task(isolate=True)
+def describe() -> tuple[int, str, bool]:
+    return _describe()
+
+
+@hooked.task(isolate=True)
+async def describe_async() -> tuple[int, str, bool]:
+    return _describe()
+
+
+@hooked_on_loop.task(isolate=True)
+def describe_beside_loop() -> tuple[int, str, bool]:
+    return _describe()
+
+
+@hooked_on_loop.task(isolate=True)
+async def describe_async_with_both() -> tuple[int, str, bool]:
+    return _describe()
+
+
+@hooked.task(isolate=True)
+def never_runs(note: str) -> None:
+    Path(note).write_text("ran")

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from penstock.errors import ConfigurationError
+from penstock.jobs.middleware import MiddlewareStack
 from penstock.jobs.options import LONGEST_RESULT_TTL
 from penstock.jobs.retry import LONGEST_DELAY, Retry
 from penstock.jobs.signature import Signature
@@ -28,6 +29,7 @@ class Definition:
     timeout: float | None = None
     result_ttl: float | None = None
     isolate: bool = False
+    middleware: MiddlewareStack = field(default_factory=MiddlewareStack, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not callable(self.function) or inspect.isclass(self.function):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any, Final, Literal, Unpack
+from typing import Any, Final, Literal, TypeVar, Unpack
 
 import msgspec
 
@@ -21,8 +21,11 @@ from penstock.jobs.dead_letters import DeadLetters
 from penstock.jobs.item import Item, checked_lease
 from penstock.jobs.job import Failure, Job, QueueHandle
 from penstock.jobs.keys import QueueKeys
+from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
 from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, record_start
 from penstock.settings import SLEEPER_TTL_FACTOR, Settings
+
+R = TypeVar("R")
 
 CHUNK: Final = 500
 """Jobs that one round trip of a bulk enqueue sends. They take the server a millisecond or two."""
@@ -60,10 +63,18 @@ class Tenant(QueueHandle["Queue"]):
 class Queue:
     """A named queue of the app. It works with or without tasks and workers."""
 
-    def __init__(self, name: str, driver: Driver, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        driver: Driver,
+        settings: Settings,
+        clock: Clock,
+        middleware: MiddlewareStack | None = None,
+    ) -> None:
         self.name = check_name("queue", name)
         self._driver = driver
         self.settings = settings
+        self.middleware = middleware or MiddlewareStack()
         self.bindings = QueueBindings(QueueKeys(settings.prefix, name), clock)
         self.dead = DeadLetters(self)
 
@@ -98,7 +109,7 @@ class Queue:
         return [self.draft(codec.encode(v, limit=limit, what="the value"), options, 0) for v in values]
 
     @verb
-    def put(self, value: Any, **options: Unpack[EnqueueOptions]) -> RoundTrip[Job[Any]]:
+    def put(self, value: Any, **options: Unpack[EnqueueOptions]) -> RoundTrip[Job[Any]] | Operation[Job[Any]]:
         """Enqueue one value (anything JSON can hold). `options`: see `Options`.
 
         When it returns, the job is accepted and will be handed out at least once. Raises BadCall for a value that JSON
@@ -107,8 +118,10 @@ class Queue:
         """
         chosen = Options(**options)
         ((key, record),) = self._draft_values([value], chosen)
-        round_trip = self.bindings.enqueue((key, record), durable=chosen.durable)
-        return round_trip.then(lambda _: Job(self, key, ttl=chosen.result_ttl))
+        job: Job[Any] = Job(self, key, ttl=chosen.result_ttl)
+        if self.middleware.enqueue_hooks:
+            return self.enqueue_inside(key, record, job, durable=chosen.durable)
+        return self.bindings.enqueue((key, record), durable=chosen.durable).then(lambda _: job)
 
     @verb
     def put_many(self, values: Iterable[Any], **options: Unpack[EnqueueManyOptions]) -> Operation[list[Job[Any]]]:
@@ -127,7 +140,26 @@ class Queue:
     def enqueue_drafts(self, drafts: Iterable[tuple[str, bytes]], *, durable: bool) -> Operation[None]:
         rest = iter(drafts)
         while chunk := list(islice(rest, CHUNK)):
-            yield self.bindings.enqueue([part for draft in chunk for part in draft], durable=durable)
+            if self.middleware.enqueue_hooks:
+                yield from self._enqueue_chunk_inside(chunk, durable)
+            else:
+                yield self.bindings.enqueue([part for draft in chunk for part in draft], durable=durable)
+
+    def enqueue_inside(self, key: str, record: bytes, job: Job[R], *, durable: bool) -> Operation[Job[R]]:
+        """Enqueue one job inside the `enqueue` hooks of the app's middleware."""
+        yield from self._enqueue_chunk_inside([(key, record)], durable)
+        return job
+
+    def _enqueue_chunk_inside(self, drafts: Iterable[tuple[str, bytes]], durable: bool) -> Operation[None]:
+        jobs = [JobDraft(self.name, key, record) for key, record in drafts]
+        with self.middleware.around_enqueue(EnqueueContext(self.name, jobs)):
+            yield self.bindings.enqueue([part for job in jobs for part in (job.key, job.record)], durable=durable)
+
+    def add_to_pipeline(self, pipeline: Any, key: str, record: bytes) -> None:
+        """Add an enqueue to a pipeline, inside the `enqueue` hooks."""
+        job = JobDraft(self.name, key, record)
+        with self.middleware.around_enqueue(EnqueueContext(self.name, [job])):
+            self._driver.add_to_pipeline(pipeline, self.bindings.enqueue((job.key, job.record)))
 
     def put_in(self, pipeline: Any, value: Any, **options: Unpack[EnqueueOptions]) -> Job[Any]:
         """Enqueue one value in a pipeline or transaction of your own. Nothing is sent before you execute it.
@@ -138,7 +170,7 @@ class Queue:
         """
         chosen = Options(**options)
         ((key, record),) = self._draft_values([value], chosen)
-        self._driver.add_to_pipeline(pipeline, self.bindings.enqueue((key, record)))
+        self.add_to_pipeline(pipeline, key, record)
         return Job(self, key, ttl=chosen.result_ttl)
 
     # --- claim ---

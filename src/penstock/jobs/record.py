@@ -38,6 +38,13 @@ def draft(
     return header + tenant + trace
 
 
+def with_trace(record: bytes, trace: bytes) -> bytes:
+    """The record with another trace, of at most 255 bytes."""
+    tenant, old = record[HEADER_SIZE - 2], record[HEADER_SIZE - 1]
+    end = HEADER_SIZE + tenant
+    return record[: HEADER_SIZE - 1] + bytes([len(trace)]) + record[HEADER_SIZE:end] + trace + record[end + old :]
+
+
 class Record:
     """A record as read from the server. Times are milliseconds since 1970 by the server's clock."""
 
@@ -122,6 +129,12 @@ class Record:
     @property
     def tenant(self) -> str:
         return self.body[HEADER_SIZE : HEADER_SIZE + self._fields[_TENANT_SIZE]].decode(errors="replace")
+
+    @property
+    def trace(self) -> str:
+        """A text of the application that travels with the job (see `middleware.py`)."""
+        start = HEADER_SIZE + self._fields[17]
+        return self.body[start : start + self._fields[18]].decode(errors="replace")
 
     @property
     def payload(self) -> bytes:

@@ -75,7 +75,7 @@ class Task(Generic[P, R]):
         return Call(self, self.definition.signature.encode(args, kwargs, self.home.settings.max_payload))
 
     @verb
-    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> RoundTrip[Job[R]]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> RoundTrip[Job[R]] | Operation[Job[R]]:
         """Have a worker run the task. When it returns, the job is accepted and will run at least once.
 
         Raises BadCall if the arguments do not fit, PayloadTooLarge, and ServerFull when the server is out of memory;
@@ -83,13 +83,15 @@ class Task(Generic[P, R]):
         """
         call = self.call(*args, **kwargs)
         key, record = call.draft()
+        if self.home.middleware.enqueue_hooks:
+            return self.home.enqueue_inside(key, record, call.job(key), durable=self.options.durable)
         return self.home.bindings.enqueue((key, record), durable=self.options.durable).then(lambda _: call.job(key))
 
     def enqueue_in(self, pipeline: Any, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue in a pipeline or transaction of your own; see `Queue.put_in`."""
         call = self.call(*args, **kwargs)
         key, record = call.draft()
-        self._driver.add_to_pipeline(pipeline, self.home.bindings.enqueue((key, record)))
+        self.home.add_to_pipeline(pipeline, key, record)
         return call.job(key)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import inspect
 import logging
 import traceback
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,6 +19,7 @@ from penstock.errors import BadCall
 from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.definition import Definition
 from penstock.jobs.job import Failure
+from penstock.jobs.middleware import JobContext
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Drop, Retry, RetryLater
 from penstock.jobs.signature import split_payload
@@ -25,6 +28,8 @@ from penstock.worker.thread_timeout import ThreadTimeout, TimeIsUp
 
 log = logging.getLogger("penstock.worker")
 
+T = TypeVar("T")
+
 _MAX_TRACEBACK = 16_000
 """Characters of a traceback to keep, counted from its end: the place of the error matters more than the way there."""
 
@@ -32,13 +37,17 @@ _MAX_REASON = 4_000
 """Characters of a reason to keep."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobRun:
+class JobRun(NamedTuple):
     """A claim that this worker can run: its task and its decoded arguments."""
 
     claim: Claim
     definition: Definition
     arguments: msgspec.Struct
+    queue: str
+
+    @property
+    def context(self) -> JobContext:
+        return JobContext.of(self.claim, self.queue, self.definition.name)
 
 
 class Execution:
@@ -51,8 +60,8 @@ class Execution:
         self._max_payload = max_payload
         self._worker = worker
 
-    def prepare(self, claim: Claim) -> JobRun | Settlement:
-        """Decode the call. Returns a settlement if this worker cannot run the job."""
+    def prepare(self, claim: Claim, queue: str) -> JobRun | Settlement:
+        """Decode the call of a job of `queue`. Returns a settlement if this worker cannot run the job."""
         try:
             if not claim.record.is_call:
                 return self._unknown(claim, "a bare value, not a call of a task")
@@ -60,10 +69,9 @@ class Execution:
             definition = self._registry.get(name)
             if definition is None:
                 return self._unknown(claim, f"no task {name!r} in this worker")
-            return JobRun(claim, definition, definition.signature.decode(arguments))
+            return JobRun(claim, definition, definition.signature.decode(arguments), queue)
         except Exception as error:
             reason = str(error) if isinstance(error, BadCall) else _describe(error)
-            log.error("job %s cannot be read: %s", claim.id, reason)
             return self._dead_letter(claim, reason)
 
     def _unknown(self, claim: Claim, reason: str) -> Settlement:
@@ -71,7 +79,6 @@ class Execution:
 
         The server decides how long the job waits, and when it becomes a dead letter.
         """
-        log.warning("job %s handed back: %s", claim.id, reason)
         why = Failure(_encodable(reason), "", self._worker, milliseconds(self._settings.unknown_limit))
         return Settlement(claim.token, msgspec.json.encode(why), "unknown", self._settings.unknown_backoff)
 
@@ -86,13 +93,12 @@ class Execution:
         limit = asyncio.timeout(timeout) if timeout is not None else None
         try:
             if limit is None:
-                result = await run.definition.signature.call(run.arguments)
+                result = await self._start_coroutine(run)
             else:
                 async with limit:
-                    result = await run.definition.signature.call(run.arguments)
+                    result = await self._start_coroutine(run)
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if _is_cancelled_by_worker():
                 raise
             return self.failed(run, error)
         except TimeoutError as error:
@@ -106,17 +112,70 @@ class Execution:
     def run_blocking(self, run: JobRun, timeout: ThreadTimeout | None = None) -> Settlement:
         """Run a `def` task in the current thread; `timeout` interrupts it there."""
         try:
-            if timeout is None:
-                result = run.definition.signature.call(run.arguments)
-            else:
-                result = timeout.run(lambda: run.definition.signature.call(run.arguments))
-            if inspect.isawaitable(result):
-                raise TypeError(f"task {run.definition.name} returned an awaitable: make it an `async def`")
+            result = self._call(run, timeout)
         except TimeIsUp as error:
             return self.timed_out(run, error)
         except BaseException as error:
             return self.failed(run, error)
         return self._completed(run, result)
+
+    async def run_beside_loop(
+        self,
+        run: JobRun,
+        submit: Callable[[Callable[[], None]], None],
+        start_timeout: Callable[[JobRun], ThreadTimeout | None] = lambda _: None,
+    ) -> Settlement:
+        """Run a `def` task in another thread, inside the `async def` hooks, which run on this loop.
+
+        `submit` hands a call to that thread. The timeout starts when the hooks have been entered.
+        """
+        result: Any = None
+        try:
+            async with run.definition.middleware.around_thread(run.context):
+                timeout = start_timeout(run)
+                result, error = await _call_in_thread(submit, lambda: self._call(run, timeout))
+                if error is not None:
+                    raise error
+        except asyncio.CancelledError as error:
+            if _is_cancelled_by_worker():
+                raise
+            return self.failed(run, error)
+        except TimeIsUp as error:
+            return self.timed_out(run, error)
+        except BaseException as error:
+            return self.failed(run, error)
+        return self._completed(run, result)
+
+    def _call(self, run: JobRun, timeout: ThreadTimeout | None) -> Any:
+        """Call a `def` task, with its timeout and inside the `def` hooks."""
+        if timeout is not None:
+            result = timeout.run(lambda: self._call_inside_hooks(run))
+        elif run.definition.middleware.sync_hooks:
+            result = self._call_inside_hooks(run)
+        else:
+            result = run.definition.signature.call(run.arguments)
+        if inspect.isawaitable(result):
+            raise TypeError(f"task {run.definition.name} returned an awaitable: make it an `async def`")
+        return result
+
+    def _call_inside_hooks(self, run: JobRun) -> Any:
+        result: Any = None
+        with run.definition.middleware.inside_thread(run.context):
+            result = run.definition.signature.call(run.arguments)
+        return result
+
+    def _start_coroutine(self, run: JobRun) -> Awaitable[Any]:
+        """Call an `async def` task, inside the hooks if there are any."""
+        if run.definition.middleware.execute_hooks:
+            return self._await_inside_hooks(run)
+        coroutine: Awaitable[Any] = run.definition.signature.call(run.arguments)
+        return coroutine
+
+    async def _await_inside_hooks(self, run: JobRun) -> Any:
+        result: Any = None
+        async with run.definition.middleware.around_async_task(run.context):
+            result = await run.definition.signature.call(run.arguments)
+        return result
 
     def _completed(self, run: JobRun, result: Any) -> Settlement:
         if run.claim.record.ttl == 0 or result is None:
@@ -126,7 +185,6 @@ class Execution:
             return Settlement(run.claim.token, codec.encode(result, limit=self._max_payload, what=what))
         except Exception as error:
             reason = str(error) if isinstance(error, BadCall) else f"its result cannot be encoded: {_describe(error)}"
-            log.error("job %s ran, but is a dead letter: %s", run.claim.id, reason)
             return self._dead_letter(run.claim, reason)
 
     # --- runs that did not complete ---
@@ -146,7 +204,6 @@ class Execution:
 
         The job is charged with a crash if it was `alone`. If other runs died with it, each becomes a suspect.
         """
-        log.error("job %s (%s) has crashed: %s", run.claim.id, run.definition.name, cause)
         return Settlement(run.claim.token, self._reason(cause), "crash" if alone else "suspect")
 
     def could_not_start(self, run: JobRun, error: OSError) -> Settlement:
@@ -162,17 +219,14 @@ class Execution:
         try:
             return self._decide(run, error)
         except Exception as own:
-            log.error("job %s is a dead letter: its %s cannot be handled: %s", run.claim.id, type(error).__name__, own)
             return self._dead_letter(run.claim, f"{type(error).__name__}, which cannot be handled: {_describe(own)}")
 
     def _decide(self, run: JobRun, error: BaseException) -> Settlement:
-        claim, name = run.claim, run.definition.name
+        claim = run.claim
         if isinstance(error, Drop):
             why = _encodable(str(error))
-            log.info("job %s (%s) dropped: %s", claim.id, name, why)
             return Settlement(claim.token, why[:_MAX_REASON].encode(), "drop")
         if isinstance(error, RetryLater):
-            log.info("job %s (%s) runs again in %g s: %s", claim.id, name, error.seconds, _encodable(str(error)))
             return Settlement(claim.token, self._reason(str(error)), "later", error.seconds)
         policy = run.definition.retry
         attempt = claim.record.attempts + 1
@@ -185,9 +239,7 @@ class Execution:
         text = "" if isinstance(error, Retry) else "".join(traceback.format_exception(error))[-_MAX_TRACEBACK:]
         if retry and policy.left(attempt):
             delay = policy.delay(attempt)
-            log.warning("job %s (%s) failed, attempt %d, again in %.1f s: %s", claim.id, name, attempt, delay, reason)
             return Settlement(claim.token, self._reason(reason, text), "retry", delay)
-        log.error("job %s (%s) is a dead letter after attempt %d: %s", claim.id, name, attempt, reason)
         return self._dead_letter(claim, reason, text)
 
     def _dead_letter(self, claim: Claim, reason: str, text: str = "") -> Settlement:
@@ -195,6 +247,40 @@ class Execution:
 
     def _reason(self, reason: str, text: str = "") -> bytes:
         return msgspec.json.encode(Failure(_encodable(reason)[:_MAX_REASON], _encodable(text), self._worker))
+
+
+def _is_cancelled_by_worker() -> bool:
+    """Whether the current asyncio task was cancelled from outside, rather than by the task that it runs."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _call_in_thread(
+    submit: Callable[[Callable[[], None]], None], call: Callable[[], Any]
+) -> tuple[Any, BaseException | None]:
+    """The result of `call`, or its exception, from the thread that `submit` hands it to; in the current context.
+
+    It is returned, not raised, because a coroutine cannot raise StopIteration.
+    """
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+    ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+
+    def work() -> None:
+        outcome: tuple[Any, BaseException | None]
+        try:
+            outcome = context.run(call), None
+        except BaseException as error:
+            outcome = None, error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has ended
+            loop.call_soon_threadsafe(_set_result, ended, outcome)
+
+    submit(work)
+    return await ended
+
+
+def _set_result(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
 
 
 def _encodable(text: str) -> str:

@@ -30,12 +30,14 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from importlib import import_module
 from multiprocessing import process, spawn
+from queue import SimpleQueue
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -45,7 +47,7 @@ from penstock.jobs.definition import Definition
 from penstock.jobs.record import Record
 from penstock.jobs.registry import Registry
 from penstock.settings import WorkerSettings
-from penstock.worker.execution import Execution
+from penstock.worker.execution import Execution, JobRun
 
 COMMAND: Final = struct.Struct(">cI")
 FORK, KILL = b"f", b"k"
@@ -77,6 +79,7 @@ class RunRequest(msgspec.Struct, array_like=True, frozen=True):
     name: str
     token: bytes
     body: bytes
+    queue: str
     max_payload: int
     worker: str
 
@@ -298,13 +301,35 @@ def _run(request: RunRequest, loaded: LoadedModules) -> Settlement | str:
     registry = Registry()
     registry.add(definition)
     execution = Execution(registry, WorkerSettings(), request.max_payload, request.worker)
-    run = execution.prepare(Claim(request.token, Record(request.body)))
+    run = execution.prepare(Claim(request.token, Record(request.body)), request.queue)
     if isinstance(run, Settlement):
         return run
-    if not definition.is_async:
-        return execution.run_blocking(run)
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(execution.run_async(run, enforce_timeout=False))
+    if definition.is_async:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(execution.run_async(run, enforce_timeout=False))
+    if definition.middleware.async_hooks:
+        return _run_beside_loop(execution, run)
+    return execution.run_blocking(run)
+
+
+def _run_beside_loop(execution: Execution, run: JobRun) -> Settlement:
+    """Run a `def` task in this thread, the main one, while its `async def` hooks run on a loop in another thread."""
+    calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+    settlements: list[Settlement] = []
+
+    def run_hooks() -> None:
+        try:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                settlements.append(runner.run(execution.run_beside_loop(run, calls.put)))
+        finally:
+            calls.put(None)
+
+    thread = threading.Thread(target=run_hooks, name="penstock-hooks")
+    thread.start()
+    while (call := calls.get()) is not None:
+        call()
+    thread.join()
+    return settlements[0]
 
 
 # --- messages with a length ---

@@ -139,7 +139,7 @@ class Isolation:
     def _request(self, run: JobRun) -> bytes:
         where, claim = run.definition.importable, run.claim
         assert where is not None
-        request = RunRequest(*where, claim.token, claim.record.body, self._max_payload, self._worker)
+        request = RunRequest(*where, claim.token, claim.record.body, run.queue, self._max_payload, self._worker)
         return msgspec.msgpack.encode(request)
 
     def _settlement(self, run: JobRun, answer: bytes) -> Settlement:

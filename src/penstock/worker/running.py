@@ -79,8 +79,8 @@ class Inflight:
         self._last_start = now = time.monotonic()
         self.running[claim.token] = RunningJob(feed, claim, task, now)
 
-    def finish(self, token: bytes) -> Feed | None:
-        """Free the job's runner. Returns the job's feed, or None if its lease was lost meanwhile."""
+    def finish(self, token: bytes) -> RunningJob | None:
+        """Free the job's runner. Returns the job, or None if its lease was lost meanwhile."""
         job = self.running.pop(token, None)
         if job is None:
             self.lost_in_threads.discard(token)
@@ -88,7 +88,7 @@ class Inflight:
         duration = max(1e-6, time.monotonic() - job.started_at)
         mean = self._mean_duration
         self._mean_duration = duration if mean is None else mean + _SMOOTHING * (duration - mean)
-        return job.feed
+        return job
 
     def take_stalled(self) -> list[tuple[Feed, Claim]]:
         """Remove and return the waiting claims if no runner has become free for `STALL` seconds.

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from penstock.core.operations import AsyncListener, Driver
 from penstock.errors import ConfigurationError, FormatTooNew, ServerError
 from penstock.jobs.claims import Claim, Registration, Settlement
+from penstock.jobs.middleware import JobContext, JobOutcome, MiddlewareStack
 from penstock.jobs.queue import Queue
 from penstock.jobs.registry import Registry
 from penstock.settings import Settings, WorkerSettings
@@ -31,6 +32,7 @@ from penstock.worker.execution import Execution, JobRun
 from penstock.worker.feed import Feed
 from penstock.worker.heartbeat import Heartbeat, Watchdog
 from penstock.worker.isolation import Isolation
+from penstock.worker.job_log import JobLog
 from penstock.worker.running import STALL, Inflight
 from penstock.worker.shared_status import SharedStatus
 from penstock.worker.thread_pool import ThreadPool
@@ -50,6 +52,7 @@ class App(Protocol):
 
     settings: Settings
     registry: Registry
+    middleware: MiddlewareStack
 
     @property
     def _driver(self) -> Driver: ...
@@ -127,10 +130,14 @@ class Worker:
             isolated, self._execution, app.registry,
             max_payload=app.settings.max_payload, worker=self.name, start_logging=start_logging,
         )  # fmt: skip
+        self._middleware = app.middleware
+        self._job_log = JobLog()
         self._thread_timeouts: dict[bytes, ThreadTimeout] = {}
         self._inflight = Inflight(self.settings.concurrency, self.settings.prefetch, self.settings.max_batch)
         self._loop_jobs: dict[asyncio.Task[Any], Claim] = {}
         """Jobs that run, or are awaited, on the event loop: all but the `def` tasks in threads."""
+        self._jobs_beside_loop: set[asyncio.Task[None]] = set()
+        """`def` tasks in threads whose `async def` hooks are on the event loop."""
         self._slow_turns: dict[Feed, asyncio.Task[None]] = {}
         self._round_due = asyncio.Event()
         self._settle_timer: asyncio.TimerHandle | None = None
@@ -152,6 +159,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._threads: ThreadPool[Settlement] = ThreadPool(self.settings.concurrency, self._loop, self._finished)
+        self._threads_beside_loop: ThreadPool[None] = ThreadPool(self.settings.concurrency, self._loop, lambda _: None)
         await self._driver.aio.run(self._feeds[0].queue.bindings.counts())
         listeners = [self._driver.aio.listen(feed.queue.bindings.keys.inbox) for feed in self._feeds]
         for feed, listener in zip(self._feeds, listeners, strict=True):
@@ -173,12 +181,13 @@ class Worker:
                 thread.stop()
             self._inflight.take_waiting()
             self._inflight.running.clear()
-            remaining = [*parts, *self._slow_turns.values(), *self._loop_jobs]
+            remaining = [*parts, *self._slow_turns.values(), *self._loop_jobs, *self._jobs_beside_loop]
             for task in remaining:
                 task.cancel()
             self._isolation.close()
             await asyncio.gather(*remaining, return_exceptions=True)
             self._threads.close()
+            self._threads_beside_loop.close()
             for listener in listeners:
                 listener.close()
             await self._release_claims()
@@ -327,8 +336,9 @@ class Worker:
         """Start as many of the waiting jobs as there are free runners."""
         while (next_ := self._inflight.take_next()) is not None:
             feed, claim = next_
-            run = self._execution.prepare(claim)
+            run = self._execution.prepare(claim, feed.queue.name)
             if isinstance(run, Settlement):
+                self._report(JobContext.of(claim, feed.queue.name, ""), run)
                 feed.to_settle.append(run)
                 self._settle_soon()
             else:
@@ -349,8 +359,10 @@ class Worker:
             self._shared_status.job_started(self._feeds.index(feed), run.claim.token)
         if definition.is_async:
             self._start_on_loop(run, self._execution.run_async)
+        elif definition.middleware.async_hooks:
+            self._start_beside_loop(run)
         else:
-            timeout = self._start_timeout(run) if definition.timeout is not None else None
+            timeout = self._start_timeout(run)
             self._threads.submit(lambda: self._execution.run_blocking(run, timeout))
 
     def _start_on_loop(self, run: JobRun, how: Callable[[JobRun], Awaitable[Settlement]]) -> None:
@@ -359,8 +371,24 @@ class Worker:
         self._loop_jobs[task] = run.claim
         task.add_done_callback(self._loop_jobs.pop)
 
-    def _start_timeout(self, run: JobRun) -> ThreadTimeout:
-        job, timeout = f"job {run.claim.id} ({run.definition.name})", run.definition.timeout or 0.0
+    def _start_beside_loop(self, run: JobRun) -> None:
+        """Start a job in a thread, inside hooks that run on the loop. It is not one of `_loop_jobs`, because cancelling
+        it would not stop the thread."""
+
+        async def run_it() -> None:
+            self._finished(
+                await self._execution.run_beside_loop(run, self._threads_beside_loop.submit, self._start_timeout)
+            )
+
+        task = self._loop.create_task(run_it(), context=self._context.copy())
+        self._jobs_beside_loop.add(task)
+        task.add_done_callback(self._jobs_beside_loop.discard)
+
+    def _start_timeout(self, run: JobRun) -> ThreadTimeout | None:
+        timeout = run.definition.timeout
+        if timeout is None:
+            return None
+        job = f"job {run.claim.id} ({run.definition.name})"
         started = ThreadTimeout(job, timeout, self.settings.blocked_warning, self._loop)
         self._thread_timeouts[run.claim.token] = started
         return started
@@ -381,15 +409,21 @@ class Worker:
             self._shared_status.job_ended(settlement.token)
         if self._thread_timeouts and (timeout := self._thread_timeouts.pop(settlement.token, None)) is not None:
             timeout.close()
-        feed = self._inflight.finish(settlement.token)
-        if feed is None:
+        job = self._inflight.finish(settlement.token)
+        if job is None:
             self._round_due.set()  # the lease was lost, so there is nothing to settle; but a runner is free again
             return
-        feed.to_settle.append(settlement)
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("job %s %s", settlement.id, settlement.ending or "complete")
+        job.feed.to_settle.append(settlement)
+        if settlement.ending is not None or self._middleware.finished_hooks or log.isEnabledFor(logging.DEBUG):
+            self._report(JobContext.of(job.claim, job.feed.queue.name, job.task), settlement, job.started_at)
         self._start_waiting()
         self._settle_soon()
+
+    def _report(self, context: JobContext, settlement: Settlement, started_at: float | None = None) -> None:
+        """Log how a run ended, and call the `finished` hooks."""
+        outcome = JobOutcome.of(settlement, 0.0 if started_at is None else time.monotonic() - started_at)
+        self._job_log.finished(context, outcome)
+        self._middleware.report(context, outcome)
 
     def _settle_soon(self) -> None:
         """Begin a round at once if it can claim too, else within `settle_within` seconds."""

@@ -1,0 +1,335 @@
+"""Code of the application around every enqueue and every run of a job: metrics, traces, logging, dependencies.
+
+    enqueue ──▶ A.enqueue ──▶ B.enqueue ──▶ server ──▶ A.execute ──▶ B.execute ──▶ the task
+                    ◀─────────────◀──────────┘             ◀─────────────◀───────────┘
+                                                       A.finished, B.finished: how the run ended
+
+The hooks of an app form an onion: the first middleware is the outermost. `enqueue` and `execute` are generators that
+yield once, as for `contextlib.contextmanager`. So one text serves blocking code, asyncio code, threads and isolated
+processes. `finished` is a plain notification.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from penstock.errors import ConfigurationError
+from penstock.jobs.claims import Claim, Settlement
+from penstock.jobs.job import Failure
+from penstock.jobs.record import Record, with_trace
+from penstock.jobs.signature import split_payload
+
+log = logging.getLogger("penstock.middleware")
+
+MAX_TRACE: Final = 255
+"""Bytes. The header of a record has one byte for the length."""
+
+OutcomeEnding: TypeAlias = Literal["completed", "retried", "postponed", "unknown", "dead", "dropped", "crashed"]
+
+
+_SyncHook: TypeAlias = "Callable[[JobContext], AbstractContextManager[None]]"
+_AsyncHook: TypeAlias = "Callable[[JobContext], AbstractAsyncContextManager[None]]"
+
+
+class JobDraft:
+    """A job that is about to be enqueued. `Middleware.enqueue` reads it and may set its `trace`."""
+
+    __slots__ = ("_queue", "_record", "key")
+
+    def __init__(self, queue: str, key: str, record: bytes) -> None:
+        self._queue = queue
+        self.key = key
+        self._record = Record(record)
+
+    def __repr__(self) -> str:
+        return f"<JobDraft {self.id}>"
+
+    @property
+    def id(self) -> str:
+        """`queue:key`, unique within the app."""
+        return f"{self._queue}:{self.key}"
+
+    @property
+    def task(self) -> str:
+        """The name of the task; "" for a bare value."""
+        return split_payload(self._record.payload)[0] if self._record.is_call else ""
+
+    @property
+    def tenant(self) -> str:
+        return self._record.tenant
+
+    @property
+    def priority(self) -> int:
+        return self._record.priority
+
+    @property
+    def payload(self) -> bytes:
+        """The value, or the call of a task as `[task, arguments]`, in JSON."""
+        return self._record.payload
+
+    @property
+    def record(self) -> bytes:
+        return self._record.body
+
+    @property
+    def trace(self) -> str:
+        """A text that travels with the job to `JobContext.trace`, such as a W3C `traceparent`. At most 255 bytes."""
+        return self._record.trace
+
+    @trace.setter
+    def trace(self, text: str) -> None:
+        data = text.encode()
+        if len(data) > MAX_TRACE:
+            raise ValueError(f"trace: at most {MAX_TRACE} bytes of UTF-8, not {len(data)}")
+        self._record = Record(with_trace(self._record.body, data))
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueueContext:
+    """One round trip that enqueues jobs of one queue: one job, or up to 500 of a bulk enqueue."""
+
+    queue: str
+    jobs: Sequence[JobDraft]
+
+
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """A job that a worker has claimed.
+
+    id          `queue:key`, unique within the app
+    task        the task's name; "" if the worker cannot read the job
+    attempt     number of this run: 1, and one more for each failure before
+    deliveries  how often the job was handed to a worker, this time included
+    enqueued    seconds since 1970 by the server's clock
+    trace       what `Middleware.enqueue` gave it, else ""
+    """
+
+    id: str
+    queue: str
+    task: str
+    tenant: str
+    priority: int
+    attempt: int
+    deliveries: int
+    enqueued: float
+    trace: str
+
+    @classmethod
+    def of(cls, claim: Claim, queue: str, task: str) -> JobContext:
+        record = claim.record
+        return cls(
+            f"{queue}:{claim.id}", queue, task, record.tenant, record.priority, record.attempts + 1, record.deliveries,
+            record.enqueued / 1000, record.trace,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    """How a run ended, as far as its worker knows.
+
+    ending     completed  the task returned
+               retried    it failed, and runs again
+               postponed  it runs again, and the attempt is not counted: it raised RetryLater, or could not be started
+               unknown    this worker does not know the task; the job goes back for another worker
+               dead       it failed for good: the job is a dead letter
+               dropped    it raised Drop
+               crashed    its process died. The job runs again, or becomes a dead letter after its third crash
+    reason     one line; "" for a completed job
+    traceback  "" if there is none
+    delay      seconds until a retried or postponed job runs again
+    duration   seconds since the worker started the job; 0 for a job that it could not read
+    """
+
+    ending: OutcomeEnding
+    reason: str = ""
+    traceback: str = ""
+    delay: float = 0.0
+    duration: float = 0.0
+
+    @classmethod
+    def of(cls, settlement: Settlement, duration: float) -> JobOutcome:
+        if settlement.ending is None:
+            return cls("completed", duration=duration)
+        ending = _ENDINGS[settlement.ending]
+        if settlement.ending == "drop":
+            return cls(ending, settlement.data.decode(errors="replace"), duration=duration)
+        failure = Failure.read(settlement.data)
+        return cls(ending, failure.reason, failure.traceback, settlement.delay, duration)
+
+
+_ENDINGS: Final[dict[str, OutcomeEnding]] = {
+    "retry": "retried",
+    "later": "postponed",
+    "unknown": "unknown",
+    "bury": "dead",
+    "drop": "dropped",
+    "crash": "crashed",
+    "suspect": "crashed",
+}
+
+
+class Middleware:
+    """Code around the jobs of an app. Derive from it, override the hooks that you need, and give it to the app.
+
+        class Timing(Middleware):
+            def execute(self, job: JobContext) -> Iterator[None]:
+                started = time.perf_counter()
+                try:
+                    yield
+                finally:
+                    durations.record(job.task, time.perf_counter() - started)
+
+        app = Penstock(middleware=[Timing()])
+
+    One object serves all jobs of a process. Its hooks are called from several threads at the same time.
+    """
+
+    def enqueue(self, context: EnqueueContext) -> Iterator[None]:
+        """Around each round trip that enqueues jobs. Yield once: the jobs are sent there.
+
+        It is called by the blocking and by the asyncio face, so it must not wait for anything. Before the `yield` it
+        may set the trace of each job, or raise an error to refuse them all. At the `yield` it sees the error of a round
+        trip that failed; it may raise another error, but cannot suppress one. For `put_in` and `enqueue_in` the
+        `yield` adds the jobs to your pipeline, which you execute later.
+        """
+        yield
+
+    def execute(self, job: JobContext) -> Iterator[None] | AsyncIterator[None]:
+        """Around each run of a task. Yield once: the task runs there. A `def`, or an `async def`.
+
+        A `def` hook runs where the task runs: on the event loop (where it must not block), in the same thread, or in
+        the same isolated process. Context variables that it sets are seen by the task. An `async def` hook runs on
+        the event loop; around a `def` task, which runs in a thread, such hooks are outside of all `def` hooks, and the
+        task's timeout does not cover them.
+
+        At the `yield` it sees the exception of the task; for a timeout or a stop of the worker it is what interrupts
+        the task there. An exception that leaves the outermost hook is judged like one of the task: it is retried by
+        the task's policy, and `Retry`, `RetryLater` and `Drop` have their meaning. A hook that suppresses the
+        exception completes the job with the result None.
+        """
+        return iter((None,))
+
+    def finished(self, job: JobContext, outcome: JobOutcome) -> None:
+        """The worker knows how a run ended. It is called in the worker process, on its event loop, and must not block.
+
+        That includes jobs that the worker could not read or whose process died. It is not called for a job that is
+        handed back because the worker stops, nor for one whose lease was lost. The outcome is not yet in the server,
+        and may still be refused there. An exception here is logged and changes nothing.
+        """
+
+
+class MiddlewareStack:
+    """The middleware of one app, in order: the first is the outermost."""
+
+    __slots__ = ("async_hooks", "enqueue_hooks", "execute_hooks", "finished_hooks", "sync_hooks")
+
+    def __init__(self, middleware: Iterable[Middleware] = ()) -> None:
+        self.enqueue_hooks: tuple[Callable[[EnqueueContext], AbstractContextManager[None]], ...] = ()
+        self.execute_hooks: tuple[_SyncHook | _AsyncHook, ...] = ()
+        self.sync_hooks: tuple[_SyncHook, ...] = ()
+        self.async_hooks: tuple[_AsyncHook, ...] = ()
+        """The execute hooks in order; and of them those that are `def` and those that are `async def`."""
+        self.finished_hooks: tuple[Callable[[JobContext, JobOutcome], None], ...] = ()
+        for one in middleware:
+            self.add(one)
+
+    def add(self, middleware: Middleware) -> None:
+        """Add it as the innermost. Raises ConfigurationError for anything else, and for a hook that cannot work."""
+        if not isinstance(middleware, Middleware):
+            raise ConfigurationError(f"middleware {middleware!r}: give an object of a class derived from Middleware")
+        kind = type(middleware)
+        if kind.enqueue is not Middleware.enqueue:
+            self._add_enqueue(middleware)
+        if kind.execute is not Middleware.execute:
+            self._add_execute(middleware)
+        if kind.finished is not Middleware.finished:
+            if inspect.iscoroutinefunction(middleware.finished):
+                raise ConfigurationError(f"{kind.__name__}.finished: write a `def`; an `async def` is not awaited")
+            self.finished_hooks += (middleware.finished,)
+
+    def _add_enqueue(self, middleware: Middleware) -> None:
+        if not inspect.isgeneratorfunction(middleware.enqueue):
+            raise ConfigurationError(
+                f"{type(middleware).__name__}.enqueue: write a `def` that yields once, where the jobs are sent; an "
+                "`async def` could not serve blocking code"
+            )
+        self.enqueue_hooks += (contextmanager(middleware.enqueue),)
+
+    def _add_execute(self, middleware: Middleware) -> None:
+        hook: Any = middleware.execute
+        if inspect.isasyncgenfunction(hook):
+            async_hook: _AsyncHook = asynccontextmanager(hook)
+            self.async_hooks += (async_hook,)
+            self.execute_hooks += (async_hook,)
+        elif inspect.isgeneratorfunction(hook):
+            sync_hook: _SyncHook = contextmanager(hook)
+            self.sync_hooks += (sync_hook,)
+            self.execute_hooks += (sync_hook,)
+        else:
+            raise ConfigurationError(
+                f"{type(middleware).__name__}.execute: write a `def` or an `async def` that yields once, where the "
+                "task runs"
+            )
+
+    @contextmanager
+    def around_enqueue(self, context: EnqueueContext) -> Iterator[None]:
+        """All `enqueue` hooks. An error inside is raised even if a hook suppresses it: the jobs are not enqueued."""
+        failure: BaseException | None = None
+        with ExitStack() as stack:
+            for hook in self.enqueue_hooks:
+                stack.enter_context(hook(context))
+            try:
+                yield
+            except BaseException as error:
+                failure = error
+                raise
+        if failure is not None:
+            raise failure
+
+    @asynccontextmanager
+    async def around_async_task(self, job: JobContext) -> AsyncIterator[None]:
+        """All `execute` hooks, around an `async def` task on the loop."""
+        async with AsyncExitStack() as stack:
+            for hook in self.execute_hooks:
+                context = hook(job)
+                if isinstance(context, AbstractAsyncContextManager):
+                    await stack.enter_async_context(context)
+                else:
+                    stack.enter_context(context)
+            yield
+
+    @asynccontextmanager
+    async def around_thread(self, job: JobContext) -> AsyncIterator[None]:
+        """The `async def` hooks, on the loop around the thread of a `def` task."""
+        async with AsyncExitStack() as stack:
+            for hook in self.async_hooks:
+                await stack.enter_async_context(hook(job))
+            yield
+
+    @contextmanager
+    def inside_thread(self, job: JobContext) -> Iterator[None]:
+        """The `def` hooks, around a `def` task in its thread."""
+        with ExitStack() as stack:
+            for hook in self.sync_hooks:
+                stack.enter_context(hook(job))
+            yield
+
+    def report(self, job: JobContext, outcome: JobOutcome) -> None:
+        """Call all `finished` hooks."""
+        for finished in self.finished_hooks:
+            try:
+                finished(job, outcome)
+            except Exception:
+                log.exception("job %s: the hook %s failed", job.id, getattr(finished, "__qualname__", finished))
