@@ -20,14 +20,14 @@ Start = Callable[..., subprocess.Popen[str]]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Command = Callable[..., tuple[int, str, str]]
 
-TELL = """
+RECORD_START = """
 from pathlib import Path
 
-def tell() -> None:
+def record_start() -> None:
     with Path("begun").open("a") as begun:
         begun.write("!")
 """
-"""For tasks that say when they have begun: what is only in hand is handed back at a stop, and not charged."""
+"""For tasks that record their start. A job that was only claimed is handed back at a stop, and not charged."""
 
 HERE = Path(package.__file__).parents[1]
 
@@ -93,5 +93,5 @@ def shop(apps: Apps, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 @pytest.fixture
 def begun(tmp_path: Path) -> Callable[..., bool]:
-    """Whether so many calls of `tell` were made in the test's folder."""
+    """Whether so many calls of `record_start` were made in the test's folder."""
     return lambda calls=1: (tmp_path / "begun").exists() and (tmp_path / "begun").stat().st_size >= calls

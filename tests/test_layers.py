@@ -57,9 +57,7 @@ MOST_MEDIANS = 6
 LARGE: dict[str, int] = {}
 
 # Names that two classes still share. A name leaves the set when its classes differ; none is added.
-SHARED_CLASS_NAMES = {
-    "Progress",
-}
+SHARED_CLASS_NAMES: set[str] = set()
 
 
 def rooms_import_downward(house: House) -> list[str]:

@@ -1,4 +1,4 @@
-"""`penstock chat ls`: what chats hold, and for whom."""
+"""`penstock chat ls`: the messages that chats keep, and the reader furthest behind."""
 
 import json
 
@@ -8,7 +8,7 @@ from tests.command_line import Command
 
 
 def test_chats_are_listed_with_who_is_furthest_behind(shop: Penstock, penstock: Command):
-    assert penstock("chat", "ls") == (Exit.OK, "No chat here.\n", "")
+    assert penstock("chat", "ls") == (Exit.OK, "There are no chats.\n", "")
 
     chat = shop.chats.create(["ada", "名前"], sender="bo", message="hi", id="a}b%\x1b[31m")
     chat.reader("ada").ack(1)

@@ -1,4 +1,4 @@
-"""`penstock`: the overview, wrong usage, and how errors are told."""
+"""`penstock`: the overview, wrong usage, and how errors are reported."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ def test_each_command_explains_itself(run, command):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (("wroker",), 'Did you mean "worker"'),
         (("worker",), "APP"),
@@ -50,12 +50,12 @@ def test_each_command_explains_itself(run, command):
         (("demo", "--jobs", "0"), "--jobs"),
     ],
 )
-def test_wrong_usage_is_told_in_one_line(run, words, told):
+def test_wrong_usage_is_reported_in_one_line(run, words, expected):
     done = run(*words)
     assert done.returncode == Exit.USAGE
     assert done.stdout == ""
     assert done.stderr.startswith("penstock: ")
-    assert told in done.stderr
+    assert expected in done.stderr
     assert done.stderr.count("\n") == 1
 
 

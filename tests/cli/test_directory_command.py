@@ -53,9 +53,9 @@ def test_a_file_is_imported_and_again(shop: Penstock, penstock, tmp_path: Path):
     code, out, err = penstock("directory", "import", "guild:9", "names.txt")
     assert (code, out, err) == (Exit.OK, "3 names read, 3 new; guild:9 has 3 names.\n", "")
     code, out, err = penstock("directory", "import", "guild:9", "names.txt", "--json")
-    told = json.loads(out)
-    assert told.pop("seconds") >= 0
-    assert told == {"directory": "guild:9", "read": 3, "new": 0, "names": 3, "rejected": 0, "rejects": None}
+    report = json.loads(out)
+    assert report.pop("seconds") >= 0
+    assert report == {"directory": "guild:9", "read": 3, "new": 0, "names": 3, "rejected": 0, "rejects": None}
     assert shop.directory("guild:9").get("u1") == Entry("Ma Smith", "u1")
     assert [path.name for path in tmp_path.iterdir()] == ["names.txt"]
 
@@ -99,15 +99,15 @@ def test_names_are_looked_up_and_changed_by_hand(shop: Penstock, server: Server,
     assert json.loads(penstock("directory", "count", "g", "--json")[1])["count"] == 3
     code, out, _ = penstock("directory", "complete", "g", "e")
     assert (code, out.splitlines()[2:]) == (Exit.OK, ["Emil   Emil", "Émile  Émile"])
-    told = json.loads(penstock("directory", "complete", "g", "--limit", "1", "--json")[1])
-    assert told[0]["name"] == "Emil"
-    rest = json.loads(penstock("directory", "complete", "g", "--after", told[0]["cursor"], "--json")[1])
+    report = json.loads(penstock("directory", "complete", "g", "--limit", "1", "--json")[1])
+    assert report[0]["name"] == "Emil"
+    rest = json.loads(penstock("directory", "complete", "g", "--after", report[0]["cursor"], "--json")[1])
     assert [one["name"] for one in rest] == ["Émile", "Ma Smith"]
     assert json.loads(penstock("directory", "complete", "g", "emli", "--typos", "--json")[1])[0]["name"] == "Emil"
     assert json.loads(penstock("directory", "top", "g", "--json")[1])[0] | {"cursor": ""} == {
         "name": "Ma Smith", "id": "u1", "cursor": "",
     }  # fmt: skip
-    assert penstock("directory", "complete", "g", "x")[1] == "No name begins so.\n"
+    assert penstock("directory", "complete", "g", "x")[1] == "No name has this prefix.\n"
     assert penstock("directory", "rename", "g", "u1", "Mo") == (Exit.OK, "u1 is Mo now.\n", "")
     assert penstock("directory", "rename", "g", "u9", "Mo") == (Exit.FAILED, "", "penstock: no id u9 in g\n")
     assert penstock("directory", "get", "g", "u1") == (Exit.OK, "Mo\n", "")
@@ -123,13 +123,13 @@ def test_names_are_looked_up_and_changed_by_hand(shop: Penstock, server: Server,
 
 
 def test_directories_are_listed(shop: Penstock, penstock):
-    assert penstock("directory", "ls")[1] == "No directory here.\n"
+    assert penstock("directory", "ls")[1] == "There are no directories.\n"
     shop.directory("guild:9").add("Ann")
     shop.directory("guild:10", shards=3, words=True).add_many(["Bo Lee", "Cy"])
     shop.contacts("user:1").touch("Ann")
     shop.queue("mail").put(1)
-    told = json.loads(penstock("directory", "ls", "--json")[1])
-    assert told == [{"name": "guild:10", "names": 2}, {"name": "guild:9", "names": 1}]
+    report = json.loads(penstock("directory", "ls", "--json")[1])
+    assert report == [{"name": "guild:10", "names": 2}, {"name": "guild:9", "names": 1}]
     assert penstock("directory", "ls")[1].splitlines()[2:] == ["guild:10       2", "guild:9        1"]
     assert "guild" not in penstock("queue", "ls")[1]
     shop.directory("guild:10").clear()
@@ -147,7 +147,7 @@ def test_directories_are_listed(shop: Penstock, penstock):
         (("import", "g", "no-such-file"), "no-such-file"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(shop: Penstock, penstock, words: tuple[str, ...], said: str):
+def test_an_impossible_command_is_reported_in_one_line(shop: Penstock, penstock, words: tuple[str, ...], said: str):
     code, out, err = penstock("directory", *words)
     assert (code, out) == (Exit.USAGE, "")
     assert said in err

@@ -12,7 +12,7 @@ import pytest
 
 from penstock import Penstock
 from penstock.cli.exits import Exit
-from penstock.cli.sending import holder
+from penstock.cli.upload_view import describe_slowest
 from penstock.files.bindings import ChannelInfo, ReceiverInfo
 from penstock.ops.inspect import Inspector
 from tests.command_line import Command, Run, Start
@@ -38,7 +38,7 @@ def penstock_at(shop: Penstock, start: Start, *words: str, **environment: str) -
     return start(*words, PENSTOCK_URL=os.environ["PENSTOCK_URL"], PENSTOCK_PREFIX=shop.settings.prefix, **environment)
 
 
-def test_files_are_sent_saved_and_told(shop: Penstock, penstock: Command, logs: Path, tmp_path: Path):
+def test_files_are_sent_saved_and_listed(shop: Penstock, penstock: Command, logs: Path, tmp_path: Path):
     code, out, err = penstock("files", "send", "logs", "--channel", "access", "--to", "agg-1, agg-2", "--close")
     assert (code, err) == (Exit.OK, "")
     assert out.startswith("3 files sent to access: ")
@@ -56,8 +56,8 @@ def test_files_are_sent_saved_and_told(shop: Penstock, penstock: Command, logs: 
         )
 
     code, out, _ = penstock("files", "send", "logs/a.log", "--channel", "access", "--to", "agg-1", "--json")
-    told = json.loads(out)
-    assert (code, told["channel"], told["bytes"], told["sent"]["skipped"]) == (Exit.OK, "access", 0, ["a.log"])
+    report = json.loads(out)
+    assert (code, report["channel"], report["bytes"], report["sent"]["skipped"]) == (Exit.OK, "access", 0, ["a.log"])
 
 
 def test_lines_are_printed_as_they_are(shop: Penstock, penstock: Command, start: Start, logs: Path):
@@ -100,14 +100,14 @@ def test_a_send_that_is_broken_off_goes_on_with_the_same_command(
     channel = shop.files("access")
     eventually(lambda: any(one.bytes > 1_000_000 for one in Inspector(shop).channels()))
     sending.send_signal(number)
-    _, told = sending.communicate(timeout=scaled(30))
+    _, errors = sending.communicate(timeout=scaled(30))
     assert sending.returncode == Exit.INTERRUPTED
-    assert told.splitlines()[-2:] == ["penstock: the same command goes on where it stopped", "penstock: interrupted"]
+    assert errors.splitlines()[-2:] == ["penstock: run the same command to resume", "penstock: interrupted"]
 
     receiving = penstock_at(shop, start, "files", "receive", "--channel", "access", "--as", "me")
     code, out, _ = penstock(*words)
     assert code == Exit.OK
-    assert "1 file had been begun before." in out
+    assert "1 file resumed." in out
     assert receiving.wait(scaled(30)) == Exit.OK
     assert channel.info().peak <= 2 * 2**20
     assert Path("access/d.bin").read_bytes() == (logs / "d.bin").read_bytes()
@@ -119,9 +119,9 @@ def test_a_receive_that_is_broken_off_hands_its_place_on(shop: Penstock, start: 
     first = penstock_at(shop, start, *words)
     eventually(Path("access/a.log").exists)
     first.send_signal(signal.SIGINT)
-    _, told = first.communicate(timeout=scaled(30))
+    _, errors = first.communicate(timeout=scaled(30))
     assert first.returncode == Exit.INTERRUPTED
-    assert "goes on where it stopped" in told
+    assert "run the same command to resume" in errors
     second = penstock_at(shop, start, *words)
     shop.files("access").send(logs / "b.log.gz", close=True)
     out, _ = second.communicate(timeout=scaled(30))
@@ -129,7 +129,7 @@ def test_a_receive_that_is_broken_off_hands_its_place_on(shop: Penstock, start: 
     assert out.splitlines()[-1] in {"1 file saved in access.", "2 files saved in access."}
 
 
-def test_a_damaged_file_is_told_and_the_others_are_sent(shop: Penstock, penstock: Command, logs: Path):
+def test_a_damaged_file_is_reported_and_the_others_are_sent(shop: Penstock, penstock: Command, logs: Path):
     (logs / "b.log.gz").write_bytes(gzip.compress(b"one\ntwo\n")[:-4])
     code, out, err = penstock("files", "send", "logs", "--channel", "access", "--to", "me", "--lines", "--close")
     assert (code, out) == (Exit.FAILED, "")
@@ -142,41 +142,45 @@ def test_a_damaged_file_is_told_and_the_others_are_sent(shop: Penstock, penstock
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "expected"),
     [
-        (["send", "logs", "--channel", "access"], Exit.FAILED, "no receivers: name some, as in --to agg-1,agg-2"),
+        (["send", "logs", "--channel", "access"], Exit.FAILED, "no receivers: name some, for example --to agg-1,agg-2"),
         (
             ["send", "gone", "no", "--channel", "access"],
             Exit.USAGE,
             "nothing was sent: gone: No such file or directory; no:",
         ),
         (["send", "--channel", "access"], Exit.USAGE, "name at least one file or folder"),
-        (["send", "logs"], Exit.USAGE, "say --channel NAME. See penstock files send --help"),
-        (["receive", "--as", "me"], Exit.USAGE, "say --channel NAME. See penstock files receive --help"),
-        (["send", "logs", "--channel", "access", "--limit-mb", "1"], Exit.USAGE, "--limit-mb 1: 2 or more"),
-        (["receive", "--channel", "access", "--as", "you"], Exit.FAILED, "name it in files send --to, or say --join"),
+        (["send", "logs"], Exit.USAGE, "--channel NAME is missing. See penstock files send --help"),
+        (["receive", "--as", "me"], Exit.USAGE, "--channel NAME is missing. See penstock files receive --help"),
+        (["send", "logs", "--channel", "access", "--limit-mb", "1"], Exit.USAGE, "--limit-mb 1: use 2 or more"),
+        (["receive", "--channel", "access", "--as", "you"], Exit.FAILED, "name it in files send --to, or use --join"),
         (["receive", "--channel", "access", "--as", "me", "--lines", "--json"], Exit.USAGE, "--lines prints lines"),
-        (["receive", "--channel", "../x", "--as", "me"], Exit.USAGE, "no folder can be called '../x'"),
-        (["receive", "--channel", "access", "--as", "me", "--into", "logs/a.log"], Exit.USAGE, "cannot be a folder"),
+        (["receive", "--channel", "../x", "--as", "me"], Exit.USAGE, "no folder can be named '../x'"),
+        (
+            ["receive", "--channel", "access", "--as", "me", "--into", "logs/a.log"],
+            Exit.USAGE,
+            "cannot be used as a folder",
+        ),
         (["ls", "acces"], Exit.FAILED, "no channel 'acces' with prefix"),
         (["ls", "b"], Exit.FAILED, "on this server; there is access"),
         (["close", "acces"], Exit.FAILED, "there is access"),
         (["rm", "access"], Exit.USAGE, "nothing was done: add --yes"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line_with_the_fix(
-    shop: Penstock, penstock: Command, logs: Path, words: list[str], code: Exit, told: str
+def test_an_impossible_command_is_reported_in_one_line_with_the_fix(
+    shop: Penstock, penstock: Command, logs: Path, words: list[str], code: Exit, expected: str
 ):
     if "send" not in words:
         shop.files("access").open(["me"])
     done = penstock("files", *words)
     assert (done[0], done[1]) == (code, "")
-    assert told in done[2]
+    assert expected in done[2]
     assert done[2].splitlines()[-1].startswith("penstock: ")
 
 
-def test_channels_are_listed_and_one_is_told_whole(shop: Penstock, penstock: Command, logs: Path):
-    assert penstock("files", "ls") == (Exit.OK, "No channel here.\n", "")
+def test_channels_are_listed_and_one_is_shown_in_detail(shop: Penstock, penstock: Command, logs: Path):
+    assert penstock("files", "ls") == (Exit.OK, "There are no channels.\n", "")
     assert penstock("files", "ls", "x")[2].endswith(" on this server\n")
     odd = shop.files("a}b%\x1b[31m")
     odd.send(logs, receivers=["ada", "bo"])
@@ -208,7 +212,7 @@ def test_a_receiver_joins_and_a_channel_is_closed_by_hand(shop: Penstock, pensto
     words = ("files", "receive", "--channel", "access", "--as", "late", "--wait", "0", "--join")
     code, out, err = penstock(*words)
     assert (code, out) == (Exit.OK, "0 files saved in access.\n")
-    assert err == "penstock: late stays a receiver: `penstock files rm access late` ends that\n"
+    assert err == "penstock: late remains a receiver until `penstock files rm access late`\n"
     assert not Path("access").exists()
     shop.files("access").send(logs)
     assert penstock("files", "close", "access")[:2] == (Exit.OK, "access is closed.\n")
@@ -216,7 +220,7 @@ def test_a_receiver_joins_and_a_channel_is_closed_by_hand(shop: Penstock, pensto
     assert penstock("files", "receive", "--channel", "access", "--as", "late")[0] == Exit.OK
 
 
-def test_who_joined_and_had_all_leaves_nothing_to_be_told(shop: Penstock, start: Start, logs: Path):
+def test_a_receiver_that_joined_and_has_everything_prints_no_note(shop: Penstock, start: Start, logs: Path):
     receiving = penstock_at(
         shop, start, "files", "receive", "--channel", "access", "--as", "late", "--wait", "30", "--join"
     )
@@ -227,7 +231,7 @@ def test_who_joined_and_had_all_leaves_nothing_to_be_told(shop: Penstock, start:
 
 
 @pytest.mark.parametrize("words", [[], ["--json"]])
-def test_who_holds_it_up_now_is_told_while_nothing_moves(shop: Penstock, start: Start, logs: Path, words: list[str]):
+def test_the_receiver_that_holds_up_the_upload_is_named(shop: Penstock, start: Start, logs: Path, words: list[str]):
     (logs / "d.bin").write_bytes(os.urandom(4_000_000))
     sending = penstock_at(
         shop, start, "files", "send", "logs/d.bin", "--channel", "access", "--to", "ada,bo", "--limit-mb", "2", *words
@@ -237,27 +241,27 @@ def test_who_holds_it_up_now_is_told_while_nothing_moves(shop: Penstock, start: 
     assert sending.stderr is not None
     with channel.receiver("ada").blocks(wait=0) as blocks:
         list(blocks)
-    told = sending.stderr.readline()
-    while "bo" not in told:
-        told = sending.stderr.readline()
-    assert "full: waiting for bo" in told
+    line = sending.stderr.readline()
+    while "bo" not in line:
+        line = sending.stderr.readline()
+    assert "full: waiting for bo" in line
     channel.receiver("bo").leave()
     with channel.receiver("ada").blocks(wait=1) as blocks:
         list(blocks)
     assert sending.wait(scaled(30)) == Exit.OK
 
 
-def test_of_a_silent_receiver_the_way_out_is_told():
+def test_a_silent_receiver_is_named_with_the_remedies():
     def receiver(name: str, state: str, behind: int) -> ReceiverInfo:
         return ReceiverInfo(name, state, behind, 1000.0, "")
 
     def held_up_by(*receivers: ReceiverInfo, now: float) -> str:
-        return holder(ChannelInfo("logs", 1, 1, 1, 9, 1, False, None, receivers), now)
+        return describe_slowest(ChannelInfo("logs", 1, 1, 1, 9, 1, False, None, receivers), now)
 
     three = [receiver("one", "gone", 9), receiver("two", "reading", 1), receiver("three", "reading", 5)]
     assert held_up_by(*three, now=1005.0) == "three"
     assert held_up_by(*three, now=1600.0) == (
-        "three, not heard of for 10 min: `penstock files rm logs three` takes it out, or --patience"
+        "three, silent for 10 min: `penstock files rm logs three` removes it, --patience passes it over"
     )
     assert held_up_by(three[0], now=1000.0) == "nobody"
 
@@ -271,13 +275,13 @@ def test_in_a_fresh_folder_work_starts_a_server_and_a_look_names_how(run: Run, t
     try:
         sent = run("files", "send", "a", "--channel", "c", "--to", "me", "--close")
         assert sent.returncode == Exit.OK
-        assert sent.stderr.startswith("penstock: no --url and no PENSTOCK_URL: a server of this folder's own")
+        assert sent.stderr.startswith("penstock: no --url and no PENSTOCK_URL: using this folder's own server")
         assert run("files", "receive", "--channel", "c", "--as", "me").stdout.endswith("1 file saved in c.\n")
     finally:
         run("server", "stop")
 
 
-def test_who_waits_is_told_for_what(shop: Penstock, penstock: Command, start: Start, logs: Path):
+def test_a_waiting_command_reports_the_reason(shop: Penstock, penstock: Command, start: Start, logs: Path):
     code, out, err = penstock("files", "receive", "--channel", "typo", "--as", "me", "--wait", "0")
     assert (code, out) == (Exit.OK, "0 files saved in typo.\n")
     assert err == "penstock: no channel 'typo' yet: waiting for it (channels here: none)\n"
@@ -288,8 +292,8 @@ def test_who_waits_is_told_for_what(shop: Penstock, penstock: Command, start: St
     first = penstock_at(shop, start, *words)
     eventually(lambda: any(one.holder for one in channel.info().receivers))
     (one,) = channel.info().receivers
-    told = penstock(*words, "--wait", "0.1")[2]
-    assert told == f"penstock: me is read by {one.holder}: standing by\n"
+    errors = penstock(*words, "--wait", "0.1")[2]
+    assert errors == f"penstock: me is received by {one.holder}: standing by\n"
     assert penstock("files", "receive", "--channel", "typo", "--as", "me", "--wait", "0")[2].endswith("here: access)\n")
     assert one.holder in penstock("files", "ls", "access")[1]
 
@@ -299,12 +303,12 @@ def test_who_waits_is_told_for_what(shop: Penstock, penstock: Command, start: St
     assert penstock(*words, "--wait", "0.1")[2] == ""
 
 
-def test_subfolders_are_left_out_and_told(shop: Penstock, penstock: Command, logs: Path):
+def test_subfolders_are_skipped_and_reported(shop: Penstock, penstock: Command, logs: Path):
     for name in "dxyz":
         (logs / name).mkdir()
     words = ("files", "send", "--channel", "access", "--to", "me")
     code, out, err = penstock(*words, "logs")
     assert (code, out[:12]) == (Exit.OK, "3 files sent")
-    assert err == "penstock: 4 subfolders left out: logs/d, logs/x, logs/y, …\n"
+    assert err == "penstock: 4 subfolders skipped: logs/d, logs/x, logs/y, …\n"
     code, _, err = penstock(*words, "logs/d")
     assert (code, err) == (Exit.USAGE, "penstock: nothing was sent: logs/d holds no file\n")

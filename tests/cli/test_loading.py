@@ -1,4 +1,4 @@
-"""From `module:name` to an app, and what is told when there is none."""
+"""Loading an app from `module:name`, and the errors if that is not possible."""
 
 import sys
 from pathlib import Path
@@ -49,14 +49,14 @@ def test_a_file_of_a_package_may_import_its_siblings(folder):
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "expected"),
     [
         ("nowhere_d:app", "no module 'nowhere_d'"),
         ("shop_d.part:app", "no module 'shop_d.part'"),
         ("missing_d.py:app", "no file "),
         ("shop_d:ap", "shop_d has no 'ap'; its Penstock apps are: app; write shop_d:app"),
-        ("shop_d:other", "shop_d:other is no Penstock app but of type int; its Penstock apps are: app"),
-        ("empty_d:app", "its Penstock apps are: none; make one there: app = Penstock()"),
+        ("shop_d:other", "shop_d:other is not a Penstock app but a int; its Penstock apps are: app"),
+        ("empty_d:app", "its Penstock apps are: none; create one there: app = Penstock()"),
         ("broken_d:app", "broken_d cannot be imported: ZeroDivisionError: division by zero"),
         ("wants_d:app", "wants_d cannot be imported: ModuleNotFoundError: No module named 'gone_d'"),
         ("leaves_d:app", "leaves_d cannot be imported: SystemExit: 3"),
@@ -64,7 +64,7 @@ def test_a_file_of_a_package_may_import_its_siblings(folder):
         ("json.py:app", "hidden by another module 'json'"),
     ],
 )
-def test_what_is_wrong_is_told_with_the_fix(folder, spec, told):
+def test_a_wrong_name_is_reported_with_the_fix(folder, spec, expected):
     write(folder / "shop_d.py", APP.format("d"))
     write(folder / "empty_d.py", "")
     write(folder / "broken_d.py", "x = 1\nx / 0\n")
@@ -74,10 +74,10 @@ def test_what_is_wrong_is_told_with_the_fix(folder, spec, told):
     write(folder / "json.py", APP.format("json"))
     with pytest.raises(ConfigurationError) as caught:
         load_app(spec)
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
-def test_the_place_of_an_error_in_the_module_is_told(folder):
+def test_the_place_of_an_error_in_the_module_is_reported(folder):
     write(folder / "broken_e.py", "x = 1\nx / 0\n")
     with pytest.raises(ConfigurationError, match=r"broken_e\.py:2\)$"):
         load_app("broken_e")

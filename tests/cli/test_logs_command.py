@@ -18,7 +18,7 @@ import pytest
 
 from penstock.cli.exits import Exit
 from penstock.cli.logs.child import Work
-from penstock.cli.logs.crew import DEATHS, crew
+from penstock.cli.logs.processes import DEATHS, counting_processes
 from penstock.errors import PenstockError
 from penstock.terminal.made_up_log import generate
 from tests.command_line import Run, Start
@@ -72,19 +72,19 @@ def test_logs_of_all_kinds_are_counted_line_by_line(run: Run, tmp_path: Path):
     odd = b"\xff\n\nno request\n" + b"x" * 700_000 + b"\n"
     (tmp_path / "e.log").write_bytes("\n".join(lines[1100:]).encode() + b"\n" + odd)
     done = run("logs", "count", "logs", "e.log", "--by", "day,country,host", "--limit-mb", "2", "--top", "3", "--json")
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (Exit.OK, "")
-    assert (told["lines"], told["counted"], told["rejected"], told["files"]) == (3004, 3000, 4, 5)
-    assert told["days"] == days(lines)
-    assert {day: sum(counts.values()) for day, counts in told["by_day"].items()} == told["days"]
+    assert (report["lines"], report["counted"], report["rejected"], report["files"]) == (3004, 3000, 4, 5)
+    assert report["days"] == days(lines)
+    assert {day: sum(counts.values()) for day, counts in report["by_day"].items()} == report["days"]
     names = sum(line.startswith("host-") for line in lines)
-    assert told["countries"] == {"private": 3000 - names, "name": names}
-    assert told["hosts"] == dict(Counter(line.split()[0] for line in lines).most_common(3))
-    rejected = sorted((one["file"], one["line"]) for one in told["rejected_lines"])
+    assert report["countries"] == {"private": 3000 - names, "name": names}
+    assert report["hosts"] == dict(Counter(line.split()[0] for line in lines).most_common(3))
+    rejected = sorted((one["file"], one["line"]) for one in report["rejected_lines"])
     assert rejected == [("e.log", 1901 + number) for number in range(4)]
-    assert 0 < told["peak_bytes"] <= 2 * 2**20
-    assert told["deaths"] == 0
-    assert told["rejected_files"] == {}
+    assert 0 < report["peak_bytes"] <= 2 * 2**20
+    assert report["deaths"] == 0
+    assert report["rejected_files"] == {}
 
 
 def test_people_get_tables_and_nothing_that_controls_a_terminal(run: Run, tmp_path: Path):
@@ -92,60 +92,62 @@ def test_people_get_tables_and_nothing_that_controls_a_terminal(run: Run, tmp_pa
     done = run("logs", "count", "a.log", "--by", "day,country,host")
     assert (done.returncode, done.stderr) == (Exit.OK, "")
     assert "\x1b" not in done.stdout
-    for told in (
+    for expected in (
         "2026-03-02",
         "█",
         "addresses that are routed nowhere",
         "not a line of an access log",
         "and 2 more lines",
     ):
-        assert told in done.stdout
+        assert expected in done.stdout
     assert "507 lines in 1 file: 500 counted, 7 rejected." in done.stdout
     only = json.loads(run("logs", "count", "a.log", "--by", "day", "--json").stdout)
     assert (only["countries"], only["by_day"]) == ({}, {})
     assert "hosts" not in only
 
 
-def test_a_damaged_log_is_told_and_its_readable_lines_are_counted(run: Run, tmp_path: Path):
+def test_a_damaged_log_is_reported_and_its_readable_lines_are_counted(run: Run, tmp_path: Path):
     lines = list(generate(2000))
     packed = gzip.compress("".join(f"{line}\n" for line in lines).encode())
     (tmp_path / "a.log.gz").write_bytes(packed[: len(packed) // 2])
     (tmp_path / "b.log").write_text("\n".join(lines))
     done = run("logs", "count", "a.log.gz", "b.log", "--json")
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     assert done.returncode == Exit.FAILED
     assert "a.log.gz is damaged: it ends at byte" in done.stderr
     assert done.stderr.count("\n") == 1
-    readable = told["counted"] - 2000
+    readable = report["counted"] - 2000
     assert 500 < readable < 2000
-    assert told["days"] == days(lines[:readable] + lines)
-    assert told["fault"] in done.stderr
+    assert report["days"] == days(lines[:readable] + lines)
+    assert report["fault"] in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "expected"),
     [
         (["gone.log"], Exit.USAGE, "nothing was counted: gone.log: No such file or directory"),
-        (["/dev/stdin"], Exit.USAGE, "nothing was counted: /dev/stdin is no regular file: save it first"),
-        (["/dev/fd/0"], Exit.USAGE, "no regular file: save it first"),
-        (["/proc/self/fd/0"], Exit.USAGE, "no regular file: save it first"),
+        (["/dev/stdin"], Exit.USAGE, "nothing was counted: /dev/stdin is not a regular file: save it first"),
+        (["/dev/fd/0"], Exit.USAGE, "not a regular file: save it first"),
+        (["/proc/self/fd/0"], Exit.USAGE, "not a regular file: save it first"),
         (["/dev/null"], Exit.USAGE, "/dev/null: a device, no regular file"),
         ([], Exit.USAGE, "nothing was counted: name at least one file or folder"),
         (["a.txt", "--by", "day,planet"], Exit.USAGE, "not by day, planet"),
         (["a.txt", "--by", ","], Exit.USAGE, "not by none"),
         (["a.txt", "--mmdb", "a.txt"], Exit.USAGE, "cannot be read as a database of countries"),
-        (["a.txt", "--receivers", "65"], Exit.USAGE, "--receivers 65: 1 to 64"),
-        (["a.txt", "--limit-mb", "1"], Exit.USAGE, "--limit-mb 1: 2 or more"),
+        (["a.txt", "--receivers", "65"], Exit.USAGE, "--receivers 65: use 1 to 64"),
+        (["a.txt", "--limit-mb", "1"], Exit.USAGE, "--limit-mb 1: use 2 or more"),
         (["a.txt", "--url", "unix:///nowhere"], Exit.SERVER, "nobody answers at unix:///nowhere"),
         (["a.txt"], Exit.FAILED, "no line is in the Common or Combined Log Format"),
     ],
 )
-def test_what_cannot_be_counted_is_told_in_one_line(run: Run, tmp_path: Path, words: list[str], code: Exit, told: str):
+def test_impossible_options_are_reported_in_one_line(
+    run: Run, tmp_path: Path, words: list[str], code: Exit, expected: str
+):
     (tmp_path / "a.txt").write_text("no log\n")
     done = run("logs", "count", *words)
     assert done.returncode == code
     assert done.stderr.splitlines()[-1].startswith("penstock: ")
-    assert told in done.stderr
+    assert expected in done.stderr
     assert done.stderr.count("\n") == 1 or code == Exit.SERVER
 
 
@@ -155,10 +157,10 @@ def test_totals_are_exact_though_processes_are_killed_and_frozen(start: Start, t
     (tmp_path / "a.log").write_bytes(text * 30)
     (tmp_path / "b.log.gz").write_bytes(gzip.compress(text, 1) * 10)
     cut = gzip.compress(text, 1)
-    (tmp_path / "0.log.gz").write_bytes(cut[:-8])  # told, and then not sent again by the next sender
+    (tmp_path / "0.log.gz").write_bytes(cut[:-8])  # reported, and then not sent again by the next sender
     counting = start("logs", "count", "0.log.gz", "a.log", "b.log.gz", "--limit-mb", "2", "--receivers", "3", "--json")
     eventually(lambda: len(children(counting.pid, "count")) == 3)
-    time.sleep(0.7)  # they have work in hand
+    time.sleep(0.7)  # they have claimed work
     counters = children(counting.pid, "count")
     try:
         for pid in counters:
@@ -177,11 +179,11 @@ def test_totals_are_exact_though_processes_are_killed_and_frozen(start: Start, t
         for pid in counters:  # what is frozen would not even notice that its parent has gone
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    told = json.loads(out)
+    report = json.loads(out)
     assert (counting.returncode, "0.log.gz is damaged" in err) == (Exit.FAILED, True)
-    assert told["days"] == {day: 41 * number for day, number in days(lines).items()}
-    assert (told["lines"], told["rejected"]) == (410_000, 0)
-    assert told["deaths"] == 3
+    assert report["days"] == {day: 41 * number for day, number in days(lines).items()}
+    assert (report["lines"], report["rejected"]) == (410_000, 0)
+    assert report["deaths"] == 3
 
 
 def test_an_interrupted_count_leaves_no_server(start: Start, tmp_path: Path):
@@ -190,8 +192,8 @@ def test_an_interrupted_count_leaves_no_server(start: Start, tmp_path: Path):
     eventually(lambda: len(children(counting.pid)) == 3)
     pids = [*children(counting.pid), *servers_of(tmp_path)]
     counting.send_signal(signal.SIGTERM)
-    _, told = counting.communicate(timeout=scaled(30))
-    assert (counting.returncode, told) == (Exit.INTERRUPTED, "penstock: interrupted\n")
+    _, errors = counting.communicate(timeout=scaled(30))
+    assert (counting.returncode, errors) == (Exit.INTERRUPTED, "penstock: interrupted\n")
     assert len(pids) > 3
     eventually(lambda: not any(is_alive(pid) for pid in pids))
 
@@ -217,8 +219,8 @@ def test_an_interrupted_count_leaves_no_process_and_no_key(start: Start, tmp_pat
         eventually(lambda: len(server.client.client_list()) > 3)
         pids = children(counting.pid)
         counting.send_signal(signal.SIGINT)
-        _, told = counting.communicate(timeout=scaled(30))
-        assert (counting.returncode, told) == (Exit.INTERRUPTED, "penstock: interrupted\n")
+        _, errors = counting.communicate(timeout=scaled(30))
+        assert (counting.returncode, errors) == (Exit.INTERRUPTED, "penstock: interrupted\n")
         assert server.client.keys() == [b"{penstock-logs:files:mine}:x"]
         assert len(pids) == 3
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
@@ -236,7 +238,7 @@ def test_whoever_counts_ends_with_its_parent_however_that_ended(start: Start, tm
 
 
 def is_alive(pid: int) -> bool:
-    """A process that nobody waits for stays, as one that is dead."""
+    """A dead process stays as a zombie until its parent waits for it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
     except OSError:
@@ -248,23 +250,23 @@ def test_a_process_that_dies_again_and_again_ends_the_count(tmp_path: Path, monk
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     work = Work("unix:///nowhere", "c", [], 0, ["day"], False, None)
     with (
-        crew(work, 1) as (sender, counter),
+        counting_processes(work, 1) as (sender, counter),
         pytest.raises(PenstockError, match=rf"{DEATHS} times .*it said: .*penstock"),
     ):
-        eventually(lambda: sender.look(7))
+        eventually(lambda: sender.restart_if_dead(7))
     assert not is_alive(counter._process.pid)
 
 
 @pytest.mark.skipif(not LOGS.is_dir(), reason="the real logs are not here")
 def test_real_logs_have_their_known_requests_per_day(run: Run):
     done = run("logs", "count", *sorted(LOGS.glob("*.log*")), "--json", "--by", "day,country")
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["rejected"], told["lines"], told["files"]) == (Exit.OK, 0, 13_000, 3)
-    assert told["days"] == {
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["rejected"], report["lines"], report["files"]) == (Exit.OK, 0, 13_000, 3)
+    assert report["days"] == {
         "1995-07-01": 2000, "2015-05-17": 1632, "2015-05-18": 2893, "2015-05-19": 2896, "2015-05-20": 2579,
         "2021-11-12": 528, "2021-11-21": 318, "2021-11-22": 154,
     }  # fmt: skip
-    assert told["countries"]["name"] == 1733
+    assert report["countries"]["name"] == 1733
 
 
 def test_what_is_not_shown_of_the_countries_is_summed_up(run: Run, tmp_path: Path):

@@ -30,7 +30,7 @@ class Keyboard(io.StringIO):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """Makes stdout a terminal of this width, and stdin one at which somebody types."""
+    """Makes stdout a terminal of this width, and stdin a terminal with typed input."""
 
     def become(width, typed=""):
         monkeypatch.setenv("COLUMNS", str(width))
@@ -72,8 +72,8 @@ def test_every_read_answers_with_one_json_document(shop, penstock):
 
 
 def test_nothing_is_there_yet(shop, penstock):
-    assert penstock("queue", "ls")[1] == "No queue was ever used here.\n"
-    assert penstock("worker", "ls")[1] == "Nobody works here.\n"
+    assert penstock("queue", "ls")[1] == "No queue was used here yet.\n"
+    assert penstock("worker", "ls")[1] == "There are no workers.\n"
     shop.queue("mail").put(1)
     assert penstock("dead", "ls", "mail")[1] == "No dead letters in mail.\n"
 
@@ -143,7 +143,7 @@ def test_dead_letters_come_in_pages(shop, penstock):
     code, out, _ = penstock("dead", "ls", "mail", "--limit", "2", "--offset", "1")
     assert code == Exit.OK
     assert sum(job_id in out for job_id in ids) == 2
-    assert out.endswith("2 to 3 of 5; --limit and --offset show others.\n")
+    assert out.endswith("2 to 3 of 5; --limit and --offset select others.\n")
     assert penstock("dead", "ls", "mail", "--offset", "9")[1] == "mail has only 5.\n"
     assert penstock("dead", "ls", "mail", "--limit", "0")[0] == Exit.USAGE
 
@@ -170,9 +170,9 @@ def test_a_delayed_job_says_when_it_is_due(shop, penstock):
     assert "in 60 min" in facts["due"]
 
 
-def test_what_is_not_there_is_told_in_one_line(shop, penstock):
+def test_a_missing_thing_is_reported_in_one_line(shop, penstock):
     shop.queue("mail").put(1)
-    for words, told in {
+    for words, expected in {
         ("queue", "show", "mial"): "no queue 'mial'",
         ("queue", "pause", "mial"): "no queue 'mial'",
         ("job", "show", "mail:nobody"): "no job mail:nobody",
@@ -181,7 +181,7 @@ def test_what_is_not_there_is_told_in_one_line(shop, penstock):
     }.items():
         code, out, err = penstock(*words)
         assert (code, out, err.count("\n")) == (Exit.FAILED, "", 1), words
-        assert told in err
+        assert expected in err
 
 
 def test_a_job_that_is_not_dead_is_not_retried_and_why(shop, penstock):
@@ -233,13 +233,13 @@ def test_looking_makes_no_server_where_there_never_was_one(penstock, monkeypatch
 
 
 def test_nobody_answers_at_the_address(penstock, monkeypatch, tmp_path):
-    monkeypatch.setattr("penstock.cli.where.IMPATIENT", 0.1)
+    monkeypatch.setattr("penstock.cli.where.REPLY_TIMEOUT", 0.1)
     code, out, err = penstock("queue", "ls", "--url", f"unix://{tmp_path}/nobody")
     assert (code, out, err.count("\n")) == (Exit.SERVER, "", 1)
 
 
 def test_a_server_that_is_frozen_is_given_up(penstock, monkeypatch, start):
-    monkeypatch.setattr("penstock.cli.where.IMPATIENT", 0.2)
+    monkeypatch.setattr("penstock.cli.where.REPLY_TIMEOUT", 0.2)
     own = start()
     with own.frozen():
         code, out, err = penstock("queue", "ls", "--url", own.address)
@@ -267,25 +267,25 @@ def full(shop):
     return shop.queue("mail")
 
 
-@pytest.mark.parametrize(("words", "told"), DESTROYS)
-def test_without_a_terminal_and_without_yes_nothing_is_done(full, shop, server, penstock, monkeypatch, words, told):
+@pytest.mark.parametrize(("words", "expected"), DESTROYS)
+def test_without_a_terminal_and_without_yes_nothing_is_done(full, shop, server, penstock, monkeypatch, words, expected):
     monkeypatch.setattr(sys, "stdin", io.StringIO("yes\n"))
     before = full.count()
     code, out, err = penstock(*words)
     assert (code, out) == (Exit.USAGE, "")
-    assert told in err
+    assert expected in err
     assert f", at {server.address}, prefix {shop.settings.prefix!r}.\n" in err
     assert "add --yes" in err
     assert (full.count().waiting, full.count().dead) == (before.waiting, before.dead)
 
 
-@pytest.mark.parametrize(("words", "told"), DESTROYS[:4])
-def test_at_a_terminal_anything_but_yes_is_no(full, penstock, terminal, words, told):
+@pytest.mark.parametrize(("words", "expected"), DESTROYS[:4])
+def test_at_a_terminal_anything_but_yes_is_no(full, penstock, terminal, words, expected):
     for typed in ("", "y\n", "no\n"):
         terminal(80, typed)
         code, out, err = penstock(*words)
         assert (code, out) == (Exit.USAGE, "")
-        assert told in err
+        assert expected in err
         assert err.endswith("penstock: nothing was done\n")
     assert (full.count().waiting, full.count().dead) == (2, 3)
 
@@ -341,7 +341,7 @@ def test_a_noun_lists_its_verbs(penstock, noun):
     assert all(verb in out for verb in verbs)
 
 
-def test_a_wrong_verb_is_told_with_the_right_one(penstock):
+def test_a_wrong_verb_is_reported_with_the_right_one(penstock):
     code, out, err = penstock("queue", "lss")
     assert (code, out) == (Exit.USAGE, "")
     assert 'Did you mean "ls"' in err

@@ -12,12 +12,12 @@ import pytest
 from penstock import JobFailed, Penstock, Settings, Status
 from penstock.cli.exits import Exit
 from penstock.cli.worker import check_health
-from tests.command_line import TELL
+from tests.command_line import RECORD_START
 from tests.servers import Server, eventually
 from tests.speed import scaled
 
 TASKS = (
-    TELL
+    RECORD_START
     + """
 import asyncio, os, signal, time
 from penstock import ConfigurationError, Penstock, Settings
@@ -29,7 +29,7 @@ app = Penstock(prefix=os.environ["SHOP"], settings=Settings(lease=float(os.envir
 
 @app.task(queue="q")
 async def nap(seconds: float) -> int:
-    tell()
+    record_start()
     await asyncio.sleep(seconds)
     return os.getpid()
 
@@ -43,12 +43,12 @@ async def leave(code: int) -> None:
 
 @app.task(queue="q")
 async def block(seconds: float) -> None:
-    tell()
+    record_start()
     time.sleep(seconds)
 
 @app.task(queue="other")
 async def innocent(seconds: float) -> int:
-    tell()
+    record_start()
     await asyncio.sleep(seconds)
     return os.getpid()
 
@@ -151,8 +151,8 @@ def test_a_killer_in_a_batch_dies_alone(start, shop):
     counts = shop.queue.count()
     assert (counts.completed, counts.dead, counts.failed, counts.retried) == (63, 1, 1, 0)
     supervisor.terminate()
-    _, told = supervisor.communicate(timeout=scaled(30))
-    assert told.count("was killed by SIGKILL; a new one starts") == 1, "suspects are tried in processes of their own"
+    _, errors = supervisor.communicate(timeout=scaled(30))
+    assert errors.count("was killed by SIGKILL; a new one starts") == 1, "suspects are tried in processes of their own"
 
 
 @pytest.mark.parametrize("code", [0, 2])

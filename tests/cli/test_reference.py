@@ -1,4 +1,4 @@
-"""docs/reference/cli.md tells every command and every option, and none that is not there."""
+"""docs/reference/cli.md describes every command and every option, and no others."""
 
 import re
 from importlib import import_module
@@ -33,20 +33,20 @@ def options(target: str) -> set[str]:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_a_command_stands_there_with_each_of_its_options(command):
+def test_a_command_is_described_with_each_of_its_options(command):
     text = section(command.name)
     assert text, f"no heading names `penstock {command.name}`"
-    told = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", text))
+    described = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", text))
     wanted = {name for name in options(command.target) if name != "-y"}
-    assert wanted - SHARED <= told
-    assert told - wanted - SHARED <= {"--no-live"}
+    assert wanted - SHARED <= described
+    assert described - wanted - SHARED <= {"--no-live"}
 
 
-def test_no_command_stands_there_that_is_not():
-    told = {" ".join(words.split()[:2]) for words in re.findall(r"^### .*?`penstock ([a-z ]+)", TEXT, re.MULTILINE)}
-    assert {words.strip() for words in told} <= {command.name for command in COMMANDS}
+def test_every_described_command_exists():
+    report = {" ".join(words.split()[:2]) for words in re.findall(r"^### .*?`penstock ([a-z ]+)", TEXT, re.MULTILINE)}
+    assert {words.strip() for words in report} <= {command.name for command in COMMANDS}
 
 
-def test_every_exit_code_and_every_topic_stands_there():
+def test_every_exit_code_and_every_topic_is_described():
     assert all(f"| {code.value} |" in TEXT for code in Exit)
     assert all(f"`{topic}`" in section("doctor") for topic in TOPICS)

@@ -48,7 +48,7 @@ async def nothing() -> None: ...
 
 @pytest.fixture
 def reloader(tmp_path: Path):
-    """A process that runs STUBBORN and starts it anew when a file changes."""
+    """A process that runs STUBBORN and restarts it when a file changes."""
     (tmp_path / "stubborn").write_text(STUBBORN)
     process = subprocess.Popen(RELOADER, cwd=tmp_path, env={**os.environ, "PYTHONPATH": PATH})
     eventually((tmp_path / "started").exists)

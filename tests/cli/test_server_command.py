@@ -1,4 +1,4 @@
-"""`penstock server start|stop|status`: a server that stays until it is told to go, and nothing unmanaged."""
+"""`penstock server start|stop|status`: a server that stays until it is stopped, and leaves nothing behind."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def folder(tmp_path, monkeypatch):
     embedded.stop(tmp_path / embedded.HOME)
 
 
-def told(penstock):
+def status(penstock):
     code, out, _ = penstock("server", "status", "--json")
     return code, json.loads(out)
 
@@ -43,39 +43,39 @@ def test_a_started_server_outlives_the_command_and_its_users_until_it_is_stopped
     import time
 
     time.sleep(keeper.IDLE_TIMEOUT + 0.5)
-    code, said = told(penstock)
-    assert (code, said["running"], said["kept"], said["users"]) == (Exit.OK, True, True, 0)
-    assert said["version"].startswith("valkey ")
-    assert said["memory_bytes"] > 0
-    assert said["data_bytes"] > 0
+    code, report = status(penstock)
+    assert (code, report["running"], report["kept"], report["users"]) == (Exit.OK, True, True, 0)
+    assert report["version"].startswith("valkey ")
+    assert report["memory_bytes"] > 0
+    assert report["data_bytes"] > 0
     code, out, _ = penstock("server", "stop")
     assert (code, "the data is kept" in out) == (Exit.OK, True)
-    assert not lives(said["pid"])
-    eventually(lambda: not lives(said["keeper"]))
+    assert not lives(report["pid"])
+    eventually(lambda: not lives(report["keeper"]))
     with Penstock() as app:
         assert app.queue("mail").count().ready == 1
 
 
 def test_starting_twice_keeps_the_same_server(folder, penstock):
     penstock("server", "start")
-    before = told(penstock)[1]
+    before = status(penstock)[1]
     code, out, _ = penstock("server", "start")
     assert (code, out.startswith("It runs, and is kept")) == (Exit.OK, True)
-    assert told(penstock)[1]["pid"] == before["pid"]
+    assert status(penstock)[1]["pid"] == before["pid"]
 
 
 def test_a_server_that_programs_hold_up_is_kept_from_then_on(folder, penstock):
     with Penstock() as app:
         app.queue("mail").put(1)
-        assert told(penstock)[1]["kept"] is False
+        assert status(penstock)[1]["kept"] is False
         penstock("server", "start")
-    assert told(penstock)[1]["users"] == 0
-    assert told(penstock)[1]["kept"] is True
+    assert status(penstock)[1]["users"] == 0
+    assert status(penstock)[1]["kept"] is True
 
 
 def test_none_runs(folder, penstock):
-    code, said = told(penstock)
-    assert (code, said["running"], said["state"]) == (Exit.SERVER, False, "stopped")
+    code, report = status(penstock)
+    assert (code, report["running"], report["state"]) == (Exit.SERVER, False, "stopped")
     code, out, _ = penstock("server", "stop")
     assert (code, out) == (Exit.OK, f"No server runs in {folder}/.penstock.\n")
     assert not (folder / ".penstock").exists()
@@ -90,19 +90,19 @@ def test_stopping_says_who_used_it(folder, penstock):
 
 def test_a_kept_server_that_crashes_is_started_again_and_still_kept(folder, penstock):
     penstock("server", "start")
-    before = told(penstock)[1]
+    before = status(penstock)[1]
     os.kill(before["pid"], signal.SIGKILL)
-    eventually(lambda: told(penstock)[1]["pid"] not in {before["pid"], None})
-    eventually(lambda: told(penstock)[1]["running"])
-    assert told(penstock)[1]["kept"] is True
+    eventually(lambda: status(penstock)[1]["pid"] not in {before["pid"], None})
+    eventually(lambda: status(penstock)[1]["running"])
+    assert status(penstock)[1]["kept"] is True
 
 
 def test_a_keeper_that_is_killed_takes_a_kept_server_along(folder, penstock):
     penstock("server", "start")
-    before = told(penstock)[1]
+    before = status(penstock)[1]
     os.kill(before["keeper"], signal.SIGKILL)
     eventually(lambda: not lives(before["pid"]))
-    assert told(penstock)[0] == Exit.SERVER
+    assert status(penstock)[0] == Exit.SERVER
 
 
 def test_it_may_be_forbidden(folder, penstock, monkeypatch):
@@ -111,7 +111,7 @@ def test_it_may_be_forbidden(folder, penstock, monkeypatch):
     assert not (folder / ".penstock").exists()
 
 
-def test_who_uses_another_server_is_told(folder, penstock, monkeypatch):
+def test_a_program_with_another_server_is_noted(folder, penstock, monkeypatch):
     monkeypatch.setenv("PENSTOCK_URL", "valkey://example.org")
     code, _, err = penstock("server", "start")
     assert code == Exit.OK

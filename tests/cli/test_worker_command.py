@@ -1,4 +1,4 @@
-"""`penstock worker` as a process: it works, it says what it does, it stops as told."""
+"""`penstock worker` as a process: it works, logs what it does, and stops on signals."""
 
 import json
 import signal
@@ -9,12 +9,12 @@ import pytest
 
 from penstock import Penstock
 from penstock.cli.exits import Exit
-from tests.command_line import TELL
+from tests.command_line import RECORD_START
 from tests.servers import Server, eventually, handling
 from tests.speed import scaled
 
 TASKS = (
-    TELL
+    RECORD_START
     + """
 import asyncio, os, time
 from penstock import Penstock, Settings
@@ -27,13 +27,13 @@ async def add(a: int, b: int) -> int:
 
 @app.task(queue="raw")
 async def nap(seconds: float) -> str:
-    tell()
+    record_start()
     await asyncio.sleep(seconds)
     return "rested"
 
 @app.task(queue="raw")
 def nap_in_a_thread(seconds: float) -> str:
-    tell()
+    record_start()
     time.sleep(seconds)
     return "rested"
 """
@@ -88,7 +88,7 @@ def test_a_burst_does_all_there_is_and_ends(run, shop, where):
 def test_the_start_up_screen_says_who_works_where_at_what(run, where, server):
     done = run("worker", "tasks.py", "--burst", "-c", "7", "--queues", "raw,mail,odd", **where)
     assert f"at {server.address}" in done.stderr
-    assert "at once  7 jobs" in done.stderr
+    assert "runs     7 jobs" in done.stderr
     assert [line.split()[-3:] for line in done.stderr.splitlines() if "1. " in line] == [
         ["raw", "nap,", "nap_in_a_thread"]
     ]
@@ -115,13 +115,13 @@ def test_every_log_line_is_json_when_asked_for(run, shop, where):
     declare(shop)[0].enqueue(1, 2)
     shop.queue("mail").put("no call of a task")
     done = run("worker", "tasks:app", "--burst", "--log-format", "json", "--queues", "mail,odd", **where)
-    told = [json.loads(line) for line in done.stderr.splitlines()]
-    assert all({"ts", "level", "logger", "event"} <= set(line) for line in told)
-    started = next(line for line in told if line["event"] == "started")
+    report = [json.loads(line) for line in done.stderr.splitlines()]
+    assert all({"ts", "level", "logger", "event"} <= set(line) for line in report)
+    started = next(line for line in report if line["event"] == "started")
     assert started["queues"] == ["mail", "odd"]
     assert started["tasks"] == {"mail": ["add"], "odd": []}
-    assert [line["level"] for line in told].count("warning") >= 2
-    assert told[-1]["event"] == "stopped"
+    assert [line["level"] for line in report].count("warning") >= 2
+    assert report[-1]["event"] == "stopped"
 
 
 def test_settings_come_from_the_project_when_nobody_nearer_says_otherwise(run, shop, where, tmp_path):
@@ -156,11 +156,11 @@ def test_a_second_signal_hands_running_jobs_back(start, shop, where, begun):
     assert worker.stderr is not None
     assert any("stop again to hand them back now" in line for line in worker.stderr)  # two at once would be one
     worker.send_signal(signal.SIGINT)
-    _, told = worker.communicate(timeout=scaled(30))
+    _, errors = worker.communicate(timeout=scaled(30))
     counts = shop.queue("raw").count()
     assert worker.returncode == Exit.OK
     assert (counts.ready, counts.running, counts.retried) == (1, 0, 0)
-    assert "handing back 1 job" in told
+    assert "handing back 1 job" in errors
 
 
 def test_a_stop_has_the_patience_it_was_given(start, shop, where, begun):
@@ -187,12 +187,12 @@ def test_a_worker_in_the_background_of_a_script_ignores_ctrl_c_and_obeys_sigterm
 
 
 @pytest.mark.parametrize("style", ["plain", "json"])
-def test_a_server_that_is_gone_is_told_in_one_line(run, tmp_path, style):
+def test_an_unreachable_server_is_reported_in_one_line(run, tmp_path, style):
     done = run("worker", "tasks:app", "--log-format", style, PENSTOCK_URL=f"unix://{tmp_path}/gone")
     assert done.returncode == Exit.SERVER
     assert done.stderr.count("\n") == 1
-    told = json.loads(done.stderr)["event"] if style == "json" else done.stderr
-    assert f"nobody answers at unix://{tmp_path}/gone" in told
+    errors = json.loads(done.stderr)["event"] if style == "json" else done.stderr
+    assert f"nobody answers at unix://{tmp_path}/gone" in errors
 
 
 def test_an_app_without_an_address_has_a_server_of_its_own(run, tmp_path):
@@ -203,7 +203,7 @@ def test_an_app_without_an_address_has_a_server_of_its_own(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (("-c", "0"), "concurrency=0"),
         (("-c", "-1", "--processes", "2"), "concurrency=-1"),
@@ -212,7 +212,7 @@ def test_an_app_without_an_address_has_a_server_of_its_own(run, tmp_path):
         (("--stop-timeout", "nan", "--processes", "2"), "stop_timeout=nan"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(run, where, words, told):
+def test_settings_that_cannot_work_are_refused(run, where, words, expected):
     done = run("worker", "tasks:app", "--burst", *words, **where)
     assert (done.returncode, done.stderr.count("\n")) == (Exit.USAGE, 1)
-    assert told in done.stderr
+    assert expected in done.stderr

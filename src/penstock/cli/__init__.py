@@ -25,43 +25,43 @@ class Command(NamedTuple):
 
 
 COMMANDS = (
-    Command("demo", "penstock.cli.demo:demo", "see it work: a web access log through the queue, with a flood"),
+    Command("demo", "penstock.cli.demo:demo", "see it work: count a web access log while one client floods the queue"),
     Command("bench", "penstock.cli.bench:bench", "measure what each verb costs, beside bare round trips"),
     Command("worker", "penstock.cli.worker:worker", "run the jobs of an app's queues"),
-    Command("worker ls", "penstock.cli.workers:ls", "list who works, on what and how much"),
+    Command("worker ls", "penstock.cli.workers:ls", "list the workers of each queue"),
     Command("queue ls", "penstock.cli.queue:ls", "list the queues and their jobs by state"),
-    Command("queue show", "penstock.cli.queue:show_one", "one queue: counts, totals, tenants"),
-    Command("queue pause", "penstock.cli.queue:pause", "hand out no more jobs"),
+    Command("queue show", "penstock.cli.queue:show_one", "show one queue: counts, totals, tenants"),
+    Command("queue pause", "penstock.cli.queue:pause", "stop handing out jobs"),
     Command("queue resume", "penstock.cli.queue:resume", "hand out jobs again"),
-    Command("queue purge", "penstock.cli.queue:purge", "cancel all jobs that wait"),
-    Command("job show", "penstock.cli.job:show_one", "all that is known of a job"),
-    Command("job cancel", "penstock.cli.job:cancel", "take jobs that wait out of their queues"),
+    Command("queue purge", "penstock.cli.queue:purge", "cancel all waiting jobs"),
+    Command("job show", "penstock.cli.job:show_one", "show everything known about a job"),
+    Command("job cancel", "penstock.cli.job:cancel", "cancel waiting jobs"),
     Command("job retry", "penstock.cli.job:retry", "run dead letters again"),
     Command("dead ls", "penstock.cli.dead:ls", "list the dead letters of a queue"),
-    Command("dead show", "penstock.cli.dead:show_one", "one dead letter, with its traceback"),
+    Command("dead show", "penstock.cli.dead:show_one", "show one dead letter with its traceback"),
     Command("dead retry", "penstock.cli.dead:retry", "run dead letters again, some or all"),
     Command("dead rm", "penstock.cli.dead:rm", "delete dead letters, some or all"),
-    Command("chat ls", "penstock.cli.chat:ls", "list the chats, and who is furthest behind"),
+    Command("chat ls", "penstock.cli.chat:ls", "list the chats and the reader furthest behind"),
     Command("directory ls", "penstock.cli.directory:ls", "list the directories and how many names they have"),
     Command("directory import", "penstock.cli.directory:import_", "add the names of a file, with a progress bar"),
-    Command("directory add", "penstock.cli.directory:add", "add one name, or give an id this name"),
-    Command("directory rename", "penstock.cli.directory:rename", "give the name of an id"),
-    Command("directory rm", "penstock.cli.directory:rm", "take names out, some or all"),
-    Command("directory complete", "penstock.cli.directory:complete", "list the names that begin so"),
-    Command("directory top", "penstock.cli.directory:top", "the same, the heaviest first"),
-    Command("directory get", "penstock.cli.directory:get", "the name of an id"),
-    Command("directory count", "penstock.cli.directory:count", "count the names that begin so"),
+    Command("directory add", "penstock.cli.directory:add", "add one name, or give this name to an id"),
+    Command("directory rename", "penstock.cli.directory:rename", "change the name of an id"),
+    Command("directory rm", "penstock.cli.directory:rm", "remove names, some or all"),
+    Command("directory complete", "penstock.cli.directory:complete", "list the names with a prefix"),
+    Command("directory top", "penstock.cli.directory:top", "list the heaviest names with a prefix"),
+    Command("directory get", "penstock.cli.directory:get", "show the name of an id"),
+    Command("directory count", "penstock.cli.directory:count", "count the names with a prefix"),
     Command("files send", "penstock.cli.files:send", "send files, or their lines, to every receiver"),
-    Command("files receive", "penstock.cli.files:receive", "save what comes, or print its lines"),
-    Command("files ls", "penstock.cli.files:ls", "list the channels of files, or all about one"),
-    Command("files close", "penstock.cli.files:close", "nothing comes any more: receivers end"),
-    Command("files rm", "penstock.cli.files:rm", "delete a channel, or take receivers out of it"),
-    Command("logs count", "penstock.cli.logs.command:count", "count access logs by day, country and host, in one go"),
-    Command("lock ls", "penstock.cli.lock:ls", "list the locks that are held, by whom, and who waits"),
-    Command("server start", "penstock.cli.server:start", "start this folder's own server, and keep it"),
+    Command("files receive", "penstock.cli.files:receive", "save files, or print their lines"),
+    Command("files ls", "penstock.cli.files:ls", "list the channels, or show one"),
+    Command("files close", "penstock.cli.files:close", "close a channel: receivers end when they have everything"),
+    Command("files rm", "penstock.cli.files:rm", "delete a channel, or remove receivers from it"),
+    Command("logs count", "penstock.cli.logs.command:count", "count access logs by day, country and host"),
+    Command("lock ls", "penstock.cli.lock:ls", "list the locks with their owners and waiters"),
+    Command("server start", "penstock.cli.server:start", "start this folder's own server and keep it running"),
     Command("server stop", "penstock.cli.server:stop", "stop this folder's own server"),
     Command("server status", "penstock.cli.server:status", "show this folder's own server"),
-    Command("doctor", "penstock.cli.doctor:doctor", "what is well with the server, and what to do"),
+    Command("doctor", "penstock.cli.doctor:doctor", "check the server's health"),
 )
 
 HELP = ("help", "--help", "-h")
@@ -85,7 +85,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return _run(words)
     except PenstockError as error:
         return _failed(error)
-    except BrokenPipeError:  # who reads has seen enough, as in `| head`; nothing more is said, not at the exit either
+    except BrokenPipeError:  # the reader has seen enough, as in `| head`; print nothing more, not even at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILED
     except KeyboardInterrupt:
@@ -99,7 +99,7 @@ def _run(words: list[str]) -> int:
     except ModuleNotFoundError as error:
         print(f"penstock: the command line needs more packages ({error}): install penstock[cli]", file=sys.stderr)
         return Exit.USAGE
-    # What goes wrong comes here, to be told in one line like all else.
+    # Errors are caught here, to be reported in one line like all others.
     app = App(
         name="penstock", help_flags=HELP[1:], version_flags=(), result_action="return_value",
         print_error=False, exit_on_error=False, suppress_keyboard_interrupt=False,
@@ -115,27 +115,30 @@ def _run(words: list[str]) -> int:
     try:
         return int(app(words) or Exit.OK)
     except CycloptsError as error:
-        print(f"penstock: {_wrong(error)} See {' '.join(['penstock', *_meant(words), '--help'])}", file=sys.stderr)
+        print(
+            f"penstock: {_usage_error(error)} See {' '.join(['penstock', *_matching(words), '--help'])}",
+            file=sys.stderr,
+        )
         return Exit.USAGE
 
 
-def _wrong(error: CycloptsError) -> str:
+def _usage_error(error: CycloptsError) -> str:
     from cyclopts import MissingArgumentError
 
     argument = error.argument
     if isinstance(error, MissingArgumentError) and argument and argument.required and argument.name.startswith("--"):
-        return f"say {argument.name} NAME."
+        return f"{argument.name} NAME is missing."
     return str(error)
 
 
-def _meant(words: list[str]) -> list[str]:
-    """As much of it as names a command, or what several begin with."""
+def _matching(words: list[str]) -> list[str]:
+    """The leading words that match a command, or the beginning of several."""
     names = [command.name.split() for command in COMMANDS]
     return next((words[:n] for n in (2, 1) if words[:n] in [name[:n] for name in names]), [])
 
 
 def _add(noun: App, verb: str, target: str) -> None:
-    """Load a command; one without a verb is what the noun alone does."""
+    """Load a command. A command without a verb is run by the noun alone."""
     module, _, name = target.partition(":")
     function = getattr(import_module(module), name)
     if verb:
@@ -154,7 +157,7 @@ def _failed(error: PenstockError) -> int:
 
 
 def overview() -> str:
-    """What `penstock --help` prints."""
+    """The output of `penstock --help`."""
     width = max(len(command.name) for command in COMMANDS)
     commands = "\n".join(f"  {command.name:{width}}  {command.summary}" for command in COMMANDS)
     return f"""\
@@ -165,8 +168,8 @@ Reliable, fair jobs and more on one Valkey or Redis server.
 Commands:
 {commands}
 
-  penstock COMMAND --help   its arguments
-  --version                 which Penstock this is
+  penstock COMMAND --help   show its arguments
+  --version                 show the version of Penstock
   --debug                   with any command: show the traceback of an error (also PENSTOCK_DEBUG=1)
 
 Settings: command line > PENSTOCK_* > [tool.penstock] in pyproject.toml > default. Server: PENSTOCK_URL.
@@ -174,5 +177,5 @@ Exit codes: 0 done, 1 the work failed, 2 wrong usage or settings, 3 no server, 1
 
 
 def version() -> str:
-    """The façade stands above this floor and so is not imported here; but it is loaded, being our own package."""
+    """The version of the package, which is loaded already. Importing it here would be an upward import."""
     return str(sys.modules["penstock"].__version__)

@@ -1,4 +1,4 @@
-"""`penstock chat …`: what chats hold, and for whom."""
+"""`penstock chat …`: the messages that chats keep, and for which readers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _COLUMNS: dict[str, Kind] = {
 
 
 def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
-    """List every chat: how many read it, how many messages there were, how many are kept, and for whom.
+    """List every chat with its readers, its messages so far, the messages kept, and the reader furthest behind.
 
-    Reads all the server's keys once, in slices: some seconds on one with many millions.
+    Reads the names of all keys of the server once, in slices: some seconds for many millions.
 
     Parameters
     ----------
@@ -28,15 +28,15 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
     if as_json:
         return show_json(chats)
     if not chats:
-        return show("No chat here.")
-    return show_table(_COLUMNS, (_line(one, now) for one in chats))
+        return show("There are no chats.")
+    return show_table(_COLUMNS, (_row(one, now) for one in chats))
 
 
-def _line(one: ChatView, now: float) -> tuple[str, ...]:
+def _row(one: ChatView, now: float) -> tuple[str, ...]:
     chat, last = one.chat, one.last_reader
     known = (chat.id, f"{chat.readers:,}", f"{chat.last:,}", f"{chat.last - chat.first + 1:,}", f"{chat.bytes:,}")
     if last is None or not last.unread:
         return (*known, "", "", "")
-    who = f"{last.name} ({last.device})" if last.device else last.name
+    reader = f"{last.name} ({last.device})" if last.device else last.name
     seen = "never" if last.seen is None else f"{age(max(0.0, now - last.seen))} ago"
-    return (*known, who, f"{last.unread:,}", seen)
+    return (*known, reader, f"{last.unread:,}", seen)

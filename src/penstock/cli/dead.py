@@ -1,4 +1,4 @@
-"""`penstock dead …`: the jobs that failed for good, until somebody requeues or removes them."""
+"""`penstock dead …`: jobs that failed for good, until an operator requeues or removes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from penstock.cli.exits import Exit
 from penstock.cli.job import text
-from penstock.cli.outcomes import tell
+from penstock.cli.job_outcomes import report_outcomes
 from penstock.cli.where import HERE, AsJson, Limit, Offset, Where, Yes, agree
 from penstock.errors import ConfigurationError
 from penstock.ops.inspect import Inspector
@@ -20,16 +20,16 @@ AllOf: TypeAlias = Annotated[str | None, Parameter(name="--all")]
 
 
 def ls(queue: str, /, *, limit: Limit = 20, offset: Offset = 0, where: Where = HERE, as_json: AsJson = False) -> None:
-    """List the dead letters of a queue, the latest first.
+    """List the dead letters of a queue, newest first.
 
     Parameters
     ----------
     queue
-        Its name.
+        The name of the queue.
     limit
-        At most so many, up to 1000.
+        How many to list, up to 1000.
     offset
-        Leave out so many of the latest.
+        How many of the newest to skip.
     as_json
         Print one JSON document.
     """
@@ -42,16 +42,16 @@ def ls(queue: str, /, *, limit: Limit = 20, offset: Offset = 0, where: Where = H
     lines = [(one.id, f"{age(max(0.0, now - one.died))} ago", f"{one.attempts}", one.reason) for one in page.letters]
     show_table({"job": "name", "died": "number", "attempts": "number", "reason": "text"}, lines)
     if page.total > len(page.letters):
-        show(f"{offset + 1:,} to {offset + len(page.letters):,} of {page.total:,}; --limit and --offset show others.")
+        show(f"{offset + 1:,} to {offset + len(page.letters):,} of {page.total:,}; --limit and --offset select others.")
 
 
 def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
-    """Show a dead letter, with the traceback of its last failure.
+    """Show a dead letter with the traceback of its last failure.
 
     Parameters
     ----------
     id
-        As it was printed: queue:key.
+        The id as it was printed: queue:key.
     as_json
         Print one JSON document.
     """
@@ -75,48 +75,48 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
 
 
 def retry(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE) -> Exit:
-    """Run dead letters again, with their attempts at zero. Exit code 1 if one is no dead letter.
+    """Run dead letters again, with their attempts reset to zero. Exit code 1 if one is not a dead letter.
 
     Parameters
     ----------
     ids
-        As they were printed: queue:key.
+        Ids as they were printed: queue:key.
     all_of
-        Instead of ids: all that are in this queue now.
+        Instead of ids: all present dead letters of this queue.
     yes
-        Do it without asking; needed with --all.
+        Do not ask; required with --all unless at a terminal.
     """
     with where.open() as inspector:
         if (queue := _all_of(ids, all_of)) is None:
-            return tell(inspector.requeue_dead(*ids), "requeued", "only a dead letter can be retried")
+            return report_outcomes(inspector.requeue_dead(*ids), "requeued", "only a dead letter can be retried")
         done = _do_to_all(inspector, queue, "runs {} again", inspector.requeue_all_dead, yes=yes)
         show(f"Requeued {many(done, 'job')} of {queue}.")
         return Exit.OK
 
 
 def rm(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE) -> Exit:
-    """Delete dead letters for good. Exit code 1 if one is no dead letter.
+    """Delete dead letters for good. Exit code 1 if one is not a dead letter.
 
     Parameters
     ----------
     ids
-        As they were printed: queue:key.
+        Ids as they were printed: queue:key.
     all_of
-        Instead of ids: all that are in this queue now.
+        Instead of ids: all present dead letters of this queue.
     yes
-        Do it without asking.
+        Do not ask.
     """
     with where.open() as inspector:
         if (queue := _all_of(ids, all_of)) is None:
             agree(f"This deletes {many(len(ids), 'dead letter')} for good, at {inspector.location}.", yes=yes)
-            return tell(inspector.remove_dead(*ids), "removed", "only a dead letter can be removed")
+            return report_outcomes(inspector.remove_dead(*ids), "removed", "only a dead letter can be removed")
         done = _do_to_all(inspector, queue, "deletes {} for good", inspector.remove_all_dead, yes=yes)
         show(f"Removed {many(done, 'dead letter')} of {queue}.")
         return Exit.OK
 
 
 def _do_to_all(inspector: Inspector, queue: str, what: str, act: Callable[[str, int], int], *, yes: bool) -> int:
-    """Of the queue's dead letters those that are there now, if somebody agrees; how many it was done to."""
+    """Apply `act` to the present dead letters of a queue after a confirmation. Returns how many."""
     dead = inspector.count_dead(queue)
     letters = f"{many(dead.count, 'dead letter')} of queue {queue}"
     agree(f"This {what.format(letters)}, at {inspector.location}.", yes=yes)
@@ -125,5 +125,5 @@ def _do_to_all(inspector: Inspector, queue: str, what: str, act: Callable[[str, 
 
 def _all_of(ids: Sequence[str], queue: str | None) -> str | None:
     if bool(ids) == (queue is not None):
-        raise ConfigurationError("name dead letters by their ids as they were printed, or a queue with --all, not both")
+        raise ConfigurationError("name dead letters by id, or a queue with --all, but not both")
     return queue

@@ -1,4 +1,4 @@
-"""`penstock directory …`: the names of groups, imported, looked up and changed by hand."""
+"""`penstock directory …`: import, look up and change the names of a directory."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from penstock.ops.wording import many, printable
 from penstock.terminal.names_file import RejectedLine, read_names
 from penstock.terminal.tables import Kind, show, show_json, show_table
 
-LOT = 20_000
-"""Lines between two looks at the progress bar; each lot is checked, then sent 500 names a round trip."""
+BATCH = 20_000
+"""Names per update of the progress bar. A batch is checked as a whole, then sent with 500 names per round trip."""
 
 SHOWN = 10
-"""Rejected lines that are told one by one."""
+"""Rejected lines that are printed one by one."""
 
 Switch = Annotated[bool | None, Parameter(negative=(), show_default=False)]
 All = Annotated[bool, Parameter(name="--all", negative=(), show_default=False)]
@@ -35,7 +35,7 @@ All = Annotated[bool, Parameter(name="--all", negative=(), show_default=False)]
 def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
     """List every directory with its number of names.
 
-    Reads all the server's keys once, in slices: some seconds on one with many millions.
+    Reads the names of all keys of the server once, in slices: some seconds for many millions.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
     if as_json:
         return show_json(found)
     if not found:
-        return show("No directory here.")
+        return show("There are no directories.")
     columns: dict[str, Kind] = {"directory": "name", "names": "number"}
     return show_table(columns, [(one.name, f"{one.names:,}") for one in found])
 
@@ -64,49 +64,49 @@ def import_(
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> int:
-    """Add the names of a file to a directory. May be broken off and run again: what is there already stays as it is.
+    """Add the names of a file to a directory. May be interrupted and run again.
 
-    A line is a name, or a name, a tab and its id, or these, a tab and a weight; UTF-8. Exit code 1 if a line was
-    rejected; the others are in then.
+    A line of the UTF-8 file is a name, optionally followed by a tab and its id, and a tab and its weight. Exit code 1
+    if a line was rejected; the other lines are added.
 
     Parameters
     ----------
     name
-        The directory, as in guild:9.
+        The directory, for example guild:9.
     file
-        A name a line.
+        One name per line.
     rejects
-        Where lines that are no names go, each behind its number and the reason, with tabs between; FILE.rejects
-        unless given.
+        The file for rejected lines, each with its number and the reason before it, separated by tabs. The default is
+        FILE.rejects.
     words
-        Find names by the start of every word. As the next two, for a new directory only.
+        Find names by the start of every word. Like the next two options, for a new directory only.
     ignore_accents
-        Do not compare accents at all.
+        Ignore accents.
     shards
-        Spread the names over so many slots of a cluster.
+        Spread the names over this many slots of a cluster.
     as_json
         Print the result as one JSON object.
     """
-    kept = rejects or file.with_name(f"{file.name}.rejects")
+    rejects_path = rejects or file.with_name(f"{file.name}.rejects")
     accents = None if ignore_accents is None else not ignore_accents
-    with where.open() as inspector, _Rejects(kept) as rejected, _progress(file, quiet=as_json) as advance:
+    with where.open() as inspector, _Rejects(rejects_path) as rejected, _progress(file, quiet=as_json) as advance:
         directory = inspector.directory(name, words=words, accents=accents, shards=shards)
         before, began = directory.count(), time.monotonic()
         read = _import(directory, file, rejected, advance)
         names, seconds = directory.count(), time.monotonic() - began
     if as_json:
-        where_kept = str(kept) if rejected.count else None
-        show_json(Imported(name, read, names - before, names, rejected.count, where_kept, round(seconds, 3)))
+        written_to = str(rejects_path) if rejected.count else None
+        show_json(ImportResult(name, read, names - before, names, rejected.count, written_to, round(seconds, 3)))
     else:
         show(f"{many(read, 'name')} read, {names - before:,} new; {name} has {many(names, 'name')}.")
         if rejected.count:
-            print(f"penstock: {many(rejected.count, 'line')} rejected, kept in {kept}", file=sys.stderr)
+            print(f"penstock: {many(rejected.count, 'line')} rejected, written to {rejects_path}", file=sys.stderr)
     return Exit.FAILED if rejected.count else Exit.OK
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """What became of a file: names read from it, how many of them are new, how many there are now, lines rejected."""
+class ImportResult:
+    """The result of an import: names read, new names, names in the directory now, rejected lines."""
 
     directory: str
     read: int
@@ -118,24 +118,24 @@ class Imported:
 
 
 def _import(directory: Directory, file: Path, rejected: _Rejects, advance: Callable[[int], None]) -> int:
-    read, lot = 0, list[NameLike]()
+    read, batch = 0, list[NameLike]()
     with file.open("rb") as source:
         for found in read_names(source):
             if isinstance(found, RejectedLine):
                 rejected.add(found)
                 continue
-            lot.append(found)
+            batch.append(found)
             read += 1
-            if len(lot) == LOT:
-                directory.add_many(lot)
-                lot.clear()
+            if len(batch) == BATCH:
+                directory.add_many(batch)
+                batch.clear()
                 advance(source.tell())
-    directory.add_many(lot)
+    directory.add_many(batch)
     return read
 
 
 class _Rejects:
-    """The file of rejected lines, made with the first of them."""
+    """Writes the file of rejected lines, which is created with the first of them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -163,7 +163,7 @@ class _Rejects:
 
 @contextlib.contextmanager
 def _progress(file: Path, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, where that is a terminal."""
+    """A progress bar on stderr if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -175,7 +175,7 @@ def _progress(file: Path, *, quiet: bool) -> Iterator[Callable[[int], None]]:
 
 
 def add(name: str, text: str, /, *, id: str | None = None, weight: float | None = None, where: Where = HERE) -> None:
-    """Add one name to a directory, or give an id that is there this name.
+    """Add one name to a directory, or give this name to an existing id.
 
     Parameters
     ----------
@@ -184,9 +184,9 @@ def add(name: str, text: str, /, *, id: str | None = None, weight: float | None 
     text
         The name to add.
     id
-        Its id; the name itself unless given.
+        Its id. The default is the name itself.
     weight
-        For `top`.
+        The weight for `top`.
     """
     with where.open() as inspector:
         inspector.directory(name).add(text, id, weight=weight)
@@ -194,20 +194,20 @@ def add(name: str, text: str, /, *, id: str | None = None, weight: float | None 
 
 
 def rename(name: str, id: str, text: str, /, *, where: Where = HERE) -> int:
-    """Give the name of an id. Exit code 1 if there is no such id.
+    """Change the name of an id. Exit code 1 if the id does not exist.
 
     Parameters
     ----------
     name
         The directory.
     id
-        The id, which stays.
+        The id, which does not change.
     text
         The new name.
     """
     with where.open() as inspector:
         known = inspector.directory(name).rename(id, text)
-    return _told(known, f"{id} is {text} now.", f"no id {id} in {name}")
+    return _report(known, f"{id} is now {text}.", f"no id {id} in {name}")
 
 
 def rm(
@@ -218,29 +218,29 @@ def rm(
     yes: Yes = False,
     where: Where = HERE,
 ) -> int:
-    """Take names out of a directory, by their ids. Exit code 1 if one was not there.
+    """Remove names from a directory by id. Exit code 1 if one does not exist.
 
     Parameters
     ----------
     name
         The directory.
     ids
-        Ids; for names without one, the names.
+        Ids. The id of a name without one is the name itself.
     everything
-        Take all names out.
+        Remove all names.
     yes
-        With --all: do it without asking.
+        With --all: do not ask.
     """
     if everything == bool(ids):
-        raise ConfigurationError("name the ids to take out, or say --all")
+        raise ConfigurationError("name the ids to remove, or use --all")
     with where.open() as inspector:
         directory = inspector.directory(name)
         if everything:
-            agree(f"This takes all {many(directory.count(), 'name')} out of {name}, at {inspector.location}.", yes=yes)
+            agree(f"This removes all {many(directory.count(), 'name')} from {name}, at {inspector.location}.", yes=yes)
             gone = directory.clear()
         else:
             gone = directory.remove(*ids)
-    show(f"Took {many(gone, 'name')} out of {name}.")
+    show(f"Removed {many(gone, 'name')} from {name}.")
     return Exit.OK if everything or gone == len(set(ids)) else Exit.FAILED
 
 
@@ -255,20 +255,20 @@ def complete(
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """List the names that begin so, in order.
+    """List the names with a prefix, in order.
 
     Parameters
     ----------
     name
         The directory.
     prefix
-        What somebody types; without it, all names.
+        The prefix. The default is empty: all names.
     limit
-        At most so many.
+        How many to list.
     after
-        The `cursor` of a page's last entry, as --json prints it: go on there.
+        Continue after this entry: the `cursor` of the last entry of a page, as --json prints it.
     typos
-        Names that begin with one slip in it as well.
+        Include names whose beginning differs by one slip.
     as_json
         Print one JSON document.
     """
@@ -278,16 +278,16 @@ def complete(
 
 
 def top(name: str, prefix: str = "", /, *, limit: Limit = 10, where: Where = HERE, as_json: AsJson = False) -> None:
-    """List the names that begin so, the heaviest first.
+    """List the names with a prefix that have a weight, heaviest first.
 
     Parameters
     ----------
     name
         The directory.
     prefix
-        What somebody types; without it, all names.
+        The prefix. The default is empty: all names.
     limit
-        At most so many.
+        How many to list.
     as_json
         Print one JSON document.
     """
@@ -297,7 +297,7 @@ def top(name: str, prefix: str = "", /, *, limit: Limit = 10, where: Where = HER
 
 
 def get(name: str, id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> int:
-    """Show the name of an id. Exit code 1 if there is no such id.
+    """Show the name of an id. Exit code 1 if the id does not exist.
 
     Parameters
     ----------
@@ -313,18 +313,18 @@ def get(name: str, id: str, /, *, where: Where = HERE, as_json: AsJson = False) 
     if as_json:
         show_json(None if entry is None else {"name": entry.name, "id": entry.id})
         return Exit.FAILED if entry is None else Exit.OK
-    return _told(entry is not None, entry.name if entry else "", f"no id {id} in {name}")
+    return _report(entry is not None, entry.name if entry else "", f"no id {id} in {name}")
 
 
 def count(name: str, prefix: str = "", /, *, where: Where = HERE, as_json: AsJson = False) -> None:
-    """Count the names of a directory, or those that begin so.
+    """Count the names of a directory, or those with a prefix.
 
     Parameters
     ----------
     name
         The directory.
     prefix
-        What somebody types.
+        The prefix.
     as_json
         Print one JSON document.
     """
@@ -340,15 +340,15 @@ def _list(entries: list[Entry], *, as_json: bool) -> None:
     if as_json:
         show_json([{"name": entry.name, "id": entry.id, "cursor": entry.cursor} for entry in entries])
     elif not entries:
-        show("No name begins so.")
+        show("No name has this prefix.")
     else:
         columns: dict[str, Kind] = {"name": "name", "id": "name"}
         show_table(columns, [(entry.name, entry.id) for entry in entries])
 
 
-def _told(done: bool, said: str, otherwise: str) -> int:
+def _report(done: bool, success: str, failure: str) -> int:
     if done:
-        show(said)
+        show(success)
         return Exit.OK
-    print(f"penstock: {printable(otherwise)}", file=sys.stderr)
+    print(f"penstock: {printable(failure)}", file=sys.stderr)
     return Exit.FAILED

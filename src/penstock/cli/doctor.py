@@ -1,4 +1,4 @@
-"""`penstock doctor`: is the server fit for Penstock, and if not, what to do?"""
+"""`penstock doctor`: check whether the server is fit for Penstock, and show remedies."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(topic: str | None = None, /, *, where: Where = HERE, as_json: AsJson = False) -> Exit:
-    """Examine the server, and say of each thing whether it is well and what to do. Exit code 1 if something fails.
+    """Check the server's health and show findings with remedies. Exit code 1 if something fails.
 
     Takes some seconds. Writes nothing but a key of its own, which it deletes.
 
     Parameters
     ----------
     topic
-        Only this: server, memory, persistence, replicas, latency, clock, cluster, rights, keys or queues. And `locks`,
-        only if asked for: contend for a lock and a semaphore for some seconds, and judge who held what.
+        Check only this topic: server, memory, persistence, replicas, latency, clock, cluster, rights, keys or
+        queues. The topic `locks` is checked only on request: it contends for a lock and a semaphore for some seconds
+        and reports violations.
     as_json
         Print one JSON document.
     """

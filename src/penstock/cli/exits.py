@@ -1,4 +1,4 @@
-"""How a command ends: the exit codes that scripts may rely on."""
+"""Exit codes, which scripts may rely on."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from penstock.errors import BadCall, ConfigurationError, PenstockError, ServerEr
 
 
 class Exit(IntEnum):
-    """Stable: a number keeps its meaning."""
+    """The meaning of a code never changes."""
 
     OK = 0
     FAILED = 1
-    """The work itself failed, or the books do not balance."""
+    """The work itself failed, or counts do not add up."""
     USAGE = 2
-    """The command line, a setting or the app named there cannot work; nothing was done."""
+    """The command line, a setting or the named app is invalid; nothing was done."""
     SERVER = 3
-    """The server cannot be reached, or refuses."""
+    """The server cannot be reached, or refuses the command."""
     INTERRUPTED = 130
-    """Ctrl-C; what was begun was cleared away."""
+    """Ctrl-C; unfinished work was cleaned up."""
 
 
 def exit_for(error: PenstockError) -> Exit:

@@ -1,4 +1,4 @@
-"""`penstock files …`: files sent to many machines through a window of fixed size, and received."""
+"""`penstock files …`: send files to many machines through a window of fixed size, and receive them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from cyclopts.types import NonNegativeFloat
 
 from penstock.cli.exits import Exit
-from penstock.cli.sending import sending
+from penstock.cli.upload_view import showing_upload
 from penstock.cli.where import HERE, AsJson, Flag, Where, Yes, agree, within
 from penstock.core.ids import may_be_alive
 from penstock.errors import (
@@ -60,28 +60,28 @@ def send(
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> int:
-    """Send files to every receiver of a channel. Broken off and run again, it goes on where it stopped.
+    """Send files to every receiver of a channel. After an interruption the same command resumes where it stopped.
 
-    Exit code 1 if a file could not be sent whole; the others were sent then.
+    Exit code 1 if a file could not be sent whole; the others were sent.
 
     Parameters
     ----------
     paths
-        Files, and folders, which stand for the files directly in them, hidden ones too.
+        Files and folders. A folder stands for the files directly in it, including hidden ones.
     channel
-        Its name. It is made if there is none.
+        The channel. It is created if it does not exist.
     to
-        Receivers, as in agg-1,agg-2, beside those the channel has.
+        Receivers to add to those of the channel, for example agg-1,agg-2.
     lines
-        Send text, plain or gzip, in blocks that end at line ends: for logs that are to be counted.
+        Send text, plain or gzip, in blocks that end at line ends, so that several processes can count it.
     close
-        Nothing comes any more: who receives is done when it has had all.
+        Close the channel: receivers end when they have everything.
     limit_mb
-        MiB the channel may hold, 2 or more; as it is unless given, 64 for a new one.
+        MiB that the channel may hold, 2 or more. The default is no change; a new channel has 64.
     patience
-        Seconds after which a receiver that is not heard of is passed over where it holds up the others; 0 is never.
+        Seconds after which a silent receiver that holds up the others is passed over; 0 is never.
     again
-        Send what was sent before, too.
+        Send files that were sent before, too.
     as_json
         Print the result as one JSON object.
     """
@@ -89,27 +89,29 @@ def send(
     check_paths(paths)
     names = [name.strip() for name in to.split(",") if name.strip()]
     began = time.monotonic()
-    with where.open(patient=True) as inspector, _going_on(), sending(inspector, channel) as watch:
+    with where.open(patient=True) as inspector, _resumable(), showing_upload(inspector, channel) as watch:
         target = inspector.files(channel)
-        carry = target.send_lines if lines else target.send
+        send_verb = target.send_lines if lines else target.send
         try:
-            sent = carry(
+            sent = send_verb(
                 paths, receivers=names, close=close, limit=limit_mb and limit_mb * MiB, patience=patience, again=again,
                 progress=watch,
             )  # fmt: skip
         except NoReceiver:
-            raise PenstockError(f"channel {channel!r} has no receivers: name some, as in --to agg-1,agg-2") from None
+            raise PenstockError(
+                f"channel {channel!r} has no receivers: name some, for example --to agg-1,agg-2"
+            ) from None
     seconds = time.monotonic() - began
     if as_json:
-        show_json(Delivered(channel, sent, sum(file.size for file in sent.files), round(seconds, 3)))
+        show_json(SendResult(channel, sent, sum(file.size for file in sent.files), round(seconds, 3)))
     else:
         _show_sent(channel, sent, seconds)
     return Exit.OK
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
-    """What `send` did, as --json prints it. `bytes`: of text where lines were sent."""
+class SendResult:
+    """The result of `send`, as --json prints it. `bytes`: of the text, if lines were sent."""
 
     channel: str
     sent: Sent
@@ -117,16 +119,19 @@ class Delivered:
     seconds: float
 
 
-_OWN = ("/dev/stdin", "/dev/fd/", "/proc/self/")
-"""What stands here is another file for each process, also where it is a regular one."""
+_PER_PROCESS = ("/dev/stdin", "/dev/fd/", "/proc/self/")
+"""Paths below these name a different file in each process, even if it is a regular file."""
 
 
 def check_paths(paths: tuple[Path, ...], done: str = "sent") -> list[Source]:
-    """The files that are meant, having told of folders in folders, which are left out. ConfigurationError, in one line,
-    for paths that are not there, cannot be read or are no files: nothing was `done`."""
+    """The files that the paths select. Prints a note about skipped subfolders.
+
+    Raises ConfigurationError, in one line, for paths that do not exist, cannot be read or are not regular files. `done`
+    names what did not happen then.
+    """
     for path in paths:
-        if os.path.abspath(path).startswith(_OWN):
-            raise ConfigurationError(f"nothing was {done}: {path} is no regular file: save it first")
+        if os.path.abspath(path).startswith(_PER_PROCESS):
+            raise ConfigurationError(f"nothing was {done}: {path} is not a regular file: save it first")
     try:
         found = find_sources(paths)
     except FilesError as error:
@@ -135,9 +140,9 @@ def check_paths(paths: tuple[Path, ...], done: str = "sent") -> list[Source]:
         raise ConfigurationError(f"nothing was {done}: {why}") from None
     left = [str(one) for path in paths if path.is_dir() for one in sorted(path.iterdir()) if one.is_dir()]
     if left:
-        note(f"{many(len(left), 'subfolder')} left out: {', '.join(left[:3])}{', …' if len(left) > 3 else ''}")
+        note(f"{many(len(left), 'subfolder')} skipped: {', '.join(left[:3])}{', …' if len(left) > 3 else ''}")
     if not found:
-        raise ConfigurationError(f"nothing was {done}: {', '.join(map(str, paths))} holds no file")
+        raise ConfigurationError(f"nothing was {done}: {', '.join(map(str, paths))} contains no file")
     return found
 
 
@@ -148,21 +153,21 @@ def _show_sent(channel: str, sent: Sent, seconds: float) -> None:
         text += f", {size(whole / seconds)}/s"
     show(f"{text}.")
     if resumed := sum(file.resumed for file in sent.files):
-        show(f"{many(resumed, 'file')} had been begun before.")
+        show(f"{many(resumed, 'file')} resumed.")
     if sent.skipped:
-        show(f"{many(len(sent.skipped), 'file')} skipped: sent before, and not changed since (--again sends them).")
+        show(f"{many(len(sent.skipped), 'file')} skipped: sent before and unchanged (--again sends them).")
     if sent.closed:
-        show(f"{channel} is closed: nothing comes any more.")
+        show(f"{channel} is closed.")
 
 
 @contextlib.contextmanager
-def _going_on() -> Iterator[None]:
-    """What is to be told of who broke it off."""
+def _resumable() -> Iterator[None]:
+    """Prints after an interruption that the command can be resumed."""
     try:
         with interrupted_by(signal.SIGTERM):
             yield
     except KeyboardInterrupt:
-        note("the same command goes on where it stopped")
+        note("run the same command to resume")
         raise
 
 
@@ -180,36 +185,36 @@ def receive(
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> int:
-    """Save the files of a channel in a folder, or print their lines, until it is closed and all was had.
+    """Save the files of a channel in a folder, or print their lines, until the channel is closed and received.
 
-    Broken off and run again, it goes on where it stopped. A second process with the same name stands by, and takes over
-    when the first has ended. Exit code 1 if a file was damaged on its way, or was given up by who sent it.
+    After an interruption the same command resumes where it stopped. A second process with the same receiver name
+    stands by, and takes over when the first has ended. Exit code 1 if a file was damaged, or given up by its sender.
 
     Parameters
     ----------
     channel
-        Its name.
+        The channel.
     as_
-        The receiver: one of those that `files send` named.
+        The receiver: one of those named by `files send`.
     into
-        The folder; unless given, one called like the channel, in the working directory. A file of the same name in it
-        is replaced.
+        The folder. The default is named after the channel, in the working directory. An existing file of the same
+        name is replaced.
     lines
-        Print lines instead, as they are, gzip unpacked, each ended with a newline.
+        Print lines instead, with gzip decompressed, each ended by a newline.
     wait
-        Seconds to wait for more, then it ends.
+        End after this many seconds without a file.
     join
-        Become a receiver first, of what is begun from now on.
+        Add the receiver first, for everything that is begun from now on.
     as_json
-        Print what was saved as one JSON document, at the end.
+        Print the saved files as one JSON document at the end.
     """
     if lines and (into or as_json):
-        raise ConfigurationError("--lines prints lines: it does not go with --into and --json")
-    with where.open(patient=True) as inspector, _going_on():
+        raise ConfigurationError("--lines prints lines: leave out --into and --json")
+    with where.open(patient=True) as inspector, _resumable():
         target = inspector.files(channel)
         if join:
             target.open([as_])
-        _tell_why_it_may_wait(inspector, channel, as_)
+        _explain_waiting(inspector, channel, as_)
         receiver = target.receiver(as_)
         try:
             if lines:
@@ -218,14 +223,14 @@ def receive(
                 return _save(folder, receiver.save(folder, wait=wait), as_json=as_json)
         except NoReceiver:
             raise PenstockError(
-                f"{as_!r} is no receiver of channel {channel!r}: name it in files send --to, or say --join"
+                f"{as_!r} is not a receiver of channel {channel!r}: name it in files send --to, or use --join"
             ) from None
         finally:
             if join and wait is not None:
-                _tell_that_it_stays(target, as_)
+                _note_membership(target, as_)
 
 
-def _tell_why_it_may_wait(inspector: Inspector, channel: str, as_: str) -> None:
+def _explain_waiting(inspector: Inspector, channel: str, as_: str) -> None:
     try:
         info = inspector.files(channel).info()
     except ChannelError:
@@ -234,17 +239,17 @@ def _tell_why_it_may_wait(inspector: Inspector, channel: str, as_: str) -> None:
         return
     for one in info.receivers:
         if one.name == as_ and one.holder and not _has_ended(one):
-            note(f"{as_} is read by {one.holder}: standing by")
+            note(f"{as_} is received by {one.holder}: standing by")
 
 
-def _tell_that_it_stays(target: Channel, as_: str) -> None:
-    with contextlib.suppress(PenstockError):  # what went wrong before is told, not that nobody can be asked now
+def _note_membership(target: Channel, as_: str) -> None:
+    with contextlib.suppress(PenstockError):  # report the earlier error, not that the server cannot be asked now
         if any(one.name == as_ and one.state != "done" for one in target.info().receivers):
-            note(f"{as_} stays a receiver: `penstock files rm {target.name} {as_}` ends that")
+            note(f"{as_} remains a receiver until `penstock files rm {target.name} {as_}`")
 
 
 def _has_ended(one: ReceiverInfo) -> bool:
-    """The process that received last was of this host, and is gone."""
+    """Whether the process that received last ran on this host and has ended."""
     host, _, pid = one.holder.rpartition(":")
     token = f"/{host}/{pid}"
     return not may_be_alive(token, [token])
@@ -252,19 +257,19 @@ def _has_ended(one: ReceiverInfo) -> bool:
 
 @contextlib.contextmanager
 def _folder(into: Path | None, channel: str) -> Iterator[Path]:
-    """The folder for what comes; not left behind empty."""
+    """The folder for received files. A new folder that stays empty is removed."""
     if into is None and channel != Path(channel).name:
-        raise ConfigurationError(f"no folder can be called {channel!r}: name one with --into")
+        raise ConfigurationError(f"no folder can be named {channel!r}: choose one with --into")
     folder = into or Path(channel)
-    was_there = folder.is_dir()
+    existed = folder.is_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(f"{folder} cannot be a folder for what comes: {error.strerror}") from None
+        raise ConfigurationError(f"{folder} cannot be used as a folder: {error.strerror}") from None
     try:
         yield folder
     finally:
-        if not was_there:
+        if not existed:
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
@@ -280,7 +285,7 @@ def _save(folder: Path, stream: ReceiverStream[Saved], *, as_json: bool) -> int:
     except OSError as error:
         if isinstance(error, PenstockError | BrokenPipeError):
             raise
-        raise FilesError(f"{folder} cannot take more: {error.strerror}") from error
+        raise FilesError(f"{folder} cannot be written: {error.strerror}") from error
     if as_json:
         show_json([{"path": str(one.path), "name": one.name, "bytes": one.size, "digest": one.digest} for one in saved])
     else:
@@ -289,7 +294,7 @@ def _save(folder: Path, stream: ReceiverStream[Saved], *, as_json: bool) -> int:
 
 
 def _print(stream: ReceiverStream[Batch]) -> int:
-    """Who reads no further ends it: what was printed is settled, the rest comes again."""
+    """Print lines until the pipe is closed. Printed lines are settled, and the others are received next time."""
     faults = list[FilesError]()
     with stream:
         for batch in _all_of(stream, faults):
@@ -298,7 +303,7 @@ def _print(stream: ReceiverStream[Batch]) -> int:
 
 
 def _write(data: bytes) -> None:
-    """All of it: under PYTHONUNBUFFERED a write to a pipe that is closed meanwhile takes a part, and says no more."""
+    """Write all data. With PYTHONUNBUFFERED, a write to a pipe may write only a part."""
     rest = memoryview(data)
     while rest:
         rest = rest[sys.stdout.buffer.write(rest) :]
@@ -306,7 +311,7 @@ def _write(data: bytes) -> None:
 
 
 def _all_of(stream: ReceiverStream[T], faults: list[FilesError]) -> Iterator[T]:
-    """What is wrong with one file is told, and the others come all the same."""
+    """All items of a stream. An error in one file is printed and collected, and the others follow."""
     while True:
         try:
             yield from stream
@@ -317,7 +322,7 @@ def _all_of(stream: ReceiverStream[T], faults: list[FilesError]) -> Iterator[T]:
             return
 
 
-# --- look, close, delete ---
+# --- list, close, delete ---
 
 _CHANNELS: dict[str, Kind] = {
     "channel": "name", "bytes": "number", "limit": "number", "peak": "number", "receivers": "number", "behind": "text",
@@ -329,14 +334,14 @@ _RECEIVERS: dict[str, Kind] = {
 
 
 def ls(channel: str | None = None, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
-    """List every channel of files, or all about one: bytes and their limit, and how far its receivers are.
+    """List every channel with its bytes and their limit, or show one channel with the progress of its receivers.
 
-    Without a name it reads all the server's keys once, in slices: some seconds on one with many millions.
+    Without a name it reads the names of all keys of the server once, in slices: some seconds for many millions.
 
     Parameters
     ----------
     channel
-        A channel.
+        The channel to show.
     as_json
         Print one JSON document.
     """
@@ -348,11 +353,11 @@ def ls(channel: str | None = None, /, *, where: Where = HERE, as_json: AsJson = 
     if channel is not None:
         return _describe(found[0], now)
     if not found:
-        return show("No channel here.")
-    return show_table(_CHANNELS, map(_line, found))
+        return show("There are no channels.")
+    return show_table(_CHANNELS, map(_row, found))
 
 
-def _line(one: ChannelInfo) -> tuple[object, ...]:
+def _row(one: ChannelInfo) -> tuple[object, ...]:
     last = max(one.receivers, key=lambda receiver: receiver.behind, default=None)
     behind = f"{last.name}, {last.behind:,}" if last and last.behind else ""
     return (
@@ -370,8 +375,8 @@ def _state(one: ChannelInfo) -> str:
 def _describe(one: ChannelInfo, now: float) -> None:
     meaning = {
         "open": "open",
-        "closed": "closed: nothing comes any more",
-        "over": "over: closed, and every receiver has had all",
+        "closed": "closed",
+        "over": "over: every receiver has everything",
     }
     show_facts(
         {
@@ -389,13 +394,13 @@ def _describe(one: ChannelInfo, now: float) -> None:
 
 def _receiver(one: ReceiverInfo, now: float) -> tuple[object, ...]:
     seen = f"{age(max(0.0, now - one.seen))} ago" if one.seen else ""
-    meaning = {"reading": "up to date" if not one.behind else "behind", "gone": "passed over", "done": "has had all"}
+    meaning = {"reading": "up to date" if not one.behind else "behind", "gone": "passed over", "done": "has everything"}
     held = f"{one.holder}, ended" if one.holder and _has_ended(one) else one.holder
     return one.name, f"{one.behind:,}", seen, meaning[one.state], held
 
 
 def close(channel: str, /, *, where: Where = HERE) -> None:
-    """Say that nothing comes any more. Receivers get what was sent, then they end.
+    """Close a channel. Receivers get the files that were sent, and then they end.
 
     Parameters
     ----------
@@ -409,18 +414,18 @@ def close(channel: str, /, *, where: Where = HERE) -> None:
 
 
 def rm(channel: str, /, *receivers: str, yes: Yes = False, where: Where = HERE) -> int:
-    """Delete a channel, and what aggregates counted in it; or take receivers out of it, for which nothing is kept then.
+    """Delete a channel with everything counted in it, or remove receivers, so that nothing is kept for them.
 
-    Exit code 1 if one was no receiver.
+    Exit code 1 if a name is not a receiver.
 
     Parameters
     ----------
     channel
         The channel.
     receivers
-        Only these receivers.
+        Remove only these receivers.
     yes
-        Do it without asking.
+        Do not ask.
     """
     with where.open() as inspector:
         found, target = inspector.channel(channel), inspector.files(channel)
@@ -428,14 +433,14 @@ def rm(channel: str, /, *receivers: str, yes: Yes = False, where: Where = HERE) 
             behind = sum(one.behind for one in found.receivers if one.name in receivers)
             names = ", ".join(receivers)
             agree(
-                f"This takes {names} out of {channel}, at {inspector.location}: "
-                f"{many(behind, 'block')} that did not arrive there yet.", yes=yes,
+                f"This removes {names} from {channel}, at {inspector.location}: "
+                f"{many(behind, 'block')} not received yet.", yes=yes,
             )  # fmt: skip
             gone = [name for name in receivers if target.receiver(name).leave()]
-            show(f"Took {many(len(gone), 'receiver')} out of {channel}.")
+            show(f"Removed {many(len(gone), 'receiver')} from {channel}.")
             return Exit.OK if len(gone) == len(set(receivers)) else Exit.FAILED
-        lost = f"{size(found.bytes)} that not every receiver has had, and " if found.bytes else ""
-        agree(f"This deletes {channel}, at {inspector.location}: {lost}all that was counted in it.", yes=yes)
+        lost = f"{size(found.bytes)} not received by everyone, and " if found.bytes else ""
+        agree(f"This deletes {channel}, at {inspector.location}: {lost}everything counted in it.", yes=yes)
         target.delete()
     show(f"Deleted {channel}.")
     return Exit.OK

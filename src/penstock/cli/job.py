@@ -1,4 +1,4 @@
-"""`penstock job …`: one job, by its id."""
+"""`penstock job …`: single jobs, by id."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from penstock.cli.exits import Exit
-from penstock.cli.outcomes import tell
+from penstock.cli.job_outcomes import report_outcomes
 from penstock.cli.where import HERE, AsJson, Where, Yes, agree
 from penstock.jobs.job import JobInfo
 from penstock.ops.wording import age, many
@@ -15,12 +15,12 @@ from penstock.terminal.tables import show, show_facts, show_json
 
 
 def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
-    """Show all that the server knows of a job.
+    """Show everything that the server knows about a job.
 
     Parameters
     ----------
     id
-        As it was printed: queue:key.
+        The id as it was printed: queue:key.
     as_json
         Print one JSON document.
     """
@@ -34,7 +34,7 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
 
 
 def facts(job: JobInfo, now: float) -> dict[str, object]:
-    """What is known, by name; what is not is left out."""
+    """The known facts by name. Unknown ones are omitted."""
     known: dict[str, object] = {"job": job.id, "status": str(job.status)}
     if job.enqueued is not None and job.since is not None:
         known |= {"tenant": job.tenant or "(none)", "priority": job.priority, "enqueued": _when(job.enqueued, now)}
@@ -63,28 +63,28 @@ def text(value: Any) -> str:
 
 
 def cancel(*ids: str, yes: Yes = False, where: Where = HERE) -> Exit:
-    """Take jobs that wait out of their queues; running ones go on. Exit code 1 if one could not be cancelled.
+    """Cancel waiting jobs. Running jobs continue. Exit code 1 if one could not be cancelled.
 
     Parameters
     ----------
     ids
-        As they were printed: queue:key.
+        Ids as they were printed: queue:key.
     yes
-        Do it without asking; needed for more than one.
+        Do not ask; required for more than one job unless at a terminal.
     """
     with where.open() as inspector:
         if len(ids) > 1:
             agree(f"This cancels {many(len(ids), 'job')}, at {inspector.location}.", yes=yes)
-        return tell(inspector.cancel(*ids), "cancelled", "only a job that waits can be cancelled")
+        return report_outcomes(inspector.cancel(*ids), "cancelled", "only a waiting job can be cancelled")
 
 
 def retry(*ids: str, where: Where = HERE) -> Exit:
-    """Run dead letters again, with their attempts at zero. Exit code 1 if one is no dead letter.
+    """Run dead letters again, with their attempts reset to zero. Exit code 1 if one is not a dead letter.
 
     Parameters
     ----------
     ids
-        As they were printed: queue:key.
+        Ids as they were printed: queue:key.
     """
     with where.open() as inspector:
-        return tell(inspector.requeue_dead(*ids), "requeued", "only a dead letter can be retried")
+        return report_outcomes(inspector.requeue_dead(*ids), "requeued", "only a dead letter can be retried")

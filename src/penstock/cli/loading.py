@@ -1,4 +1,4 @@
-"""From what the command line calls an app, `module:name` or `path/to/file.py:name`, to the app."""
+"""Loads the app that a command line names, as `module:name` or `path/to/file.py:name`."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from penstock.errors import ConfigurationError
 
 
 def load_app(spec: str) -> Penstock:
-    """Import the module and take the app out of it. The name is `app` unless given.
+    """Import the module and return its app. The name is `app` by default.
 
-    Modules are looked for in the working directory first. ConfigurationError says what is wrong and the fix.
+    Modules in the working directory come first. Raises ConfigurationError with the cause and the fix.
     """
     target, _, name = spec.rpartition(":")
     if not target or not all(part.isidentifier() for part in name.split(".")):
         target, name = spec.removesuffix(":"), "app"
-    _look_in(Path.cwd())
+    _search_first(Path.cwd())
     module = _load_file(Path(target)) if target.endswith(".py") or os.sep in target else _load_module(target)
-    return _take(module, target, name)
+    return _app_in(module, target, name)
 
 
-def _take(module: ModuleType, target: str, name: str) -> Penstock:
+def _app_in(module: ModuleType, target: str, name: str) -> Penstock:
     found = [label for label, value in vars(module).items() if isinstance(value, Penstock)]
-    fix = f"write {target}:{found[0]}" if found else "make one there: app = Penstock()"
+    fix = f"write {target}:{found[0]}" if found else "create one there: app = Penstock()"
     offer = f"its Penstock apps are: {', '.join(found) or 'none'}; {fix}"
     try:
         app = reduce(getattr, name.split("."), module)
     except AttributeError:
         raise ConfigurationError(f"{target} has no {name!r}; {offer}") from None
     if not isinstance(app, Penstock):
-        raise ConfigurationError(f"{target}:{name} is no Penstock app but of type {type(app).__name__}; {offer}")
+        raise ConfigurationError(f"{target}:{name} is not a Penstock app but a {type(app).__name__}; {offer}")
     return app
 
 
@@ -45,17 +45,17 @@ def _load_module(name: str) -> ModuleType:
         return import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise _broken(name, error) from error
+            raise _import_failed(name, error) from error
         raise ConfigurationError(
             f"no module {name!r} in {Path.cwd()} or among the installed ones; "
             "start in the folder that holds it, or name the file: path/to/tasks.py:app"
         ) from None
     except (Exception, SystemExit) as error:
-        raise _broken(name, error) from error
+        raise _import_failed(name, error) from error
 
 
 def _load_file(path: Path) -> ModuleType:
-    """A file in a package is imported as a part of it, so that its relative imports work."""
+    """Import a file. A file inside a package is imported as part of it, so that its relative imports work."""
     path = path.absolute()
     if not path.is_file():
         raise ConfigurationError(f"no file {path}")
@@ -63,23 +63,23 @@ def _load_file(path: Path) -> ModuleType:
     while (folder / "__init__.py").is_file():
         parts, folder = [folder.name, *parts], folder.parent
     name = ".".join(parts).removesuffix(".__init__")
-    _look_in(folder)
+    _search_first(folder)
     try:
         module = import_module(name)
     except (Exception, SystemExit) as error:
-        raise _broken(str(path), error) from error
+        raise _import_failed(str(path), error) from error
     if not os.path.samefile(module.__file__ or os.devnull, path):
         raise ConfigurationError(f"{path} is hidden by another module {name!r} ({module.__file__}): rename the file")
     return module
 
 
-def _look_in(folder: Path) -> None:
+def _search_first(folder: Path) -> None:
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
 
-def _broken(target: str, error: BaseException) -> ConfigurationError:
-    """The place in the user's code is what helps: the last line that is not the import machinery's."""
+def _import_failed(target: str, error: BaseException) -> ConfigurationError:
+    """Names the place in the user's code: the last line outside the import machinery."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
     if isinstance(error, SyntaxError):
         place = f"{error.filename}:{error.lineno}"

@@ -1,4 +1,4 @@
-"""`penstock lock …`: who holds what, and who waits for it."""
+"""`penstock lock …`: locks with their owners and waiters."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def ls(
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """List the locks that are held or waited for, with host, process and age; also those of other apps.
+    """List the locks that are held or waited for, of any app, with host, process and age.
 
-    Reads all the server's keys once, in slices: some seconds on one with many millions.
+    Reads the names of all keys of the server once, in slices: some seconds for many millions.
 
     Parameters
     ----------
     waiters
-        Also name who waits, first come first, a hundred for each lock.
+        List the waiters too, in order, up to a hundred per lock.
     as_json
         Print one JSON document.
     """
@@ -40,19 +40,19 @@ def ls(
         return show_json(locks)
     if not locks:
         return show("No lock is held.")
-    return show_table(_COLUMNS, (line for lock in locks for line in _lines(lock, waiters=waiters)))
+    return show_table(_COLUMNS, (row for lock in locks for row in _rows(lock, waiters=waiters)))
 
 
-def _lines(lock: LockInfo, *, waiters: bool) -> Iterator[tuple[str, ...]]:
+def _rows(lock: LockInfo, *, waiters: bool) -> Iterator[tuple[str, ...]]:
     holder = lock.holder
     left = "" if holder is None else "for ever" if holder.left is None else age(holder.left)
-    yield lock.name, _who(holder), _age(holder), left, f"{lock.waiting:,}"
+    yield lock.name, _owner(holder), _age(holder), left, f"{lock.waiting:,}"
     if waiters:
         for one in lock.waiters:
-            yield "", f"{_who(one)} waits", _age(one), "", ""
+            yield "", f"{_owner(one)} waits", _age(one), "", ""
 
 
-def _who(one: Owner | None) -> str:
+def _owner(one: Owner | None) -> str:
     if one is None:
         return "nobody"
     return f"{one.host}:{one.pid}" if one.host else "another library"

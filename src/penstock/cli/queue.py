@@ -1,4 +1,4 @@
-"""`penstock queue …`: what waits, and for what."""
+"""`penstock queue …`: queues and their jobs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from penstock.terminal.tables import Kind, cell, show, show_facts, show_json, sh
 
 
 def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
-    """List every queue with its jobs by state, and how long its oldest ready job has waited.
+    """List every queue with its jobs by state, and the age of its oldest ready job.
 
-    Reads all the server's keys once, in slices: some seconds on one with many millions.
+    Reads the names of all keys of the server once, in slices: some seconds for many millions.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
     if as_json:
         return show_json(queues)
     if not queues:
-        return show("No queue was ever used here.")
+        return show("No queue was used here yet.")
     columns: dict[str, Kind] = {
         "queue": "name", "ready": "number", "oldest": "number", "delayed": "number", "running": "number",
         "dead": "number", "": "name",
@@ -52,14 +52,14 @@ def _state(counts: Counts) -> Text:
 
 
 def show_one(name: str, /, *, tenants: int = 10, where: Where = HERE, as_json: AsJson = False) -> None:
-    """Show one queue: its jobs by state, what became of them so far, its largest tenants, jobs that no worker knows.
+    """Show one queue: jobs by state, totals, largest tenants, and jobs whose task no worker knows.
 
     Parameters
     ----------
     name
         The queue.
     tenants
-        How many tenants to show, those with the most waiting jobs first.
+        How many tenants to show, most waiting jobs first.
     as_json
         Print one JSON document.
     """
@@ -72,7 +72,7 @@ def show_one(name: str, /, *, tenants: int = 10, where: Where = HERE, as_json: A
 
 def _describe(queue: QueueDetail) -> None:
     counts = queue.counts
-    state = "paused: nothing is handed out" if counts.paused else "open"
+    state = "paused: no job is handed out" if counts.paused else "open"
     if counts.due_first:
         state += "; due jobs go first"
     oldest = f", the oldest for {age(counts.oldest)}" if counts.ready else ""
@@ -109,7 +109,7 @@ def _describe(queue: QueueDetail) -> None:
     if queue.unknown_task_jobs:
         lines = [(job.id, job.reason) for job in queue.unknown_task_jobs[:10]]
         show("")
-        show_table({"handed back": "name", "why": "text"}, lines)
+        show_table({"handed back": "name", "reason": "text"}, lines)
         some = many(len(queue.unknown_task_jobs), "job waits", "jobs wait")
         show(f"{some} for a worker that knows their task, of the first {queue.jobs_examined:,} delayed.")
 
@@ -127,7 +127,7 @@ def _totals(counts: Counts) -> str:
 
 
 def pause(name: str, /, *, where: Where = HERE) -> None:
-    """Hand out no more jobs of a queue; running ones go on, new ones are accepted.
+    """Stop handing out jobs of a queue. Running jobs continue, and new ones are accepted.
 
     Parameters
     ----------
@@ -136,9 +136,8 @@ def pause(name: str, /, *, where: Where = HERE) -> None:
     """
     with where.open() as inspector:
         counts = inspector.pause(name)
-    show(
-        f"{name} is paused; {many(counts.running, 'running job goes', 'running jobs go')} on, {counts.waiting:,} wait."
-    )
+    running = many(counts.running, "running job continues", "running jobs continue")
+    show(f"{name} is paused; {running}, {counts.waiting:,} wait.")
 
 
 def resume(name: str, /, *, where: Where = HERE) -> None:
@@ -155,16 +154,16 @@ def resume(name: str, /, *, where: Where = HERE) -> None:
 
 
 def purge(name: str, /, *, tenant: str | None = None, yes: Yes = False, where: Where = HERE) -> None:
-    """Cancel all jobs of a queue that wait; running ones go on, dead letters stay.
+    """Cancel all waiting jobs of a queue. Running jobs continue, and dead letters remain.
 
     Parameters
     ----------
     name
         The queue.
     tenant
-        Only jobs of this tenant.
+        Cancel only jobs of this tenant.
     yes
-        Do it without asking.
+        Do not ask.
     """
     with where.open() as inspector:
         waiting = inspector.waiting(name, tenant)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.app import Penstock
 from penstock.cli.exits import Exit
-from penstock.cli.where import IMPATIENT, AsJson
+from penstock.cli.where import REPLY_TIMEOUT, AsJson
 from penstock.config import Configuration
 from penstock.embedded import client as embedded
 from penstock.embedded import keeper
@@ -22,7 +22,7 @@ from penstock.terminal.tables import show, show_facts, show_json
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """The embedded server of a folder. Bytes and seconds; None where it does not run or does not say."""
+    """The embedded server of a folder. Bytes and seconds; None while the server does not run."""
 
     running: bool
     state: str
@@ -37,7 +37,7 @@ class ServerStatus:
     keeper: int | None = None
     users: int = 0
     kept: bool = False
-    """Whether it runs until `penstock server stop`, used or not."""
+    """Whether it keeps running until `penstock server stop`, even if no program uses it."""
 
     version: str | None = None
     memory_bytes: int | None = None
@@ -45,22 +45,24 @@ class ServerStatus:
 
 
 def start() -> None:
-    """Start this folder's own server, and keep it running until `penstock server stop`.
+    """Start this folder's own server and keep it running until `penstock server stop`.
 
-    Without this it runs as long as some program uses it.
+    Without this command the server runs only while a program uses it.
     """
     _is_allowed()
     home = embedded.find_home()
     with embedded.attach(home) as attachment:
         embedded.keep_running(home, attachment)
-        show(f"{'Started' if attachment.started else 'It runs'}, and is kept until `penstock server stop`.")
+        show(
+            f"{'Started' if attachment.started else 'It runs already'}, and keeps running until `penstock server stop`."
+        )
     _show(_status(home))
     if Configuration().text("url"):
-        print("penstock: note: PENSTOCK_URL or pyproject.toml leads programs to another server", file=sys.stderr)
+        print("penstock: note: PENSTOCK_URL or pyproject.toml points programs to another server", file=sys.stderr)
 
 
 def stop() -> None:
-    """Stop this folder's own server; its data is kept. A program that still uses it starts it again."""
+    """Stop this folder's own server. Its data is kept, and a program that still uses it starts it again."""
     home = embedded.find_home()
     before = embedded.status(home)
     if not embedded.stop(home):
@@ -68,12 +70,12 @@ def stop() -> None:
     users = before.users if before else 0
     return show(
         f"Stopped; the data is kept in {home}."
-        + (f" {many(users, 'program')} used it, and may start it again." if users else "")
+        + (f" {many(users, 'program')} used it and may start it again." if users else "")
     )
 
 
 def status(*, as_json: AsJson = False) -> Exit:
-    """Show this folder's own server. Exit code 3 if none runs.
+    """Show this folder's own server. Exit code 3 if it does not run.
 
     Parameters
     ----------
@@ -102,7 +104,7 @@ def _status(home: Path) -> ServerStatus:
     found = embedded.status(home)
     if found is None:
         return ServerStatus(False, "stopped", str(data), octets)
-    told = ServerStatus(
+    known = ServerStatus(
         found.running,
         found.state,
         str(data),
@@ -114,17 +116,17 @@ def _status(home: Path) -> ServerStatus:
         found.kept,
     )
     if not found.running:
-        return told
-    with Penstock(found.address, settings=Settings(give_up_after=IMPATIENT)) as app:
+        return known
+    with Penstock(found.address, settings=Settings(give_up_after=REPLY_TIMEOUT)) as app:
         (facts,) = Inspector(app).servers()
     memory, uptime = int(facts.number("used_memory")), facts.number("uptime_in_seconds")
-    return replace(told, version=facts.name, memory_bytes=memory, uptime=uptime)
+    return replace(known, version=facts.name, memory_bytes=memory, uptime=uptime)
 
 
 def _show(found: ServerStatus) -> None:
     facts: dict[str, object] = {"server": found.state}
     if found.running:
-        how_long = "until `penstock server stop`" if found.kept else "as long as it has users"
+        how_long = "until `penstock server stop`" if found.kept else "while it has users"
         facts |= {
             "address": found.address,
             "version": f"{found.version}, up for {age(found.uptime or 0)}",

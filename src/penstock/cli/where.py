@@ -1,4 +1,4 @@
-"""What most commands are told: which server and which app on it, `--json`, `--yes`, ids, pages."""
+"""Options of most commands: the server and the app on it, `--json`, `--yes`, limits."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from penstock.errors import ConfigurationError
 from penstock.ops.inspect import Inspector
 from penstock.settings import Settings
 
-IMPATIENT = 3.0
-"""Seconds a command waits for a reply, and goes on trying after that: somebody sits there and waits."""
+REPLY_TIMEOUT = 3.0
+"""Seconds for which a command waits for a reply, and for which it retries. Short, because a user waits."""
 
 Flag: TypeAlias = Annotated[bool, Parameter(negative=(), show_default=False)]
 AsJson: TypeAlias = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
@@ -33,16 +33,16 @@ Offset: TypeAlias = NonNegativeInt
 @Parameter(name="*", group=Group("Where", sort_key=9))
 @dataclass(frozen=True)
 class Where:
-    """Which server, and which app on it.
+    """The server, and the app on it.
 
     Parameters
     ----------
     url
-        The server, as in valkey://host:6379/0. Also PENSTOCK_URL; without one, this folder's own server.
+        The server, for example valkey://host:6379/0. Also set by PENSTOCK_URL; the default is this folder's own server.
     prefix
-        The first part of the app's keys; "penstock" unless given. Also PENSTOCK_PREFIX.
+        The first part of the app's keys, "penstock" by default. Also set by PENSTOCK_PREFIX.
     app
-        The app, as `module:name` or `path/to/file.py:name`, where its code says server and prefix.
+        An app whose code sets server and prefix, as `module:name` or `path/to/file.py:name`.
     """
 
     url: str | None = None
@@ -51,8 +51,11 @@ class Where:
 
     @contextlib.contextmanager
     def open(self, *, patient: bool = False) -> Iterator[Inspector]:
-        """The app that is meant, for as long as the command runs. Starts no server where there never was one, but for
-        work, which is `patient`: it goes on for long, and should outlast a restart of the server."""
+        """An inspector of the selected app, for the duration of the command.
+
+        `patient`: the command does long work that should survive a restart of the server. Only such a command starts
+        a server in a folder that never had one.
+        """
         configuration = Configuration()
         configuration.export("url", self.url)
         configuration.export("prefix", self.prefix)
@@ -65,28 +68,28 @@ class Where:
         if not configuration.text("url") and not (home := find_home()).is_dir():
             if not patient:
                 raise ConfigurationError(
-                    f"no server: there is no --url and no PENSTOCK_URL, and {home} was never made; "
+                    f"no server: there is no --url and no PENSTOCK_URL, and {home} does not exist; "
                     "go to the project's folder, name the app with --app module:name, or start one here: "
                     "penstock server start"
                 )
-            print(f"penstock: no --url and no PENSTOCK_URL: a server of this folder's own, in {home}", file=sys.stderr)
-        settings = Settings() if patient else Settings(reply_timeout=IMPATIENT, give_up_after=IMPATIENT)
+            print(f"penstock: no --url and no PENSTOCK_URL: using this folder's own server in {home}", file=sys.stderr)
+        settings = Settings() if patient else Settings(reply_timeout=REPLY_TIMEOUT, give_up_after=REPLY_TIMEOUT)
         return Penstock(prefix=configuration.text("prefix"), settings=settings)
 
 
 HERE = Where()
-"""Nothing said: what the environment and the folder say."""
+"""No options: environment and folder decide."""
 
 
 def within(name: str, number: int | None, least: int, most: int | None = None) -> None:
-    """ConfigurationError for an option that is out of its bounds."""
+    """Raise ConfigurationError if an option is out of bounds."""
     if number is not None and (number < least or (most is not None and number > most)):
         bounds = f"{least} or more" if most is None else f"{least} to {most}"
-        raise ConfigurationError(f"{name} {number}: {bounds}")
+        raise ConfigurationError(f"{name} {number}: use {bounds}")
 
 
 def agree(what: str, *, yes: bool) -> None:
-    """Say what is about to be destroyed, and go on only if that is wanted: ConfigurationError if not."""
+    """Print what will be destroyed and ask for confirmation. Raises ConfigurationError without one."""
     print(what, file=sys.stderr)
     if yes:
         return

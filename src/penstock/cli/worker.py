@@ -1,4 +1,4 @@
-"""`penstock worker`: run the jobs of an app until told to stop."""
+"""`penstock worker`: runs the jobs of an app until it is stopped."""
 
 from __future__ import annotations
 
@@ -49,34 +49,35 @@ def worker(
 ) -> int:
     """Run the jobs of an app's queues.
 
-    Ctrl-C or SIGTERM: claim no more and let running jobs finish. The same again: hand them back now.
+    On the first Ctrl-C or SIGTERM the worker claims nothing new and lets running jobs finish. On the second it hands
+    them back at once.
 
     Parameters
     ----------
     app
-        Where the Penstock app is: `module:name` or `path/to/file.py:name`; the name is `app` unless given.
+        The Penstock app: `module:name` or `path/to/file.py:name`. The name is `app` by default.
     concurrency
-        Jobs that run at once in one process; 10 unless given.
+        Jobs that run at the same time in one process (10 by default).
     processes
-        Run so many processes under a supervisor, which starts a new one for each that dies and gives back its jobs at
-        once. Without it, this process is the worker.
+        Number of processes under a supervisor, which replaces each one that dies and returns its jobs at once. Without
+        this option, the command itself is the worker.
     queues
-        Names as in `mail,raw`, in strict order: the second is asked when the first has nothing. Without it, every
-        queue that has a task.
+        Queues, for example `mail,raw`, in strict order: the second is asked when the first has no jobs. The default is
+        every queue that has a task.
     burst
-        Stop when nothing is ready any more.
+        Stop when no job is ready any more.
     reload
-        For development: start anew when a Python file below the working directory changes.
+        For development: restart when a Python file below the working directory changes.
     check
-        Run nothing: exit code 0 if a worker of this machine is alive on each of the queues, else 1. For containers.
+        Run nothing: exit code 0 if a worker of this machine is alive on each queue, else 1. For containers.
     url
-        The server, as in valkey://host:6379/0, for an app that names none.
+        The server, for example valkey://host:6379/0, for an app that names none.
     log_format
-        `plain` unless given; `json` is one object a line.
+        `plain` (the default), or `json`: one object per line.
     log_level
-        The least level that is shown.
+        The lowest level that is logged.
     stop_timeout
-        Seconds that running jobs have to finish; 30 unless given.
+        Seconds that running jobs have to finish (30 by default).
     """
     configuration = Configuration()
     style = cast("LogFormat", configuration.text("log_format", log_format, ("plain", "json")) or "plain")
@@ -84,14 +85,14 @@ def worker(
     try:
         configuration.export("url", url)
         configuration.export("prefix")
-        said: dict[str, Any] = {
+        given: dict[str, Any] = {
             "concurrency": configuration.number("concurrency", concurrency),
             "stop_timeout": stop_timeout,
         }
         settings = WorkerSettings(burst=burst, queues=configuration.names("queues", queues))
-        settings = replace(settings, **{name: value for name, value in said.items() if value is not None})
+        settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
         _check(settings)
-        # What a reloader started does not reload itself, nor do the children of a supervisor in it.
+        # A process started by a reloader does not reload itself, and neither do the children of its supervisor.
         is_reloaded = os.environ.pop(reload.RELOADED, None) is not None or STATUS_VARIABLE in os.environ
         if reload_ and not is_reloaded:
             return reload.run((*_THIS, *sys.argv[1:]))
@@ -121,11 +122,11 @@ def check_health(app: Penstock, queues: Iterable[str]) -> bool:
 
 
 def _check(settings: WorkerSettings) -> None:
-    """Here already, before a reloader or a supervisor starts processes that cannot work."""
+    """Check now, before a reloader or a supervisor starts processes that cannot work."""
     if settings.concurrency < 1:
-        raise ConfigurationError(f"concurrency={settings.concurrency}: 1 or more")
+        raise ConfigurationError(f"concurrency={settings.concurrency}: use 1 or more")
     if not 0 <= settings.stop_timeout <= _LONGEST_STOP:
-        raise ConfigurationError(f"stop_timeout={settings.stop_timeout:g}: seconds from 0 to a week")
+        raise ConfigurationError(f"stop_timeout={settings.stop_timeout:g}: use seconds from 0 to a week")
 
 
 _LONGEST_STOP = 7 * 86400.0
@@ -135,7 +136,7 @@ _THIS = (sys.executable, "-m", "penstock")
 
 @dataclass(frozen=True)
 class _Command:
-    """What was asked for, in one of its three parts: a worker alone, a supervisor, or a supervisor's child."""
+    """The command in one of its three roles: a single worker, a supervisor, or a supervisor's child."""
 
     app: Penstock
     settings: WorkerSettings
@@ -146,12 +147,12 @@ class _Command:
         status = os.environ.pop(STATUS_VARIABLE, None)
         try:
             if status is not None:
-                return await self._be_child(int(status))
+                return await self._run_as_child(int(status))
             if processes is None:
                 worker = self._worker()
                 return await self._run_until_stopped(worker.run(), worker.stop, "")
             if processes < 1:
-                raise ConfigurationError(f"--processes {processes}: 1 or more")
+                raise ConfigurationError(f"--processes {processes}: use 1 or more")
             supervisor = Supervisor(self.app, (*_THIS, *sys.argv[1:]), processes, self.settings)
             where = f" in each of {processes} processes"
             return await self._run_until_stopped(supervisor.run(), supervisor.stop, where)
@@ -162,41 +163,41 @@ class _Command:
         logs = partial(start_logging, self.style, self.level)
         return Worker(self.app, self.settings, shared_status=status, start_logging=logs)
 
-    async def _be_child(self, status_fd: int) -> int:
+    async def _run_as_child(self, status_fd: int) -> int:
         worker = self._worker(SharedStatus(status_fd))
-        self._listen(worker.stop, signal.SIGTERM)
+        self._stop_on(worker.stop, signal.SIGTERM)
         await worker.run()
         return Exit.OK
 
     async def _run_until_stopped(
         self, work: Coroutine[Any, Any, int | None], stop: Callable[[], None], where: str
     ) -> int:
-        # Before the signals are ours: until a server answers, Ctrl-C just ends the program.
+        # Before the signals are handled: until a server answers, Ctrl-C simply ends the program.
         try:
             await self.app.queue(queues_of(self.app, self.settings)[0]).count.aio()
         except BaseException:
             work.close()
             raise
-        self._introduce(where)
-        self._listen(stop, signal.SIGINT, signal.SIGTERM)
+        self._announce(where)
+        self._stop_on(stop, signal.SIGINT, signal.SIGTERM)
         code = await work
         log.info("stopped")
         return code or Exit.OK
 
-    def _listen(self, stop: Callable[[], None], *signals: signal.Signals) -> None:
-        """To these signals, and for the end of the process that started this one and watches over it."""
+    def _stop_on(self, stop: Callable[[], None], *signals: signal.Signals) -> None:
+        """Call `stop` on these signals, and when the parent process ends."""
         loop = asyncio.get_running_loop()
         for number in not_ignored(*signals):
             loop.add_signal_handler(number, stop)
 
         def orphaned() -> None:
-            log.warning("the parent process is gone: stopping")
+            log.warning("the parent process ended: stopping")
             stop()
 
         stop_with_parent(orphaned, self.settings.stop_timeout + 5)
 
-    def _introduce(self, where: str) -> None:
-        """Who works, where, at what, and how to stop it."""
+    def _announce(self, where: str) -> None:
+        """Log or print the server, the queues with their tasks, and how to stop the worker."""
         queues = queues_of(self.app, self.settings)
         tasks = {queue: [task.name for task in self.app.registry if task.queue == queue] for queue in queues}
         server, concurrency = describe_server(self.app), self.settings.concurrency
@@ -204,28 +205,28 @@ class _Command:
             facts = {"version": version(), "server": server, "pid": os.getpid(), "concurrency": concurrency}
             log.info("started", extra={**facts, "queues": list(tasks), "tasks": tasks})
         else:
-            print(_screen(server, f"{concurrency} jobs{where}", tasks), file=sys.stderr, flush=True)
+            print(_banner(server, f"{concurrency} jobs at a time{where}", tasks), file=sys.stderr, flush=True)
         for queue in (name for name, known in tasks.items() if not known):
             others = ", ".join(self.app.registry.queues()) or "none"
-            log.warning("queue %s has no task in this app, jobs found there are handed back; it has: %s", queue, others)
+            log.warning("queue %s has no task in this app, its jobs are handed back; the app has: %s", queue, others)
 
 
 def describe_server(app: Penstock) -> str:
-    """`valkey 9.1.2 at unix:///…`, without the password. After the first answer."""
+    """`valkey 9.1.2 at unix:///…`, without the password. Valid after the first reply."""
     connector = app._driver.connector
     name, number = connector.version or ("unknown", ())
     kind = "embedded " if connector.is_embedded else ""
     return f"{kind}{name} {'.'.join(map(str, number))} at {connector.address}"
 
 
-def _screen(server: str, at_once: str, tasks: dict[str, list[str]]) -> str:
+def _banner(server: str, concurrency: str, tasks: dict[str, list[str]]) -> str:
     width = max(map(len, tasks))
     rows = [f"{place}. {name:{width}}  {', '.join(tasks[name]) or '-'}" for place, name in enumerate(tasks, 1)]
     queues = "\n           ".join(rows)
     return f"""\
 penstock {version()}, worker {os.getpid()}
   server   {server}
-  at once  {at_once}
+  runs     {concurrency}
   queues   {queues}
   stop     Ctrl-C lets running jobs finish, a second one hands them back
 """

@@ -1,4 +1,4 @@
-"""`penstock worker ls`: who works, on what and how much."""
+"""`penstock worker ls`: the workers of each queue."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from penstock.terminal.tables import Kind, cell, show, show_json, show_table
 
 
 def ls(*, queue: str | None = None, where: Where = HERE, as_json: AsJson = False) -> None:
-    """List who works in each queue: workers, and programs that claim without one.
+    """List the workers of each queue, and programs that claim without a worker.
 
     Parameters
     ----------
     queue
-        Only those of this queue.
+        List only this queue.
     as_json
         Print one JSON document.
     """
@@ -25,7 +25,7 @@ def ls(*, queue: str | None = None, where: Where = HERE, as_json: AsJson = False
     if as_json:
         return show_json(workers)
     if not workers:
-        return show("Nobody works here.")
+        return show("There are no workers.")
     columns: dict[str, Kind] = {
         "worker": "name", "queue": "name", "jobs": "number", "at once": "number", "since": "number", "state": "name",
     }  # fmt: skip

@@ -1,1 +1,1 @@
-"""`penstock logs count`."""
+"""`penstock logs count`: counts access logs in several processes."""

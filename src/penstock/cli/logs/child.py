@@ -1,6 +1,7 @@
-"""A process of `penstock logs count`: the one that sends the logs, or one of those that count.
+"""A process of `penstock logs count`: the sender of the logs, or one of the counters.
 
-Its work is on stdin; the one that sends keeps on stdout how far it is."""
+It reads its work from stdin. The sender writes its progress to stdout.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +28,20 @@ RECEIVER = "count"
 LINES, REJECTED = "lines", "rejected"
 """Tables of the counts by file."""
 
-TOLD = 3
-"""Exit code of one that cannot do its work, and said why in the last line on stderr."""
+CANNOT_WORK = 3
+"""Exit code of a process that cannot do its work; the last line on stderr is the reason."""
 
-NOT_WHOLE = 4
-"""Exit code of one that sent what could be sent; the last line on stderr says what could not."""
+INCOMPLETE = 4
+"""Exit code of a sender that could not send everything; the last line on stderr names the rest."""
 
 WIDTH = 20
 
 LEASE = 3.0
-"""Seconds after which what a process that died had in hand goes to another; it takes a few milliseconds to do."""
+"""Seconds after which the blocks of a dead process go to another. Counting a block takes a few milliseconds."""
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What the processes are told. `size`: bytes of all logs."""
+    """The work of the processes. `size`: bytes of all logs."""
 
     address: str
     channel: str
@@ -51,7 +52,7 @@ class Work(msgspec.Struct, frozen=True):
     mmdb: str | None
 
     def function(self) -> Callable[[Batch], Tally]:
-        """The requests, and how many lines of each file there were, and were rejected."""
+        """Counts requests, and for each file its lines and its rejected lines."""
         requests = requests_per(*self.by, utc=self.utc, countries=mmdb(self.mmdb) if self.mmdb else None)
 
         def count(lines: Batch) -> Tally:
@@ -64,11 +65,11 @@ class Work(msgspec.Struct, frozen=True):
         return count
 
     def send(self, app: Penstock) -> None:
-        def tell(progress: Progress) -> None:
-            # What an earlier process had sent whole is not in the total.
+        def report(progress: Progress) -> None:
+            # The total excludes files that an earlier process has sent completely.
             os.pwrite(1, b"%*d" % (WIDTH, self.size - progress.total + progress.sent), 0)
 
-        app.files(self.channel).send_lines(self.logs, progress=tell)
+        app.files(self.channel).send_lines(self.logs, progress=report)
 
     def count(self, app: Penstock) -> None:
         app.aggregate(self.channel, receiver=RECEIVER)(self.function()).run(share=True)
@@ -81,8 +82,8 @@ def main(role: str) -> None:
         with Penstock(work.address, prefix=PREFIX, settings=Settings(lease=LEASE)) as app:
             work.send(app) if role == "send" else work.count(app)
     except PenstockError as error:
-        whole = isinstance(error, ChannelError) or not isinstance(error, FilesError)
-        _end(error, TOLD if whole else NOT_WHOLE)
+        cannot_work = isinstance(error, ChannelError) or not isinstance(error, FilesError)
+        _end(error, CANNOT_WORK if cannot_work else INCOMPLETE)
 
 
 def _end(error: PenstockError, code: int) -> NoReturn:

@@ -1,4 +1,4 @@
-"""`penstock logs …`: access logs counted in one go."""
+"""`penstock logs …`: count access logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cyclopts.types import ExistingFile
 
 from penstock.cli.exits import Exit
 from penstock.cli.files import check_paths
-from penstock.cli.logs.run import Order, Report, count_logs
+from penstock.cli.logs.run import CountOptions, CountReport, count_logs
 from penstock.cli.logs.view import show_report, watching
 from penstock.cli.where import AsJson, Flag, Limit, within
 from penstock.counting.access_log import By, requests_per
@@ -33,9 +33,9 @@ def count(
 ) -> int:
     """Count the requests in web access logs, per day, country and host, in several processes.
 
-    Starts a server in a temporary folder, a process that reads and some that count, and ends them. Every line is
-    counted or rejected; a process that dies changes nothing in the totals. Exit code 1 if a log could not be read
-    whole, or none of its lines is one of an access log.
+    Starts a server in a temporary folder, one process that reads and several that count, and ends them all. Every line
+    is counted or rejected, and the death of a process does not change the totals. Exit code 1 if a log could not be
+    read completely, or if none of its lines is an access log line.
 
     Parameters
     ----------
@@ -43,32 +43,32 @@ def count(
         Files in the Common or Combined Log Format, plain, gzip or Zstandard, and folders, which stand for the files
         directly in them.
     receivers
-        Processes that count, 1 to 64.
+        Number of processes that count, 1 to 64.
     by
-        What to count by: day, country, host.
+        The tables: day, country, host.
     limit_mb
-        MiB of the window that all goes through, 2 or more.
+        MiB of the window between the processes, 2 or more.
     utc
-        Count by the day in UTC, not the one that is written in the line.
+        Count days in UTC instead of the day written in the line.
     mmdb
-        Tell countries by this database in the MMDB format.
+        Look countries up in this MMDB database.
     top
-        So many countries and hosts, those with the most requests.
+        How many countries and hosts to show, most requests first.
     url
-        Use this server, as in valkey://host:6379/0, under keys of the command's own, deleted at its end. Only if said
-        here: PENSTOCK_URL does not count.
+        Use this server, for example valkey://host:6379/0. The command's keys have a prefix of their own and are deleted
+        at its end. PENSTOCK_URL is ignored here.
     as_json
         Print the result as one JSON object.
     """
     within("--receivers", receivers, 1, 64)
     within("--limit-mb", limit_mb, 2)
     files = tuple(source.path for source in check_paths(logs, "counted"))
-    _refuse_packed(files)
+    _refuse_compressed(files)
     parts: list[By] = [name.strip() for name in by.split(",") if name.strip()]  # type: ignore[misc]
     requests_per(*parts)
-    order = Order(files, tuple(parts), receivers, limit_mb * MiB, utc, mmdb, top, url)
+    options = CountOptions(files, tuple(parts), receivers, limit_mb * MiB, utc, mmdb, top, url)
     with watching(quiet=as_json) as watch:
-        report = count_logs(order, watch)
+        report = count_logs(options, watch)
     if as_json:
         show_json(report.as_json())
     else:
@@ -79,7 +79,7 @@ def count(
     return Exit.FAILED if faults else Exit.OK
 
 
-def _faults(report: Report) -> Iterator[str]:
+def _faults(report: CountReport) -> Iterator[str]:
     if report.fault:
         yield report.fault
     elif report.lines and not report.counted:
@@ -89,14 +89,14 @@ def _faults(report: Report) -> Iterator[str]:
             yield f"{file}: all {many(number, 'line')} rejected"
 
 
-_PACKED = {"bzip2": rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "xz": rb"\xfd7zXZ\0", "zip": rb"PK\x03\x04"}
+_COMPRESSED = {"bzip2": rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "xz": rb"\xfd7zXZ\0", "zip": rb"PK\x03\x04"}
 
 
-def _refuse_packed(files: Iterable[Path]) -> None:
-    """What would be read as text, and rejected line by line."""
+def _refuse_compressed(files: Iterable[Path]) -> None:
+    """Refuse formats that would be read as text and rejected line by line."""
     for file in files:
         with file.open("rb") as opened:
             head = opened.read(10)
-        for packer, begin in _PACKED.items():
-            if re.match(begin, head):
-                raise ConfigurationError(f"{file} is packed with {packer}, which is not read here: unpack it first")
+        for name, signature in _COMPRESSED.items():
+            if re.match(signature, head):
+                raise ConfigurationError(f"{file} is compressed with {name}, which cannot be read: decompress it first")

@@ -1,4 +1,4 @@
-"""What `penstock logs count` shows: how far it is while it runs, tables at its end."""
+"""The output of `penstock logs count`: progress while it runs, tables at the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.logs.run import Progress, Report
+from penstock.cli.logs.run import CountProgress, CountReport
 from penstock.ops.wording import age, many, size
 from penstock.terminal.progress import GrowthRate, progress_display
 from penstock.terminal.tables import GAP, Kind, show, show_table
@@ -19,49 +19,54 @@ from penstock.terminal.tables import GAP, Kind, show, show_table
 BAR = 40
 WIDEST = 100
 FIRST = 5
-"""Rejected lines that are told one by one."""
+"""Rejected lines that are printed one by one."""
 
 LONG = 3.0
-"""Seconds; what takes less is mostly the start of the processes, and its speed says nothing."""
+"""Seconds. The speed of a shorter run would mostly measure the start of the processes."""
 
 _BUCKETS = {
-    "private": "addresses that are routed nowhere",
-    "invalid": "no addresses, though they look like some",
+    "private": "addresses that are not routed",
+    "invalid": "not addresses, although they look like some",
     "unknown": "addresses without a country",
     "name": "host names: not resolved",
 }
 
 
 @contextlib.contextmanager
-def watching(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
+def watching(*, quiet: bool) -> Iterator[Callable[[CountProgress], None]]:
     bytes_, lines = GrowthRate(), GrowthRate()
 
-    def speeds(told: Progress) -> tuple[str, str]:
-        return f"{size(bytes_.at(told.read))}/s", f"{lines.at(told.lines):,.0f} lines/s"
+    def speeds(progress: CountProgress) -> tuple[str, str]:
+        return f"{size(bytes_.at(progress.read))}/s", f"{lines.at(progress.lines):,.0f} lines/s"
 
-    def line(told: Progress) -> str:
-        return f"{size(told.read)} of {size(told.size)}, {many(told.lines, 'line')}, {', '.join(speeds(told))}"
+    def line(progress: CountProgress) -> str:
+        done = f"{size(progress.read)} of {size(progress.size)}, {many(progress.lines, 'line')}"
+        return ", ".join((done, *speeds(progress)))
 
-    def screen(told: Progress) -> Group:
-        read, counted = speeds(told)
+    def screen(progress: CountProgress) -> Group:
+        read, counted = speeds(progress)
         head = Table.grid(padding=(0, 2))
-        bar = ProgressBar(told.size or 1, told.read, width=24)
+        bar = ProgressBar(progress.size or 1, progress.read, width=24)
         head.add_row(
-            bar, f"{size(told.read)} of {size(told.size)}", Text(read, "bold"), f"{told.lines:,} lines", counted
+            bar,
+            f"{size(progress.read)} of {size(progress.size)}",
+            Text(read, "bold"),
+            f"{progress.lines:,} lines",
+            counted,
         )
-        return Group(head, Text(f"{size(told.held)} of {size(told.limit)} in the window", "dim"))
+        return Group(head, Text(f"{size(progress.held)} of {size(progress.limit)} in the window", "dim"))
 
     with progress_display(line, screen, quiet=quiet) as watch:
 
-        def tell(told: Progress) -> None:
-            speeds(told)  # else the first line would have nothing to compare with
-            watch(told)
+        def update(progress: CountProgress) -> None:
+            speeds(progress)  # else the first line would have no earlier value to compare with
+            watch(progress)
 
-        yield tell
+        yield update
 
 
-def show_report(report: Report) -> None:
-    """Days with a bar each, countries, hosts, what was rejected, and how fast it went."""
+def show_report(report: CountReport) -> None:
+    """Print days with bars, countries, hosts, rejected lines, and the speed."""
     if report.days:
         _show("day", report.days, bars=True)
     if report.countries:
@@ -76,12 +81,14 @@ def show_report(report: Report) -> None:
     if report.seconds >= LONG:
         took += f", {size(report.size / report.seconds)}/s, {report.lines / report.seconds:,.0f} lines/s"
     show(
-        f"{many(report.lines, 'line')} in {many(len(report.order.logs), 'file')}: {report.counted:,} counted, "
+        f"{many(report.lines, 'line')} in {many(len(report.options.logs), 'file')}: {report.counted:,} counted, "
         f"{report.rejected:,} rejected.",
         f"{took}; {size(report.peak)} in the window at most.",
     )
     if report.deaths:
-        show(f"{many(report.deaths, 'process', 'processes')} died and began anew; the counts are exact all the same.")
+        show(
+            f"{many(report.deaths, 'process', 'processes')} died and were restarted; the counts are exact nevertheless."
+        )
 
 
 def _show(
@@ -110,8 +117,8 @@ def _top(counts: Mapping[str, int], n: int) -> list[tuple[str, int]]:
     return Counter(counts).most_common(n)
 
 
-def _show_countries(report: Report) -> None:
-    shown = dict(_top(report.countries, report.order.top))
+def _show_countries(report: CountReport) -> None:
+    shown = dict(_top(report.countries, report.options.top))
     _show("country", shown, of=report.counted, notes=_BUCKETS)
     if more := len(report.countries) - len(shown):
         requests = many(sum(report.countries.values()) - sum(shown.values()), "request")
@@ -119,7 +126,7 @@ def _show_countries(report: Report) -> None:
 
 
 def _show_matrix(by_day: Mapping[str, Mapping[str, int]], countries: Mapping[str, int]) -> None:
-    """As many of the countries with most requests as there is room for."""
+    """Show as many of the countries with the most requests as fit the terminal."""
     console = Console()
     width = max(len(f"{max(countries.values()):,}"), 7) + GAP
     room = ((console.width if console.is_terminal else WIDEST) - len("2026-03-02")) // width - 1
@@ -136,7 +143,7 @@ def _show_matrix(by_day: Mapping[str, Mapping[str, int]], countries: Mapping[str
     show("")
 
 
-def _show_rejected(report: Report) -> None:
+def _show_rejected(report: CountReport) -> None:
     show_table(
         {"rejected": "name", "line": "number", "reason": "text"},
         [(file, f"{number:,}", reason) for file, number, reason in report.rejected_lines[:FIRST]],

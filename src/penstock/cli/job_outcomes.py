@@ -1,4 +1,4 @@
-"""What became of each of some jobs, in words and as an exit code."""
+"""Reports the outcome of an action on jobs, in words and as an exit code."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from penstock.ops.answers import ActionOutcome
 from penstock.terminal.tables import show
 
 
-def tell(outcomes: Sequence[ActionOutcome], done: str, rule: str) -> Exit:
-    """A line on stdout for each that was done, one on stderr for each that was not."""
+def report_outcomes(outcomes: Sequence[ActionOutcome], done: str, rule: str) -> Exit:
+    """Print one line per job, on stdout for success and on stderr for failure. Raises ConfigurationError for no job."""
     if not outcomes:
-        raise ConfigurationError("name at least one job, by its id as it was printed: queue:key")
+        raise ConfigurationError("name at least one job by its id, queue:key")
     for outcome in outcomes:
         if outcome.done:
             show(f"{outcome.id} {done}")
