@@ -1,7 +1,7 @@
--- Commands on many values. Lua hands a command at most some 8000 of them and raises beyond, in the middle of a script;
--- so where their number is not small by construction, they go in pieces.
+-- Commands with many values, sent in pieces. Lua can pass a command at most about 8000 values; with more, `unpack` raises
+-- an error in the middle of the script, when some writes are done. Use these wherever the number has no small limit.
 
--- Returns the last piece's reply.
+-- Sends `command key values…`. Returns the reply to the last piece.
 --- (command: str, key: str, values: table) -> int
 function batch.write(command, key, values)
   local reply
@@ -11,8 +11,8 @@ function batch.write(command, key, values)
   return reply
 end
 
--- `n` members of this hash or sorted set are to be written. With few and short members it is a list, which the server
--- searches through for each of them; one long member makes it a table, and a table it remains.
+-- Call this before writing `n` members of a hash or a sorted set. The server stores few short members as a list, which it
+-- searches for each member written. One long member turns the list into a table, which it then remains.
 --- (key: str, n: int)
 function batch.index(key, n)
   local encoding = n > 32 and redis.call("OBJECT", "ENCODING", key)
@@ -28,7 +28,7 @@ function batch.index(key, n)
   end
 end
 
--- HMGET.
+-- The values of these fields of a hash, as HMGET returns them.
 --- (key: str, fields: table) -> table
 function batch.read(key, fields)
   if #fields <= 4000 then return redis.call("HMGET", key, unpack(fields)) end

@@ -1,6 +1,6 @@
--- The server's clock, which decides about every lease, delay and age.
+-- The server's clock, which decides on every lease, delay and age.
 
--- Milliseconds. A script reads them once. `given` is 0, or the time that a test wants the script to believe.
+-- Milliseconds since 1970. A script calls this once. `given` is 0, or the time that a test wants the script to believe.
 --- (given: int) -> int
 function clock.now(given)
   if given > 0 then return given end
@@ -8,7 +8,7 @@ function clock.now(given)
   return math.floor(time[1] * 1000 + time[2] / 1000)
 end
 
--- Microseconds.
+-- Microseconds since 1970.
 --- () -> int
 function clock.micros()
   local time = redis.call("TIME")

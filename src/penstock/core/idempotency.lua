@@ -3,7 +3,7 @@
 --   replay:<caller>  STRING  number of the caller's last call, and its answer, in MessagePack; PX 60 s at least
 --
 -- A caller waits for the answer before its next call, and its numbers increase. So a number that is not above the last
--- one belongs to a copy. A copy with a lower number was delayed until its caller had continued; nobody reads its answer,
+-- one belongs to a copy. A copy with a lower number was delayed until its caller had continued: its answer is not read,
 -- but it must not be done again. A call without a number (`caller` is empty) is always done.
 
 -- Returns the answer of this call if it was done before, else nil.

@@ -77,7 +77,7 @@ Literal: TypeAlias = str | int | float
 
 @dataclass(frozen=True, eq=False)
 class Script:
-    """One transition: its text as the server gets it, and the names its caller binds, in order.
+    """A script: its text as the server gets it, and the names of its keys and arguments, in order.
 
     `open_ended`: the last of `args` stands for any number of values.
     """
