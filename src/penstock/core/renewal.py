@@ -33,10 +33,11 @@ now: Callable[[], float] = (
 )
 """Seconds by a clock of this host that never jumps. Only differences between two readings have a meaning."""
 
-# Of a lease. A little less than a third, so that three renewals, not two, have been made when a lease would have ended.
+# The part of a lease after which it is renewed. A little less than a third, so that three renewals, and not two, have
+# been made when the first lease would have ended.
 _RENEW_AFTER = 0.31
 
-# After an error, the part of a lease until the next attempt.
+# The part of a lease after which a failed renewal is tried again.
 _RETRY_AFTER = 0.05
 
 # The clocks of two hosts differ in speed by less than this.
@@ -45,7 +46,7 @@ _MAX_DRIFT = 0.005
 # The thread ends when nothing was held for so many seconds.
 _THREAD_IDLE_TIMEOUT = 10.0
 
-# Released leases are removed from the heap when it has grown by as many entries as it had, and this many more.
+# The heap is cleared of released leases when it has twice as many entries as after the last time, and this many more.
 _SWEEP_MARGIN = 1000
 
 

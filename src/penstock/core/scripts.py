@@ -1,4 +1,4 @@
-"""Cuts the .lua files into scripts: what the server is sent, and what a caller binds.
+"""Cuts the .lua files into scripts that the server can run.
 
 Each file is valid Lua 5.1. It opens with comments for the reader (key map, drawing of the states). Below them it holds
 constants, functions and scripts, in any order; each starts in the first column and ends there. Constants that Python
@@ -91,7 +91,7 @@ class Script:
 
     @cached_property
     def is_numbered(self) -> bool:
-        """Whether it recognises a call that is sent again."""
+        """Whether the script recognises a call that is sent again."""
         return self.args[:2] == idempotency.ARGUMENTS
 
     @cached_property
@@ -200,7 +200,7 @@ def linked(texts: Mapping[str, str]) -> list[Section]:
 
 
 def reached(section: Section, sections: Sequence[Section]) -> list[Section]:
-    """The functions that it calls, directly or not, in the order of `sections`: callees first."""
+    """The functions that a section calls, directly or not, in the order of `sections`: callees first."""
     needed = set(section.calls)
     for function in reversed(sections):
         if function.name in needed and not function.is_script:
@@ -219,7 +219,7 @@ def _assembled(script: Section, sections: Sequence[Section]) -> Script:
 
 
 def local(function: Section) -> str:
-    """It as a local function of a script."""
+    """The function as a local function of a script."""
     return f"local function {function.local}({', '.join(function.parameters)})\n{function.code}\nend"
 
 
@@ -242,7 +242,7 @@ def _parts(file: str, text: str) -> tuple[list[Section], list[tuple[int, str, st
 
 
 def _between(file: str, text: str, at: int, end: int) -> Iterator[tuple[int, str, str, str]]:
-    """The constants between two sections, where else only comments may be."""
+    """The constants between two sections. Anything else there but comments is an error."""
     while at < end:
         if table := _TABLE.match(text, at, end):
             yield from _fields(file, text, table)
@@ -311,7 +311,7 @@ def _typed(section: Section, text: str) -> list[tuple[str, str]]:
 
 
 def _resolve(section: Section, functions: Mapping[str, Section], literals: Mapping[str, str]) -> None:
-    """Put locals for functions, and literals for constants."""
+    """Replace the names of functions by those of locals, and constants by their literals."""
 
     def resolved(found: re.Match[str]) -> str:
         noun, constant, verb = found.groups()

@@ -30,7 +30,7 @@ _PORTS = {"server": 6379, "cluster": 6379, "sentinel": 26379}
 _TOPOLOGIES: dict[str, Topology] = {"": "server", "cluster": "cluster", "sentinel": "sentinel"}
 _TLS = {"valkey": False, "redis": False, "valkeys": True, "rediss": True}
 
-# The options that may follow the `?` of an address, beside `db`. A switch is on or off: `1`, `true`, `yes` or `on`.
+# The options that may follow the `?` of an address, besides `db`. A switch is on or off: `1`, `true`, `yes` or `on`.
 _OPTIONS = {
     "username",
     "password",
@@ -45,7 +45,7 @@ _OPTIONS = {
     "ssl_ciphers",
 }
 _SWITCHES = {"ssl_check_hostname"}
-# Options for other programs that use the same address. Here, `Settings` has what they are about.
+# Accepted and ignored: other programs may tune their clients with them. Penstock has `Settings` for that.
 _IGNORED = {
     "decode_responses",
     "health_check_interval",
@@ -74,7 +74,7 @@ class ServerAddress:
     service: str = ""
     """What the Sentinels call the master."""
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Arguments for the library's connection class, beside the node."""
+    """Arguments for the library's connection class, besides the node."""
     sentinel_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The same for a connection to a Sentinel."""
     library: str = "valkey"

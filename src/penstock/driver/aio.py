@@ -46,7 +46,7 @@ class AioConnection:
             async with asyncio.timeout(timeout):
                 await self._connection.connect()
                 self._reader = asyncio.create_task(self._read())
-                await asyncio.sleep(0)  # let the reader start: one cancelled before its start would not disconnect
+                await asyncio.sleep(0)  # let the reader start: if it were cancelled before, it would not disconnect
         except BaseException:
             self.close()
             await self._connection.disconnect(nowait=True)
@@ -56,7 +56,7 @@ class AioConnection:
     async def exchange(self, *commands: Command) -> list[Any]:
         if self.closed:
             raise ConnectionError("the connection was closed")
-        # Pack before anything else, because it may raise: each pending future needs a command that is sent.
+        # Pack first. It may raise, and a future may only be pending if its command is sent.
         packed = [self._pack(command) for command in commands]
         until = self._loop.time() + self._timeout
         replies = [self._loop.create_future() for _ in commands]
@@ -186,7 +186,7 @@ class AioEngine(Engine[AioConnection, AioListener]):
         return await connection.exchange(*commands)
 
     def _open_once(self, node: Node) -> asyncio.Task[AioConnection]:
-        """The task that opens the shared connection: one for all callers, whichever of them are cancelled meanwhile."""
+        """The task that opens the shared connection. All callers share it, and cancelling one does not cancel it."""
         opening = self._opening.get(node)
         if opening is None:
             opening = self._opening[node] = asyncio.create_task(self._open_shared(node))

@@ -1,4 +1,4 @@
-"""From an address, or from a user's client, to connections of both faces.
+"""How to reach a server: its address, its version, and connections for both faces.
 
 Nothing is imported, opened or started before the first operation. An app is created while its module is imported, and a
 program that only prints its help must wait neither for a client library (200 ms) nor for a server.
@@ -142,7 +142,7 @@ class Connector:
         )
 
     def _connection_options(self, timeout: float | None) -> dict[str, Any]:
-        """Options that do not depend on the user's client. None is about retries, which `retrying.py` alone makes."""
+        """Options that are the same whatever the user's client has. The library never retries: `retrying.py` does."""
         options: dict[str, Any] = {
             "socket_timeout": timeout,
             "socket_connect_timeout": self.settings.connect_timeout,

@@ -52,7 +52,7 @@ _REPLICA_CHECK_INTERVAL = 0.05
 
 _NO_REPLY = ConnectionError("no reply")
 
-# For so many seconds a node's settings for durability are not asked for again.
+# How long what a node says about its durability is trusted before it is asked again, in seconds.
 _DURABILITY_TTL = 60.0
 
 
@@ -158,7 +158,7 @@ class Engine(Generic[C, L]):
         return reply
 
     async def send_parallel(self, round_trips: Sequence[RoundTrip[Any]], give_up_after: float) -> list[Any]:
-        """Call many scripts, in one pipeline to each node. A call that gets no answer so is sent again alone."""
+        """Call many scripts, in one pipeline to each node. A call that fails there is sent again on its own."""
         replies: dict[int, Any] = {}
         with contextlib.suppress(Exception):
             by_node: dict[Node, list[int]] = {}
@@ -375,11 +375,11 @@ class Engine(Generic[C, L]):
                 except GeneratorExit:
                     raise
                 except BaseException as stop:
-                    # A cancellation or Ctrl-C. The operation cleans up, which a second one does not disturb.
+                    # A cancellation or Ctrl-C: let the operation clean up, uninterrupted by another one.
                     cleanup = self._drive(operation, opened, min(give_up_after, _CLEANUP_GIVE_UP_AFTER), stop)
                     try:
                         return await self.run_uncancelled(cleanup)
-                    except Exception as error:  # the clean-up failed: the leases of what is left behind will end it
+                    except Exception as error:  # the clean-up failed: what is left in the server ends with its lease
                         raise stop from error
                 else:
                     effect = operation.send(answer)
@@ -418,7 +418,7 @@ class Engine(Generic[C, L]):
             return self.listener_class(found, self._name, next(self._numbers))
 
     def retire(self, inbox: Inbox, *, force: bool) -> bool:
-        """Drop the inbox if it has no listeners, or with `force`; the next listener gets a new one. Returns whether."""
+        """Forget the inbox; the next listener opens a new one. False if it has listeners, unless with `force`."""
         with self._inboxes_lock:
             if inbox.listeners and not force:
                 return False

@@ -152,7 +152,7 @@ class Inbox:
     def _deliver(self, messages: list[bytes]) -> None:
         for message in messages:
             number, _, text = message.decode(errors="replace").partition(" ")
-            # A number without a listener is that of one that was closed.
+            # A number without a listener belongs to a listener that was closed.
             if number.isdecimal() and (listener := self.listeners.get(int(number))) is not None:
                 listener.notify(text)
 
@@ -240,7 +240,7 @@ class AioListener(InboxListener):
 
 
 def _texts(messages: list[Message]) -> list[str]:
-    """The messages, or the first error among them, raised."""
+    """The messages. Raises the first error among them."""
     for message in messages:
         if isinstance(message, Exception):
             raise message

@@ -58,7 +58,7 @@ _CODES = {
 # it becomes a replica.
 _RETRYABLE = {LOST, MOVED, ASK, "LOADING", "TRYAGAIN", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "UNBLOCKED"}
 
-# After these another node may serve the key by now.
+# After one of these errors, another node may serve the key.
 STALE_ROUTE = {LOST, "READONLY", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED"}
 
 _ERROR_CLASSES: dict[str, type[PenstockError]] = {

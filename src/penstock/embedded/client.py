@@ -37,7 +37,7 @@ HOME = ".penstock"
 _OTHER_SERVER = "set PENSTOCK_URL to the address of a server"
 
 _START_CHECK_INTERVAL = 0.01
-"""Seconds between two checks whether another process has finished starting or ending the server: about 0.1 s."""
+"""Seconds between checks whether another process has finished its start or stop of the server. Either takes 0.1 s."""
 
 _SOCKET_PATH_LIMIT = 100
 """Bytes. The limits of kernels are 104 and 108; with a longer path a server does not start."""

@@ -468,7 +468,7 @@ def open_log(home: str) -> int:
 
 
 def main(home: str, name: str, binary: str, fsync: str) -> int:
-    """Start a keeper, and return its exit code when it listens, or when it cannot. Raises OSError."""
+    """Start a keeper. Returns an exit code when it listens, or when another keeper holds the home. Raises OSError."""
     os.umask(0o077)
     os.chdir("/")
     lock = take_lock(home)
