@@ -8,7 +8,7 @@ from penstock.ops.audit.instances import audits, missing_from_index
 from penstock.ops.audit.stored_keys import StoredKey, read_keys
 
 # Keys of locks, semaphores, mailboxes and chats that do not exist while nothing is held or waited for.
-_EMPTY_AT_REST = {"holders", "line", "looks", "offers", "waiting", "wanting"}
+_EMPTY_AT_REST = {"holders", "waiters", "checks", "offers", "waiting", "wanting"}
 
 
 def leaks_of_test(nodes: Iterable[Any], prefixes: Iterable[str], *, damaged: bool) -> list[str]:

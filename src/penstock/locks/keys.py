@@ -9,10 +9,10 @@ from penstock.core.keys import REPLAY, check_tag_repeatable, check_text, hash_ta
 from penstock.errors import ConfigurationError
 
 WAITERS = {
-    "line": ("ZSET", "request -> ticket", "TTL"),
-    "looks": ("ZSET", "request -> when it tries again without a message", "TTL"),
+    "waiters": ("ZSET", "request -> ticket", "TTL"),
+    "checks": ("ZSET", "request -> when it tries again without a message", "TTL"),
     "offers": ("ZSET", "request -> until when it must take what was handed over to it", "TTL"),
-    "gone": ("ZSET", "face that did not take an offer -> since when", "TTL"),
+    "unresponsive": ("ZSET", "face that did not take an offer -> since when", "TTL"),
     "inbox:": ("LIST", "messages for one face", "TTL"),
 }
 """Keys of a lock or a semaphore while something waits for it."""

@@ -9,7 +9,7 @@
 --
 --   <name>    STRING  the token of the owner; PX its lease. Other lock libraries store the same
 --   fence     STRING  the last fence; PX the lease and an hour
---   line, looks, offers, gone: see waiters.lua
+--   waiters, checks, offers, unresponsive: see waiters.lua
 --
 -- All keys but `<name>` are made from `base`, which has the slot of the name and never exists: while the slot is
 -- migrated, the server refuses the whole script because of it.
@@ -26,13 +26,13 @@
 -- earlier ones even if a failover lost the last of them.
 --- (r: table, us: int, ms: int) -> int
 function lock.give(r, us, ms)
-  local fence, places = us, r[4]
+  local fence, places = us, r[_request.PLACES]
   for i = 1, #places, 2 do
     local last = redis.call("GET", places[i] .. "fence")
     if last then fence = math.max(fence, last + 1) end
   end
   for i = 1, #places, 2 do
-    redis.call("SET", places[i + 1], r[1], "PX", ms)
+    redis.call("SET", places[i + 1], r[_request.TOKEN], "PX", ms)
     redis.call("SET", places[i] .. "fence", fence, "PX", ms + 3600000)
   end
   return fence
@@ -41,30 +41,33 @@ end
 -- Starts the leases of a request again.
 --- (r: table)
 function lock.renew(r)
-  for i = 1, #r[4], 2 do
-    redis.call("PEXPIRE", r[4][i + 1], r[2])
-    redis.call("PEXPIRE", r[4][i] .. "fence", r[2] + 3600000)
+  local places = r[_request.PLACES]
+  for i = 1, #places, 2 do
+    redis.call("PEXPIRE", places[i + 1], r[_request.LEASE_MS])
+    redis.call("PEXPIRE", places[i] .. "fence", r[_request.LEASE_MS] + 3600000)
   end
 end
 
 -- Whether all that a waiter wants is free, and it is the first waiter for each of these.
 --- (request: str, r: table, now: int, freed: table) -> bool
-function lock.ripe(request, r, now, freed)
-  for i = 1, #r[4], 2 do
-    if redis.call("EXISTS", r[4][i + 1]) == 1 or waiters.head(r[4][i], now, freed) ~= request then return false end
+function lock.can_give(request, r, now, freed)
+  local places = r[_request.PLACES]
+  for i = 1, #places, 2 do
+    if redis.call("EXISTS", places[i + 1]) == 1 then return false end
+    if waiters.head(places[i], now, freed) ~= request then return false end
   end
   return true
 end
 
 -- Hands what is free over to its first waiter. `places`, pairs of base and name, grows if that frees more.
 --- (places: table, us: int)
-function lock.pass(places, us)
+function lock.hand_over(places, us)
   local now, i = math.floor(us / 1000), 1
   while i < #places and i < 2000 do
     if redis.call("EXISTS", places[i + 1]) == 0 then
       local head, r = waiters.head(places[i], now, places)
-      if head and lock.ripe(head, r, now, places) then
-        local ms = math.min(r[2], 2000)
+      if head and lock.can_give(head, r, now, places) then
+        local ms = math.min(r[_request.LEASE_MS], 2000)
         lock.give(r, us, ms)
         waiters.offer(head, r, now, ms)
       end
@@ -100,15 +103,15 @@ function script.acquire(base, name, request, ticket, stay)
   for i = 2, #KEYS, 2 do
     local token = redis.pcall("GET", KEYS[i])
     if type(token) == "table" then return { -1, i / 2 } end
-    if token == r[1] then mine[#mine + 1] = KEYS[i] elseif token then busy = true end
+    if token == r[_request.TOKEN] then mine[#mine + 1] = KEYS[i] elseif token then busy = true end
   end
   if #mine == #KEYS / 2 then
     lock.renew(r)
-    if r[3] ~= "" then waiters.taken(request, r, now) end
-    return { 1, tonumber(redis.call("GET", base .. "fence")) or lock.give(r, us, r[2]) }
+    if r[_request.ADDRESS] ~= "" then waiters.taken(request, r, now) end
+    return { 1, tonumber(redis.call("GET", base .. "fence")) or lock.give(r, us, r[_request.LEASE_MS]) }
   end
   if #mine > 0 then redis.call("DEL", unpack(mine)) end
-  if r[3] ~= "" then waiters.heard(r, now) end
+  if r[_request.ADDRESS] ~= "" then waiters.mark_alive(r, now) end
 
   local first, freed = true, {}
   for i = 1, #KEYS, 2 do
@@ -117,7 +120,7 @@ function script.acquire(base, name, request, ticket, stay)
   end
   local answer
   if first and not busy then
-    answer = { 1, lock.give(r, us, r[2]) }
+    answer = { 1, lock.give(r, us, r[_request.LEASE_MS]) }
     if ticket > 0 then
       waiters.leave(request, r)
       waiters.taken(request, r, now)
@@ -125,7 +128,7 @@ function script.acquire(base, name, request, ticket, stay)
   else
     for i = 1, #KEYS do freed[#freed + 1] = KEYS[i] end
     if stay == 1 then
-      local due = lock.due(r[4], now)
+      local due = lock.due(r[_request.PLACES], now)
       -- A new waiter tries again soon, to check whether an offer that is being made now is taken.
       if ticket == 0 then due = math.min(due, now + 2000) end
       ticket = waiters.join(request, r, ticket, us)
@@ -137,7 +140,7 @@ function script.acquire(base, name, request, ticket, stay)
       answer = { 0, ticket, -1 }
     end
   end
-  lock.pass(freed, us)
+  lock.hand_over(freed, us)
   return answer
 end
 
@@ -151,22 +154,22 @@ function script.release(base, name, request)
   local r = cmsgpack.unpack(request)
   local held, freed = 0, {}
   for i = 2, #KEYS, 2 do
-    if redis.pcall("GET", KEYS[i]) == r[1] then
+    if redis.pcall("GET", KEYS[i]) == r[_request.TOKEN] then
       redis.call("DEL", KEYS[i])
       held = held + 1
       freed[#freed + 1] = KEYS[i - 1]
       freed[#freed + 1] = KEYS[i]
     end
   end
-  if r[3] ~= "" then
+  if r[_request.ADDRESS] ~= "" then
     for i = 1, #KEYS, 2 do redis.call("ZREM", KEYS[i] .. "offers", request) end
-    if redis.call("ZSCORE", base .. "line", request) then
+    if redis.call("ZSCORE", base .. "waiters", request) then
       local now = math.floor(us / 1000)
       waiters.leave(request, r, freed)
-      for i = 1, #KEYS, 2 do waiters.watch(KEYS[i], now, lock.due({ KEYS[i], KEYS[i + 1] }, now), "") end
+      for i = 1, #KEYS, 2 do waiters.ensure_check(KEYS[i], now, lock.due({ KEYS[i], KEYS[i + 1] }, now), "") end
     end
   end
-  lock.pass(freed, us)
+  lock.hand_over(freed, us)
   return held == #KEYS / 2 and 1 or 0
 end
 
@@ -177,7 +180,7 @@ end
 function script.renew(base, name, request)
   local r = cmsgpack.unpack(request)
   for i = 2, #KEYS, 2 do
-    if redis.pcall("GET", KEYS[i]) ~= r[1] then return 0 end
+    if redis.pcall("GET", KEYS[i]) ~= r[_request.TOKEN] then return 0 end
   end
   lock.renew(r)
   return 1
@@ -188,8 +191,9 @@ end
 --- args: limit: int
 --- flags: no-writes
 function script.show(base, name, limit)
-  local shown = { clock.micros(), redis.call("GET", name), redis.call("PTTL", name), redis.call("GET", base .. "fence") }
-  local waiting = waiters.waiting(base, limit)
+  local fence = redis.call("GET", base .. "fence")
+  local shown = { clock.micros(), redis.call("GET", name), redis.call("PTTL", name), fence }
+  local waiting = waiters.list(base, limit)
   for i = 1, #waiting do shown[4 + i] = waiting[i] end
   return shown
 end

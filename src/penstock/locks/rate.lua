@@ -142,7 +142,10 @@ end
 function script.let_through(base, stored, caller, number, kind, n, limit, per, interval, most)
   local now = clock.micros()
   local past = idempotency.replay(caller, number)
-  if past then return { past[1], math.max(0, past[5] - now), past[3] } end
+  if past then
+    local allowed, _, left, _, moment = unpack(past)
+    return { allowed, math.max(0, moment - now), left }
+  end
   local at = kind == "bucket" and bucket.at(n, now, interval, limit) or window.at(n, now, per, limit)
   local slot, earlier
   if at > now then slot, earlier = free.first(kind, n, now, at) end
@@ -158,7 +161,7 @@ function script.let_through(base, stored, caller, number, kind, n, limit, per, i
     full = bucket.take(n, now, interval)
   end
   local answer = rate.answer(1, at - now, kind, now, limit, per, interval)
-  -- Kept for as long as the caller may hand it back.
+  -- Kept for as long as the caller may hand it back: allowed, wait, left, id, moment, when the bucket is full.
   idempotency.keep(caller, number, { 1, at - now, answer[3], id, at, full }, 60000 + math.ceil((at - now) / 1000))
   return answer
 end
@@ -171,9 +174,10 @@ function script.hand_back(base, stored, caller, number, kind, n, limit, interval
   local now = clock.micros()
   local past = idempotency.replay(caller, number)
   idempotency.keep(caller, number, { 0, 0, 0, "", 0, 0 })
-  if not past or past[1] == 0 then return 0 end
-  local id, at = past[4], past[5]
-  if not rate.drop(kind, id, n, at, past[6], now, interval) then
+  if not past then return 0 end
+  local allowed, _, _, id, at, full = unpack(past)
+  if allowed == 0 then return 0 end
+  if not rate.drop(kind, id, n, at, full, now, interval) then
     if at > now then free.keep(kind, id, n, at, now) end
     return 1
   end

@@ -8,7 +8,7 @@
 --   holders   ZSET    token/1, token/2, … -> server ms until which it is held; TTL the longest lease and a minute
 --   limit     STRING  the limit that `set_limit` stored; it replaces the limit in a request
 --   fence     STRING  the last fence; PX its lease and an hour. Only a holder of all permits gets one
---   line, looks, offers, gone: see waiters.lua
+--   waiters, checks, offers, unresponsive: see waiters.lua
 --
 -- The number of free permits is not stored. It is the limit minus the holders that are alive, so a repeated release
 -- cannot free more. Waiters are served strictly in order: a small request does not overtake a large one.
@@ -19,7 +19,7 @@
 --- (r: table) -> int
 --- uses: base
 function permit.limit(r)
-  return tonumber(redis.call("GET", base .. "limit")) or r[6]
+  return tonumber(redis.call("GET", base .. "limit")) or r[_request.LIMIT]
 end
 
 -- Returns how many permits are held.
@@ -34,8 +34,8 @@ end
 --- uses: holders
 function permit.held(r, now)
   local n = 0
-  for i = 1, r[5] do
-    local till = redis.call("ZSCORE", holders, r[1] .. "/" .. i)
+  for i = 1, r[_request.PERMITS] do
+    local till = redis.call("ZSCORE", holders, r[_request.TOKEN] .. "/" .. i)
     if till and tonumber(till) > now then n = n + 1 end
   end
   return n
@@ -45,7 +45,7 @@ end
 --- (r: table, till: int, now: int)
 --- uses: holders
 function permit.give(r, till, now)
-  for i = 1, r[5] do redis.call("ZADD", holders, till, r[1] .. "/" .. i) end
+  for i = 1, r[_request.PERMITS] do redis.call("ZADD", holders, till, r[_request.TOKEN] .. "/" .. i) end
   local keep = till - now + 60000
   if redis.call("PTTL", holders) < keep then redis.call("PEXPIRE", holders, keep) end
 end
@@ -55,10 +55,10 @@ end
 --- (r: table, us: int) -> int
 --- uses: base
 function permit.mint(r, us)
-  if r[5] < r[6] then return 0 end
+  if r[_request.PERMITS] < r[_request.LIMIT] then return 0 end
   local last = redis.call("GET", base .. "fence")
   local fence = last and math.max(us, last + 1) or us
-  redis.call("SET", base .. "fence", fence, "PX", r[2] + 3600000)
+  redis.call("SET", base .. "fence", fence, "PX", r[_request.LEASE_MS] + 3600000)
   return fence
 end
 
@@ -66,13 +66,13 @@ end
 --- (r: table)
 --- uses: holders
 function permit.drop(r)
-  for i = 1, r[5] do redis.call("ZREM", holders, r[1] .. "/" .. i) end
+  for i = 1, r[_request.PERMITS] do redis.call("ZREM", holders, r[_request.TOKEN] .. "/" .. i) end
 end
 
 -- Removes permits whose lease has expired, at most 200. They do not count any longer in any case.
 --- (now: int)
 --- uses: holders
-function permit.bury(now)
+function permit.remove_expired(now)
   local dead = redis.call("ZRANGE", holders, "-inf", now, "BYSCORE", "LIMIT", 0, 200)
   if #dead > 0 then redis.call("ZREM", holders, unpack(dead)) end
 end
@@ -80,18 +80,18 @@ end
 -- Hands free permits over to the first waiters, to at most a hundred. Each of them calls this again when it takes them.
 --- (now: int)
 --- uses: base holders
-function permit.pass(now)
+function permit.hand_over(now)
   for _ = 1, 100 do
     local head, r = waiters.head(base, now, {})
     if not head then return end
     local limit = permit.limit(r)
-    if r[5] > limit then
+    if r[_request.PERMITS] > limit then
       waiters.leave(head, r)
-      notify.send_to_inbox(r[3], 0)
-    elseif r[5] > limit - permit.live(now) then
+      notify.send_to_inbox(r[_request.ADDRESS], 0)
+    elseif r[_request.PERMITS] > limit - permit.live(now) then
       return
     else
-      local ms = math.min(r[2], 2000)
+      local ms = math.min(r[_request.LEASE_MS], 2000)
       permit.give(r, now + ms, now)
       waiters.offer(head, r, now, ms)
     end
@@ -116,13 +116,13 @@ function script.acquire(base, holders, request, ticket, stay)
   local us = clock.micros()
   local now = math.floor(us / 1000)
   local r = cmsgpack.unpack(request)
-  permit.bury(now)
-  if r[3] ~= "" then waiters.heard(r, now) end
+  permit.remove_expired(now)
+  if r[_request.ADDRESS] ~= "" then waiters.mark_alive(r, now) end
   local held = permit.held(r, now)
-  if held == r[5] then
-    permit.give(r, now + r[2], now)
-    if r[3] ~= "" then waiters.taken(request, r, now) end
-    permit.pass(now)
+  if held == r[_request.PERMITS] then
+    permit.give(r, now + r[_request.LEASE_MS], now)
+    if r[_request.ADDRESS] ~= "" then waiters.taken(request, r, now) end
+    permit.hand_over(now)
     return { 1, permit.mint(r, us) }
   end
   if held > 0 then permit.drop(r) end
@@ -131,11 +131,11 @@ function script.acquire(base, holders, request, ticket, stay)
   local head, _, before = waiters.head(base, now, {})
   local first = not head or head == request or (ticket > 0 and ticket < before)
   local answer
-  if r[5] > limit then
+  if r[_request.PERMITS] > limit then
     waiters.leave(request, r)
     answer = { -1, limit }
-  elseif first and r[5] <= limit - permit.live(now) then
-    permit.give(r, now + r[2], now)
+  elseif first and r[_request.PERMITS] <= limit - permit.live(now) then
+    permit.give(r, now + r[_request.LEASE_MS], now)
     if ticket > 0 then
       waiters.leave(request, r)
       waiters.taken(request, r, now)
@@ -151,7 +151,7 @@ function script.acquire(base, holders, request, ticket, stay)
     if ticket > 0 then waiters.leave(request, r) end
     answer = { 0, ticket, -1 }
   end
-  permit.pass(now)
+  permit.hand_over(now)
   return answer
 end
 
@@ -163,17 +163,17 @@ end
 function script.release(base, holders, request)
   local now = math.floor(clock.micros() / 1000)
   local r = cmsgpack.unpack(request)
-  local whole = permit.held(r, now) == r[5]
+  local whole = permit.held(r, now) == r[_request.PERMITS]
   permit.drop(r)
-  permit.bury(now)
-  if r[3] ~= "" then
+  permit.remove_expired(now)
+  if r[_request.ADDRESS] ~= "" then
     redis.call("ZREM", base .. "offers", request)
-    if redis.call("ZSCORE", base .. "line", request) then
+    if redis.call("ZSCORE", base .. "waiters", request) then
       waiters.leave(request, r)
-      waiters.watch(base, now, permit.due(now), "")
+      waiters.ensure_check(base, now, permit.due(now), "")
     end
   end
-  permit.pass(now)
+  permit.hand_over(now)
   return whole and 1 or 0
 end
 
@@ -184,8 +184,8 @@ end
 function script.renew(base, holders, request)
   local now = math.floor(clock.micros() / 1000)
   local r = cmsgpack.unpack(request)
-  if permit.held(r, now) < r[5] then return 0 end
-  permit.give(r, now + r[2], now)
+  if permit.held(r, now) < r[_request.PERMITS] then return 0 end
+  permit.give(r, now + r[_request.LEASE_MS], now)
   return 1
 end
 
@@ -196,7 +196,7 @@ end
 --- flags: allow-oom
 function script.set_limit(base, holders, limit)
   if limit > 0 then redis.call("SET", base .. "limit", limit) else redis.call("DEL", base .. "limit") end
-  permit.pass(math.floor(clock.micros() / 1000))
+  permit.hand_over(math.floor(clock.micros() / 1000))
   return limit
 end
 
@@ -210,7 +210,7 @@ function script.show(base, holders, limit)
   local now = math.floor(us / 1000)
   local alive = redis.call("ZRANGE", holders, "(" .. now, "+inf", "BYSCORE", "LIMIT", 0, limit, "WITHSCORES")
   local shown = { us, redis.call("GET", base .. "limit"), permit.live(now), alive }
-  local waiting = waiters.waiting(base, limit)
+  local waiting = waiters.list(base, limit)
   for i = 1, #waiting do shown[4 + i] = waiting[i] end
   return shown
 end

@@ -10,6 +10,9 @@
 -- command that this user may not send. A write is checked against the state that the writes before it will leave; a
 -- *draft* of each key holds that state.
 
+_write = { COMMAND = 1, KEY = 2, FIRST = 4 } -- FIRST: the first of its arguments
+_exact = { LIMIT = 9007199254740992 } -- 2^53: Lua counts in floats, which are exact below it
+
 -- Returns the draft of a key.
 -- kind: its type. parts: field -> text or number, false if it is deleted; the only field of a string is "". new: true
 -- if nothing remains of the key in the server.
@@ -30,7 +33,7 @@ function draft.add(one, place, field, by)
   found = tostring(found or 0)
   local number = (found == "0" or (#found <= 17 and string.match(found, "^-?[1-9]%d*$"))) and tonumber(found)
   local sum = number and number + tonumber(by)
-  if not sum or math.abs(number) >= 9007199254740992 or math.abs(sum) >= 9007199254740992 then return false, found end
+  if not sum or math.abs(number) >= _exact.LIMIT or math.abs(sum) >= _exact.LIMIT then return false, found end
   one.parts[field] = sum
   return true
 end
@@ -39,7 +42,7 @@ end
 -- false, and the type or value that prevents it, if it is impossible.
 --- (drafts: table, write: table) -> bool, any
 function draft.write(drafts, write)
-  local command, place, kind, first = write[1], write[2], write[3], write[4]
+  local command, place, kind, first, second = unpack(write, 1, 5)
   if command == "SET" then
     drafts[place] = { kind = "string", parts = { [""] = first }, new = true }
   elseif command == "DEL" then
@@ -51,10 +54,10 @@ function draft.write(drafts, write)
       if command ~= "HDEL" and command ~= "SREM" and command ~= "ZREM" then one.kind = kind end
     end
     if command == "INCRBY" then return draft.add(one, place, "", first) end
-    if command == "HINCRBY" then return draft.add(one, place, first, write[5]) end
-    if command == "HSET" then one.parts[first] = write[5] end
+    if command == "HINCRBY" then return draft.add(one, place, first, second) end
+    if command == "HSET" then one.parts[first] = second end
     if command == "HDEL" then
-      for i = 4, #write do one.parts[write[i]] = false end
+      for i = _write.FIRST, #write do one.parts[write[i]] = false end
     end
   end
   return true
@@ -65,7 +68,8 @@ end
 function condition.read(drafts, command, place, name)
   local found
   if name then found = redis.pcall(command, KEYS[place], name) else found = redis.pcall(command, KEYS[place]) end
-  local kind = found and (command == "HGET" and "hash" or command == "ZSCORE" and "zset" or command == "GET" and "string")
+  local kinds = { HGET = "hash", ZSCORE = "zset", GET = "string" }
+  local kind = found and kinds[command]
   if kind and type(found) == "string" then
     if not drafts[place] then drafts[place] = { kind = kind, parts = {} } end
     if kind ~= "zset" then drafts[place].parts[name or ""] = found end
@@ -77,8 +81,8 @@ end
 -- value to compare with }. Returns also the value found.
 --- (drafts: table, asked: table) -> bool, any
 function condition.holds(drafts, asked)
-  local place, compare, wanted = asked[2], asked[4], asked[5]
-  local found = condition.read(drafts, asked[1], place, asked[3])
+  local command, place, name, compare, wanted = unpack(asked, 1, 5)
+  local found = condition.read(drafts, command, place, name)
   if type(found) == "table" then return false, redis.call("TYPE", KEYS[place]).ok end
   local there = found and found ~= 0
   if compare == "there" then return there, found end
@@ -112,9 +116,9 @@ function script.commit(base, caller, number, token, locks, conditions, writes)
   end
   local order = cmsgpack.unpack(writes)
   for i, write in ipairs(order) do
-    local command = write[1]
+    local command = write[_write.COMMAND]
     if not allowed[command] then
-      if not redis.acl_check_cmd(command, KEYS[write[2]], "0", "0") then
+      if not redis.acl_check_cmd(command, KEYS[write[_write.KEY]], "0", "0") then
         return redis.error_reply("NOPERM this user may not send " .. command .. ": nothing was written")
       end
       allowed[command] = true
@@ -125,7 +129,7 @@ function script.commit(base, caller, number, token, locks, conditions, writes)
 
   local answer = { 1 }
   for i, write in ipairs(order) do
-    local reply = redis.call(write[1], KEYS[write[2]], unpack(write, 4))
+    local reply = redis.call(write[_write.COMMAND], KEYS[write[_write.KEY]], unpack(write, _write.FIRST))
     answer[i + 1] = type(reply) == "table" and 1 or reply
   end
   return idempotency.keep(caller, number, answer)
