@@ -147,7 +147,7 @@ class QueueBindings:
     # --- one job ---
 
     def show(self, job_id: str) -> RoundTrip[StoredJob]:
-        """What the server has stored about a job."""
+        """Read the data that the server has stored about a job."""
         return self._call("show", (job_id,), _stored_job)
 
     def result(self, job_id: str, address: str) -> RoundTrip[StoredJob]:
@@ -177,7 +177,7 @@ class QueueBindings:
     def list_dead(self, offset: int, limit: int) -> RoundTrip[list[tuple[str, float, Record | None, bytes]]]:
         """Dead letters, the latest first, at most 1 MiB of records: id, when it died, record, failure.
 
-        The record is None if its bytes are damaged.
+        Damaged bytes give None instead of a record.
         """
 
         def read(reply: Sequence[Any]) -> list[tuple[str, float, Record | None, bytes]]:

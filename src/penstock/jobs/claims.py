@@ -1,4 +1,4 @@
-"""What a worker and its queue exchange: claims go out to the worker, settlements come back.
+"""Claims, which a queue gives to a worker, and settlements, which the worker returns.
 
 A worker process serves a queue in *turns*. One turn is one round trip: it delivers the settlements of finished jobs and
 returns the next claims.
@@ -83,7 +83,7 @@ class TurnReply:
 
 
 class Registration(msgspec.Struct):
-    """What a worker reports about itself in its first turn. `name` is `host:pid`."""
+    """The facts about itself that a worker reports in its first turn. `name` has the form `host:pid`."""
 
     name: str
     concurrency: int

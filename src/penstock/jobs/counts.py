@@ -1,4 +1,4 @@
-"""What a queue reports about itself: counts of jobs, of a queue or one tenant, and its workers."""
+"""The answers of a queue to an operator: counts of its jobs, of one tenant's jobs, and its workers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TenantCounts:
 
 @dataclass(frozen=True, slots=True)
 class QueueOverview:
-    """What an operator asks about a queue besides its counts.
+    """Facts about a queue besides its counts.
 
     used           whether the queue was ever used
     tenants        how many tenants have jobs

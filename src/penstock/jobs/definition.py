@@ -1,4 +1,4 @@
-"""What a task is, before a call of it is enqueued: its function, and the options of `@app.task`."""
+"""The definition of a task: its function, and the options of `@app.task`."""
 
 from __future__ import annotations
 

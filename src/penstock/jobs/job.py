@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 class JobQueue(Protocol):
-    """What a handle needs of the queue it belongs to."""
+    """The parts of a queue that its handles use."""
 
     name: str
     settings: Settings
@@ -56,7 +56,18 @@ class QueueHandle(Generic[Q]):
 
 
 class Status(StrEnum):
-    """The state of a job. From COMPLETED on a job will not run again, unless a dead letter is requeued."""
+    """The state of a job.
+
+    DELAYED    its due time is in the future
+    READY      it waits for a worker
+    RUNNING    it is claimed
+    COMPLETED  its task returned
+    DEAD       it failed for good: it is a dead letter, which can be requeued
+    CANCELLED  it was cancelled or purged before it ran
+    EXPIRED    its `expires` passed before it was started
+    DROPPED    its task raised Drop
+    UNKNOWN    it was never enqueued here, or it ended longer ago than its `result_ttl`
+    """
 
     DELAYED = "delayed"
     READY = "ready"
@@ -67,7 +78,6 @@ class Status(StrEnum):
     EXPIRED = "expired"
     DROPPED = "dropped"
     UNKNOWN = "unknown"
-    """Never enqueued here, or finished longer ago than its `result_ttl`."""
 
 
 _STATES = {
@@ -115,7 +125,7 @@ class JobInfo:
     reason, traceback  of the last failure
     result             of a completed job, as JSON types
 
-    Of a finished job only `id`, `status`, and `result` or `reason` are known; the other times are None.
+    Of a finished job only `id`, `status`, and `result` or `reason` are known.
     """
 
     id: str
@@ -212,7 +222,10 @@ class Job(QueueHandle[JobQueue], Generic[R]):
         return self._answer(stored, waited=waited)
 
     def _answer(self, stored: StoredJob, *, waited: bool) -> R:
-        """The result, or the error that says why there is none. `waited`: the job was seen before it was done."""
+        """Return the result, or raise the error that explains why there is no result.
+
+        `waited`: the job was seen before it was done.
+        """
         status = status_of(stored)
         text = (stored.done or b"")[1:]
         match status:

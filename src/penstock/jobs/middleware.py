@@ -147,7 +147,7 @@ class JobOutcome:
                dropped    it raised Drop
                crashed    its process died. The job runs again, or becomes a dead letter after its third crash
     reason     one line; "" for a completed job
-    traceback  "" if there is none
+    traceback  of the exception; "" without one
     delay      seconds until a retried or postponed job runs again
     duration   seconds since the worker started the job; 0 for a job that it could not read
     """

@@ -31,7 +31,7 @@
 _most = { PROMOTED = 100, TAKEN_BACK = 100, ABANDONED = 250, LATE = 250 } -- jobs of one call; ms of a timekeeper
 
 -- Enqueues jobs: id, draft (see record.lua), id, draft, … At most some hundreds. Returns the places, from 0, of ids
--- that are in the queue already; those jobs stay as they are.
+-- that are in the queue already; those jobs are not changed.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, jobs: *
 function script.enqueue(base, meta, caller, number, given, jobs, ...)
@@ -81,8 +81,8 @@ end
 -- next jobs.
 --
 -- `settlements`: `completed` tokens of jobs without a result; `with_result` pairs of token, result; then for each other
--- job verb, token, delay in ms, text. `number` counts the turns of the incarnation from 1. The same number again gets
--- the same answer and settles nothing twice. `idle_ms` > 0: if fewer than `want` jobs were claimed, the worker at
+-- job verb, token, delay in ms, text. `number` counts the turns of the incarnation from 1. A turn that is repeated with
+-- its number gets the same answer and settles nothing twice. `idle_ms` > 0: if fewer than `want` jobs were claimed, the worker at
 -- `address` is registered as idle. `once`: the claim of a program without a worker, which is idle only if it got
 -- nothing, and ends as soon as it holds nothing. `trial`: whether a suspect may be claimed (see job.claim).
 -- `registration`: of a worker, in its first turn.
@@ -173,7 +173,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
 end
 
 -- Settles one claim outside of a turn: complete, or a verb of job.settle. Returns 1, or 0 if the incarnation does not
--- hold the job any more. What was settled is remembered for a minute, so that the call may be sent again.
+-- hold the job any more. The token is remembered for a minute, so that the call may be sent again.
 --- keys: base meta
 --- args: given: int, incarnation: str, verb: str, token: str, ms: int, text: str
 --- flags: allow-oom

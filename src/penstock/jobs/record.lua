@@ -116,14 +116,14 @@ function record.tenant(header)
   return string.sub(header, 41, 40 + string.byte(header, 39))
 end
 
--- What a claim keeps of a record: all up to the tenant.
+-- The part of a record that a claim keeps: everything up to the tenant.
 --- (body: str) -> str
 --- inline
 function record.header(body)
   return string.sub(body, 1, 40 + string.byte(body, 39))
 end
 
--- The record, or false where there is none. A record that is too short, because another program damaged it, counts as
+-- The record, or false if it does not exist. A record that is too short, because another program damaged it, counts as
 -- lost.
 --- (body: str | false) -> str | false
 function record.sound(body)

@@ -133,8 +133,8 @@ class Record:
     @property
     def trace(self) -> str:
         """A text of the application that travels with the job (see `middleware.py`)."""
-        start = HEADER_SIZE + self._fields[17]
-        return self.body[start : start + self._fields[18]].decode(errors="replace")
+        start = HEADER_SIZE + self._fields[_TENANT_SIZE]
+        return self.body[start : start + self._fields[_TRACE_SIZE]].decode(errors="replace")
 
     @property
     def payload(self) -> bytes:
@@ -152,11 +152,11 @@ def entry_generation(entry: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StoredJob:
-    """What the server has stored about one job.
+    """The data that the server has stored about one job.
 
-    record   until the job is done; None also if the record is damaged
+    record   None once the job is done, or if the record is damaged
     failure  why the job failed last, as JSON (see `Failure`)
-    done     how it ended, while its result is kept: one letter, then the result or a text
+    done     how the job ended, as long as its result is kept: one letter, then the result or a text
     """
 
     record: Record | None

@@ -1,4 +1,4 @@
-"""What happens after a task fails: the retry policy, and the exceptions by which a task decides itself."""
+"""The retry policy of a task, and the exceptions that a task raises to decide itself what happens to its job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `@app.task` makes of a function: it can still be called, and its calls can be enqueued."""
+"""Tasks and calls: `@app.task` makes a task of a function, whose calls can be enqueued."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Task(Generic[P, R]):
         return self.home._driver
 
     def using(self, **options: Unpack[EnqueueOptions]) -> Task[P, R]:
-        """The same task with other options for the jobs made from it; see `Options`. No round trip.
+        """A copy of this task with other options for the jobs made from it; see `Options`. No round trip.
 
         Options that are not given have their defaults, also if this task has others.
         """

@@ -1,4 +1,4 @@
--- Idle workers, and who wakes them. A wake-up carries no job: the worker that gets it takes a turn. So a lost wake-up
+-- Idle workers and their wake-ups. A wake-up carries no job: the worker that gets it takes a turn. So a lost wake-up
 -- costs time, but never a job.
 --
 --   sleepers         ZSET  address -> server ms until which the worker is idle
@@ -14,7 +14,7 @@
 -- idle last. That one may be frozen, so a second worker, the witness, is asked to check 50 ms later. One idle worker,
 -- the timekeeper, knows when the next job is due or the next lease runs out. The deputy wakes 300 ms later, and becomes
 -- the timekeeper if it finds that the timekeeper has not acted. Witness and deputy belong to other processes than the
--- worker that they stand in for.
+-- worker that they replace.
 
 _delay = { WITNESS = 50, DEPUTY = 300 } -- ms
 
@@ -119,7 +119,7 @@ function wake.deputy_wait(now)
   return event < 0 and event or event + _delay.DEPUTY
 end
 
--- Appoints a timekeeper and a deputy where there is none, from the workers that became idle last, and notifies them.
+-- Appoints a timekeeper and a deputy if they are missing, from the workers that became idle last, and notifies them.
 --- (now: int)
 --- uses: base meta
 function wake.appoint(now)
