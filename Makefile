@@ -33,7 +33,7 @@ setup: .venv/ready  ## make .venv with Penstock and its tools (again when pyproj
 	fi
 	@touch $@
 
-check: setup  ## format, lint, types, and the rules of the house
+check: setup  ## format, lint, types, layers, vocabulary
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy

@@ -147,15 +147,15 @@ class Apps:
     """Makes apps, each with its own prefix."""
 
     def __init__(self, deployment: Any, place: str) -> None:
-        self._house = deployment
+        self._deployment = deployment
         self._place = place
         self.made: list[Penstock] = []
         self._clients: list[Any] = []
 
     def make(self, prefix: str = "", **settings: Any) -> Penstock:
-        server: Any = self._house.address
+        server: Any = self._deployment.address
         if self._place == "redis":
-            server = redis.Redis(unix_socket_path=str(self._house.socket))
+            server = redis.Redis(unix_socket_path=str(self._deployment.socket))
             self._clients.append(server)
         self.made.append(Penstock(server, prefix=prefix or f"t{next(_numbers)}", settings=Settings(**settings)))
         return self.made[-1]

@@ -38,7 +38,7 @@ def _slowdown(second: int) -> float:
 
 
 def scaled(seconds: float) -> float:
-    """A limit for this machine as it is now. Costs some 10 ms of CPU time, at most once a second."""
+    """A limit that fits the present speed of this machine. Costs some 10 ms of CPU time, at most once a second."""
     return max(seconds, min(LONGEST, seconds * slowdown()))
 
 

@@ -1,7 +1,6 @@
-"""What the documents say can be followed: links lead somewhere, examples compile and import public names only, promises
-name their test.
+"""Documents can be followed: links work, examples compile and import public names only, and promises name their tests.
 
-Each rule is a function from a document to its faults, so that it can be shown one that has some.
+Each rule is a function from a document to its faults, so that a test can give it a document with faults.
 """
 
 import ast
@@ -52,7 +51,7 @@ def broken_examples(path: Path, text: str) -> list[str]:
 
 
 def private_imports(path: Path, text: str) -> list[str]:
-    """What an example, or the examples of a document, import from Penstock and users should not."""
+    """Imports from Penstock, in an example or in the examples of a document, that users should not write."""
     sources = [text] if path.suffix == ".py" else list(_python_blocks(text))
     return [
         f"{path.name}:{line} imports {name}"

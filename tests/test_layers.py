@@ -1,7 +1,7 @@
-"""The rules of the house that no linter knows.
+"""Rules for the layout of the sources that no linter checks.
 
-Each rule is a function from the texts of the house (path below src -> text) to its faults, one sentence each.
-The house must have none; the made-up houses further down prove that each rule can find some.
+Each rule is a function from sources (path below src -> text) to a list of faults, one sentence each. Penstock must have
+no faults. Made-up sources further down prove that each rule can find some.
 """
 
 import ast
@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-House = Mapping[str, str]
-Rule = Callable[[House], list[str]]
+Sources = Mapping[str, str]
+Rule = Callable[[Sources], list[str]]
 
-# From the ground up. A room imports only from floors below its own and from itself; a deferred import counts like any
-# other, and so do one for the type checker alone and a .lua file that is cut into scripts.
+# From the ground up. A package imports only from itself and from floors below its own. Deferred imports, imports for
+# the type checker and .lua files that a module cuts into scripts count too.
 FLOORS = [
     {"errors", "settings"},
     {"codec", "config"},
@@ -41,7 +41,7 @@ FLOORS = [
 
 NOUNS = {"jobs", "locks", "completion", "messages", "files", "counting"}
 BETWEEN_NOUNS = {("files", "messages"), ("counting", "files")}
-"""A channel of files is a log with readers, and what is counted comes through a channel."""
+"""A channel of files is a log with readers, and aggregates count the lines of a channel."""
 
 KEYS = re.compile(r"penstock/(\w+/keys|ops/key_tables)\.py")
 PEERS = "penstock/bench/peer_locks.py"  # the bench measures other libraries' locks beside ours
@@ -53,36 +53,32 @@ LUA_STRING = re.compile(r"""--[^\n]*|"((?:\\.|[^"\\\n])*)"|'((?:\\.|[^'\\\n])*)'
 
 MOST_LINES = 500
 MOST_MEDIANS = 6
-# A ratchet: path -> the lines it may have. Lower a number when the file shrinks, never raise one.
-LARGE: dict[str, int] = {}
-
-# Names that two classes still share. A name leaves the set when its classes differ; none is added.
-SHARED_CLASS_NAMES: set[str] = set()
 
 
-def rooms_import_downward(house: House) -> list[str]:
-    level = {room: height for height, floor in enumerate(FLOORS) for room in floor}
-    faults = [f"{room} stands on no floor" for room in sorted({_room(_module(path)) for path in house} - set(level))]
-    for module, target in [*_links(house), *_cuts(house)]:
-        here, there = _room(module), _room(target)
+def packages_import_downward(sources: Sources) -> list[str]:
+    level = {package: height for height, floor in enumerate(FLOORS) for package in floor}
+    unknown = {_package(_module(path)) for path in sources} - set(level)
+    faults = [f"{package} has no floor" for package in sorted(unknown)]
+    for module, target in [*_links(sources), *_cuts(sources)]:
+        here, there = _package(module), _package(target)
         if here != there and level.get(there, -1) >= level.get(here, -1):
             faults.append(f"{module} imports {target}, which is not below it")
     return faults
 
 
-def nouns_are_strangers(house: House) -> list[str]:
+def nouns_do_not_import_each_other(sources: Sources) -> list[str]:
     return [
         f"{module} imports {target}"
-        for module, target in [*_links(house), *_cuts(house)]
-        if {_room(module), _room(target)} <= NOUNS
-        and _room(module) != _room(target)
-        and (_room(module), _room(target)) not in BETWEEN_NOUNS
+        for module, target in [*_links(sources), *_cuts(sources)]
+        if {_package(module), _package(target)} <= NOUNS
+        and _package(module) != _package(target)
+        and (_package(module), _package(target)) not in BETWEEN_NOUNS
     ]
 
 
-def imports_make_no_circle(house: House) -> list[str]:
+def imports_make_no_circle(sources: Sources) -> list[str]:
     order = graphlib.TopologicalSorter[str]()
-    for module, target in _links(house):
+    for module, target in _links(sources):
         order.add(module, target)
     try:
         order.prepare()
@@ -91,34 +87,34 @@ def imports_make_no_circle(house: House) -> list[str]:
     return []
 
 
-def only_the_driver_names_a_client(house: House) -> list[str]:
+def only_the_driver_names_a_client(sources: Sources) -> list[str]:
     return [
         f"{path} imports {target}"
-        for path, text in _python(house).items()
+        for path, text in _python(sources).items()
         for target in sorted(_imports(path, text))
         if target.split(".")[0] in CLIENTS and not path.startswith("penstock/driver/") and path != PEERS
     ]
 
 
-def only_the_keeper_names_the_server(house: House) -> list[str]:
+def only_the_keeper_names_the_server(sources: Sources) -> list[str]:
     return [
         f"{path} imports {target}"
-        for path, text in _python(house).items()
+        for path, text in _python(sources).items()
         for target in sorted(_imports(path, text))
         if target.split(".")[0] == SERVER and not path.startswith("penstock/embedded/")
     ]
 
 
-def only_keys_holds_key_literals(house: House) -> list[str]:
+def only_keys_holds_key_literals(sources: Sources) -> list[str]:
     faults = [
         f"{path}:{line} holds the key literal {text!r}"
-        for path, source in _python(house).items()
+        for path, source in _python(sources).items()
         if not KEYS.fullmatch(path)
         for line, text in _key_literals(_tree(source))
     ]
     faults += [
         f"{path} holds the key literal {text!r}"
-        for path, source in house.items()
+        for path, source in sources.items()
         if path.endswith(".lua")
         for text in (found[1] or found[2] or "" for found in LUA_STRING.finditer(source))
         if text.startswith("penstock:") or text.endswith("{")
@@ -126,77 +122,72 @@ def only_keys_holds_key_literals(house: House) -> list[str]:
     return faults
 
 
-def files_are_named_by_nouns(house: House) -> list[str]:
-    return [f"{path}: the name says nothing" for path in house if NO_NOUNS.search(path)]
+def files_are_named_by_nouns(sources: Sources) -> list[str]:
+    return [f"{path}: the name has no meaning" for path in sources if NO_NOUNS.search(path)]
 
 
-def no_two_classes_share_a_name(house: House) -> list[str]:
+def no_two_classes_share_a_name(sources: Sources) -> list[str]:
     """So that a name in a message, a traceback or a search leads to one class."""
     places: dict[str, list[str]] = {}
-    for path, text in _python(house).items():
+    for path, text in _python(sources).items():
         for node in _nodes(text):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(path)
     shared = {name: paths for name, paths in places.items() if len(paths) > 1}
-    faults = [f"{name}: {', '.join(shared[name])}" for name in sorted(shared.keys() - SHARED_CLASS_NAMES)]
-    return faults + [f"{name} needs no exception any more" for name in sorted(SHARED_CLASS_NAMES - shared.keys())]
+    return [f"{name}: {', '.join(paths)}" for name, paths in sorted(shared.items())]
 
 
-def no_file_eats_the_rest(house: House) -> list[str]:
-    lines = {path: len(text.splitlines()) for path, text in house.items() if text.strip()}
+def no_file_is_too_long(sources: Sources) -> list[str]:
+    lines = {path: len(text.splitlines()) for path, text in sources.items() if text.strip()}
     most = min(MOST_LINES, int(MOST_MEDIANS * statistics.median(lines.values())))
-    faults = [
-        f"{path} has {n} lines of {LARGE.get(path, most)}" for path, n in lines.items() if n > LARGE.get(path, most)
-    ]
-    faults += [f"{path} needs no exception any more" for path in LARGE if lines.get(path, 0) <= most]
-    return faults
+    return [f"{path} has {n} lines of {most}" for path, n in lines.items() if n > most]
 
 
-def scripts_walk_no_key_space(house: House) -> list[str]:
+def scripts_walk_no_key_space(sources: Sources) -> list[str]:
     return [
         f"{path} sends {found[1]}"
-        for path, text in house.items()
+        for path, text in sources.items()
         if path.endswith(".lua") and (found := re.search(r"""call\(\s*["'](KEYS|SCAN)["']""", text, re.IGNORECASE))
     ]
 
 
-# What the faces may use of `ops`: the inspector, its answers, the topics of the doctor, wording, and the raw client.
+# Command line and web may use these modules of `ops` only.
 OPEN_TO_FACES = {f"penstock.ops.{name}" for name in ("inspect", "answers", "doctor", "wording", "raw_client")}
 
 
-def the_command_line_asks_inspect(house: House) -> list[str]:
+def the_command_line_asks_inspect(sources: Sources) -> list[str]:
     """It does not bypass the inspector, and does not reach through it to the app."""
     faults = [
         f"{module} imports {target}"
-        for module, target in _links(house)
+        for module, target in _links(sources)
         if module.startswith(("penstock.cli.", "penstock.web."))
         and target.startswith("penstock.ops.")
         and target not in OPEN_TO_FACES
     ]
     return faults + [
         f"{path}:{node.lineno} reaches through the inspector"
-        for path, text in _python(house).items()
+        for path, text in _python(sources).items()
         for node in _nodes(text)
         if path.startswith("penstock/cli/") and isinstance(node, ast.Attribute) and node.attr == "_app"
     ]
 
 
 RULES: list[Rule] = [
-    rooms_import_downward,
-    nouns_are_strangers,
+    packages_import_downward,
+    nouns_do_not_import_each_other,
     imports_make_no_circle,
     only_the_driver_names_a_client,
     only_the_keeper_names_the_server,
     only_keys_holds_key_literals,
     files_are_named_by_nouns,
     no_two_classes_share_a_name,
-    no_file_eats_the_rest,
+    no_file_is_too_long,
     scripts_walk_no_key_space,
     the_command_line_asks_inspect,
 ]
 
 
-# --- reading a house ---
+# --- reading sources ---
 
 
 @cache
@@ -210,24 +201,24 @@ def _nodes(text: str) -> list[ast.AST]:
     return [*ast.walk(_tree(text))]
 
 
-def _python(house: House) -> House:
-    return {path: text for path, text in house.items() if path.endswith(".py")}
+def _python(sources: Sources) -> Sources:
+    return {path: text for path, text in sources.items() if path.endswith(".py")}
 
 
 def _module(path: str) -> str:
     return path.removesuffix(".py").removesuffix(".lua").removesuffix("/__init__").replace("/", ".")
 
 
-def _room(module: str) -> str:
-    """`penstock.core.keys` -> `store`; the façade itself is `__init__`."""
+def _package(module: str) -> str:
+    """`penstock.core.keys` -> `core`; the façade itself is `__init__`."""
     return module.split(".")[1] if "." in module else "__init__"
 
 
-def _links(house: House) -> list[tuple[str, str]]:
-    """Who imports whom inside the house: `from penstock.core import keys` means penstock.core.keys."""
-    modules = {_module(path) for path in _python(house)}
+def _links(sources: Sources) -> list[tuple[str, str]]:
+    """Pairs of a module and a module that it imports. `from penstock.core import keys` means penstock.core.keys."""
+    modules = {_module(path) for path in _python(sources)}
     found = set()
-    for path, text in _python(house).items():
+    for path, text in _python(sources).items():
         for target in _imports(path, text):
             if target.split(".")[0] == "penstock":
                 owner = target if target in modules else target.rpartition(".")[0] or target
@@ -235,11 +226,11 @@ def _links(house: House) -> list[tuple[str, str]]:
     return sorted(pair for pair in found if pair[0] != pair[1])
 
 
-def _cuts(house: House) -> list[tuple[str, str]]:
-    """Which module cuts which .lua file into scripts: `Library("core/batch.lua", …)`."""
+def _cuts(sources: Sources) -> list[tuple[str, str]]:
+    """Pairs of a module and a .lua file that it cuts into scripts: `Library("core/batch.lua", …)`."""
     return [
         (_module(path), _module(f"penstock/{argument.value}"))
-        for path, text in _python(house).items()
+        for path, text in _python(sources).items()
         for node in _nodes(text)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Library"
         for argument in node.args
@@ -248,7 +239,7 @@ def _cuts(house: House) -> list[tuple[str, str]]:
 
 
 def _imports(path: str, text: str) -> set[str]:
-    """All that a module imports, anywhere in it, as `package.module` or `package.module.name`."""
+    """Everything that a module imports anywhere, as `package.module` or `package.module.name`."""
     found = set()
     for node in _nodes(text):
         match node:
@@ -271,7 +262,7 @@ def _origin(path: str, node: ast.ImportFrom) -> str:
 
 
 def _key_literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """What begins like a key of ours, and what puts a name between the braces of a hash tag; not in docstrings."""
+    """Literals that begin like a key, or put a name between the braces of a hash tag; docstrings excepted."""
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         match node:
@@ -284,10 +275,10 @@ def _key_literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
                     yield node.lineno, text.replace("\0", "…")
 
 
-# --- the house ---
+# --- the sources of Penstock ---
 
 SRC = Path(__file__).parents[1] / "src"
-OURS = {
+SOURCES = {
     path.relative_to(SRC).as_posix(): path.read_text("utf-8")
     for path in sorted(SRC.glob("penstock/**/*"))
     if path.suffix in {".py", ".lua"}
@@ -295,11 +286,11 @@ OURS = {
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_house_keeps(rule: Rule):
-    assert rule(OURS) == []
+def test_penstock_keeps(rule: Rule):
+    assert rule(SOURCES) == []
 
 
-# --- houses that do not ---
+# --- sources with faults ---
 
 
 @pytest.mark.parametrize(
@@ -323,13 +314,13 @@ def test_the_house_keeps(rule: Rule):
     ],
 )
 def test_an_upward_import_is_found(path: str, text: str):
-    house = {
+    sources = {
         "penstock/__init__.py": "",
         "penstock/driver/__init__.py": "",
         "penstock/driver/engine.py": "",
         "penstock/testing.py": "",
     }
-    assert rooms_import_downward({**house, path: text})
+    assert packages_import_downward({**sources, path: text})
 
 
 @pytest.mark.parametrize(
@@ -343,12 +334,12 @@ def test_an_upward_import_is_found(path: str, text: str):
     ],
 )
 def test_a_downward_import_is_none(path: str, text: str):
-    assert rooms_import_downward({path: text}) == []
-    assert nouns_are_strangers({path: text}) == []
+    assert packages_import_downward({path: text}) == []
+    assert nouns_do_not_import_each_other({path: text}) == []
 
 
-def test_a_room_without_a_floor_is_found():
-    assert rooms_import_downward({"penstock/attic.py": ""}) == ["attic stands on no floor"]
+def test_a_package_without_a_floor_is_found():
+    assert packages_import_downward({"penstock/attic.py": ""}) == ["attic has no floor"]
 
 
 @pytest.mark.parametrize(
@@ -360,16 +351,16 @@ def test_a_room_without_a_floor_is_found():
     ],
 )
 def test_a_noun_that_imports_another_is_found(path: str, text: str):
-    assert nouns_are_strangers({"penstock/messages/log.py": "", path: text})
+    assert nouns_do_not_import_each_other({"penstock/messages/log.py": "", path: text})
 
 
 def test_a_circle_of_imports_is_found_though_one_is_deferred():
-    house = {
+    sources = {
         "penstock/worker/thread_pool.py": "from penstock.worker import worker",
         "penstock/worker/worker.py": "def f():\n    from penstock.worker.thread_pool import ThreadPool",
     }
-    assert imports_make_no_circle(house)
-    assert imports_make_no_circle({**house, "penstock/worker/worker.py": ""}) == []
+    assert imports_make_no_circle(sources)
+    assert imports_make_no_circle({**sources, "penstock/worker/worker.py": ""}) == []
 
 
 def test_a_client_library_outside_the_driver_is_found():
@@ -399,9 +390,9 @@ def test_a_key_literal_in_a_script_is_found(text: str):
 
 
 def test_what_only_looks_like_a_key_is_none():
-    house = {"penstock/app.py": '"""penstock:{%s}"""\nsay = f"penstock: {a} {{b}} {c}"\nlog = "{}: %s"'}
+    sources = {"penstock/app.py": '"""penstock:{%s}"""\nsay = f"penstock: {a} {{b}} {c}"\nlog = "{}: %s"'}
     script = """-- the tenant's "penstock:\nlocal a, t = "b", {"c"}"""
-    assert only_keys_holds_key_literals({**house, "penstock/jobs/lane.lua": script}) == []
+    assert only_keys_holds_key_literals({**sources, "penstock/jobs/lane.lua": script}) == []
 
 
 def test_a_file_without_a_noun_is_found():
@@ -410,27 +401,21 @@ def test_a_file_without_a_noun_is_found():
     assert files_are_named_by_nouns({"penstock/database.py": "", "penstock/worker/inflight.py": ""}) == []
 
 
-def test_a_shared_class_name_is_found_and_a_needless_exception_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tests.test_layers.SHARED_CLASS_NAMES", set())
-    house = {"penstock/jobs/job.py": "class Job: ...", "penstock/files/sender.py": "class Sender:\n    class Job: ..."}
-    assert no_two_classes_share_a_name(house) == ["Job: penstock/jobs/job.py, penstock/files/sender.py"]
-    assert no_two_classes_share_a_name({**house, "penstock/files/sender.py": "job = Job()"}) == []
+def test_a_shared_class_name_is_found():
+    sources = {
+        "penstock/jobs/job.py": "class Job: ...",
+        "penstock/files/sender.py": "class Sender:\n    class Job: ...",
+    }
+    assert no_two_classes_share_a_name(sources) == ["Job: penstock/jobs/job.py, penstock/files/sender.py"]
+    assert no_two_classes_share_a_name({**sources, "penstock/files/sender.py": "job = Job()"}) == []
     assert no_two_classes_share_a_name({"penstock/a.py": "def f():\n    class A: ...\nclass A: ..."})
-    monkeypatch.setattr("tests.test_layers.SHARED_CLASS_NAMES", {"Job", "Entry"})
-    assert no_two_classes_share_a_name(house) == ["Entry needs no exception any more"]
 
 
-def test_a_large_file_is_found_and_a_needless_exception_too(monkeypatch: pytest.MonkeyPatch):
-    for path in list(LARGE):
-        monkeypatch.delitem(LARGE, path)
-    house = {f"penstock/{name}.py": "x\n" * 10 for name in "abc"}
-    assert no_file_eats_the_rest(house) == []
-    assert no_file_eats_the_rest({**house, "penstock/d.py": "x\n" * 61}) == ["penstock/d.py has 61 lines of 60"]
-    assert no_file_eats_the_rest({"penstock/d.py": "x\n" * 501}) == ["penstock/d.py has 501 lines of 500"]
-    monkeypatch.setitem(LARGE, "penstock/d.py", 70)
-    assert no_file_eats_the_rest({**house, "penstock/d.py": "x\n" * 70}) == []
-    assert no_file_eats_the_rest({**house, "penstock/d.py": "x\n" * 71}) == ["penstock/d.py has 71 lines of 70"]
-    assert no_file_eats_the_rest({**house, "penstock/d.py": "x\n"}) == ["penstock/d.py needs no exception any more"]
+def test_a_large_file_is_found():
+    sources = {f"penstock/{name}.py": "x\n" * 10 for name in "abc"}
+    assert no_file_is_too_long(sources) == []
+    assert no_file_is_too_long({**sources, "penstock/d.py": "x\n" * 61}) == ["penstock/d.py has 61 lines of 60"]
+    assert no_file_is_too_long({"penstock/d.py": "x\n" * 501}) == ["penstock/d.py has 501 lines of 500"]
 
 
 def test_a_walk_over_the_key_space_is_found():
@@ -444,6 +429,6 @@ def test_a_walk_over_the_key_space_is_found():
     ["names = inspector._app.queue('mail')", "from penstock.ops import probe", "import penstock.ops.probe"],
 )
 def test_a_command_that_bypasses_the_inspector_is_found(text: str):
-    house = {"penstock/ops/__init__.py": "", "penstock/ops/probe.py": ""}
-    assert the_command_line_asks_inspect({**house, "penstock/cli/queue.py": text})
-    assert the_command_line_asks_inspect({**house, "penstock/ops/inspect.py": text}) == []
+    sources = {"penstock/ops/__init__.py": "", "penstock/ops/probe.py": ""}
+    assert the_command_line_asks_inspect({**sources, "penstock/cli/queue.py": text})
+    assert the_command_line_asks_inspect({**sources, "penstock/ops/inspect.py": text}) == []

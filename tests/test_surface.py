@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 
-# Design, "the public face", as far as it is built: what stands in an example must be importable under that name.
+# Names in the examples of the documentation, which must be importable.
 DOCUMENTED = [
     "Penstock",
     "Penstock.enqueue_many",
@@ -50,7 +50,7 @@ LIGHT = {"penstock", "penstock.errors", "penstock.cli.exits", "penstock.cli"}
 
 
 def _homes() -> dict[str, str]:
-    """What a type checker sees in the façade: public name -> module."""
+    """Public name -> its module, as a type checker reads the façade."""
     tree = ast.parse(inspect.getsource(penstock))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     return {
@@ -62,7 +62,7 @@ def _homes() -> dict[str, str]:
 
 
 def _loaded(code: str, *words: str) -> set[str]:
-    """What a fresh interpreter has loaded after this code."""
+    """The modules that a fresh interpreter has loaded after this code."""
     script = f"{code}\nimport json, sys; json.dump(sorted(sys.modules), sys.stderr)"
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=True)
     return set(json.loads(done.stderr))

@@ -22,7 +22,7 @@ from penstock.core.scripts import Section
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "penstock"
 
-# What the server's Lua knows.
+# The globals of the server's Lua.
 GLOBALS = [
     "KEYS", "ARGV", "redis", "server", "cjson", "cmsgpack", "struct", "bit", "string", "table", "math",
     "tonumber", "tostring", "type", "pairs", "ipairs", "next", "unpack", "select", "error", "pcall",
@@ -36,7 +36,7 @@ OPTIONS = [
 
 
 def libraries() -> Iterator[tuple[str, ...]]:
-    """What the modules of Penstock cut: the names in each `Library("batch.lua", …)`."""
+    """The file names in each `Library("core/batch.lua", …)` of Penstock."""
     seen = set()
     for path in sorted(SRC.rglob("*.py")):
         text = path.read_text("utf-8")
@@ -50,7 +50,7 @@ def libraries() -> Iterator[tuple[str, ...]]:
 
 
 def chunks(texts: Mapping[str, str]) -> dict[str, str]:
-    """What luacheck reads: name -> text, of each script and each function of these files."""
+    """The input of luacheck: name -> text, for each script and each function of these files."""
     sections = scripts.linked(texts)
     alone = {f"function {section.name}": _alone(section, sections) for section in sections if not section.is_script}
     # A key may be declared only so that a moving slot refuses the script.
@@ -69,7 +69,7 @@ def _alone(function: Section, sections: list[Section]) -> str:
 
 
 def faults(texts: Mapping[str, str]) -> list[str]:
-    """What luacheck finds, each with the line it is about."""
+    """The findings of luacheck, each with its line."""
     found = set()
     with tempfile.TemporaryDirectory() as folder:
         written = {str(Path(folder, f"{n}.lua")): chunk for n, chunk in enumerate(chunks(texts).items())}
@@ -86,7 +86,7 @@ def faults(texts: Mapping[str, str]) -> list[str]:
 
 
 def invalid(*paths: Path) -> str:
-    """What luac says of these files; "" for nothing."""
+    """The errors of luac for these files, or ""."""
     luac = shutil.which("luac5.1") or "luac"
     return subprocess.run([luac, "-p", *paths], capture_output=True, text=True, check=False).stderr.strip()
 

@@ -1,6 +1,6 @@
 """The face of the library as type checkers see it: run by both of them, never by Python.
 
-A line that must be refused says so in a comment for each checker; both fail on a comment that refuses nothing.
+A line that must be refused has a comment for each checker; both fail on a comment that refuses nothing.
 """
 
 from datetime import datetime
