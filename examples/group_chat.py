@@ -17,7 +17,7 @@ async def listen(chat: Chat, member: str, upto: int | None = None) -> None:
     async with chat.follow(member) as messages:
         async for message in messages:
             if message.missed:
-                print(f"[{member}] {message.missed} messages were dropped before I came")
+                print(f"[{member}] {message.missed} messages before this one were dropped")
             print(f"[{member}] {message.id}. {message.sender}: {message.body}")
             if message.id == upto:
                 break
