@@ -1,32 +1,34 @@
--- A channel of files: a log (log.lua) of what is sent, and what sender, receivers and aggregates note beside it.
+-- A channel of files: a log (log.lua) of records, and the keys of senders, receivers and aggregates beside it.
 --
---   state        HASH    as in log.lua, and: end: number of the CLOSE; peak: most bytes there ever were; patience: ms after
---                        which a receiver that was not seen is passed over where space is wanted; counted: 1 if anybody counts; counts:<r>: 1 if r does
---   log          STREAM  by: kind and file (B begin, D data, E end, A aborted, C closed), body: see components/blocks.py
+--   state        HASH    as in log.lua, and: end: number of the CLOSE; peak: the most bytes ever held; patience: ms after which
+--                        a receiver that was not heard of is passed over where space is needed; counted: 1 if there are
+--                        counts; counts:<r>: 1 if receiver r has counts
+--   log          STREAM  by: kind (B begin, D data, E end, A abort, C close) and file; body: see files/records.py
 --   readers, …           as in log.lua: a reader is a receiver
---   owners       HASH    receiver -> till, turn, 1 if fresh, token: the process that receives, the others stand by
---   marks        HASH    receiver -> where it is in the files it has begun; written in the step that moves its cursor
---   sources      HASH    path of a file on its way -> { token, file, mark, "" }; place (device and inode) of one that was sent whole
---                        -> { "", "", mark, what it then was }
---   sent_at      ZSET    place -> ms; the last 10,000 of them are remembered
+--   owners       HASH    receiver -> lease end, turn, 1 if new, token: the process that receives alone; others wait
+--   marks        HASH    receiver -> its state (files/download.py), written in the step that moves its cursor
+--   sources      HASH    path of an upload in progress -> { token, file, state, "" }
+--                        inode of a file that was sent -> { "", "", state, outcome }: see SourceEntry in files/bindings.py
+--   sent_at      ZSET    inode of a file that was sent -> ms; the last 10,000
 --   vanished     ZSET    receiver that was passed over -> its cursor
---   finished     ZSET    receiver that has had all to the CLOSE -> ms
---   totals:<r>   HASH    lines, rejected; table:<t>: 1                     of the aggregate that receives as r
+--   finished     ZSET    receiver that has received everything up to the CLOSE -> ms
+--   totals:<r>   HASH    lines, rejected; table:<t>: 1 for each table; of the aggregate that receives as r
 --   counts:<r>:<t> ZSET  key -> count
---   rejected:<r> LIST    the first thousand lines that were no good
+--   rejected:<r> LIST    the first thousand rejected lines
 --
 --   send            put (BEGIN … END), …            close           the last receiver has acknowledged it
 --   (none) ──────▶ open ──────────────────────────────────▶ closed ────────────────────────────────▶ over
---                   ▲                                                                                   │ a file that was
+--                   ▲                                                                                   │ open, for a file
 --                   └───────────────────────────────────────────────────────────────────────────────────┘ not sent before
 --
--- What is over stays for a day, so that whoever died before it learned of that is told; with counts, until it is deleted.
+-- The keys of a channel that is over are kept for a day, so that a process which died before can still learn of the end. With
+-- counts they are kept until the channel is deleted.
 --
--- Answers as in log.lua, and: CLOSED, ENDED (nothing more for this receiver), HELD (by another process), TAKEN (another
--- process sends this file).
+-- Refusals are those of log.lua and: "CLOSED", "ENDED" (nothing more for this receiver), "HELD" (another process receives),
+-- "SHARED" (several processes share the receiver), "TAKEN" (another process sends this file).
 
--- Its cursor, or why there is none. Who was passed over is there again, and finds a gap; LATE: when all was over already.
--- The third is where that one had been.
+-- The cursor of a receiver; or nil and the reason: "STRANGER", "ENDED" or "LATE". A receiver that was passed over is a reader again,
+-- and finds a gap. "LATE": it was passed over, and the channel is over by now; the third value is the cursor that it had.
 --- (l: table, who: str) -> int | nil, str, int | nil
 --- uses: base state
 function channel.reader(l, who)
@@ -42,7 +44,7 @@ function channel.reader(l, who)
   return nil, redis.call("ZSCORE", base .. "finished", who) and "ENDED" or "STRANGER"
 end
 
--- The answer to who has no cursor.
+-- The reply to a receiver without a cursor.
 --- (why: str) -> table
 --- uses: base
 function channel.none(why)
@@ -76,7 +78,7 @@ function channel.ended()
   return tonumber(redis.call("HGET", state, "end") or 0)
 end
 
--- This receiver has had all.
+-- This receiver has received everything.
 --- (l: table, who: str, now: int)
 --- uses: base state
 function channel.over(l, who, now)
@@ -86,7 +88,7 @@ function channel.over(l, who, now)
   if redis.call("EXISTS", base .. "readers") == 0 then channel.finish(l) end
 end
 
--- All have had all. The files go, and what only matters while they come.
+-- Every receiver has received everything: free the records and the keys that only transfers need.
 --- (l: table)
 --- uses: base state
 function channel.finish(l)
@@ -99,7 +101,7 @@ function channel.finish(l)
   for _, key in ipairs(channel.outlasting()) do redis.call("PEXPIRE", key, 86400000) end
 end
 
--- What stays for a day where all is over, some of it of receivers that were passed over.
+-- The keys that are kept for a day when the channel is over. Some belong to receivers that were passed over.
 --- () -> table
 --- uses: base state
 function channel.outlasting()
@@ -108,7 +110,7 @@ function channel.outlasting()
   return keys
 end
 
--- What was over begins anew; numbers go on.
+-- Open a channel that is over; numbers continue.
 --- uses: base state
 function channel.reopen()
   redis.call("HDEL", state, "end")
@@ -122,7 +124,7 @@ function channel.has_receivers()
   return redis.call("EXISTS", base .. "readers", base .. "vanished") > 0
 end
 
--- A receiver has gone. Returns 1 if there is more to trim.
+-- A receiver was removed: free records that only it had not acknowledged. Returns 1 if there is more to trim.
 --- (l: table, now: int) -> int
 --- uses: base state
 function channel.free(l, now)
@@ -131,7 +133,7 @@ function channel.free(l, now)
   return 0
 end
 
--- Returns 1 if there is more to trim, and whether that was all for this receiver.
+-- Move the cursor of a receiver. Returns 1 if there is more to trim, and whether it has received everything.
 --- (l: table, who: str, cursor: int, acked: int, now: int) -> int, bool
 --- uses: base state
 function channel.acknowledge(l, who, cursor, acked, now)
@@ -146,7 +148,7 @@ function channel.acknowledge(l, who, cursor, acked, now)
   return log.trim(l, now), false
 end
 
--- What is not there any more counts as received.
+-- Count records that were dropped as received.
 --- (l: table, who: str)
 --- uses: base
 function channel.skip(l, who)
@@ -154,8 +156,9 @@ function channel.skip(l, who)
   shared_reader.pass_over(who, l.first - 1)
 end
 
--- So much space is wanted: what somebody left to be trimmed goes, then receivers that hold it and were not seen for too long are
--- passed over, counted from when there was something for them. Returns the ms after which the next one will be, or -1.
+-- Make space of `size` bytes: trim records that another process left untrimmed, then pass over receivers that hold the space
+-- and were not heard of for longer than the patience, counted from when there was something for them to receive. Returns the ms
+-- after which the next one will be passed over, or -1.
 --- (l: table, now: int, size: int) -> int
 --- uses: base state
 function channel.pass_over(l, now, size)
@@ -184,8 +187,8 @@ function channel.append(l, now, by, body)
   redis.call("RPUSH", base .. "ends", l.ended)
 end
 
--- A channel that takes files, for these receivers; who is new begins here. `limit`, `patience`: as they are if 0; -1: none.
--- { "OK" } or { "CLOSED", how many receivers have not had all yet } or { "STRANGER" } where there is no receiver at all
+-- Open a channel for these receivers; new ones begin at its end. `limit`, `patience`: 0 leaves them unchanged; patience -1: none.
+-- { "OK" }, { "CLOSED", number of receivers that have not received everything } or { "STRANGER" } if there is no receiver at all
 --- keys: base state
 --- args: caller: str, number: int, given: int, limit: int, patience: int, receivers: *
 function script.open(base, state, caller, number, given, limit, patience, receivers, ...)
@@ -211,7 +214,7 @@ function script.open(base, state, caller, number, given, limit, patience, receiv
   return idempotency.keep(caller, number, { "OK" })
 end
 
--- Nothing comes any more. { "OK", 1 if it was open } or { "GONE" }
+-- Close the channel: it takes no more records. { "OK", 1 if it was open } or { "GONE" }
 --- keys: base state
 --- args: caller: str, number: int, given: int
 --- flags: allow-oom
@@ -231,7 +234,7 @@ function script.close(base, state, caller, number, given)
   return idempotency.keep(caller, number, { "OK", 1 })
 end
 
--- A receiver of what is begun from now on. { "OK", 1 if it is new } or { "GONE" | "CLOSED" }
+-- Add a receiver of files that begin from now on. { "OK", 1 if it is new } or { "GONE" | "CLOSED" }
 --- keys: base state
 --- args: caller: str, number: int, given: int, who: str
 --- flags: allow-oom
@@ -247,7 +250,7 @@ function script.join_channel(base, state, caller, number, given, who)
   return idempotency.keep(caller, number, { "OK", 1 })
 end
 
--- A receiver that receives no more: nothing is kept for it. { "OK", 1 if it was one, 1 if there is more to trim }
+-- Remove a receiver: nothing is kept for it. { "OK", 1 if it was one, 1 if there is more to trim }
 --- keys: base state
 --- args: caller: str, number: int, given: int, who: str
 --- flags: allow-oom
@@ -269,8 +272,10 @@ function script.part(base, state, caller, number, given, who)
   return idempotency.keep(caller, number, { "OK", 1, more })
 end
 
--- { "OK", now, top, first, bytes, limit, peak, patience or 0, number of the CLOSE or 0, files being sent, { receiver, cursor, seen,
--- owner or "", … } } or { "GONE" }. A receiver that has had all has the cursor -1, one that was passed over is at -2 - its cursor.
+-- The size of a channel, its settings, and its receivers. The cursor of a receiver that has received everything is -1, of one
+-- that was passed over -2 - cursor.
+-- { "OK", now, top, first, bytes, limit, peak, patience or 0, number of the CLOSE or 0, uploads in progress, { receiver, cursor,
+-- seen, owner or "", … } } or { "GONE" }
 --- keys: base state
 --- args: given: int
 --- flags: no-writes
@@ -300,7 +305,7 @@ function script.channel(base, state, given)
   }
 end
 
--- All of it, the counts too. { "OK", 1 if there was one }
+-- Delete the channel and its counts. { "OK", 1 if there was one }
 --- keys: base state
 --- args: caller: str, number: int
 --- flags: allow-oom

@@ -1,6 +1,6 @@
--- What an aggregate has counted, kept beside the channel (channel.lua) that it receives.
+-- The counts of aggregates, kept beside the channel (channel.lua) that they receive.
 
--- { lines, how many rejected, { table = { key = n } }, { what was rejected, … } }; {} for "".
+-- Unpack counts: { lines, how many rejected, { table = { key = n } }, { rejected line, … } }; {} for "".
 --- (packed: str) -> table
 function channel.counted(packed)
   return packed == "" and {} or cmsgpack.unpack(packed)
@@ -56,7 +56,7 @@ function script.totals(base, state, who)
   return answer
 end
 
--- { key, count, … }, the highest first
+-- Keys with the highest counts, highest first: { key, count, … }
 --- keys: base state
 --- args: who: str, name: str, offset: int, n: int
 --- flags: no-writes
@@ -66,7 +66,7 @@ function script.top(base, state, who, name, offset, n)
   return redis.call("ZRANGE", base .. "counts:" .. who .. ":" .. name, offset, offset + n - 1, "REV", "WITHSCORES")
 end
 
--- { count or nothing, … }
+-- The counts of these keys: { count or nil, … }
 --- keys: base state
 --- args: who: str, name: str, wanted: *
 --- flags: no-writes

@@ -1,21 +1,22 @@
--- Scripts of a receiver of a channel (channel.lua): one process that receives alone, or several that share the work.
+-- Scripts of a receiver of a channel (channel.lua), for one process that receives alone or for several that share the receiver.
 
--- "HELD", for how many ms and by whom; else "MINE", or "FRESH" if another had it since, and whether this very turn came before.
--- `instead`: the token of one who is known to be dead.
+-- Make a process the owner of a receiver, or renew its lease. Returns "HELD", the ms of the owner's lease, and the owner's token
+-- if another process owns it; otherwise "MINE", or "FRESH" if another process has owned it since, and whether this turn is a
+-- repeated one. `instead`: the token of a process that is known to be dead.
 --- (who: str, token: str, instead: str, turn: int, now: int, lease_ms: int) -> str, int | bool, str
 --- uses: base
 function channel.own(who, token, instead, turn, now, lease_ms)
   local owned = redis.call("HGET", base .. "owners", who)
   local till, last, new, owner = string.match(owned or "", "^(%d+) (%d+) (%d) (.*)$")
   if owned and owner ~= token and owner ~= instead and tonumber(till) > now then return "HELD", tonumber(till) - now, owner end
-  local again = owner == token and turn <= tonumber(last)  -- less: a copy that was under way for long
+  local again = owner == token and turn <= tonumber(last)  -- a lower turn is a late copy of an earlier call
   local fresh = owner ~= token or (again and new == "1")
   redis.call("HSET", base .. "owners", who, string.format("%d %d %d %s", now + lease_ms, again and last or turn, fresh and 1 or 0, token))
   redis.call("HSET", base .. "seen", who, string.format("%d", now))
   return fresh and "FRESH" or "MINE", again
 end
 
--- How many records behind `position` make up to `room` bytes: at least one if there is any, at most a thousand.
+-- How many records after `position` make up to `room` bytes: at least one if there are any, at most a thousand.
 --- (l: table, position: int, room: int) -> int
 --- uses: base
 function channel.fit(l, position, room)
@@ -32,11 +33,11 @@ function channel.fit(l, position, room)
   return n
 end
 
--- First settle: acknowledge up to `acked`, keep `mark`, add what was `counted`; all of it once, if this process still is the one that
--- receives. It then reads `limit` records behind `after` by itself, for bodies are too large to be touched here. If there is nothing:
--- told at `address` within `stay_ms`.
--- { "OK", top, first, cursor, 1 if there is more to trim, 1 if another received since, mark, how many to read next time }
--- or { "HELD", ms, by whom }, { "SHARED" }: several workers are not through, { "ENDED" | "GONE" | "STRANGER" }
+-- Settle for a process that receives alone: acknowledge up to `acked`, keep `mark`, and add the counts in `counted`; all of it
+-- once, and only if the process still owns the receiver. The caller then reads `limit` records after `after` by an XRANGE of its
+-- own, because a script would hash their large bodies. If there is nothing to read, `address` is notified within `stay_ms`.
+-- { "OK", top, first, cursor, 1 if there is more to trim, 1 if it is a new owner, mark, how many records to read next time },
+-- { "HELD", ms, owner }, { "SHARED" } while claims of processes that share are open, or { "ENDED" | "GONE" | "STRANGER" }
 --- keys: base state
 --- args: given: int, who: str, token: str, instead: str, turn: int, lease_ms: int, acked: int, mark: str, counted: str
 --- args: after: int, limit: int, room: int, address: str, stay_ms: int
@@ -56,7 +57,7 @@ function script.receive(base, state, given, who, token, instead, turn, lease_ms,
     return { "ENDED" }
   end
   if not cursor then return channel.none(why) end
-  -- What workers have in hand, or settled above the cursor, would come once more.
+  -- Records that sharing processes have claimed or settled above the cursor would be delivered a second time.
   if tonumber(redis.call("HGET", base .. "next", who) or 0) - 1 > cursor then return { "SHARED" } end
   local owned, again, by = channel.own(who, token, instead, turn, now, lease_ms)
   if owned == "HELD" then
@@ -82,7 +83,7 @@ function script.receive(base, state, given, who, token, instead, turn, lease_ms,
   return { "OK", l.top, l.first, cursor, more, 0, "", position == after and channel.fit(l, after + limit, room) or 0 }
 end
 
--- The process that receives is busy, and alive. 0 at the end: it receives no more, another may. Returns 1 if it was the one.
+-- Renew the lease of the process that receives; `lease_ms` 0: give the receiver back. Returns 1 if the process owned it.
 --- keys: base state
 --- args: given: int, who: str, token: str, lease_ms: int
 --- flags: allow-oom
@@ -102,11 +103,13 @@ function script.hold(base, state, given, who, token, lease_ms)
   return 1
 end
 
--- For one of several workers of a receiver: first settle these claims with what was `counted` in them, all or none; then claim
--- more. A second call with this `token` gets the same again.
--- { "OK", ms until a lease runs out or -1, claim, number, ms, by, body, … } or { "LOST" }: another has one of the claims, and
--- nothing was done; { "MISSED", how many, number of the next }: this receiver was passed over, which one worker is told, and
--- nothing else was done; { "HELD", ms }: one process receives alone; or { "ENDED" | "GONE" | "STRANGER" }
+-- For one of several processes that share a receiver: settle these claims and the counts in `counted`, all or none; then claim
+-- more records. A second call with this `token` returns the same records.
+-- { "OK", ms until a lease runs out or -1, claim, number, ms, by, body, … }
+-- { "LOST" }: another process has one of the claims, and nothing was settled
+-- { "MISSED", how many, number of the next }: the receiver was passed over, and nothing was settled; one of the processes gets this
+-- { "HELD", ms }: one process receives alone
+-- { "ENDED" | "GONE" | "STRANGER" }
 --- keys: base state
 --- args: given: int, who: str, token: str, lease_ms: int, limit: int, room: int, counted: str, address: str, stay_ms: int, claims: *
 --- flags: allow-oom

@@ -1,6 +1,6 @@
--- Scripts of a sender: a file's records are put into the channel (channel.lua).
+-- Scripts of a sender, which puts the records of files into a channel (channel.lua).
 
--- The answer to who wants so much space where there is less, though receivers were passed over.
+-- The reply to a sender that needs this much space, if there is less even after receivers were passed over; otherwise nil.
 --- (l: table, space: int, now: int) -> table | nil
 --- uses: base state
 function channel.lacking(l, space, now)
@@ -10,7 +10,7 @@ function channel.lacking(l, space, now)
   if l.ended - l.begun + space > l.bytes then return { "FULL", left, l.ended - l.begun, low } end
 end
 
--- What is known of these: { "OK", { entry or "", … } }
+-- The entries of these sources: { "OK", { entry or "", … } }
 --- keys: base state
 --- args: sources: *
 --- flags: no-writes
@@ -22,7 +22,8 @@ function script.known(base, state, sources, ...)
   return { "OK", answer }
 end
 
--- Go on with a file that another process began: that one is refused from now on. { "OK", entry } or { "TAKEN" } if it is over
+-- Take over an upload that another process began; that process is refused from then on. { "OK", entry } or { "TAKEN" } if it has
+-- ended
 --- keys: base state
 --- args: source: str, file: str, token: str
 --- flags: allow-oom
@@ -38,9 +39,10 @@ function script.take_source(base, state, source, file, token)
   return { "OK", cmsgpack.pack(found) }
 end
 
--- Records as kind, body, …; all of them or none. `fresh`: if the file begins here, what is known at `place` ("" nothing), "-" if it
--- goes on. `ending`: what is remembered of it, at `place`, when it ends here; "" if it does not, "-" if nothing is.
--- { "OK", bytes there, slowest receiver }, { "FULL", ms after which to try again or -1, bytes there, slowest receiver } or
+-- Append records, given as kind, body, …; all of them or none. `fresh`: if the file begins here, the entry that its sender has
+-- found at `place` ("" for none); "-" if the upload continues. `ending`: if the upload ends here, the outcome to keep at `place`
+-- ("-" for none); "" if it does not end.
+-- { "OK", bytes held, slowest receiver }, { "FULL", ms after which to try again or -1, bytes held, slowest receiver } or
 -- { "GONE" | "CLOSED" | "TAKEN" | "LARGE" | "STRANGER" }
 --- keys: base state
 --- args: caller: str, number: int, given: int, source: str, file: str, token: str, fresh: str, mark: str, place: str
@@ -86,8 +88,8 @@ function script.put(base, state, caller, number, given, source, file, token, fre
   return idempotency.keep(caller, number, { "OK", l.ended - l.begun, redis.call("ZRANGE", base .. "readers", 0, 0)[1] or "" })
 end
 
--- For who was refused: told at `address` when there is space for this, and for a quarter of all: else it would be refused, and
--- send in vain, at every megabyte. Answers as `put`.
+-- For a sender that was refused: notify `address` when there is space for `size` bytes and for a quarter of the limit. With less
+-- space its next batch would be refused again after each megabyte. Replies as `put` does.
 --- keys: base state
 --- args: given: int, size: int, address: str, stay_ms: int
 --- flags: allow-oom

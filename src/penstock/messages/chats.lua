@@ -1,15 +1,15 @@
--- The chats of one user: an index, and hints that there is news. Each chat is in a slot of its own and alone knows its members;
--- what stands here is never the truth, but always more than it: an entry is written before a join and taken away
--- after a leave, and who reads one that is not true, or no longer, strikes it out.
+-- The chats of one user: an index, and hints about chats with news. Each chat lives in a slot of its own, and only the chat
+-- knows its members. So the index may list a chat too many, but never one too few: an entry is added before a join and removed
+-- after a leave. A reader of the index that finds a wrong entry removes it.
 --
 --          enlist pending          the chat is joined, enlist
 --   (none) ──────────────▶ pending ──────────────────────────▶ sure
---      ▲                      │ strike, an hour later            │ strike, unless it was enlisted anew meanwhile
+--      ▲                      │ strike, an hour later            │ strike, unless it was enlisted again meanwhile
 --      └──────────────────────┴──────────────────────────────────┘
 --
---   mine     ZSET  chat -> server µs at which it was enlisted, no two alike; negative while pending
---   news     ZSET  chat -> server µs of the last hint, no two alike; PX a day
---   waiting  ZSET  address -> 0; PX
+--   mine     ZSET  chat -> server µs at which it was enlisted, all different; negative while pending
+--   news     ZSET  chat -> server µs of the last hint, all different; PX a day
+--   waiting  ZSET  address of a process that waits for hints -> 0; PX
 --   inbox: (wake)
 
 --- (given: int) -> int
@@ -30,7 +30,7 @@ function chats.hint(given, names, from)
   if #found > 0 then redis.call("ZREM", base .. "waiting", unpack(found)) end
 end
 
--- Returns the entry's score.
+-- Add an entry. Returns its score.
 --- keys: base mine
 --- args: given: int, chat: str, pending: int
 --- flags: allow-oom
@@ -43,7 +43,8 @@ function script.enlist(base, mine, given, chat, pending)
   return redis.call("ZSCORE", mine, chat)
 end
 
--- Only if it is as it was read, and not about to be joined.
+-- Remove an entry that has not changed since it was read. A pending one is kept for an hour, unless `sure` is 1: its join may
+-- still be under way.
 --- keys: base mine
 --- args: given: int, chat: str, score: str, sure: int
 --- flags: allow-oom
@@ -55,7 +56,7 @@ function script.strike(base, mine, given, chat, score, sure)
   return redis.call("ZREM", mine, chat)
 end
 
--- chat, score, …: a page of the index, from behind `after`.
+-- A page of the index, after the score `after`: chat, score, …
 --- keys: base mine
 --- args: after: str, n: int
 --- flags: no-writes
@@ -78,7 +79,8 @@ function script.hint(base, mine, given, names, ...)
   return 1
 end
 
--- { the last hint's µs or `since`, chat, … }: hints since then. If there is none: told at `address` within `stay_ms`.
+-- The chats with a hint after `since`. If there is no hint, `address` is notified of the next one within `stay_ms`.
+-- { µs of the last hint or `since`, chat, … }
 --- keys: base mine
 --- args: since: str, address: str, stay_ms: int
 --- flags: allow-oom

@@ -1,30 +1,32 @@
--- A numbered log with readers: mailboxes, chats and channels of files are one thing.
+-- A numbered log with readers: mailboxes, chats and channels of files are all built on it.
 --
---            post                      pull            ack by the last reader that had not
---   (none) ────────▶ unread by some ─────────▶ (same) ─────────────────────────────────────▶ freed
---                          │ `keep` lets go of it
---                          └───────────────────────▶ freed; who had not read it is told of a gap
+--            post                                ack by the last reader that had not acknowledged it
+--   (none) ────────▶ kept for some readers ──────────────────────────────────────────────────────────▶ freed
+--                          │ a limit of `keep` drops it
+--                          └───────────────────────────▶ freed; readers that had not read it get a gap reported
 --
---   state        HASH    format; top: number of the last message; first: of the first still there; begun, ended: bytes that
---                        were ever let go of, and put in; messages, bytes, age ms, refuse: what to keep
---   log          STREAM  <number>-<server ms>, numbers without holes: by (who, or what it is), end (bytes so far), body
---   ends         LIST    of a channel of files, whose bodies are large: `end` of each message that is there
---   readers      ZSET    reader -> the last number it acknowledged: its cursor
+--   state        HASH    format; top: number of the last message; first: of the first that is still there; begun, ended:
+--                        bytes that were ever freed, and ever added; messages, bytes, age (ms), refuse: the limits
+--   log          STREAM  <number>-<server ms>, numbers without holes: by (the sender; in a channel of files kind and file),
+--                        end (bytes added up to here), body
+--   ends         LIST    only of a channel of files, whose bodies are large: `end` of each record that is there
+--   readers      ZSET    reader -> its cursor: the last number that it acknowledged
 --   seen         HASH    reader -> server ms at which it last pulled
---   devices      HASH    member -> its devices that read for themselves. A reader is a member, or a member NUL a device
---   sent         ZSET    message id of the sender's -> number; PX a day, the last 1000
---   waiting      ZSET    address -> top when it lay down; PX        who waits for a message
---   wanting      ZSET    address -> bytes; PX                       who waits for so much space
---   watching     ZSET    reader -> top when it was told all, or when to tell it again     told by whoever sends
+--   devices      HASH    member -> its devices. A reader is a member, or a device: <member> NUL <device>
+--   sent         ZSET    message id -> number; PX a day, the last 1000
+--   waiting      ZSET    address of a reader that waits for a message -> top when it registered; PX
+--   wanting      ZSET    address of a sender that waits for space -> bytes; PX
+--   watching     ZSET    reader whose member waits for news of all its chats -> top when it had read everything, or the ms
+--                        from which on it is notified again. The sender notifies it.
 --   next, claimed:, leased:, claim: (shared_reader.lua)                     of readers with several workers
 --   replay: (idempotency), inbox: (wake)
 --
--- Reading never moves a cursor, acknowledging does. All below the lowest cursor is freed in the same step.
+-- Only acknowledging moves a cursor, reading never does. Messages up to the lowest cursor are freed in the same step.
 --
--- Every script answers with a word first: OK, or why not: GONE, STRANGER (no member), EXISTS, FULL, LARGE, BEYOND, MANY.
--- A repeated `pull`, `look` or `hand_in` does no harm; the others recognise their second copy.
+-- Every reply begins with "OK" or a refusal: "GONE" (no log), "STRANGER" (no member), "EXISTS", "FULL", "LARGE", "BEYOND", "MANY".
+-- A repeated `pull`, `look` or `hand_in` does no harm; the other scripts recognise a repeated call.
 
--- What `state` holds; nothing where there is no log.
+-- Returns the fields of `state`, or nil if there is no log.
 --- () -> error | nil, table | nil
 --- uses: state
 function log.open()
@@ -44,7 +46,7 @@ function log.make(messages, bytes, age, refuse)
   log.keep(messages, bytes, age, refuse)
 end
 
--- 0: no such limit, and no field for it.
+-- Set the limits. 0 means no limit, and stores no field.
 --- (messages: int, bytes: int, age: int, refuse: int)
 --- uses: state
 function log.keep(messages, bytes, age, refuse)
@@ -53,13 +55,13 @@ function log.keep(messages, bytes, age, refuse)
   end
 end
 
--- What a message counts for against a limit: itself, and what the server needs beside it.
+-- The bytes that a message counts for against a limit: its own, and about what the server needs beside them.
 --- (by: str, body: str) -> int
 function log.size(by, body)
   return #by + #body + 32
 end
 
--- For so long somebody waits at this address; 0: no more.
+-- Register a waiter at this address for so many ms; 0 deregisters it.
 --- (list: str, score: int, address: str, ms: int)
 --- uses: base
 function log.wait(list, score, address, ms)
@@ -72,7 +74,7 @@ function log.wait(list, score, address, ms)
   end
 end
 
--- Wake some of those who wait, the others are woken by those.
+-- Notify a hundred of the waiters; those notify the others.
 --- (list: str, below: str)
 --- uses: base
 function log.rouse(list, below)
@@ -81,8 +83,8 @@ function log.rouse(list, below)
   if #found > 0 then redis.call("ZREM", base .. list, unpack(found)) end
 end
 
--- There is a message: wake who waits here. Returns readers whose members wait elsewhere, for the caller to tell them; one
--- that has not looked an hour later is named again, for the caller may have died before it told.
+-- A message has arrived: notify the waiting readers. Returns readers whose members wait for news of all their chats, so that
+-- the caller notifies them. A member that has not read an hour later is returned again, for the caller may have died.
 --- (l: table, now: int) -> table
 --- uses: base
 function log.ring(l, now)
@@ -103,7 +105,8 @@ function log.field(entry, name)
   return ""
 end
 
--- The last number that age or bytes let go of, from `from` on, and whether it stopped for having looked at enough.
+-- Find the messages from `from` on that the limits of age or bytes drop. Returns the number of the last one, and whether the
+-- search stopped at a thousand.
 --- (l: table, now: int, from: int) -> int, bool
 --- uses: base
 function log.outlived(l, now, from)
@@ -123,7 +126,7 @@ function log.outlived(l, now, from)
   return to, true
 end
 
--- Free what every reader has acknowledged, and what `keep` lets go of; a slice a step. Returns 1 if there is more.
+-- Free the messages that every reader has acknowledged or that a limit drops, at most a slice of them. Returns 1 if more are left.
 --- (l: table, now: int) -> int
 --- uses: base state
 function log.trim(l, now)
@@ -142,7 +145,7 @@ function log.trim(l, now)
   return more
 end
 
--- Free all up to this number.
+-- Free every message up to this number.
 --- (l: table, to: int)
 --- uses: base state
 function log.cut(l, to)
@@ -172,7 +175,7 @@ function log.free_claims()
   for i = 1, #workers do redis.call("UNLINK", base .. "claimed:" .. workers[i], base .. "leased:" .. workers[i]) end
 end
 
--- All of it, and whoever waits finds that it is gone.
+-- Free the whole log, and notify all waiters, which then find it gone.
 --- uses: base state
 function log.free()
   for _ = 1, 10 do
@@ -207,8 +210,8 @@ function log.appended(l, now, ids)
   if l.messages + l.bytes + l.age > 0 then log.trim(l, now) end
 end
 
--- Messages from behind `position` on as number, ms, by, body: up to `limit`, and once there is one, up to `room` bytes. In
--- pieces of ten, so that few large bodies are looked at in vain. Returns the number of the last.
+-- Append messages after `position` to `into` as number, ms, by, body: up to `limit` of them, and up to `room` bytes but at
+-- least one. Reads ten at a time, so that few large bodies are read in vain. Returns the number of the last one.
 --- (l: table, position: int, limit: int, room: int, into: table) -> int
 --- uses: base
 function log.read(l, position, limit, room, into)
@@ -231,7 +234,7 @@ function log.read(l, position, limit, room, into)
   return position
 end
 
--- A log with its members, who read from the start, and if `first` is 1 its first message: all in one step.
+-- Make a log with its members, which read from the start, and with its first message if `first` is 1.
 -- { "OK", 1 or 0 } or { "EXISTS" }
 --- keys: base state
 --- args: caller: str, number: int, given: int, messages: int, bytes: int, age_ms: int, refuse: int, by: str, first: int, body: str, members: *
@@ -259,9 +262,10 @@ function script.create(base, state, caller, number, given, messages, bytes, age_
   return idempotency.keep(caller, number, { "OK", first })
 end
 
--- Messages as id, body, …: an id that came lately is not written again, "" is none. `make` 1: by anybody, and where there is no
--- log there is one now, with the reader ""; 0: by members. `stay_ms` > 0: told at `address` when there is space.
--- { "OK", { number, … }, { reader to tell, … } } or { "GONE" | "STRANGER" | "FULL" | "LARGE" }
+-- Append messages, given as id, body, …. A message whose id is in `sent` is not appended again; "" is no id. `make` 1: every
+-- sender may post, and a log that does not exist is made, with the reader ""; 0: only members may. `stay_ms` > 0: if the log is
+-- full, `address` is notified when there is space.
+-- { "OK", { number, … }, { reader to notify, … } } or { "GONE" | "STRANGER" | "FULL" | "LARGE" }
 --- keys: base state
 --- args: caller: str, number: int, given: int, make: int, by: str, address: str, stay_ms: int, rest: *
 function script.post(base, state, caller, number, given, make, by, address, stay_ms, rest, ...)
@@ -317,9 +321,10 @@ function script.post(base, state, caller, number, given, make, by, address, stay
   return idempotency.keep(caller, number, { "OK", numbers, told })
 end
 
--- First acknowledge all up to `acked`, then read on from the cursor, or from `after` if that is further. `limit` 0: only
--- acknowledge. If there is nothing: told at `address` within `stay_ms`; `watch` 1: named to the next who sends.
--- { "OK", top, first, cursor, 1 if there is more to trim, { reader to tell, … }, number, ms, by, body, … },
+-- Acknowledge every message up to `acked`, then read after the cursor, or after `after` if that is higher. `limit` 0: only
+-- acknowledge. If there is nothing to read, `address` is notified within `stay_ms`; `watch` 1: the next sender is asked to
+-- notify the reader's member.
+-- { "OK", top, first, cursor, 1 if there is more to trim, { reader to notify, … }, number, ms, by, body, … },
 -- { "BEYOND", top } or { "GONE" | "STRANGER" | "MANY" }
 --- keys: base state
 --- args: given: int, who: str, device: str, acked: int, after: int, limit: int, room: int, address: str, stay_ms: int, watch: int
@@ -357,7 +362,7 @@ function script.pull(base, state, given, who, device, acked, after, limit, room,
   return answer
 end
 
--- Whoever was at this address waits no more.
+-- Deregister the waiter at this address.
 --- keys: base state
 --- args: address: str
 --- flags: allow-oom
@@ -365,7 +370,7 @@ function script.stay(base, state, address)
   return redis.call("ZREM", base .. "waiting", address) + redis.call("ZREM", base .. "wanting", address)
 end
 
--- The next slice; { "OK", 1 if there is more }.
+-- Free the next slice. { "OK", 1 if there is more }
 --- keys: base state
 --- args: given: int
 --- flags: allow-oom
@@ -375,7 +380,7 @@ function script.trim(base, state, given)
   return { "OK", l and log.trim(l, clock.now(given)) or 0 }
 end
 
--- What to keep from now on. { "OK", 1 if there is more to trim } or { "GONE" }
+-- Set the limits. `make` 1: make a log that does not exist. { "OK", 1 if there is more to trim } or { "GONE" }
 --- keys: base state
 --- args: given: int, make: int, messages: int, bytes: int, age_ms: int, refuse: int
 function script.limit(base, state, given, make, messages, bytes, age_ms, refuse)
@@ -392,7 +397,7 @@ function script.limit(base, state, given, make, messages, bytes, age_ms, refuse)
   return { "OK", log.trim(l, clock.now(given)) }
 end
 
--- { "OK", 1 if there was a log }
+-- Delete the log. { "OK", 1 if there was one }
 --- keys: base state
 --- args: caller: str, number: int
 --- flags: allow-oom

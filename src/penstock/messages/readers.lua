@@ -1,4 +1,4 @@
--- The readers of a log (log.lua): its members, and the devices of a member that read for themselves.
+-- The readers of a log (log.lua): its members, or in place of a member its devices, each with a cursor of its own.
 
 --- (who: str) -> bool
 --- uses: base
@@ -6,7 +6,7 @@ function log.is_member(who)
   return redis.call("ZSCORE", base .. "readers", who) or redis.call("HEXISTS", base .. "devices", who) == 1
 end
 
--- The member's devices that have a reader; "" is the one without a name.
+-- The devices through which a member reads; "" stands for the member itself.
 --- (who: str) -> table
 --- uses: base
 function log.devices(who)
@@ -19,8 +19,8 @@ function log.name(who, device)
   return device == "" and who or who .. "\0" .. device
 end
 
--- Its name and cursor; no cursor: no member. A device that is new starts at the lowest cursor its member has, and the third
--- is then the list of devices to write: without the nameless one, if that has never pulled.
+-- Returns the reader's name, and its cursor or nil if it is no member. A new device starts at the lowest cursor of its member.
+-- The third value is then the list of devices to store; it omits the member itself if that has never pulled.
 --- (who: str, device: str) -> str, int | nil, table | nil
 --- uses: base
 function log.reader(who, device)
@@ -54,7 +54,7 @@ function log.remove(name)
   if redis.call("HDEL", base .. "next", name) == 1 then redis.call("UNLINK", base .. "claimed:" .. name, base .. "leased:" .. name) end
 end
 
--- A reader from the last so many messages on: 0 from now on, -1 all that are there. Who is a member stays where it is.
+-- Add a reader of the last so many messages; 0: only of new ones, -1: of every message that is there. A member keeps its cursor.
 -- { "OK", cursor, 1 if it is new } or { "GONE" }
 --- keys: base state
 --- args: caller: str, number: int, who: str, last: int
@@ -75,7 +75,7 @@ function script.join(base, state, caller, number, who, last)
   return idempotency.keep(caller, number, { "OK", cursor, 1 })
 end
 
--- A member with all its devices. The last one out frees everything. { "OK", 1 if it was a member, 1 if there is more to trim }
+-- Remove a member with all its devices; the last one frees the log. { "OK", 1 if it was a member, 1 if there is more to trim }
 --- keys: base state
 --- args: caller: str, number: int, given: int, who: str
 --- flags: allow-oom
@@ -93,7 +93,7 @@ function script.leave(base, state, caller, number, given, who)
   return idempotency.keep(caller, number, { "OK", 1, more })
 end
 
--- A device that is lost or sold reads no more; of the last one the member keeps the cursor. { "OK", 1 if it was there, more }
+-- Remove a device. The member keeps the cursor of its last one. { "OK", 1 if it was a reader, 1 if there is more to trim }
 --- keys: base state
 --- args: given: int, who: str, device: str
 --- flags: allow-oom
@@ -118,8 +118,9 @@ function script.drop_device(base, state, given, who, device)
   return { "OK", 1, log.trim(l, clock.now(given)) }
 end
 
--- { "OK", now, top, first, bytes, how many readers, cursor or -1, seen or 0, first unclaimed or 0, claimed }. A device that never
--- pulled is shown what it would begin with. `watch` 1: a reader that has read all is named to the next who sends.
+-- The state of a log and of one reader; for a device that has never pulled, the cursor it would start with. `watch` 1: if the
+-- reader has read everything, the next sender is asked to notify its member.
+-- { "OK", now, top, first, bytes, number of readers, cursor or -1, seen or 0, first unclaimed or 0, claimed } or { "GONE" }
 --- keys: base state
 --- args: given: int, who: str, device: str, watch: int
 --- flags: allow-oom
@@ -141,7 +142,8 @@ function script.look(base, state, given, who, device, watch)
   return answer
 end
 
--- { "OK", top, first, reader, cursor, seen or 0, … }, those furthest behind first; or { "GONE" }
+-- A page of the readers; those that are furthest behind come first.
+-- { "OK", top, first, reader, cursor, seen or 0, … } or { "GONE" }
 --- keys: base state
 --- args: offset: int, n: int
 --- flags: no-writes

@@ -1,16 +1,19 @@
--- Several workers on one reader of a log (log.lua): each message to one of them, for a lease.
+-- Several workers that share one reader of a log (log.lua): each message goes to one of them, under a lease.
 --
 --   next         HASH    reader -> the first number that none of its workers has claimed
---   claimed:<r>  ZSET    "number:deliveries:token" -> number        what its workers have in hand
---   leased:<r>   ZSET    the same -> server ms until which
---   claim:<t>    STRING  what a claim answered; PX its lease        a claim that is sent again is recognised
+--   claimed:<r>  ZSET    claim, which is number:deliveries:token -> number
+--   leased:<r>   ZSET    claim -> server ms until which its lease lasts
+--   claim:<t>    STRING  the claims that the call with this token returned, so that a repeated call returns them; PX its lease
 --
 --             claim               ack
---   (new) ──────────▶ in hand ──────────▶ (done)      the cursor is below the lowest in hand, or else below `next`:
---            ▲           │ lease ran out, release     what is above it and not in hand was acknowledged
---            └───────────┘ claimed by another
+--   (new) ──────────▶ claimed ──────────▶ (done)
+--            ▲           │ lease ran out, release
+--            └───────────┘ claimed by another worker
+--
+-- The cursor is right below the lowest claimed number, or without claims right below `next`. A number above the cursor that is
+-- below `next` and not claimed was acknowledged.
 
--- Acknowledged all together: claims below are void.
+-- The reader has acknowledged everything up to the cursor: claims up to there end.
 --- (name: str, cursor: int)
 --- uses: base
 function shared_reader.pass_over(name, cursor)
@@ -35,7 +38,7 @@ function shared_reader.take(name, number, deliveries, token, till)
   return one
 end
 
--- Below the lowest that is in hand, or else below the first that nobody claimed yet.
+-- The number right below the lowest claimed one, or without claims right below the first that was not claimed yet.
 --- (name: str, following: int) -> int
 --- uses: base
 function shared_reader.cursor(name, following)
@@ -43,14 +46,14 @@ function shared_reader.cursor(name, following)
   return (tonumber(low[2]) or following) - 1
 end
 
--- Whether it is still there.
+-- Append a message to `into`. Returns whether it is still there.
 --- (l: table, number: int, into: table) -> bool
 --- uses: base
 function shared_reader.read(l, number, into)
   return number >= l.first and log.read(l, number - 1, 1, math.huge, into) == number
 end
 
--- The ms until a lease runs out, or -1.
+-- The ms until the first lease runs out, or -1.
 --- (name: str, now: int) -> int
 --- uses: base
 function shared_reader.due(name, now)
@@ -58,7 +61,8 @@ function shared_reader.due(name, now)
   return first[2] and math.max(0, first[2] - now) or -1
 end
 
--- Claims, each with its message: those whose lease ran out, then new ones. `said`: what this token was handed before.
+-- Claim messages, first those whose lease ran out, then new ones, and append each claim with its message to `into`. `said`: the
+-- claims that an earlier call with this token returned, packed.
 --- (l: table, name: str, cursor: int, now: int, token: str, said: str, lease_ms: int, limit: int, room: int, into: table)
 --- uses: base
 function shared_reader.hand_out(l, name, cursor, now, token, said, lease_ms, limit, room, into)
@@ -87,7 +91,7 @@ function shared_reader.hand_out(l, name, cursor, now, token, said, lease_ms, lim
       local number, deliveries = string.match(late[i], "^(%d+):(%d+):")
       shared_reader.drop(name, late[i])
       local one = shared_reader.take(name, tonumber(number), deliveries + 1, token, now + lease_ms)
-      if not hand(one, tonumber(number)) then shared_reader.drop(name, one) end  -- `keep` has let go of it
+      if not hand(one, tonumber(number)) then shared_reader.drop(name, one) end  -- a limit has dropped the message
     end
   end
   while #taken < limit and following <= l.top and (#taken == 0 or room > 0) do
@@ -100,9 +104,9 @@ function shared_reader.hand_out(l, name, cursor, now, token, said, lease_ms, lim
   redis.call("ZADD", base .. "readers", math.max(cursor, shared_reader.cursor(name, following)), name)
 end
 
--- Messages for one of several workers. `token` is minted by the caller; a second call with it gets the same again. If there is
--- nothing: told at `address` of a new message, and the ms after which to look.
--- { "OK", ms until a lease runs out or -1, { reader to tell, … }, claim, number, ms, by, body, … } or { "GONE" | "STRANGER" }
+-- Claim messages for one of several workers. The caller mints `token`; a second call with it returns the same messages. If there
+-- is nothing to claim, `address` is notified of a new message.
+-- { "OK", ms until a lease runs out or -1, { reader to notify, … }, claim, number, ms, by, body, … } or { "GONE" | "STRANGER" }
 --- keys: base state
 --- args: given: int, who: str, token: str, lease_ms: int, limit: int, room: int, address: str, stay_ms: int
 --- flags: allow-oom
@@ -126,8 +130,9 @@ function script.claim(base, state, given, who, token, lease_ms, limit, room, add
   return answer
 end
 
--- `ack`, `release` (another may have it at once) or `extend` by `ms` from now. A claim that another has by now is left alone.
--- { "OK", 1 if there is more to trim, { place of a claim that is ours no more, … } } or { "GONE" }
+-- Settle claims: `ack`; `release`, so that another worker may have the message at once; or `extend` to `ms` from now. A claim
+-- that was lost to another worker is left alone.
+-- { "OK", 1 if there is more to trim, { index of a lost claim, … } } or { "GONE" | "STRANGER" }
 --- keys: base state
 --- args: given: int, who: str, verb: str, ms: int, claims: *
 --- flags: allow-oom
