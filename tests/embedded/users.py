@@ -39,7 +39,7 @@ for line in sys.stdin:
 
 
 class User:
-    """A process of its own that attaches when answer to."""
+    """A process that attaches, or closes its attachment, when it is sent the word."""
 
     def __init__(self, home: Path, *wrapper: str, **environment: str) -> None:
         self.process = subprocess.Popen(
