@@ -207,9 +207,9 @@ async def test_a_command_sent_after_a_script_is_answered_with_it(driver: FaceDri
         assert first == b"a"
         return added, 1 + len(rest)
 
-    step = RoundTrip(APPEND, (key,), ("a",), read, followed_by=("LRANGE", key, 0, -1))
-    assert await driver.run(step) == (1, 1)
-    assert await driver.run(step.then(list)) == [2, 2]
+    round_trip = RoundTrip(APPEND, (key,), ("a",), read, followed_by=("LRANGE", key, 0, -1))
+    assert await driver.run(round_trip) == (1, 1)
+    assert await driver.run(round_trip.then(list)) == [2, 2]
 
 
 async def test_the_error_of_a_command_sent_after_a_script_is_raised(driver: FaceDriver, key: str):
