@@ -80,6 +80,13 @@ def cluster() -> Iterator[Cluster]:
         yield started
 
 
+@pytest.fixture(scope="session")
+def small_cluster() -> Iterator[Cluster]:
+    """Two nodes, for tests that migrate a slot from one to the other. A cluster takes two seconds to start."""
+    with Cluster(2) as started:
+        yield started
+
+
 @pytest.fixture
 def start() -> Iterator[Callable[..., Server]]:
     """Starts a server for one test, which may restart it, fill it up, or choose its options."""

@@ -164,10 +164,9 @@ def test_a_full_server_refuses_new_names_and_still_removes_old_ones(small_server
 # --- a slot that is migrated ---
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(2) as started:
-        yield started
+@pytest.fixture
+def cluster(small_cluster: Cluster) -> Cluster:
+    return small_cluster
 
 
 @pytest.mark.parametrize("carried", [[], ["meta"], ["names", "ids:0"], ["names", "meta", "weighed"]])

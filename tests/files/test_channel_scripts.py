@@ -261,10 +261,9 @@ def test_a_newer_format_is_neither_read_nor_changed(client: Any):
     assert dump(client) == before
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(2) as started:
-        yield started
+@pytest.fixture
+def cluster(small_cluster: Cluster) -> Cluster:
+    return small_cluster
 
 
 @pytest.mark.parametrize("carried", [[], ["state"], ["readers", "log"], ["state", "readers", "sources", "owners"]])

@@ -18,10 +18,9 @@ from tests.jobs.stand import Hand, Stand, every_step, ids
 from tests.servers import Cluster, Server, eventually
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(2) as started:
-        yield started
+@pytest.fixture
+def cluster(small_cluster: Cluster) -> Cluster:
+    return small_cluster
 
 
 class Move:

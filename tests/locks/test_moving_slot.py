@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,10 +14,9 @@ from penstock.locks.leased import LeasedResource
 from tests.servers import Cluster, Server
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(2) as started:
-        yield started
+@pytest.fixture
+def cluster(small_cluster: Cluster) -> Cluster:
+    return small_cluster
 
 
 def send(node: Server, leased: LeasedResource[Any], name: str, *args: Any, asking: bool = False) -> Any:

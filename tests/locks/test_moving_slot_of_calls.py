@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,10 +13,9 @@ from penstock.driver.retrying import error_code
 from tests.servers import Cluster, Server
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(2) as started:
-        yield started
+@pytest.fixture
+def cluster(small_cluster: Cluster) -> Cluster:
+    return small_cluster
 
 
 def send(node: Server, call: RoundTrip[Any], *, asking: bool = False) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -183,10 +183,9 @@ def test_one_trim_frees_at_most_a_slice(client: Any):
 # --- a slot migration ---
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(2) as started:
-        yield started
+@pytest.fixture
+def cluster(small_cluster: Cluster) -> Cluster:
+    return small_cluster
 
 
 @pytest.mark.parametrize("carried", [[], ["state"], ["readers", "log"], ["state", "readers", "seen", "sent"]])
