@@ -143,7 +143,7 @@ async def test_each_call_counts_once_while_connections_are_cut(driver: FaceDrive
 
     async def cuts() -> None:
         while True:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(scaled(0.01))  # a call must get through in between
             server.client.client_kill_filter(_type="normal", skipme=True)
 
     cutting = asyncio.create_task(cuts())
