@@ -1,4 +1,4 @@
-"""What the scripts of a channel refuse, and when they pass a receiver over."""
+"""The refusals of a channel's scripts, and the receivers that they pass over."""
 
 from __future__ import annotations
 

@@ -75,14 +75,14 @@ class PutReply:
 class ReceiveReply:
     """The reply to a process that receives alone.
 
-    status         OK; HELD: another process receives; ENDED: this receiver has received everything; GONE: no channel
-    records        those that were asked for
-    next_limit     how many records to ask for next time
-    cursor         number of the last record that this receiver has acknowledged
-    last, first    numbers of the channel's last record, and of the first that is still there
-    more_to_trim   the server still has records to free
-    is_new_owner   another process has received since the last call, or none yet: resume from `receiver_state`
-    holder, due_in the process that receives, and the seconds until its lease runs out; with HELD
+    status          OK; HELD: another process receives; ENDED: this receiver has received everything; GONE: no channel
+    records         those that were asked for
+    next_limit      how many records to ask for next time
+    cursor          number of the last record that this receiver has acknowledged
+    last, first     numbers of the channel's last record, and of the first that is still there
+    more_to_trim    the server still has records to free
+    is_new_owner    the process owns the receiver only since this call: it resumes from `receiver_state`
+    holder, due_in  with HELD: the process that receives, and the seconds until its lease runs out
     """
 
     status: str

@@ -12,11 +12,11 @@ from penstock.files.records import START_DIGEST
 class Download(msgspec.Struct, frozen=True, array_like=True):
     """How far one file was received.
 
-    lines, unpacked  as in FileBegin
-    offset, digest   of the bytes that were received and checked
-    lines_given      lines of the file that were given
-    in_long_line, unfinished_line  what a LineCutter needs to continue
-    spooled          the file is packed, and is received whole before its lines are read
+    lines, unpacked                as in FileBegin
+    offset, digest                 of the bytes that were received and checked
+    lines_given                    lines of the file that were given
+    in_long_line, unfinished_line  the state of its LineCutter, so that another process can continue
+    spooled                        the file is packed, and is received whole before its lines are read
     """
 
     name: str

@@ -106,7 +106,7 @@ class ExclusiveStream(ReceiverStream[T]):
         self._resume_from(Checkpoint(0, ReceiverState()))
 
     def _renew_token(self) -> None:
-        """Call as another process from now on: the server forgets that this one owns the receiver."""
+        """Call as another process would from now on, which does not own the receiver."""
         _streams_here.pop(self._token, None)
         self._token = mint_token()
         _streams_here[self._token] = self

@@ -37,13 +37,12 @@ def chain_digest(digest: bytes, block_digest: bytes) -> bytes:
 class FileBegin(msgspec.Struct, frozen=True, array_like=True):
     """The first record of a file.
 
-    lines     the file was cut at line ends, by `send_lines`
-    unpacked  it was gzip or Zstandard, and its text is sent
-    offset    bytes that an earlier `send_lines` has sent, where a log has grown since; the fields below are 0 without
-              one
+    lines              the file was cut at line ends, by `send_lines`
+    unpacked           it was gzip or Zstandard, and its text is sent
+    offset             if a log has grown since an earlier `send_lines`: the bytes that were sent then
     lines_before       lines in those bytes
     last_block_size    size of the last block of those bytes
-    last_block_digest  its SHA-256
+    last_block_digest  SHA-256 of that block
     """
 
     name: str
@@ -59,9 +58,9 @@ class FileBegin(msgspec.Struct, frozen=True, array_like=True):
 class BlockHeader(msgspec.Struct, frozen=True, array_like=True):
     """The header before the bytes of a block.
 
-    name          the file's name
-    offset        of the block's first byte in the file
-    lines_before  line ends before this block; -1 if the file was not cut at line ends
+    name                 the file's name
+    offset               of the block's first byte in the file
+    lines_before         line ends before this block; -1 if the file was not cut at line ends
     begins_in_line       the block begins in the middle of a line that is longer than a block
     deflated             the bytes are deflated
     digest               SHA-256 of the bytes

@@ -4,7 +4,7 @@
                              ^
                              ResumePoint: where a sender that was started again continues
 
-What is sent is the file as it was when the upload began: that many bytes of that inode. Where a block ends depends only
+An upload sends the file as it was when the upload began: that many bytes of that inode. Where a block ends depends only
 on the content and on where the block begins, so every sender cuts a file alike.
 """
 
@@ -44,9 +44,9 @@ _CHUNK = 64 * 1024
 class SourceBlock:
     """A piece of a file.
 
-    offset      of its first byte in the file, or in the text if lines are read
-    first_line  number, from 1, of the line that its first byte belongs to; 0 if exact bytes are read
-    lines       lines that end in this block; 0 if exact bytes are read
+    offset               of its first byte in the file, or in the text if lines are read
+    first_line           number, from 1, of the line that its first byte belongs to; 0 if exact bytes are read
+    lines                lines that end in this block; 0 if exact bytes are read
     last_line_continues  the last line continues in the next block
     """
 

@@ -184,8 +184,8 @@ class Chat:
     def join(self, member: str, *, history: History = "now") -> Operation[None]:
         """Add a member, which reads every message from now on.
 
-        history  "start": it also reads every message that is still there; a number: it also reads that many of the last
-                 messages
+        history  "now": only new messages; "start": also every message that is still there; a number: also that many of
+                 the last messages
 
         Changes nothing for a member. Raises ChatGone. Three round trips.
         """

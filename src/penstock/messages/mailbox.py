@@ -76,17 +76,17 @@ class Claimed:
     @verb
     def ack(self) -> Operation[None]:
         """The message is done. Raises LeaseLost if another worker has it by now. One round trip."""
-        return self._mailbox.settle("ack", [self])
+        return self._mailbox._settle("ack", [self])
 
     @verb
     def release(self) -> Operation[None]:
         """Hand the message back, so that another worker may have it at once. Raises LeaseLost. One round trip."""
-        return self._mailbox.settle("release", [self])
+        return self._mailbox._settle("release", [self])
 
     @verb
     def extend(self, lease: float) -> Operation[None]:
         """Let the lease run out `lease` seconds from now. Raises LeaseLost. One round trip."""
-        return self._mailbox.settle("extend", [self], lease)
+        return self._mailbox._settle("extend", [self], lease)
 
 
 class Mailbox(LogReader):
@@ -187,7 +187,7 @@ class Mailbox(LogReader):
             raise
         return [Claimed(self, claim, message) for claim, message in reply.messages]
 
-    def settle(self, action: ClaimAction, messages: Sequence[Claimed], seconds: float = 0.0) -> Operation[None]:
+    def _settle(self, action: ClaimAction, messages: Sequence[Claimed], seconds: float = 0.0) -> Operation[None]:
         claims = [message._claim for message in messages]
         call = self._log.settle_claims("", action, claims, seconds)
         more_to_trim, lost = yield default_on(b"GONE", call, (False, [0]))

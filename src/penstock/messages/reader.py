@@ -37,10 +37,10 @@ class LogReader:
         """
         check_wait("pull", wait)
         check_limit("pull", limit)
-        reply = yield from self.pull_after(0, limit, wait)
+        reply = yield from self._pull_after(0, limit, wait)
         return reply.mail
 
-    def pull_after(self, after: int, limit: int, wait: float | None, *, acked: int = 0) -> Operation[PullReply]:
+    def _pull_after(self, after: int, limit: int, wait: float | None, *, acked: int = 0) -> Operation[PullReply]:
         """Acknowledge up to `acked`, then read messages with numbers above `after`."""
 
         def ask(address: str, ttl: float) -> RoundTrip[PullReply]:
@@ -69,9 +69,9 @@ class LogReader:
         number = upto.id if isinstance(upto, Message) else upto
         if number < 0:
             raise BadCall(f"ack(upto={number}) in {self._log.label}: numbers begin at 1; nothing was acknowledged")
-        return self.ack_upto(number)
+        return self._ack_upto(number)
 
-    def ack_upto(self, number: int) -> Operation[None]:
+    def _ack_upto(self, number: int) -> Operation[None]:
         reply = yield self._pull(0, acked=number)
         yield from trim_rest(self._log, reply.more_to_trim)
 
@@ -115,14 +115,14 @@ class Follow:
     def fetch(self) -> Operation[Mail]:
         """Acknowledge the messages that are done, and wait for more, in one round trip; for a loop of your own."""
         acked = self._given if self._ack else 0
-        reply = yield from self._reader.pull_after(self._given, self._limit, None, acked=acked)
+        reply = yield from self._reader._pull_after(self._given, self._limit, None, acked=acked)
         return reply.mail
 
     @verb
     def settle(self) -> Operation[None]:
         """Acknowledge the messages that are done. One round trip."""
         if self._ack and self._done:
-            yield from self._reader.ack_upto(self._done)
+            yield from self._reader._ack_upto(self._done)
 
     def _next(self) -> Message:
         message = self._batch.popleft()
