@@ -14,6 +14,7 @@ from penstock.files.channel import Channel
 from penstock.files.exclusive_stream import ExclusiveStream
 from penstock.files.sender import Progress
 from penstock.messages.bindings import PULL_BYTES
+from penstock.messages.constants import MESSAGE_OVERHEAD
 from tests.conftest import Do, until
 
 
@@ -72,7 +73,7 @@ async def test_the_end_of_each_record_is_known_while_it_is_there(
         entries = [fields for _, fields in raw.xrange(base + "log")]
         assert raw.lrange(base + "ends", 0, -1) == [fields[b"end"] for fields in entries]
         info = await do(channel.info)
-        assert info.bytes == sum(32 + len(fields[b"by"]) + len(fields[b"body"]) for fields in entries)
+        assert info.bytes == sum(MESSAGE_OVERHEAD + len(fields[b"by"]) + len(fields[b"body"]) for fields in entries)
     assert 0 < len(entries) < 14
 
 

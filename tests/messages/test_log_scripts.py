@@ -34,18 +34,18 @@ NUMBERED: dict[str, RoundTrip[Any]] = {
 }
 OTHERS: dict[str, RoundTrip[Any]] = {
     "pull": LOG.pull("ada", limit=5, acked=1, address="p/1", ttl=5),
-    "stay": LOG.stop_waiting("p/1"),
+    "stop_waiting": LOG.stop_waiting("p/1"),
     "trim": LOG.trim(),
     "drop_device": LOG.drop_device("ada", "phone"),
     "limit": LOG.limit(Keep(messages=2), create=False),
-    "look": LOG.status("ada", watch=True),
-    "roster": LOG.readers(0, 9),
+    "status": LOG.status("ada", watch=True),
+    "readers": LOG.readers(0, 9),
     "claim": LOG.claim("bo", "t1", lease=5, limit=2),
-    "hand_in": LOG.settle_claims("bo", "ack", [b"1:1:t0"]),
+    "settle_claims": LOG.settle_claims("bo", "ack", [b"1:1:t0"]),
 }
 OF_INDEX: dict[str, RoundTrip[Any]] = {
-    "enlist": INDEX.add("ops", pending=True),
-    "strike": INDEX.remove("ops", b"5"),
+    "add": INDEX.add("ops", pending=True),
+    "remove": INDEX.remove("ops", b"5"),
     "page": INDEX.page(b"-inf", 9),
     "find": INDEX.find("ops"),
     "hint": INDEX.hint(["ops"]),
@@ -110,7 +110,7 @@ def test_other_calls_may_be_repeated(client: Any, name: str):
     before = dump(client)
     send(client, step)
     after = dump(client)
-    if name in {"enlist", "hint"}:  # only its time changes
+    if name in {"add", "hint"}:  # only its time changes
         before, after = ({key: [m for m, _ in d[key]] for key in d if b"chats" in key} for d in (before, after))
     assert after == before
 
@@ -140,7 +140,7 @@ def test_a_newer_format_is_neither_read_nor_changed(client: Any):
     client.hset(BASE + "state", "format", 2)
     before = dump(client)
     for step in [*NUMBERED.values(), *OTHERS.values()]:
-        if step.script.name != "stay":
+        if step.script.name != "stop_waiting":
             with pytest.raises(ResponseError, match="PENSTOCKFORMAT 2"):
                 send(client, step)
     assert dump(client) == before

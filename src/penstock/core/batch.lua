@@ -1,5 +1,6 @@
--- Commands with many values, sent in pieces. Lua can pass a command at most about 8000 values; with more, `unpack` raises
--- an error in the middle of the script, when some writes are done. Use these wherever the number has no small limit.
+-- Commands with many values, sent in pieces. Lua can pass a command at most about 8000 values; with more, `unpack`
+-- raises an error in the middle of the script, when some writes are done. Use these wherever the number has no small
+-- limit.
 
 -- Sends `command key values…`. Returns the reply to the last piece.
 --- (command: str, key: str, values: table) -> int
@@ -11,8 +12,8 @@ function batch.write(command, key, values)
   return reply
 end
 
--- Call this before writing `n` members of a hash or a sorted set. The server stores few short members as a list, which it
--- searches for each member written. One long member turns the list into a table, which it then remains.
+-- Call this before writing `n` members of a hash or a sorted set. The server stores few short members as a list, which
+-- it searches for each member written. One long member turns the list into a table, which it then remains.
 --- (key: str, n: int)
 function batch.index(key, n)
   local encoding = n > 32 and redis.call("OBJECT", "ENCODING", key)

@@ -179,9 +179,9 @@ class ChannelBindings(LogBindings):
         match reply[0]:
             case b"GONE":
                 return ChannelError(f"no {self.label}: nothing was sent to it yet, or it was deleted")
-            case b"STRANGER" if who:
+            case b"NOT_A_MEMBER" if who:
                 return NoReceiver(f"{who!r} is no receiver of {self.label}: name it where you send, or join() first")
-            case b"STRANGER":
+            case b"NOT_A_MEMBER":
                 return NoReceiver(f"{self.label} has no receivers: name some with receivers=[…]")
             case b"CLOSED":
                 left = f"{reply[1]} of its receivers have not had all yet" if reply[1] else "open it by sending files"
@@ -211,11 +211,11 @@ class ChannelBindings(LogBindings):
         def read(reply: Sequence[Any]) -> list[SourceEntry | None]:
             return [SourceEntry.decode(raw) if raw else None for raw in reply[1]]
 
-        return self._call("known", keys, read)
+        return self._call("source_entries", keys, read)
 
     def take_over(self, path_key: str, upload_id: str, token: str) -> RoundTrip[SourceEntry]:
         """Continue an upload that another process began; that process is refused from then on."""
-        return self._call("take_source", (path_key, upload_id, token), lambda reply: SourceEntry.decode(reply[1]))
+        return self._call("take_over", (path_key, upload_id, token), lambda reply: SourceEntry.decode(reply[1]))
 
     def put(
         self, path_key: str, upload_id: str, token: str, records: Sequence[tuple[str, bytes]],
@@ -297,7 +297,7 @@ class ChannelBindings(LogBindings):
     def renew(self, receiver: str, token: str, lease: float) -> RoundTrip[bool]:
         """The process that receives is alive. Returns False if it is not the one that receives any more."""
         args = (self.clock.now_ms, receiver, token, int(lease * 1000))
-        return RoundTrip(self._scripts["hold"], self._declared, args, bool)
+        return RoundTrip(self._scripts["renew"], self._declared, args, bool)
 
     def give_back(self, receiver: str, token: str) -> RoundTrip[bool]:
         """The process receives no more, and another may begin at once."""
@@ -335,12 +335,12 @@ class ChannelBindings(LogBindings):
     def add_receiver(self, receiver: str) -> RoundTrip[bool]:
         """Returns whether it is new."""
         args = (*UNNUMBERED, self.clock.now_ms, receiver)
-        return self._call("join_channel", args, lambda reply: bool(reply[1]), receiver)
+        return self._call("add_receiver", args, lambda reply: bool(reply[1]), receiver)
 
     def remove_receiver(self, receiver: str) -> RoundTrip[tuple[bool, bool]]:
         """Returns whether it was a receiver, and whether there is more to trim."""
         args = (*UNNUMBERED, self.clock.now_ms, receiver)
-        return self._call("part", args, lambda reply: (bool(reply[1]), bool(reply[2])))
+        return self._call("remove_receiver", args, lambda reply: (bool(reply[1]), bool(reply[2])))
 
     # --- the channel as a whole ---
 
@@ -360,7 +360,7 @@ class ChannelBindings(LogBindings):
                 tuple(receivers),
             )  # fmt: skip
 
-        return self._call("channel", (self.clock.now_ms,), read)
+        return self._call("info", (self.clock.now_ms,), read)
 
     def delete(self) -> RoundTrip[bool]:
         """Returns whether there was a channel."""
@@ -381,7 +381,7 @@ class ChannelBindings(LogBindings):
         def read(reply: Sequence[Any]) -> dict[str, int]:
             return {key.decode(): int(count) for key, count in zip(reply[0::2], reply[1::2], strict=True)}
 
-        return RoundTrip(self._scripts["top"], self._declared, (receiver, table, offset, n), read)
+        return RoundTrip(self._scripts["top_counts"], self._declared, (receiver, table, offset, n), read)
 
     def counts_of(self, receiver: str, table: str, keys: Sequence[str]) -> RoundTrip[dict[str, int]]:
         """The counts of these keys, 0 for a key without a count."""
@@ -389,7 +389,7 @@ class ChannelBindings(LogBindings):
         def read(reply: Sequence[Any]) -> dict[str, int]:
             return {key: int(count or 0) for key, count in zip(keys, reply, strict=True)}
 
-        return RoundTrip(self._scripts["of_keys"], self._declared, (receiver, table, *keys), read)
+        return RoundTrip(self._scripts["counts_of"], self._declared, (receiver, table, *keys), read)
 
     def rejected(self, receiver: str, offset: int, n: int) -> RoundTrip[list[tuple[str, int, str]]]:
         """File, line number and reason of each rejected line."""

@@ -1,96 +1,105 @@
--- The counts of aggregates, kept beside the channel (channel.lua) that they receive.
+-- What an aggregate has counted, kept beside the channel (channel.lua) that it receives from.
+--
+--   totals:<r>     HASH  lines, rejected; table:<t>: 1                 of the aggregate that receives as r
+--   counts:<r>:<t> ZSET  key -> count
+--   rejected:<r>   LIST  the first thousand lines that were rejected
 
--- Unpack counts: { lines, how many rejected, { table = { key = n } }, { rejected line, … } }; {} for "".
+_most = { REJECTED = 1000 }
+
+-- { lines, how many rejected, { table = { key = n } }, { rejected line, … } }; {} for "".
 --- (packed: str) -> table
-function channel.counted(packed)
+function counts.decode(packed)
   return packed == "" and {} or cmsgpack.unpack(packed)
 end
 
---- (who: str, found: table)
+--- (receiver: str, found: table)
 --- uses: base state
-function channel.count(who, found)
+function counts.add(receiver, found)
   local lines, bad, tables, rejected = unpack(found)
   if not lines then return end
-  local totals, list = base .. "totals:" .. who, base .. "rejected:" .. who
-  redis.call("HSET", state, "counted", 1, "counts:" .. who, 1)
+  local totals, list = base .. "totals:" .. receiver, base .. "rejected:" .. receiver
+  redis.call("HSET", state, "counted", 1, "counts:" .. receiver, 1)
   redis.call("HINCRBY", totals, "lines", lines)
   redis.call("HINCRBY", totals, "rejected", bad)
   for name, keys in pairs(tables) do
     redis.call("HSET", totals, "table:" .. name, 1)
-    for key, n in pairs(keys) do redis.call("ZINCRBY", base .. "counts:" .. who .. ":" .. name, n, key) end
+    for key, n in pairs(keys) do redis.call("ZINCRBY", base .. "counts:" .. receiver .. ":" .. name, n, key) end
   end
-  for i = 1, math.min(#rejected, 1000 - redis.call("LLEN", list)) do redis.call("RPUSH", list, rejected[i]) end
+  local room = _most.REJECTED - redis.call("LLEN", list)
+  for i = 1, math.min(#rejected, room) do redis.call("RPUSH", list, rejected[i]) end
 end
 
---- (who: str)
+--- (receiver: str)
 --- uses: base state
-function channel.forget_counts(who)
-  local totals = base .. "totals:" .. who
+function counts.delete(receiver)
+  local totals = base .. "totals:" .. receiver
   for _, field in ipairs(redis.call("HKEYS", totals)) do
     local name = string.match(field, "^table:(.*)$")
-    if name then redis.call("UNLINK", base .. "counts:" .. who .. ":" .. name) end
+    if name then redis.call("UNLINK", base .. "counts:" .. receiver .. ":" .. name) end
   end
-  redis.call("UNLINK", totals, base .. "rejected:" .. who)
-  redis.call("HDEL", state, "counts:" .. who)
+  redis.call("UNLINK", totals, base .. "rejected:" .. receiver)
+  redis.call("HDEL", state, "counts:" .. receiver)
 end
 
--- { lines, rejected, { table, … } }
+-- Returns { lines, rejected, { table, … } }.
 --- keys: base state
---- args: who: str
+--- args: receiver: str
 --- flags: no-writes
-function script.totals(base, state, who)
+function script.totals(base, state, receiver)
   local fault = log.open()
   if fault then return fault end
-  local found = redis.call("HGETALL", base .. "totals:" .. who)
-  local answer = { 0, 0, {} }
+  local found = redis.call("HGETALL", base .. "totals:" .. receiver)
+  local lines, rejected, tables = 0, 0, {}
   for i = 1, #found, 2 do
-    local name = string.match(found[i], "^table:(.*)$")
+    local field, value = found[i], found[i + 1]
+    local name = string.match(field, "^table:(.*)$")
     if name then
-      answer[3][#answer[3] + 1] = name
-    elseif found[i] == "lines" then
-      answer[1] = tonumber(found[i + 1])
+      tables[#tables + 1] = name
+    elseif field == "lines" then
+      lines = tonumber(value)
     else
-      answer[2] = tonumber(found[i + 1])
+      rejected = tonumber(value)
     end
   end
-  return answer
+  return { lines, rejected, tables }
 end
 
--- Keys with the highest counts, highest first: { key, count, … }
+-- Returns { key, count, … }, the highest counts first.
 --- keys: base state
---- args: who: str, name: str, offset: int, n: int
+--- args: receiver: str, table_name: str, offset: int, n: int
 --- flags: no-writes
-function script.top(base, state, who, name, offset, n)
+function script.top_counts(base, state, receiver, table_name, offset, n)
   local fault = log.open()
   if fault then return fault end
-  return redis.call("ZRANGE", base .. "counts:" .. who .. ":" .. name, offset, offset + n - 1, "REV", "WITHSCORES")
+  local key = base .. "counts:" .. receiver .. ":" .. table_name
+  return redis.call("ZRANGE", key, offset, offset + n - 1, "REV", "WITHSCORES")
 end
 
--- The counts of these keys: { count or nil, … }
+-- Returns { count or nothing, … } for these keys.
 --- keys: base state
---- args: who: str, name: str, wanted: *
+--- args: receiver: str, table_name: str, wanted: *
 --- flags: no-writes
-function script.of_keys(base, state, who, name, wanted, ...)
+function script.counts_of(base, state, receiver, table_name, wanted, ...)
   local fault = log.open()
   if fault then return fault end
-  return redis.call("ZMSCORE", base .. "counts:" .. who .. ":" .. name, unpack(ARGV, wanted))
+  return redis.call("ZMSCORE", base .. "counts:" .. receiver .. ":" .. table_name, unpack(ARGV, wanted))
 end
 
 --- keys: base state
---- args: who: str, offset: int, n: int
+--- args: receiver: str, offset: int, n: int
 --- flags: no-writes
-function script.rejected(base, state, who, offset, n)
+function script.rejected(base, state, receiver, offset, n)
   local fault = log.open()
   if fault then return fault end
-  return redis.call("LRANGE", base .. "rejected:" .. who, offset, offset + n - 1)
+  return redis.call("LRANGE", base .. "rejected:" .. receiver, offset, offset + n - 1)
 end
 
 --- keys: base state
---- args: who: str
+--- args: receiver: str
 --- flags: allow-oom
-function script.forget_counts(base, state, who)
+function script.forget_counts(base, state, receiver)
   local fault = log.open()
   if fault then return fault end
-  channel.forget_counts(who)
+  counts.delete(receiver)
   return 1
 end

@@ -19,8 +19,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.errors import FileDamaged
+from penstock.files import constants
 
-BEGIN, DATA, END, ABORT, CLOSE = "B", "D", "E", "A", "C"
+BEGIN, DATA, END, ABORT, CLOSE = (
+    kind.decode() for kind in (constants.BEGIN, constants.DATA, constants.END, constants.ABORT, constants.CLOSE)
+)
 
 MAX_INFLATED = 1024 * 1024
 """A block that inflates to more bytes than this was not made by a sender."""

@@ -113,4 +113,4 @@ class SharedStream(ReceiverStream[T]):
         self._ready.clear()
         if rest and not self._ended:
             # A receiver or a channel that is gone needs no release: the other processes have received everything.
-            yield default_on(b"STRANGER GONE", self._channel.settle_claims(self._receiver, "release", rest), None)
+            yield default_on(b"NOT_A_MEMBER GONE", self._channel.settle_claims(self._receiver, "release", rest), None)

@@ -82,9 +82,9 @@ end
 --
 -- `settlements`: `completed` tokens of jobs without a result; `with_result` pairs of token, result; then for each other
 -- job verb, token, delay in ms, text. `number` counts the turns of the incarnation from 1. A turn that is repeated with
--- its number gets the same answer and settles nothing twice. `idle_ms` > 0: if fewer than `want` jobs were claimed, the worker at
--- `address` is registered as idle. `once`: the claim of a program without a worker, which is idle only if it got
--- nothing, and ends as soon as it holds nothing. `trial`: whether a suspect may be claimed (see job.claim).
+-- its number gets the same answer and settles nothing twice. `idle_ms` > 0: if fewer than `want` jobs were claimed, the
+-- worker at `address` is registered as idle. `once`: the claim of a program without a worker, which is idle only if it
+-- got nothing, and ends as soon as it holds nothing. `trial`: whether a suspect may be claimed (see job.claim).
 -- `registration`: of a worker, in its first turn.
 --
 -- Returns { "OK", places of stale settlements, ms after which to take a turn without a message or -1, 1 if more jobs

@@ -17,6 +17,7 @@ from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
 from penstock.errors import BadCall, ChatExists, ChatGone, MessageError, NoSpace, NotAMember, PenstockError
+from penstock.messages.constants import MAX_DEVICES
 from penstock.messages.keys import LogKeys
 from penstock.messages.message import Gap, Keep, Mail, Message
 from penstock.settings import Settings
@@ -138,7 +139,7 @@ class LogBindings:
         match reply[0]:
             case b"GONE":
                 return ChatGone(f"no {self.label}: never created, deleted, or its last member has left")
-            case b"STRANGER":
+            case b"NOT_A_MEMBER":
                 return self.not_a_member(who)
             case b"EXISTS":
                 return ChatExists(f"{self.label} is there already: open it with get(), or give another id")
@@ -147,7 +148,7 @@ class LogBindings:
             case b"LARGE":
                 return NoSpace(f"the messages are larger than all that {self.label} may hold: send less at once")
             case b"MANY":
-                return MessageError(f"{who!r} has 100 devices in {self.label} already: forget() some")
+                return MessageError(f"{who!r} has {MAX_DEVICES} devices in {self.label} already: forget() some")
             case _:
                 return BadCall(f"ack in {self.label}: its last message is number {reply[1]}; nothing was acknowledged")
 
@@ -210,7 +211,7 @@ class LogBindings:
 
     def stop_waiting(self, address: str) -> RoundTrip[int]:
         """Deregister the waiter at this address."""
-        return RoundTrip(self._scripts["stay"], self._declared, (address,), int)
+        return RoundTrip(self._scripts["stop_waiting"], self._declared, (address,), int)
 
     def trim(self) -> RoundTrip[bool]:
         """Free the next slice of messages that no reader needs. Returns whether there are more."""
@@ -244,7 +245,7 @@ class LogBindings:
         `seconds`: the new lease for "extend".
         """
         args = (self.clock.now_ms, member, action, int(seconds * 1000), *claims)
-        return self._call("hand_in", args, lambda reply: (bool(reply[1]), reply[2]), member)
+        return self._call("settle_claims", args, lambda reply: (bool(reply[1]), reply[2]), member)
 
     # --- readers ---
 
@@ -271,7 +272,7 @@ class LogBindings:
             rows = zip(decode_names(reply[3::3]), reply[4::3], reply[5::3], strict=True)
             return reply[1], reply[2], list(rows)
 
-        return self._call("roster", (offset, limit), read)
+        return self._call("readers", (offset, limit), read)
 
     # --- the log as a whole ---
 
@@ -293,7 +294,7 @@ class LogBindings:
                 unread = last - max(cursor, first - 1, first_unclaimed - 1) + claimed
             return LogStatus(now / 1000, last, first, size, readers, cursor, seen / 1000 or None, unread, claimed)
 
-        return self._call("look", (self.clock.now_ms, member, device, int(watch)), read, member)
+        return self._call("status", (self.clock.now_ms, member, device, int(watch)), read, member)
 
 
 def _limits(keep: Keep) -> tuple[int, int, int, int]:
@@ -319,12 +320,12 @@ class ChatIndexBindings:
 
     def add(self, chat: str, *, pending: bool) -> RoundTrip[bytes]:
         """Returns the entry, so that the caller can remove it if the join fails. `pending`: the join comes next."""
-        return self._call("enlist", (self.clock.now_ms, chat, int(pending)), bytes)
+        return self._call("add", (self.clock.now_ms, chat, int(pending)), bytes)
 
     def remove(self, chat: str, entry: bytes, *, was_pending: bool = False) -> RoundTrip[bool]:
         """Remove an entry that has not changed since it was read. A pending entry is kept for an hour, because its join
         may still be under way; `was_pending`: remove it all the same, the join has failed."""
-        return self._call("strike", (self.clock.now_ms, chat, entry, int(was_pending)), bool)
+        return self._call("remove", (self.clock.now_ms, chat, entry, int(was_pending)), bool)
 
     def find(self, chat: str) -> RoundTrip[bytes | None]:
         return self._call("find", (chat,), lambda reply: reply)
@@ -335,7 +336,7 @@ class ChatIndexBindings:
         def read(reply: Sequence[bytes]) -> list[tuple[str, bytes]]:
             return list(zip(decode_names(reply[0::2]), reply[1::2], strict=True))
 
-        return self._call("page_of_chats", (b"-inf" if after == b"-inf" else b"(" + after, limit), read)
+        return self._call("page", (b"-inf" if after == b"-inf" else b"(" + after, limit), read)
 
     def hint(self, chats: Iterable[str]) -> RoundTrip[None]:
         """Note that these chats have news, and notify the user's processes that wait for it."""

@@ -1,16 +1,18 @@
--- The chats of one user: an index, and hints about chats with news. Each chat lives in a slot of its own, and only the chat
--- knows its members. So the index may list a chat too many, but never one too few: an entry is added before a join and removed
--- after a leave. A reader of the index that finds a wrong entry removes it.
+-- The chats of one user: an index of them, and hints that some have news. Each chat is in a slot of its own, and only
+-- the chat knows its members. The index may have an entry too many, but never one too few: an entry is added before a
+-- join and removed after a leave. A reader that finds a wrong entry removes it.
 --
---          enlist pending          the chat is joined, enlist
+--          add, pending            add, after the join
 --   (none) ──────────────▶ pending ──────────────────────────▶ sure
---      ▲                      │ strike, an hour later            │ strike, unless it was enlisted again meanwhile
+--      ▲                      │ remove, an hour later            │ remove, unless it was added again in the meantime
 --      └──────────────────────┴──────────────────────────────────┘
 --
---   mine     ZSET  chat -> server µs at which it was enlisted, all different; negative while pending
+--   mine     ZSET  chat -> server µs at which it was added, all different; negative while it is pending
 --   news     ZSET  chat -> server µs of the last hint, all different; PX a day
---   waiting  ZSET  address of a process that waits for hints -> 0; PX
---   inbox: (wake)
+--   waiting  ZSET  address -> 0; PX
+--   inbox: (notify)
+
+_pending = { MICROS = 3600000000 } -- an hour
 
 --- (given: int) -> int
 function chats.micros(given)
@@ -30,37 +32,38 @@ function chats.hint(given, names, from)
   if #found > 0 then redis.call("ZREM", base .. "waiting", unpack(found)) end
 end
 
--- Add an entry. Returns its score.
+-- Adds a chat, or confirms it. Returns its score.
 --- keys: base mine
 --- args: given: int, chat: str, pending: int
 --- flags: allow-oom
-function script.enlist(base, mine, given, chat, pending)
-  local ends = { redis.call("ZRANGE", mine, 0, 0, "WITHSCORES")[2], redis.call("ZRANGE", mine, -1, -1, "WITHSCORES")[2] }
-  local score = math.max(chats.micros(given), math.abs(ends[1] or 0) + 1, math.abs(ends[2] or 0) + 1)
+function script.add(base, mine, given, chat, pending)
+  local lowest = redis.call("ZRANGE", mine, 0, 0, "WITHSCORES")[2]
+  local highest = redis.call("ZRANGE", mine, -1, -1, "WITHSCORES")[2]
+  local score = math.max(chats.micros(given), math.abs(lowest or 0) + 1, math.abs(highest or 0) + 1)
   if pending == 1 then score = -score end
   redis.call("ZADD", mine, score, chat)
   if pending == 0 then chats.hint(given, { chat }, 1) end
   return redis.call("ZSCORE", mine, chat)
 end
 
--- Remove an entry that has not changed since it was read. A pending one is kept for an hour, unless `sure` is 1: its join may
--- still be under way.
+-- Removes a chat, if it has this score still. A pending chat is kept for an hour, unless `sure` is 1: its join may be
+-- under way. Returns 1 if it was removed.
 --- keys: base mine
 --- args: given: int, chat: str, score: str, sure: int
 --- flags: allow-oom
-function script.strike(base, mine, given, chat, score, sure)
+function script.remove(base, mine, given, chat, score, sure)
   local found = tonumber(redis.call("ZSCORE", mine, chat) or 0)
   if found ~= tonumber(score) then return 0 end
-  if found < 0 and sure == 0 and chats.micros(given) + found < 3600000000 then return 0 end
+  if found < 0 and sure == 0 and chats.micros(given) + found < _pending.MICROS then return 0 end
   redis.call("ZREM", base .. "news", chat)
   return redis.call("ZREM", mine, chat)
 end
 
--- A page of the index, after the score `after`: chat, score, …
+-- A page of the index: chat, score, …
 --- keys: base mine
 --- args: after: str, n: int
 --- flags: no-writes
-function script.page_of_chats(base, mine, after, n)
+function script.page(base, mine, after, n)
   return redis.call("ZRANGE", mine, after, "+inf", "BYSCORE", "LIMIT", 0, n, "WITHSCORES")
 end
 
@@ -71,6 +74,7 @@ function script.find(base, mine, chat)
   return redis.call("ZSCORE", mine, chat)
 end
 
+-- These chats have news.
 --- keys: base mine
 --- args: given: int, names: *
 --- flags: allow-oom
@@ -79,23 +83,23 @@ function script.hint(base, mine, given, names, ...)
   return 1
 end
 
--- The chats with a hint after `since`. If there is no hint, `address` is notified of the next one within `stay_ms`.
--- { µs of the last hint or `since`, chat, … }
+-- Hints since `since`: { the last hint's µs, or `since`, chat, … }. Without a hint, `address` is notified within
+-- `wait_ms`.
 --- keys: base mine
---- args: since: str, address: str, stay_ms: int
+--- args: since: str, address: str, wait_ms: int
 --- flags: allow-oom
-function script.news(base, mine, since, address, stay_ms)
+function script.news(base, mine, since, address, wait_ms)
   local found = redis.call("ZRANGE", base .. "news", "(" .. since, "+inf", "BYSCORE", "LIMIT", 0, 500, "WITHSCORES")
-  local answer = { since }
+  local last, answer = since, {}
   for i = 1, #found, 2 do
-    answer[1] = found[i + 1]
+    last = found[i + 1]
     answer[#answer + 1] = found[i]
   end
-  if #found == 0 and stay_ms > 0 then
+  if #found == 0 and wait_ms > 0 then
     redis.call("ZADD", base .. "waiting", 0, address)
-    if redis.call("PTTL", base .. "waiting") < stay_ms then redis.call("PEXPIRE", base .. "waiting", stay_ms) end
+    if redis.call("PTTL", base .. "waiting") < wait_ms then redis.call("PEXPIRE", base .. "waiting", wait_ms) end
   elseif address ~= "" then
     redis.call("ZREM", base .. "waiting", address)
   end
-  return answer
+  return { last, unpack(answer) }
 end

@@ -17,7 +17,7 @@ from penstock.messages.log import ask_until, check_limit, check_wait, trim_rest
 from penstock.messages.message import Keep, Mail, Message
 from penstock.settings import Settings
 
-NOT_A_READER = b"GONE STRANGER"
+NOT_A_READER = b"GONE NOT_A_MEMBER"
 """Refusals of a chat that the user is not in."""
 
 QUIET_INTERVAL = 60.0

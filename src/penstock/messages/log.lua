@@ -1,67 +1,74 @@
--- A numbered log with readers: mailboxes, chats and channels of files are all built on it.
+-- A numbered log with readers. Mailboxes, chats and channels of files are such logs.
 --
 --            post                                ack by the last reader that had not acknowledged it
 --   (none) ────────▶ kept for some readers ──────────────────────────────────────────────────────────▶ freed
---                          │ a limit of `keep` drops it
---                          └───────────────────────────▶ freed; readers that had not read it get a gap reported
+--                          │ a limit is exceeded
+--                          └───────────────────────────▶ freed; readers that had not read it find a gap
 --
---   state        HASH    format; top: number of the last message; first: of the first that is still there; begun, ended:
---                        bytes that were ever freed, and ever added; messages, bytes, age (ms), refuse: the limits
---   log          STREAM  <number>-<server ms>, numbers without holes: by (the sender; in a channel of files kind and file),
---                        end (bytes added up to here), body
---   ends         LIST    only of a channel of files, whose bodies are large: `end` of each record that is there
+--   state        HASH    format; top: number of the last message; first: of the first that is still there; begun,
+--                        ended: bytes of all messages that were freed, and of all messages; messages, bytes, age (ms):
+--                        the limits; refuse: 1 if a message that exceeds a limit is refused
+--   log          STREAM  <number>-<server ms>, numbers without gaps: by (the sender; in a channel of files kind and
+--                        upload id), end (bytes of all messages up to this one), body
+--   ends         LIST    in a channel of files, whose bodies are large: `end` of each record that is there
 --   readers      ZSET    reader -> its cursor: the last number that it acknowledged
 --   seen         HASH    reader -> server ms at which it last pulled
 --   devices      HASH    member -> its devices. A reader is a member, or a device: <member> NUL <device>
 --   sent         ZSET    message id -> number; PX a day, the last 1000
 --   waiting      ZSET    address of a reader that waits for a message -> top when it registered; PX
 --   wanting      ZSET    address of a sender that waits for space -> bytes; PX
---   watching     ZSET    reader whose member waits for news of all its chats -> top when it had read everything, or the ms
---                        from which on it is notified again. The sender notifies it.
---   next, claimed:, leased:, claim: (shared_reader.lua)                     of readers with several workers
---   replay: (idempotency), inbox: (wake)
+--   watching     ZSET    reader whose member waits for news of all its chats -> top when it had read everything, or the
+--                        ms from which on it is notified again. The sender notifies it.
+--   next, claimed:, leased:, claim: (shared_reader.lua) · replay: (idempotency) · inbox: (notify)
 --
--- Only acknowledging moves a cursor, reading never does. Messages up to the lowest cursor are freed in the same step.
+-- Only acknowledging moves a cursor, reading never does. Messages up to the lowest cursor are freed in the same call.
 --
--- Every reply begins with "OK" or a refusal: "GONE" (no log), "STRANGER" (no member), "EXISTS", "FULL", "LARGE", "BEYOND", "MANY".
--- A repeated `pull`, `look` or `hand_in` does no harm; the other scripts recognise a repeated call.
+-- Every reply begins with OK or a refusal: GONE (no log), NOT_A_MEMBER, EXISTS, FULL, LARGE, BEYOND, MANY (devices). A
+-- repeated `pull`, `status` or `settle_claims` does no harm; the other scripts recognise a repeated call.
 
--- Returns the fields of `state`, or nil if there is no log.
+log = { FORMAT = 1, MESSAGE_OVERHEAD = 32, MAX_DEVICES = 100 }
+
+_fields = { BY = 2, BODY = 6 } -- names and values of an entry that `append` wrote
+_watching = { TIMES = 1000000000000, MS = 3600000 } -- a score above TIMES is a time, else a number; an hour
+
+-- Returns an error if the log has a newer format than this, and what `state` holds; nothing if there is no log.
 --- () -> error | nil, table | nil
 --- uses: state
 function log.open()
   local s = redis.call("HMGET", state, "format", "top", "first", "begun", "ended", "messages", "bytes", "age", "refuse")
-  if not s[1] then return nil, nil end
-  if tonumber(s[1]) > 1 then return redis.error_reply("PENSTOCKFORMAT " .. s[1]) end
+  local format, top, first, begun, ended, messages, bytes, age, refuse = unpack(s)
+  if not format then return nil, nil end
+  if tonumber(format) > log.FORMAT then return redis.error_reply("PENSTOCKFORMAT " .. format) end
   return nil, {
-    top = tonumber(s[2]), first = tonumber(s[3]), begun = tonumber(s[4]), ended = tonumber(s[5]),
-    messages = tonumber(s[6]) or 0, bytes = tonumber(s[7]) or 0, age = tonumber(s[8]) or 0, refuse = s[9] == "1",
+    top = tonumber(top), first = tonumber(first), begun = tonumber(begun), ended = tonumber(ended),
+    messages = tonumber(messages) or 0, bytes = tonumber(bytes) or 0, age = tonumber(age) or 0, refuse = refuse == "1",
   }
 end
 
 --- (messages: int, bytes: int, age: int, refuse: int)
 --- uses: state
-function log.make(messages, bytes, age, refuse)
-  redis.call("HSET", state, "format", 1, "top", 0, "first", 1, "begun", 0, "ended", 0)
-  log.keep(messages, bytes, age, refuse)
+function log.create(messages, bytes, age, refuse)
+  redis.call("HSET", state, "format", log.FORMAT, "top", 0, "first", 1, "begun", 0, "ended", 0)
+  log.set_limits(messages, bytes, age, refuse)
 end
 
--- Set the limits. 0 means no limit, and stores no field.
+-- 0: no such limit, and no field for it.
 --- (messages: int, bytes: int, age: int, refuse: int)
 --- uses: state
-function log.keep(messages, bytes, age, refuse)
+function log.set_limits(messages, bytes, age, refuse)
   for name, value in pairs({ messages = messages, bytes = bytes, age = age, refuse = refuse }) do
     if value > 0 then redis.call("HSET", state, name, value) else redis.call("HDEL", state, name) end
   end
 end
 
--- The bytes that a message counts for against a limit: its own, and about what the server needs beside them.
+-- The bytes that a message counts against a limit: its own, and about what the server needs beside it.
 --- (by: str, body: str) -> int
+--- inline
 function log.size(by, body)
-  return #by + #body + 32
+  return #by + #body + log.MESSAGE_OVERHEAD
 end
 
--- Register a waiter at this address for so many ms; 0 deregisters it.
+-- Registers an address in `waiting` or `wanting` for `ms`; 0 removes it.
 --- (list: str, score: int, address: str, ms: int)
 --- uses: base
 function log.wait(list, score, address, ms)
@@ -74,26 +81,28 @@ function log.wait(list, score, address, ms)
   end
 end
 
--- Notify a hundred of the waiters; those notify the others.
+-- Wakes a hundred of those that wait. They wake the others.
 --- (list: str, below: str)
 --- uses: base
-function log.rouse(list, below)
+function log.wake(list, below)
   local found = redis.call("ZRANGE", base .. list, "-inf", below, "BYSCORE", "LIMIT", 0, 100)
   for i = 1, #found do notify.send(found[i], "0") end
   if #found > 0 then redis.call("ZREM", base .. list, unpack(found)) end
 end
 
--- A message has arrived: notify the waiting readers. Returns readers whose members wait for news of all their chats, so that
--- the caller notifies them. A member that has not read an hour later is returned again, for the caller may have died.
+-- There is a message: wakes readers that wait here. Returns readers whose members wait elsewhere, for the caller to
+-- notify. A reader that has not read within an hour is returned again, because the caller may have died before it
+-- notified it.
 --- (l: table, now: int) -> table
 --- uses: base
-function log.ring(l, now)
+function log.wake_readers(l, now)
   if redis.call("EXISTS", base .. "waiting", base .. "watching") == 0 then return {} end
-  log.rouse("waiting", "(" .. l.top)
-  local told = redis.call("ZRANGE", base .. "watching", "-inf", "(" .. l.top, "BYSCORE", "LIMIT", 0, 20)
-  if #told == 0 then told = redis.call("ZRANGE", base .. "watching", 1e12, now, "BYSCORE", "LIMIT", 0, 20) end
-  for i = 1, #told do redis.call("ZADD", base .. "watching", now + 3600000, told[i]) end
-  return told
+  log.wake("waiting", "(" .. l.top)
+  local watching = base .. "watching"
+  local found = redis.call("ZRANGE", watching, "-inf", "(" .. l.top, "BYSCORE", "LIMIT", 0, 20)
+  if #found == 0 then found = redis.call("ZRANGE", watching, _watching.TIMES, now, "BYSCORE", "LIMIT", 0, 20) end
+  for i = 1, #found do redis.call("ZADD", watching, now + _watching.MS, found[i]) end
+  return found
 end
 
 --- (entry: table, name: str) -> str
@@ -105,20 +114,20 @@ function log.field(entry, name)
   return ""
 end
 
--- Find the messages from `from` on that the limits of age or bytes drop. Returns the number of the last one, and whether the
--- search stopped at a thousand.
+-- Returns the last number, from `from` on, that exceeds the limits of age or bytes; and whether there may be more,
+-- because it has looked at a thousand messages.
 --- (l: table, now: int, from: int) -> int, bool
 --- uses: base
-function log.outlived(l, now, from)
-  local to, till = from - 1, from + 999
-  while to < till do
+function log.last_exceeding(l, now, from)
+  local to, most = from - 1, from + 999
+  while to < most do
     local some = redis.call("XRANGE", base .. "log", to + 1, "+", "COUNT", 10)
     for i = 1, #some do
       local at = tonumber(string.match(some[i][1], "%d+$"))
-      local size = log.size(log.field(some[i], "by"), log.field(some[i], "body"))
-      local kept = l.ended - tonumber(log.field(some[i], "end")) + size
-      local goes = (l.age > 0 and at <= now - l.age) or (l.bytes > 0 and not l.refuse and kept > l.bytes)
-      if not goes then return to, false end
+      local by, body = log.field(some[i], "by"), log.field(some[i], "body")
+      local kept = l.ended - tonumber(log.field(some[i], "end")) + log.size(by, body)
+      local exceeds = (l.age > 0 and at <= now - l.age) or (l.bytes > 0 and not l.refuse and kept > l.bytes)
+      if not exceeds then return to, false end
       to = to + 1
     end
     if #some < 10 then return to, false end
@@ -126,7 +135,8 @@ function log.outlived(l, now, from)
   return to, true
 end
 
--- Free the messages that every reader has acknowledged or that a limit drops, at most a slice of them. Returns 1 if more are left.
+-- Frees messages that every reader has acknowledged, or that exceed a limit; a slice at a time. Returns 1 if there are
+-- more.
 --- (l: table, now: int) -> int
 --- uses: base state
 function log.trim(l, now)
@@ -138,17 +148,17 @@ function log.trim(l, now)
     to, more = last + 2000, 1
   elseif to < l.top and (l.age > 0 or (l.bytes > 0 and not l.refuse)) then
     local rest
-    to, rest = log.outlived(l, now, to + 1)
+    to, rest = log.last_exceeding(l, now, to + 1)
     if rest then more = 1 end
   end
-  if to > last then log.cut(l, to) end
+  if to > last then log.free_to(l, to) end
   return more
 end
 
--- Free every message up to this number.
+-- Frees all messages up to this number, and wakes senders that wait for the space.
 --- (l: table, to: int)
 --- uses: base state
-function log.cut(l, to)
+function log.free_to(l, to)
   if to >= l.top then
     redis.call("UNLINK", base .. "log", base .. "ends")
     l.begun = l.ended
@@ -166,29 +176,33 @@ function log.cut(l, to)
   l.first = to + 1
   redis.call("HSET", state, "first", l.first, "begun", l.begun)
   local space = l.bytes > 0 and string.format("%d", math.max(0, l.bytes - l.ended + l.begun)) or "+inf"
-  if redis.call("EXISTS", base .. "wanting") == 1 then log.rouse("wanting", space) end
+  if redis.call("EXISTS", base .. "wanting") == 1 then log.wake("wanting", space) end
 end
 
 --- uses: base
 function log.free_claims()
-  local workers = redis.call("HKEYS", base .. "next")
-  for i = 1, #workers do redis.call("UNLINK", base .. "claimed:" .. workers[i], base .. "leased:" .. workers[i]) end
+  local shared = redis.call("HKEYS", base .. "next")
+  for i = 1, #shared do redis.call("UNLINK", base .. "claimed:" .. shared[i], base .. "leased:" .. shared[i]) end
 end
 
--- Free the whole log, and notify all waiters, which then find it gone.
+-- Frees the whole log. Those that wait find that it is gone.
 --- uses: base state
-function log.free()
+function log.delete()
   for _ = 1, 10 do
-    log.rouse("waiting", "+inf")
-    log.rouse("wanting", "+inf")
+    log.wake("waiting", "+inf")
+    log.wake("wanting", "+inf")
   end
   log.free_claims()
-  for _, key in ipairs({ "log", "ends", "readers", "seen", "devices", "sent", "waiting", "wanting", "watching", "next" }) do
-    redis.call("UNLINK", base .. key)
+  local keys = { state }
+  for _, name in ipairs({
+    "log", "ends", "readers", "seen", "devices", "sent", "waiting", "wanting", "watching", "next",
+  }) do
+    keys[#keys + 1] = base .. name
   end
-  redis.call("UNLINK", state)
+  redis.call("UNLINK", unpack(keys))
 end
 
+-- Appends a message; `id` may be empty. `log.save` is to be called after the last one.
 --- (l: table, now: int, by: str, id: str, body: str) -> int
 --- uses: base
 function log.append(l, now, by, id, body)
@@ -201,7 +215,7 @@ end
 
 --- (l: table, now: int, ids: bool)
 --- uses: base state
-function log.appended(l, now, ids)
+function log.save(l, now, ids)
   redis.call("HSET", state, "top", l.top, "ended", l.ended)
   if ids then
     redis.call("ZREMRANGEBYSCORE", base .. "sent", "-inf", l.top - 1000)
@@ -210,8 +224,8 @@ function log.appended(l, now, ids)
   if l.messages + l.bytes + l.age > 0 then log.trim(l, now) end
 end
 
--- Append messages after `position` to `into` as number, ms, by, body: up to `limit` of them, and up to `room` bytes but at
--- least one. Reads ten at a time, so that few large bodies are read in vain. Returns the number of the last one.
+-- Appends to `into` the messages after `position`, each as number, ms, by, body: up to `limit`, and after the first up
+-- to `room` bytes. Reads ten at a time, so that few large bodies are read in vain. Returns the number of the last.
 --- (l: table, position: int, limit: int, room: int, into: table) -> int
 --- uses: base
 function log.read(l, position, limit, room, into)
@@ -220,32 +234,34 @@ function log.read(l, position, limit, room, into)
     if #some == 0 then break end
     for i = 1, #some do
       local fields = some[i][2]
-      room = room - #fields[6]
+      room = room - #fields[_fields.BODY]
       if room < 0 and #into > 0 and type(into[#into]) == "string" then return position end
       local number, at = string.match(some[i][1], "^(%d+)-(%d+)$")
       position = tonumber(number)
       into[#into + 1] = position
       into[#into + 1] = tonumber(at)
-      into[#into + 1] = fields[2]
-      into[#into + 1] = fields[6]
+      into[#into + 1] = fields[_fields.BY]
+      into[#into + 1] = fields[_fields.BODY]
     end
     limit = limit - #some
   end
   return position
 end
 
--- Make a log with its members, which read from the start, and with its first message if `first` is 1.
--- { "OK", 1 or 0 } or { "EXISTS" }
+-- Creates a log with its members, which read from the start, and its first message if `first` is 1.
+-- Returns { "OK", 1 or 0 } or { "EXISTS" }.
 --- keys: base state
---- args: caller: str, number: int, given: int, messages: int, bytes: int, age_ms: int, refuse: int, by: str, first: int, body: str, members: *
-function script.create(base, state, caller, number, given, messages, bytes, age_ms, refuse, by, first, body, members, ...)
+--- args: caller: str, number: int, given: int, messages: int, bytes: int, age_ms: int, refuse: int, by: str, first: int
+--- args: body: str, members: *
+function script.create(base, state, caller, number, given, messages, bytes, age_ms, refuse, by, first,
+  body, members, ...)
   local fault, l = log.open()
   if fault then return fault end
   local past = idempotency.replay(caller, number)
   if past then return past end
   if l then return { "EXISTS" } end
   local now = clock.now(given)
-  log.make(messages, bytes, age_ms, refuse)
+  log.create(messages, bytes, age_ms, refuse)
   for i = members, #ARGV, 1000 do
     local some = {}
     for j = i, math.min(#ARGV, i + 999) do
@@ -257,27 +273,28 @@ function script.create(base, state, caller, number, given, messages, bytes, age_
   if first == 1 then
     local _, made = log.open()
     log.append(made, now, by, "", body)
-    log.appended(made, now, false)
+    log.save(made, now, false)
   end
   return idempotency.keep(caller, number, { "OK", first })
 end
 
--- Append messages, given as id, body, …. A message whose id is in `sent` is not appended again; "" is no id. `make` 1: every
--- sender may post, and a log that does not exist is made, with the reader ""; 0: only members may. `stay_ms` > 0: if the log is
--- full, `address` is notified when there is space.
--- { "OK", { number, … }, { reader to notify, … } } or { "GONE" | "STRANGER" | "FULL" | "LARGE" }
+-- Appends messages, given as id, body, …; an id that was sent lately is not written again, "" is no id. `create` 1:
+-- every sender may post, and a log that does not exist is created with the reader ""; 0: members only. `wait_ms` > 0:
+-- if there is no space, `address` is notified when there is. Returns { "OK", { number, … }, { reader to notify, … } }
+-- or { "GONE" | "NOT_A_MEMBER" | "FULL" | "LARGE" }.
 --- keys: base state
---- args: caller: str, number: int, given: int, make: int, by: str, address: str, stay_ms: int, rest: *
-function script.post(base, state, caller, number, given, make, by, address, stay_ms, rest, ...)
+--- args: caller: str, number: int, given: int, create: int, by: str, address: str, wait_ms: int, messages: *
+function script.post(base, state, caller, number, given, create, by, address, wait_ms, messages, ...)
   local fault, l = log.open()
   if fault then return fault end
   local past = idempotency.replay(caller, number)
   if past then return past end
-  if not l and make == 0 then return { "GONE" } end
-  if l and make == 0 and not log.is_member(by) then return { "STRANGER" } end
+  if not l and create == 0 then return { "GONE" } end
+  if l and create == 0 and not log.is_member(by) then return { "NOT_A_MEMBER" } end
   local now = clock.now(given)
+  -- `known`: id -> its number, false if it was never sent, true if it is new in this call.
   local known, ids, fresh, size = {}, false, 0, 0
-  for i = rest, #ARGV, 2 do
+  for i = messages, #ARGV, 2 do
     local id = ARGV[i]
     if id ~= "" then
       ids = true
@@ -292,18 +309,20 @@ function script.post(base, state, caller, number, given, make, by, address, stay
   if l and l.refuse and fresh > 0 then
     if l.bytes > 0 and size > l.bytes or l.messages > 0 and fresh > l.messages then return { "LARGE" } end
     if l.age > 0 then log.trim(l, now) end
-    if l.bytes > 0 and l.ended - l.begun + size > l.bytes or l.messages > 0 and l.top - l.first + 1 + fresh > l.messages then
-      log.wait("wanting", 0, address, stay_ms)
+    local is_full = l.bytes > 0 and l.ended - l.begun + size > l.bytes
+      or l.messages > 0 and l.top - l.first + 1 + fresh > l.messages
+    if is_full then
+      log.wait("wanting", 0, address, wait_ms)
       return { "FULL" }
     end
   end
   if not l then
-    log.make(0, 0, 0, 0)
+    log.create(0, 0, 0, 0)
     redis.call("ZADD", base .. "readers", 0, "")
     fault, l = log.open()
   end
   local numbers = {}
-  for i = rest, #ARGV, 2 do
+  for i = messages, #ARGV, 2 do
     local id = ARGV[i]
     if id == "" then
       numbers[#numbers + 1] = log.append(l, now, by, id, ARGV[i + 1])
@@ -312,65 +331,66 @@ function script.post(base, state, caller, number, given, make, by, address, stay
       numbers[#numbers + 1] = tonumber(known[id])
     end
   end
-  local told = {}
+  local to_notify = {}
   if fresh > 0 then
-    log.appended(l, now, ids)
-    told = log.ring(l, now)
+    log.save(l, now, ids)
+    to_notify = log.wake_readers(l, now)
   end
   log.wait("wanting", 0, address, 0)
-  return idempotency.keep(caller, number, { "OK", numbers, told })
+  return idempotency.keep(caller, number, { "OK", numbers, to_notify })
 end
 
--- Acknowledge every message up to `acked`, then read after the cursor, or after `after` if that is higher. `limit` 0: only
--- acknowledge. If there is nothing to read, `address` is notified within `stay_ms`; `watch` 1: the next sender is asked to
--- notify the reader's member.
--- { "OK", top, first, cursor, 1 if there is more to trim, { reader to notify, … }, number, ms, by, body, … },
--- { "BEYOND", top } or { "GONE" | "STRANGER" | "MANY" }
+-- Acknowledges all up to `acked`, then reads from the cursor on, or from `after` if that is further. `limit` 0: only
+-- acknowledges. If there is nothing, `address` is notified within `wait_ms`; `watch` 1: the next sender is asked to
+-- notify the reader's member. Returns { "OK", top, first, cursor, 1 if there is more to trim, { reader to notify, … },
+-- number, ms, by, body, … }, { "BEYOND", top } or { "GONE" | "NOT_A_MEMBER" | "MANY" }.
 --- keys: base state
---- args: given: int, who: str, device: str, acked: int, after: int, limit: int, room: int, address: str, stay_ms: int, watch: int
+--- args: given: int, member: str, device: str, acked: int, after: int, limit: int, room: int, address: str
+--- args: wait_ms: int, watch: int
 --- flags: allow-oom
-function script.pull(base, state, given, who, device, acked, after, limit, room, address, stay_ms, watch)
+function script.pull(base, state, given, member, device, acked, after, limit, room, address, wait_ms, watch)
   local fault, l = log.open()
   if fault then return fault end
   if not l then
-    if who == "" then log.wait("waiting", 0, address, stay_ms) end
+    if member == "" then log.wait("waiting", 0, address, wait_ms) end
     return { "GONE" }
   end
-  local name, cursor, devices = log.reader(who, device)
-  if not cursor then return { "STRANGER" } end
-  if devices and #devices > 100 then return { "MANY" } end
+  local name, cursor, devices = log.reader(member, device)
+  if not cursor then return { "NOT_A_MEMBER" } end
+  if devices and #devices > log.MAX_DEVICES then return { "MANY" } end
   if acked > l.top then return { "BEYOND", l.top } end
   local now, more = clock.now(given), 0
-  if devices then log.enrol(who, name, cursor, devices) end
+  if devices then log.add_device(member, name, cursor, devices) end
   redis.call("HSET", base .. "seen", name, string.format("%d", now))
   if acked > cursor then
     cursor = acked
     redis.call("ZADD", base .. "readers", cursor, name)
-    shared_reader.pass_over(name, cursor)
+    shared_reader.drop_below(name, cursor)
     more = log.trim(l, now)
   elseif l.age > 0 or acked > 0 then
     more = log.trim(l, now)
   end
-  local answer = { "OK", l.top, l.first, cursor, more, {} }
-  local position = math.max(cursor, after, l.first - 1)
-  log.read(l, position, limit, room, answer)
+  local to_notify = limit > 0 and log.wake_readers(l, now) or {}
+  local answer = { "OK", l.top, l.first, cursor, more, to_notify }
+  local head = #answer
+  log.read(l, math.max(cursor, after, l.first - 1), limit, room, answer)
   if limit > 0 then
-    answer[6] = log.ring(l, now)
-    log.wait("waiting", l.top, address, #answer == 6 and stay_ms or 0)
-    if watch == 1 and #answer == 6 then redis.call("ZADD", base .. "watching", l.top, name) end
+    local found = #answer > head
+    log.wait("waiting", l.top, address, found and 0 or wait_ms)
+    if watch == 1 and not found then redis.call("ZADD", base .. "watching", l.top, name) end
   end
   return answer
 end
 
--- Deregister the waiter at this address.
+-- Removes an address from those that wait.
 --- keys: base state
 --- args: address: str
 --- flags: allow-oom
-function script.stay(base, state, address)
+function script.stop_waiting(base, state, address)
   return redis.call("ZREM", base .. "waiting", address) + redis.call("ZREM", base .. "wanting", address)
 end
 
--- Free the next slice. { "OK", 1 if there is more }
+-- Frees the next slice of messages. Returns { "OK", 1 if there are more }.
 --- keys: base state
 --- args: given: int
 --- flags: allow-oom
@@ -380,24 +400,24 @@ function script.trim(base, state, given)
   return { "OK", l and log.trim(l, clock.now(given)) or 0 }
 end
 
--- Set the limits. `make` 1: make a log that does not exist. { "OK", 1 if there is more to trim } or { "GONE" }
+-- Sets the limits. Returns { "OK", 1 if there is more to trim } or { "GONE" }.
 --- keys: base state
---- args: given: int, make: int, messages: int, bytes: int, age_ms: int, refuse: int
-function script.limit(base, state, given, make, messages, bytes, age_ms, refuse)
+--- args: given: int, create: int, messages: int, bytes: int, age_ms: int, refuse: int
+function script.limit(base, state, given, create, messages, bytes, age_ms, refuse)
   local fault, l = log.open()
   if fault then return fault end
-  if not l and make == 0 then return { "GONE" } end
+  if not l and create == 0 then return { "GONE" } end
   if not l then
-    log.make(messages, bytes, age_ms, refuse)
+    log.create(messages, bytes, age_ms, refuse)
     redis.call("ZADD", base .. "readers", 0, "")
     return { "OK", 0 }
   end
-  log.keep(messages, bytes, age_ms, refuse)
+  log.set_limits(messages, bytes, age_ms, refuse)
   fault, l = log.open()
   return { "OK", log.trim(l, clock.now(given)) }
 end
 
--- Delete the log. { "OK", 1 if there was one }
+-- Returns { "OK", 1 if there was a log }.
 --- keys: base state
 --- args: caller: str, number: int
 --- flags: allow-oom
@@ -406,6 +426,6 @@ function script.delete(base, state, caller, number)
   if fault then return fault end
   local past = idempotency.replay(caller, number)
   if past then return past end
-  if l then log.free() end
+  if l then log.delete() end
   return idempotency.keep(caller, number, { "OK", l and 1 or 0 })
 end

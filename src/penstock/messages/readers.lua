@@ -1,153 +1,156 @@
--- The readers of a log (log.lua): its members, or in place of a member its devices, each with a cursor of its own.
+-- The readers of a log (log.lua): its members, and the devices of a member that read on their own.
 
---- (who: str) -> bool
+--- (member: str) -> bool
 --- uses: base
-function log.is_member(who)
-  return redis.call("ZSCORE", base .. "readers", who) or redis.call("HEXISTS", base .. "devices", who) == 1
+function log.is_member(member)
+  return redis.call("ZSCORE", base .. "readers", member) or redis.call("HEXISTS", base .. "devices", member) == 1
 end
 
--- The devices through which a member reads; "" stands for the member itself.
---- (who: str) -> table
+-- The devices of a member that are readers; "" is the one without a name.
+--- (member: str) -> table
 --- uses: base
-function log.devices(who)
-  local known = redis.call("HGET", base .. "devices", who)
+function log.devices(member)
+  local known = redis.call("HGET", base .. "devices", member)
   return known and cmsgpack.unpack(known) or { "" }
 end
 
---- (who: str, device: str) -> str
-function log.name(who, device)
-  return device == "" and who or who .. "\0" .. device
+--- (member: str, device: str) -> str
+function log.reader_name(member, device)
+  return device == "" and member or member .. "\0" .. device
 end
 
--- Returns the reader's name, and its cursor or nil if it is no member. A new device starts at the lowest cursor of its member.
--- The third value is then the list of devices to store; it omits the member itself if that has never pulled.
---- (who: str, device: str) -> str, int | nil, table | nil
+-- Returns a reader's name and cursor; no cursor if it is not a member. A new device starts at the lowest cursor of its
+-- member, and the third value is then the member's list of devices for `log.add_device`. The device without a name is
+-- not in it if it has never pulled.
+--- (member: str, device: str) -> str, int | nil, table | nil
 --- uses: base
-function log.reader(who, device)
-  local name = log.name(who, device)
+function log.reader(member, device)
+  local name = log.reader_name(member, device)
   local cursor = redis.call("ZSCORE", base .. "readers", name)
   if cursor then return name, tonumber(cursor) end
-  if not log.is_member(who) then return name end
-  local devices, low = log.devices(who), math.huge
+  if not log.is_member(member) then return name end
+  local devices, low = log.devices(member), math.huge
   for i = 1, #devices do
-    low = math.min(low, tonumber(redis.call("ZSCORE", base .. "readers", log.name(who, devices[i]))) or math.huge)
+    local other = redis.call("ZSCORE", base .. "readers", log.reader_name(member, devices[i]))
+    low = math.min(low, tonumber(other) or math.huge)
   end
-  if #devices == 1 and devices[1] == "" and redis.call("HEXISTS", base .. "seen", who) == 0 then devices = {} end
+  local unused = #devices == 1 and devices[1] == "" and redis.call("HEXISTS", base .. "seen", member) == 0
+  if unused then devices = {} end
   devices[#devices + 1] = device
   return name, low, devices
 end
 
---- (who: str, name: str, cursor: int, devices: table)
+--- (member: str, name: str, cursor: int, devices: table)
 --- uses: base
-function log.enrol(who, name, cursor, devices)
-  if devices[1] ~= "" then redis.call("ZREM", base .. "readers", who) end
+function log.add_device(member, name, cursor, devices)
+  if devices[1] ~= "" then redis.call("ZREM", base .. "readers", member) end
   redis.call("ZADD", base .. "readers", cursor, name)
-  redis.call("HSET", base .. "devices", who, cmsgpack.pack(devices))
+  redis.call("HSET", base .. "devices", member, cmsgpack.pack(devices))
 end
 
 --- (name: str)
 --- uses: base
-function log.remove(name)
+function log.remove_reader(name)
   redis.call("ZREM", base .. "readers", name)
   redis.call("HDEL", base .. "seen", name)
   redis.call("ZREM", base .. "watching", name)
-  if redis.call("HDEL", base .. "next", name) == 1 then redis.call("UNLINK", base .. "claimed:" .. name, base .. "leased:" .. name) end
+  if redis.call("HDEL", base .. "next", name) == 1 then
+    redis.call("UNLINK", base .. "claimed:" .. name, base .. "leased:" .. name)
+  end
 end
 
--- Add a reader of the last so many messages; 0: only of new ones, -1: of every message that is there. A member keeps its cursor.
--- { "OK", cursor, 1 if it is new } or { "GONE" }
+-- Adds a reader of the `last` messages: 0: only of new ones, -1: of all that are there. A member keeps its cursor.
+-- Returns { "OK", cursor, 1 if it is new } or { "GONE" }.
 --- keys: base state
---- args: caller: str, number: int, who: str, last: int
+--- args: caller: str, number: int, member: str, last: int
 --- flags: allow-oom
-function script.join(base, state, caller, number, who, last)
+function script.join(base, state, caller, number, member, last)
   local fault, l = log.open()
   if fault then return fault end
   local past = idempotency.replay(caller, number)
   if past then return past end
   if not l then return { "GONE" } end
-  if log.is_member(who) then
-    local _, cursor = log.reader(who, "")
+  if log.is_member(member) then
+    local _, cursor = log.reader(member, "")
     return idempotency.keep(caller, number, { "OK", cursor, 0 })
   end
   local cursor = l.first - 1
   if last >= 0 then cursor = math.max(cursor, l.top - last) end
-  redis.call("ZADD", base .. "readers", cursor, who)
+  redis.call("ZADD", base .. "readers", cursor, member)
   return idempotency.keep(caller, number, { "OK", cursor, 1 })
 end
 
--- Remove a member with all its devices; the last one frees the log. { "OK", 1 if it was a member, 1 if there is more to trim }
+-- Removes a member with all its devices. When the last member leaves, the log is deleted. Returns { "OK", 1 if it was a
+-- member, 1 if there is more to trim }.
 --- keys: base state
---- args: caller: str, number: int, given: int, who: str
+--- args: caller: str, number: int, given: int, member: str
 --- flags: allow-oom
-function script.leave(base, state, caller, number, given, who)
+function script.leave(base, state, caller, number, given, member)
   local fault, l = log.open()
   if fault then return fault end
   local past = idempotency.replay(caller, number)
   if past then return past end
-  if not l or not log.is_member(who) then return idempotency.keep(caller, number, { "OK", 0, 0 }) end
-  local devices = log.devices(who)
-  for i = 1, #devices do log.remove(log.name(who, devices[i])) end
-  redis.call("HDEL", base .. "devices", who)
+  if not l or not log.is_member(member) then return idempotency.keep(caller, number, { "OK", 0, 0 }) end
+  local devices = log.devices(member)
+  for i = 1, #devices do log.remove_reader(log.reader_name(member, devices[i])) end
+  redis.call("HDEL", base .. "devices", member)
   local more = 0
-  if redis.call("ZCARD", base .. "readers") == 0 then log.free() else more = log.trim(l, clock.now(given)) end
+  if redis.call("ZCARD", base .. "readers") == 0 then log.delete() else more = log.trim(l, clock.now(given)) end
   return idempotency.keep(caller, number, { "OK", 1, more })
 end
 
--- Remove a device. The member keeps the cursor of its last one. { "OK", 1 if it was a reader, 1 if there is more to trim }
+-- Removes a device that will not read again. The member keeps the cursor of its last device. Returns { "OK", 1 if it
+-- was there, 1 if there is more to trim }.
 --- keys: base state
---- args: given: int, who: str, device: str
+--- args: given: int, member: str, device: str
 --- flags: allow-oom
-function script.drop_device(base, state, given, who, device)
+function script.drop_device(base, state, given, member, device)
   local fault, l = log.open()
   if fault then return fault end
   if not l then return { "GONE" } end
-  local name = log.name(who, device)
+  local name = log.reader_name(member, device)
   local cursor = redis.call("ZSCORE", base .. "readers", name)
   if not cursor then return { "OK", 0, 0 } end
   local kept = {}
-  for _, one in ipairs(log.devices(who)) do
+  for _, one in ipairs(log.devices(member)) do
     if one ~= device then kept[#kept + 1] = one end
   end
-  log.remove(name)
-  if #kept == 0 then redis.call("ZADD", base .. "readers", cursor, who) end
+  log.remove_reader(name)
+  if #kept == 0 then redis.call("ZADD", base .. "readers", cursor, member) end
   if #kept == 0 or (#kept == 1 and kept[1] == "") then
-    redis.call("HDEL", base .. "devices", who)
+    redis.call("HDEL", base .. "devices", member)
   else
-    redis.call("HSET", base .. "devices", who, cmsgpack.pack(kept))
+    redis.call("HSET", base .. "devices", member, cmsgpack.pack(kept))
   end
   return { "OK", 1, log.trim(l, clock.now(given)) }
 end
 
--- The state of a log and of one reader; for a device that has never pulled, the cursor it would start with. `watch` 1: if the
--- reader has read everything, the next sender is asked to notify its member.
--- { "OK", now, top, first, bytes, number of readers, cursor or -1, seen or 0, first unclaimed or 0, claimed } or { "GONE" }
+-- The state of the log and of one reader: { "OK", now, top, first, bytes, readers, cursor or -1, seen or 0, first
+-- unclaimed or 0, claimed }. A device that has never pulled has the cursor with which it would start. `watch` 1: if the
+-- reader has read all, the next sender is asked to notify its member.
 --- keys: base state
---- args: given: int, who: str, device: str, watch: int
+--- args: given: int, member: str, device: str, watch: int
 --- flags: allow-oom
-function script.look(base, state, given, who, device, watch)
+function script.status(base, state, given, member, device, watch)
   local fault, l = log.open()
   if fault then return fault end
   if not l then return { "GONE" } end
-  local name, cursor = log.reader(who, device)
-  local answer = { "OK", clock.now(given), l.top, l.first, l.ended - l.begun, redis.call("ZCARD", base .. "readers") }
-  if not cursor then
-    answer[7], answer[8], answer[9], answer[10] = -1, 0, 0, 0
-    return answer
-  end
+  local name, cursor = log.reader(member, device)
+  local now, readers = clock.now(given), redis.call("ZCARD", base .. "readers")
+  if not cursor then return { "OK", now, l.top, l.first, l.ended - l.begun, readers, -1, 0, 0, 0 } end
   if watch == 1 and cursor >= l.top then redis.call("ZADD", base .. "watching", l.top, name) end
-  answer[7] = cursor
-  answer[8] = tonumber(redis.call("HGET", base .. "seen", name) or 0)
-  answer[9] = tonumber(redis.call("HGET", base .. "next", name) or 0)
-  answer[10] = answer[9] > 0 and redis.call("ZCARD", base .. "claimed:" .. name) or 0
-  return answer
+  local seen = tonumber(redis.call("HGET", base .. "seen", name) or 0)
+  local unclaimed = tonumber(redis.call("HGET", base .. "next", name) or 0)
+  local claimed = unclaimed > 0 and redis.call("ZCARD", base .. "claimed:" .. name) or 0
+  return { "OK", now, l.top, l.first, l.ended - l.begun, readers, cursor, seen, unclaimed, claimed }
 end
 
--- A page of the readers; those that are furthest behind come first.
--- { "OK", top, first, reader, cursor, seen or 0, … } or { "GONE" }
+-- A page of the readers, those that are furthest behind first: { "OK", top, first, reader, cursor, seen or 0, … }, or
+-- { "GONE" }.
 --- keys: base state
 --- args: offset: int, n: int
 --- flags: no-writes
-function script.roster(base, state, offset, n)
+function script.readers(base, state, offset, n)
   local fault, l = log.open()
   if fault then return fault end
   if not l then return { "GONE" } end

@@ -1,59 +1,60 @@
--- Several workers that share one reader of a log (log.lua): each message goes to one of them, under a lease.
+-- A shared reader: several workers read for one reader of a log (log.lua), and each message is claimed by one of them.
 --
---   next         HASH    reader -> the first number that none of its workers has claimed
---   claimed:<r>  ZSET    claim, which is number:deliveries:token -> number
---   leased:<r>   ZSET    claim -> server ms until which its lease lasts
---   claim:<t>    STRING  the claims that the call with this token returned, so that a repeated call returns them; PX its lease
+--   next         HASH    reader -> the first number that no worker has claimed
+--   claimed:<r>  ZSET    claim -> number                           what workers have claimed and not acknowledged
+--   leased:<r>   ZSET    claim -> server ms until which
+--   claim:<t>    STRING  the claims that a call returned; PX its lease    a repeated call returns them again
 --
---             claim               ack
---   (new) ──────────▶ claimed ──────────▶ (done)
---            ▲           │ lease ran out, release
+--             claim                ack
+--   (new) ──────────▶ claimed ──────────▶ (done)      the cursor is below the lowest claim, or else below `next`:
+--            ▲           │ lease ran out, release     what is above it and not claimed was acknowledged
 --            └───────────┘ claimed by another worker
 --
--- The cursor is right below the lowest claimed number, or without claims right below `next`. A number above the cursor that is
--- below `next` and not claimed was acknowledged.
+-- A claim is "number:deliveries:token"; the token belongs to the call that made it.
 
--- The reader has acknowledged everything up to the cursor: claims up to there end.
+_reply = { DUE = 2 } -- its place in the reply to a claim
+
+-- The reader has acknowledged all up to `cursor` at once: claims up to there are void.
 --- (name: str, cursor: int)
 --- uses: base
-function shared_reader.pass_over(name, cursor)
+function shared_reader.drop_below(name, cursor)
   if redis.call("HEXISTS", base .. "next", name) == 0 then return end
   local old = redis.call("ZRANGE", base .. "claimed:" .. name, "-inf", cursor, "BYSCORE", "LIMIT", 0, 2000)
   for i = 1, #old do shared_reader.drop(name, old[i]) end
 end
 
---- (name: str, one: str)
+--- (name: str, claim: str)
 --- uses: base
-function shared_reader.drop(name, one)
-  redis.call("ZREM", base .. "claimed:" .. name, one)
-  redis.call("ZREM", base .. "leased:" .. name, one)
+function shared_reader.drop(name, claim)
+  redis.call("ZREM", base .. "claimed:" .. name, claim)
+  redis.call("ZREM", base .. "leased:" .. name, claim)
 end
 
---- (name: str, number: int, deliveries: int, token: str, till: int) -> str
+--- (name: str, number: int, deliveries: int, token: str, ends_at: int) -> str
 --- uses: base
-function shared_reader.take(name, number, deliveries, token, till)
-  local one = string.format("%d:%d:", number, deliveries) .. token
-  redis.call("ZADD", base .. "claimed:" .. name, number, one)
-  redis.call("ZADD", base .. "leased:" .. name, till, one)
-  return one
+function shared_reader.add(name, number, deliveries, token, ends_at)
+  local claim = string.format("%d:%d:", number, deliveries) .. token
+  redis.call("ZADD", base .. "claimed:" .. name, number, claim)
+  redis.call("ZADD", base .. "leased:" .. name, ends_at, claim)
+  return claim
 end
 
--- The number right below the lowest claimed one, or without claims right below the first that was not claimed yet.
---- (name: str, following: int) -> int
+-- The cursor: below the lowest claim, or else below the first number that no worker has claimed.
+--- (name: str, unclaimed: int) -> int
 --- uses: base
-function shared_reader.cursor(name, following)
+function shared_reader.cursor(name, unclaimed)
   local low = redis.call("ZRANGE", base .. "claimed:" .. name, 0, 0, "WITHSCORES")
-  return (tonumber(low[2]) or following) - 1
+  return (tonumber(low[2]) or unclaimed) - 1
 end
 
--- Append a message to `into`. Returns whether it is still there.
+-- Appends a message to `into`. Returns whether it is still there.
 --- (l: table, number: int, into: table) -> bool
 --- uses: base
 function shared_reader.read(l, number, into)
   return number >= l.first and log.read(l, number - 1, 1, math.huge, into) == number
 end
 
--- The ms until the first lease runs out, or -1.
+-- The milliseconds until a lease runs out, or -1.
 --- (name: str, now: int) -> int
 --- uses: base
 function shared_reader.due(name, now)
@@ -61,106 +62,112 @@ function shared_reader.due(name, now)
   return first[2] and math.max(0, first[2] - now) or -1
 end
 
--- Claim messages, first those whose lease ran out, then new ones, and append each claim with its message to `into`. `said`: the
--- claims that an earlier call with this token returned, packed.
---- (l: table, name: str, cursor: int, now: int, token: str, said: str, lease_ms: int, limit: int, room: int, into: table)
+-- Claims messages: first those whose lease ran out, then new ones. Appends each claim and its message to `into`.
+-- `earlier`: what an earlier call with this token returned, which is returned again.
+--- (l: table, name: str, cursor: int, now: int, token: str, earlier: str | false, lease_ms: int, limit: int, room: int,
+---  into: table)
 --- uses: base
-function shared_reader.hand_out(l, name, cursor, now, token, said, lease_ms, limit, room, into)
+function shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, limit, room, into)
   local leased, taken = base .. "leased:" .. name, {}
 
-  local function hand(one, number)
-    into[#into + 1] = one
+  local function add(claim, number)
+    into[#into + 1] = claim
     if shared_reader.read(l, number, into) then
       room = room - #into[#into]
-      taken[#taken + 1] = one
+      taken[#taken + 1] = claim
       return true
     end
     into[#into] = nil
   end
 
-  if said then
-    for _, one in ipairs(cmsgpack.unpack(said)) do
-      if redis.call("ZSCORE", leased, one) then hand(one, tonumber(string.match(one, "^%d+"))) end
+  if earlier then
+    for _, claim in ipairs(cmsgpack.unpack(earlier)) do
+      if redis.call("ZSCORE", leased, claim) then add(claim, tonumber(string.match(claim, "^%d+"))) end
     end
     return
   end
-  local following = math.max(cursor + 1, l.first, tonumber(redis.call("HGET", base .. "next", name) or 0))
+  local unclaimed = math.max(cursor + 1, l.first, tonumber(redis.call("HGET", base .. "next", name) or 0))
   local late = redis.call("ZRANGE", leased, "-inf", now, "BYSCORE", "LIMIT", 0, limit)
   for i = 1, #late do
     if #taken == 0 or room > 0 then
       local number, deliveries = string.match(late[i], "^(%d+):(%d+):")
       shared_reader.drop(name, late[i])
-      local one = shared_reader.take(name, tonumber(number), deliveries + 1, token, now + lease_ms)
-      if not hand(one, tonumber(number)) then shared_reader.drop(name, one) end  -- a limit has dropped the message
+      local claim = shared_reader.add(name, tonumber(number), deliveries + 1, token, now + lease_ms)
+      if not add(claim, tonumber(number)) then shared_reader.drop(name, claim) end -- freed by a limit
     end
   end
-  while #taken < limit and following <= l.top and (#taken == 0 or room > 0) do
-    local one = shared_reader.take(name, following, 1, token, now + lease_ms)
-    if not hand(one, following) then shared_reader.drop(name, one) end
-    following = following + 1
+  while #taken < limit and unclaimed <= l.top and (#taken == 0 or room > 0) do
+    local claim = shared_reader.add(name, unclaimed, 1, token, now + lease_ms)
+    if not add(claim, unclaimed) then shared_reader.drop(name, claim) end
+    unclaimed = unclaimed + 1
   end
-  redis.call("HSET", base .. "next", name, following)
-  if #taken > 0 then redis.call("SET", base .. "claim:" .. token, cmsgpack.pack(taken), "PX", math.min(lease_ms, 60000)) end
-  redis.call("ZADD", base .. "readers", math.max(cursor, shared_reader.cursor(name, following)), name)
+  redis.call("HSET", base .. "next", name, unclaimed)
+  if #taken > 0 then
+    redis.call("SET", base .. "claim:" .. token, cmsgpack.pack(taken), "PX", math.min(lease_ms, 60000))
+  end
+  redis.call("ZADD", base .. "readers", math.max(cursor, shared_reader.cursor(name, unclaimed)), name)
 end
 
--- Claim messages for one of several workers. The caller mints `token`; a second call with it returns the same messages. If there
--- is nothing to claim, `address` is notified of a new message.
--- { "OK", ms until a lease runs out or -1, { reader to notify, … }, claim, number, ms, by, body, … } or { "GONE" | "STRANGER" }
+-- Claims messages for one of several workers. `token` is minted by the caller; a second call with it returns the same
+-- messages. If there is nothing, `address` is notified of a new message within `wait_ms`.
+-- Returns { "OK", ms until a lease runs out or -1, { reader to notify, … }, claim, number, ms, by, body, … } or
+-- { "GONE" | "NOT_A_MEMBER" }.
 --- keys: base state
---- args: given: int, who: str, token: str, lease_ms: int, limit: int, room: int, address: str, stay_ms: int
+--- args: given: int, member: str, token: str, lease_ms: int, limit: int, room: int, address: str, wait_ms: int
 --- flags: allow-oom
-function script.claim(base, state, given, who, token, lease_ms, limit, room, address, stay_ms)
+function script.claim(base, state, given, member, token, lease_ms, limit, room, address, wait_ms)
   local fault, l = log.open()
   if fault then return fault end
   if not l then
-    if who == "" then log.wait("waiting", 0, address, stay_ms) end
+    if member == "" then log.wait("waiting", 0, address, wait_ms) end
     return { "GONE" }
   end
-  local name, cursor = log.reader(who, "")
-  if not cursor then return { "STRANGER" } end
+  local name, cursor = log.reader(member, "")
+  if not cursor then return { "NOT_A_MEMBER" } end
   local now = clock.now(given)
   redis.call("HSET", base .. "seen", name, string.format("%d", now))
-  local answer = { "OK", -1, {} }
-  shared_reader.hand_out(l, name, cursor, now, token, redis.call("GET", base .. "claim:" .. token), lease_ms, limit, room, answer)
-  answer[3] = log.ring(l, now)
-  if #answer > 3 then stay_ms = 0 end
-  log.wait("waiting", l.top, address, stay_ms)
-  if stay_ms > 0 then answer[2] = shared_reader.due(name, now) end
+  local answer = { "OK", -1, log.wake_readers(l, now) }
+  local head = #answer
+  local earlier = redis.call("GET", base .. "claim:" .. token)
+  shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, limit, room, answer)
+  if #answer > head then wait_ms = 0 end
+  log.wait("waiting", l.top, address, wait_ms)
+  if wait_ms > 0 then answer[_reply.DUE] = shared_reader.due(name, now) end
   return answer
 end
 
--- Settle claims: `ack`; `release`, so that another worker may have the message at once; or `extend` to `ms` from now. A claim
--- that was lost to another worker is left alone.
--- { "OK", 1 if there is more to trim, { index of a lost claim, … } } or { "GONE" | "STRANGER" }
+-- Settles claims: `ack`, `release` (another worker may have the message at once) or `extend` by `ms` from now. A claim
+-- that another worker has taken over is left alone. Returns { "OK", 1 if there is more to trim, { index of a lost
+-- claim, … } } or { "GONE" }.
 --- keys: base state
---- args: given: int, who: str, verb: str, ms: int, claims: *
+--- args: given: int, member: str, action: str, ms: int, claims: *
 --- flags: allow-oom
-function script.hand_in(base, state, given, who, verb, ms, claims, ...)
+function script.settle_claims(base, state, given, member, action, ms, claims, ...)
   local fault, l = log.open()
   if fault then return fault end
   if not l then return { "GONE" } end
   local now, lost, more = clock.now(given), {}, 0
-  local name, cursor = log.reader(who, "")
-  if not cursor then return { "STRANGER" } end
+  local name, cursor = log.reader(member, "")
+  if not cursor then return { "NOT_A_MEMBER" } end
   local leased = base .. "leased:" .. name
   for i = claims, #ARGV do
     if not redis.call("ZSCORE", leased, ARGV[i]) then
       lost[#lost + 1] = i - claims
-    elseif verb == "ack" then
+    elseif action == "ack" then
       shared_reader.drop(name, ARGV[i])
     else
-      redis.call("ZADD", leased, verb == "extend" and now + ms or 0, ARGV[i])
+      redis.call("ZADD", leased, action == "extend" and now + ms or 0, ARGV[i])
     end
   end
-  if verb == "ack" then
-    local low = shared_reader.cursor(name, tonumber(redis.call("HGET", base .. "next", name) or cursor + 1))
+  if action == "ack" then
+    local unclaimed = tonumber(redis.call("HGET", base .. "next", name) or cursor + 1)
+    local low = shared_reader.cursor(name, unclaimed)
     if low > cursor then
       redis.call("ZADD", base .. "readers", low, name)
       more = log.trim(l, now)
     end
-  elseif verb == "release" then
-    log.rouse("waiting", "+inf")
+  elseif action == "release" then
+    log.wake("waiting", "+inf")
   end
   return { "OK", more, lost }
 end
