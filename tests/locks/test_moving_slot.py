@@ -19,7 +19,7 @@ def cluster(small_cluster: Cluster) -> Cluster:
     return small_cluster
 
 
-def send(node: Server, leased: LeasedResource[Any], name: str, *args: Any, asking: bool = False) -> Any:
+def send(node: Server, leased: LeasedResource[Any, Any], name: str, *args: Any, asking: bool = False) -> Any:
     """Call a script as a driver does. Returns the reply, or the code of the error."""
     declared = leased.bindings.declared
     with node.client.pipeline(transaction=False) as pipe:
@@ -30,7 +30,7 @@ def send(node: Server, leased: LeasedResource[Any], name: str, *args: Any, askin
     return error_code(reply) if isinstance(reply, ResponseError) else reply
 
 
-def request(leased: LeasedResource[Any], who: str) -> bytes:
+def request(leased: LeasedResource[Any, Any], who: str) -> bytes:
     return leased.bindings.request.pack(f"penstock/h/1/{who}", f"{leased.bindings.inbox}{who}/1")
 
 
@@ -45,7 +45,7 @@ def dump(node: Server, keys: list[bytes]) -> dict[bytes, Any]:
     }
 
 
-KINDS: dict[str, Callable[[Penstock], LeasedResource[Any]]] = {
+KINDS: dict[str, Callable[[Penstock], LeasedResource[Any, Any]]] = {
     "lock": lambda app: app.lock("{a}:x", lease=60),
     "locks": lambda app: app.lock(["{a}:x", "{a}:y"], lease=60),
     "semaphore": lambda app: app.semaphore("x", limit=2, lease=60),

@@ -22,6 +22,7 @@ from penstock.locks.keys import SHARED_INBOX
 from penstock.locks.lease import Lease
 
 L = TypeVar("L", bound=Lease)
+B = TypeVar("B", bound=LeaseBindings)
 
 
 def check_times(what: str, lease: float, wait: float | None) -> None:
@@ -32,13 +33,13 @@ def check_times(what: str, lease: float, wait: float | None) -> None:
         raise ValueError(f"{what}(wait={wait}): seconds from 0, or None for ever")
 
 
-class LeasedResource(Generic[L]):
+class LeasedResource(Generic[L, B]):
     """A lock or a semaphore: one object for `with`, `async with` and the verb `acquire`.
 
     what  how errors name it, such as "lock 'invoice:7'"
     """
 
-    bindings: LeaseBindings
+    bindings: B
 
     def __init__(
         self,

@@ -65,10 +65,8 @@ class Held(Lease):
         return self._lost_error()
 
 
-class Lock(LeasedResource[Held]):
+class Lock(LeasedResource[Held, LockBindings]):
     """A lock in the server: `with app.lock("invoice:7", lease=10) as held:`. See `Penstock.lock`."""
-
-    bindings: LockBindings
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ class Writing(Lease):
         return self._fence
 
 
-class ReadWriteSide(LeasedResource[L]):
+class ReadWriteSide(LeasedResource[L, SemaphoreBindings]):
     """The reading or the writing side of a read-write lock. It is entered or acquired as a lock is."""
 
     def __init__(

@@ -27,10 +27,8 @@ class Permit(Lease):
         return self._source.bindings.request.permits
 
 
-class Semaphore(LeasedResource[Permit]):
+class Semaphore(LeasedResource[Permit, SemaphoreBindings]):
     """A semaphore in the server: `with app.semaphore("market:17", limit=5) as permit:`. See `Penstock.semaphore`."""
-
-    bindings: SemaphoreBindings
 
     def __init__(
         self,
