@@ -30,24 +30,24 @@ def every_call() -> dict[str, tuple[Any, ...]]:
     return {
         "touch_recent": (RULES, 9, ANN),
         "touch_often": ("p", 1, RULES, 9, ANN),
-        "untouch": ("p", 1, RULES, ANN),
-        "contacts": (RULES, "", 0, 9),
-        "enter": (RULES, 0, 1, ANN, BOB, "u1", card("u1", accents=True)),
-        "dismiss": ("p", 1, RULES, "u1", card("u1", accents=True), "Ann", ANN),
-        "found": (RULES,),
-        "enrol": (RULES, "u2", BOB),
-        "confirm": (RULES, "u2", BOB),
-        "put_members": (RULES, 1, b"cy\0Cy"),
-        "drop_members": ("p", 1, RULES, 1, b"cy\0Cy"),
-        "weigh_ids": (RULES, "u1", card("u1", accents=True), 5),
-        "weigh_members": (RULES, members(ANN, "")[0], 3),
-        "weights": (RULES, members(ANN, "")[0]),
-        "top": (RULES, "", 0, 9),
-        "near": (RULES, 9, "a", "n", "m"),
+        "remove_contact": ("p", 1, RULES, ANN),
+        "find_contacts": (RULES, "", 0, 9),
+        "save": (RULES, 0, 1, ANN, BOB, "u1", card("u1", accents=True)),
+        "remove": ("p", 1, RULES, "u1", card("u1", accents=True), "Ann", ANN),
+        "save_rules": (RULES,),
+        "begin_changes": (RULES, "u2", BOB),
+        "end_changes": (RULES, "u2", BOB),
+        "add_members": (RULES, 1, b"cy\0Cy"),
+        "remove_members": ("p", 1, RULES, 1, b"cy\0Cy"),
+        "set_weights": (RULES, "u1", card("u1", accents=True), 5),
+        "set_member_weights": (RULES, members(ANN, "")[0], 3),
+        "member_weights": (RULES, members(ANN, "")[0]),
+        "heaviest": (RULES, "", 0, 9),
+        "similar": (RULES, 9, "a", "n", "m"),
         "find_id": (RULES, "u1", ANN),
         "page": (RULES, "[", "(\xff", 9),
-        "amounts": (RULES, "[", "(\xff", "[a", "(a\xff"),
-        "dissolve": (RULES,),
+        "counts": (RULES, "[", "(\xff", "[a", "(a\xff"),
+        "delete_if_empty": (RULES,),
     }
 
 
@@ -78,7 +78,7 @@ def client(store_server: Server) -> Any:
 
 
 @pytest.mark.parametrize(
-    "before", [[], ["enter"], ["enter", "weigh_ids", "put_members", "touch_often", "touch_recent"]]
+    "before", [[], ["save"], ["save", "set_weights", "add_members", "touch_often", "touch_recent"]]
 )
 @pytest.mark.parametrize("name", sorted(every_call()))
 def test_a_repeated_call_answers_the_same_and_changes_nothing(client: Any, before: list[str], name: str):
@@ -89,18 +89,18 @@ def test_a_repeated_call_answers_the_same_and_changes_nothing(client: Any, befor
     left = dump(client)
     again = run(client, name)
     assert dump(client) == left
-    assert again == first or (name, again) == ("put_members", 0)  # the second call adds no name
+    assert again == first or (name, again) == ("add_members", 0)  # the second call adds no name
 
 
 def test_a_call_with_the_next_number_is_a_new_call(client: Any):
-    run(client, "enter")
-    assert run(client, "dismiss") == 2
-    run(client, "enter")
-    assert run(client, "dismiss", "p", 2, *every_call()["dismiss"][2:]) == 2
+    run(client, "save")
+    assert run(client, "remove") == 2
+    run(client, "save")
+    assert run(client, "remove", "p", 2, *every_call()["remove"][2:]) == 2
 
 
 def test_a_script_that_finds_other_rules_only_returns_them(client: Any):
-    run(client, "enter")
+    run(client, "save")
     before = dump(client)
     for name, args in every_call().items():
         other = tuple(f"{FORMAT} other=1" if arg == RULES else arg for arg in args)
@@ -109,7 +109,7 @@ def test_a_script_that_finds_other_rules_only_returns_them(client: Any):
 
 
 def test_an_emptied_directory_leaves_no_key(client: Any):
-    for name in ("enter", "weigh_ids", "dismiss"):
+    for name in ("save", "set_weights", "remove"):
         run(client, name)
     assert dump(client) == {}
 
@@ -121,18 +121,18 @@ def test_an_id_is_found_in_every_bucket(client: Any):
     assert DirectoryStorage.open("t", "g", DirectoryRules()).rules.encode() == RULES
     for start in range(0, 3000, 500):
         threes = [part for n in range(start, start + 500) for part in (f"Name {n}", f"u{n}", f"u{n}")]
-        assert run(client, "enter", RULES, 0, 0, *threes) == 500
+        assert run(client, "save", RULES, 0, 0, *threes) == 500
         assert client.hget(DECLARED[1], "ids") == str(start + 500).encode()
     assert all(run(client, "find_id", RULES, f"u{n}", "") == [f"Name {n}".encode()] for n in range(0, 3000, 7))
     sizes = [client.hlen(key) for key in client.keys("*ids:*")]
     assert (sum(sizes), len(sizes)) == (3000, 47)
-    assert run(client, "dismiss", "", 0, RULES, *(part for n in range(2990) for part in (f"u{n}", f"u{n}"))) == 2990
+    assert run(client, "remove", "", 0, RULES, *(part for n in range(2990) for part in (f"u{n}", f"u{n}"))) == 2990
     assert sum(client.hlen(key) for key in client.keys("*ids:*")) == 10
 
 
 # --- a full server ---
 
-ADDS = {"touch_recent", "touch_often", "enter", "found", "put_members", "weigh_ids", "weigh_members"}
+ADDS = {"touch_recent", "touch_often", "save", "save_rules", "add_members", "set_weights", "set_member_weights"}
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def small_server() -> Iterator[Server]:
 def test_a_full_server_refuses_new_names_and_still_removes_old_ones(small_server: Server, name: str):
     client = small_server.client
     client.flushall()
-    for other in ("enter", "weigh_ids"):
+    for other in ("save", "set_weights"):
         run(client, other)
     before = dump(client)
     client.config_set("maxmemory", 1)
@@ -175,7 +175,7 @@ def test_no_script_is_half_done_while_its_slot_is_migrated(cluster: Cluster, car
     target = next(node for node in cluster.nodes if node is not source)
     for node in cluster.nodes:
         node.client.flushall()
-    for name in ("enter", "weigh_ids", "touch_often"):
+    for name in ("save", "set_weights", "touch_often"):
         run(source.client, name)
     slot, (here, there) = (
         int(source.ask("CLUSTER", "KEYSLOT", BASE)),

@@ -405,7 +405,7 @@ async def test_concurrent_changes_of_one_id_leave_it_one_name(app: Penstock, do:
     assert await do(guild.count) == 1
 
 
-@pytest.mark.parametrize("before", ["enrol", "put_members", "drop_members", "confirm"])
+@pytest.mark.parametrize("before", ["begin_changes", "add_members", "remove_members", "end_changes"])
 async def test_an_overtaken_change_removes_its_own_name_again(app: Penstock, do: Do, before: str):
     guild = app.directory("g", shards=3, words=True)
     await do(guild.add, "Ann Lee", "u1")
@@ -417,7 +417,7 @@ async def test_an_overtaken_change_removes_its_own_name_again(app: Penstock, do:
     with contextlib.suppress(StopIteration):
         while True:
             effect = slow.send(await app._driver.aio.run(effect))
-    last = ("Bo Cy" if before == "enrol" else "Di Eve", "u1")
+    last = ("Bo Cy" if before == "begin_changes" else "Di Eve", "u1")
     assert await do(guild.get, "u1") == Entry(*last)
     assert shown(await do(guild.complete, "")) == [last]
     assert await do(guild.count) == 1
@@ -466,7 +466,7 @@ async def test_rules_that_differ_from_the_stored_ones_are_refused(app: Penstock,
 @pytest.mark.damages
 async def test_a_newer_format_is_refused_by_name(app: Penstock, do: Do, raw: Any):
     await do(app.directory("g").add, "Ann")
-    raw.hset(f"{{{app.settings.prefix}:directory:g}}:meta", "shape", "2 accents=1 words=0 shards=1")
+    raw.hset(f"{{{app.settings.prefix}:directory:g}}:meta", "rules", "2 accents=1 words=0 shards=1")
     for verb in ((app.directory("g").add, "Bo"), (app.directory("g").complete, "a")):
         with pytest.raises(FormatTooNew, match=r"directory g is stored in format 2"):
             await do(*verb)

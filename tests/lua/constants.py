@@ -31,13 +31,18 @@ def module(texts: Mapping[str, str]) -> str:
                     raise ValueError(
                         f"{file}: {noun}.{name} is {value!r}, and elsewhere in this folder {values[name]!r}"
                     )
-                quoted = repr(value) if not isinstance(value, bytes) else "b" + f'"{literal}"'
-                line = f"{name}: Final = {quoted}"
+                line = f"{name}: Final = {_python(value)}"
                 lines += [line] * (line not in lines)
     if not lines:
         return ""
     head = '"""Constants that the .lua files of this folder share with Python. `make constants` writes this file."""'
     return "\n".join([head, "", "from typing import Final", *lines, ""])
+
+
+def _python(value: object) -> str:
+    if isinstance(value, bytes):
+        return 'b"' + "".join(chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}" for byte in value) + '"'
+    return repr(value)
 
 
 def modules() -> Iterator[tuple[Path, str]]:

@@ -14,6 +14,7 @@ record = { FORMAT = 1 }
 state = {
   READY = "r",
   RUNNING = "x", -- held by a worker
+  ENDED = "\\0end",
 }
 
 _class = { FIRST = 97 }
@@ -28,6 +29,7 @@ def test_a_module_has_a_text_as_bytes_and_a_number_as_it_is():
         "# state, in record.lua",
         'READY: Final = b"r"',
         'RUNNING: Final = b"x"',
+        'ENDED: Final = b"\\x00end"',
         "",
         "# turn, in queue.lua",
         "SHARE: Final = 0.5",

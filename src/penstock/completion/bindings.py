@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
 from penstock.completion.card import card, card_name
+from penstock.completion.constants import OLD
 from penstock.completion.entry import NewName
 from penstock.completion.fold import fold
 from penstock.completion.keys import CompletionKeys
@@ -21,9 +22,6 @@ from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
 
 T = TypeVar("T")
-
-LEAVING = b"\3"
-"""The card of an id that is being removed."""
 
 Checked: TypeAlias = RoundTrip[T | OtherRules]
 
@@ -42,14 +40,16 @@ def _nothing(reply: Any) -> None:
 
 @cache
 def contacts_scripts() -> Library:
-    return Library("core/idempotency.lua", "completion/shape.lua", "completion/contacts.lua")
+    return Library(
+        "core/idempotency.lua", "completion/name_rules.lua", "completion/card.lua", "completion/contacts.lua"
+    )
 
 
 @cache
 def directory_scripts() -> Library:
     return Library(
         "core/batch.lua", "core/idempotency.lua",
-        "completion/shape.lua", "completion/card.lua", "completion/rank.lua", "completion/directory.lua",
+        "completion/name_rules.lua", "completion/card.lua", "completion/rank.lua", "completion/directory.lua",
     )  # fmt: skip
 
 
@@ -100,14 +100,14 @@ class ContactsBindings(RuledBindings):
 
     def remove(self, name: str) -> Checked[bool]:
         """Whether it was there."""
-        return self._numbered("untouch", self.rules.card(name), read=_whether)
+        return self._numbered("remove_contact", self.rules.card(name), read=_whether)
 
     def page(self, prefix: str, offset: int, limit: int) -> Checked[tuple[int, list[str]]]:
         """The next offset, or -1 at the end; and names that begin with `prefix`, best first.
 
         Looks at the thousand contacts from `offset`, and answers at most `limit` names.
         """
-        return self._call("contacts", self.rules.fold(prefix), offset, limit, read=_contacts_page)
+        return self._call("find_contacts", self.rules.fold(prefix), offset, limit, read=_contacts_page)
 
 
 @reading
@@ -152,21 +152,21 @@ class DirectoryBindings(RuledBindings):
         for name, id, _ in names:
             if id != name:
                 rest += (self.rules.card(name), id, self.rules.card(id))
-        return self._call("enter", int(existing_only), len(own), *own, *rest)
+        return self._call("save", int(existing_only), len(own), *own, *rest)
 
     def remove(self, ids: Iterable[str]) -> Checked[int]:
         """Answers how many of the ids were there."""
-        return self._numbered("dismiss", *(part for id in ids for part in (id, self.rules.card(id))))
+        return self._numbered("remove", *(part for id in ids for part in (id, self.rules.card(id))))
 
     def set_weights(self, weights: Mapping[str, float]) -> Checked[int]:
         """Answers how many of the ids are there."""
         triples = (part for id, weight in weights.items() for part in (id, self.rules.card(id), weight))
-        return self._call("weigh_ids", *triples)
+        return self._call("set_weights", *triples)
 
     # --- changes of a directory with several shards ---
 
     def save_rules(self) -> Checked[Any]:
-        return self._call("found")
+        return self._call("save_rules")
 
     def begin_changes(self, cards: Mapping[str, bytes]) -> Checked[dict[str, list[bytes]]]:
         """Register new cards with their ids. Answers the cards that each id had before.
@@ -176,9 +176,9 @@ class DirectoryBindings(RuledBindings):
 
         @reading
         def read(reply: Any) -> dict[str, list[bytes]]:
-            return {id: [old for old in joined.split(b"\2") if old] for id, joined in zip(cards, reply, strict=True)}
+            return {id: [old for old in joined.split(OLD) if old] for id, joined in zip(cards, reply, strict=True)}
 
-        return self._call("enrol", *(part for pair in cards.items() for part in pair), read=read)
+        return self._call("begin_changes", *(part for pair in cards.items() for part in pair), read=read)
 
     def end_changes(self, cards: Mapping[str, bytes]) -> Checked[list[str]]:
         """Forget the cards that each id had before. Answers the ids that another process has changed since then."""
@@ -187,27 +187,27 @@ class DirectoryBindings(RuledBindings):
         def read(reply: Any) -> list[str]:
             return [id for id, unchanged in zip(cards, reply, strict=True) if not unchanged]
 
-        return self._call("confirm", *(part for pair in cards.items() for part in pair), read=read)
+        return self._call("end_changes", *(part for pair in cards.items() for part in pair), read=read)
 
     def add_members(self, whole: Sequence[bytes], later: Sequence[bytes]) -> Checked[int]:
         """Add members: of whole folds, and of later words. Answers how many names are new."""
-        return self._call("put_members", len(whole), *whole, *later)
+        return self._call("add_members", len(whole), *whole, *later)
 
     def remove_members(self, whole: Sequence[bytes], later: Sequence[bytes]) -> Checked[int]:
         """Remove members: of whole folds, and of later words. Answers how many names were there."""
-        return self._numbered("drop_members", len(whole), *whole, *later)
+        return self._numbered("remove_members", len(whole), *whole, *later)
 
     def set_member_weight(self, member: bytes, weight: float) -> Checked[int]:
         """Answers 1 if the member is there, else 0."""
-        return self._call("weigh_members", member, weight)
+        return self._call("set_member_weights", member, weight)
 
     def member_weights(self, members: Iterable[bytes]) -> Checked[list[float]]:
         """The weight of each member; 0 for one that has no weight."""
-        return self._call("weights", *members, read=_weights)
+        return self._call("member_weights", *members, read=_weights)
 
     def delete_if_empty(self) -> Checked[Any]:
         """Delete the remaining keys of a directory without names."""
-        return self._call("dissolve")
+        return self._call("delete_if_empty")
 
     # --- read ---
 
@@ -221,15 +221,15 @@ class DirectoryBindings(RuledBindings):
 
     def counts(self, prefixes: Iterable[bytes]) -> Checked[list[int]]:
         """How many members begin with each prefix; for an empty prefix, how many names there are."""
-        return self._call("amounts", *(bound for prefix in prefixes for bound in _bounds(prefix)))
+        return self._call("counts", *(bound for prefix in prefixes for bound in _bounds(prefix)))
 
     def heaviest(self, prefix: bytes, offset: int, n: int) -> Checked[list[tuple[float, bytes]]]:
         """At most `n` members with a weight that begin with `prefix`, heaviest first, as pairs of weight and member."""
-        return self._call("top", prefix, offset, n, read=_weighted)
+        return self._call("heaviest", prefix, offset, n, read=_weighted)
 
     def similar(self, prefix: str, n: int) -> Checked[list[bytes]]:
         """Members whose beginning differs from `prefix` by one typo."""
-        return self._call("near", n, *prefix)
+        return self._call("similar", n, *prefix)
 
 
 def _bounds(prefix: bytes, last: bytes | None = None) -> tuple[bytes, bytes]:

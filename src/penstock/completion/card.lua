@@ -6,16 +6,20 @@
 --   member   tail 0x00 name, and 0x00 id unless the name is its own id; in byte order sorted by tail, name, id
 --   ids:<n>  HASH  id -> card, a bucket of some 200 ids at most, which the server keeps packed; in meta: ids, buckets
 
+separator = { PART = "\0", WORD = "\1", OLD = "\2" }
+
+_bucket = { IDS = 64 } -- on average
+
 -- Returns the tails and the name of a card.
 --- (card: str) -> table, str
 function card.read(card)
-  local cut = string.find(card, "\0", 1, true)
+  local cut = string.find(card, separator.PART, 1, true)
   if not cut then return { string.lower(card) }, card end
   local fold, name = string.sub(card, 1, cut - 1), string.sub(card, cut + 1)
-  local whole = string.gsub(fold, "\1", "")
+  local whole = string.gsub(fold, separator.WORD, "")
   local tails = { whole }
-  for at in string.gmatch(fold, "\1()") do
-    tails[#tails + 1] = string.gsub(string.sub(fold, at), "\1", "")
+  for at in string.gmatch(fold, separator.WORD .. "()") do
+    tails[#tails + 1] = string.gsub(string.sub(fold, at), separator.WORD, "")
   end
   return tails, name
 end
@@ -24,7 +28,7 @@ end
 --- (card: str, id: str) -> table
 function card.members(card, id)
   local tails, name = card.read(card)
-  local rest = "\0" .. name .. (id == "" and "" or "\0" .. id)
+  local rest = separator.PART .. name .. (id == "" and "" or separator.PART .. id)
   for i = 1, #tails do tails[i] = tails[i] .. rest end
   return tails
 end
@@ -66,11 +70,11 @@ function index.take(s, id)
   return card
 end
 
--- Adds buckets until they have 64 ids on average.
+-- Adds buckets until there are enough for the ids.
 --- (s: table)
 --- uses: base
 function index.grow(s)
-  while s.ids > 64 * s.buckets do
+  while s.ids > _bucket.IDS * s.buckets do
     local level = 1
     while 2 * level <= s.buckets do level = 2 * level end
     local from, to = base .. "ids:" .. s.buckets - level, base .. "ids:" .. s.buckets

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from penstock.completion.constants import PART, WORD
 from penstock.completion.fold import fold
 from penstock.completion.fold import words as words_of
 
@@ -25,34 +26,34 @@ def card(name: str, *, accents: bool, words: bool = False) -> bytes:
     marked = _mark_words(folded) if words else folded
     if marked == (name.lower() if name.isascii() else name):
         return name.encode()
-    return f"{marked}\0{name}".encode()
+    return marked.encode() + PART + name.encode()
 
 
 def _mark_words(folded: str) -> str:
     starts = [start for start, _ in words_of(folded) if start]
-    return "\1".join(folded[a:b] for a, b in zip([0, *starts], [*starts, None], strict=True))
+    return WORD.decode().join(folded[a:b] for a, b in zip([0, *starts], [*starts, None], strict=True))
 
 
 def members(card: bytes, id: str) -> list[bytes]:
     """The members of a card, that of the whole fold first. `id`: "" if the name is its own id."""
-    fold, separator, name = card.partition(b"\0")
+    fold, separator, name = card.partition(PART)
     if not separator:
         fold, name = card.lower(), card
-    rest = b"\0" + name + (b"\0" + id.encode() if id else b"")
+    rest = PART + name + (PART + id.encode() if id else b"")
     starts = [0, *(position + 1 for position, byte in enumerate(fold) if byte == 1)]
-    return [fold[start:].replace(b"\1", b"") + rest for start in starts]
+    return [fold[start:].replace(WORD, b"") + rest for start in starts]
 
 
 def card_name(card: bytes) -> str:
-    return card.rpartition(b"\0")[2].decode(errors="replace")
+    return card.rpartition(PART)[2].decode(errors="replace")
 
 
 def name_and_id(member: bytes) -> tuple[str, str]:
     """Never raises: a person may have written the stored bytes by hand."""
-    name, _, id = member.partition(b"\0")[2].decode(errors="replace").partition("\0")
+    name, _, id = member.partition(PART)[2].decode(errors="replace").partition(PART.decode())
     return name, id or name
 
 
 def parse_member(member: bytes) -> ParsedMember:
     """Never raises."""
-    return ParsedMember(member.partition(b"\0")[0].decode(errors="replace"), *name_and_id(member))
+    return ParsedMember(member.partition(PART)[0].decode(errors="replace"), *name_and_id(member))

@@ -1,6 +1,6 @@
 -- The scripts of contacts: the names that a user used last, or most often.
 --
---   meta         HASH    shape: the rules (shape.lua); seq: number of the last use
+--   meta         HASH    rules (name_rules.lua); seq: number of the last use
 --   recent       LIST    cards (card.lua), the last used first            by recency
 --   often        ZSET    card -> uses * 2^32 + number of the last use     by frequency
 --   replay: see core/idempotency.lua
@@ -8,13 +8,15 @@
 -- Only scripts write these keys. All keys of one user are in one slot. They are made from `base`
 -- (`{penstock:contacts:user:17}:`), which is declared and never exists (see queue.lua); `meta` is declared too.
 
+_uses = { UNIT = 4294967296, MOST = 1048575 } -- 2^32; 2^20 - 1, so that a score is exact
+
 -- Moves a contact to the front. Above `most` contacts the last ones are removed.
 --- keys: base meta
---- args: mine: str, most: int, card: str
-function script.touch_recent(base, meta, mine, most, card)
-  local other = shape.other(mine)
+--- args: rules: str, most: int, card: str
+function script.touch_recent(base, meta, rules, most, card)
+  local other = name_rules.differing(rules)
   if other then return other end
-  redis.call("HSET", meta, "shape", mine)
+  redis.call("HSET", meta, "rules", rules)
   redis.call("LREM", base .. "recent", 0, card)
   redis.call("LPUSH", base .. "recent", card)
   redis.call("LTRIM", base .. "recent", 0, most - 1)
@@ -24,28 +26,28 @@ end
 -- Counts one use more. Above `most` contacts the least used are removed, but never this one: otherwise a new contact
 -- could not enter a full list.
 --- keys: base meta
---- args: caller: str, number: int, mine: str, most: int, card: str
-function script.touch_often(base, meta, caller, number, mine, most, card)
-  local other = shape.other(mine)
+--- args: caller: str, number: int, rules: str, most: int, card: str
+function script.touch_often(base, meta, caller, number, rules, most, card)
+  local other = name_rules.differing(rules)
   if other then return other end
   local past = idempotency.replay(caller, number)
   if past then return past end
   local key = base .. "often"
   local before = tonumber(redis.call("ZSCORE", key, card))
-  local uses = before and math.floor(before / 4294967296) or 0
-  redis.call("HSET", meta, "shape", mine)
+  local uses = before and math.floor(before / _uses.UNIT) or 0
+  redis.call("HSET", meta, "rules", rules)
   local seq = redis.call("HINCRBY", meta, "seq", 1)
   if not before then redis.call("ZREMRANGEBYRANK", key, 0, -most) end
-  redis.call("ZADD", key, math.min(uses + 1, 1048575) * 4294967296 + seq, card)
+  redis.call("ZADD", key, math.min(uses + 1, _uses.MOST) * _uses.UNIT + seq, card)
   return idempotency.keep(caller, number, 1)
 end
 
 -- Removes a contact, and with the last one all keys. Returns 1 if it was there.
 --- keys: base meta
---- args: caller: str, number: int, mine: str, card: str
+--- args: caller: str, number: int, rules: str, card: str
 --- flags: allow-oom
-function script.untouch(base, meta, caller, number, mine, card)
-  local other = shape.other(mine)
+function script.remove_contact(base, meta, caller, number, rules, card)
+  local other = name_rules.differing(rules)
   if other then return other end
   local past = idempotency.replay(caller, number)
   if past then return past end
@@ -57,17 +59,18 @@ end
 -- Returns { next offset or -1, card, … }: the contacts whose fold begins with `prefix`, best first, among a thousand
 -- from `offset`.
 --- keys: base meta
---- args: mine: str, prefix: str, offset: int, limit: int
+--- args: rules: str, prefix: str, offset: int, limit: int
 --- flags: no-writes
-function script.contacts(base, meta, mine, prefix, offset, limit)
-  local other = shape.other(mine)
+function script.find_contacts(base, meta, rules, prefix, offset, limit)
+  local other = name_rules.differing(rules)
   if other then return other end
   local cards = redis.call("LRANGE", base .. "recent", offset, offset + 999)
   if #cards == 0 then cards = redis.call("ZRANGE", base .. "often", offset, offset + 999, "REV") end
   local reply, size = { #cards == 1000 and offset + 1000 or -1 }, #prefix
   for i = 1, #cards do
     if #reply > limit then break end
-    if size == 0 or string.sub(string.find(cards[i], "\0", 1, true) and cards[i] or string.lower(cards[i]), 1, size) == prefix then
+    local fold = string.find(cards[i], separator.PART, 1, true) and cards[i] or string.lower(cards[i])
+    if string.sub(fold, 1, size) == prefix then
       reply[#reply + 1] = cards[i]
     end
   end

@@ -1,6 +1,6 @@
 -- The scripts of a directory: the names of a group, found by their beginning.
 --
---   meta         HASH    shape: the rules (shape.lua); names, ids, buckets: counts
+--   meta         HASH    rules (name_rules.lua); names, ids, buckets: counts
 --   names        ZSET    member (card.lua) -> 0, one for each word that finds the name; always read in byte order
 --   ids:<n>      HASH    id -> card (card.lua); names that are their own id are not in it
 --   weighed, top:        names with a weight: see rank.lua
@@ -9,6 +9,10 @@
 -- Only scripts write these keys. All keys of a directory, or of one shard of it, are in one slot. They are made from
 -- `base` (`{penstock:directory:guild:9}:`), which is declared and never exists (see queue.lua); `meta` is declared too.
 -- `completion/storage.py` describes how the shards of a directory work together.
+
+change = { LEAVING = "\3" } -- stands for the card of an id that is being removed
+
+_most = { SEEKS = 1500 }
 
 -- Returns the counts, for a change that ends with `entry.commit`.
 --- () -> table
@@ -21,15 +25,16 @@ function entry.begin()
   }
 end
 
--- Stores the counts. With the last name all keys are deleted, unless the directory has shards: then `dissolve` does it.
---- (s: table, mine: str)
+-- Stores the counts. With the last name all keys are deleted, unless the directory has shards: then `delete_if_empty`
+-- does it.
+--- (s: table, rules: str)
 --- uses: base meta
-function entry.commit(s, mine)
-  if s.names == 0 and s.ids == 0 and string.find(mine, "shards=1", -8, true) then
+function entry.commit(s, rules)
+  if s.names == 0 and s.ids == 0 and string.find(rules, "shards=1", -8, true) then
     redis.call("DEL", meta)
   else
     index.grow(s)
-    redis.call("HSET", meta, "shape", mine, "names", s.names, "ids", s.ids, "buckets", s.buckets)
+    redis.call("HSET", meta, "rules", rules, "names", s.names, "ids", s.ids, "buckets", s.buckets)
   end
 end
 
@@ -76,9 +81,9 @@ end
 -- then triples of card, id, and the card that the id would have as a name. `known`: skip ids that do not exist. Returns
 -- how many were written.
 --- keys: base meta
---- args: mine: str, known: int, own: int, rest: *
-function script.enter(base, meta, mine, known, own, rest, ...)
-  local other = shape.other(mine)
+--- args: rules: str, known: int, own: int, rest: *
+function script.save(base, meta, rules, known, own, rest, ...)
+  local other = name_rules.differing(rules)
   if other then return other end
   local s = entry.begin()
   local whole, later, written = {}, {}, 0
@@ -113,16 +118,16 @@ function script.enter(base, meta, mine, known, own, rest, ...)
       written = written + 1
     end
   end
-  if #whole + written > 0 then entry.commit(s, mine) end
+  if #whole + written > 0 then entry.commit(s, rules) end
   return #whole + written
 end
 
 -- Removes ids: pairs of an id and the card that it would have as a name. Returns how many were there.
 --- keys: base meta
---- args: caller: str, number: int, mine: str, pairs_: *
+--- args: caller: str, number: int, rules: str, pairs_: *
 --- flags: allow-oom
-function script.dismiss(base, meta, caller, number, mine, pairs_, ...)
-  local other = shape.other(mine)
+function script.remove(base, meta, caller, number, rules, pairs_, ...)
+  local other = name_rules.differing(rules)
   if other then return other end
   local past = idempotency.replay(caller, number)
   if past then return past end
@@ -132,91 +137,91 @@ function script.dismiss(base, meta, caller, number, mine, pairs_, ...)
     local old = index.take(s, ARGV[i])
     if entry.take(s, old or ARGV[i + 1], old and ARGV[i] or "") then gone = gone + 1 end
   end
-  if gone > 0 then entry.commit(s, mine) end
+  if gone > 0 then entry.commit(s, rules) end
   return idempotency.keep(caller, number, gone)
 end
 
 -- Stores the rules in the first shard of a directory, which has them even if it has no name.
 --- keys: base meta
---- args: mine: str
-function script.found(base, meta, mine)
-  local other = shape.other(mine)
+--- args: rules: str
+function script.save_rules(base, meta, rules)
+  local other = name_rules.differing(rules)
   if other then return other end
-  redis.call("HSET", meta, "shape", mine)
+  redis.call("HSET", meta, "rules", rules)
   return 1
 end
 
 -- Begins changes of ids, in their home shard: pairs of an id and its new card, "" for a name that is its own id, 0x03
 -- for an id that is removed. The old card is kept behind 0x02 until its members are removed. Returns for each id its
 -- old cards, joined by 0x02.
--- A full server refuses new names in `found`, before this script; so removals can begin here.
+-- A full server refuses new names in `save_rules`, before this script; so removals can begin here.
 --- keys: base meta
---- args: mine: str, pairs_: *
+--- args: rules: str, pairs_: *
 --- flags: allow-oom
-function script.enrol(base, meta, mine, pairs_, ...)
-  local other = shape.other(mine)
+function script.begin_changes(base, meta, rules, pairs_, ...)
+  local other = name_rules.differing(rules)
   if other then return other end
   local s = entry.begin()
   local reply = {}
   for i = pairs_, #ARGV, 2 do
     local id, new = ARGV[i], ARGV[i + 1]
     local leaving = {}
-    for old in string.gmatch(index.get(id, s.buckets) or "", "[^\2]+") do
-      if old ~= new and old ~= "\3" then leaving[#leaving + 1] = old end
+    for old in string.gmatch(index.get(id, s.buckets) or "", "[^" .. separator.OLD .. "]+") do
+      if old ~= new and old ~= change.LEAVING then leaving[#leaving + 1] = old end
     end
-    reply[#reply + 1] = table.concat(leaving, "\2")
-    index.set(s, id, new .. (#leaving > 0 and "\2" or "") .. reply[#reply])
+    reply[#reply + 1] = table.concat(leaving, separator.OLD)
+    index.set(s, id, new .. (#leaving > 0 and separator.OLD or "") .. reply[#reply])
   end
-  entry.commit(s, mine)
+  entry.commit(s, rules)
   return reply
 end
 
 -- Ends changes of ids: forgets their old cards. Returns for each id 1, or 0 if it has another new card by now.
 --- keys: base meta
---- args: mine: str, pairs_: *
+--- args: rules: str, pairs_: *
 --- flags: allow-oom
-function script.confirm(base, meta, mine, pairs_, ...)
-  local other = shape.other(mine)
+function script.end_changes(base, meta, rules, pairs_, ...)
+  local other = name_rules.differing(rules)
   if other then return other end
   local s = entry.begin()
   local reply = {}
   for i = pairs_, #ARGV, 2 do
     local id, new = ARGV[i], ARGV[i + 1]
     local held = index.get(id, s.buckets)
-    local still = held and string.match(held, "^[^\2]*") == new
-    if still and (new == "" or new == "\3") then
+    local still = held and string.match(held, "^[^" .. separator.OLD .. "]*") == new
+    if still and (new == "" or new == change.LEAVING) then
       index.take(s, id)
     elseif still then
       index.set(s, id, new)
     end
     reply[#reply + 1] = still and 1 or 0
   end
-  entry.commit(s, mine)
+  entry.commit(s, rules)
   return reply
 end
 
 -- Adds members of ids, whose home may be another shard. The first `n` are of whole folds. Returns how many names are
 -- new.
 --- keys: base meta
---- args: mine: str, n: int, these: *
-function script.put_members(base, meta, mine, n, these, ...)
-  local other = shape.other(mine)
+--- args: rules: str, n: int, these: *
+function script.add_members(base, meta, rules, n, these, ...)
+  local other = name_rules.differing(rules)
   if other then return other end
   local s = entry.begin()
   local before, whole, later = s.names, {}, {}
   for i = these, these + n - 1 do whole[#whole + 1] = ARGV[i] end
   for i = these + n, #ARGV do later[#later + 1] = ARGV[i] end
   entry.put(s, whole, later)
-  entry.commit(s, mine)
+  entry.commit(s, rules)
   return s.names - before
 end
 
 -- Removes members. The first `n` are of whole folds. Returns how many names were there.
 --- keys: base meta
---- args: caller: str, number: int, mine: str, n: int, these: *
+--- args: caller: str, number: int, rules: str, n: int, these: *
 --- flags: allow-oom
-function script.drop_members(base, meta, caller, number, mine, n, these, ...)
-  local other = shape.other(mine)
+function script.remove_members(base, meta, caller, number, rules, n, these, ...)
+  local other = name_rules.differing(rules)
   if other then return other end
   local past = idempotency.replay(caller, number)
   if past then return past end
@@ -227,16 +232,16 @@ function script.drop_members(base, meta, caller, number, mine, n, these, ...)
     if i < these + n then s.names = s.names - gone end
     if s.weighed then rank.drop({ ARGV[i] }) end
   end
-  if before > 0 then entry.commit(s, mine) end
+  if before > 0 then entry.commit(s, rules) end
   return idempotency.keep(caller, number, before - s.names)
 end
 
 -- Sets weights: triples of an id, the card that it would have as a name, and a weight; 0 takes the weight away. Returns
 -- how many of the ids exist.
 --- keys: base meta
---- args: mine: str, threes: *
-function script.weigh_ids(base, meta, mine, threes, ...)
-  local other = shape.other(mine)
+--- args: rules: str, threes: *
+function script.set_weights(base, meta, rules, threes, ...)
+  local other = name_rules.differing(rules)
   if other then return other end
   local s = entry.begin()
   local known = 0
@@ -253,9 +258,9 @@ end
 
 -- Sets weights of members: pairs of a member and its weight. Returns how many of the members exist.
 --- keys: base meta
---- args: mine: str, pairs_: *
-function script.weigh_members(base, meta, mine, pairs_, ...)
-  local other = shape.other(mine)
+--- args: rules: str, pairs_: *
+function script.set_member_weights(base, meta, rules, pairs_, ...)
+  local other = name_rules.differing(rules)
   if other then return other end
   local s, known = entry.begin(), 0
   for i = pairs_, #ARGV, 2 do
@@ -270,10 +275,10 @@ end
 
 -- Returns for each member minus its weight, "0" if it has none.
 --- keys: base meta
---- args: mine: str, members: *
+--- args: rules: str, members: *
 --- flags: no-writes
-function script.weights(base, meta, mine, members, ...)
-  local other = shape.other(mine)
+function script.member_weights(base, meta, rules, members, ...)
+  local other = name_rules.differing(rules)
   if other then return other end
   local reply = {}
   for i = members, #ARGV do reply[#reply + 1] = redis.call("ZSCORE", base .. "top:", ARGV[i]) or "0" end
@@ -282,10 +287,10 @@ end
 
 -- Returns { member, minus weight, … }: members with a weight that begin with `prefix`, the heaviest first.
 --- keys: base meta
---- args: mine: str, prefix: str, offset: int, limit: int
+--- args: rules: str, prefix: str, offset: int, limit: int
 --- flags: no-writes
-function script.top(base, meta, mine, prefix, offset, limit)
-  local other = shape.other(mine)
+function script.heaviest(base, meta, rules, prefix, offset, limit)
+  local other = name_rules.differing(rules)
   if other then return other end
   return rank.first(prefix, offset, limit)
 end
@@ -294,12 +299,12 @@ end
 -- swapped; the first letter is always right. One seek finds each letter that can follow a beginning; at most 1500
 -- seeks.
 --- keys: base meta
---- args: mine: str, limit: int, letters: *
+--- args: rules: str, limit: int, letters: *
 --- flags: no-writes
-function script.near(base, meta, mine, limit, letters, ...)
-  local other = shape.other(mine)
+function script.similar(base, meta, rules, limit, letters, ...)
+  local other = name_rules.differing(rules)
   if other then return other end
-  local names, left, found, seen = base .. "names", 1500, {}, {}
+  local names, left, found, seen = base .. "names", _most.SEEKS, {}, {}
   local typed = table.concat(ARGV, "", letters)
   local function read(low, high)
     left = left - 1
@@ -328,7 +333,7 @@ function script.near(base, meta, mine, limit, letters, ...)
       local at = redis.call("ZRANGE", names, low, "(" .. head .. "\255", "BYLEX", "LIMIT", 0, 1)[1]
       if not at then break end
       local letter = string.match(at, "^[^\128-\191][\128-\191]*", #head + 1) or "\255"
-      if letter ~= "\0" then
+      if letter ~= separator.PART then
         if letter ~= here then look(head .. letter .. rest) end
         look(head .. letter .. here .. rest)
       end
@@ -342,10 +347,10 @@ end
 
 -- Deletes the remaining keys if there is no name.
 --- keys: base meta
---- args: mine: str
+--- args: rules: str
 --- flags: allow-oom
-function script.dissolve(base, meta, mine)
-  local other = shape.other(mine)
+function script.delete_if_empty(base, meta, rules)
+  local other = name_rules.differing(rules)
   if other then return other end
   local s = entry.begin()
   if s.names == 0 and s.ids == 0 then redis.call("DEL", meta) end
@@ -355,25 +360,25 @@ end
 -- Returns { card of the id }, { own } if that card is stored as a name that is its own id, or {}. Either argument may
 -- be "".
 --- keys: base meta
---- args: mine: str, id: str, own: str
+--- args: rules: str, id: str, own: str
 --- flags: no-writes
-function script.find_id(base, meta, mine, id, own)
-  local other = shape.other(mine)
+function script.find_id(base, meta, rules, id, own)
+  local other = name_rules.differing(rules)
   if other then return other end
   local s = entry.begin()
   local found = id ~= "" and s.ids > 0 and index.get(id, s.buckets)
-  found = found and string.match(found, "^[^\2]*")
-  if found and found ~= "" and found ~= "\3" then return { found } end
+  found = found and string.match(found, "^[^" .. separator.OLD .. "]*")
+  if found and found ~= "" and found ~= change.LEAVING then return { found } end
   if own ~= "" and redis.call("ZSCORE", base .. "names", card.members(own, "")[1]) then return { own } end
   return {}
 end
 
 -- Returns the members between two bounds.
 --- keys: base meta
---- args: mine: str, low: str, high: str, limit: int
+--- args: rules: str, low: str, high: str, limit: int
 --- flags: no-writes
-function script.page(base, meta, mine, low, high, limit)
-  local other = shape.other(mine)
+function script.page(base, meta, rules, low, high, limit)
+  local other = name_rules.differing(rules)
   if other then return other end
   return redis.call("ZRANGE", base .. "names", low, high, "BYLEX", "LIMIT", 0, limit)
 end
@@ -381,10 +386,10 @@ end
 -- Returns for each pair of bounds how many members are between them; for those of all members, how many names there
 -- are.
 --- keys: base meta
---- args: mine: str, pairs_: *
+--- args: rules: str, pairs_: *
 --- flags: no-writes
-function script.amounts(base, meta, mine, pairs_, ...)
-  local other = shape.other(mine)
+function script.counts(base, meta, rules, pairs_, ...)
+  local other = name_rules.differing(rules)
   if other then return other end
   local reply = {}
   for i = pairs_, #ARGV, 2 do

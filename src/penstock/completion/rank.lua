@@ -7,12 +7,16 @@
 -- A prefix without a `top:` key has few members, which are read and sorted. The key of a prefix is deleted when fewer
 -- than 256 members remain in it; the keys of longer prefixes have been deleted by then.
 
+_few = { BUILD = 512, DELETE = 256, SORT = 8192 }
+
 -- Returns every prefix of a member's tail, the shortest first.
 --- (member: str) -> table
 function rank.starts(member)
   local starts = {}
   local tail = string.match(member, "^%Z*")
-  for last in string.gmatch(tail, "[^\128-\191][\128-\191]*()") do starts[#starts + 1] = string.sub(tail, 1, last - 1) end
+  for last in string.gmatch(tail, "[^\128-\191][\128-\191]*()") do
+    starts[#starts + 1] = string.sub(tail, 1, last - 1)
+  end
   return starts
 end
 
@@ -20,14 +24,15 @@ end
 --- (start: str) -> bool
 --- uses: base
 function rank.few(start)
-  return redis.call("ZLEXCOUNT", base .. "weighed", "[" .. start, "(" .. start .. "\255") <= 512
+  return redis.call("ZLEXCOUNT", base .. "weighed", "[" .. start, "(" .. start .. "\255") <= _few.BUILD
 end
 
 -- Returns { minus weight, member, … } of the members that begin with `start`.
 --- (start: str, most: int) -> table
 --- uses: base
 function rank.read(start, most)
-  local members = redis.call("ZRANGE", base .. "weighed", "[" .. start, "(" .. start .. "\255", "BYLEX", "LIMIT", 0, most)
+  local low, high = "[" .. start, "(" .. start .. "\255"
+  local members = redis.call("ZRANGE", base .. "weighed", low, high, "BYLEX", "LIMIT", 0, most)
   local pairs_ = {}
   for i = 1, #members, 1000 do
     local last = math.min(#members, i + 999)
@@ -77,7 +82,7 @@ function rank.drop(members)
       for j = 1, #starts do
         local key = base .. "top:" .. starts[j]
         if redis.call("ZREM", key, members[i]) == 0 then break end
-        if redis.call("ZCARD", key) < 256 then redis.call("DEL", key) end
+        if redis.call("ZCARD", key) < _few.DELETE then redis.call("DEL", key) end
       end
     end
   end
@@ -90,7 +95,7 @@ end
 function rank.first(start, offset, limit)
   local key = base .. "top:" .. start
   if redis.call("EXISTS", key) == 1 then return redis.call("ZRANGE", key, offset, offset + limit - 1, "WITHSCORES") end
-  local found, order, reply = rank.read(start, 8192), {}, {}
+  local found, order, reply = rank.read(start, _few.SORT), {}, {}
   for i = 1, #found, 2 do order[#order + 1] = { tonumber(found[i]), found[i + 1], found[i] } end
   table.sort(order, function(a, b) return a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
   for i = offset + 1, math.min(offset + limit, #order) do

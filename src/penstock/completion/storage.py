@@ -20,8 +20,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
 
-from penstock.completion.bindings import LEAVING, DirectoryBindings, DirectoryRules
+from penstock.completion.bindings import DirectoryBindings, DirectoryRules
 from penstock.completion.card import members
+from penstock.completion.constants import LEAVING
 from penstock.completion.entry import NewName
 from penstock.completion.keys import CompletionKeys
 from penstock.completion.name_rules import OtherRules, checked

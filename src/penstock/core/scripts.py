@@ -61,7 +61,9 @@ _SECTION = re.compile(
 _CLAUSE = re.compile(r"^--- *(?:(keys|args|flags|uses): *)?(.*)$", re.MULTILINE)
 _SIGNATURE = re.compile(r"\((.*)\)(?: *->.+)?$")
 _TABLE = re.compile(r"(?P<noun>[a-z_]+) = \{(?P<fields>[^}]*)\}")
-_FIELD = re.compile(r"""(?:\s|--.*\n)*([A-Z][A-Z\d_]*) = ("[^"\\\n]*"|-?\d+(?:\.\d+)?) *(?:,|$)(?:[ \t]*--.*)?""")
+_FIELD = re.compile(
+    r"""(?:\s|--.*\n)*([A-Z][A-Z\d_]*) = ("(?:[^"\\\n]|\\\d{1,3})*"|-?\d+(?:\.\d+)?) *(?:,|$)(?:[ \t]*--.*)?"""
+)
 _BLANKS = re.compile(r"^[ \t]*(?:--.*)?\n|^[ \t]+", re.MULTILINE)
 # noun.CONSTANT, or noun.verb before a parenthesis. Comments and strings are matched first: a name in them is no match.
 _NAME = re.compile(rf"[ \t]*--[^\n]*|{_STRING}|(?<![\w.:])([a-z_]+)\.(?:([A-Z][A-Z\d_]*)\b|(\w+)(?=\s*\())")
@@ -133,9 +135,14 @@ def constants(file: str, text: str) -> dict[str, dict[str, Literal]]:
     """The tables of constants in one file: noun -> name -> value."""
     found: dict[str, dict[str, Literal]] = {}
     for _, noun, name, literal in _parts(file, text)[1]:
-        value = literal[1:-1] if literal[0] == '"' else float(literal) if "." in literal else int(literal)
-        found.setdefault(noun, {})[name] = value
+        found.setdefault(noun, {})[name] = _value(literal)
     return found
+
+
+def _value(literal: str) -> Literal:
+    if literal[0] == '"':
+        return re.sub(r"\\(\d+)", lambda code: chr(int(code[1])), literal[1:-1])
+    return float(literal) if "." in literal else int(literal)
 
 
 @dataclass(eq=False)

@@ -22,14 +22,14 @@ class DirectoryAudit:
 
     def problems(self) -> Iterator[str]:
         """A sentence for each contradiction."""
-        shape = self.meta.get(b"shape", b"").decode()
+        rules = self.meta.get(b"rules", b"").decode()
         found = [parse_member(member) for member in self.names]
         # A name is kept once for each of its words, and once whole.
-        whole = [one for one in found if one.tail == fold(one.name, accents="accents=1" in shape)]
+        whole = [one for one in found if one.tail == fold(one.name, accents="accents=1" in rules)]
         for name, counted in (("names", len(whole)), ("ids", len(self.cards))):
             if int(self.meta.get(name.encode(), 0)) != counted:
                 yield f"meta {name}: {self.meta.get(name.encode())}, counted {counted}"
-        if shape.endswith("shards=1"):
+        if rules.endswith("shards=1"):
             if {one.id.encode() for one in whole if one.id != one.name} != set(self.cards):
                 yield f"ids: {self.cards}, but the names are {self.names}"
             if not {one for id, card in self.cards.items() for one in members(card, id.decode())} <= self.names:
