@@ -1,3 +1,3 @@
-"""These tests run on both faces, and on a server, on a cluster, and with a client handed in."""
+"""These tests run on both faces, against a server, a cluster, and a client of redis-py."""
 
 from tests.everywhere import face, place  # noqa: F401 - fixtures

@@ -1,4 +1,4 @@
-"""A queue on a test stand: one script at a time, a clock moved by hand, the whole key space in view."""
+"""A queue for tests of its scripts: each call sends one script, the test moves the clock, and sees every key."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def record(
     own: bool = False,
     payload: bytes = b"null",
 ) -> bytes:
-    """A record as a client drafts it; seconds, but `at` and `expires_at` are dates in server milliseconds."""
+    """A record as a client drafts it. Times are seconds, but `at` and `expires_at` are dates in server milliseconds."""
     flags = DUE_IS_DATE * (at is not None) | EXPIRES_IS_DATE * (expires_at is not None) | OWN_ID * own
     due = milliseconds(delay) if at is None else at
     limit = milliseconds(expires) if expires_at is None else expires_at
@@ -50,7 +50,7 @@ def record(
 
 
 class Stand:
-    """Drives the scripts of one queue through a blocking client. The server is the test's own."""
+    """Sends the scripts of one queue through a blocking client, to a server that only the test uses."""
 
     def __init__(self, client: Any, queue: str = "q") -> None:
         self.client = client
@@ -59,16 +59,17 @@ class Stand:
         self.base = self.bindings.keys.base
         self._loaded: set[str] = set()
 
-    def run(self, step: RoundTrip[R]) -> R:
-        """One round trip; an error reply is raised."""
-        return step.read(self.raw(step))
+    def run(self, call: RoundTrip[R]) -> R:
+        """Send a script. An error reply is raised."""
+        return call.read(self.raw(call))
 
-    def raw(self, step: RoundTrip[Any]) -> Any:
-        script = step.script
+    def raw(self, call: RoundTrip[Any]) -> Any:
+        """Send a script, and return the reply unread."""
+        script = call.script
         if script.sha not in self._loaded:
             assert self.client.script_load(script.source) == hashlib.sha1(script.source.encode()).hexdigest()
             self._loaded.add(script.sha)
-        return self.client.evalsha(script.sha, len(step.keys), *step.keys, *step.args)
+        return self.client.evalsha(script.sha, len(call.keys), *call.keys, *call.args)
 
     def advance(self, seconds: float) -> None:
         self.clock.now_ms += round(seconds * 1000)
@@ -80,14 +81,19 @@ class Stand:
         drafted = record(**options)
         return self.put_drafts([(key, drafted) for key in ids])
 
+    def put_for(self, **jobs: str) -> None:
+        """Enqueue jobs of tenants, in order: `put_for(ada="a1 a2")`."""
+        for tenant, names in jobs.items():
+            self.put(*names.split(), tenant=tenant)
+
     def put_drafts(self, jobs: Iterable[tuple[str, bytes]]) -> list[int]:
         return self.run(self.bindings.enqueue([part for job in jobs for part in job]))
 
     def put_as(self, caller: str, number: int, *ids: str, **options: Any) -> list[int]:
-        """As the driver does it, which numbers each call so that a second copy is recognised."""
+        """Enqueue as a driver does, which numbers each call so that a repeated one is recognised."""
         drafted = record(**options)
-        step = self.bindings.enqueue([part for key in ids for part in (key, drafted)])
-        return self.run(RoundTrip(step.script, step.keys, (caller, number, *step.args[2:]), step.read))
+        call = self.bindings.enqueue([part for key in ids for part in (key, drafted)])
+        return self.run(RoundTrip(call.script, call.keys, (caller, number, *call.args[2:]), call.read))
 
     def job(self, key: str) -> Record:
         body = self.client.hget(self.base + "jobs", key)
@@ -95,7 +101,7 @@ class Stand:
         return Record(body)
 
     def state(self, key: str) -> str:
-        """Its letter, or `-` for a job that is not in the queue."""
+        """The letter of the job's state, or `-` for a job that is not in the queue."""
         body = self.client.hget(self.base + "jobs", key)
         return Record(body).state.decode() if body else "-"
 
@@ -107,7 +113,7 @@ class Stand:
         return found
 
     def messages(self, process: str) -> list[str]:
-        """What lies in a process's inbox; taken out."""
+        """Take all messages out of the inbox of a process."""
         found = self.client.lpop(self.base + "inbox:" + process, 1000)
         return [message.decode() for message in found or []]
 
@@ -122,11 +128,11 @@ class Stand:
         return sorted(key.decode() for key in self.client.keys("*"))
 
     def dump(self) -> Dump:
-        """All keys with all they hold. A key that `store/keys.py` does not name, or of another type, fails."""
+        """All keys with their contents. Fails for a key that `jobs/keys.py` does not list, or that has another type."""
         names = self.names()
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
-            match kind_of(name.removeprefix(self.base)):
+            match type_of_key(name.removeprefix(self.base)):
                 case "HASH":
                     pipeline.hgetall(name)
                 case "ZSET":
@@ -139,20 +145,20 @@ class Stand:
                     pipeline.get(name)
         return dict(zip((name.removeprefix(self.base) for name in names), pipeline.execute(), strict=True))
 
-    def eternal(self) -> list[str]:
-        """The keys without a TTL, less `base`."""
+    def without_ttl(self) -> list[str]:
+        """The keys without a TTL, by the part of their names after `base`."""
         return [name.removeprefix(self.base) for name in self.names() if self.client.pttl(name) < 0]
 
 
-def kind_of(suffix: str) -> str:
-    """The type of a key by the table of `store/keys.py`."""
+def type_of_key(suffix: str) -> str:
+    """The type of a key by the table of `jobs/keys.py`."""
     family = suffix.partition(":")[0] + ":" * (":" in suffix)
-    assert family in QUEUE, f"{suffix} is not in store/keys.py"
+    assert family in QUEUE, f"{suffix} is not in jobs/keys.py"
     return QUEUE[family][0]
 
 
 def difference(before: Dump, after: Dump) -> Dump:
-    """The keys that changed, with what they hold now; None for those that are gone. Of `meta` only what changed."""
+    """The keys that changed, and their contents now; None for a deleted key. Of `meta` only the changed fields."""
     changed = {name: after.get(name) for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     if "meta" in changed:
         old, new = before.get("meta", {}), after["meta"]
@@ -162,11 +168,11 @@ def difference(before: Dump, after: Dump) -> Dump:
 
 
 @dataclass
-class Hand:
-    """One incarnation of a worker as the server sees it: it counts its turns and can repeat the last."""
+class FakeWorker:
+    """One incarnation of a worker, as the server sees it. It numbers its turns and can repeat the last one."""
 
     stand: Stand
-    me: str
+    incarnation: str
     lease: float = 10.0
     number: int = 0
     last: RoundTrip[TurnReply] | None = field(default=None, repr=False)
@@ -175,13 +181,22 @@ class Hand:
         self.number += 1
         options.setdefault("lease", self.lease)
         options.setdefault("trial", "beside")
-        self.last = self.stand.bindings.turn(self.me, self.number, want=want, settlements=settlements, **options)
+        self.last = self.stand.bindings.turn(
+            self.incarnation, self.number, want=want, settlements=settlements, **options
+        )
         return self.stand.run(self.last)
 
-    def again(self) -> TurnReply:
-        """The last turn once more, as after a lost reply."""
+    def repeat_turn(self) -> TurnReply:
+        """Send the last turn again, as after a lost reply."""
         assert self.last is not None
         return self.stand.run(self.last)
+
+    def take_all(self, want: int) -> list[TurnReply]:
+        """Take turns until one reports that there are no more jobs."""
+        turns = [self.turn(want)]
+        while turns[-1].more and len(turns) < 20:
+            turns.append(self.turn(want))
+        return turns
 
     def claim(self, want: int = 1) -> list[Claim]:
         turn = self.turn(want)
@@ -189,49 +204,49 @@ class Hand:
         return turn.claims
 
     def settle(self, *claims: Claim, ending: Ending | None = None, delay: float = 0.0, text: str = "") -> bool:
-        """In a turn that claims nothing; False: some were stale, or the incarnation has ended."""
+        """Settle in a turn that claims nothing. False: some claims were stale, or the incarnation has ended."""
         turn = self.turn(0, *(settlement(claim, ending, delay, text) for claim in claims))
         return turn.alive and not turn.stale
 
     def settle_alone(self, claim: Claim, ending: Ending | None = None, delay: float = 0.0, text: str = "") -> bool:
-        """By a script of its own, as a program without a worker does."""
-        return self.stand.run(self.stand.bindings.settle(self.me, settlement(claim, ending, delay, text)))
+        """Settle outside of a turn, as a program without a worker does."""
+        return self.stand.run(self.stand.bindings.settle(self.incarnation, settlement(claim, ending, delay, text)))
 
-    def beat(self) -> bool:
-        return self.stand.run(self.stand.bindings.heartbeat(self.me, self.lease))
+    def heartbeat(self) -> bool:
+        return self.stand.run(self.stand.bindings.heartbeat(self.incarnation, self.lease))
 
 
-def every_step(move: QueueBindings) -> dict[str, RoundTrip[Any]]:
-    """One step for each script of the queue, with arguments that make sense."""
+def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
+    """A call of each script of the queue, with valid arguments."""
     token = b"000000000001j"
     return {
-        "enqueue": move.enqueue(["new", record("ada")]),
-        "turn": move.turn("w", 1, lease=10, want=5, settlements=[Settlement(token)], address="p/1", sleep=50),
-        "settle": move.settle("w", Settlement(token)),
-        "heartbeat": move.heartbeat("w", 10),
-        "abandon": move.abandon("w"),
-        "cancel": move.cancel(["j"]),
-        "purge": move.purge(None, 0, 100),
-        "show": move.show("j"),
-        "result": move.result("j", "p/1"),
-        "forget": move.forget("j", "p/1"),
-        "list_dead": move.list_dead(0, 10),
-        "dead_until": move.dead_until(0, 10),
-        "requeue": move.requeue(["dead"]),
-        "remove_dead": move.remove_dead(["dead"]),
-        "set_switch": move.set_switch("paused", True),
-        "set_weight": move.set_weight("ada", 3),
-        "scan_workers": move.workers(10),
-        "counts": move.counts(),
-        "overview": move.overview(10),
-        "counted_and_kept": move.counted_and_kept(),
-        "scan_tenants": move.scan_tenants("0", 10),
-        "tenant_counts": move.tenant_counts("ada"),
+        "enqueue": bindings.enqueue(["new", record("ada")]),
+        "turn": bindings.turn("w", 1, lease=10, want=5, settlements=[Settlement(token)], address="p/1", sleep=50),
+        "settle": bindings.settle("w", Settlement(token)),
+        "heartbeat": bindings.heartbeat("w", 10),
+        "abandon": bindings.abandon("w"),
+        "cancel": bindings.cancel(["j"]),
+        "purge": bindings.purge(None, 0, 100),
+        "show": bindings.show("j"),
+        "result": bindings.result("j", "p/1"),
+        "forget": bindings.forget("j", "p/1"),
+        "list_dead": bindings.list_dead(0, 10),
+        "dead_until": bindings.dead_until(0, 10),
+        "requeue": bindings.requeue(["dead"]),
+        "remove_dead": bindings.remove_dead(["dead"]),
+        "set_switch": bindings.set_switch("paused", True),
+        "set_weight": bindings.set_weight("ada", 3),
+        "scan_workers": bindings.workers(10),
+        "counts": bindings.counts(),
+        "overview": bindings.overview(10),
+        "counted_and_kept": bindings.counted_and_kept(),
+        "scan_tenants": bindings.scan_tenants("0", 10),
+        "tenant_counts": bindings.tenant_counts("ada"),
     }
 
 
 def settlement(claim: Claim, ending: Ending | None = None, delay: float = 0.0, text: str = "") -> Settlement:
-    """`text`: a result as JSON, or a reason."""
+    """A settlement of the claim. `text`: a result as JSON, or a reason."""
     return Settlement(claim.token, (text or "null" * (ending is None)).encode(), ending, delay)
 
 

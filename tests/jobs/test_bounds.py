@@ -1,4 +1,4 @@
-"""How long one script may hold the server, whatever stands in the queue."""
+"""Bounds of the server time of one script, whatever the queue contains."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from penstock.core.operations import RoundTrip
-from tests.jobs.stand import Hand, Stand, record, settlement
+from tests.jobs.stand import FakeWorker, Stand, record, settlement
 from tests.servers import Server
 from tests.speed import slowdown
 
 CHUNK = 1000
 MOST_US = 25_000
-"""Of server time a turn may take."""
+"""Server time that a turn may take."""
 
 
 @pytest.fixture(scope="module")
@@ -31,19 +31,19 @@ def stand(bounds_server: Server) -> Stand:
     return Stand(bounds_server.client)
 
 
-def in_bulk(stand: Stand, step: Callable[[list[str]], RoundTrip[Any]], ids: list[str]) -> None:
-    """Many steps in pipelines: filling is not what is measured."""
-    stand.run(step(ids[:1]))
+def in_bulk(stand: Stand, call: Callable[[list[str]], RoundTrip[Any]], ids: list[str]) -> None:
+    """Send many calls in pipelines, because filling the queue is not measured."""
+    stand.run(call(ids[:1]))
     for start in range(1, len(ids), 20 * CHUNK):
         with stand.client.pipeline(transaction=False) as pipeline:
             for at in range(start, min(start + 20 * CHUNK, len(ids)), CHUNK):
-                one = step(ids[at : at + CHUNK])
+                one = call(ids[at : at + CHUNK])
                 pipeline.evalsha(one.script.sha, len(one.keys), *one.keys, *one.args)
             pipeline.execute()
 
 
 def fill(stand: Stand, n: int, tenants: int) -> list[str]:
-    """Jobs in turn of so many tenants; returns their ids."""
+    """Enqueue jobs of so many tenants in turn. Returns their ids."""
     drafts = [record(f"tenant{i}", ttl=0) for i in range(tenants)]
     ids = [f"j{i}" for i in range(n)]
 
@@ -55,7 +55,7 @@ def fill(stand: Stand, n: int, tenants: int) -> list[str]:
 
 
 def server_us(stand: Stand, act: Callable[[], Any]) -> int:
-    """Server time of the one script that `act` runs."""
+    """Server time, in microseconds, of the one script that `act` runs."""
     stand.client.config_resetstat()
     act()
     return int(stand.client.info("commandstats")["cmdstat_evalsha"]["usec"])
@@ -69,34 +69,34 @@ def entries(stand: Stand) -> int:
         return sum(pipeline.execute())
 
 
-def test_what_turns_write_by_the_hundred_is_no_list_to_search_through(stand: Stand):
+def test_hashes_that_turns_write_by_the_hundred_are_not_encoded_as_lists(stand: Stand):
     fill(stand, 200, 100)
-    Hand(stand, "w").claim(100)
+    FakeWorker(stand, "w").claim(100)
     kinds = {name: stand.client.object("encoding", stand.base + name) for name in ("held:w", "turns:5", "tenants")}
     assert kinds == {"held:w": b"hashtable", "turns:5": b"skiplist", "tenants": b"hashtable"}
     assert len(stand.dump()["turns:5"]) == len(stand.dump()["tenants"]) == 100
 
 
 @pytest.mark.parametrize(("many", "tenants"), [(500_000, 1), (200_000, 1000)])
-def test_no_turn_over_half_a_million_cancelled_jobs_holds_the_server(stand: Stand, many: int, tenants: int):
-    """How many entries a turn looks at is exact. What it costs: turns of one size do the same work here, so the lower
-    quartile of many is right on a noisy machine, too."""
+def test_turns_past_half_a_million_cancelled_jobs_stay_short(stand: Stand, many: int, tenants: int):
+    """A turn looks at an exact number of entries. All turns of one size do the same work here, so the lower quartile of
+    many is the cost of one, even on a noisy machine."""
     ids = fill(stand, many, tenants)
     in_bulk(stand, stand.bindings.cancel, ids)
     assert stand.counts() == "0 0 0 0"
-    hand, left = Hand(stand, "w"), many
+    worker, left = FakeWorker(stand, "w"), many
     assert entries(stand) == left
     for want in (1, 64, 256):
         took = []
         for _ in range(100):
-            took.append(server_us(stand, partial(hand.turn, want, address="p/1", sleep=50)))
-            assert hand.again().more
+            took.append(server_us(stand, partial(worker.turn, want, address="p/1", sleep=50)))
+            assert worker.repeat_turn().more
         assert entries(stand) == left - 100 * max(4 * want, 64)
         left = entries(stand)
         assert quartile(took) <= MOST_US * slowdown(), f"want {want}: {took}"
 
 
-def test_no_slice_of_a_purge_holds_the_server(stand: Stand):
+def test_each_slice_of_a_purge_is_short(stand: Stand):
     fill(stand, 20_000, 1000)
     took = []
     while stand.run(stand.bindings.counts()).waiting:
@@ -105,18 +105,18 @@ def test_no_slice_of_a_purge_holds_the_server(stand: Stand):
     assert quartile(took) <= MOST_US * slowdown(), took
 
 
-def test_the_dearest_turn_is_bounded(stand: Stand):
-    """It settles 256 jobs, promotes 100, takes back 100 and claims 256, all of different tenants at all levels."""
+def test_the_most_expensive_turn_is_bounded(stand: Stand):
+    """A turn that settles 256 jobs, promotes 100, takes back 100 and claims 256, of different tenants at all levels."""
     took = []
     for n in range(20):
         stand.put_drafts([(f"{n}.{i}", record(f"tenant{i}", i % 10)) for i in range(500)])
         stand.put_drafts([(f"{n}.{i}.due", record(f"tenant{i}", i % 10, delay=5)) for i in range(150)])
-        Hand(stand, f"lost{n}", lease=5).claim(150)
-        hand = Hand(stand, f"w{n}", lease=20)
-        claims = hand.claim(256)
+        FakeWorker(stand, f"lost{n}", lease=5).claim(150)
+        worker = FakeWorker(stand, f"w{n}", lease=20)
+        claims = worker.claim(256)
         stand.advance(5)
         ends = [settlement(claim, "retry" if place % 2 else None, 1) for place, claim in enumerate(claims)]
-        took.append(server_us(stand, partial(hand.turn, 256, *ends)))
+        took.append(server_us(stand, partial(worker.turn, 256, *ends)))
         for list_ in ("delayed", "suspects"):
             while not stand.run(stand.bindings.purge(None, 0, 250, list_))[2]:
                 pass

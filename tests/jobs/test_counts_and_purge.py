@@ -1,4 +1,4 @@
-"""What is in a queue, by state, tenant and age; and taking it all out."""
+"""Counts of a queue by state, tenant and age; and purges."""
 
 import pytest
 
@@ -100,7 +100,7 @@ async def test_a_purge_leaves_running_jobs_and_dead_letters(queue: Queue, do: Do
     await do(running.complete)
 
 
-async def test_a_purge_takes_what_was_handed_back_too(queue: Queue, do: Do):
+async def test_a_purge_cancels_released_jobs_too(queue: Queue, do: Do):
     await do(queue.put_many, range(4))
     first, second = await do(queue.claim, 2)
     await do(first.release)

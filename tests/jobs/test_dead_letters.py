@@ -1,4 +1,4 @@
-"""Dead letters: listed with their reasons, run again, removed."""
+"""Dead letters: list them with their reasons, requeue them, remove them."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ def queue(app: Penstock) -> Queue:
 
 
 async def bury(do: Do, queue: Queue, *values: str) -> list[str]:
-    """Put and fail values one after the other. Their ids."""
+    """Put and fail these values, one after the other. Returns the ids."""
     ids = []
     for value in values:
         await do(queue.put, value, tenant="t")
@@ -46,12 +46,12 @@ async def test_dead_letters_are_listed_in_pages(queue: Queue, do: Do, clock: Tim
 
 
 @pytest.mark.parametrize(("limit", "offset"), [(0, 0), (1001, 0), (1, -1)])
-async def test_a_page_that_cannot_be_meant_is_refused(queue: Queue, do: Do, limit: int, offset: int):
+async def test_a_page_with_an_invalid_limit_or_offset_is_refused(queue: Queue, do: Do, limit: int, offset: int):
     with pytest.raises(ValueError, match="limit 1 to 1000, offset 0 or more"):
         await do(queue.dead.list, limit, offset)
 
 
-async def test_a_requeued_dead_letter_begins_anew(queue: Queue, do: Do):
+async def test_a_requeued_dead_letter_starts_afresh(queue: Queue, do: Do):
     await do(queue.put, "x")
     for _ in range(3):
         (item,) = await do(queue.claim)
@@ -110,11 +110,11 @@ async def test_a_dead_letter_is_not_cancelled(queue: Queue, do: Do):
     assert len(await do(queue.dead.list)) == 1
 
 
-async def test_more_than_a_command_can_name_are_requeued_and_removed(queue: Queue, do: Do):
+async def test_more_ids_than_fit_into_one_round_trip_are_requeued_and_removed(queue: Queue, do: Do):
     await do(queue.put_many, range(9000), tenant="t")
     while items := await do(queue.claim, 1000, lease=60):
-        step = [queue.bindings.settle(item._incarnation, Settlement(item._claim.token, b"", "bury")) for item in items]
-        await asyncio.gather(*(queue._driver.aio.run(one) for one in step))
+        calls = [queue.bindings.settle(item._incarnation, Settlement(item._claim.token, b"", "bury")) for item in items]
+        await asyncio.gather(*(queue._driver.aio.run(one) for one in calls))
     ids = [f"raw:{key.decode()}" for key in await everything(queue)]
     assert len(ids) == 9000
     assert await do(queue.dead.requeue, *ids[:8500]) == 8500

@@ -1,4 +1,4 @@
-"""`durable=True`: the answer means the disk, or there is an error that says why not."""
+"""`durable=True`: the enqueue returns when the job is on disk, or raises an error that says why it cannot."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +38,7 @@ async def test_a_durable_job_is_on_the_disk(do: Do, start: Callable[..., Server]
     [("--appendonly", "yes", "--appendfsync", "everysec"), ("--appendonly", "no")],
     ids=["everysec", "no log"],
 )
-async def test_a_server_that_cannot_promise_the_disk_is_given_nothing(
+async def test_nothing_is_enqueued_if_the_server_cannot_promise_the_disk(
     do: Do, start: Callable[..., Server], options: Any
 ):
     app = Penstock(start(*options).address)

@@ -1,10 +1,10 @@
-"""The scripts that put jobs in, and take them out before they run: enqueue, cancel, purge."""
+"""The scripts that enqueue jobs, and those that remove them before they run: cancel, purge."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.jobs.stand import DEAD, DELAYED, READY, RUNNING, START, Hand, Stand, difference, ids, record
+from tests.jobs.stand import DEAD, DELAYED, READY, RUNNING, START, FakeWorker, Stand, difference, ids, record
 
 
 def test_a_job_becomes_ready_in_the_lane_of_its_tenant(stand: Stand):
@@ -23,21 +23,21 @@ def test_a_job_becomes_ready_in_the_lane_of_its_tenant(stand: Stand):
     }
 
 
-def test_a_delayed_job_waits_in_the_delayed(stand: Stand):
+def test_a_delayed_job_waits_until_it_is_due(stand: Stand):
     stand.put("j", delay=1.5)
     assert stand.dump()["delayed"] == [(b"0000000001aj", START + 1500.0)]
     assert (stand.state("j"), stand.job("j").since) == (DELAYED, START + 1500)
     assert stand.counts() == "0 1 0 0"
 
 
-def test_a_date_counts_by_the_servers_clock(stand: Stand):
+def test_a_due_date_is_compared_with_the_servers_clock(stand: Stand):
     stand.put("past", at=START)
     stand.put("future", at=START + 1)
-    assert stand.states("past", "future") == "rs"
+    assert stand.states("past", "future") == READY + DELAYED
     assert stand.job("past").since == START
 
 
-def test_a_time_to_live_is_counted_from_the_enqueue_and_a_date_is_not(stand: Stand):
+def test_expires_in_seconds_counts_from_the_enqueue_and_a_date_does_not(stand: Stand):
     stand.put("j", expires=2, delay=1)
     stand.put("k", expires_at=START + 7)
     assert (stand.job("j").expires, stand.job("k").expires) == (START + 2000, START + 7)
@@ -46,10 +46,10 @@ def test_a_time_to_live_is_counted_from_the_enqueue_and_a_date_is_not(stand: Sta
 def test_the_jobs_of_one_call_keep_their_order(stand: Stand):
     stand.put_drafts([("b", record()), ("a", record()), ("late", record(delay=1)), ("c", record())])
     stand.advance(1)
-    assert ids(Hand(stand, "w").claim(9)) == ["b", "a", "c", "late"]
+    assert ids(FakeWorker(stand, "w").claim(9)) == ["b", "a", "c", "late"]
 
 
-def test_an_id_that_is_in_the_queue_is_left_as_it_is(stand: Stand):
+def test_a_job_whose_id_is_in_the_queue_already_is_not_changed(stand: Stand):
     stand.put("x", payload=b"1")
     before = stand.dump()
     assert stand.put("x", payload=b"2", own=True) == [0]
@@ -63,20 +63,20 @@ def test_an_id_given_twice_in_one_call_is_accepted_once(stand: Stand):
 
 
 @pytest.mark.parametrize("state", [DELAYED, READY, RUNNING, DEAD])
-def test_an_id_is_known_in_every_state(stand: Stand, state: str):
+def test_an_id_is_recognised_in_every_state(stand: Stand, state: str):
     stand.put("x", delay=state == DELAYED)
-    hand = Hand(stand, "w")
+    worker = FakeWorker(stand, "w")
     if state in {RUNNING, DEAD}:
-        (claim,) = hand.claim()
-        assert state == RUNNING or hand.settle(claim, ending="bury")
+        (claim,) = worker.claim()
+        assert state == RUNNING or worker.settle(claim, ending="bury")
     assert stand.state("x") == state
     assert stand.put("x") == [0]
 
 
 def test_a_call_that_is_sent_again_changes_nothing_even_when_its_jobs_are_done(stand: Stand):
     stand.put_as("p", 1, "j")
-    hand = Hand(stand, "w")
-    hand.settle(*hand.claim())
+    worker = FakeWorker(stand, "w")
+    worker.settle(*worker.claim())
     before = stand.dump()
     stand.put_as("p", 1, "j")
     assert stand.dump() == before
@@ -93,36 +93,36 @@ def test_a_call_that_is_sent_again_gets_the_answer_of_the_first_time(stand: Stan
 
 
 def test_a_copy_that_arrives_after_the_next_call_changes_nothing(stand: Stand):
-    hand = Hand(stand, "w")
+    worker = FakeWorker(stand, "w")
     for number in (1, 2):
         stand.put_as("p", number, f"j{number}")
-        hand.settle(*hand.claim())
+        worker.settle(*worker.claim())
     before = stand.dump()
     stand.put_as("p", 1, "j1")
     assert stand.dump() == before
 
 
-def test_what_a_caller_sent_last_is_forgotten_after_a_minute(stand: Stand):
+def test_the_last_call_of_a_caller_is_forgotten_after_a_minute(stand: Stand):
     stand.put_as("p", 1, "j")
     assert 50_000 < stand.client.pttl(stand.base + "replay:p") <= 60_000
 
 
-def test_an_own_id_that_comes_again_forgets_how_it_ended_before(stand: Stand):
+def test_an_own_id_that_is_enqueued_again_loses_its_old_result(stand: Stand):
     stand.put("x", own=True)
-    hand = Hand(stand, "w")
-    hand.settle(*hand.claim(), text="1")
+    worker = FakeWorker(stand, "w")
+    worker.settle(*worker.claim(), text="1")
     assert stand.done("x") == b"c1"
     stand.put("x", own=True)
     assert stand.done("x") is None
 
 
-def test_names_and_ids_may_hold_anything(stand: Stand):
+def test_names_and_ids_may_contain_any_character(stand: Stand):
     for n, tenant in enumerate(["", ":", "5:a", "{x}", "\x00\xff", "名前", "a" * 255]):
         stand.put(f"{n}:\x00é", tenant=tenant)
-    hand = Hand(stand, "w")
-    claims = hand.claim(9)
+    worker = FakeWorker(stand, "w")
+    claims = worker.claim(9)
     assert len(claims) == 6 + 1
-    assert hand.settle(*claims)
+    assert worker.settle(*claims)
     assert stand.counts() == "0 0 0 0"
     assert not [name for name in stand.dump() if name.startswith(("lane", "turns", "tenants", "jobs"))]
 
@@ -130,25 +130,25 @@ def test_names_and_ids_may_hold_anything(stand: Stand):
 # --- cancel ---
 
 
-def test_a_cancelled_job_leaves_an_entry_that_is_passed_over(stand: Stand):
+def test_a_cancelled_job_leaves_an_entry_that_is_skipped(stand: Stand):
     stand.put("a", "b")
     before = stand.dump()
     assert stand.run(stand.bindings.cancel(["a"])) == ["cancelled"]
     changed = difference(before, stand.dump())
     assert changed.keys() == {"meta", "jobs", "tenants", "age", "done:a"}
     assert changed["meta"] == {"ready": "1", "cancelled": "1"}
-    assert ids(Hand(stand, "w").claim(5)) == ["b"]
+    assert ids(FakeWorker(stand, "w").claim(5)) == ["b"]
     assert "lane:5:" not in stand.dump()
 
 
-def test_cancel_says_what_became_of_each_id(stand: Stand):
+def test_cancel_returns_a_word_for_each_id(stand: Stand):
     stand.put("dead", "done", "running", "waits")
     stand.put("later", delay=5)
     stand.put("nothing is kept", ttl=0)
-    hand = Hand(stand, "w")
-    dead, done, _ = hand.claim(3)
-    hand.settle(done)
-    hand.settle(dead, ending="bury")
+    worker = FakeWorker(stand, "w")
+    dead, done, _ = worker.claim(3)
+    worker.settle(done)
+    worker.settle(dead, ending="bury")
     asked = ["dead", "done", "running", "waits", "later", "waits", "unknown", "nothing is kept", "nothing is kept"]
     assert stand.run(stand.bindings.cancel(asked)) == [
         "dead", "done", "running", "cancelled", "cancelled", "cancelled", "none", "cancelled", "none",
@@ -160,16 +160,16 @@ def test_a_cancelled_id_that_is_enqueued_again_runs_once(stand: Stand):
     stand.put("x", own=True, payload=b"1")
     stand.run(stand.bindings.cancel(["x"]))
     stand.put("x", own=True, payload=b"2")
-    hand = Hand(stand, "w")
-    assert [claim.record.payload for claim in hand.claim(9)] == [b"2"]
-    assert hand.claim(9) == []
+    worker = FakeWorker(stand, "w")
+    assert [claim.record.payload for claim in worker.claim(9)] == [b"2"]
+    assert worker.claim(9) == []
 
 
 # --- purge ---
 
 
 def purge(stand: Stand, tenant: str | None, slice_: int = 100) -> list[int]:
-    """How many each slice cancelled."""
+    """Purge in slices. Returns how many jobs each slice cancelled."""
     offset, finished = 0, False
     counts: list[int] = []
     while not finished and len(counts) < 50:
@@ -178,17 +178,17 @@ def purge(stand: Stand, tenant: str | None, slice_: int = 100) -> list[int]:
     return counts
 
 
-def test_a_purge_takes_what_waits_and_leaves_no_key(stand: Stand):
+def test_a_purge_cancels_waiting_jobs_and_leaves_no_key(stand: Stand):
     stand.put("x")
-    hand = Hand(stand, "w")
-    (running,) = hand.claim()
+    worker = FakeWorker(stand, "w")
+    (running,) = worker.claim()
     for level in (0, 5, 9):
         stand.put(*(f"{level}{i}" for i in range(3)), tenant=f"t{level}", priority=level, ttl=0)
     stand.put("s", "t", delay=5, ttl=0)
     assert purge(stand, None, 4) == [4, 4, 3]
     assert stand.counts() == "0 0 1 0"
-    assert hand.settle(running)
-    assert stand.eternal() == ["leases", "meta"]
+    assert worker.settle(running)
+    assert stand.without_ttl() == ["leases", "meta"]
 
 
 def test_a_purge_of_one_tenant_leaves_the_others_alone(stand: Stand):
@@ -196,14 +196,14 @@ def test_a_purge_of_one_tenant_leaves_the_others_alone(stand: Stand):
         stand.put(f"{tenant}{n}", tenant=tenant)
         stand.put(f"{tenant}{n}s", tenant=tenant, delay=n + 1)
     assert sum(purge(stand, "a", 1)) == 4
-    assert stand.states("b1", "b1s", "b3", "b3s") == "rsrs"
+    assert stand.states("b1", "b1s", "b3", "b3s") == 2 * (READY + DELAYED)
     assert stand.run(stand.bindings.tenant_counts("a")).waiting == 0
 
 
-def test_a_purge_takes_jobs_that_were_handed_back(stand: Stand):
+def test_a_purge_cancels_released_jobs(stand: Stand):
     stand.put("a", "b", "c")
-    hand = Hand(stand, "w")
-    hand.settle(*hand.claim(3), ending="release")
+    worker = FakeWorker(stand, "w")
+    worker.settle(*worker.claim(3), ending="release")
     assert stand.dump()["meta"][b"front"] == b"3"
     assert purge(stand, None, 2) == [2, 1]
     assert stand.dump()["meta"][b"front"] == b"0"

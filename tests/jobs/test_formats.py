@@ -12,8 +12,8 @@ from tests.conftest import Do
 
 
 @dataclass
-class Left:
-    """What an older Penstock holds of a queue."""
+class OlderRelease:
+    """The handles that an older release has on a queue when a newer one has written to it."""
 
     queue: Queue
     job: Job[Any]
@@ -26,7 +26,7 @@ def dump(raw: Any, queue: Queue) -> dict[bytes, Any]:
     return {key: raw.dump(key) for key in keys if b"replay:" not in key}
 
 
-WRITES: dict[str, Callable[[Left], tuple[Any, ...]]] = {
+WRITES: dict[str, Callable[[OlderRelease], tuple[Any, ...]]] = {
     "put": lambda left: (left.queue.put, 1),
     "put_many": lambda left: (left.queue.put_many, [1, 2]),
     "claim": lambda left: (left.queue.claim,),
@@ -40,7 +40,7 @@ WRITES: dict[str, Callable[[Left], tuple[Any, ...]]] = {
     "resume": lambda left: (left.queue.resume,),
     "weigh": lambda left: (left.queue.tenant("a").weigh, 2),
 }
-READS: dict[str, Callable[[Left], tuple[Any, ...]]] = {
+READS: dict[str, Callable[[OlderRelease], tuple[Any, ...]]] = {
     "count": lambda left: (left.queue.count,),
     "count of a tenant": lambda left: (left.queue.tenant("a").count,),
     "status": lambda left: (left.job.status,),
@@ -60,7 +60,7 @@ async def test_a_newer_format_is_neither_read_nor_changed(app: Penstock, do: Do,
     assert raw.hget(meta, "format") == str(FORMAT).encode()
     raw.hset(meta, "format", FORMAT + 1)
     before = dump(raw, queue)
-    what, *arguments = {**WRITES, **READS}[verb](Left(queue, jobs[-1], held, dead))
+    what, *arguments = {**WRITES, **READS}[verb](OlderRelease(queue, jobs[-1], held, dead))
     with pytest.raises(FormatTooNew, match=str(FORMAT + 1)):
         await do(what, *arguments)
     assert dump(raw, queue) == before

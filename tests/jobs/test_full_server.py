@@ -1,4 +1,4 @@
-"""A server at `maxmemory` takes no new work, and lets running work finish."""
+"""A server at `maxmemory` refuses new work and lets running work finish."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from valkey.exceptions import ResponseError
 
 from penstock.driver.retrying import error_code
-from tests.jobs.stand import Hand, Stand, every_step, ids, record, settlement
+from tests.jobs.stand import FakeWorker, Stand, every_script, ids, record, settlement
 from tests.servers import Server
 
 ADDS_WORK = {"enqueue", "requeue"}
@@ -22,16 +22,16 @@ def small_server() -> Iterator[Server]:
 
 @pytest.fixture
 def full(small_server: Server) -> Iterator[Stand]:
-    """A queue with jobs in every state, then not one byte more."""
+    """A queue with jobs in every state, on a server that accepts not one byte more."""
     small_server.client.flushall()
     stand = Stand(small_server.client)
     stand.put("dead", "j", tenant="ada")
-    hand = Hand(stand, "v", lease=1000)
-    hand.settle(hand.claim()[0], ending="bury", text="why")
+    worker = FakeWorker(stand, "v", lease=1000)
+    worker.settle(worker.claim()[0], ending="bury", text="why")
     stand.put("a", "b", tenant="ada")
     stand.put("s", delay=5)
     stand.put("lost", priority=0)
-    Hand(stand, "lost", lease=1).claim(1)
+    FakeWorker(stand, "lost", lease=1).claim(1)
     small_server.client.config_set("maxmemory", 1)
     yield stand
     small_server.client.config_set("maxmemory", 0)
@@ -41,31 +41,31 @@ def test_new_work_is_refused_before_anything_is_written(full: Stand):
     before = full.dump()
     for name in sorted(ADDS_WORK):
         with pytest.raises(ResponseError) as refused:
-            full.run(every_step(full.bindings)[name])
+            full.run(every_script(full.bindings)[name])
         assert error_code(refused.value) == "OOM"
     assert full.dump() == before
 
 
 def test_running_work_is_claimed_renewed_and_finished(full: Stand):
     full.advance(5)
-    hand = Hand(full, "w")
-    claims = hand.claim(9)
+    worker = FakeWorker(full, "w")
+    claims = worker.claim(9)
     assert sorted(ids(claims)) == ["a", "b", "j", "lost", "s"]
-    assert hand.beat()
+    assert worker.heartbeat()
     done, failed, unused = claims[:3]
-    assert not hand.turn(
+    assert not worker.turn(
         0, settlement(done), settlement(failed, "retry", 3, "boom"), settlement(unused, "release")
     ).stale
-    assert hand.settle_alone(claims[3], "bury", text="boom")
+    assert worker.settle_alone(claims[3], "bury", text="boom")
     assert full.counts() == "1 1 1 2"
 
 
-@pytest.mark.parametrize("name", sorted(every_step(Stand(None).bindings).keys() - ADDS_WORK))
-def test_everything_else_works(full: Stand, name: str):
-    full.run(every_step(full.bindings)[name])
+@pytest.mark.parametrize("name", sorted(every_script(Stand(None).bindings).keys() - ADDS_WORK))
+def test_all_other_operations_work(full: Stand, name: str):
+    full.run(every_script(full.bindings)[name])
 
 
-def test_the_queue_goes_on_when_there_is_room_again(full: Stand):
+def test_the_queue_works_again_when_memory_is_free(full: Stand):
     full.client.config_set("maxmemory", 0)
     assert full.put_drafts([("new", record())]) == []
     assert full.run(full.bindings.requeue(["dead"])) == 1

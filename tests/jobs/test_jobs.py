@@ -1,4 +1,4 @@
-"""A job by its id: status, info, cancel; own ids."""
+"""A handle on a job by its id: status, info, cancel; and ids that the caller chooses."""
 
 import asyncio
 from typing import Any
@@ -24,12 +24,12 @@ async def test_a_job_is_found_again_by_its_id(app: Penstock, queue: Queue, do: D
 
 
 @pytest.mark.parametrize("name", ["", "raw", "raw:", "a b:c"])
-def test_what_is_no_id_is_refused(name: str):
+def test_an_invalid_id_is_refused(name: str):
     with pytest.raises(ConfigurationError):
         Penstock("unix:///nowhere").job(name)
 
 
-async def test_every_state_of_a_job_is_told(queue: Queue, do: Do, clock: Time):
+async def test_status_reports_every_state(queue: Queue, do: Do, clock: Time):
     job = await do(queue.put, 1, delay=10)
     assert await do(job.status) is Status.DELAYED
     clock.advance(10)
@@ -45,7 +45,7 @@ async def test_every_state_of_a_job_is_told(queue: Queue, do: Do, clock: Time):
     assert await do(queue.job("never").status) is Status.UNKNOWN
 
 
-async def test_info_tells_all_of_a_job(queue: Queue, do: Do, clock: Time):
+async def test_info_contains_everything_about_a_job(queue: Queue, do: Do, clock: Time):
     began = clock.now
     job = await do(queue.put, [1, "é"], tenant="t", priority=2, expires=100, delay=3)
     info = await do(job.info)
@@ -78,7 +78,7 @@ async def test_a_cancelled_job_does_not_run(queue: Queue, do: Do, clock: Time, d
     assert (await do(queue.count)).cancelled == 1
 
 
-async def test_what_runs_or_is_done_is_not_cancelled(queue: Queue, do: Do):
+async def test_running_and_finished_jobs_are_not_cancelled(queue: Queue, do: Do):
     job = await do(queue.put, "x")
     (item,) = await do(queue.claim)
     assert await do(job.cancel) is False
@@ -88,7 +88,7 @@ async def test_what_runs_or_is_done_is_not_cancelled(queue: Queue, do: Do):
     assert await do(queue.job("never").cancel) is False
 
 
-async def test_a_turn_passes_over_many_cancelled_jobs(queue: Queue, do: Do):
+async def test_a_turn_skips_many_cancelled_jobs(queue: Queue, do: Do):
     jobs = await do(queue.put_many, range(300), tenant="a")
     for job in jobs[:-1]:
         assert await do(job.cancel)
@@ -128,13 +128,13 @@ async def test_an_own_id_is_free_when_its_job_is_done(queue: Queue, do: Do):
         assert await do(job.result, timeout=10) == value
 
 
-async def test_who_waits_for_an_own_id_gets_the_result_of_its_latest_job(queue: Queue, do: Do, raw: Any):
+async def test_waiting_for_an_own_id_returns_the_result_of_its_latest_job(queue: Queue, do: Do, raw: Any):
     await do(queue.put, 1, id="mine")
     (item,) = await do(queue.claim)
     await do(item.complete, "old")
     job = await do(queue.put, 2, id="mine")
     waiting = asyncio.create_task(do(job.result, timeout=20))
-    await until(lambda: waiting.done() or raw.exists(f"{queue.bindings.keys.base}waiters"))
+    await until(lambda: waiting.done() or raw.exists(f"{queue.bindings.keys.base}listeners"))
     (item,) = await do(queue.claim)
     await do(item.complete, "new")
     assert await waiting == "new"
@@ -173,7 +173,7 @@ async def test_an_id_twice_in_one_batch_is_queued_once(app: Penstock, queue: Que
     await do(item.complete)
 
 
-async def test_a_claim_that_does_not_wait_looks_past_any_number_of_cancelled_jobs(app: Penstock, do: Do):
+async def test_a_claim_without_wait_skips_any_number_of_cancelled_jobs(app: Penstock, do: Do):
     queue = app.queue("raw")
     for job in await do(queue.put_many, range(300)):
         await do(job.cancel)

@@ -1,7 +1,7 @@
-"""A cluster moves the slot of a queue: every script is refused whole or done whole, and is done in the end.
+"""While a cluster migrates the slot of a queue, each script is refused whole or done whole, and done in the end.
 
-The server looks at the declared keys before it runs a script. One of them never exists, so while the slot is on the
-move it answers TRYAGAIN or ASK on the node it leaves, and TRYAGAIN on the node it goes to.
+The server checks the declared keys before it runs a script. One of them never exists, so during the migration the
+source node answers TRYAGAIN or ASK, and the target node TRYAGAIN.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from valkey.exceptions import ResponseError
 from penstock.core.operations import RoundTrip
 from penstock.driver.retrying import error_code
 from penstock.jobs.bindings import scripts
-from tests.jobs.stand import Hand, Stand, every_step, ids
+from tests.jobs.stand import FakeWorker, Stand, every_script, ids
 from tests.servers import Cluster, Server, eventually
 
 
@@ -23,28 +23,28 @@ def cluster(small_cluster: Cluster) -> Cluster:
     return small_cluster
 
 
-class Move:
-    """A queue with jobs in every state, whose slot leaves `source` for `target`."""
+class Migration:
+    """The migration of a slot from `source` to `target`; the slot has a queue with jobs in every state."""
 
     def __init__(self, cluster: Cluster) -> None:
         for node in cluster.nodes:
             node.client.flushall()
         self.source = self.target = cluster.owner(Stand(None).base)
-        self.there = Stand(self.source.client)
+        self.at_target = Stand(self.source.client)
         self._fill()
-        self.slot = int(self.source.ask("CLUSTER", "KEYSLOT", self.there.base))
+        self.slot = int(self.source.ask("CLUSTER", "KEYSLOT", self.at_target.base))
         self.target = next(node for node in cluster.nodes if node is not self.source)
-        self.here, self.there = self.there, Stand(self.target.client)
-        for stand in (self.here, self.there):
+        self.at_source, self.at_target = self.at_target, Stand(self.target.client)
+        for stand in (self.at_source, self.at_target):
             for script in scripts().scripts.values():
                 stand.client.script_load(script.source)
 
     def _fill(self) -> None:
-        stand = self.there
+        stand = self.at_target
         stand.put("dead", "j", tenant="ada")
-        hand = Hand(stand, "v", lease=1000)
-        hand.settle(hand.claim()[0], ending="bury", text="why")
-        hand.claim(1)
+        worker = FakeWorker(stand, "v", lease=1000)
+        worker.settle(worker.claim()[0], ending="bury", text="why")
+        worker.claim(1)
         stand.put("a", "b", tenant="ada")
         stand.put("c", tenant="bo", priority=1)
         stand.put("s", delay=5)
@@ -55,13 +55,13 @@ class Move:
         self.target.ask("CLUSTER", "SETSLOT", self.slot, "IMPORTING", ids[0])
         self.source.ask("CLUSTER", "SETSLOT", self.slot, "MIGRATING", ids[1])
 
-    def carry(self, *keys: str) -> None:
-        """Some keys go over, the old way: one by one."""
+    def migrate(self, *keys: str) -> None:
+        """Migrate some keys, one at a time."""
         self.source.ask("MIGRATE", "127.0.0.1", self.target.port, "", 0, 5000, "KEYS", *keys)
 
     def end(self) -> None:
-        if rest := self.here.names():
-            self.carry(*rest)
+        if rest := self.at_source.names():
+            self.migrate(*rest)
         new = self.target.ask("CLUSTER", "MYID")
         for node in (self.target, self.source):
             node.ask("CLUSTER", "SETSLOT", self.slot, "NODE", new)
@@ -76,26 +76,26 @@ class Move:
 
     def _served_by(self, node: Server) -> bool:
         try:
-            node.client.exists(self.here.base)
+            node.client.exists(self.at_source.base)
         except ResponseError:
             return False
         return True
 
     def attempt(self, name: str) -> list[str]:
-        """Send a script the way a driver does: to the node of the slot, then to the other with ASKING."""
-        step = every_step(self.here.bindings)[name]
+        """Send a script as a driver does: to the node of the slot, then to the other node with ASKING."""
+        call = every_script(self.at_source.bindings)[name]
         answers = []
-        for send in (self.here.raw, self._ask):
+        for send in (self.at_source.raw, self._ask):
             try:
-                send(step)
+                send(call)
             except ResponseError as refused:
                 answers.append(error_code(refused))
             else:
                 answers.append("done")
         return answers
 
-    def _ask(self, step: RoundTrip[object]) -> None:
-        self._asking("EVALSHA", step.script.sha, len(step.keys), *step.keys, *step.args)
+    def _ask(self, call: RoundTrip[object]) -> None:
+        self._asking("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args)
 
     def _asking(self, *command: object) -> object:
         with self.target.client.pipeline(transaction=False) as pipeline:
@@ -106,17 +106,17 @@ class Move:
             raise reply
         return reply
 
-    def held(self) -> list[dict[str, object]]:
-        """What both nodes hold, byte by byte."""
+    def stored(self) -> list[dict[str, object]]:
+        """Everything that both nodes store, as bytes."""
         return [
-            {key: self.source.client.dump(key) for key in self.here.names()},
-            {key: self._asking("DUMP", key) for key in self.there.names()},
+            {key: self.source.client.dump(key) for key in self.at_source.names()},
+            {key: self._asking("DUMP", key) for key in self.at_target.names()},
         ]
 
 
 @pytest.fixture
-def move(cluster: Cluster) -> Iterator[Move]:
-    made = Move(cluster)
+def migration(cluster: Cluster) -> Iterator[Migration]:
+    made = Migration(cluster)
     yield made
     made.give_back()
 
@@ -136,35 +136,35 @@ SOME = [
 ]
 
 
-@pytest.mark.parametrize("carried", [[], ["meta"], ["jobs"], SOME, [*SOME, "meta"], ["meta", "turns:1", "age"], None])
-def test_no_script_is_half_done_while_the_slot_moves(move: Move, carried: list[str] | None):
-    """None: all keys have gone over, but the nodes have not been told that the move is over."""
-    everything = [key.removeprefix(move.here.base) for key in move.here.names()]
-    carried = everything if carried is None else carried
-    move.begin()
-    if keys := [move.here.base + name for name in everything if name in carried]:
-        move.carry(*keys)
-    before = move.held()
+@pytest.mark.parametrize("migrated", [[], ["meta"], ["jobs"], SOME, [*SOME, "meta"], ["meta", "turns:1", "age"], None])
+def test_no_script_is_half_done_during_a_slot_migration(migration: Migration, migrated: list[str] | None):
+    """`migrated` None: all keys have been migrated, but the nodes do not know yet that the migration is over."""
+    everything = [key.removeprefix(migration.at_source.base) for key in migration.at_source.names()]
+    migrated = everything if migrated is None else migrated
+    migration.begin()
+    if keys := [migration.at_source.base + name for name in everything if name in migrated]:
+        migration.migrate(*keys)
+    before = migration.stored()
     for name in ANY:
-        assert move.attempt(name) == ["ASK" if "meta" in carried else "TRYAGAIN", "TRYAGAIN"], name
-    assert move.held() == before
+        assert migration.attempt(name) == ["ASK" if "meta" in migrated else "TRYAGAIN", "TRYAGAIN"], name
+    assert migration.stored() == before
 
 
-def test_a_queue_that_has_no_key_yet_waits_as_well(move: Move):
-    move.source.client.flushall()
-    move.begin()
+def test_a_queue_without_keys_is_refused_as_well(migration: Migration):
+    migration.source.client.flushall()
+    migration.begin()
     for name in ANY:
-        assert move.attempt(name) == ["ASK", "TRYAGAIN"], name
-    assert (move.here.names(), move.there.names()) == ([], [])
+        assert migration.attempt(name) == ["ASK", "TRYAGAIN"], name
+    assert (migration.at_source.names(), migration.at_target.names()) == ([], [])
 
 
-def test_everything_is_there_when_the_slot_has_moved(move: Move):
-    before = move.here.dump()
-    move.begin()
-    move.carry(*move.here.names()[::2])
-    move.end()
-    eventually(lambda: move._served_by(move.target))
-    assert move.there.dump() == before
-    assert ids(Hand(move.there, "w").claim(9)) == ["c", "a", "b"]
+def test_everything_is_there_when_the_slot_has_moved(migration: Migration):
+    before = migration.at_source.dump()
+    migration.begin()
+    migration.migrate(*migration.at_source.names()[::2])
+    migration.end()
+    eventually(lambda: migration._served_by(migration.target))
+    assert migration.at_target.dump() == before
+    assert ids(FakeWorker(migration.at_target, "w").claim(9)) == ["c", "a", "b"]
     for name in ANY:
-        move.there.run(every_step(move.there.bindings)[name])
+        migration.at_target.run(every_script(migration.at_target.bindings)[name])

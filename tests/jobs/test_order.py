@@ -1,4 +1,4 @@
-"""Who is next: priorities, tenants and their weights, delays, dates, due jobs, expiry."""
+"""The order of jobs: priorities, tenants and weights, delays, dates, due jobs, expiry."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ def queue(app: Penstock) -> Queue:
 
 
 async def served(do: Do, queue: Queue, n: int = 1000, batch: int = 100) -> list[Any]:
-    """The bodies of the next `n` jobs, claimed `batch` at a time and completed at once."""
+    """Claim the next `n` jobs, `batch` at a time, and complete them. Returns their bodies."""
     found: list[Any] = []
     while len(found) < n and (items := await do(queue.claim, min(batch, n - len(found)))):
         found += [item.body for item in items]
@@ -61,7 +61,7 @@ async def test_tenants_take_turns(queue: Queue, do: Do, batch: int):
         assert sorted(order[turn : turn + 4]) == ["a", "b", "c", "z"]
 
 
-async def test_a_tenant_that_comes_later_waits_for_one_job_of_each_other(queue: Queue, do: Do):
+async def test_a_tenant_that_arrives_later_waits_for_one_job_of_each_other_tenant(queue: Queue, do: Do):
     await do(queue.put_many, ["noisy"] * 60, tenant="noisy")
     await served(do, queue, 20)
     for tenant in ("a", "zz"):
@@ -107,7 +107,7 @@ async def test_a_tenants_name_may_be_anything(queue: Queue, do: Do):
 
 
 @pytest.mark.parametrize("name", ["名" * 86, "\ud800"], ids=["too long", "no text"])
-async def test_a_tenants_name_that_cannot_be_kept_is_refused(queue: Queue, do: Do, name: str):
+async def test_an_invalid_tenant_name_is_refused(queue: Queue, do: Do, name: str):
     with pytest.raises(ValueError, match=r"tenant|surrogates"):
         await do(queue.put, 1, tenant=name)
     with pytest.raises(ValueError, match=r"tenant|surrogates"):
@@ -126,7 +126,7 @@ async def test_a_delayed_job_is_not_claimed_before_its_time(queue: Queue, do: Do
     assert await served(do, queue) == ["x"]
 
 
-async def test_a_job_for_a_date_comes_then(queue: Queue, do: Do, clock: Time):
+async def test_a_job_is_claimed_at_its_date(queue: Queue, do: Do, clock: Time):
     await do(queue.put, "x", at=datetime.fromtimestamp(clock.now + 3600, UTC))
     clock.advance(3599)
     assert await do(queue.claim) == []
@@ -134,7 +134,7 @@ async def test_a_job_for_a_date_comes_then(queue: Queue, do: Do, clock: Time):
     assert await served(do, queue) == ["x"]
 
 
-async def test_a_job_for_a_date_in_the_past_comes_at_once(queue: Queue, do: Do):
+async def test_a_job_with_a_past_date_is_ready_at_once(queue: Queue, do: Do):
     job = await do(queue.put, "x", at=datetime(2001, 1, 1, tzinfo=UTC))
     assert await do(job.status) is Status.READY
     assert await served(do, queue) == ["x"]
@@ -155,7 +155,7 @@ async def test_a_job_for_a_date_in_the_past_comes_at_once(queue: Queue, do: Do):
         ({"id": "x" * 201}, "1 to 200 bytes"),
     ],
 )
-async def test_options_that_cannot_be_meant_name_the_fix(app: Penstock, queue: Queue, do: Do, options: Any, said: str):
+async def test_invalid_options_are_refused_with_a_fix(app: Penstock, queue: Queue, do: Do, options: Any, said: str):
     @app.task
     def task() -> None: ...
 
@@ -165,7 +165,7 @@ async def test_options_that_cannot_be_meant_name_the_fix(app: Penstock, queue: Q
         await do(queue.put, 1, **options)
 
 
-async def test_due_jobs_come_in_the_order_of_their_times(queue: Queue, do: Do, clock: Time):
+async def test_due_jobs_are_claimed_in_the_order_of_their_times(queue: Queue, do: Do, clock: Time):
     for delay in (3, 1, 2):
         await do(queue.put, delay, delay=delay)
     await do(queue.put_many, ["same", "time", "in order"], delay=2.5)
@@ -174,7 +174,7 @@ async def test_due_jobs_come_in_the_order_of_their_times(queue: Queue, do: Do, c
 
 
 @pytest.mark.parametrize("first", [True, False])
-async def test_due_jobs_go_ahead_of_normal_ones_if_wanted(queue: Queue, do: Do, clock: Time, first: bool):
+async def test_due_first_puts_due_jobs_before_the_others(queue: Queue, do: Do, clock: Time, first: bool):
     await do(queue.due_first, first)
     assert (await do(queue.count)).due_first is first
     await do(queue.put_many, ["due", "due too"], delay=1)
@@ -202,7 +202,7 @@ async def test_many_due_jobs_are_promoted_in_slices(queue: Queue, do: Do, clock:
 
 
 @pytest.mark.parametrize("as_date", [True, False])
-async def test_a_job_that_waited_too_long_is_not_handed_out(queue: Queue, do: Do, clock: Time, as_date: bool):
+async def test_an_expired_job_is_not_handed_out(queue: Queue, do: Do, clock: Time, as_date: bool):
     limit: Any = datetime.fromtimestamp(clock.now, UTC) + timedelta(seconds=10) if as_date else 10
     job = await do(queue.put, "late", expires=limit)
     await do(queue.put, "x")
@@ -224,7 +224,7 @@ async def test_a_job_that_is_claimed_in_time_does_not_expire(queue: Queue, do: D
 # --- apps ---
 
 
-async def test_two_apps_on_one_server_do_not_meet(make_app: MakeApp, do: Do):
+async def test_two_apps_on_one_server_are_separate(make_app: MakeApp, do: Do):
     one, other = make_app().queue("raw"), make_app().queue("raw")
     await do(one.put, 1)
     assert await do(other.claim) == []

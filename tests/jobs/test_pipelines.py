@@ -1,4 +1,4 @@
-"""Enqueueing inside a pipeline or a transaction of the user's own client."""
+"""An enqueue in a pipeline or transaction of the user's own client."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -22,7 +22,7 @@ def queue(app: Penstock) -> Queue:
 
 @pytest.fixture
 async def connect(place: str, face: str, deployment: Any, queue: Queue) -> AsyncIterator[Callable[..., Any]]:
-    """The user's own client, of the library and the face under test; `one_node` for what a cluster client cannot do."""
+    """Makes the user's client: of the library and the face under test, or of one node of the cluster (`one_node`)."""
     library: Any = redis if place == "redis" else valkey
     module, name = library.asyncio if face == "aio" else library, library.__name__.title()
     made: list[Any] = []
@@ -96,7 +96,7 @@ async def test_a_server_that_forgot_the_script_runs_the_pipeline_whole(
         await do(item.complete)
 
 
-async def test_a_transaction_that_is_thrown_away_puts_nothing(queue: Queue, do: Do, client: Any, face: str):
+async def test_a_discarded_transaction_puts_nothing(queue: Queue, do: Do, client: Any, face: str):
     pipe = client.pipeline()
     queue.put_in(pipe, "x")
     if face == "aio":
@@ -106,9 +106,7 @@ async def test_a_transaction_that_is_thrown_away_puts_nothing(queue: Queue, do: 
     assert (await do(queue.count)).ready == 0
 
 
-async def test_a_value_that_cannot_be_put_leaves_the_pipeline_as_it_was(
-    make_app: MakeApp, do: Do, client: Any, face: str
-):
+async def test_a_refused_value_leaves_the_pipeline_unchanged(make_app: MakeApp, do: Do, client: Any, face: str):
     queue = make_app(max_payload=10).queue("raw")
     pipe = client.pipeline()
     queue.put_in(pipe, "good")
@@ -138,7 +136,7 @@ async def test_a_task_is_enqueued_in_a_pipeline(app: Penstock, do: Do, client: A
     assert await do(job.result) == 4
 
 
-async def test_a_put_in_a_pipeline_wakes_who_waits(queue: Queue, do: Do, client: Any, face: str, raw: Any):
+async def test_a_put_in_a_pipeline_wakes_a_waiting_claim(queue: Queue, do: Do, client: Any, face: str, raw: Any):
     waiting = asyncio.create_task(do(queue.claim, wait=10))
     await until(lambda: raw.exists(f"{queue.bindings.keys.base}sleepers"))
     pipe = client.pipeline()

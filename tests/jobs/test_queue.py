@@ -17,7 +17,7 @@ def queue(app: Penstock) -> Queue:
 
 
 async def bodies(do: Do, queue: Queue, n: int = 100) -> list[Any]:
-    """Claim and complete up to `n` jobs."""
+    """Claim and complete up to `n` jobs. Returns their bodies."""
     items = await do(queue.claim, n)
     for item in items:
         await do(item.complete)
@@ -28,7 +28,7 @@ async def bodies(do: Do, queue: Queue, n: int = 100) -> list[Any]:
 
 
 @pytest.mark.parametrize("value", [None, 0, 1.5, "", "Zoë 名前 😀", [1, [2]], {"a": {"b": None}}])
-async def test_what_was_put_is_claimed(queue: Queue, do: Do, value: Any):
+async def test_a_value_is_claimed_as_it_was_put(queue: Queue, do: Do, value: Any):
     job = await do(queue.put, value)
     (item,) = await do(queue.claim)
     assert (item.id, item.body, item.tenant, item.priority) == (job.id, value, "", 5)
@@ -95,10 +95,10 @@ async def test_a_claim_gets_as_many_as_it_asks_for(queue: Queue, do: Do):
 
 async def test_a_job_is_claimed_by_one(queue: Queue, do: Do):
     await do(queue.put_many, range(40))
-    lots = await asyncio.gather(*(do(queue.claim, 7) for _ in range(8)))
-    assert sorted(item.body for lot in lots for item in lot) == list(range(40))
-    for lot in lots:
-        for item in lot:
+    batches = await asyncio.gather(*(do(queue.claim, 7) for _ in range(8)))
+    assert sorted(item.body for batch in batches for item in batch) == list(range(40))
+    for batch in batches:
+        for item in batch:
             await do(item.complete)
 
 
@@ -106,18 +106,18 @@ async def test_a_job_is_claimed_by_one(queue: Queue, do: Do):
     ("arguments", "said"),
     [({"n": 0}, "1 to 1000"), ({"n": 1001}, "1 to 1000"), ({"wait": -1}, "from 0"), ({"lease": 0.01}, "0.05")],
 )
-async def test_a_claim_that_cannot_be_meant_is_refused(queue: Queue, do: Do, arguments: Any, said: str):
+async def test_an_invalid_claim_is_refused(queue: Queue, do: Do, arguments: Any, said: str):
     with pytest.raises(ValueError, match=said):
         await do(queue.claim, **arguments)
 
 
 async def test_big_bodies_come_in_several_claims(queue: Queue, do: Do):
     await do(queue.put_many, ["x" * 400_000] * 5)
-    lots = [await do(queue.claim, 5) for _ in range(4)]
-    assert sum(map(len, lots)) == 5
-    assert max(map(len, lots)) <= 3
-    for lot in lots:
-        for item in lot:
+    batches = [await do(queue.claim, 5) for _ in range(4)]
+    assert sum(map(len, batches)) == 5
+    assert max(map(len, batches)) <= 3
+    for batch in batches:
+        for item in batch:
             await do(item.complete)
 
 
@@ -174,7 +174,7 @@ async def test_a_failed_job_is_a_dead_letter(queue: Queue, do: Do):
     assert (letter.id, letter.reason, letter.attempts, letter.body) == (job.id, "no such user", 1, "x")
 
 
-async def test_a_retried_job_comes_again_after_its_delay(queue: Queue, do: Do, clock: Time):
+async def test_a_retried_job_is_claimed_again_after_its_delay(queue: Queue, do: Do, clock: Time):
     job = await do(queue.put, "x")
     (item,) = await do(queue.claim)
     await do(item.retry, 10, "try later")
@@ -188,14 +188,14 @@ async def test_a_retried_job_comes_again_after_its_delay(queue: Queue, do: Do, c
     await do(again.complete)
 
 
-async def test_a_retry_without_delay_comes_again_at_once_behind_the_others(queue: Queue, do: Do):
+async def test_a_retry_without_delay_goes_behind_the_other_jobs(queue: Queue, do: Do):
     await do(queue.put_many, [1, 2])
     (item,) = await do(queue.claim)
     await do(item.retry)
     assert await bodies(do, queue) == [2, 1]
 
 
-async def test_a_retry_into_the_past_is_refused(queue: Queue, do: Do):
+async def test_a_negative_retry_delay_is_refused(queue: Queue, do: Do):
     await do(queue.put, 1)
     (item,) = await do(queue.claim)
     with pytest.raises(ValueError, match="0 or more"):
@@ -222,7 +222,7 @@ async def test_two_items_of_one_claim_are_settled_at_the_same_time(queue: Queue,
     assert (counts.completed, counts.running, counts.ready) == (10, 0, 10)
 
 
-async def test_a_result_that_cannot_be_encoded_leaves_the_claim_as_it_is(queue: Queue, do: Do):
+async def test_a_result_that_cannot_be_encoded_leaves_the_claim_valid(queue: Queue, do: Do):
     await do(queue.put, 1)
     (item,) = await do(queue.claim)
     with pytest.raises(BadCall, match="cannot be written as JSON"):
@@ -247,7 +247,7 @@ async def test_a_job_whose_lease_ran_out_is_claimed_again(queue: Queue, do: Do, 
 @pytest.mark.parametrize(
     "verb", [("complete",), ("fail", "no"), ("retry",), ("retry", 5), ("release",), ("extend", 10)], ids=str
 )
-async def test_who_lost_the_lease_can_settle_nothing(queue: Queue, do: Do, clock: Time, verb: tuple[Any, ...]):
+async def test_a_claim_whose_lease_was_lost_settles_nothing(queue: Queue, do: Do, clock: Time, verb: tuple[Any, ...]):
     name, *args = verb
     job = await do(queue.put, 1)
     (lost,) = await do(queue.claim, lease=1)
@@ -268,10 +268,10 @@ async def test_an_old_claim_of_the_same_worker_settles_nothing(app: Penstock, qu
     """A worker that gets a job a second time must not end the second run with the settlement of the first."""
     move, driver = queue.bindings, app._driver
 
-    async def run(step: Any) -> Any:
+    async def run(call: Any) -> Any:
         if face == "aio":
-            return await driver.aio.run(step)
-        return await anyio.to_thread.run_sync(driver.blocking.run, step)
+            return await driver.aio.run(call)
+        return await anyio.to_thread.run_sync(driver.blocking.run, call)
 
     await run(move.enqueue(queue.draft(b"1", Options(), 0)))
     (first,) = (await run(move.turn("me", 1, lease=10, want=1))).claims
@@ -299,7 +299,7 @@ async def test_an_extended_lease_lives_longer(queue: Queue, do: Do, clock: Time)
         await do(first.complete)
 
 
-async def test_an_item_says_what_it_is(queue: Queue, do: Do):
+async def test_an_item_describes_its_job(queue: Queue, do: Do):
     job = await do(queue.put, 1, id="mine")
     (item,) = await do(queue.claim)
     assert (repr(queue), repr(job), repr(item)) == ("<Queue raw>", "<Job raw:mine>", "<Item raw:mine>")

@@ -1,4 +1,4 @@
-"""Results: waited for without polling, kept for their time, and errors that say why there is none."""
+"""Results: waiting without polling, how long they are kept, and the errors without a result."""
 
 import asyncio
 import time
@@ -27,14 +27,14 @@ def queue(app: Penstock) -> Queue:
     return app.queue("raw")
 
 
-def waiters(raw: Any, queue: Queue) -> int:
-    """Addresses in the queue's `waiters`."""
-    found = raw.hgetall(f"{queue.bindings.keys.base}waiters")
+def listeners(raw: Any, queue: Queue) -> int:
+    """How many addresses are in the queue's `listeners`."""
+    found = raw.hgetall(f"{queue.bindings.keys.base}listeners")
     return sum(len(addresses.split()) for addresses in found.values())
 
 
-async def waited_for(raw: Any, queue: Queue, n: int = 1) -> None:
-    await until(lambda: waiters(raw, queue) == n)
+async def until_listening(raw: Any, queue: Queue, n: int = 1) -> None:
+    await until(lambda: listeners(raw, queue) == n)
 
 
 async def finish(do: Do, queue: Queue, result: Any = None) -> None:
@@ -42,28 +42,28 @@ async def finish(do: Do, queue: Queue, result: Any = None) -> None:
     await do(item.complete, result)
 
 
-async def test_a_result_wakes_who_waits_for_it(queue: Queue, do: Do, raw: Any):
+async def test_a_result_wakes_its_waiter(queue: Queue, do: Do, raw: Any):
     job = await do(queue.put, "x")
     waiting = asyncio.create_task(do(job.result, timeout=10))
-    await waited_for(raw, queue)
+    await until_listening(raw, queue)
     began = time.monotonic()
     await finish(do, queue, [1, 2])
     assert await waiting == [1, 2]
     assert time.monotonic() - began < scaled(5)
-    assert waiters(raw, queue) == 0
+    assert listeners(raw, queue) == 0
 
 
-async def test_a_result_that_is_there_is_answered_at_once(queue: Queue, do: Do):
+async def test_an_available_result_is_returned_at_once(queue: Queue, do: Do):
     job = await do(queue.put, "x")
     await finish(do, queue)
     for timeout in (None, 0, 5):
         assert await do(job.result, timeout) is None
 
 
-async def test_several_wait_for_one_result_and_for_several(queue: Queue, do: Do, raw: Any):
+async def test_several_callers_wait_for_one_result_and_for_several(queue: Queue, do: Do, raw: Any):
     jobs = await do(queue.put_many, range(3))
     waiting = [asyncio.create_task(do(job.result)) for job in jobs for _ in range(3)]
-    await waited_for(raw, queue, 9)
+    await until_listening(raw, queue, 9)
     for item in await do(queue.claim, 3):
         await do(item.complete, item.body * 10)
     assert await asyncio.gather(*waiting) == [0] * 3 + [10] * 3 + [20] * 3
@@ -73,7 +73,7 @@ async def test_waiting_for_a_result_does_not_poll(make_app: MakeApp, do: Do, raw
     queue = make_app(block=0.3).queue("raw")
     jobs = await do(queue.put_many, range(3))
     waiting = [asyncio.create_task(do(job.result, timeout=10)) for job in jobs]
-    await waited_for(raw, queue, 3)
+    await until_listening(raw, queue, 3)
     began, before = time.monotonic(), sum(map(commands, nodes))
     await asyncio.sleep(0.7)
     sent = sum(map(commands, nodes)) - before
@@ -84,13 +84,13 @@ async def test_waiting_for_a_result_does_not_poll(make_app: MakeApp, do: Do, raw
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 0.15])
-async def test_a_result_that_does_not_come_in_time(queue: Queue, do: Do, raw: Any, timeout: float):
+async def test_a_result_that_is_not_there_in_time_raises_a_timeout(queue: Queue, do: Do, raw: Any, timeout: float):
     job = await do(queue.put, "x")
     began = time.monotonic()
     with pytest.raises(ResultTimeout, match="is ready, nobody has started it yet"):
         await do(job.result, timeout)
     assert max(0, timeout) <= time.monotonic() - began < scaled(5)
-    assert waiters(raw, queue) == 0
+    assert listeners(raw, queue) == 0
     with pytest.raises(TimeoutError):
         await do(job.result, 0)
     await finish(do, queue, "later")
@@ -101,11 +101,11 @@ async def test_a_cancelled_wait_is_forgotten(queue: Queue, raw: Any):
     job = await queue.put.aio("x")
     patient = asyncio.create_task(job.result.aio(scaled(10)))
     waiting = asyncio.create_task(job.result.aio(scaled(10)))
-    await waited_for(raw, queue, 2)
+    await until_listening(raw, queue, 2)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert waiters(raw, queue) == 1
+    assert listeners(raw, queue) == 1
     (item,) = await queue.claim.aio()
     await item.complete.aio(1)
     assert await patient == 1
@@ -118,7 +118,7 @@ async def test_a_cancelled_job_has_no_result(queue: Queue, do: Do, raw: Any):
     for delay in (0, 60):
         job = await do(queue.put, "x", delay=delay)
         waiting = asyncio.create_task(do(job.result))
-        await waited_for(raw, queue)
+        await until_listening(raw, queue)
         await do(job.cancel)
         with pytest.raises(JobCancelled, match="was cancelled"):
             await waiting
@@ -126,33 +126,33 @@ async def test_a_cancelled_job_has_no_result(queue: Queue, do: Do, raw: Any):
             await do(job.result, 0)
 
 
-async def test_purging_tells_who_waits(queue: Queue, do: Do, raw: Any):
+async def test_a_purge_wakes_waiters(queue: Queue, do: Do, raw: Any):
     jobs = await do(queue.put_many, range(2))
     waiting = [asyncio.create_task(do(job.result)) for job in jobs]
-    await waited_for(raw, queue, 2)
+    await until_listening(raw, queue, 2)
     await do(queue.purge)
     for one in waiting:
         with pytest.raises(JobCancelled):
             await one
 
 
-async def test_a_dead_letter_tells_who_waits(queue: Queue, do: Do, raw: Any):
+async def test_a_dead_letter_wakes_its_waiter(queue: Queue, do: Do, raw: Any):
     job = await do(queue.put, "x")
     waiting = asyncio.create_task(do(job.result))
-    await waited_for(raw, queue)
+    await until_listening(raw, queue)
     (item,) = await do(queue.claim)
     await do(item.retry, reason="not yet")
     (item,) = await do(queue.claim)
     await do(item.fail, "no")
     with pytest.raises(JobFailed, match="failed: no"):
         await waiting
-    assert waiters(raw, queue) == 0
+    assert listeners(raw, queue) == 0
 
 
-async def test_an_expired_job_tells_who_waits(queue: Queue, do: Do, raw: Any, clock: Time):
+async def test_an_expired_job_wakes_its_waiter(queue: Queue, do: Do, raw: Any, clock: Time):
     job = await do(queue.put, "x", expires=5)
     waiting = asyncio.create_task(do(job.result))
-    await waited_for(raw, queue)
+    await until_listening(raw, queue)
     clock.advance(6)
     assert await do(queue.claim) == []
     with pytest.raises(JobExpired, match="before a worker was free"):
@@ -175,7 +175,7 @@ async def test_a_result_is_kept_for_its_time(queue: Queue, do: Do):
     assert await do(job.status) is Status.UNKNOWN
 
 
-async def test_the_apps_time_for_results_can_be_overridden(make_app: MakeApp, do: Do, raw: Any):
+async def test_the_apps_result_ttl_can_be_overridden(make_app: MakeApp, do: Do, raw: Any):
     app = make_app(result_ttl=100)
 
     @app.task(queue="raw", result_ttl=50)
@@ -194,7 +194,7 @@ async def test_a_result_that_is_not_kept_is_not_waited_for(app: Penstock, queue:
     for handle in (job, app.job(job.id)):
         with pytest.raises(ResultNotKept, match="result_ttl=0"):
             await do(handle.result, 5)
-    assert waiters(raw, queue) == 0
+    assert listeners(raw, queue) == 0
     await finish(do, queue, 1)
     assert await do(job.status) is Status.UNKNOWN
     with pytest.raises(ResultNotKept):
@@ -203,7 +203,7 @@ async def test_a_result_that_is_not_kept_is_not_waited_for(app: Penstock, queue:
         await do(app.job(job.id).result)
 
 
-async def test_a_result_comes_back_as_the_task_says(app: Penstock, do: Do):
+async def test_a_result_has_the_type_of_the_return_annotation(app: Penstock, do: Do):
     @app.task(queue="raw")
     def names(n: int) -> set[tuple[int, str]]: ...  # type: ignore[empty-body]
 
@@ -214,11 +214,11 @@ async def test_a_result_comes_back_as_the_task_says(app: Penstock, do: Do):
 
 
 class Handle:
-    """JSON knows nothing of it."""
+    """JSON has no form for it."""
 
 
 @pytest.mark.parametrize(("kind", "result"), [(set[int], "nonsense"), (Handle, {"a": 1})], ids=["wrong", "unreadable"])
-async def test_a_result_that_does_not_fit_is_told(app: Penstock, do: Do, kind: Any, result: Any):
+async def test_a_result_that_does_not_fit_its_annotation_is_an_error(app: Penstock, do: Do, kind: Any, result: Any):
     def task() -> Any: ...
 
     task.__annotations__["return"] = kind

@@ -1,4 +1,4 @@
-"""A call is checked where it is written: what fits arrives as the annotations say, what does not is never sent."""
+"""A call is checked where it is written: its arguments arrive with the annotated types, or it is never sent."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class Person:
 
 
 class Model:
-    """What pydantic's models look like from outside."""
+    """Has the methods of a pydantic model."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -50,7 +50,7 @@ class Model:
 
 
 def travel(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What the function gives when a worker calls it with the arguments of a sent call."""
+    """Encode a call, and run it as a worker does. Returns what the function returns."""
     task = Penstock(NOWHERE).task(function)
     name, arguments = split_payload(task.call(*args, **kwargs).payload)
     assert name == task.name
@@ -104,7 +104,7 @@ def gap(a: int = 1, b: int = 2, /, c: int = 3, *, d: int = 4) -> Any:
         (lambda: 7, (), {}, 7),
     ],
 )
-def test_arguments_arrive_where_they_were_meant(function: Any, args: Any, kwargs: Any, seen: Any):
+def test_arguments_reach_their_parameters(function: Any, args: Any, kwargs: Any, seen: Any):
     assert travel(function, *args, **kwargs) == seen
 
 
@@ -128,7 +128,7 @@ def test_arguments_arrive_where_they_were_meant(function: Any, args: Any, kwargs
         (everything, ("\ud800",), {}, "surrogate"),
     ],
 )
-def test_what_does_not_fit_fails_where_it_is_written(function: Any, args: Any, kwargs: Any, said: str):
+def test_wrong_arguments_fail_in_the_call(function: Any, args: Any, kwargs: Any, said: str):
     task = Penstock(NOWHERE).task(function)
     for attempt in (task.call, task.enqueue):
         with pytest.raises(BadCall, match=said) as caught:
@@ -145,7 +145,7 @@ def test_a_call_above_the_limit_is_refused():
         task.call("x" * (app.settings.max_payload + 400))
 
 
-def test_something_that_contains_itself_is_refused():
+def test_a_value_that_contains_itself_is_refused():
     loop: list[Any] = []
     loop.append(loop)
     with pytest.raises(BadCall):
@@ -193,14 +193,14 @@ def test_values_arrive_as_the_annotation_says(kind: Any, value: Any):
     assert type(arrived) is type(value)
 
 
-def test_a_default_that_does_not_fit_its_annotation_is_the_functions_own_business():
+def test_a_default_need_not_fit_its_annotation():
     def task(a: int = None) -> Any:  # type: ignore[assignment]  # noqa: RUF013
         return a
 
     assert travel(task) is None
 
 
-def test_a_default_is_that_of_the_function_as_it_is_when_it_runs():
+def test_a_default_is_taken_from_the_function_that_runs():
     app = Penstock(NOWHERE)
 
     @app.task(name="old")
@@ -215,7 +215,7 @@ def test_a_default_is_that_of_the_function_as_it_is_when_it_runs():
     assert after.definition.signature.call(after.definition.signature.decode(arguments)) == (0, 2, 3)
 
 
-def test_a_call_that_fits_no_more_says_so():
+def test_a_call_that_no_longer_fits_is_refused():
     app = Penstock(NOWHERE)
 
     @app.task(name="old")
@@ -257,19 +257,19 @@ def ambiguous(a: Person | Model | dict[str, int]) -> None: ...
         (ambiguous, "task ambiguous: a parameter's annotation cannot be read from JSON"),
     ],
 )
-def test_an_annotation_that_cannot_work_is_told_once(function: Any, said: str):
+def test_an_annotation_that_cannot_work_is_reported_once(function: Any, said: str):
     with pytest.raises(ConfigurationError, match=f"^{said}"):
         Penstock(NOWHERE).task(function).call({})
 
 
-def test_an_annotation_that_json_knows_nothing_of_is_told():
+def test_an_annotation_without_a_json_form_is_refused():
     def task(a: Callable[[], int]) -> None: ...
 
     with pytest.raises(PenstockError, match=r"task.*: a Callable cannot be read from JSON"):
         Penstock(NOWHERE).task(task).call({})  # type: ignore[arg-type]
 
 
-def test_a_return_annotation_that_cannot_be_read_is_told():
+def test_a_return_annotation_without_a_json_form_is_refused():
     def task() -> Person | Model: ...  # type: ignore[empty-body]
 
     with pytest.raises(ConfigurationError, match="the return annotation cannot be read from JSON"):

@@ -1,4 +1,4 @@
-"""Tasks: registered, called here and now, enqueued with options, alone and in bulk."""
+"""Tasks: register them, call them directly, enqueue them with options, one at a time and in bulk."""
 
 import asyncio
 from collections.abc import Iterator
@@ -157,7 +157,7 @@ async def test_many_calls_of_several_tasks_go_to_their_queues(app: Penstock, do:
     ]
 
 
-async def test_an_error_in_the_calls_leaves_whole_lots_enqueued(app: Penstock, do: Do):
+async def test_an_error_in_the_calls_leaves_complete_batches_enqueued(app: Penstock, do: Do):
     @app.task(queue="a")
     def one(n: int) -> None: ...
 

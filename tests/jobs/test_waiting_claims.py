@@ -1,4 +1,4 @@
-"""A claim that waits: woken without polling, and gone without a trace when it is broken off."""
+"""A claim that waits: it is woken without polling, and leaves nothing when it is cancelled or interrupted."""
 
 import asyncio
 import time
@@ -36,7 +36,7 @@ async def test_a_put_wakes_a_waiting_claim(queue: Queue, do: Do, raw: Any):
     await do(item.complete)
 
 
-async def test_a_claim_for_ever_waits_until_something_comes(queue: Queue, do: Do, raw: Any):
+async def test_a_claim_without_a_limit_waits_until_a_job_arrives(queue: Queue, do: Do, raw: Any):
     waiting = asyncio.create_task(do(queue.claim, 5, wait=None))
     await asleep(raw, queue)
     await do(queue.put_many, range(3))
@@ -46,7 +46,7 @@ async def test_a_claim_for_ever_waits_until_something_comes(queue: Queue, do: Do
         await do(item.complete)
 
 
-async def test_a_claim_whose_time_passes_gets_nothing(queue: Queue, do: Do, raw: Any):
+async def test_a_claim_returns_nothing_when_its_time_is_over(queue: Queue, do: Do, raw: Any):
     began = time.monotonic()
     assert await do(queue.claim, wait=0.15) == []
     assert 0.15 <= time.monotonic() - began < scaled(5)
@@ -68,10 +68,10 @@ async def test_each_of_several_waiting_claims_gets_one(queue: Queue, do: Do, raw
     await asleep(raw, queue, 5)
     began = time.monotonic()
     await do(queue.put_many, range(5))
-    lots = await asyncio.gather(*waiting)
+    batches = await asyncio.gather(*waiting)
     assert time.monotonic() - began < scaled(5)
-    assert sorted(item.body for (item,) in lots) == [0, 1, 2, 3, 4]
-    for (item,) in lots:
+    assert sorted(item.body for (item,) in batches) == [0, 1, 2, 3, 4]
+    for (item,) in batches:
         await do(item.complete)
 
 
@@ -137,7 +137,7 @@ async def test_resuming_a_queue_wakes_a_waiting_claim(queue: Queue, do: Do, raw:
     await do(item.complete)
 
 
-async def test_who_sleeps_is_remembered_for_longer_than_until_it_says_so_again(queue: Queue, do: Do, raw: Any):
+async def test_an_idle_claim_is_registered_for_longer_than_its_renewal_interval(queue: Queue, do: Do, raw: Any):
     waiting = asyncio.create_task(do(queue.claim, wait=60))
     await asleep(raw, queue)
     ((_, till),) = raw.zrange(f"{queue.bindings.keys.base}sleepers", 0, -1, withscores=True)
@@ -158,7 +158,7 @@ async def test_a_waiting_claim_does_not_poll(make_app: MakeApp, do: Do, raw: Any
     assert await asyncio.gather(*waiting) == [[], [], []]
 
 
-# --- broken off ---
+# --- cancelled and interrupted ---
 
 
 async def test_a_cancelled_claim_takes_nothing_and_leaves_nothing(queue: Queue, raw: Any):
@@ -175,7 +175,7 @@ async def test_a_cancelled_claim_takes_nothing_and_leaves_nothing(queue: Queue, 
 
 
 async def test_a_claim_cancelled_while_jobs_come_loses_none(queue: Queue):
-    """At whatever moment: what it may have taken comes back to the queue at once."""
+    """At any moment: the jobs that it may have claimed return to the queue at once."""
     for n in range(30):
         waiting = asyncio.create_task(queue.claim.aio(3, wait=None if n % 2 else 0))
         for _ in range(n // 2):
@@ -192,13 +192,13 @@ async def test_a_claim_cancelled_while_jobs_come_loses_none(queue: Queue):
     assert (await queue.count.aio()).completed == 90
 
 
-async def test_a_claim_cancelled_with_a_message_on_its_way_passes_it_on(queue: Queue, raw: Any):
+async def test_a_cancelled_claim_passes_on_a_wake_up_that_was_sent_to_it(queue: Queue, raw: Any):
     first = asyncio.create_task(queue.claim.aio(wait=10))
     await asleep(raw, queue, 1)
     second = asyncio.create_task(queue.claim.aio(wait=10))
     await asleep(raw, queue, 2)
     await queue.put.aio("x")
-    second.cancel()  # it lay down last, so it is the one that is woken
+    second.cancel()  # it became idle last, so it is the one that is woken
     (item,) = await asyncio.wait_for(first, scaled(5))
     assert item.body == "x"
     await item.complete.aio()

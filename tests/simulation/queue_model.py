@@ -1,17 +1,16 @@
-"""The queue in Python, as its promises say it: what each script must do, and what a turn may do.
+"""A model of the queue in Python, written from its promises: what each script must do, and what a turn may do.
 
-Everything is predicted but three choices of the server: which tenants a turn serves, which claims a slice of a
-take-back takes, which jobs a slice of a purge cancels. Those are read from the reply and the key space, and judged:
-priorities are strict, tenants take turns (`Fairness`), the jobs of one tenant go in order, and nothing that could be
-had is left behind unsaid.
+The model predicts everything except three choices of the server: which tenants a turn serves, which claims a slice
+takes back, and which jobs a slice of a purge cancels. It reads these choices from the reply and the keys, and judges
+them: priorities are strict, tenants take turns (`Fairness`), the jobs of one tenant are served in order, and a turn
+that leaves jobs reports that there are more.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -20,143 +19,26 @@ from penstock.jobs.claims import Claim, Ending, Settlement, Trial, TurnReply
 from penstock.jobs.constants import CLAIM_DIGITS
 from penstock.jobs.record import entry_id
 from tests.jobs.stand import DEAD, DELAYED, READY, RUNNING, Dump
+from tests.simulation.fairness import LEVELS, Fairness
+from tests.simulation.queue_state import Incarnation, Job, ReadyJobs
 
-OWN_ID, SUSPECT, KEEPS_REASON = 8, 16, 32
 DEADLY = 12
-"""Of doubt, in quarters of a crash."""
+"""Doubt, in quarters of a crash, that makes a dead letter."""
 GONE = b'{"reason":"its worker was gone when the lease ran out"}'
 SLICE = 100
 LOOK = 64
 SLICE_OF_INCARNATIONS = 8
-LEVELS = range(10)
 PLACES = {READY: "ready", DELAYED: "delayed", RUNNING: "running", DEAD: "dead"}
-
-_HEADER = struct.Struct(">BcBB 6s6s6s6s HHB 5s BB")
-
-
-@dataclass
-class Job:
-    """A job that the queue has accepted and not finished."""
-
-    id: str
-    tenant: str
-    level: int
-    own: bool
-    ttl: int
-    expires: int
-    payload: bytes = b"null"
-    state: str = READY
-    generation: int = 0
-    enqueued: int = 0
-    since: int = 0
-    attempts: int = 0
-    deliveries: int = 0
-    doubt: int = 0
-    suspect: bool = False
-    reason: bytes | None = None
-
-    def header(self) -> bytes:
-        """The record up to its payload, by the table in `record.lua`."""
-        flags = OWN_ID * self.own | SUSPECT * self.suspect | KEEPS_REASON * (self.reason is not None)
-        name = self.tenant.encode()
-        times = [number.to_bytes(6) for number in (self.generation, self.enqueued, self.since, self.expires)]
-        fields = (1, self.state.encode(), self.level, flags, *times, self.attempts, self.deliveries, self.doubt)
-        return _HEADER.pack(*fields, self.ttl.to_bytes(5), len(name), 0) + name
-
-    def entry(self) -> bytes:
-        """For records up to 1 KiB, whose letter is `a`."""
-        return b"%010xa" % self.generation + self.id.encode()
-
-
-@dataclass
-class Line:
-    """The ready jobs of one tenant at one level, in order: those of `front` go first."""
-
-    front: list[str] = field(default_factory=list)
-    lane: list[str] = field(default_factory=list)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*self.front, *self.lane))
-
-    def remove(self, key: str) -> None:
-        (self.front if key in self.front else self.lane).remove(key)
-
-
-@dataclass
-class Incarnation:
-    """A worker as the server knows it: its lease, what it holds, and the answer to its last turn."""
-
-    till: int = 0
-    worker: bool = False
-    """It said who it is; else a program without a worker."""
-    held: dict[str, bytes] = field(default_factory=dict)
-    number: int = 0
-    stale: tuple[Settlement, ...] = ()
-    given: tuple[bytes, ...] = ()
-
-
-@dataclass
-class Patience:
-    """What one tenant saw at one level since it came there: how often it was served, and how often the others."""
-
-    services: int = 0
-    others: Counter[str] = field(default_factory=Counter)
-    exempt: bool = False
-
-
-class Fairness:
-    """Judges the order of services, from nothing but that order.
-
-    While a tenant that has come to a level waits for its first service there, any other is served once at most; before
-    its k-th, k + 1 times at most: so however long it lasts its share is no smaller. A tenant of n times the weight may
-    be served n times as often, and once more.
-    """
-
-    def __init__(self) -> None:
-        self._levels: dict[int, dict[str, Patience]] = {level: {} for level in LEVELS}
-
-    def present(self, level: int, tenants: Iterable[str]) -> None:
-        """These have entries at the level now; who had before keeps its memory."""
-        known = self._levels[level]
-        self._levels[level] = {tenant: known.get(tenant) or Patience() for tenant in tenants}
-
-    def weights_changed(self) -> None:
-        """Turns that are set keep their times: what was seen so far proves nothing."""
-        for level in self._levels.values():
-            for patience in level.values():
-                patience.exempt = True
-
-    def served(self, level: int, tenant: str, waiting: set[str], weights: dict[str, float]) -> None:
-        """`tenant` was served, while those in `waiting` had jobs that could have been."""
-        present = self._levels[level]
-        for other in waiting - {tenant}:
-            patience = present.setdefault(other, Patience())
-            patience.others[tenant] += 1
-            limit = self._limit(patience.services, weights.get(tenant, 1.0) / weights.get(other, 1.0))
-            assert patience.exempt or patience.others[tenant] <= limit, (
-                f"{other!r}, served {patience.services} times at level {level}, was passed over "
-                f"{patience.others[tenant]} times for {tenant!r}"
-            )
-        mine = present.setdefault(tenant, Patience())
-        if mine.exempt:
-            present[tenant] = Patience(services=1)
-        mine.services += 1
-
-    @staticmethod
-    def _limit(services: int, ratio: float) -> int:
-        if services == 0 and ratio <= 1:
-            return 1
-        return 1 + int((services + 1) * ratio + 0.01)
 
 
 class QueueModel:
-    """What the server must hold. Each method is one script and answers what that must answer."""
+    """The state that the server must have. Each method stands for one script, and returns what that must return."""
 
     def __init__(self, now: int) -> None:
         self.now = now
         self.seq = 0
         self.jobs: dict[str, Job] = {}
-        self.lines: dict[tuple[int, str], Line] = defaultdict(Line)
+        self.ready: dict[tuple[int, str], ReadyJobs] = defaultdict(ReadyJobs)
         self.incarnations: dict[str, Incarnation] = {}
         self.done: dict[str, bytes] = {}
         self.waiters: dict[str, list[str]] = {}
@@ -174,7 +56,7 @@ class QueueModel:
         return [job for job in self.jobs.values() if job.state in states]
 
     def claimable(self, job: Job) -> bool:
-        """In its turn."""
+        """Whether a claim may take the job when its turn comes."""
         return job.state == READY and not job.suspect and not 0 < job.expires <= self.now
 
     def suspects(self) -> list[Job]:
@@ -184,13 +66,13 @@ class QueueModel:
         job.state, job.since = READY, since
         if job.suspect:
             return
-        line = self.lines[job.level, job.tenant]
-        (line.front if first else line.lane).append(job.id)
+        jobs = self.ready[job.level, job.tenant]
+        (jobs.front if first else jobs.lane).append(job.id)
         self._pushes += 1
 
     def _finish(self, job: Job, end: bytes) -> None:
         if job.state == READY and not job.suspect:
-            self.lines[job.level, job.tenant].remove(job.id)
+            self.ready[job.level, job.tenant].remove(job.id)
         del self.jobs[job.id]
         if job.ttl:
             self.done[job.id] = end
@@ -221,32 +103,32 @@ class QueueModel:
             self.replays[call[0]] = (call[1], known)
         return known
 
-    def alive(self, me: str) -> bool:
-        return me in self.incarnations and self.incarnations[me].till > self.now
+    def alive(self, incarnation: str) -> bool:
+        return incarnation in self.incarnations and self.incarnations[incarnation].alive_until > self.now
 
-    def beat(self, me: str, lease: int) -> bool:
-        if self.alive(me):
-            self.incarnations[me].till = self.now + lease
-        return self.alive(me)
+    def heartbeat(self, incarnation: str, lease: int) -> bool:
+        if self.alive(incarnation):
+            self.incarnations[incarnation].alive_until = self.now + lease
+        return self.alive(incarnation)
 
-    def abandon(self, me: str, ending: Ending, cause: bytes, started: Sequence[bytes]) -> tuple[int, bool]:
-        if me not in self.incarnations:
+    def abandon(self, incarnation: str, ending: Ending, cause: bytes, started: Sequence[bytes]) -> tuple[int, bool]:
+        if incarnation not in self.incarnations:
             return 0, True
-        mine = self.incarnations[me]
+        mine = self.incarnations[incarnation]
         for token in started:
             self._settle(mine, Settlement(token, cause, ending))
         for key, claim in list(mine.held.items()):
             self._settle(mine, Settlement(claim + key.encode(), b"", "release"))
-        del self.incarnations[me]
+        del self.incarnations[incarnation]
         return 0, True
 
-    def settle(self, me: str, settlement: Settlement) -> bool:
-        """One claim on its own. What was settled so may be said again."""
-        if not self.alive(me) or not self._settle(self.incarnations[me], settlement):
-            return settlement.token in self.settled.get(me, ())
-        self.settled.setdefault(me, set()).add(settlement.token)
-        if not self.incarnations[me].held:
-            del self.incarnations[me]
+    def settle(self, incarnation: str, settlement: Settlement) -> bool:
+        """Settle one claim outside of a turn. That may be repeated."""
+        if not self.alive(incarnation) or not self._settle(self.incarnations[incarnation], settlement):
+            return settlement.token in self.settled.get(incarnation, ())
+        self.settled.setdefault(incarnation, set()).add(settlement.token)
+        if not self.incarnations[incarnation].held:
+            del self.incarnations[incarnation]
         return True
 
     def cancel(self, ids: Sequence[str]) -> list[str]:
@@ -306,7 +188,7 @@ class QueueModel:
         if left:
             self.waiters[key] = left
 
-    def weigh(self, tenant: str, weight: float) -> None:
+    def set_weight(self, tenant: str, weight: float) -> None:
         self.weights[tenant] = weight
         self.fairness.weights_changed()
 
@@ -314,7 +196,7 @@ class QueueModel:
 
     def turn(
         self,
-        me: str,
+        incarnation: str,
         number: int,
         want: int,
         settlements: Sequence[Settlement],
@@ -327,19 +209,19 @@ class QueueModel:
         before: Dump,
         after: Dump,
     ) -> None:
-        """Judge a reply by the key space before and after it, and follow it."""
-        mine = self.incarnations.get(me)
+        """Judge a reply by the keys before and after the turn, and update the model."""
+        mine = self.incarnations.get(incarnation)
         if mine and mine.number == number:
             assert before == after, "a repeated turn has changed something"
             self._judge_repeated(mine, reply)
             return
-        if number != (mine.number + 1 if mine else 1) or (number > 1 and not self.alive(me)):
-            assert not reply.alive, f"turn {number} of {me} was not due"
+        if number != (mine.number + 1 if mine else 1) or (number > 1 and not self.alive(incarnation)):
+            assert not reply.alive, f"turn {number} of {incarnation} was not due"
             assert before == after, "an ended incarnation has changed something"
             return
-        assert reply.alive, f"turn {number} of {me} was due"
+        assert reply.alive, f"turn {number} of {incarnation} was due"
 
-        mine = self.incarnations.setdefault(me, Incarnation(till=self.now + 1, worker=not once))
+        mine = self.incarnations.setdefault(incarnation, Incarnation(alive_until=self.now + 1, worker=not once))
         self._pushes = 0
         mine.stale = tuple(s for s in _in_order(settlements) if not self._settle(mine, s))
         assert reply.stale == mine.stale
@@ -360,15 +242,15 @@ class QueueModel:
             assert looked == most, f"cut short after {looked} entries"
         else:
             assert self.paused or all(job.suspect for job in self.in_state(READY)), "there was more"
-        asleep = bool(sleep and left and not reply.more and not (once and reply.claims))
-        assert asleep or reply.due_in is None
+        idle = bool(sleep and left and not reply.more and not (once and reply.claims))
+        assert idle or reply.due_in is None
         mine.number, mine.given = number, tuple(claim.token for claim in reply.claims)
-        mine.till = self.now + (max(sleep, lease) if asleep and not mine.held else lease)
-        if once and not mine.held and not asleep:
-            del self.incarnations[me]
+        mine.alive_until = self.now + (max(sleep, lease) if idle and not mine.held else lease)
+        if once and not mine.held and not idle:
+            del self.incarnations[incarnation]
 
     def _judge_repeated(self, mine: Incarnation, reply: TurnReply) -> None:
-        assert reply.alive == (not mine.given or mine.till > self.now)
+        assert reply.alive == (not mine.given or mine.alive_until > self.now)
         if reply.alive:
             still = [
                 token for token in mine.given if mine.held.get(token[CLAIM_DIGITS:].decode()) == token[:CLAIM_DIGITS]
@@ -419,24 +301,28 @@ class QueueModel:
         return len(due)
 
     def _take_back(self, after: Dump) -> bool:
-        """Of the last incarnation that the slice reached it has taken any claims."""
-        ended = sorted((one.till, me.encode(), me) for me, one in self.incarnations.items() if one.till <= self.now)
+        """Take claims of ended incarnations back. Which claims of the last one is the server's choice."""
+        ended = sorted(
+            (one.alive_until, incarnation.encode(), incarnation)
+            for incarnation, one in self.incarnations.items()
+            if one.alive_until <= self.now
+        )
         lost: list[tuple[bytes, str]] = []
-        for _, _, me in ended[:SLICE_OF_INCARNATIONS]:
-            held, kept = self.incarnations[me].held, after.get(f"held:{me}", {})
+        for _, _, incarnation in ended[:SLICE_OF_INCARNATIONS]:
+            held, kept = self.incarnations[incarnation].held, after.get(f"held:{incarnation}", {})
             taken = [key for key in held if key.encode() not in kept]
             assert len(taken) == min(len(held), SLICE - len(lost))
             lost += [(held[key], key) for key in taken]
             for key in taken:
-                alone = self.jobs[key].suspect and not self.incarnations[me].worker
+                alone = self.jobs[key].suspect and not self.incarnations[incarnation].worker
                 ending: Ending = "crash" if alone else "suspect"
-                self._settle(self.incarnations[me], Settlement(held[key] + key.encode(), GONE, ending))
+                self._settle(self.incarnations[incarnation], Settlement(held[key] + key.encode(), GONE, ending))
             if not held:
-                del self.incarnations[me]
+                del self.incarnations[incarnation]
         return len(ended) >= SLICE_OF_INCARNATIONS or len(lost) == SLICE
 
     def _judge_trial(self, mine: Incarnation, reply: TurnReply, trial: Trial) -> int:
-        """The suspect that waits longest comes first, and no second one; returns how many came."""
+        """The suspect that waits longest is claimed first, and no second one. Returns how many were claimed."""
         suspects = self.suspects()
         if not suspects or not trial:
             return 0
@@ -460,13 +346,13 @@ class QueueModel:
         level = 0
         for claim in claims:
             job = self.jobs[claim.id]
-            line = self.lines[job.level, job.tenant]
-            assert job.id == next((key for key in line if self.claimable(self.jobs[key])), None), "out of order"
+            ready = self.ready[job.level, job.tenant]
+            assert job.id == next((key for key in ready if self.claimable(self.jobs[key])), None), "out of order"
             assert job.level >= level, "a more urgent job came after a less urgent one"
             self.fairness.served(job.level, job.tenant, set(+waiting[job.level]), self.weights)
             waiting[job.level][job.tenant] -= 1
             level = job.level
-            line.remove(job.id)
+            ready.remove(job.id)
             self._hand_out(job, claim, mine)
         assert not any(+waiting[urgent] for urgent in range(level)), "a more urgent job was passed over"
         for job in self.in_state(READY):
@@ -478,20 +364,26 @@ class QueueModel:
     # --- the key space ---
 
     def judge(self, dump: Dump) -> None:
-        """Compare everything, and tell `fairness` who has come and gone."""
+        """Compare everything, and update which tenants `fairness` sees."""
         self._judge_jobs(dump)
         self._judge_order(dump)
         self._judge_counts(dump)
         self._judge_wake(dump)
         held = {
-            f"held:{me}": {key.encode(): claim + self.jobs[key].header() + b" " * 13 for key, claim in one.held.items()}
-            for me, one in self.incarnations.items()
+            f"held:{incarnation}": {
+                key.encode(): claim + self.jobs[key].header() + b" " * 13 for key, claim in one.held.items()
+            }
+            for incarnation, one in self.incarnations.items()
             if one.held
         }
         assert _family(dump, "held:") == held
-        assert dict(dump.get("leases", [])) == {me.encode(): float(one.till) for me, one in self.incarnations.items()}
-        assert set(_family(dump, "turn:")) == {f"turn:{me}" for me in self.incarnations}
-        assert _family(dump, "settled:") == {f"settled:{me}": sorted(tokens) for me, tokens in self.settled.items()}
+        assert dict(dump.get("leases", [])) == {
+            incarnation.encode(): float(one.alive_until) for incarnation, one in self.incarnations.items()
+        }
+        assert set(_family(dump, "turn:")) == {f"turn:{incarnation}" for incarnation in self.incarnations}
+        assert _family(dump, "settled:") == {
+            f"settled:{incarnation}": sorted(tokens) for incarnation, tokens in self.settled.items()
+        }
         assert _family(dump, "replay:") == {
             f"replay:{caller}": b"".join(map(msgspec.msgpack.encode, kept)) for caller, kept in self.replays.items()
         }
@@ -503,21 +395,21 @@ class QueueModel:
         assert dict(dump.get("dead", [])) == {job.id.encode(): float(job.since) for job in self.in_state(DEAD)}
         assert dump.get("reasons", {}) == {job.id.encode(): job.reason for job in jobs if job.reason is not None}
         assert _family(dump, "done:") == {f"done:{key}": end for key, end in self.done.items()}
-        told = {key.encode(): " ".join(waiting).encode() for key, waiting in self.waiters.items()}
-        assert dump.get("listeners", {}) == told
+        listeners = {key.encode(): " ".join(waiting).encode() for key, waiting in self.waiters.items()}
+        assert dump.get("listeners", {}) == listeners
 
     def _judge_order(self, dump: Dump) -> None:
-        """Each ready job has one entry, in its place; what else stands in the lists is of jobs that are gone."""
+        """Each ready job has one entry in the right list. All other entries belong to jobs that are gone."""
         assert dump.get("suspects", []) == [(job.entry(), float(job.since)) for job in self.suspects()]
         ready = {job.entry() for job in self.in_state(READY) if not job.suspect}
-        found: dict[tuple[int, str], Line] = defaultdict(Line)
+        found: dict[tuple[int, str], ReadyJobs] = defaultdict(ReadyJobs)
         for name in dump:
             kind, _, place = name.partition(":")
             if kind in ("lane", "front"):
                 at, _, tenant = place.partition(":")
                 getattr(found[int(at), tenant], kind).extend(entry_id(e).decode() for e in dump[name] if e in ready)
-        assert {place: line for place, line in self.lines.items() if [*line]} == {
-            place: line for place, line in found.items() if [*line]
+        assert {place: jobs for place, jobs in self.ready.items() if [*jobs]} == {
+            place: jobs for place, jobs in found.items() if [*jobs]
         }
         for level in LEVELS:
             tenants = {tenant for place, tenant in found if place == level}
@@ -545,7 +437,7 @@ class QueueModel:
         assert dump.get("ages", []) == [(b"%d" % second, float(second)) for second in sorted(ages)]
 
     def _judge_wake(self, dump: Dump) -> None:
-        """While a job is ready and someone sleeps, a wake-up is on its way."""
+        """While a job is ready and a worker is idle, a wake-up is pending."""
         if (
             any(not job.suspect for job in self.in_state(READY))
             and not self.paused
@@ -555,7 +447,7 @@ class QueueModel:
 
 
 def _in_order(settlements: Sequence[Settlement]) -> Iterator[Settlement]:
-    """As a turn sends them: completed with null, with a result, all others."""
+    """The settlements in the order of a turn: completed with null, with a result, all others."""
     return iter(sorted(settlements, key=lambda s: 2 if s.ending else s.data != b"null"))
 
 

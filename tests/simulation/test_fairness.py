@@ -1,4 +1,4 @@
-"""Shares over long runs: flooders, tenants that come back, weights."""
+"""Shares over long runs: a tenant with a huge backlog, tenants that return after each claim, weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.jobs.claims import Settlement
-from tests.jobs.stand import Hand, Stand, record, settlement
+from tests.jobs.stand import FakeWorker, Stand, record, settlement
 from tests.servers import Server
 
 
@@ -31,22 +31,22 @@ def fill(stand: Stand, tenant: str, n: int) -> None:
 
 
 def serve(stand: Stand, n: int, batch: int) -> Iterator[str]:
-    """The tenants served by the next `n` jobs, each completed by the turn after its own."""
-    hand = Hand(stand, "w")
+    """Claim the next `n` jobs, and complete each in the following turn. Yields their tenants."""
+    worker = FakeWorker(stand, "w")
     settled: list[Settlement] = []
     for _ in range(0, n, batch):
-        claims = hand.turn(batch, *settled).claims
+        claims = worker.turn(batch, *settled).claims
         settled = [settlement(claim) for claim in claims]
         yield from (claim.record.tenant for claim in claims)
 
 
-def serve_those_who_come_back(stand: Stand, n: int, tenants: set[str]) -> Iterator[str]:
-    """The tenants served by the next `n` jobs, one a turn; those named enqueue one job after each claim of theirs."""
+def serve_returning(stand: Stand, n: int, tenants: set[str]) -> Iterator[str]:
+    """Claim the next `n` jobs, one per turn. Yields their tenants. `tenants` enqueue another job after each claim."""
     for tenant in tenants:
         stand.put(f"{tenant}-first", tenant=tenant)
-    hand = Hand(stand, "w")
+    worker = FakeWorker(stand, "w")
     for i in range(n):
-        (claim,) = hand.claim(1)
+        (claim,) = worker.claim(1)
         tenant = claim.record.tenant
         yield tenant
         if tenant in tenants:
@@ -54,7 +54,7 @@ def serve_those_who_come_back(stand: Stand, n: int, tenants: set[str]) -> Iterat
 
 
 @pytest.mark.parametrize("batch", [64, 1])
-def test_a_hundred_small_tenants_are_done_within_two_rounds_of_a_flooder(stand: Stand, batch: int):
+def test_a_hundred_small_tenants_are_done_within_two_rounds_of_a_huge_backlog(stand: Stand, batch: int):
     fill(stand, "m-flood", 100_000)
     small = {f"{'az'[i % 2]}{i}" for i in range(100)}
     for tenant in small:
@@ -64,16 +64,16 @@ def test_a_hundred_small_tenants_are_done_within_two_rounds_of_a_flooder(stand: 
 
 
 @pytest.mark.parametrize("names", ["ab", "ba"])
-def test_one_that_comes_back_after_every_claim_gets_its_share_of_a_backlog_and_not_more(stand: Stand, names: str):
+def test_a_tenant_that_returns_after_each_claim_gets_its_share_and_not_more(stand: Stand, names: str):
     backlog, back = names[0], names[1]
     fill(stand, backlog, 1000)
-    served = Counter(serve_those_who_come_back(stand, 1000, {back}))
+    served = Counter(serve_returning(stand, 1000, {back}))
     assert abs(served[back] - served[backlog]) <= 10
 
 
 @pytest.mark.parametrize("names", ["ab", "ba"])
 @pytest.mark.parametrize("weight", [5, 0.2])
-def test_weights_share_as_they_say(stand: Stand, names: str, weight: float):
+def test_shares_are_proportional_to_weights(stand: Stand, names: str, weight: float):
     heavy, light = names[0], names[1]
     fill(stand, heavy, 3000)
     fill(stand, light, 3000)
@@ -82,16 +82,16 @@ def test_weights_share_as_they_say(stand: Stand, names: str, weight: float):
     assert served[heavy] / served[light] == pytest.approx(5, rel=0.03)
 
 
-def test_three_who_come_back_and_three_with_backlogs_share_alike(stand: Stand):
+def test_three_returning_tenants_and_three_with_backlogs_get_equal_shares(stand: Stand):
     names = ["a", "d", "f"], ["b", "c", "e"]
     for tenant in names[1]:
         fill(stand, tenant, 1000)
-    served = Counter(serve_those_who_come_back(stand, 3000, set(names[0])))
+    served = Counter(serve_returning(stand, 3000, set(names[0])))
     assert all(abs(n - 500) <= 5 for n in served.values()), served
 
 
-def test_a_thousand_million_turns_keep_the_times_exact(stand: Stand):
-    """Virtual time grows only while a level never empties; a hair must still tell who comes first."""
+def test_virtual_times_stay_exact_after_a_thousand_million_turns(stand: Stand):
+    """Virtual time grows as long as a level is not empty. The smallest difference must still decide the order."""
     stand.put("x", tenant="m")
     stand.client.hset(stand.base + "meta", "v5", str(2.0**66))
     stand.client.zadd(stand.base + "turns:5", {"m": 2.0**66 + 2.0**35})

@@ -1,7 +1,8 @@
-"""Chats against a model: whatever members do, each reads all of it in order, and what is missing was told.
+"""Chats compared with a model: whatever members do, each reads all messages in order, and gaps are reported.
 
-Readers hold what they pulled and lose it when they crash; what each was given also goes to the checker that users get.
-The default run is short and always the same; PENSTOCK_SIMULATION=<examples> makes it long and random.
+Readers keep the messages that they pulled, and lose them when they crash. The messages that each reader got are also
+checked by `message_violations`, which users have as well. The default run is short and always the same.
+PENSTOCK_SIMULATION=<examples> makes it long and random.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ class ModelReader:
     cursor: int
     used: bool = False
     position: int = -1
-    """The last it was given since it began; -1: it begins."""
+    """The last message that it got since it was opened; -1: it is not open."""
 
 
 @dataclass
 class ModelChat:
-    """What a chat is, plainly."""
+    """A chat in plain Python: messages, members and their readers."""
 
     keep: int | None
     sent: list[str] = field(default_factory=list)
@@ -67,8 +68,8 @@ class ModelChat:
         kept = self.top - self.keep if self.keep else 0
         self.first = max(self.first, low + 1, kept + 1)
 
-    def reader(self, who: str, device: str) -> ModelReader:
-        readers = self.members[who]
+    def reader(self, member: str, device: str) -> ModelReader:
+        readers = self.members[member]
         if device not in readers:
             low = min(one.cursor for one in readers.values())
             if list(readers) == [""] and not readers[""].used:
@@ -96,10 +97,10 @@ class Messages(RuleBasedStateMachine):
     def chat(self) -> Any:
         return self.app.chats.get("ops")
 
-    def name(self, who: str = "", device: str = "") -> str:
-        return f"{self.life}/{who}/{device}"
+    def name(self, member: str = "", device: str = "") -> str:
+        return f"{self.life}/{member}/{device}"
 
-    # --- what may happen ---
+    # --- actions ---
 
     @rule(members=st.lists(people, min_size=1, max_size=3), sender=people, keep=st.sampled_from([None, None, 1, 3]))
     def create(self, members: list[str], sender: str, keep: int | None) -> None:
@@ -111,60 +112,60 @@ class Messages(RuleBasedStateMachine):
         self.app.chats.create(members, sender=sender, message="first", id="ops", keep=made)
         self.life += 1
         self.model = ModelChat(keep, ["first"])
-        self.model.members = {who: {"": ModelReader(0)} for who in (*members, sender)}
+        self.model.members = {member: {"": ModelReader(0)} for member in (*members, sender)}
         self.events.append(MessageSent(log=self.name(), number=1, key="first"))
 
-    @rule(who=people, n=st.integers(1, 6), named=st.booleans(), again=st.integers(1, 2))
-    def send(self, who: str, n: int, named: bool, again: int) -> None:
+    @rule(member=people, n=st.integers(1, 6), named=st.booleans(), again=st.integers(1, 2))
+    def send(self, member: str, n: int, named: bool, again: int) -> None:
         bodies = [f"b{next(self.numbers)}" for _ in range(n)]
-        error = self.refusal(who)
+        error = self.refusal(member)
         if error:
             with pytest.raises(error):
-                self.chat.send_many(who, bodies)
+                self.chat.send_many(member, bodies)
             return
         assert self.model
         for _ in range(again if named else 1):
-            numbers = self.chat.send_many(who, bodies, ids=bodies if named else None)
+            numbers = self.chat.send_many(member, bodies, ids=bodies if named else None)
             assert numbers == list(range(self.model.top + 1, self.model.top + n + 1))
         self.model.sent += bodies
         self.model.trim()
         self.events += [MessageSent(log=self.name(), number=i, key=b) for i, b in zip(numbers, bodies, strict=True)]
 
-    @rule(who=people, history=st.sampled_from(["now", "start", 0, 1, 2, 9]))
-    def join(self, who: str, history: Any) -> None:
+    @rule(member=people, history=st.sampled_from(["now", "start", 0, 1, 2, 9]))
+    def join(self, member: str, history: Any) -> None:
         if not self.model:
             with pytest.raises(ChatGone):
-                self.chat.join(who, history=history)
+                self.chat.join(member, history=history)
             return
-        self.chat.join(who, history=history)
-        if who not in self.model.members:
+        self.chat.join(member, history=history)
+        if member not in self.model.members:
             last = {"now": 0, "start": self.model.top}.get(history, history)
-            self.model.members[who] = {"": ModelReader(max(self.model.first - 1, self.model.top - last))}
+            self.model.members[member] = {"": ModelReader(max(self.model.first - 1, self.model.top - last))}
 
-    @rule(who=people)
-    def leave(self, who: str) -> None:
-        assert self.chat.leave(who) is bool(self.model and who in self.model.members)
-        if self.model and self.model.members.pop(who, None) is not None:
+    @rule(member=people)
+    def leave(self, member: str) -> None:
+        assert self.chat.leave(member) is bool(self.model and member in self.model.members)
+        if self.model and self.model.members.pop(member, None) is not None:
             if self.model.members:
                 self.model.trim()
             else:
                 self.model = None
 
-    @rule(who=people, device=devices, limit=st.integers(1, 5), follows=st.booleans())
-    def pull(self, who: str, device: str, limit: int, follows: bool) -> None:
-        """`follows`: on from what it was given last; else again from its cursor, as after a crash."""
-        if error := self.refusal(who):
+    @rule(member=people, device=devices, limit=st.integers(1, 5), follows=st.booleans())
+    def pull(self, member: str, device: str, limit: int, follows: bool) -> None:
+        """`follows`: continue after the last message that it got; else again from its cursor, as after a crash."""
+        if error := self.refusal(member):
             with pytest.raises(error):
-                self.chat.reader(who, device).pull(limit)
+                self.chat.reader(member, device).pull(limit)
             return
         assert self.model
-        reader = self.model.reader(who, device)
+        reader = self.model.reader(member, device)
         if reader.position < 0 or not follows:
-            # A nameless reader that comes back begins anew, at its member's lowest cursor.
-            anew = ReaderOpened(log=self.name(), reader=self.name(who, device), after=reader.cursor)
-            self.events.append(anew)
+            # A reader without a device that returns is opened again, at its member's lowest cursor.
+            opened = ReaderOpened(log=self.name(), reader=self.name(member, device), after=reader.cursor)
+            self.events.append(opened)
             reader.position = reader.cursor
-        one = self.chat.reader(who, device)
+        one = self.chat.reader(member, device)
         mail = self.app._driver.blocking.run(one.pull_after(reader.position, limit, 0)).mail
         start = max(reader.position, self.model.first - 1)
         wanted = list(enumerate(self.model.sent, 1))[start : start + limit]
@@ -173,48 +174,48 @@ class Messages(RuleBasedStateMachine):
         assert mail.gap is None or (mail.gap.first, mail.gap.missed) == (start + 1, start - reader.position)
         for message in mail:
             self.events.append(
-                MessageRead(log=self.name(), reader=self.name(who, device), number=message.id, key=message.body,
+                MessageRead(log=self.name(), reader=self.name(member, device), number=message.id, key=message.body,
                      missed=message.missed)
             )  # fmt: skip
             reader.position = message.id
 
-    @rule(who=people, device=devices, back=st.integers(-2, 3))
-    def ack(self, who: str, device: str, back: int) -> None:
-        if error := self.refusal(who):
+    @rule(member=people, device=devices, back=st.integers(-2, 3))
+    def ack(self, member: str, device: str, back: int) -> None:
+        if error := self.refusal(member):
             with pytest.raises(error):
-                self.chat.reader(who, device).ack(1)
+                self.chat.reader(member, device).ack(1)
             return
         assert self.model
-        reader = self.chat.reader(who, device)
-        known = self.model.members[who].get(device)
+        reader = self.chat.reader(member, device)
+        known = self.model.members[member].get(device)
         upto = (known.position if known else 0) - back
         if upto < 0 or upto > self.model.top:
             with pytest.raises(BadCall):
                 reader.ack(upto)
             return
         reader.ack(upto)
-        model = self.model.reader(who, device)
+        model = self.model.reader(member, device)
         if upto > model.cursor:
             model.cursor = upto
             self.model.trim()
             if model.position >= 0:
-                # Beyond what it was given it skips some, and means to.
+                # An ack beyond the last message that it got skips some on purpose.
                 model.position = max(model.position, upto)
-                name = self.name(who, device)
+                name = self.name(member, device)
                 self.events.append(ReaderOpened(log=self.name(), reader=name, after=model.position))
                 self.events.append(Acknowledged(log=self.name(), reader=name, number=upto))
 
-    @rule(who=people, device=devices)
-    def crash(self, who: str, device: str) -> None:
-        """What it held is lost with it."""
-        if self.model and device in self.model.members.get(who, {}):
-            self.model.members[who][device].position = -1
+    @rule(member=people, device=devices)
+    def crash(self, member: str, device: str) -> None:
+        """The messages that it had pulled are lost."""
+        if self.model and device in self.model.members.get(member, {}):
+            self.model.members[member][device].position = -1
 
-    @rule(who=people, device=st.sampled_from(DEVICES[1:]))
-    def forget(self, who: str, device: str) -> None:
-        known = self.model.members.get(who, {}) if self.model else {}
+    @rule(member=people, device=st.sampled_from(DEVICES[1:]))
+    def forget(self, member: str, device: str) -> None:
+        known = self.model.members.get(member, {}) if self.model else {}
         with contextlib.suppress(ChatGone):
-            assert self.chat.reader(who, device).forget() is (device in known)
+            assert self.chat.reader(member, device).forget() is (device in known)
         if device in known:
             assert self.model
             cursor = known.pop(device).cursor
@@ -235,15 +236,15 @@ class Messages(RuleBasedStateMachine):
         assert self.chat.delete() is bool(self.model)
         self.model = None
 
-    def refusal(self, who: str) -> type[Exception] | None:
+    def refusal(self, member: str) -> type[Exception] | None:
         if not self.model:
             return ChatGone
-        return None if who in self.model.members else NotAMember
+        return None if member in self.model.members else NotAMember
 
-    # --- what holds always ---
+    # --- checks ---
 
     @invariant()
-    def the_server_is_as_the_model(self) -> None:
+    def the_server_agrees_with_the_model(self) -> None:
         if not hasattr(self, "app"):
             return
         keys = list(read_keys(server.client, key_pattern(self.app.settings.prefix)))
@@ -259,10 +260,12 @@ class Messages(RuleBasedStateMachine):
         assert ("log" in stay) is (self.model.first <= self.model.top)
         readers = {(m.name, m.device): m.read for m in self.chat.members()}
         assert readers == {
-            (who, device): one.cursor for who, known in self.model.members.items() for device, one in known.items()
+            (member, device): one.cursor
+            for member, known in self.model.members.items()
+            for device, one in known.items()
         }
-        for who in PEOPLE:
-            assert ("ops" in self.app.chats.of(who).unread()) is (who in self.model.members)
+        for member in PEOPLE:
+            assert ("ops" in self.app.chats.of(member).unread()) is (member in self.model.members)
 
 
 Messages.TestCase.settings = settings(

@@ -1,7 +1,7 @@
-"""Random histories of one queue on a real server, compared with the model after every step.
+"""Random histories of one queue on a real server, compared with a model after every call.
 
-The default run is short and always the same. PENSTOCK_SIMULATION=<examples> makes it long and random; a failure
-prints the steps that lead to it, and a line that repeats them.
+The default run is short and always the same. PENSTOCK_SIMULATION=<examples> makes it long and random. A failure prints
+the calls that lead to it, and a line of code that repeats them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from penstock.core.operations import RoundTrip
 from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply
 from tests.jobs.stand import DEAD, DELAYED, READY, RUNNING, START, Stand, record
 from tests.servers import Server
-from tests.simulation.queue_model import Job, QueueModel
+from tests.simulation.queue_model import QueueModel
+from tests.simulation.queue_state import Job
 
 R = TypeVar("R")
 
@@ -33,7 +34,7 @@ QUICK = settings(
     derandomize=True,
     database=None,
     deadline=None,
-    phases=[Phase.generate],  # to shrink may take minutes; the long run does it
+    phases=[Phase.generate],  # shrinking may take minutes; the long run does it
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
@@ -59,7 +60,7 @@ drafts = st.lists(
         st.sampled_from([0, 0, 0, 1, 5]),  # seconds until it is due
         st.sampled_from([0, 0, 0, 2]),  # seconds until it expires
         st.booleans(),  # as dates
-        st.sampled_from([None, None, "x", "y", "z"]),  # an id of one's own
+        st.sampled_from([None, None, "x", "y", "z"]),  # an own id
         st.sampled_from([0, 600]),
     ),
     min_size=1,
@@ -69,28 +70,28 @@ drafts = st.lists(
 
 @dataclass
 class Worker:
-    """A process: its present incarnation, what it believes to hold and held before, and a turn whose reply was lost."""
+    """A process: its current incarnation, the claims it holds and held before, and a turn whose reply was lost."""
 
     name: str
-    incarnation: int = 0
+    life: int = 0
     number: int = 0
-    hand: list[Claim] = field(default_factory=list)
+    held: list[Claim] = field(default_factory=list)
     past: list[Claim] = field(default_factory=list)
     unanswered: tuple[Any, ...] | None = None
     trial: Trial = "beside"
 
     @property
-    def me(self) -> str:
-        return f"{self.name}.{self.incarnation}"
+    def incarnation(self) -> str:
+        return f"{self.name}.{self.life}"
 
 
 @dataclass(frozen=True)
 class Ghost:
-    """An incarnation that its worker has given up, and the claims it may still try to settle."""
+    """An incarnation that its worker has given up, and the claims that it may still try to settle."""
 
-    me: str
+    incarnation: str
     number: int
-    hand: tuple[Claim, ...]
+    held: tuple[Claim, ...]
 
 
 class Histories(RuleBasedStateMachine):
@@ -112,20 +113,20 @@ class Histories(RuleBasedStateMachine):
     # --- sending ---
 
     @property
-    def move(self) -> Any:
+    def bindings(self) -> Any:
         return self.stand.bindings
 
-    def send(self, step: RoundTrip[R]) -> R:
-        reply = self.stand.run(step)
+    def send(self, call: RoundTrip[R]) -> R:
+        reply = self.stand.run(call)
         self.before, self.dump = self.dump, self.stand.dump()
         return reply
 
-    def say(self, step: RoundTrip[R], expected: object) -> None:
-        assert self.send(step) == expected
+    def check(self, call: RoundTrip[R], expected: object) -> None:
+        assert self.send(call) == expected
 
     def send_turn(
         self,
-        me: str,
+        incarnation: str,
         number: int,
         want: int,
         settlements: Sequence[Settlement],
@@ -134,29 +135,29 @@ class Histories(RuleBasedStateMachine):
         *,
         once: bool = False,
     ) -> TurnReply:
-        address = f"{me.partition('.')[0]}/1" if sleep else ""
-        step = self.move.turn(
-            me, number, lease=LEASE, want=want, settlements=settlements, trial=trial, address=address, sleep=sleep,
-            once=once, registration=None if once or number > 1 else Registration(me, 1),
+        address = f"{incarnation.partition('.')[0]}/1" if sleep else ""
+        call = self.bindings.turn(
+            incarnation, number, lease=LEASE, want=want, settlements=settlements, trial=trial, address=address,
+            sleep=sleep, once=once, registration=None if once or number > 1 else Registration(incarnation, 1),
         )  # fmt: skip
-        reply: TurnReply = self.send(step)
+        reply: TurnReply = self.send(call)
         times = {"lease": round(LEASE * 1000), "sleep": round(sleep * 1000)}
         self.model.turn(
-            me, number, want, settlements, trial=trial, **times, once=once, reply=reply, before=self.before,
+            incarnation, number, want, settlements, trial=trial, **times, once=once, reply=reply, before=self.before,
             after=self.dump,
         )  # fmt: skip
         return reply
 
     def take_turn(self, worker: Worker, want: int, settlements: Sequence[Settlement], sleep: float) -> None:
-        """A turn of a worker; one that has ended begins anew."""
-        reply = self.send_turn(worker.me, worker.number, want, settlements, sleep, worker.trial)
+        """Take a turn. A worker whose incarnation has ended begins the next one."""
+        reply = self.send_turn(worker.incarnation, worker.number, want, settlements, sleep, worker.trial)
         if reply.alive:
             settled = {settlement.token for settlement in settlements}
-            worker.past += [claim for claim in worker.hand if claim.token in settled]
-            worker.hand = [claim for claim in worker.hand if claim.token not in settled] + reply.claims
+            worker.past += [claim for claim in worker.held if claim.token in settled]
+            worker.held = [claim for claim in worker.held if claim.token not in settled] + reply.claims
             return
-        self.ghosts.append(Ghost(worker.me, worker.number, tuple(worker.hand)))
-        worker.incarnation, worker.number, worker.hand = worker.incarnation + 1, 0, []
+        self.ghosts.append(Ghost(worker.incarnation, worker.number, tuple(worker.held)))
+        worker.life, worker.number, worker.held = worker.life + 1, 0, []
 
     def fresh(self, n: int) -> list[str]:
         self.serial += n
@@ -164,27 +165,33 @@ class Histories(RuleBasedStateMachine):
 
     # --- enqueue ---
 
-    def enqueue(self, specs: Sequence[tuple[Any, ...]], call: tuple[str, int] | None = None) -> None:
+    def enqueue(self, specs: Sequence[tuple[Any, ...]], numbered: tuple[str, int] | None = None) -> None:
         jobs, due, parts = [], [], []
         for tenant, level, delay, expires, dates, own, ttl in specs:
             key = own or self.fresh(1)[0]
-            when = self.model.now + delay * 1000 if delay else 0
-            till = self.model.now + expires * 1000 if expires else 0
+            due_at = self.model.now + delay * 1000 if delay else 0
+            expires_at = self.model.now + expires * 1000 if expires else 0
             payload = f'"{key}"'.encode()
             if dates:
                 drafted = record(
-                    tenant, level, at=when or None, expires_at=till or None, ttl=ttl, own=bool(own), payload=payload
+                    tenant,
+                    level,
+                    at=due_at or None,
+                    expires_at=expires_at or None,
+                    ttl=ttl,
+                    own=bool(own),
+                    payload=payload,
                 )
             else:
                 drafted = record(tenant, level, delay=delay, expires=expires, ttl=ttl, own=bool(own), payload=payload)
-            jobs.append(Job(key, tenant, level, bool(own), ttl * 1000, till, payload))
-            due.append(when)
+            jobs.append(Job(key, tenant, level, bool(own), ttl * 1000, expires_at, payload))
+            due.append(due_at)
             parts += [key, drafted]
             self.ids.append(key)
-        step = self.move.enqueue(parts)
-        if call:
-            step = RoundTrip(step.script, step.keys, (*call, *step.args[2:]), step.read)
-        self.say(step, self.model.enqueue(jobs, due, call))
+        call = self.bindings.enqueue(parts)
+        if numbered:
+            call = RoundTrip(call.script, call.keys, (*numbered, *call.args[2:]), call.read)
+        self.check(call, self.model.enqueue(jobs, due, numbered))
 
     @rule(specs=drafts)
     def enqueue_some(self, specs: Sequence[tuple[Any, ...]]) -> None:
@@ -192,12 +199,12 @@ class Histories(RuleBasedStateMachine):
 
     @rule(specs=drafts, caller=st.sampled_from("pq"), number=st.integers(1, 9))
     def enqueue_numbered(self, specs: Sequence[tuple[Any, ...]], caller: str, number: int) -> None:
-        """A number that is not above the caller's last one is a copy."""
+        """A call whose number is not above the caller's last one is a repeated call."""
         self.enqueue(specs, (caller, number))
 
     @rule(n=st.integers(90, 130), tenant=tenants, spread=st.booleans(), level=levels, delay=st.sampled_from([0, 1]))
     def enqueue_many(self, n: int, tenant: str, spread: bool, level: int, delay: int) -> None:
-        """More than a slice holds."""
+        """Enqueue more jobs than one slice handles."""
         if len(self.model.jobs) < 400:
             self.enqueue([(f"{tenant}{i % 40 if spread else ''}", level, delay, 0, False, None, 0) for i in range(n)])
 
@@ -222,12 +229,12 @@ class Histories(RuleBasedStateMachine):
         lose: bool,
         trial: Trial,
     ) -> None:
-        """Settle as planned what is in hand, then claim. `lose`: the reply is lost, and the turn sent again later."""
+        """Settle claims as planned, then claim. `lose`: the reply is lost, and the turn is repeated later."""
         one = self.workers[worker % 3]
         if one.unanswered:
             self.answer(one)
             return
-        claims = [*one.hand, *one.past[-3:], *(claim for ghost in self.ghosts[-2:] for claim in ghost.hand[:2])]
+        claims = [*one.held, *one.past[-3:], *(claim for ghost in self.ghosts[-2:] for claim in ghost.held[:2])]
         settlements = [settlement(claim, *end) for claim, end in zip(claims, plan, strict=False)]
         if repeat and settlements:
             settlements.append(settlements[0])
@@ -235,73 +242,74 @@ class Histories(RuleBasedStateMachine):
         one.trial = trial
         if lose:
             one.unanswered = (want, settlements, sleep)
-            self.send_turn(one.me, one.number, *one.unanswered, trial)
+            self.send_turn(one.incarnation, one.number, *one.unanswered, trial)
         else:
             self.take_turn(one, want, settlements, sleep)
 
     @rule(worker=some, want=wants, n=st.integers(1, 100))
     def work(self, worker: int, want: int, n: int) -> None:
-        """Complete what is in hand, and claim again."""
+        """Complete all claims, and claim again."""
         one = self.workers[worker % 3]
         if one.unanswered:
             self.answer(one)
         one.number += 1
-        self.take_turn(one, want, [settlement(claim, None, 0) for claim in one.hand[:n]], 50.0)
+        self.take_turn(one, want, [settlement(claim, None, 0) for claim in one.held[:n]], 50.0)
 
     @rule(
-        moves=st.lists(st.tuples(rivals, chances, chances, st.sampled_from([0, 1, 1, 1, 2])), min_size=6, max_size=24)
+        visits=st.lists(st.tuples(rivals, chances, chances, st.sampled_from([0, 1, 1, 1, 2])), min_size=6, max_size=24)
     )
-    def haggle(self, moves: Sequence[tuple[str, bool, bool, int]]) -> None:
-        """Tenants come with one urgent job at a time, some at once again, and some cancel; small turns serve them, and
-        hand some jobs back."""
+    def compete(self, visits: Sequence[tuple[str, bool, bool, int]]) -> None:
+        """Tenants enqueue one urgent job at a time; some cancel it. Small turns serve them, and release some jobs."""
         one = self.workers[0]
-        for tenant, cancels, release, want in moves:
+        for tenant, cancels, release, want in visits:
             self.enqueue([(tenant, 0, 0, 0, False, None, 0)])
             if cancels:
                 self.cancel([len(self.ids) - 1])
             if one.unanswered:
                 self.answer(one)
             one.number += 1
-            self.take_turn(one, want, [settlement(c, "release" if release else None, 0) for c in one.hand], 0.0)
+            self.take_turn(one, want, [settlement(c, "release" if release else None, 0) for c in one.held], 0.0)
             self.model.judge(self.dump)
 
     def answer(self, worker: Worker) -> None:
-        """The turn whose reply was lost comes again."""
+        """Repeat the turn whose reply was lost."""
         assert worker.unanswered
         self.take_turn(worker, *worker.unanswered)
         worker.unanswered = None
 
     @rule(worker=some, ran=st.integers(0, 3))
     def crash(self, worker: int, ran: int) -> None:
-        """The process is gone while some of its jobs ran; its supervisor says so, and starts it again."""
+        """The process dies while some of its jobs run. Its supervisor reports that, and starts the next one."""
         one = self.workers[worker % 3]
-        tokens = [claim.token for claim in one.hand[:ran]]
+        tokens = [claim.token for claim in one.held[:ran]]
         ending: Ending = "crash" if len(tokens) == 1 else "suspect"
         cause = b'{"reason":"killed"}'
-        expected = self.model.abandon(one.me, ending, cause, tokens)
-        self.say(self.move.abandon(one.me, ending, cause, tokens), expected)
-        self.ghosts.append(Ghost(one.me, one.number, tuple(one.hand)))
-        one.incarnation, one.number, one.hand, one.unanswered = one.incarnation + 1, 0, [], None
+        expected = self.model.abandon(one.incarnation, ending, cause, tokens)
+        self.check(self.bindings.abandon(one.incarnation, ending, cause, tokens), expected)
+        self.ghosts.append(Ghost(one.incarnation, one.number, tuple(one.held)))
+        one.life, one.number, one.held, one.unanswered = one.life + 1, 0, [], None
 
     @rule(worker=some)
-    def beat(self, worker: int) -> None:
-        me = self.workers[worker % 3].me
-        self.say(self.move.heartbeat(me, LEASE), self.model.beat(me, round(LEASE * 1000)))
+    def heartbeat(self, worker: int) -> None:
+        incarnation = self.workers[worker % 3].incarnation
+        self.check(self.bindings.heartbeat(incarnation, LEASE), self.model.heartbeat(incarnation, round(LEASE * 1000)))
 
     @precondition(lambda self: self.ghosts)
     @rule(ghost=some, plan=plans, number=st.integers(0, 2), single=st.booleans())
-    def haunt(self, ghost: int, plan: Sequence[tuple[Ending | None, float]], number: int, single: bool) -> None:
-        """An incarnation that its worker gave up still tries to settle, to claim, to beat."""
+    def act_after_the_end(
+        self, ghost: int, plan: Sequence[tuple[Ending | None, float]], number: int, single: bool
+    ) -> None:
+        """An incarnation that its worker has given up still tries to settle, to claim, and to renew its lease."""
         one = self.ghosts[ghost % len(self.ghosts)]
-        settlements = [settlement(claim, *end) for claim, end in zip(one.hand, plan, strict=False)]
-        if self.model.alive(one.me):
+        settlements = [settlement(claim, *end) for claim, end in zip(one.held, plan, strict=False)]
+        if self.model.alive(one.incarnation):
             return
         if single and settlements:
-            self.say(self.move.settle(one.me, settlements[0]), False)
+            self.check(self.bindings.settle(one.incarnation, settlements[0]), False)
             assert self.before == self.dump
         elif one.number + number > 1:
-            assert not self.send_turn(one.me, one.number + number, 3, settlements).alive or number == 0
-        self.say(self.move.heartbeat(one.me, LEASE), False)
+            assert not self.send_turn(one.incarnation, one.number + number, 3, settlements).alive or number == 0
+        self.check(self.bindings.heartbeat(one.incarnation, LEASE), False)
         assert self.before == self.dump
 
     # --- claims without a worker ---
@@ -311,23 +319,23 @@ class Histories(RuleBasedStateMachine):
         self.claim_single(want, sleep, repeat)
 
     def claim_single(self, want: int, sleep: float = 0.0, repeat: bool = False) -> bool:
-        """A claim of a program without a worker; returns whether there is more."""
+        """A claim of a program without a worker. Returns whether there are more jobs."""
         self.serial += 1
-        me = f"once{self.serial}.0"
-        reply = self.send_turn(me, 1, want, [], sleep, once=True)
-        if repeat and me in self.model.incarnations:
-            self.send_turn(me, 1, want, [], sleep, once=True)
-        self.singles += [(me, claim) for claim in reply.claims]
+        incarnation = f"once{self.serial}.0"
+        reply = self.send_turn(incarnation, 1, want, [], sleep, once=True)
+        if repeat and incarnation in self.model.incarnations:
+            self.send_turn(incarnation, 1, want, [], sleep, once=True)
+        self.singles += [(incarnation, claim) for claim in reply.claims]
         return reply.more
 
     @precondition(lambda self: self.singles)
     @rule(single=some, ending=st.sampled_from(ENDINGS), delay=delays, keep=st.booleans())
     def settle_once(self, single: int, ending: Ending | None, delay: float, keep: bool) -> None:
-        """Some are settled again, another way."""
+        """Settle a claim; some are settled again in another way."""
         place = single % len(self.singles)
-        me, claim = self.singles[place] if keep else self.singles.pop(place)
+        incarnation, claim = self.singles[place] if keep else self.singles.pop(place)
         end = settlement(claim, ending, delay)
-        self.say(self.move.settle(me, end), self.model.settle(me, end))
+        self.check(self.bindings.settle(incarnation, end), self.model.settle(incarnation, end))
 
     # --- time and operators ---
 
@@ -343,21 +351,21 @@ class Histories(RuleBasedStateMachine):
     @rule(places=st.lists(some, min_size=1, max_size=4))
     def cancel(self, places: Sequence[int]) -> None:
         ids = self.pick(places)
-        self.say(self.move.cancel(ids), self.model.cancel(ids))
+        self.check(self.bindings.cancel(ids), self.model.cancel(ids))
 
     @precondition(lambda self: self.ids)
     @rule(keep=st.integers(2, 50))
     def cancel_many(self, keep: int) -> None:
-        """All that wait but every so many: a turn has to pass over their entries."""
+        """Cancel all waiting jobs except every `keep`-th: a turn has to skip their entries."""
         ids = [job.id for i, job in enumerate(self.model.in_state(READY, DELAYED)) if i % keep]
         if ids:
-            self.say(self.move.cancel(ids), self.model.cancel(ids))
+            self.check(self.bindings.cancel(ids), self.model.cancel(ids))
 
     @rule(tenant=st.none() | tenants, slice_=st.sampled_from([1, 2, 5, 50]))
     def purge_slice(self, tenant: str | None, slice_: int) -> None:
-        """One slice of a purge; the next call goes on with it, whatever happened in between."""
+        """One slice of a purge. The next call continues it, whatever happened in between."""
         tenant, offset = self.purge or (tenant, 0)
-        cancelled, offset, finished = self.send(self.move.purge(tenant, offset, slice_))
+        cancelled, offset, finished = self.send(self.bindings.purge(tenant, offset, slice_))
         self.model.purge(tenant, slice_, cancelled, finished, self.dump)
         self.purge = None if finished else (tenant, offset)
 
@@ -366,64 +374,64 @@ class Histories(RuleBasedStateMachine):
         for list_ in ("delayed", "suspects"):
             offset, finished = 0, False
             while not finished:
-                cancelled, offset, finished = self.send(self.move.purge(tenant, offset, 50, list_))
+                cancelled, offset, finished = self.send(self.bindings.purge(tenant, offset, 50, list_))
                 self.model.purge(tenant, 50, cancelled, finished, self.dump, suspects=list_ == "suspects")
         assert not [job for job in self.model.in_state(READY, DELAYED) if tenant in (None, job.tenant)]
 
     @precondition(lambda self: self.model.in_state(DEAD))
     @rule(places=st.lists(some, min_size=1, max_size=3), requeue=st.booleans())
-    def dig(self, places: Sequence[int], requeue: bool) -> None:
-        """Requeue or remove dead letters, and name ids that are none."""
+    def change_dead_letters(self, places: Sequence[int], requeue: bool) -> None:
+        """Requeue or remove dead letters; some of the ids belong to other jobs."""
         dead = [job.id for job in self.model.in_state(DEAD)]
         ids = [*self.pick(places), *(dead[place % len(dead)] for place in places)]
         if requeue:
-            self.say(self.move.requeue(ids), self.model.requeue(ids))
+            self.check(self.bindings.requeue(ids), self.model.requeue(ids))
         else:
-            self.say(self.move.remove_dead(ids), self.model.remove_dead(ids))
+            self.check(self.bindings.remove_dead(ids), self.model.remove_dead(ids))
 
     @rule(on=st.booleans())
     def pause(self, on: bool) -> None:
-        self.send(self.move.set_switch("paused", on))
+        self.send(self.bindings.set_switch("paused", on))
         self.model.paused = on
 
     @rule(on=st.booleans())
     def put_due_first(self, on: bool) -> None:
-        self.send(self.move.set_switch("due_first", on))
+        self.send(self.bindings.set_switch("due_first", on))
         self.model.due_first = on
 
     @rule(tenant=tenants, weight=st.sampled_from([0.5, 1.0, 1.0, 2.0, 5.0]))
-    def weigh(self, tenant: str, weight: float) -> None:
-        self.send(self.move.set_weight(tenant, weight))
-        self.model.weigh(tenant, weight)
+    def set_weight(self, tenant: str, weight: float) -> None:
+        self.send(self.bindings.set_weight(tenant, weight))
+        self.model.set_weight(tenant, weight)
 
     @precondition(lambda self: self.ids)
     @rule(place=some, address=st.sampled_from(["p/1", "p/11", "q/1"]), stay=st.booleans())
     def wait_for(self, place: int, address: str, stay: bool) -> None:
         (key,) = self.pick([place])
-        self.send(self.move.result(key, address))
+        self.send(self.bindings.result(key, address))
         self.model.wait_for(key, address)
         if not stay:
-            self.send(self.move.forget(key, address))
+            self.send(self.bindings.forget(key, address))
             self.model.forget(key, address)
 
-    # --- always, and at the end ---
+    # --- checks ---
 
     @invariant()
-    def the_server_holds_what_the_model_says(self) -> None:
+    def the_server_agrees_with_the_model(self) -> None:
         self.model.judge(self.dump)
 
     def teardown(self) -> None:
         if sys.exception():
-            return  # a step has failed; that is what is to be told
+            return  # a check has failed, and its error is the one to report
         self.drain()
         self.remove_all_dead()
         for tenant in list(self.model.weights):
-            self.send(self.move.set_weight(tenant, 1.0))
-        assert set(self.stand.eternal()) <= {"meta"}, "a key has no end"
+            self.send(self.bindings.set_weight(tenant, 1.0))
+        assert set(self.stand.without_ttl()) <= {"meta"}, "a key has no TTL"
         assert set(self.dump.get("meta", {})) <= META
 
     def drain(self) -> None:
-        """One worker takes everything; then leases run out, and a last turn clears away what ended."""
+        """One worker runs everything. Then leases run out, and a last turn removes the ended incarnations."""
         self.pause(False)
         self.wait(3600)
         self.workers = [last] = [Worker("last")]
@@ -431,21 +439,24 @@ class Histories(RuleBasedStateMachine):
             assert last.number < 200, "the queue does not run empty"
             self.wait(0 if self.model.in_state(READY) else 5)
             last.number += 1
-            self.take_turn(last, 64, [settlement(claim, None, 0) for claim in last.hand], 0.0)
+            self.take_turn(last, 64, [settlement(claim, None, 0) for claim in last.held], 0.0)
             self.model.judge(self.dump)
-        # The next wake-up after an hour forgets all sleepers, and some turns all incarnations and entries of the gone.
+        # After an hour the next wake-up forgets all idle workers; some turns remove ended incarnations and old entries.
         self.wait(3600)
         self.enqueue([("", 5, 0, 0, False, None, 0)])
         self.singles = []
         while self.claim_single(64):
             pass
-        ((me, claim),) = self.singles
-        self.say(self.move.settle(me, settlement(claim, None, 0)), self.model.settle(me, settlement(claim, None, 0)))
+        ((incarnation, claim),) = self.singles
+        self.check(
+            self.bindings.settle(incarnation, settlement(claim, None, 0)),
+            self.model.settle(incarnation, settlement(claim, None, 0)),
+        )
 
     def remove_all_dead(self) -> None:
         ids = [job.id for job in self.model.in_state(DEAD)]
         if ids:
-            self.say(self.move.remove_dead(ids), self.model.remove_dead(ids))
+            self.check(self.bindings.remove_dead(ids), self.model.remove_dead(ids))
         self.model.judge(self.dump)
 
 

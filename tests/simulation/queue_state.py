@@ -1,0 +1,75 @@
+"""The parts of the queue's state in the model: jobs, lists of ready jobs, incarnations."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from penstock.jobs.claims import Settlement
+from tests.jobs.stand import READY
+
+OWN_ID, SUSPECT, KEEPS_REASON = 8, 16, 32
+
+_HEADER = struct.Struct(">BcBB 6s6s6s6s HHB 5s BB")
+
+
+@dataclass
+class Job:
+    """A job that the queue has accepted and not finished."""
+
+    id: str
+    tenant: str
+    level: int
+    own: bool
+    ttl: int
+    expires: int
+    payload: bytes = b"null"
+    state: str = READY
+    generation: int = 0
+    enqueued: int = 0
+    since: int = 0
+    attempts: int = 0
+    deliveries: int = 0
+    doubt: int = 0
+    suspect: bool = False
+    reason: bytes | None = None
+
+    def header(self) -> bytes:
+        """The record up to its payload, by the table in `record.lua`."""
+        flags = OWN_ID * self.own | SUSPECT * self.suspect | KEEPS_REASON * (self.reason is not None)
+        name = self.tenant.encode()
+        times = [number.to_bytes(6) for number in (self.generation, self.enqueued, self.since, self.expires)]
+        fields = (1, self.state.encode(), self.level, flags, *times, self.attempts, self.deliveries, self.doubt)
+        return _HEADER.pack(*fields, self.ttl.to_bytes(5), len(name), 0) + name
+
+    def entry(self) -> bytes:
+        """The entry of a record of up to 1 KiB, whose letter is `a`."""
+        return b"%010xa" % self.generation + self.id.encode()
+
+
+@dataclass
+class ReadyJobs:
+    """The ready jobs of one tenant at one level, in order: those in `front` go first."""
+
+    front: list[str] = field(default_factory=list)
+    lane: list[str] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self.front, *self.lane))
+
+    def remove(self, key: str) -> None:
+        (self.front if key in self.front else self.lane).remove(key)
+
+
+@dataclass
+class Incarnation:
+    """An incarnation as the server knows it: its lease, the claims it holds, and the reply to its last turn."""
+
+    alive_until: int = 0
+    worker: bool = False
+    """It has registered; else it is a program without a worker."""
+    held: dict[str, bytes] = field(default_factory=dict)
+    number: int = 0
+    stale: tuple[Settlement, ...] = ()
+    given: tuple[bytes, ...] = ()
