@@ -20,11 +20,20 @@ DOCUMENTS = [*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT 
 EXAMPLES = [path for path in DOCUMENTS if path == ROOT / "README.md" or path.is_relative_to(ROOT / "docs")]
 PROGRAMS = sorted((ROOT / "examples").glob("*.py"))
 GUARANTEES = ROOT / "docs" / "guarantees.md"
+TOUR = ROOT / "docs" / "tour.md"
+SOURCE = ROOT / "src" / "penstock"
+MODULES = {
+    path.relative_to(SOURCE).as_posix()
+    for pattern in ("*.py", "*.lua")
+    for path in SOURCE.rglob(pattern)
+    if path.name != "__init__.py"
+}
 
 FENCE = re.compile(r"^( *)(```+|~~~+) *(\w*)[^\n]*\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?[^)]*\)|^\[[^\]]+\]:\s+<?([^\s>]+)", re.MULTILINE)
 ELSEWHERE = re.compile(r"[a-z][a-z+.-]*:|#|//", re.IGNORECASE)
 TEST = re.compile(r"([\w./-]+\.py)::([\w:]+)")
+MODULE = re.compile(r"`([\w/]+\.(?:py|lua))`")
 
 # The modules that users import from, besides `penstock` itself.
 PUBLIC_MODULES = {"penstock", "penstock.testing", "penstock.testing.history"}
@@ -107,6 +116,15 @@ def promises_made_twice(text: str) -> list[str]:
     return sorted({name for name in names if names.count(name) > 1})
 
 
+def tour_faults(text: str, modules: set[str]) -> list[str]:
+    """A tour must name each module by its path, and no module that does not exist. Paths of tests are not checked."""
+    named = {path for path in MODULE.findall(text) if not path.startswith("tests/")}
+    return [
+        *(f"{path} is not in the tour" for path in sorted(modules - named)),
+        *(f"the tour names {path}, which does not exist" for path in sorted(named - modules)),
+    ]
+
+
 def drawn_floors(text: str) -> list[set[str]]:
     """The floors of the first indented block below the heading Layout, top first."""
     layout = text.partition("## Layout")[2]
@@ -179,11 +197,24 @@ def test_every_promise_is_made_once():
     assert promises_made_twice(GUARANTEES.read_text("utf-8")) == []
 
 
+def test_the_tour_names_every_module():
+    assert tour_faults(TOUR.read_text("utf-8"), MODULES) == []
+
+
 def test_the_floors_are_drawn_as_they_are_held():
     assert drawn_floors((ROOT / "CONTRIBUTING.md").read_text("utf-8")) == FLOORS[-2::-1]
 
 
 # --- documents with faults ---
+
+
+def test_a_module_that_the_tour_does_not_name_is_found():
+    tour = "- `app.py`, `jobs/lane.lua`: order\n\n`Queue.draft` (`jobs/queue.py`), and `tests/test_docs.py`"
+    assert tour_faults(tour, {"app.py", "jobs/lane.lua", "jobs/queue.py"}) == []
+    assert tour_faults(tour, {"app.py", "jobs/queue.py", "locks/lane.lua"}) == [
+        "locks/lane.lua is not in the tour",
+        "the tour names jobs/lane.lua, which does not exist",
+    ]
 
 
 def test_floors_are_read_from_the_drawing():
