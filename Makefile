@@ -56,10 +56,10 @@ storm: setup  ## ten minutes of kills, restarts and lost replies (one of them is
 flood: setup  ## a gigabyte of log through 64 MiB to three receivers that count, all killed again and again; SEED=n
 	PENSTOCK_FLOOD_MB=1024 PENSTOCK_STORM_SEED=$(SEED) $(BIN)/pytest -s tests/chaos/test_files.py
 
-demo: setup  ## the main job on the embedded server; LOG=FILE reads a web access log of yours
+demo: setup  ## see the queue work on the embedded server; LOG=FILE reads a web access log of yours
 	$(BIN)/penstock demo $(if $(LOG),'$(LOG)')
 
-bench: setup  ## what each verb costs, on the embedded server; ARGS='--pin same --full' says more
+bench: setup  ## the cost of each operation, on the embedded server; options in ARGS='--pin same --full'
 	$(BIN)/penstock bench $(ARGS)
 
 clean:  ## remove what make and the tools wrote; a .penstock folder holds data and stays

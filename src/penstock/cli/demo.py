@@ -1,4 +1,4 @@
-"""`penstock demo`: run the main job and watch it."""
+"""`penstock demo`: see the queue work through a web access log."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def worker(
         every queue that has a task.
     burst
         Stop when no job is ready any more.
-    reload
+    reload_
         For development: restart when a Python file below the working directory changes.
     check
         Run nothing: exit code 0 if a worker of this machine is alive on each queue, else 1. For containers.

@@ -1,4 +1,4 @@
-"""Exact counts: a function turns lines into counts, and its counts are settled in one step with the place in the files.
+"""Exact counts: a function counts lines, and its counts are settled atomically with the position in the files.
 
 A crash repeats work, not its effect: the totals contain a count together with the cursor that covers it, or neither.
 The counts of a receiver are kept in sorted sets, which can be read while it runs.
@@ -28,7 +28,7 @@ Tables: TypeAlias = Mapping[str, Mapping[str, int]]
 Function: TypeAlias = Callable[[Batch], Tables | Tally]
 
 MAX_KEYS = 20_000
-"""Different keys in one step, plus those of one batch: about twenty milliseconds of server time."""
+"""Different keys in one script call, plus those of one batch: about twenty milliseconds of server time."""
 
 MAX_LINES = 500_000
 """Lines that are counted before they are settled: after a crash it takes a second or two to count them again."""
@@ -56,7 +56,7 @@ class UnsettledCounts:
 
     @property
     def is_enough(self) -> bool:
-        """Whether these are enough counts for one step."""
+        """Whether these are enough counts for one script call."""
         return self.keys > MAX_KEYS or self.lines > MAX_LINES
 
     def take(self) -> bytes:
@@ -159,7 +159,7 @@ class Aggregate:
         return totals
 
     def _count(self, stream: ReceiverStream[Batch], unsettled: UnsettledCounts) -> bool:
-        """Count the batches that are ready, up to as many as one step should settle. Returns False if no batch was
+        """Count the batches that are ready, up to the limits of one script call. Returns False if no batch was
         ready."""
         counted_any = False
         for batch in stream.take_ready():

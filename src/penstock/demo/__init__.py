@@ -1,1 +1,1 @@
-"""The demo of the main job: a web access log goes through the queue while one client floods it."""
+"""The demo: a web access log goes through the queue while one client floods it."""

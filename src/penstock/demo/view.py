@@ -98,7 +98,7 @@ def _ledger(report: DemoReport) -> Table:
         ("enqueued", ledger.jobs, f"{ledger.requests:,} requests, {ledger.flooder.jobs:,} of a flooder, 2 others"),
         ("completed", counts.completed, "by the server's counts"),
         ("dead letters", counts.dead, "the one that always fails"),
-        ("completed once", ledger.completed_once, "by the entries that the jobs wrote"),
+        ("ran once", ledger.completed_once, "by the entries that the jobs wrote"),
         ("retries", counts.retried, f"{ledger.planned_retries:,} planned"),
         ("delayed", ledger.delayed, "none started before it was due"),
         ("malformed lines", ledger.malformed, "skipped"),
@@ -144,7 +144,7 @@ def _death(report: DemoReport) -> str:
     return (
         f"One of two worker processes was killed with SIGKILL while it held {death.held:,} jobs. They were "
         f"available again after {death.given_back:.2f} s, and a new process ran after {death.replaced:.2f} s. "
-        f"None was lost; {report.counts.lost:,} runs were cut off, {report.ledger.completed_twice:,} finished twice.\n"
+        f"None was lost; {report.counts.lost:,} runs were cut off, {report.ledger.completed_twice:,} jobs ran twice.\n"
     )
 
 

@@ -264,7 +264,7 @@ class ChannelBindings(LogBindings):
         turn        numbers the calls of this process, so that a repeated call settles once
         limit       0 where the process does not know yet from where to read
         dead_token  of a process that is known to be dead: this one takes its place at once
-        acked, receiver_state, counts  what is settled, in one step
+        acked, receiver_state, counts  what the script settles atomically
         """
         args: tuple[Arg, ...] = (
             self.clock.now_ms, receiver, token, dead_token, turn, int(lease * 1000), acked, receiver_state, counts,

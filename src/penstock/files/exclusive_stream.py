@@ -2,7 +2,7 @@
 
 Subclasses decide what the items are: blocks, batches of lines, saved files. They do so in the hooks `_on_…`.
 
-The server keeps a checkpoint of the receiver, written in the step that moves its cursor: the files that have begun, how
+The server keeps a checkpoint of the receiver, written together with its cursor: the files that have begun, how
 far each of them is, its digest so far, and the line that continues in its next block. So the next process resumes
 exactly there, and no file waits for the blocks of another.
 

@@ -110,7 +110,7 @@ class PartialFiles:
         return opened
 
     def publish(self, file: str, path: Path) -> None:
-        """Put the whole file at this path, in one step. The partial file stays: a process that is started before the
+        """Put the whole file at this path atomically. The partial file stays: a process that is started before the
         server knows will write its last blocks again."""
         whole = self.path_of(file).with_suffix(".whole")
         whole.unlink(missing_ok=True)

@@ -128,7 +128,7 @@ class Receiver:
     def save(self, folder: str | Path, *, wait: float | None = None) -> SavingStream:
         """Save the files: `for saved in …save("in")` gives each file once it is whole, checked and on disk.
 
-        Until then it is kept in a hidden folder inside. A file of the same name is replaced in one step. The next
+        Until then it is kept in a hidden folder inside. A file of the same name is replaced atomically. The next
         process resumes an unfinished file at its block. `wait` and errors are as in `blocks`.
         """
         return SavingStream(self._channel, self._driver, self._renewer, self.name, wait, Path(folder))

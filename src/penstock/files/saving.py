@@ -34,7 +34,7 @@ class Saved(NamedTuple):
 
 
 class SavingStream(ExclusiveStream[Saved]):
-    """Saves each file under its name, in one step, once it is whole and checked."""
+    """Saves each file atomically under its name, once it is whole and checked."""
 
     def __init__(
         self, channel: ChannelBindings, driver: Driver, renewer: Renewer, receiver: str, wait: float | None,

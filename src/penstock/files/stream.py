@@ -54,7 +54,7 @@ class ReceiverStream(Generic[T]):
         raise NotImplementedError
 
     def commit_with(self, take_counts: Callable[[], bytes]) -> None:
-        """Whatever is settled is settled in one step with the counts that this function returns, packed for
+        """Whatever is settled is settled atomically with the counts that this function returns, packed for
         `counts.lua`: both or neither."""
         self._take_counts = take_counts
 

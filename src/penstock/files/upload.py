@@ -1,7 +1,7 @@
 """One file on its way into a channel: what the server knows of it, and the records that are sent next.
 
-With each batch of blocks the server notes how far the upload is, in the same step. A sender that is started again after
-a crash resumes after the last block; a sender that was thought dead but is not is refused from then on.
+With each batch of blocks the same script call records how far the upload is. A sender that is started again after a
+crash resumes after the last block; a sender that was thought dead but is not is refused from then on.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class Lease:
 
     @verb
     def release(self) -> Operation[None]:
-        """Release it; the first waiter holds it in the same step. The end of a `with` block does this.
+        """Release it; the same script call hands it to the first waiter. The end of a `with` block does this.
 
         Raises LeaseLost if it was lost before. May be repeated. One round trip.
         """

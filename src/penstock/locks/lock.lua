@@ -144,7 +144,7 @@ function script.acquire(base, name, request, ticket, stay)
   return answer
 end
 
--- Releases what the request holds, removes it from the waiters, and hands over to the next ones in the same step.
+-- Releases what the request holds, removes it from the waiters, and hands over to the next ones.
 -- Returns 1 if it held all that it wanted.
 --- keys: base name
 --- args: request: str

@@ -50,7 +50,7 @@ class Held(Lease):
         yield from super()._release()
 
     def transaction(self) -> Transaction:
-        """Conditions and writes on keys in the slot of the lock, done in one step and only while the lock is held.
+        """Conditions and writes on keys in the slot of the lock, executed atomically and only while the lock is held.
 
         An owner that was paused past its lease writes nothing: `commit()` raises LeaseLost.
         """

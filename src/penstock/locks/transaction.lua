@@ -1,4 +1,4 @@
--- A transaction: conditions, then writes, in one step, all of them or none.
+-- A transaction: conditions, then writes, executed atomically: all of them or none.
 --
 --   replay: see core/idempotency.lua
 --

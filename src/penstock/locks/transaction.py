@@ -1,4 +1,4 @@
-"""A transaction: conditions and writes on keys of one hash tag, all done in one step, or none of them.
+"""A transaction: conditions and writes on keys of one hash tag, executed atomically: all of them or none.
 
 The transaction of a lock (`held.transaction()`) is done only while the server sees the lock as held: an owner that was
 paused past its lease cannot write. A transaction is a plain list of operations; nothing is sent before `commit`.

@@ -60,7 +60,7 @@ class Chats:
         id: str | None = None,
         keep: Keep | None = None,
     ) -> Operation[Chat]:
-        """Make a chat with these members and its first message, in one step: all of it or nothing.
+        """Make a chat with these members and its first message atomically: all of it or nothing.
 
         members  who reads the chat, from its start
         sender   one more member; needed if there is a message

@@ -1,4 +1,4 @@
-"""The answers of the inspector: what the command line and the dashboard show."""
+"""The answers of the inspector: what the command line shows."""
 
 from __future__ import annotations
 

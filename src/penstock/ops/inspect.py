@@ -1,4 +1,4 @@
-"""The only questions that the command line, the dashboard and tests ask, and the actions of an operator.
+"""The only questions that the command line and tests ask, and the actions of an operator.
 
 A queue, a job or a directory answers questions about itself. The inspector answers those that need several of them, or
 the server. All answers are frozen dataclasses.

@@ -1,6 +1,6 @@
 """One run of `penstock logs count`: a server, a channel, a process that sends and several that share the counting.
 
-A process that dies is restarted. The sender resumes after its last block, and counts are committed in one step with the
+A process that dies is restarted. The sender resumes after its last block, and counts are committed atomically with the
 blocks that they count. So the totals are exact, whatever happens to the processes.
 """
 
