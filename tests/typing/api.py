@@ -3,6 +3,7 @@
 A line that must be refused has a comment for each checker; both fail on a comment that refuses nothing.
 """
 
+from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from typing import Any, assert_type
 
@@ -13,16 +14,20 @@ from penstock import (
     Claimed,
     Counts,
     DeadLetter,
+    EnqueueContext,
     Entry,
     Held,
     Item,
     Job,
+    JobContext,
     JobInfo,
+    JobOutcome,
     Keep,
     LockInfo,
     Mail,
     Member,
     Message,
+    Middleware,
     Penstock,
     Permit,
     Retry,
@@ -62,6 +67,38 @@ async def call_here() -> None:
     assert_type(await send("ada", subject="Hi"), list[int])
     send("ada", "Hi")  # type: ignore[call-arg, unused-coroutine]  # pyright: ignore[reportCallIssue]
 
+
+# --- middleware ---
+
+
+class Timing(Middleware):
+    def enqueue(self, context: EnqueueContext) -> Iterator[None]:
+        for job in context.jobs:
+            assert_type(job.task, str)
+            job.trace = "1"
+        yield
+
+    def execute(self, job: JobContext) -> Iterator[None]:
+        assert_type(job.attempt, int)
+        yield
+
+    def finished(self, job: JobContext, outcome: JobOutcome) -> None:
+        assert_type(outcome.duration, float)
+
+
+class OnTheLoop(Middleware):
+    async def execute(self, job: JobContext) -> AsyncIterator[None]:
+        yield
+
+
+class Wrong(Middleware):
+    def execute(self, job: str) -> Iterator[None]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        yield
+
+
+Penstock(middleware=[Timing(), OnTheLoop()])
+app.add_middleware(Timing())
+app.add_middleware(Timing)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 # --- enqueue ---
 
