@@ -66,7 +66,7 @@ def test_lines_that_are_no_names_are_kept_with_number_and_reason(shop: Penstock,
     code, out, err = penstock("directory", "import", "g", "names.txt")
     assert (code, out) == (Exit.FAILED, "2 names read, 2 new; g has 2 names.\n")
     assert err.splitlines()[0] == "penstock: line 2: invalid UTF-8 at byte 1"
-    assert err.splitlines()[-1] == "penstock: 13 lines rejected, kept in names.txt.rejects"
+    assert err.splitlines()[-1] == "penstock: 13 lines rejected, written to names.txt.rejects"
     assert len(err.splitlines()) == 11
     kept = (tmp_path / "names.txt.rejects").read_bytes().splitlines()
     assert kept[0] == b"2\tinvalid UTF-8 at byte 1\t\xff0"
@@ -108,17 +108,17 @@ def test_names_are_looked_up_and_changed_by_hand(shop: Penstock, server: Server,
         "name": "Ma Smith", "id": "u1", "cursor": "",
     }  # fmt: skip
     assert penstock("directory", "complete", "g", "x")[1] == "No name has this prefix.\n"
-    assert penstock("directory", "rename", "g", "u1", "Mo") == (Exit.OK, "u1 is Mo now.\n", "")
+    assert penstock("directory", "rename", "g", "u1", "Mo") == (Exit.OK, "u1 is now Mo.\n", "")
     assert penstock("directory", "rename", "g", "u9", "Mo") == (Exit.FAILED, "", "penstock: no id u9 in g\n")
     assert penstock("directory", "get", "g", "u1") == (Exit.OK, "Mo\n", "")
     assert penstock("directory", "get", "g", "u9", "--json") == (Exit.FAILED, "null\n", "")
-    assert penstock("directory", "rm", "g", "u1", "u9") == (Exit.FAILED, "Took 1 name out of g.\n", "")
+    assert penstock("directory", "rm", "g", "u1", "u9") == (Exit.FAILED, "Removed 1 name from g.\n", "")
     code, _, err = penstock("directory", "rm", "g", "--all")
     assert code == Exit.USAGE
-    assert f"takes all 2 names out of g, at {server.address}, prefix {shop.settings.prefix!r}.\n" in err
+    assert f"removes all 2 names from g, at {server.address}, prefix {shop.settings.prefix!r}.\n" in err
     assert "add --yes" in err
     assert penstock("directory", "rm", "g")[0] == Exit.USAGE
-    assert penstock("directory", "rm", "g", "--all", "--yes")[:2] == (Exit.OK, "Took 2 names out of g.\n")
+    assert penstock("directory", "rm", "g", "--all", "--yes")[:2] == (Exit.OK, "Removed 2 names from g.\n")
     assert penstock("directory", "count", "g")[1] == "0\n"
 
 

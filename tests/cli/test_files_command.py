@@ -198,13 +198,14 @@ def test_channels_are_listed_and_one_is_shown_in_detail(shop: Penstock, penstock
     list(odd.receiver("ada").save("saved"))
     assert penstock("files", "rm", odd.name, "bo", "--yes")[:2] == (
         Exit.OK,
-        "Took 1 receiver out of a}b%\\x1b[31m.\n",
+        "Removed 1 receiver from a}b%\\x1b[31m.\n",
     )
     assert "over" in penstock("files", "ls")[1]
-    assert "has had all" in penstock("files", "ls", odd.name)[1]
+    assert "has everything" in penstock("files", "ls", odd.name)[1]
     code, _, err = penstock("files", "rm", odd.name, "--yes")
     assert code == Exit.OK
-    assert err.endswith(f"{shop.settings.prefix!r}: all that was counted in it.\n")
+    assert err.endswith(f"{shop.settings.prefix!r}: everything counted in it.\n")
+    assert "\x1b" not in err
     assert penstock("files", "ls", "--json")[1] == "[]\n"
 
 
@@ -263,7 +264,7 @@ def test_a_silent_receiver_is_named_with_the_remedies():
     assert held_up_by(*three, now=1600.0) == (
         "three, silent for 10 min: `penstock files rm logs three` removes it, --patience passes it over"
     )
-    assert held_up_by(three[0], now=1000.0) == "nobody"
+    assert held_up_by(three[0], now=1000.0) == "a receiver"
 
 
 def test_in_a_fresh_folder_work_starts_a_server_and_a_look_names_how(run: Run, tmp_path: Path):
@@ -311,4 +312,4 @@ def test_subfolders_are_skipped_and_reported(shop: Penstock, penstock: Command, 
     assert (code, out[:12]) == (Exit.OK, "3 files sent")
     assert err == "penstock: 4 subfolders skipped: logs/d, logs/x, logs/y, …\n"
     code, _, err = penstock(*words, "logs/d")
-    assert (code, err) == (Exit.USAGE, "penstock: nothing was sent: logs/d holds no file\n")
+    assert (code, err) == (Exit.USAGE, "penstock: nothing was sent: logs/d contains no file\n")

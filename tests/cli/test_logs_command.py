@@ -95,7 +95,7 @@ def test_people_get_tables_and_nothing_that_controls_a_terminal(run: Run, tmp_pa
     for expected in (
         "2026-03-02",
         "█",
-        "addresses that are routed nowhere",
+        "addresses that are not routed",
         "not a line of an access log",
         "and 2 more lines",
     ):
@@ -251,7 +251,7 @@ def test_a_process_that_dies_again_and_again_ends_the_count(tmp_path: Path, monk
     work = Work("unix:///nowhere", "c", [], 0, ["day"], False, None)
     with (
         counting_processes(work, 1) as (sender, counter),
-        pytest.raises(PenstockError, match=rf"{DEATHS} times .*it said: .*penstock"),
+        pytest.raises(PenstockError, match=rf"{DEATHS} times without work in between: .*penstock"),
     ):
         eventually(lambda: sender.restart_if_dead(7))
     assert not is_alive(counter._process.pid)
@@ -297,4 +297,4 @@ def test_what_is_packed_otherwise_is_refused(run: Run, tmp_path: Path, packer: s
     (tmp_path / "a.log").write_bytes(data)
     done = run("logs", "count", "a.log")
     assert (done.returncode, done.stdout) == (Exit.USAGE, "")
-    assert done.stderr == f"penstock: a.log is packed with {packer}, which is not read here: unpack it first\n"
+    assert done.stderr == f"penstock: a.log is compressed with {packer}, which cannot be read: decompress it first\n"

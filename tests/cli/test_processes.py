@@ -263,7 +263,7 @@ def test_children_that_cannot_work_end_the_supervisor(run, shop):
 
 def test_no_processes_are_wrong_usage(run, shop):
     done = run("worker", "tasks:app", "--processes", "0", **shop.where)
-    assert (done.returncode, done.stderr.strip()) == (Exit.USAGE, "penstock: --processes 0: 1 or more")
+    assert (done.returncode, done.stderr.strip()) == (Exit.USAGE, "penstock: --processes 0: use 1 or more")
 
 
 # --- for containers, and for development ---

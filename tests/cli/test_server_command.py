@@ -37,7 +37,7 @@ def lives(pid):
 def test_a_started_server_outlives_the_command_and_its_users_until_it_is_stopped(folder, penstock):
     code, out, _ = penstock("server", "start")
     assert code == Exit.OK
-    assert out.startswith("Started, and is kept until `penstock server stop`.\n")
+    assert out.startswith("Started, and keeps running until `penstock server stop`.\n")
     with Penstock() as app:
         app.queue("mail").put(1)
     import time
@@ -60,7 +60,7 @@ def test_starting_twice_keeps_the_same_server(folder, penstock):
     penstock("server", "start")
     before = status(penstock)[1]
     code, out, _ = penstock("server", "start")
-    assert (code, out.startswith("It runs, and is kept")) == (Exit.OK, True)
+    assert (code, out.startswith("It runs already, and keeps running")) == (Exit.OK, True)
     assert status(penstock)[1]["pid"] == before["pid"]
 
 
@@ -85,7 +85,7 @@ def test_stopping_says_who_used_it(folder, penstock):
     with Penstock() as app:
         app.queue("mail").put(1)
         _, out, _ = penstock("server", "stop")
-        assert "1 program used it, and may start it again" in out
+        assert "1 program used it and may start it again" in out
 
 
 def test_a_kept_server_that_crashes_is_started_again_and_still_kept(folder, penstock):
@@ -115,4 +115,4 @@ def test_a_program_with_another_server_is_noted(folder, penstock, monkeypatch):
     monkeypatch.setenv("PENSTOCK_URL", "valkey://example.org")
     code, _, err = penstock("server", "start")
     assert code == Exit.OK
-    assert "leads programs to another server" in err
+    assert "points programs to another server" in err

@@ -166,7 +166,7 @@ class Messages(RuleBasedStateMachine):
             self.events.append(opened)
             reader.position = reader.cursor
         one = self.chat.reader(member, device)
-        mail = self.app._driver.blocking.run(one.pull_after(reader.position, limit, 0)).mail
+        mail = self.app._driver.blocking.run(one._pull_after(reader.position, limit, 0)).mail
         start = max(reader.position, self.model.first - 1)
         wanted = list(enumerate(self.model.sent, 1))[start : start + limit]
         assert [(message.id, message.body) for message in mail] == wanted

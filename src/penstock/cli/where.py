@@ -18,6 +18,7 @@ from penstock.config import Configuration
 from penstock.embedded.client import find_home
 from penstock.errors import ConfigurationError
 from penstock.ops.inspect import Inspector
+from penstock.ops.wording import printable
 from penstock.settings import Settings
 
 REPLY_TIMEOUT = 3.0
@@ -90,7 +91,7 @@ def within(name: str, number: int | None, least: int, most: int | None = None) -
 
 def agree(what: str, *, yes: bool) -> None:
     """Print what will be destroyed and ask for confirmation. Raises ConfigurationError without one."""
-    print(what, file=sys.stderr)
+    print(printable(what), file=sys.stderr)
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
