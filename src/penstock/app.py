@@ -195,7 +195,7 @@ class Penstock:
         """Claim up to `n` jobs, without waiting: from the first of these queues, then from the next, until it has `n`.
 
         For a program that serves several queues in strict order. `lease`: seconds; None: as the app's settings say.
-        One round trip for each queue that it comes to.
+        One round trip for each queue that it asks.
         """
         items: list[Item] = []
         for name in queues:
@@ -337,7 +337,7 @@ class Penstock:
         )
 
     def transaction(self, tag: str | None = None) -> Transaction:
-        """Conditions and writes on keys of one hash tag, of which `commit()` does all or nothing, in one round trip.
+        """Conditions and writes on keys of one hash tag. `commit()` does all or nothing, in one round trip.
 
         tag: the hash tag of the keys, without braces; None: that of the first key named. Raises ConfigurationError for
         a bad tag. `held.transaction()` makes one that only the owner of a lock can commit.
@@ -375,13 +375,13 @@ class Penstock:
     def close(self) -> None:
         """Close the connections of blocking code, and end an embedded server if this was its last user.
 
-        Renewals end too, so what is held ends with its lease. The next operation connects again.
+        Renewals stop too, so leases that are still held run out. The next operation connects again.
         """
         self._renewer.close()
         self._driver.close()
 
     async def aclose(self) -> None:
-        """What `close()` does, from asyncio code. Closes the connections of the running event loop, too."""
+        """Do the same as `close()` from asyncio code, and close the connections of the running event loop."""
         await asyncio.to_thread(self._renewer.close)
         await self._driver.aclose()
 

@@ -1,7 +1,7 @@
-"""Values to bytes and back: JSON by msgspec, which people can read in the server by hand. Never pickle.
+"""Encodes values as JSON with msgspec, and decodes them. People can read JSON in the server; pickle is never used.
 
 A value of any type that msgspec encodes (dataclasses, datetimes, UUIDs, enums, sets, decimals …) is stored, and decoded
-as the annotation says. So is one of a class with `model_dump` and `model_validate`, as in pydantic.
+as the annotation says. The same holds for classes with `model_dump` and `model_validate`, such as pydantic's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Settings that a program does not set itself, from where its user may set them.
+"""Looks up the settings that a program leaves to its user.
 
     command line  >  PENSTOCK_*  >  [tool.penstock] in the nearest pyproject.toml upward  >  the default in settings.py
 
@@ -16,7 +16,7 @@ from typing import Any
 from penstock.errors import ConfigurationError
 
 KNOWN = ("url", "prefix", "concurrency", "processes", "queues", "log_format")
-"""The names that may stand in [tool.penstock]."""
+"""The names allowed in [tool.penstock]."""
 
 
 def project_file(start: Path) -> Path | None:

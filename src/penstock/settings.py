@@ -11,9 +11,9 @@ from dataclasses import dataclass
 MiB = 1024 * 1024
 
 SLEEPER_TTL_FACTOR = 2.5
-"""The server forgets an idle worker or a listener after this many times the interval in which it registers again.
+"""The server forgets an idle worker or a listener that has not registered again for this many of its intervals.
 
-So one late or lost registration does no harm, and one whose process died is soon forgotten."""
+So one late or lost registration does no harm, and a process that died is soon forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Settings:
     """How long one attempt to connect may take."""
 
     reply_timeout: float = 5.0
-    """How long one reply may take before its connection is given up. No script of Penstock takes longer than
-    milliseconds, so the connection is lost. Half a lease, so that a lost heartbeat is sent again in time."""
+    """How long one reply may take before its connection counts as lost. Penstock's scripts take milliseconds, so a
+    reply that is later than this will not arrive. Half a lease, so that a lost heartbeat is sent again in time."""
 
     give_up_after: float = 15.0
     """How long an operation is retried, from its first failure, before it raises `ServerUnavailable`. A failover takes

@@ -1,6 +1,6 @@
 -- The server's clock, which decides on every lease, delay and age.
 
--- Milliseconds since 1970. A script calls this once. `given` is 0, or the time that a test wants the script to believe.
+-- Milliseconds since 1970. A script calls this once. `given` is 0, or the time that a test sets.
 --- (given: int) -> int
 function clock.now(given)
   if given > 0 then return given end

@@ -2,9 +2,9 @@
 --
 --   replay:<caller>  STRING  number of the caller's last call, and its answer, in MessagePack; PX 60 s at least
 --
--- A caller waits for the answer before its next call, and its numbers increase. So a number that is not above the last
--- one belongs to a copy. A copy with a lower number was delayed until its caller had continued: its answer is not read,
--- but it must not be done again. A call without a number (`caller` is empty) is always done.
+-- A caller waits for the answer before its next call, and its numbers increase. So a call whose number is not
+-- higher than the last one is a copy. A copy with a lower number arrived late, when its caller had already continued:
+-- its answer goes unread, but it must not be executed again. A call without a number (`caller` is empty) is always done.
 
 -- Returns the answer of this call if it was done before, else nil.
 --- (caller: str, number: int) -> any

@@ -2,11 +2,11 @@
 
 A key is a caller's id and a number that increases. The server keeps the last number of each caller with its answer, for
 a minute or longer (see `idempotency.lua`), and answers a repeated call without doing it again: a replay. A caller has
-one unanswered call at a time and takes its next number when it has the answer. So what the server keeps grows with the
-calls that are under way at once, not with all calls.
+one unanswered call at a time and takes its next number when it has the answer. So the server keeps one answer for each
+concurrent caller, however many calls are made in total.
 
-The driver gives a key to each call of a script whose first arguments are `caller` and `number`, if `UNNUMBERED` stands
-in their place. Code that has to name a call later takes a key of its own.
+The driver assigns a key to each call of a script whose first arguments are `caller` and `number`, if their values are
+`UNNUMBERED`. Code that has to refer to a call later takes a key itself, with `take_key`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ARGUMENTS: Final = ("caller", "number")
 """The first arguments of a script that recognises repeated calls."""
 
 UNNUMBERED: Final = ("", 0)
-"""Their values until the driver gives the call a key. In a pipeline they stay: its user decides what is sent again."""
+"""Placeholders that the driver replaces with a key. In a pipeline they stay: its user decides what is sent again."""
 
 
 @dataclass(slots=True)

@@ -68,7 +68,7 @@ def hash_tag(key: str) -> str | None:
 
 
 def check_tag_repeatable(what: str, key: str) -> None:
-    """Raise ConfigurationError for a key whose slot no other key can be given."""
+    """Raise ConfigurationError for a key in whose slot no other key can be placed."""
     if hash_tag(key) is None and "}" in key:
         raise ConfigurationError(
             f"{what} {key!r}: no other key can have its slot; leave out the '}}', "

@@ -15,7 +15,7 @@ The driver performs each effect and sends its result back into the generator:
     Sleep          sleep for some seconds                          None
     FindNodes      find the nodes that hold keys                   a list of nodes
     SendCommands   send one node commands instead of a script      their replies
-    RunInThread    call a slow function, as one that reads a file  what it returns
+    RunInThread    call a slow function, e.g. to read a file       what it returns
 
     def pull(self, timeout: float) -> Operation[list[bytes]]:
         listener = yield Listen(self.inbox)
@@ -55,8 +55,8 @@ Arg: TypeAlias = str | bytes | int | float
 class RoundTrip(Generic[R]):
     """One call of a script.
 
-    script, keys, args  what is called. Where `UNNUMBERED` begins the arguments of a script that is numbered, the driver
-                        puts an idempotency key there, by which the server recognises a call that is sent again.
+    script, keys, args  what is called. If the arguments of a numbered script begin with `UNNUMBERED`, the driver
+                        replaces that with an idempotency key, by which the server recognises a repeated call.
     read                turns the server's reply into the answer, or raises
     durable             return only when the write is on disk or on a replica. Raises DurabilityUnavailable, NotDurable
     read_after_retry    reads the reply instead of `read` if the call was sent more than once. Needed where an earlier
@@ -87,8 +87,8 @@ class RoundTrip(Generic[R]):
 class Parallel:
     """Calls of scripts in any slots, sent together: one round trip to each node. Answers the list of their answers.
 
-    The first call that fails raises its error; the others may have been made. Calls that are numbered or `durable`
-    cannot be sent so.
+    The first call that fails raises its error; the others may have been made. Numbered and `durable` calls are
+    not allowed here.
     """
 
     round_trips: tuple[RoundTrip[Any], ...]

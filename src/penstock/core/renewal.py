@@ -27,14 +27,14 @@ from penstock.errors import PenstockError
 
 log = logging.getLogger("penstock")
 
-# A clock that continues while the machine sleeps, as the server's does, where the system has one.
+# Where the system has one, a clock that continues while the machine is suspended, as the server's does.
 now: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
 """Seconds by a clock of this host that never jumps. Only differences between two readings have a meaning."""
 
-# The part of a lease after which it is renewed. A little less than a third, so that three renewals, and not two, have
-# been made when the first lease would have ended.
+# The part of a lease after which it is renewed. Slightly less than a third, so that three renewals, not
+# just two, fit into the first lease.
 _RENEW_AFTER = 0.31
 
 # The part of a lease after which a failed renewal is tried again.
@@ -43,10 +43,10 @@ _RETRY_AFTER = 0.05
 # The clocks of two hosts differ in speed by less than this.
 _MAX_DRIFT = 0.005
 
-# The thread ends when nothing was held for so many seconds.
+# The thread ends after this many seconds in which nothing was held.
 _THREAD_IDLE_TIMEOUT = 10.0
 
-# The heap is cleared of released leases when it has twice as many entries as after the last time, and this many more.
+# Released leases are removed from the heap when it has twice its size after the last removal, plus this many entries.
 _SWEEP_MARGIN = 1000
 
 
@@ -56,7 +56,7 @@ class Renewable(Protocol):
     lease: float
     """Seconds."""
     valid_until: float
-    """Until then, by `now()`, the lease is surely held. The renewer moves it on."""
+    """The time, by `now()`, until which the lease is certain to be held. Each renewal extends it."""
     renewing: bool
     """Whether the renewer renews it. Its holder sets this to False at the release."""
 
@@ -75,7 +75,7 @@ class Renewable(Protocol):
 
 
 def valid_until(requested_at: float, lease: float) -> float:
-    """Until when, by `now()`, a lease surely lasts whose request was sent at `requested_at`."""
+    """The time, by `now()`, until which a lease that was requested at `requested_at` is certain to last."""
     return requested_at + lease * (1 - _MAX_DRIFT)
 
 

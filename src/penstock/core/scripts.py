@@ -1,9 +1,8 @@
 """Cuts the .lua files into scripts that the server can run.
 
-Each file is valid Lua 5.1. It opens with comments for the reader (key map, drawing of the states). Below them it holds
-constants, functions and scripts, in any order; each starts in the first column and ends there. Constants that Python
-knows as well are written to the folder's `constants.py` by `make constants`; a table whose name begins with `_` is for
-Lua alone.
+Each file is valid Lua 5.1. It opens with comments for the reader (key map, state diagram). Constants, functions and
+scripts follow, in any order; the first and the last line of each are not indented. `make constants` writes the
+constants to the folder's `constants.py` for Python, except tables whose name begins with `_`, which only Lua uses.
 
     state = { READY = "r", RUNNING = "x" }
 
@@ -22,20 +21,20 @@ Lua alone.
       …
     end
 
-A *function* is called by its name, noun.verb. Its `---` lines give the types of its parameters, and the names of its
-script that it uses, directly or through another function.
+A *function* is called by its name, noun.verb. Its `---` lines give the types of its parameters. `uses` lists the keys
+and arguments of the script that the function reads by name, directly or through another function.
 
-`--- inline` above a function that is one `return` puts its expression in the place of each call: a name that
-costs nothing.
+`--- inline` marks a function whose body is a single `return`. Its expression replaces each call, so the name costs
+nothing at run time.
 
-A *script* takes its keys, then its arguments. An `int` arrives as a number and a `str` as it was sent; `*` names the
-index in ARGV of the first of any number of values, for which `...` stands in the parameters. A clause may be repeated
-to continue in a new line.
+A *script* takes its keys, then its arguments. An `int` arrives as a number and a `str` as it was sent. The last
+argument may have the type `*`, for any number of values: it is the index of the first of them in ARGV, and the
+parameters end in `...`. A long clause is continued by repeating it on the next line.
 
-The server gets straight-line text without the wrapper: keys and arguments become locals, constants become their
-literals. A script carries just the functions that it reaches, because every function in it costs each call a fraction
-of a microsecond. Comments and indentation are left out; the line number in an error of the server counts the lines of
-`Script.source`. Long brackets (`[[ ]]`) are not supported.
+The server gets the body of a script without its `function … end`: keys and arguments become locals, constants become
+their literals. Only the functions that the script calls, directly or not, are included, because every function costs
+each call a fraction of a microsecond. Comments and indentation are removed, so line numbers in the server's errors
+refer to `Script.source`. Long brackets (`[[ ]]`) are not supported.
 """
 
 from __future__ import annotations
@@ -125,9 +124,13 @@ def read(name: str) -> str:
 def cut(texts: Mapping[str, str]) -> dict[str, Script]:
     """The scripts of these texts (file name -> text), each with the functions it reaches.
 
-    ValueError names the place of what is wrong: a line outside of every section, a clause that cannot be read,
-    parameters that are not those of the clauses, a name given twice, a function or constant that does not exist,
-    functions that call each other, and a call of a function that uses a name which the caller neither binds nor states.
+    Raises ValueError, which names file and line where it can, for
+
+    - a line outside of every section, or a clause that cannot be read
+    - parameters that differ from those in the clauses
+    - a name defined twice, or a function or constant that does not exist
+    - functions that call each other
+    - a call of a function whose `uses` lists a name that the caller neither binds nor lists itself
     """
     sections = linked(texts)
     return {section.name: _assembled(section, sections) for section in sections if section.is_script}
@@ -363,7 +366,7 @@ def _names(code: str) -> list[str]:
 
 
 def _inline(section: Section, functions: Mapping[str, Section]) -> str:
-    """The section's code with expressions in place of calls; the last comes first, so arguments before their call."""
+    """The section's code with inline calls replaced, from the last to the first, so arguments before their call."""
     code = section.code
     for call in reversed([*_CALL.finditer(code)]):
         if call[1] not in functions:

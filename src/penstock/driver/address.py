@@ -5,9 +5,9 @@
     valkey+cluster://host:7000,host:7001            any nodes of the cluster; the others are looked up
     valkey+sentinel://host:26379,host:26379/mymaster/0
 
-A client is only read: the driver opens connections of its own with the same address and login, on either face, by the
-client's library. So the client's pool, its timeouts and its `decode_responses` have no effect here. The client remains
-its owner's to close. This module imports no client library.
+From a client, Penstock only reads the address and login. The driver opens its own connections with them, on either
+face, through the client's library. So the client's pool, its timeouts and its `decode_responses` have no effect here,
+and Penstock never closes the client. This module imports no client library.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _IGNORED = {
     "socket_timeout",
     "timeout",
 }
-# What is taken over from a client: how to log in to the server, not how long to wait for it.
+# The options taken from a client: how to log in to the server, not how long to wait for it.
 _LOGIN_OPTIONS = ("db", "username", "password", "credential_provider", "client_name")
 
 
@@ -80,7 +80,7 @@ class ServerAddress:
     library: str = "valkey"
     """`valkey` or `redis`: the client library that opens the connections."""
     remap: Callable[[Node], Node] | None = None
-    """From the address that a cluster node reports to the one where it can be reached from here."""
+    """Maps the address that a cluster node reports to one that can be reached from here."""
 
     @property
     def is_unix(self) -> bool:

@@ -71,8 +71,8 @@ class AioConnection:
     async def _send(self) -> None:
         """Send what is unsent, including what other tasks add while this one waits for the socket.
 
-        Only one task sends at a time: for a second one, which calls just when the connection breaks, the library would
-        open a new connection.
+        Only one task sends at a time. If a second task sent just when the connection breaks, the library would open a
+        new connection for it.
         """
         self._sending = True
         try:
@@ -139,7 +139,7 @@ class AioConnection:
 
 
 def _raise_if_lost(reply: Any) -> Any:
-    # The error is the future's result, not its exception: if its task is gone, asyncio would log a warning about that.
+    # The error is the future's result, not its exception: asyncio logs an exception that no task retrieves.
     if isinstance(reply, ConnectionError):
         raise reply
     return reply
@@ -211,7 +211,7 @@ class AioEngine(Engine[AioConnection, AioListener]):
         return replies
 
     async def open_connection(self, node: Node, *, sentinel: bool = False) -> AioConnection:
-        # No timeout in the library, which would cost a task for each command. AioConnection checks the time itself.
+        # The library's own timeout would cost a task for each command, so AioConnection checks the time instead.
         made = self._connector.connection("aio", node, timeout=None, sentinel=sentinel)
         connection = AioConnection(made, self.settings.reply_timeout)
         reader = await connection.open(self.settings.connect_timeout)

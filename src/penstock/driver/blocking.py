@@ -1,6 +1,6 @@
 """The blocking face: each call takes an idle connection, or opens one, and waits for its reply.
 
-Threads share the engine. The `async def` here are a matter of form (see `engine.py`): none of them suspends.
+Threads share the engine. Methods are `async def` only to fit the shared code of `engine.py`: none of them suspends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.driver.retrying import is_error_reply
 R = TypeVar("R")
 T = TypeVar("T")
 
-# `close` waits so many seconds for each reader's thread to end.
+# `close` waits this many seconds for each reader's thread to end.
 _STOP_TIMEOUT = 1.0
 
 

@@ -142,7 +142,7 @@ class Connector:
         )
 
     def _connection_options(self, timeout: float | None) -> dict[str, Any]:
-        """Options that are the same whatever the user's client has. The library never retries: `retrying.py` does."""
+        """Options that override those of the user's client. The library never retries: `retrying.py` does."""
         options: dict[str, Any] = {
             "socket_timeout": timeout,
             "socket_connect_timeout": self.settings.connect_timeout,
@@ -168,7 +168,7 @@ class Connector:
     def check_version(self, info: bytes | Exception) -> None:
         """Note the version in the reply to `INFO server`. Raises ServerTooOld.
 
-        A server whose INFO this user may not read is taken for new enough.
+        If this user may not read INFO, the server is assumed to be new enough.
         """
         if isinstance(info, Exception):
             self.version = "unknown", ()

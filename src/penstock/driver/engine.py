@@ -1,4 +1,4 @@
-"""How a script call is sent until it is answered, and how an operation is driven: written once for both faces.
+"""Sends script calls until they are answered, and drives operations: one implementation for both faces.
 
 The code is asyncio's, but it awaits only the few methods that a face supplies, at the end of this file. Those of the
 blocking face never suspend, so `run_to_completion` runs such a coroutine in one go, on any thread.
@@ -52,7 +52,7 @@ _REPLICA_CHECK_INTERVAL = 0.05
 
 _NO_REPLY = ConnectionError("no reply")
 
-# How long what a node says about its durability is trusted before it is asked again, in seconds.
+# Seconds for which a node's answer about its durability is used before the node is asked again.
 _DURABILITY_TTL = 60.0
 
 
@@ -92,7 +92,7 @@ class Engine(Generic[C, L]):
     # --- one script call ---
 
     async def send(self, round_trip: RoundTrip[R], give_up_after: float) -> R:
-        """Call a script, and again after an error that may pass, until `give_up_after` seconds after the first one."""
+        """Call a script. Retry transient errors until `give_up_after` seconds after the first one."""
         keys, args, numbered = round_trip.keys, round_trip.args, None
         if round_trip.script.is_numbered and not args[0]:
             numbered = self._idempotency_keys.take()
@@ -210,7 +210,7 @@ class Engine(Generic[C, L]):
     # --- nodes and connections ---
 
     async def _route(self) -> Route:
-        """May start an embedded server."""
+        """The route to the server's nodes. May start an embedded server."""
         while (route := self._connector.route) is None:
             await self.run_in_thread(self._connector.locate)
         return route
@@ -327,8 +327,8 @@ class Engine(Generic[C, L]):
         """Wait until a replica has everything that the server has written so far. Raises NotDurable.
 
         For a script call that was sent again. An earlier copy may have done the write, on a connection that is gone.
-        WAIT on another connection returns at once (measured), because that one has written nothing. Replicas report
-        their offset once a second.
+        WAIT on another connection returns at once (measured), because it covers only the writes of its own. Replicas
+        report their offset once a second.
         """
         until, wanted = time.monotonic() + self.settings.durable_timeout, None
         while True:

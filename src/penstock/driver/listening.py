@@ -29,7 +29,7 @@ from penstock.settings import Settings
 
 Message: TypeAlias = str | Exception
 
-# At most so many messages per read. An event that thousands wait for takes some tens of reads, each with a small reply.
+# At most this many messages per read, so that each reply is small. An event that thousands await takes tens of reads.
 _READ_AT_MOST = 100
 
 # With n readers in the process each blocks n times longer, so that together they send one command per `block`; n is at
@@ -43,12 +43,12 @@ class Connection(Protocol):
     async def exchange(self, *commands: Command) -> list[Any]:
         """Send the commands and return their replies in order; an error reply is an exception in the list.
 
-        Raises when the connection has failed. It cannot be used again then.
+        Raises if the connection has failed, after which it cannot be used again.
         """
         ...
 
     def set_reply_timeout(self, seconds: float) -> None:
-        """How long each reply may take from now on. It begins with the setting `reply_timeout`."""
+        """Set how long each reply may take from now on. Initially that is the setting `reply_timeout`."""
 
     def close(self) -> None:
         """Close at once, even while another thread is in `exchange`."""
@@ -142,7 +142,7 @@ class Inbox:
         try:
             pause = self._attempts.pause_after(error, self._face.address)
         except ServerUnavailable:
-            # Each operation checks the state then, finds the server unavailable too, and raises that to its caller.
+            # Each notified operation checks the state, finds the server unavailable too, and raises that to its caller.
             self.notify_all("")
             self._attempts = Attempts(self._face.settings.give_up_after)
             pause = self._attempts.pause_after(error, self._face.address)
@@ -168,7 +168,7 @@ os.register_at_fork(after_in_child=_reading.clear)
 
 
 class InboxListener:
-    """A listener at an inbox; what both faces share. It is registered from its beginning until `close`."""
+    """A listener at an inbox; what both faces share. It is registered from its creation until `close`."""
 
     def __init__(self, inbox: Inbox, name: str, number: int) -> None:
         self.address = f"{name}/{number}"

@@ -1,12 +1,12 @@
 """Which errors are worth another attempt, how long to retry, and which errors Penstock raises for the others.
 
-A script can always be sent again. Its ids are minted by the caller, and a script that must not count twice carries an
-idempotency number, or the number of a worker's turn, by which the server recognises the second copy and repeats its
-reply. So these are all handled alike: a lost reply, a server that restarts, a primary that has become a replica, and a
-slot that moves. The driver waits a little, finds the node again, sends again, and gives up after `give_up_after`.
+A script can always be sent again. The caller mints the ids in it. A script that must not take effect twice carries an
+idempotency key, or the number of a worker's turn, by which the server recognises the second copy and repeats its reply.
+So the driver handles a lost reply, a restarting server, a primary that has become a replica and a moving slot alike: it
+waits a little, finds the node again, sends again, and gives up after `give_up_after`.
 
 valkey-py and redis-py raise errors of the same names whose classes are not related, and both remove the error code from
-some of the server's messages. `error_code` finds it: the server's own code where the message has one.
+some of the server's messages. `error_code` recovers it, from the error's class or from its message.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _HINTS = {
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 1.0
 
-# A warning is logged when an operation has failed for this many seconds, and at most once in as many.
+# A warning is logged when an operation has failed for this many seconds, and at most once in that time.
 _WARN_AFTER = 1.0
 
 _last_warning = float("-inf")

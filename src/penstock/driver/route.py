@@ -20,7 +20,7 @@ from penstock.driver.address import ServerAddress
 class Route:
     """What is known about the nodes behind one address.
 
-    Threads may share it. Two threads that update it at once overwrite one true answer with another.
+    Threads may share it. If two threads update it at once, one correct answer overwrites another.
     """
 
     def __init__(self, address: ServerAddress) -> None:
@@ -55,11 +55,11 @@ class Route:
         return [self._single_node] if self._single_node else list(dict.fromkeys(filter(None, self._slots)))
 
     def candidates(self) -> list[Node]:
-        """The nodes that a lookup may ask, in random order: one that is cut off from the others is not always first."""
+        """The nodes that a lookup may ask, in random order, so that an isolated node is not always the first."""
         return random.sample(list(self._candidates), len(self._candidates))
 
     def update(self, reply: Any, asked: Node) -> None:
-        """Take over the reply of `asked` to the lookup. A Sentinel replies nothing about a service it does not know."""
+        """Store the lookup reply of `asked`. A Sentinel that does not know the service sends a nil reply."""
         if self.uses_sentinels:
             self._single_node = (reply[0].decode(), int(reply[1])) if reply else None
             return

@@ -1,4 +1,4 @@
-"""The embedded server: a Valkey of the project's own, used where no address is configured.
+"""The embedded server: a Valkey that belongs to one project, used where no address is configured.
 
     user process ──connection──> keeper ──parent of──> valkey-server ──> HOME/data (append-only file)
          └────────────commands over a unix socket──────────┘
@@ -37,7 +37,7 @@ HOME = ".penstock"
 _OTHER_SERVER = "set PENSTOCK_URL to the address of a server"
 
 _START_CHECK_INTERVAL = 0.01
-"""Seconds between checks whether another process has finished its start or stop of the server. Either takes 0.1 s."""
+"""Seconds between checks whether another process has finished starting or stopping the server. Either takes 0.1 s."""
 
 _SOCKET_PATH_LIMIT = 100
 """Bytes. The limits of kernels are 104 and 108; with a longer path a server does not start."""
@@ -140,11 +140,11 @@ def find_home(start: Path | None = None) -> Path:
 def attach(home: Path, *, fsync: str = "everysec", timeout: float = 10.0) -> Attachment:
     """Attach to the server of `home`, starting it if it does not run. Returns when the server answers.
 
-    `fsync` is the server's `appendfsync`: `everysec` loses nothing when a process dies, `always` nothing when the
-    machine does. If users of one server differ in it, the strictest value applies to all.
+    `fsync` is the server's `appendfsync`: `everysec` loses nothing if a process dies, `always` also loses
+    nothing if the machine does. If users of one server ask for different values, the strictest applies to all.
 
-    Joining a running server takes about a millisecond, a start about 0.1 s, and neither much more than `timeout`
-    seconds. Logs one line.
+    Joining a running server takes about a millisecond, starting one about 0.1 s. Neither takes much longer than
+    `timeout` seconds. Logs one line.
 
     Raises ConfigurationError if there is no server for this platform or the home cannot be used, and ServerUnavailable
     for a full disk, damaged data or no answer in time. Both name the path and the fix.
@@ -355,7 +355,7 @@ def _make_home(home: Path) -> Path:
 
 
 def _runtime_folder() -> Path:
-    """A private folder for sockets, with a short path: that of a project may be too long for a socket."""
+    """A private folder for sockets. Its path is short, because a project's path may be too long for a socket."""
     refused: list[Path] = []
     for base in (os.environ.get("XDG_RUNTIME_DIR"), os.environ.get("TMPDIR"), "/tmp"):
         if not base or not os.path.isabs(base):
@@ -383,7 +383,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def _may_be_planted(path: Path) -> bool:
-    """Whether another user may have put the path there: it is not ours, in a folder where all may write, as in /tmp."""
+    """Whether the path is in a folder where all may write, such as /tmp, and neither this user nor root owns it."""
     if sys.platform == "win32":
         return False
     try:

@@ -6,9 +6,9 @@
        │                           │  idle after the last user left, not kept; or `stop`; or SIGTERM
        └──died at once──> failed   └──> ending: accept no users, SIGTERM to the server, wait, exit
 
-A process uses the server by a connection to the keeper's socket on which it has sent `use`. The kernel closes that
-connection also when the process is killed, so no server is left running. A connection sends one of these lines, and the
-answer is one line of JSON. `client.py` is the other end.
+A process is a user of the server while it holds a connection to the keeper's socket on which it has sent `use`. The
+kernel closes that connection even if the process is killed, so no server is left running. A request is one of these
+lines, and its answer is one line of JSON. `client.py` is the other end.
 
     use FSYNC    count this connection as a user; answered when the server is ready or has failed
     status       answered at once; not counted
@@ -55,7 +55,7 @@ STOP_TIMEOUT = 5.0
 
 MAX_QUICK_DEATHS = 5
 QUICK_DEATH = 10.0
-"""The keeper gives up after more than so many deaths in a row, each within so many seconds of the server's start."""
+"""The keeper gives up after more than MAX_QUICK_DEATHS deaths in a row, each within QUICK_DEATH seconds of a start."""
 
 FIRST_BACKOFF = 0.05
 SIGTERM_INTERVAL = 0.2
@@ -157,7 +157,7 @@ class Keeper:
             self._disconnect(link)
 
     def _add_user(self, user: socket.socket, fsync: str) -> None:
-        """Answer the user when the server has answered a PING sent from now on: it may have died just now."""
+        """Answer the user only after the server has answered a new PING, because it may have just died."""
         self.users.add(user)
         self.waiting.add(user)
         self.ready = False
@@ -168,7 +168,7 @@ class Keeper:
         self.waiting.discard(link)
         line = {
             "state": "failed" if self.failed else "ready" if self.ready else "starting",
-            # A copied home names the socket of the original. By this number its user finds that out.
+            # The lock file of a copied home names the socket of the original. The client detects that by this number.
             "lock": self._lock_id(),
             "keeper": os.getpid(),
             "pid": self.server,
@@ -243,7 +243,7 @@ class Keeper:
             "save": "",
             "maxmemory-policy": "noeviction",
             "daemonize": "no",
-            # To its output, which the keeper reads: on a full disk a log file would lack the line that explains it.
+            # Log to stdout, which the keeper reads: on a full disk a log file would lack the line that explains it.
             "logfile": "",
         }
         return [word for name, value in settings.items() for word in (f"--{name}", value)]
@@ -347,7 +347,7 @@ class Keeper:
             self._read_server_log()
         remove(self.server_socket)
         remove(os.path.join(self.home, PIDFILE))
-        # Before the exit closes the connections that sent `stop`: when those are closed, the home must be free.
+        # Unlock before the exit closes the connections that sent `stop`: their clients then expect the home to be free.
         os.close(self.lock)
 
 
@@ -439,7 +439,7 @@ def take_lock(home: str) -> int | None:
 
 
 def end_predecessor(path: str) -> None:
-    """End a keeper that still listens here, but whose home was deleted while it ran, and with it the lock it held."""
+    """End a keeper that still listens here although its home, and with it its lock, was deleted while it ran."""
     with socket.socket(socket.AF_UNIX) as link, contextlib.suppress(OSError):
         link.settimeout(STOP_TIMEOUT + 1)
         link.connect(path)
@@ -480,7 +480,7 @@ def main(home: str, name: str, binary: str, fsync: str) -> int:
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{keeper_socket(name)}\n".encode(), 0)
     listener = listen(keeper_socket(name))
-    # The starting process waits for this one. The keeper has no parent that would have to wait for it at its end.
+    # The starting process waits for this one. The keeper is orphaned, so that init reaps it.
     if os.fork():
         return 0
     os.dup2(log, 1)
