@@ -54,7 +54,7 @@ def directory_scripts() -> Library:
 
 
 class RuledBindings:
-    """Calls of scripts that compare the rules: the first argument, or the one after the idempotency key."""
+    """Calls of scripts that compare the rules, which are the first argument or follow the idempotency key."""
 
     def __init__(self, keys: CompletionKeys, rules: NameRules, library: Callable[[], Library]) -> None:
         self._declared = keys.declared
@@ -65,7 +65,7 @@ class RuledBindings:
         return RoundTrip(self._library()[script], self._declared, (self._encoded_rules, *args), read)
 
     def _numbered(self, script: str, *args: Arg, read: Callable[[Any], Any] = _as_is) -> RoundTrip[Any]:
-        """A call that must count once, or answer the same, when the driver sends it again."""
+        """A call that counts once, and returns the same answer, even if the driver sends it twice."""
         args = (*UNNUMBERED, self._encoded_rules, *args)
         return RoundTrip(self._library()[script], self._declared, args, read)
 
@@ -86,7 +86,7 @@ class ContactsRules(NameRules):
 
 
 class ContactsBindings(RuledBindings):
-    """The round trips of one user's contacts under some rules."""
+    """The round trips of one user's contacts, with given rules."""
 
     def __init__(self, keys: CompletionKeys, rules: ContactsRules) -> None:
         super().__init__(keys, rules, contacts_scripts)
@@ -105,7 +105,7 @@ class ContactsBindings(RuledBindings):
     def page(self, prefix: str, offset: int, limit: int) -> Checked[tuple[int, list[str]]]:
         """The next offset, or -1 at the end; and names that begin with `prefix`, best first.
 
-        Looks at the thousand contacts from `offset`, and answers at most `limit` names.
+        Searches the thousand contacts from `offset` on, and returns at most `limit` names.
         """
         return self._call("find_contacts", self.rules.fold(prefix), offset, limit, read=_contacts_page)
 
@@ -143,7 +143,7 @@ class DirectoryBindings(RuledBindings):
     # --- a directory in one slot ---
 
     def save(self, names: Sequence[NewName], *, existing_only: bool) -> Checked[int]:
-        """Store names, each instead of the name that its id had before. Answers how many were written.
+        """Store names. Each replaces the name that its id had before. Answers how many were written.
 
         `existing_only`: skip ids that do not exist.
         """
@@ -212,7 +212,7 @@ class DirectoryBindings(RuledBindings):
     # --- read ---
 
     def find_id(self, id: str, own_card: bytes) -> Checked[str | None]:
-        """The name of an id, or of `own_card` if that is stored as a name that is its own id. Either may be empty."""
+        """The name of an id; or of `own_card`, if that is stored as a name that is its own id. Either may be empty."""
         return self._call("find_id", id, own_card, read=_name)
 
     def page(self, prefix: bytes, last: bytes | None, n: int) -> Checked[list[bytes]]:

@@ -1,10 +1,10 @@
--- Cards and members: the stored form of a name, and the keys that find it. Below them the index from ids to cards.
+-- Cards (the stored form of a name), members (the entries that a search finds), and the index from ids to cards.
 --
---   card     fold 0x00 name; or the name alone if Lua's `lower` turns it into its fold, as with ASCII. If the directory
---            finds words, the fold has 0x01 before each later word.
+--   card     fold 0x00 name; or the name alone if its fold is what Lua's `lower` returns, as with ASCII. If the
+--            directory finds words, the fold has 0x01 before each later word.
 --   tail     the fold from the beginning of a word; the first tail is the whole fold
---   member   tail 0x00 name, and 0x00 id unless the name is its own id; in byte order sorted by tail, name, id
---   ids:<n>  HASH  id -> card, a bucket of some 200 ids at most, which the server keeps packed; in meta: ids, buckets
+--   member   tail 0x00 name, and 0x00 id unless the name is its own id; byte order sorts by tail, name, id
+--   ids:<n>  HASH  id -> card: one bucket, some 200 ids at most, so the server keeps it packed; in meta: ids, buckets
 
 separator = { PART = "\0", WORD = "\1", OLD = "\2" }
 
@@ -33,7 +33,7 @@ function card.members(card, id)
   return tails
 end
 
--- Returns the key of the bucket of an id, by linear hashing (Litwin 1980): to add a bucket, only one other is split,
+-- Returns the key of the bucket of an id, by linear hashing (Litwin 1980): adding a bucket splits only one other,
 -- however many there are.
 --- (id: str, buckets: int) -> str
 --- uses: base

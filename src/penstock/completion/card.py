@@ -1,4 +1,4 @@
-"""Cards and members: a name as the server stores it, and the keys that the index finds it by (see `card.lua`).
+"""Cards (the stored form of a name) and members (the entries that a search finds); see `card.lua`.
 
 card     the fold of a name, 0x00, and the name; or the name alone if the server can fold it (ASCII)
 tail     the fold from the beginning of a word; the first tail is the whole fold
@@ -35,7 +35,7 @@ def _mark_words(folded: str) -> str:
 
 
 def members(card: bytes, id: str) -> list[bytes]:
-    """The members of a card, that of the whole fold first. `id`: "" if the name is its own id."""
+    """The members of a card; the first is that of the whole fold. `id`: "" if the name is its own id."""
     fold, separator, name = card.partition(PART)
     if not separator:
         fold, name = card.lower(), card
@@ -49,7 +49,7 @@ def card_name(card: bytes) -> str:
 
 
 def name_and_id(member: bytes) -> tuple[str, str]:
-    """Never raises: a person may have written the stored bytes by hand."""
+    """Never raises, even for stored bytes that a person wrote by hand."""
     name, _, id = member.partition(PART)[2].decode(errors="replace").partition(PART.decode())
     return name, id or name
 

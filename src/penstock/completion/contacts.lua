@@ -23,8 +23,8 @@ function script.touch_recent(base, meta, rules, most, card)
   return 1
 end
 
--- Counts one use more. Above `most` contacts the least used are removed, but never this one: otherwise a new contact
--- could not enter a full list.
+-- Counts one more use. Above `most` contacts, the least used are removed, but never this one: otherwise no new contact
+-- could enter a full list.
 --- keys: base meta
 --- args: caller: str, number: int, rules: str, most: int, card: str
 function script.touch_often(base, meta, caller, number, rules, most, card)
@@ -42,7 +42,7 @@ function script.touch_often(base, meta, caller, number, rules, most, card)
   return idempotency.keep(caller, number, 1)
 end
 
--- Removes a contact, and with the last one all keys. Returns 1 if it was there.
+-- Removes a contact. After the last one, deletes all keys. Returns 1 if the contact was there.
 --- keys: base meta
 --- args: caller: str, number: int, rules: str, card: str
 --- flags: allow-oom
@@ -56,8 +56,8 @@ function script.remove_contact(base, meta, caller, number, rules, card)
   return idempotency.keep(caller, number, gone)
 end
 
--- Returns { next offset or -1, card, … }: the contacts whose fold begins with `prefix`, best first, among a thousand
--- from `offset`.
+-- Returns { next offset or -1, card, … }: of the thousand contacts from `offset` on, those whose fold begins with
+-- `prefix`, best first.
 --- keys: base meta
 --- args: rules: str, prefix: str, offset: int, limit: int
 --- flags: no-writes

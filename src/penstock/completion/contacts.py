@@ -18,7 +18,7 @@ ContactOrder: TypeAlias = Literal["recency", "frequency"]
 Names: TypeAlias = list[str]
 
 MAX_CONTACTS = 10_000
-"""Of one user; a search reads a thousand of them in a round trip."""
+"""The highest `limit` of one user. A search reads a thousand contacts in a round trip."""
 
 
 class Contacts(NameCollection[ContactsRules]):
@@ -58,7 +58,7 @@ class Contacts(NameCollection[ContactsRules]):
 
     @verb
     def touch(self, name: str) -> Operation[None]:
-        """Record a use of this contact: it moves to the front, or counts one use more. Above `limit` the last one goes.
+        """Record a use of this contact: it moves to the front, or its count rises. Above `limit` the last is removed.
 
         Names are the same contact if their texts are equal. Raises BadName. One round trip; a call that the driver
         sends again counts once.
@@ -74,7 +74,7 @@ class Contacts(NameCollection[ContactsRules]):
 
     @verb
     def complete(self, prefix: str, limit: int = 10) -> Operation[Names]:
-        """The names that begin with `prefix`: last used first, or most used first (of equals the last used).
+        """The names that begin with `prefix`, the last used first, or the most used (for equal counts, the last used).
 
         A base letter finds its accented forms, and a typed accent is respected; the guide has all rules of matching.
         Raises BadName; ValueError for a limit that is not 1 to 1000. One round trip for each 1000 contacts read.

@@ -1,4 +1,4 @@
--- The scripts of a directory: the names of a group, found by their beginning.
+-- The scripts of a directory: the names of a group, searched by prefix.
 --
 --   meta         HASH    rules (name_rules.lua); names, ids, buckets: counts
 --   names        ZSET    member (card.lua) -> 0, one for each word that finds the name; always read in byte order
@@ -25,8 +25,8 @@ function entry.begin()
   }
 end
 
--- Stores the counts. With the last name all keys are deleted, unless the directory has shards: then `delete_if_empty`
--- does it.
+-- Stores the counts. If no name remains, deletes all keys, unless the directory has shards: `delete_if_empty` deletes
+-- those.
 --- (s: table, rules: str)
 --- uses: base meta
 function entry.commit(s, rules)
@@ -38,7 +38,7 @@ function entry.commit(s, rules)
   end
 end
 
--- Adds members: of whole folds, one for each name, and of later words.
+-- Adds members. `whole`: those of whole folds, one for each name; `later`: those of later words.
 --- (s: table, whole: table, later: table)
 --- uses: base
 function entry.put(s, whole, later)
@@ -77,9 +77,9 @@ function entry.take(s, old, id)
   return gone, gone and s.weighed and rank.drop(members) or nil
 end
 
--- Stores names, each instead of the name that its id had before: first `own` cards of names that are their own ids,
--- then triples of card, id, and the card that the id would have as a name. `known`: skip ids that do not exist. Returns
--- how many were written.
+-- Stores names. Each replaces the name that its id had before. The arguments from `rest` on: `own` cards of names that
+-- are their own ids; then triples of card, id, and the card that the id would have as a name. `known`: skip ids that do
+-- not exist. Returns how many names were written.
 --- keys: base meta
 --- args: rules: str, known: int, own: int, rest: *
 function script.save(base, meta, rules, known, own, rest, ...)
@@ -141,7 +141,7 @@ function script.remove(base, meta, caller, number, rules, pairs_, ...)
   return idempotency.keep(caller, number, gone)
 end
 
--- Stores the rules in the first shard of a directory, which has them even if it has no name.
+-- Stores the rules in the first shard of a directory. That shard keeps them even while it has no names.
 --- keys: base meta
 --- args: rules: str
 function script.save_rules(base, meta, rules)
@@ -151,10 +151,10 @@ function script.save_rules(base, meta, rules)
   return 1
 end
 
--- Begins changes of ids, in their home shard: pairs of an id and its new card, "" for a name that is its own id, 0x03
--- for an id that is removed. The old card is kept behind 0x02 until its members are removed. Returns for each id its
--- old cards, joined by 0x02.
--- A full server refuses new names in `save_rules`, before this script; so removals can begin here.
+-- Begins changes of ids, in their home shard. The arguments are pairs of an id and its new card: "" for a name that is
+-- its own id, 0x03 for an id that is removed. The index keeps the old card after the new one, behind 0x02, until the
+-- members of the old card are removed. Returns for each id its old cards, joined by 0x02.
+-- This script may run in a full server, so that removals can begin: new names were refused before, by `save_rules`.
 --- keys: base meta
 --- args: rules: str, pairs_: *
 --- flags: allow-oom
@@ -200,8 +200,8 @@ function script.end_changes(base, meta, rules, pairs_, ...)
   return reply
 end
 
--- Adds members of ids, whose home may be another shard. The first `n` are of whole folds. Returns how many names are
--- new.
+-- Adds members. The home of their ids may be another shard. The first `n` members are of whole folds. Returns how many
+-- names are new.
 --- keys: base meta
 --- args: rules: str, n: int, these: *
 function script.add_members(base, meta, rules, n, these, ...)
@@ -295,9 +295,9 @@ function script.heaviest(base, meta, rules, prefix, offset, limit)
   return rank.first(prefix, offset, limit)
 end
 
--- Returns members whose beginning differs from the letters by one typo: one letter more, less or replaced, or two
--- swapped; the first letter is always right. One seek finds each letter that can follow a beginning; at most 1500
--- seeks.
+-- Returns members whose beginning differs from the letters by one typo: a letter added, missing or replaced, or two
+-- swapped. The first letter must match. For each beginning, one seek (a ZRANGE) finds the next letter that follows it
+-- in the index; at most 1500 seeks.
 --- keys: base meta
 --- args: rules: str, limit: int, letters: *
 --- flags: no-writes
@@ -383,8 +383,8 @@ function script.page(base, meta, rules, low, high, limit)
   return redis.call("ZRANGE", base .. "names", low, high, "BYLEX", "LIMIT", 0, limit)
 end
 
--- Returns for each pair of bounds how many members are between them; for those of all members, how many names there
--- are.
+-- Returns for each pair of bounds how many members are between them. For the bounds of all members, returns the number
+-- of names instead.
 --- keys: base meta
 --- args: rules: str, pairs_: *
 --- flags: no-writes

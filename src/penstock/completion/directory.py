@@ -78,11 +78,11 @@ class Directory(NameCollection[DirectoryRules]):
 
     @verb
     def add_many(self, names: Iterable[NameLike]) -> Operation[int]:
-        """Add names, pairs of name and id, or triples of name, id and weight. Of equal ids the last one counts.
+        """Add names, pairs of name and id, or triples of name, id and weight. The last one counts for a repeated id.
 
-        Returns how many ids were written. Raises BadName before anything is sent if any name is refused. If a server
-        fails in between, what was sent before stays: add all of them again. 500 names a round trip, and one more for
-        each 100 weights.
+        Returns how many ids were written. Raises BadName, before anything is sent, if any name is refused. If a server
+        fails in between, the names sent so far stay stored: add all of them again. One round trip for each 500 names,
+        and one for each 100 weights.
         """
         unique = {new.id: new for new in map(NewName.parse, names)}
 
@@ -113,7 +113,7 @@ class Directory(NameCollection[DirectoryRules]):
 
     @verb
     def remove(self, *ids: str) -> Operation[int]:
-        """Remove ids; a name without an id is its own. Returns how many of them were there.
+        """Remove ids. A name that was added without an id is its own id. Returns how many ids were there.
 
         Raises BadName. One round trip for each 500.
         """
@@ -131,8 +131,8 @@ class Directory(NameCollection[DirectoryRules]):
     def clear(self) -> Operation[int]:
         """Remove all names. Returns how many there were.
 
-        The directory is consistent after each round trip, so a clear that breaks off can be repeated. Two round trips
-        for each 500 names.
+        The directory is consistent after each round trip, so you can repeat a `clear` that was interrupted. Two round
+        trips for each 500 names.
         """
 
         def clear(storage: DirectoryStorage) -> Operation[int]:
@@ -160,8 +160,8 @@ class Directory(NameCollection[DirectoryRules]):
 
         after  the last entry of the previous page, or its `cursor`: the next page starts there, whatever was added or
                removed in between
-        typos  add up to 100 names whose beginning differs by one typo: one letter more, less or replaced, or two
-               swapped. Needs three typed letters, the first of which must be right
+        typos  add up to 100 names whose beginning differs by one typo: a letter added, missing or replaced, or two
+               swapped. At least three letters must have been typed, and the first must match
 
         Raises BadName, also for a cursor of another prefix; ValueError for the limit. Writes nothing. One round trip,
         O(log n + limit); with several words one more, and one for each 500 names that begin with the rarest of them;
@@ -201,7 +201,7 @@ class Directory(NameCollection[DirectoryRules]):
 
     @verb
     def count(self, prefix: str = "") -> Operation[int]:
-        """How many names there are, or begin with `prefix`; if the directory finds words, how many words begin so.
+        """How many names begin with `prefix`; "" counts all names. If the directory finds words, a prefix counts words.
 
         Raises BadName. One round trip, O(log n).
         """

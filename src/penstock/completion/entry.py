@@ -67,7 +67,7 @@ class Entry:
 
 
 def entries(members: Iterable[bytes]) -> list[Entry]:
-    """The entries that these members of the index stand for."""
+    """The entries of these members of the index."""
     return [Entry(*name_and_id(member), member) for member in members]
 
 

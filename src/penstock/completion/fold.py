@@ -1,7 +1,7 @@
-"""Names of people and groups in any script: which are accepted, and when two of them match.
+"""Names of people and groups in any script: which names are accepted, and when two of them match.
 
-Completion compares the *fold* of a name. It is decomposed, so that a prefix of a letter stays a prefix (`e` finds `é`,
-하 finds 한), has no case, and is the same for every Unicode form of a name.
+Completion compares the *fold* of a name. The fold is decomposed, so that part of a character is a prefix of it (`e`
+finds `é`, 하 finds 한). It has no case, and it is the same for every Unicode form of a name.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from unicodedata import category, combining, normalize
 from penstock.errors import BadName
 
 MAX_BYTES = 1024
-"""Of a name, an id or a prefix in UTF-8. Names of people are far shorter, and an index is no place for longer texts."""
+"""The longest name, id or prefix, in UTF-8. Names of people are far shorter, and an index is not for long texts."""
 
 MAX_WORDS = 8
-"""Words by whose beginning one name can be found."""
+"""How many words of a name are indexed: each finds the name by its beginning."""
 
 # Controls, line separators and halves of surrogate pairs do not belong in a name. 0 and 1 are our own separators.
 _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -47,8 +47,8 @@ def fold(text: str, *, accents: bool = True) -> str:
 
 
 def _is_accent(char: str) -> bool:
-    """Judged by the canonical combining class: overlays (1), points of Hebrew, Arabic and Syriac (10 to 36), and marks
-    above, below and beside a letter (200 and up)."""
+    """Whether the canonical combining class is that of an overlay (1), of a point of Hebrew, Arabic or Syriac (10 to
+    36), or of a mark above, below or beside a letter (200 and up)."""
     place = combining(char)
     return place >= 200 or 10 <= place <= 36 or place == 1
 

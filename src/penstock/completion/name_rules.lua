@@ -1,6 +1,6 @@
 -- The rules of contacts or a directory, in the field `rules` of `meta`: the format, and the settings that decide what
--- is stored. Each call is sent the rules that its program goes by. If others are stored, the script changes nothing and
--- returns these, as a string.
+-- is stored. Each call sends the rules that its program uses. If the stored rules differ, the script changes nothing
+-- and returns the stored ones, as a string.
 
 -- Returns the stored rules if they differ.
 --- (rules: str) -> str | nil

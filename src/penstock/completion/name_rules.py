@@ -1,7 +1,7 @@
 """Rules of contacts and directories: the settings that decide what is stored for a name.
 
-They are fixed when the first name is stored. Each script is sent the rules that its program goes by; if the server has
-stored other ones, the script changes nothing and returns the stored rules.
+They are fixed when the first name is stored. Each call sends the rules that its program uses. If the stored rules
+differ, the script changes nothing and returns the stored ones.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class OtherRules(Exception):
 
 
 def reading(decode: Callable[[Any], T]) -> Callable[[Any], T | OtherRules]:
-    """Make a reader of replies. Stored rules that differ, which are the only string among them, become OtherRules."""
+    """Make a reader of replies. A reply that is a string is the stored rules, which differ: it becomes OtherRules."""
     return lambda reply: OtherRules(reply) if isinstance(reply, bytes) else decode(reply)
 
 
@@ -74,7 +74,7 @@ R = TypeVar("R", bound=NameRules)
 
 
 class NameCollection(Generic[R]):
-    """Names under rules. The settings that the program chose must be the stored ones; the others are adopted.
+    """Names stored under rules. The program's settings must equal the stored ones; those it leaves open are adopted.
 
     what    names it in errors
     chosen  settings by name; None for one that the program leaves open

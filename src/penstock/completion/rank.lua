@@ -1,11 +1,11 @@
 -- Weights: the names that `top` returns first, wherever they are in the alphabet.
 --
 --   weighed       ZSET  member -> 0, for names with a weight; in byte order
---   top:          ZSET  member -> minus its weight, for all of them: the heaviest first, equal ones in byte order
---   top:<prefix>  ZSET  like `top:`, for the members that begin with a prefix, if they are more than 512
+--   top:          ZSET  member -> minus its weight, for all these: the heaviest first, equal ones in byte order
+--   top:<prefix>  ZSET  like `top:`, for the members that begin with this prefix, if there are more than 512 of them
 --
--- A prefix without a `top:` key has few members, which are read and sorted. The key of a prefix is deleted when fewer
--- than 256 members remain in it; the keys of longer prefixes have been deleted by then.
+-- A prefix without a `top:` key has few members, so each search reads and sorts them. The key of a prefix is deleted
+-- when fewer than 256 members remain in it. The keys of longer prefixes have been deleted by then.
 
 _few = { BUILD = 512, DELETE = 256, SORT = 8192 }
 
@@ -59,7 +59,7 @@ function rank.put(s, members, weight)
       elseif rank.few(starts[j]) or s.built == 4 then
         break
       else
-        -- At most four keys in one call: to build one takes a millisecond.
+        -- One call builds at most four keys, since each takes a millisecond.
         s.built = (s.built or 0) + 1
         batch.write("ZADD", key, rank.read(starts[j], -1))
       end

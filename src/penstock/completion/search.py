@@ -1,4 +1,4 @@
-"""Searches in a directory: by a prefix, by several words, by weight, and in spite of a typo."""
+"""Searches in a directory: by prefix, by several words, by weight, and allowing for a typo."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MEMBERS_PER_PAGE = 500
 """Members that one round trip reads while it looks for those that match several words."""
 
 MIN_TYPO_LENGTH = 3
-"""Characters that must have been typed before names with a typo are looked for."""
+"""The shortest typed text for which a search allows for a typo, in characters."""
 
 MAX_SIMILAR = 100
-"""Names that one search finds in spite of a typo."""
+"""The most names with a typo that one search returns."""
 
 
 class Query(NamedTuple):
@@ -56,7 +56,7 @@ class Search:
         return list({entry.id: entry for entry in entries(found) if entry.id not in known}.values())
 
     def heaviest(self, limit: int) -> Operation[list[Entry]]:
-        """The heaviest names that match; after those with a weight the others, in their order."""
+        """The heaviest names that match, then those without a weight, in the order of `first`."""
         query = Query(self._folded)
         found: list[Entry] = []
         offset = 0
@@ -72,7 +72,7 @@ class Search:
         return found[:limit]
 
     def _query(self, last: bytes | None) -> Operation[Query]:
-        """Read the rarest of several words, or, for a later page, the one that its first page read."""
+        """Choose the word to read by: the rarest one, or, for a later page, the word that its first page chose."""
         typed = dict.fromkeys(self._folded[start:end] for start, end in words(self._folded))
         if len(typed) < 2:
             return Query(self._folded)
@@ -85,7 +85,7 @@ class Search:
         return Query(chosen, tuple(word for word in typed if word != chosen))
 
     def _matching(self, query: Query, last: bytes | None, limit: int) -> Operation[list[Entry]]:
-        """Each name once, although the index holds it under each of its words."""
+        """The names that match, each once, although the index has a member for each word of a name."""
         found: list[Entry] = []
         size = MEMBERS_PER_PAGE if query.other_words else limit
         while True:
@@ -96,7 +96,7 @@ class Search:
             last = page[-1]
 
     def _is_first_match(self, entry: Entry, query: Query) -> bool:
-        """Whether this member is the first of its name that begins with the prefix, and the other words match too."""
+        """Whether this is the first member of its name to begin with the prefix, and the other words match too."""
         if not self._rules.words:
             return True
         starts = tails(self._rules.fold(entry.name))

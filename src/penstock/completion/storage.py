@@ -1,8 +1,8 @@
 """The names of a directory in the server, in one slot or in several shards.
 
-In one slot, every change is one script. With shards, a name is in the shard of the first character of its fold, where
-a search finds it, and an id is registered in the shard of its hash, its *home*. A change of an id then takes four kinds
-of calls, each of which may be repeated:
+In one slot, every change is one script. With shards, the first character of a name's fold selects the shard of the
+name, so that a search by prefix reads one shard. The hash of an id selects its *home*, the shard that registers it. A
+change of an id then takes four kinds of calls, each of which may be repeated:
 
     begin    the home registers the new name, and returns the names that the id had before
     add      the new name is added to its shards
@@ -30,7 +30,7 @@ from penstock.core.operations import Operation, RoundTrip
 
 
 class DirectoryStorage:
-    """A directory in one slot, under some rules. Each operation raises OtherRules if the server has stored others."""
+    """A directory in one slot, with given rules. Each operation raises OtherRules if the stored rules differ."""
 
     def __init__(self, prefix: str, name: str, rules: DirectoryRules) -> None:
         self.rules = rules
@@ -94,7 +94,7 @@ class DirectoryStorage:
         return checked(self._shard_of(prefix.encode()).similar(prefix, n))
 
     def _shard_of(self, start: bytes) -> DirectoryBindings:
-        """The shard of members that begin so."""
+        """The shard of the members that begin with `start`."""
         return self._first
 
 
@@ -102,7 +102,7 @@ class ShardedStorage(DirectoryStorage):
     """A directory in several shards."""
 
     def _shard_of(self, start: bytes) -> DirectoryBindings:
-        # By the code point, so that neighbours in the alphabet are in different shards.
+        # The code point decides, so that neighbours in the alphabet are in different shards.
         return self._shards[ord(start.decode(errors="replace")[:1] or "\0") % len(self._shards)]
 
     def _home_of(self, id: str) -> DirectoryBindings:
@@ -148,7 +148,7 @@ class ShardedStorage(DirectoryStorage):
         return known
 
     def delete_if_empty(self) -> Operation[None]:
-        for shard in reversed(self._shards):  # the first one, which has the rules, last
+        for shard in reversed(self._shards):  # the first shard comes last, because it has the rules
             yield from checked(shard.delete_if_empty())
 
     def _begin_changes(self, cards: Mapping[str, bytes]) -> Operation[dict[str, list[list[bytes]]]]:
@@ -209,7 +209,7 @@ class ShardedStorage(DirectoryStorage):
         names: Iterable[Sequence[bytes]],
         change: Callable[[DirectoryBindings, Sequence[bytes], Sequence[bytes]], RoundTrip[int | OtherRules]],
     ) -> Operation[int]:
-        """Add or remove the members of names, each in its shard. Returns how many names were new, or were there."""
+        """Add or remove the members of names, each in its shard. Returns how many were added or removed."""
         whole: dict[DirectoryBindings, list[bytes]] = defaultdict(list)
         later: dict[DirectoryBindings, list[bytes]] = defaultdict(list)
         for first, *rest in names:

@@ -70,10 +70,10 @@ class SemaphoreInfo:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The answer of a rate limit. It is true if the units are allowed.
+    """The answer of a rate limit. It is truthy if the units are allowed.
 
-    allowed    whether they are
-    wait       seconds until they would be; 0.0 if they are. Nothing is reserved for a later attempt
+    allowed    whether the units are allowed
+    wait       seconds until they would be allowed; 0.0 if they are now. Nothing is reserved for a later attempt
     remaining  how many more units would be allowed now
     """
 

@@ -21,7 +21,7 @@ from penstock.locks.answers import Allowance, LockInfo, Owner, SemaphoreInfo
 from penstock.locks.keys import LockKeys, RateLimitKeys, SemaphoreKeys, TransactionKeys
 
 MAX_SHOWN = 100
-"""Owners, and waiters, that one `info()` names."""
+"""The most owners, and the most waiters, that one `info()` returns."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
@@ -52,7 +52,7 @@ def transaction_scripts() -> Library:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """A request for a lock or for permits, without the parts that differ between two attempts.
+    """A request for a lock or for permits, without the parts that differ from attempt to attempt.
 
     declared  the keys that each script declares
     lease     seconds
@@ -73,11 +73,11 @@ class LeaseRequest:
 class AcquireReply:
     """The answer to one attempt.
 
-    granted   whether it holds what it asked for now, with this `fence`
+    granted   whether the request now holds what it asked for; `fence` is then set
     ticket    its place among the waiters
-    retry_in  seconds after which to ask again if no message arrives before
-    refused   not 0 if it can never be granted: the number of the lock, from 1, whose key holds other data; or the
-              limit of a semaphore that has fewer permits than were asked for
+    retry_in  seconds after which to try again if no message arrives earlier
+    refused   0, unless the request can never be granted. For locks: the number, from 1, of the lock whose key holds
+              other data. For a semaphore: its limit, which is lower than the permits requested
     """
 
     granted: bool
@@ -112,11 +112,11 @@ class LeaseBindings:
         return RoundTrip(self._renew, self.declared, (packed,), bool)
 
     def release(self, packed: bytes) -> RoundTrip[bool]:
-        """Give back what this attempt holds, and its place among the waiters. Whether it held all that it asked for."""
+        """Release what this attempt holds, and its place among the waiters. True if it held all that it asked for."""
         return RoundTrip(self._release, self.declared, (packed,), bool)
 
     def server_time(self) -> RoundTrip[float]:
-        """Seconds since 1970, by the clock that decides about the leases."""
+        """Seconds since 1970, by the server clock that the leases run on."""
         return RoundTrip(self.scripts["now"], self.declared[:2], (), lambda reply: reply / 1e6)
 
 
@@ -206,7 +206,7 @@ class RateLimitBindings:
         self._interval = -int(-per * 1_000_000 // limit)
 
     def let_through(self, n: int, key: IdempotencyKey, *, max_wait: float | None) -> RoundTrip[Allowance]:
-        """Take `n` units, now or within `max_wait` seconds (None: whenever that is). Else nothing is taken."""
+        """Take `n` units, now or within `max_wait` seconds (None: any wait). If that is impossible, take nothing."""
         most = -1 if max_wait is None else int(max_wait * 1_000_000)
         args = (key.caller, key.number, self._kind, n, self._capacity, self._per, self._interval, most)
         return RoundTrip(rate_limit_scripts()["let_through"], self.declared, args, _allowance)
@@ -233,7 +233,7 @@ _TYPES = {
     "INCRBY": "string", "HSET": "hash", "HDEL": "hash", "HINCRBY": "hash", "ZADD": "zset", "ZINCRBY": "zset",
     "ZREM": "zset", "SADD": "set", "SREM": "set", "LPUSH": "list", "RPUSH": "list",
 }  # fmt: skip
-"""The type that a command needs its key to have. The commands that are not named here accept any."""
+"""The type of key that each command needs. Commands not listed here accept any type."""
 
 
 class Condition(NamedTuple):
@@ -252,7 +252,7 @@ def write(command: str, position: int, args: Sequence[Packable]) -> tuple[Any, .
 
 
 def packable(value: Value) -> Packable:
-    """ValueError or TypeError for a value that a script cannot be sent."""
+    """The value in a form that can be sent to a script. Raises ValueError or TypeError if that is impossible."""
     if isinstance(value, bytes):
         # As a MessagePack str, which may hold any bytes: the server's scripts do not know the newer type bin.
         size = len(value)
@@ -275,9 +275,9 @@ def packable(value: Value) -> Packable:
 class CommitReply:
     """The answer to a commit. Unless the outcome is "done", nothing was written.
 
-    outcome  "not held": a lock that guards it is not held any longer; "unmet": a condition does not hold;
-             "impossible": a write cannot be done
-    results  if it is done, the reply to each write
+    outcome  "not held": a lock that guards the transaction is no longer held; "unmet": a condition does not hold;
+             "impossible": a write cannot be executed
+    results  for "done", the reply to each write
     index    which condition is unmet, or which write is impossible, from 0
     found    the value that is there instead; None if there is nothing
     """

@@ -19,7 +19,7 @@ WAITERS = {
 
 
 LOCK = {"fence": ("STRING", "the last fence", "TTL"), **WAITERS}
-"""Keys beside the lock itself, which is a STRING with a TTL at the very name that the user gave."""
+"""The other keys of a lock. The lock itself is a STRING with a TTL, under the name that the user gave."""
 
 
 SEMAPHORE = {
@@ -40,15 +40,15 @@ RATE_LIMIT = {
 
 
 SHARED_INBOX = "penstock:inbox:"
-"""Prefix of a process's inbox for all locks and semaphores of one server. On a cluster each of them has its own."""
+"""Prefix of a process's inbox for all locks and semaphores of one server. On a cluster each lock has its own."""
 
 
 @dataclass(frozen=True)
 class LockKeys:
     """The keys of one lock.
 
-    The lock itself is at the very name given, where other libraries have it too. The keys beside it share its slot and
-    do not have the app's prefix: apps that share a lock share its waiters.
+    The lock itself is stored under the name as given, as in other lock libraries. The other keys are in its slot and do
+    not have the app's prefix, so apps that share a lock share its waiters.
     """
 
     name: str
@@ -122,7 +122,7 @@ class RateLimitKeys:
 
 @dataclass(frozen=True)
 class TransactionKeys:
-    """The key under which a transaction is remembered, in the slot of the keys that it is about. `key`: one of them."""
+    """The key that stores the reply of a transaction for replays. `key`: any key of the transaction, for the slot."""
 
     key: str
 

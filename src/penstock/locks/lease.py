@@ -67,7 +67,7 @@ class Lease:
     def remaining(self) -> float:
         """Seconds for which it is certainly held even if no renewal succeeds; 0 after a loss. No round trip.
 
-        Judged by this host's steady clock, from the moment before the request was sent.
+        Measured by this host's monotonic clock, starting just before the request was sent.
         """
         if self.lost.is_set() or self._released:
             return 0.0
@@ -76,8 +76,7 @@ class Lease:
     def check(self) -> None:
         """Raise LeaseLost unless it is certainly held. No round trip.
 
-        The answer may be outdated a moment later. Only a fence that is checked where the work is written stops a late
-        write.
+        The answer may be outdated a moment later. To stop a late write, the storage must check the fence.
         """
         if self._released:
             raise self._released_error()
@@ -133,8 +132,8 @@ class Lease:
     def raise_on_exit(self, body_error: BaseException | None, release_error: Exception) -> None:
         """Choose the error that leaves a `with` block whose release failed with `release_error`.
 
-        An error of the body comes first and gets a note about the other one, unless it is the cancellation that
-        `cancel_on_loss` caused.
+        An error of the body takes precedence, and the release error is added to it as a note. But if the body was only
+        cancelled by `cancel_on_loss`, the release error is raised instead.
         """
         if body_error is None:
             raise release_error
@@ -155,7 +154,8 @@ class Lease:
     def give_back(self) -> RoundTrip[bool]:
         """Release it in the server. False if it was lost.
 
-        A second copy of the call finds nothing to release, which is no loss while the lease is valid.
+        If the driver sends the call twice, the second finds nothing to release. That is not a loss while the lease is
+        valid.
         """
         released = self._source.bindings.release(self._packed)
         return replace(released, read_after_retry=lambda reply: bool(reply) or now() < self.valid_until)
@@ -178,7 +178,7 @@ class Lease:
         try:
             was_held = yield self.give_back
         except BaseException as error:
-            if not isinstance(error, Exception):  # a cancelled release is done all the same
+            if not isinstance(error, Exception):  # a cancelled release still releases the lease
                 yield self.give_back
                 self._released = True
             raise

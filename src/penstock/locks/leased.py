@@ -1,8 +1,8 @@
-"""The common part of locks and semaphores: acquired for a lease, in order of arrival, also by `with`.
+"""What locks and semaphores share: `acquire` and `with`, a lease that is renewed, and waiting in order of arrival.
 
-Each attempt has a token of its own and may be sent any number of times. An attempt that has to wait joins the waiters
-in the server (see `waiters.lua`) and sleeps until a message arrives, or until the time that the server named. A wait
-that is cancelled gives back its place, or the lock that was handed over to it in the meantime.
+Each attempt has its own token and may be sent any number of times. An attempt that has to wait joins the waiters in
+the server (see `waiters.lua`). It sleeps until a message arrives, or until the time at which the server asked it to try
+again. A cancelled wait gives up its place, or releases the lock if that was handed over to it in the meantime.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class LeasedResource(Generic[L, B]):
         raise NotImplementedError
 
     def _timeout_error(self) -> PenstockError:
-        """The error for a wait that lasted `wait` seconds in vain."""
+        """The error for a request that was not granted within `wait` seconds."""
         raise NotImplementedError
 
     def _refused_error(self, refused: int) -> ValueError:
@@ -164,7 +164,7 @@ class LeasedResource(Generic[L, B]):
             held.raise_on_exit(error, release_error)
 
     def _pop_entered(self, context: object) -> L:
-        """The lease that this thread or task entered last. Many of them may use one object at the same time."""
+        """The lease that this thread or task entered last. Many threads and tasks may share one object."""
         if context not in self._entered:
             if len(self._entered) != 1:
                 raise RuntimeError(f"{self.what} was entered by another task or thread: leave it where it was")

@@ -7,22 +7,21 @@
 --                                       taken              held by the first waiter, for 2 s
 --                             held ◀───────────────────────────┘
 --
---   <name>    STRING  the token of the owner; PX its lease. Other lock libraries store the same
+--   <name>    STRING  the token of the owner; PX its lease. Other lock libraries use the same format
 --   fence     STRING  the last fence; PX the lease and an hour
 --   waiters, checks, offers, unresponsive: see waiters.lua
 --
--- All keys but `<name>` are made from `base`, which has the slot of the name and never exists: while the slot is
--- migrated, the server refuses the whole script because of it.
+-- All keys but `<name>` are made from `base`, a key that has the slot of the name and never exists. Because it is
+-- missing, the server refuses the whole script while the slot is being migrated.
 --
--- Several locks can be acquired together: a request then has a pair of `base` and `<name>` for each. It is granted all
--- of them or none, and only if it is the first waiter of each. Tickets follow the order in which requests reach the
--- server, so the waiter with the lowest ticket is the first of each of its locks, and no two requests wait for each
--- other.
+-- Several locks can be acquired together: the request then has a pair of `base` and `<name>` for each. It gets all of
+-- them or none, and only when it is the first waiter of each. This cannot deadlock: tickets follow the order in which
+-- requests reach the server, so the waiter with the lowest ticket is the first one at each of its locks.
 --
 -- A token that does not begin with `penstock/` is from another library, whose release sends no message. Therefore a
 -- waiter for such a lock tries again every five seconds.
 
--- Gives a request all that it wants, for `ms`. Returns the fence. This comes from the clock, so it is higher than all
+-- Grants a request all its locks, for `ms`. Returns the fence. The fence comes from the clock, so it is higher than all
 -- earlier ones even if a failover lost the last of them.
 --- (r: table, us: int, ms: int) -> int
 function lock.give(r, us, ms)
@@ -48,7 +47,7 @@ function lock.renew(r)
   end
 end
 
--- Whether all that a waiter wants is free, and it is the first waiter for each of these.
+-- Whether all the locks that a waiter wants are free, and it is the first waiter of each.
 --- (request: str, r: table, now: int, freed: table) -> bool
 function lock.can_give(request, r, now, freed)
   local places = r[_request.PLACES]
@@ -59,7 +58,7 @@ function lock.can_give(request, r, now, freed)
   return true
 end
 
--- Hands what is free over to its first waiter. `places`, pairs of base and name, grows if that frees more.
+-- Hands each free lock over to its first waiter. `places`: pairs of base and name; it grows if that frees more locks.
 --- (places: table, us: int)
 function lock.hand_over(places, us)
   local now, i = math.floor(us / 1000), 1
@@ -90,8 +89,8 @@ function lock.due(places, now)
 end
 
 -- One attempt. KEYS: base and name of each lock that is wanted, as in the request. `ticket`: as the last reply assigned
--- it, 0 at first. `stay`: if it is not granted, join the waiters or stay among them. A request that holds the locks
--- already gets their whole lease again.
+-- it, 0 at first. `stay`: if it is not granted, join the waiters or stay among them. If the request holds the
+-- locks already, their leases start again.
 -- Returns { 1, fence }, { 0, ticket, ms until it should try again }, or { -1, number of a name that holds other data }.
 --- keys: base name
 --- args: request: str, ticket: int, stay: int
@@ -144,8 +143,8 @@ function script.acquire(base, name, request, ticket, stay)
   return answer
 end
 
--- Releases what the request holds, removes it from the waiters, and hands over to the next ones.
--- Returns 1 if it held all that it wanted.
+-- Releases what the request holds, removes it from the waiters, and hands free locks over to the next ones.
+-- Returns 1 if the request held all its locks.
 --- keys: base name
 --- args: request: str
 --- flags: allow-oom

@@ -1,4 +1,4 @@
-"""A lock: one owner at a time over all hosts, in order of arrival, with a fence that rises with each owner."""
+"""A lock: one owner at a time across all hosts. Waiters are served in order, and each owner gets a higher fence."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MAX_NAMES = 100
 class Held(Lease):
     """A lock that is held.
 
-    fence  a number that is higher for each owner of the lock, also after a failover. Send it with each write, and let
-           the place that is written to refuse a number lower than its last one: that stops a late owner.
+    fence  a number that is higher for each new owner, even after a failover. Send it with each write, and let the
+           storage reject a fence lower than the highest it has seen: that stops a late owner.
     """
 
     _source: Lock
@@ -80,7 +80,7 @@ class Lock(LeasedResource[Held, LockBindings]):
         cancel_on_loss: bool = False,
         reentrant: MutableMapping[object, Held] | None = None,
     ) -> None:
-        """`reentrant`: the locks of this app that their threads and tasks may acquire again; None: they may not."""
+        """`reentrant`: the app's reentrant locks that are held, by thread or task; None: this lock is not reentrant."""
         self.names = (names,) if isinstance(names, str) else tuple(names)
         if not 1 <= len(self.names) <= MAX_NAMES or len(set(self.names)) < len(self.names):
             raise ConfigurationError(f"lock({len(self.names)} names): from 1 to {MAX_NAMES}, each once")
@@ -92,7 +92,7 @@ class Lock(LeasedResource[Held, LockBindings]):
 
     @property
     def key(self) -> str:
-        """The key of the lock in the server: the name given, as other libraries have it."""
+        """The key of the lock in the server: the name as given, which other lock libraries use too."""
         return self.names[0]
 
     @property
@@ -133,7 +133,7 @@ class Lock(LeasedResource[Held, LockBindings]):
 
     @verb
     def info(self) -> RoundTrip[LockInfo]:
-        """The owner and the waiters; of several locks, those of the first. One round trip."""
+        """The owner and the waiters. If there are several locks, those of the first one. One round trip."""
         return self.current_info()
 
     def current_info(self) -> RoundTrip[LockInfo]:

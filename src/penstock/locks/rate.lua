@@ -1,6 +1,6 @@
--- The scripts of a rate limit: so many units in so much time, over all hosts, in order of arrival.
+-- The scripts of a rate limit: at most `limit` units in `per`, across all hosts, granted in order of arrival.
 --
---   bucket      STRING  server microseconds at which it is full again; TTL until then
+--   bucket      STRING  server microseconds at which the bucket is full again; TTL until then
 --   window      ZSET    unit -> the moment for which it was let through; TTL until the last unit has left the window
 --   free:<kind> ZSET    call/n -> a future moment of n units that was handed back
 --   replay: see core/idempotency.lua
@@ -85,8 +85,8 @@ function window.left(now, per, limit)
   return limit - redis.call("ZCOUNT", stored, string.format("(%.0f", now - per), "+inf")
 end
 
--- Forgets units. Returns false, and keeps them, if their moment is in the future and before that of others: another
--- request can use it.
+-- Removes units. But if their moment is in the future and others have a later one, keeps them and returns false, so
+-- that another request can use the moment.
 --- (id: str, n: int, at: int, now: int) -> bool
 --- uses: stored
 function window.drop(id, n, at, now)
@@ -96,7 +96,7 @@ function window.drop(id, n, at, now)
   return true
 end
 
--- Returns the first moment of `n` units that was handed back and is before `before`: its name and the moment.
+-- Returns the earliest moment before `before` that a request of `n` units handed back: its name, and the moment.
 --- (kind: str, n: int, now: int, before: int) -> str | nil, int
 --- uses: base
 function free.first(kind, n, now, before)
@@ -133,8 +133,8 @@ function rate.drop(kind, id, n, at, full, now, interval)
   return window.drop(id, n, at, now)
 end
 
--- Takes `n` units, now or for a future moment. `per`, `interval` and `most`, the longest wait, are in microseconds; -1
--- for `most` is any wait. `limit`: units that a window allows, or that a full bucket holds.
+-- Takes `n` units, now or for a future moment. `limit`: units that a window allows, or that a full bucket holds.
+-- `most`: the longest wait, -1 for any. `per`, `interval` and `most` are in microseconds.
 -- Returns { 1 if they were taken, microseconds until they may be used, how many more are allowed now }. If the wait
 -- would be longer than `most`, nothing is taken, and the first value is 0.
 --- keys: base stored
@@ -181,7 +181,7 @@ function script.hand_back(base, stored, caller, number, kind, n, limit, interval
     if at > now then free.keep(kind, id, n, at, now) end
     return 1
   end
-  -- A moment that was handed back earlier may be the last one now, and can be undone too.
+  -- A moment that was handed back earlier may be the last one now. Then it can be undone too.
   for _ = 1, 1000 do
     local last = redis.call("ZRANGE", base .. "free:" .. kind, -1, -1, "WITHSCORES")
     if not last[1] then return 1 end

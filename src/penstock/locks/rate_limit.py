@@ -1,4 +1,4 @@
-"""A rate limit: so many units in so much time over all hosts, by the server's clock, in order of arrival."""
+"""A rate limit: at most `limit` units in `per` seconds across all hosts, granted in order of arrival."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from penstock.locks.keys import RateLimitKeys
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_WINDOW = 10_000
-"""Units of a window; the server remembers each of them for as long as it counts."""
+"""The highest `limit` of a window: the server stores each unit until it has left the window."""
 
 MAX_WINDOW_REQUEST = 1000
 """Units that one request takes from a window; each costs a microsecond of server time."""
 
 MAX_SECONDS = 366 * 86400.0
-"""Of `per`, of a wait, and of the time in which a bucket fills."""
+"""The longest `per`, the longest wait, and the longest time in which a bucket may fill."""
 
 
 class RateLimit:
     """A rate limit in the server: `with app.rate_limit("api", limit=100, per=60):`. See `Penstock.rate_limit`.
 
-    Many threads and tasks may use one object: as a context manager, and as a decorator of `def` and `async def`
-    functions, each call of which then waits until it is allowed.
+    Many threads and tasks may share one object. It is a context manager, and also a decorator for `def` and `async def`
+    functions: each call of the function then waits until it is allowed.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ from penstock.locks.lease import Lease
 from penstock.locks.leased import LeasedResource, check_times
 
 MAX_READERS = 100
-"""Readers at a time; more have to wait. Because of them a writer costs some hundred microseconds of server time."""
+"""Readers at a time; more have to wait. A writer takes all these permits: some hundred microseconds of server time."""
 
 L = TypeVar("L", bound=Lease)
 
@@ -39,7 +39,7 @@ class Writing(Lease):
 
 
 class ReadWriteSide(LeasedResource[L, SemaphoreBindings]):
-    """The reading or the writing side of a read-write lock. It is entered or acquired as a lock is."""
+    """The reading or the writing side of a read-write lock, used like a lock: `with` or `acquire`."""
 
     def __init__(
         self,

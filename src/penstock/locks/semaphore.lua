@@ -1,4 +1,4 @@
--- The scripts of a semaphore: at most so many permits at a time.
+-- The scripts of a semaphore: at most `limit` permits are held at a time.
 --
 --             acquire                               release
 --   free ───────────────────▶ a holder ─────────────────────────▶ free
@@ -10,8 +10,8 @@
 --   fence     STRING  the last fence; PX its lease and an hour. Only a holder of all permits gets one
 --   waiters, checks, offers, unresponsive: see waiters.lua
 --
--- The number of free permits is not stored. It is the limit minus the holders that are alive, so a repeated release
--- cannot free more. Waiters are served strictly in order: a small request does not overtake a large one.
+-- The number of free permits is not stored: it is the limit minus the permits whose lease is running. So a repeated
+-- release cannot free too many. Waiters are served strictly in order: a small request does not overtake a large one.
 --
 -- All keys are made from the declared `base`, which never exists; the other declared key is `holders`.
 
@@ -50,8 +50,8 @@ function permit.give(r, till, now)
   if redis.call("PTTL", holders) < keep then redis.call("PEXPIRE", holders, keep) end
 end
 
--- Mints a fence for a holder of all permits, such as a writer; 0 for others. A repeated call gets a higher fence, which
--- does no harm: no other holder was granted one in between.
+-- Mints a fence for a holder of all permits, such as a writer; returns 0 for other holders. A repeated call gets a
+-- higher fence, which is harmless: no other holder can have got one in between.
 --- (r: table, us: int) -> int
 --- uses: base
 function permit.mint(r, us)
@@ -69,7 +69,7 @@ function permit.drop(r)
   for i = 1, r[_request.PERMITS] do redis.call("ZREM", holders, r[_request.TOKEN] .. "/" .. i) end
 end
 
--- Removes permits whose lease has expired, at most 200. They do not count any longer in any case.
+-- Removes permits whose lease has expired, at most 200. Expired permits no longer count anyway.
 --- (now: int)
 --- uses: holders
 function permit.remove_expired(now)
@@ -77,7 +77,7 @@ function permit.remove_expired(now)
   if #dead > 0 then redis.call("ZREM", holders, unpack(dead)) end
 end
 
--- Hands free permits over to the first waiters, to at most a hundred. Each of them calls this again when it takes them.
+-- Hands free permits over to the first waiters, at most a hundred. Each calls this again when it takes its own.
 --- (now: int)
 --- uses: base holders
 function permit.hand_over(now)
@@ -107,7 +107,7 @@ function permit.due(now)
 end
 
 -- One attempt. `ticket`: as the last reply assigned it, 0 at first. `stay`: if it is not granted, join the waiters or
--- stay among them. A request that holds its permits already gets their whole lease again.
+-- stay among them. If the request holds its permits already, their lease starts again.
 -- Returns { 1, fence or 0 }, { 0, ticket, ms until it should try again }, or { -1, the limit } if it wants more permits
 -- than the limit.
 --- keys: base holders
@@ -155,8 +155,8 @@ function script.acquire(base, holders, request, ticket, stay)
   return answer
 end
 
--- Releases what the request holds, removes it from the waiters, and hands over to the next ones.
--- Returns 1 if it held all that it wanted.
+-- Releases what the request holds, removes it from the waiters, and hands free permits over to the next ones.
+-- Returns 1 if the request held all its permits.
 --- keys: base holders
 --- args: request: str
 --- flags: allow-oom

@@ -1,4 +1,4 @@
-"""A semaphore: at most so many permits at a time over all hosts, in order of arrival, by the server's clock."""
+"""A semaphore: limits how many permits are held at a time across all hosts. Waiters are served in order of arrival."""
 
 from __future__ import annotations
 
@@ -71,8 +71,9 @@ class Semaphore(LeasedResource[Permit, SemaphoreBindings]):
     def set_limit(self, limit: int | None) -> RoundTrip[None]:
         """Store a limit in the server, which replaces the limit of every program until it is changed again.
 
-        None removes it: each program's own limit counts again. A higher limit serves the waiters that now fit. Under a
-        lower one holders keep their permits, and new ones are granted once enough were released. One round trip.
+        None removes it, and each program's own limit applies again. After a higher limit, the waiters that now fit are
+        served at once. After a lower one, holders keep their permits, and new permits are granted once enough of the
+        old ones have been released. One round trip.
         """
         if limit is not None:
             _check_limit("set_limit", limit)

@@ -2,13 +2,13 @@
 --
 --   replay: see core/idempotency.lua
 --
--- All keys are declared, and `base` never exists: while the slot is migrated to another node, the server refuses the
--- whole script because of it.
+-- All keys are declared, and `base` never exists. Because it is missing, the server refuses the whole script while the
+-- slot is being migrated to another node.
 --
--- The server cannot undo a write. Therefore everything that could make a write fail is checked before the first one: a
--- key of another type, a value that is not a whole number or would reach ±2^53 (below it Lua counts exactly), and a
--- command that this user may not send. A write is checked against the state that the writes before it will leave; a
--- *draft* of each key holds that state.
+-- The server cannot undo a write. Therefore the script checks, before the first write, everything that could make one
+-- fail: a key of another type, a value that is not a whole number or would reach ±2^53 (below it Lua counts exactly),
+-- and a command that this user may not send. Each write is checked against the state that the earlier writes will
+-- leave. A *draft* of each key holds that state.
 
 _write = { COMMAND = 1, KEY = 2, FIRST = 4 } -- FIRST: the first of its arguments
 _exact = { LIMIT = 9007199254740992 } -- 2^53: Lua counts in floats, which are exact below it
@@ -96,8 +96,8 @@ function condition.holds(drafts, asked)
   return number <= wanted, found
 end
 
--- Commits a transaction. KEYS: base; as many locks as `locks` says, which must hold `token`; the keys of conditions and
--- writes. `conditions` and `writes` are lists in MessagePack, for `condition.holds` and `draft.write`.
+-- Commits a transaction. KEYS: base; the locks, which must hold `token` (`locks` is their number); the keys of the
+-- conditions and writes. `conditions` and `writes` are lists in MessagePack, for `condition.holds` and `draft.write`.
 -- Returns { 1, reply to each write, … }. Otherwise nothing was written: { 0 } if a lock is not held any longer,
 -- { -1, number, value found } for a condition that does not hold, { -2, number, value found } for an impossible write;
 -- both are numbered from 1.

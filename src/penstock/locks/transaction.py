@@ -1,7 +1,7 @@
 """A transaction: conditions and writes on keys of one hash tag, executed atomically: all of them or none.
 
-The transaction of a lock (`held.transaction()`) is done only while the server sees the lock as held: an owner that was
-paused past its lease cannot write. A transaction is a plain list of operations; nothing is sent before `commit`.
+The transaction of a lock (`held.transaction()`) is committed only if the server still has the lock as held, so an owner
+that was paused past its lease cannot write. A transaction is a list of operations; nothing is sent before `commit`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.locks.bindings import (
 Number: TypeAlias = int | float
 
 MAX_OPERATIONS = 1000
-"""Conditions and writes; a write of several members counts as so many. They take some milliseconds of server time."""
+"""Conditions and writes; a write of three members counts as three. The maximum takes some ms of server time."""
 
 MAX_BYTES = 1024 * 1024
 
@@ -66,8 +66,8 @@ class Clause(NamedTuple):
 class Transaction:
     """Conditions, then writes: `app.transaction().require_value(…).set(…).commit()`.
 
-    The keys are ordinary keys of any client. All of them share a slot, and so a hash tag. A condition without a value
-    and without a bound asks whether there is anything. Values are bytes, texts (UTF-8) or numbers.
+    The keys are ordinary keys, which any client may use too. All must be in one slot, so they share a hash tag. A
+    condition without a value or a bound checks only for existence. Values are bytes, texts (UTF-8) or numbers.
     """
 
     def __init__(self, driver: Driver, *, home: str | None = None, guard: Guard | None = None) -> None:
@@ -274,9 +274,9 @@ class Transaction:
 
         Returns the reply to each write, in order: how many things it added or removed, or the new number.
 
-        Raises LeaseLost if the lock is not held any longer, and TransactionRefused with the first condition that does
-        not hold. Nothing is written then. After ServerUnavailable the outcome is unknown: call it again within a
-        minute, and it is done exactly once. One round trip.
+        Raises LeaseLost if the lock is no longer held, and TransactionRefused with the first condition that does not
+        hold; nothing is written in either case. After ServerUnavailable the outcome is unknown: if you call `commit`
+        again within a minute, the transaction is executed exactly once. One round trip.
         """
         if not self._conditions and not self._writes:
             raise ValueError("commit(): there is nothing in this transaction; add what it requires and writes")
@@ -311,7 +311,7 @@ class Transaction:
 
 
 _VERBS = {"DEL": "delete", "PEXPIRE": "expire"}
-"""The verbs that are not the command's own name."""
+"""The verbs whose name differs from the command."""
 
 
 def _shortened(value: Value) -> Value:

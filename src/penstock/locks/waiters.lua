@@ -3,7 +3,7 @@
 --   waiters       ZSET  request -> ticket: its time of arrival in server microseconds; the lowest is served first
 --   checks        ZSET  request -> server ms at which it tries again if no message arrives
 --   offers        ZSET  request -> server ms until which it must take what was handed over to it
---   unresponsive  ZSET  face -> server ms at which it had not taken an offer; passed over until it sends something
+--   unresponsive  ZSET  face -> server ms at which its offer had expired; passed over until it sends something
 --
 --            join             offer, by a release            taken
 --   (none) ───────▶ waiting ───────────────────────▶ offered ───────▶ holder
@@ -11,16 +11,17 @@
 --              └───────┴──────────────────────────────┘ may come back with its old ticket
 --
 -- A request is one attempt of a process: { token, lease ms, address, { base, key, … }, permits, limit } in MessagePack.
--- It has a pair of `base` and `key` for each thing that it wants. A message to its address (notify.lua) asks it to try
--- again in so many milliseconds. State is written before a message is sent, so a lost message costs time only.
+-- It has a pair of `base` and `key` for each lock or semaphore that it wants. A message to its address (notify.lua)
+-- asks it to try again after a given number of milliseconds. State is written before a message is sent, so a lost
+-- message costs only time.
 --
--- Waiters do not poll. When something may expire, one waiter tries again at that time, and one of another process a
--- third of a second later. The others try again so rarely that all of them together do it once in 10 s. After an offer
--- to one process a waiter of another process checks whether it was taken.
+-- Waiters do not poll. When a lease or an offer may expire, one waiter tries again at that time, and a waiter of
+-- another process a third of a second later. All other waiters together try again only once in 10 s. After an offer to
+-- one process, a waiter of another process checks whether the offer was taken.
 
 _request = { TOKEN = 1, LEASE_MS = 2, ADDRESS = 3, PLACES = 4, PERMITS = 5, LIMIT = 6 }
 
--- Removes a request from the waiters for all that it wants. `freed` collects these things, as pairs of base and key.
+-- Removes a request from the waiters of each place that it waits for. `freed` collects these pairs of base and key.
 --- (request: str, r: table, freed: table | nil)
 function waiters.leave(request, r, freed)
   local places = r[_request.PLACES]
@@ -55,7 +56,7 @@ function waiters.mark_alive(r, now)
   end
 end
 
--- Whether to pass a waiter over: it is three seconds late, or its face did not take an offer.
+-- Whether to pass a waiter over: its check is three seconds overdue, or its face did not take an offer.
 --- (base: str, request: str, r: table, now: int) -> bool
 function waiters.is_silent(base, request, r, now)
   local check = redis.call("ZSCORE", base .. "checks", request)
@@ -63,7 +64,7 @@ function waiters.is_silent(base, request, r, now)
   return redis.call("ZSCORE", base .. "unresponsive", notify.face(r[_request.ADDRESS])) ~= false
 end
 
--- Returns the first waiter that is alive, unpacked too, and its ticket. Removes the silent ones before it, at most 500.
+-- Returns the first live waiter: packed, unpacked, and its ticket. Removes the silent ones before it, at most 500.
 --- (base: str, now: int, freed: table) -> str | nil, table, int
 function waiters.head(base, now, freed)
   local checked = false
@@ -78,7 +79,7 @@ function waiters.head(base, now, freed)
   end
 end
 
--- Adds a request to the waiters: at the end, or with the ticket of an earlier attempt at its old place.
+-- Adds a request to the waiters: at the end, or, with the ticket of an earlier attempt, at its old place.
 -- Returns the ticket.
 --- (request: str, r: table, ticket: int, us: int) -> int
 function waiters.join(request, r, ticket, us)
@@ -114,8 +115,8 @@ function waiters.sleep(base, request, r, now, due)
   return ms
 end
 
--- Ensures that a waiter of another face than `except` tries again at `at`. If no one does so yet, the last to arrive is
--- asked to.
+-- Ensures that a waiter of another face than `except` tries again at `at`. If none is going to, sends a message to the
+-- one that arrived last.
 --- (base: str, now: int, at: int, except: str)
 function waiters.ensure_check(base, now, at, except)
   local checks = redis.call("ZRANGE", base .. "checks", "(" .. now, at + 300, "BYSCORE", "LIMIT", 0, 4)
@@ -133,7 +134,8 @@ function waiters.ensure_check(base, now, at, except)
   end
 end
 
--- Makes an offer to a waiter, which was given what it wants for `ms`. Its next attempt takes that for its whole lease.
+-- Makes an offer to a waiter that was just granted its request for `ms`. Its next attempt takes the offer, for its
+-- whole lease.
 --- (request: str, r: table, now: int, ms: int)
 function waiters.offer(request, r, now, ms)
   local places = r[_request.PLACES]
@@ -165,7 +167,7 @@ function waiters.list(base, limit)
   return found
 end
 
--- Returns the server microseconds, by the clock that decides about these leases.
+-- Returns the server's time in microseconds, by the clock that these leases run on.
 --- keys: base place
 --- flags: no-writes
 function script.now(base, place)
