@@ -31,7 +31,7 @@ log = logging.getLogger("penstock.worker")
 T = TypeVar("T")
 
 _MAX_TRACEBACK = 16_000
-"""Characters of a traceback to keep, counted from its end: the place of the error matters more than the way there."""
+"""Characters of a traceback to keep, counted from its end, because the place of the error matters most."""
 
 _MAX_REASON = 4_000
 """Characters of a reason to keep."""
@@ -54,14 +54,14 @@ class Execution:
     """Prepares and runs jobs. Every error of a job becomes a settlement; none is raised."""
 
     def __init__(self, registry: Registry, settings: WorkerSettings, max_payload: int, worker: str) -> None:
-        """`worker` is the worker's name, which reasons of failures mention."""
+        """`worker` is the worker's name, which is stored with each failure."""
         self._registry = registry
         self._settings = settings
         self._max_payload = max_payload
         self._worker = worker
 
     def prepare(self, claim: Claim, queue: str) -> JobRun | Settlement:
-        """Decode the call of a job of `queue`. Returns a settlement if this worker cannot run the job."""
+        """Decode the call in a claimed job of `queue`. Returns a settlement if this worker cannot run the job."""
         try:
             if not claim.record.is_call:
                 return self._unknown(claim, "a bare value, not a call of a task")
@@ -194,7 +194,7 @@ class Execution:
         return self.failed(run, asyncio.CancelledError("the task cancelled itself"))
 
     def timed_out(self, run: JobRun, cause: BaseException | None = None) -> Settlement:
-        """The run took longer than its task's timeout. The traceback of `cause` shows where it was."""
+        """The run took longer than its task's timeout. The traceback of `cause` shows where the task was then."""
         error = TimeoutError(f"ran longer than its timeout of {run.definition.timeout:g} s")
         error.__cause__ = cause
         return self.failed(run, error)
@@ -207,14 +207,14 @@ class Execution:
         return Settlement(run.claim.token, self._reason(cause), "crash" if alone else "suspect")
 
     def could_not_start(self, run: JobRun, error: OSError) -> Settlement:
-        """There was no memory or no descriptor to start the run: it is handed back and not charged."""
+        """The run could not start for lack of memory or file descriptors. The job is handed back and not charged."""
         log.error("job %s (%s) is handed back: %s", run.claim.id, run.definition.name, error)
         return Settlement(run.claim.token, self._reason(_describe(error)), "later", self._settings.unknown_backoff)
 
     def failed(self, run: JobRun, error: BaseException) -> Settlement:
         """The run raised `error`: retry, later, drop or dead letter.
 
-        An error that breaks this decision itself, such as one whose `__str__` raises, makes a dead letter.
+        If the decision itself fails, for example because the error's `__str__` raises, the job becomes a dead letter.
         """
         try:
             return self._decide(run, error)
@@ -258,9 +258,9 @@ def _is_cancelled_by_worker() -> bool:
 async def _call_in_thread(
     submit: Callable[[Callable[[], None]], None], call: Callable[[], Any]
 ) -> tuple[Any, BaseException | None]:
-    """The result of `call`, or its exception, from the thread that `submit` hands it to; in the current context.
+    """Run `call` in the thread that `submit` hands it to, in the current context. Return its result and its exception.
 
-    It is returned, not raised, because a coroutine cannot raise StopIteration.
+    The exception is returned, not raised, because a coroutine cannot raise StopIteration.
     """
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()

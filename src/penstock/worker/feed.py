@@ -49,7 +49,7 @@ class Feed:
         self.held: dict[bytes, int] = {}
         """Tokens of the held claims, and the size of each record in bytes."""
         self.suspect: bytes | None = None
-        """The held claim that is a suspect. While there is one, no second one is asked for."""
+        """The token of the suspect that is held, if any. Until it is settled, turns ask for no other suspect."""
         self.to_settle: list[Settlement] = []
         self.awake = True
         """False while the worker is registered as idle in this queue, or waits for the next due time."""
@@ -71,7 +71,7 @@ class Feed:
         self._publish(QueueStatus(self.incarnation, self.renewed_at, False))
 
     def turn(self, want: int, *, leave: bool = False) -> RoundTrip[TurnReply]:
-        """The next turn, asking for up to `want` jobs. While a turn is unanswered, the same turn again.
+        """Return the next turn, which asks for up to `want` jobs, or, while a turn is unanswered, that turn again.
 
         `leave`: end the incarnation if it holds nothing after this turn.
         """
@@ -79,7 +79,7 @@ class Feed:
             self.turns += 1
             n = self._count_to_send()
             self._sent, self.to_settle = self.to_settle[:n], self.to_settle[n:]
-            # A wake-up may arrive before the reply does. It must not be overwritten by the reply, so reset this now.
+            # A wake-up may arrive before the reply. Reset this now, so that the reply does not overwrite the wake-up.
             self.wake_at = math.inf
             self._wanted = want
             self._unanswered = self.queue.bindings.turn(
@@ -99,7 +99,8 @@ class Feed:
     def _count_to_send(self) -> int:
         """How many settlements the next turn carries.
 
-        For a job that does not simply complete the server rewrites the whole record; a turn rewrites at most 1 MiB.
+        The server rewrites the whole record of a job that does not simply complete, so one turn carries settlements
+        for at most 1 MiB of such records, or for a single larger one.
         """
         size = 0
         for place, settlement in enumerate(self.to_settle[:MAX_SETTLEMENTS]):

@@ -5,8 +5,8 @@
        └──────── channel: the request, the settlement ───────┘
 
 The fork server is the parent of the children. It alone kills them, together with every process that they started, and
-reports how each one ended. When its worker is gone, however that ended, it kills them all and exits. When the fork
-server itself is killed, Linux kills the children.
+reports to the worker how each one ended. When the worker ends, for whatever reason, the fork server kills all children
+and exits. When the fork server itself is killed, Linux kills the children.
 
 Messages on the control socket carry the number of a child:
 
@@ -63,7 +63,7 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """Data with which the fork server becomes like its worker."""
+    """The data that the fork server needs to set itself up like its worker."""
 
     main: dict[str, Any]
     """For `multiprocessing.spawn.prepare`: path, arguments, folders, and the main module if it has tasks."""
@@ -85,7 +85,7 @@ class RunRequest(msgspec.Struct, array_like=True, frozen=True):
 
 
 def find_task(module: Any, name: str) -> Definition | None:
-    """The definition of the task that a module has under its function's qualified name."""
+    """Return the definition of the task with the qualified name `name` in `module`, or None if it has no such task."""
     try:
         found = reduce(getattr, name.split("."), module).definition
     except AttributeError:
@@ -94,7 +94,7 @@ def find_task(module: Any, name: str) -> Definition | None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """How to make event loops: uvloop's way if it is installed, else None for asyncio's own."""
+    """The factory for event loops: uvloop's if it is installed, else None, which stands for asyncio's own."""
     try:
         factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
     except ImportError:
@@ -104,7 +104,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModules:
-    """The imported modules, and for each module that could not be imported the error."""
+    """The imported modules, and the error of each module that could not be imported."""
 
     modules: dict[str, Any] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
@@ -129,14 +129,14 @@ def _import_error(module: str, error: BaseException) -> str:
 
 
 importing = False
-"""True in a fork server while it imports the tasks' modules. A worker that is created by such an import is a mistake
-of the program."""
+"""True in a fork server while it imports the tasks' modules. A module must not create a worker when it
+is imported, so `Isolation` raises an error if this is True."""
 
 
 def serve(control_fd: int, worker: int) -> NoReturn:
     """The main function of the fork server of the process `worker`."""
     global importing  # noqa: PLW0603 - there is one fork server in a process, and it is this one
-    # Nothing reads the control socket during the imports, so the kernel has to end this process with its worker.
+    # Nothing reads the control socket during the imports, so the kernel must kill this process when its worker ends.
     _die_with_parent(worker, signal.SIGKILL)
     for number in _STOP_SIGNALS:
         signal.signal(number, _ignore)
@@ -154,15 +154,15 @@ def serve(control_fd: int, worker: int) -> NoReturn:
         importing = False
     sys.stdout.flush()
     gc.collect()
-    gc.freeze()  # else a child's garbage collector would write to, and so copy, each page that it visits
+    gc.freeze()  # else a child's garbage collector would write to each page that it visits, and so copy it
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     # Set again, because a module may have installed handlers of its own.
     for number in (*_STOP_SIGNALS, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, _ignore)
-    # From now on the control socket reports the worker's end. So does the signal, which is needed if a process that
-    # the worker forked still holds the socket open.
+    # From now on, end-of-file on the control socket shows that the worker has ended. The signal covers the case where
+    # a process that the worker forked still holds the socket open.
     _die_with_parent(worker, signal.SIGHUP)
     ForkServer(control, wake, waker, worker, loaded).serve()
 
@@ -179,7 +179,7 @@ def _prepare(main: dict[str, Any], loaded: LoadedModules) -> None:
 
 
 class ForkServer:
-    """Forks, kills, reaps and reports. It never runs a line of a task."""
+    """Forks, kills and reaps children, and reports on them. It never runs task code itself."""
 
     def __init__(self, control: socket.socket, wake: int, waker: int, worker: int, loaded: LoadedModules) -> None:
         """`wake` becomes readable when a signal arrives, because Python writes the signal's number to `waker`."""
@@ -275,7 +275,7 @@ class ForkServer:
 def run_one(channel: socket.socket, loaded: LoadedModules) -> None:
     """Run one job in this process, and send its settlement.
 
-    The settlement is the last message: the worker then has this process killed, with everything that it started.
+    After sending the settlement it waits: the worker has this process killed, with everything that it started.
     """
     pid = os.getpid()
     request = msgspec.msgpack.decode(receive(channel), type=RunRequest)
@@ -291,7 +291,7 @@ def run_one(channel: socket.socket, loaded: LoadedModules) -> None:
 
 
 def _run(request: RunRequest, loaded: LoadedModules) -> Settlement | str:
-    """Returns a text if the task could not be found: it says why."""
+    """Return the settlement or, if the task could not be found, a text with the reason."""
     loaded.load(request.module, request.name)
     if request.module in loaded.errors:
         return loaded.errors[request.module]
@@ -332,7 +332,7 @@ def _run_beside_loop(execution: Execution, run: JobRun) -> Settlement:
     return settlements[0]
 
 
-# --- messages with a length ---
+# --- length-prefixed messages ---
 
 
 def send(channel: socket.socket, data: bytes) -> None:
@@ -340,7 +340,7 @@ def send(channel: socket.socket, data: bytes) -> None:
 
 
 def receive(channel: socket.socket) -> bytes:
-    """One message. Raises EOFError if the other end is closed before its end."""
+    """Receive one message. Raises EOFError if the sender closes the channel before the message is complete."""
     (size,) = LENGTH.unpack(_receive_exactly(channel, LENGTH.size))
     return _receive_exactly(channel, size)
 
@@ -399,7 +399,7 @@ def _mask_stop_signals(how: int) -> None:
 
 
 def _restore_stop_signals() -> None:
-    """In a process that a task forks: the task must be able to end it by SIGTERM from the first moment."""
+    """Called in a process that a task forks, so that the task can end it with SIGTERM from its first moment."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _mask_stop_signals(signal.SIG_UNBLOCK)

@@ -47,7 +47,7 @@ class _PeriodicThread(threading.Thread):
 
 
 class Heartbeat(_PeriodicThread):
-    """Renews the lease of one feed if it holds jobs and no turn has renewed it for a third of its duration.
+    """Renews a feed's lease if the feed holds jobs and the last renewal is older than a third of the lease's duration.
 
     There is one thread for each feed, because on a cluster each queue may be on another node, and a node that does not
     answer must not delay the heartbeats of the others.
@@ -79,7 +79,7 @@ class Heartbeat(_PeriodicThread):
 
 
 class Watchdog(_PeriodicThread):
-    """Logs which task blocks the event loop if, while jobs run, the loop does not respond for `patience` seconds."""
+    """Logs which task blocks the event loop if the loop does not respond for `patience` seconds while jobs run."""
 
     def __init__(
         self,

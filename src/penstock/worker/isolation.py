@@ -50,11 +50,11 @@ import sys; sys.path.insert(0, {root!r}); from penstock.worker.forkserver import
 
 
 class Isolation:
-    """Runs jobs in processes of their own, at most `size` at a time. A further run waits until one has ended.
+    """Runs jobs in processes of their own, at most `size` at a time. Further runs wait for a free place.
 
-    The first run starts the fork server, which imports the modules of all `tasks` that can be isolated. It has the
-    worker's path, folder and arguments, and calls `start_logging` before the imports. `close()` ends it together with
-    everything that still runs.
+    The first run starts the fork server, which imports the modules of all `tasks` that can be isolated. It
+    takes over the worker's path, folder and arguments, and calls `start_logging` before the imports. `close()` ends
+    the fork server and every run.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class Isolation:
     async def run(self, run: JobRun) -> Settlement:
         """Run a job in a process of its own. If this call is cancelled, the process is killed. Raises no error.
 
-        The timeout counts from the fork. A run that times out is retried or not by its task's policy; a process that
-        ends without an answer is a crash.
+        The timeout counts from the fork. If the run times out, its task's retry policy decides what
+        follows. If the process ends without an answer, the run has crashed.
         """
         async with self._places:
             try:
@@ -165,13 +165,13 @@ class Isolation:
         return pickle.dumps(Preparation(shared | main, tasks, self._start_logging))
 
     def close(self) -> None:
-        """Kill what runs, and end the fork server."""
+        """Kill the running children, and end the fork server."""
         if self._server is not None:
             self._server.close()
 
 
 def _main_module() -> dict[str, Any]:
-    """How multiprocessing would load this program's main module in another process. Empty if it could not."""
+    """The data from which multiprocessing would load the main module in another process. Empty if it could not."""
     data: dict[str, Any] = spawn.get_preparation_data("penstock")
     name, path = data.get("init_main_from_name", ""), data.get("init_main_from_path", "")
     if name and not name.endswith("__main__"):
@@ -275,9 +275,9 @@ class ForkServerClient:
                 self._children.pop(number).ended.set_result(value)
 
     def _lost(self) -> None:
-        """The fork server is gone. Linux has killed its children; on other systems this kills them.
+        """The fork server is gone: kill its children, and everything that they started.
 
-        Everywhere it also kills the processes that the children started.
+        On Linux the kernel has already killed the children themselves.
         """
         if self.gone:
             return
@@ -297,7 +297,7 @@ class ForkServerClient:
             self._ready.set_result(None)
 
     def close(self) -> None:
-        """End the fork server and its children. Waits at most a second before it is killed."""
+        """End the fork server and its children. If it has not ended after a second, it is killed."""
         if self.gone:
             return
         if self._ready.done():
@@ -327,7 +327,7 @@ class IsolatedProcess:
         """Send the request and return the answer. None if the process ended, or will end, without one."""
         exchange = self._loop.create_task(self._exchange(request))
         try:
-            # The end of the channel is not enough: a process that the task started may hold it open.
+            # Waiting for the channel alone is not enough: a process that the task started may hold it open.
             either: list[asyncio.Future[Any]] = [exchange, self.ended]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             return exchange.result() if exchange.done() else None

@@ -48,7 +48,7 @@ class JsonLines(logging.Formatter):
 def start_logging(style: LogFormat, level: LogLevel) -> None:
     """Write log records of `level` and above, and Python's warnings, to stderr.
 
-    Call it before the app is loaded: a `logging.basicConfig` of the app then has no effect.
+    Call it before the app is loaded: a later `logging.basicConfig` in the app then has no effect.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if style == "json" else PlainLines())

@@ -1,7 +1,7 @@
 """A pipe through which a process notices that its parent has ended, however it ended.
 
 The parent holds one end and the child inherits the other. Nothing is ever written: when the parent's end is closed, by
-the parent or by the kernel after a crash, the child reads the end of the file.
+the parent or by the kernel after a crash, the child's read returns end-of-file.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from penstock.jobs.claims import Claim
 from penstock.worker.feed import Feed
 
 STALL = 0.1
-"""Seconds. If no runner becomes free for so long, waiting claims are handed back, because other workers may be idle."""
+"""Seconds. If no runner becomes free in this time, waiting claims are handed back: other workers may be idle."""
 
 _SMOOTHING = 0.05
-"""Weight of the latest duration in the mean: some tens of jobs determine it, a single outlier does not."""
+"""Weight of the latest duration in the moving mean. Some tens of jobs shape the mean; a single outlier does not."""
 
 
 @dataclass(slots=True)
@@ -29,8 +29,8 @@ class RunningJob:
 class Inflight:
     """The claims of a process, waiting or running.
 
-    It asks for enough jobs to occupy every free runner, and beyond them only for jobs that will start within
-    `prefetch` seconds, as estimated from the mean duration of past jobs.
+    It asks for enough jobs to occupy every free runner. Beyond these it asks only for jobs that will start
+    within `prefetch` seconds, as estimated from the mean duration of past jobs.
     """
 
     def __init__(self, concurrency: int, prefetch: float, max_batch: int) -> None:

@@ -1,6 +1,6 @@
 """Memory that a worker process shares with its supervisor: the jobs that run now, and its incarnation in each queue.
 
-The worker writes it. The supervisor reads it, also after the worker was killed.
+The worker writes it. The supervisor reads it, even after the worker was killed.
 
     header        number of queues, number of runners
     per queue     incarnation; monotonic time of the last renewal of its lease; whether it holds jobs
@@ -74,7 +74,7 @@ class SharedStatus:
             return  # jobs outnumber runners only while tasks whose lease was lost are still ending
         runner = self._runner_of[token] = self._free.pop()
         at = self._first_runner + runner * _RUNNER.size
-        # The queue is written last: until then the job has not started, should the process be killed here.
+        # The queue is written last. If the process is killed before that, the job does not count as started.
         self._memory[at + 2 : at + 2 + len(token)] = token
         self._memory[at + 1] = len(token)
         self._memory[at] = queue + 1

@@ -1,4 +1,4 @@
-"""N worker processes. A process that dies is replaced, and its jobs are handed back at once.
+"""The supervisor runs N worker processes. It replaces a process that dies, and hands its jobs back at once.
 
     start ──▶ worker process ── stop ──▶ end
       ▲             │
@@ -7,11 +7,11 @@
       └─── hand back its jobs: those that ran in it are charged or become suspects, the others are not charged;
            the next process starts at once, or after a pause that grows
 
-A worker process sends its own heartbeats, from a thread. While C code holds the interpreter's lock it cannot; then the
-supervisor sends them, but only if the process is not stopped and has used CPU since the last check. A frozen process
-loses its leases.
+A worker process sends its own heartbeats, from a thread. While C code holds the GIL, that thread cannot run. The
+supervisor then sends the heartbeats, but only if the process is not stopped and has used CPU since the last check. A
+frozen process therefore loses its leases.
 
-A worker process notices the end of its supervisor through a pipe, and stops.
+A worker process stops when its supervisor ends, which it notices through a pipe.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ STATUS_VARIABLE = "PENSTOCK_SHARED_STATUS"
 """The environment variable in which a worker process finds the file descriptor of its SharedStatus."""
 
 EXIT_USAGE = 2
-"""The exit code of a worker process that would fail again in the same way, so it is not replaced."""
+"""The exit code of a worker process that would fail in the same way if started again. It is not replaced."""
 
 _SHORT_LIFE = 10.0
-"""A process that dies before this age in seconds is replaced after a pause; the pauses grow."""
+"""Seconds. A process that dies sooner is replaced after a pause, which doubles each time."""
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 30.0
@@ -68,7 +68,10 @@ class Supervisor:
         self._exit_code = 0
 
     async def run(self) -> int:
-        """Returns 0, or the exit code of a process that would fail again in the same way."""
+        """Run until all processes have stopped.
+
+        Returns 0, or EXIT_USAGE if a process ended with that code before its first turn.
+        """
         async with asyncio.TaskGroup() as group:
             for _ in range(self._processes):
                 group.create_task(self._keep_running())
@@ -108,7 +111,8 @@ class Supervisor:
             code = await worker.process.wait()
             self._running.remove(worker)
             heartbeats.cancel()
-            # A task can end its process with any exit code, 0 as well; the shared status shows whether it held jobs.
+            # The exit code is not enough: a task can end its process with any code, even 0. The shared status shows
+            # whether the process held jobs.
             held_jobs, took_a_turn = worker.held_jobs(), worker.took_a_turn()
             await worker.hand_back_jobs(within=self._app.settings.lease)
             worker.close()
@@ -141,7 +145,7 @@ class WorkerProcess:
         self._queues = queues
         self._cpu_ticks = 0
         self.killed_by_supervisor = False
-        """Its jobs are not charged: it was killed because it did not stop in time."""
+        """Whether it was killed because it did not stop in time. Its jobs are then not charged."""
 
     @classmethod
     async def start(cls, command: Sequence[str], queues: Sequence[Queue], runners: int) -> WorkerProcess:
@@ -181,8 +185,8 @@ class WorkerProcess:
     async def hand_back_jobs(self, within: float) -> None:
         """Hand back the jobs of the dead process, so that other workers can run them now.
 
-        A job that ran in the process is charged with a crash if it was the only one, over all queues. If there were
-        several, each becomes a suspect. If the server does not answer `within` seconds the leases run out anyway.
+        If exactly one job ran in the process, over all queues, that job is charged with a crash. If several ran, each
+        becomes a suspect. If the server does not answer within `within` seconds, the jobs wait for the lease to expire.
         """
         running = self._status.running_jobs()
         alone = sum(map(len, running.values())) == 1
@@ -199,7 +203,7 @@ class WorkerProcess:
                 log.warning("worker %d's jobs on queue %s wait for its lease: %s", self.process.pid, queue.name, error)
 
     async def send_heartbeats(self, lease: float) -> None:
-        """Send the heartbeats that the process itself is late with, as long as it computes."""
+        """Send heartbeats on behalf of a process whose own are late, as long as the process uses CPU."""
         while True:
             await asyncio.sleep(lease / 6)
             computes = self._computes()
@@ -209,7 +213,7 @@ class WorkerProcess:
                         await queue._driver.aio.run(queue.bindings.heartbeat(status.incarnation, lease))
 
     def _computes(self) -> bool:
-        """Whether it is not stopped, and has used CPU since the last call. Always False on systems other than Linux."""
+        """Whether the process can run and has used CPU since the last call. Always False except on Linux."""
         state = process_state(self.process.pid)
         if state is None:
             return False

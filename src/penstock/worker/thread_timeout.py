@@ -4,8 +4,8 @@
        └────────────────┴─── on expiry TimeIsUp is raised in the thread, once, at its next Python bytecode
 
 CPython can raise an exception in another thread, but only between two bytecodes: C code runs on until it returns.
-Every change of state happens under one lock, so TimeIsUp is never sent to a thread that has left the task. If it was
-sent and has not been raised when the task ends, it is withdrawn. The event loop's timers measure the time, so a
+Every change of state happens under one lock, so TimeIsUp is never sent to a thread that has left the task. A TimeIsUp
+that was sent but not yet raised when the task ends is withdrawn. The event loop's timers measure the time, so a
 timeout needs no extra thread.
 """
 
@@ -61,7 +61,7 @@ class ThreadTimeout:
             finally:
                 self._leave()
         except TimeIsUp:
-            self._left = True  # it may have been raised inside `_leave`, before that could note it; it comes only once
+            self._left = True  # TimeIsUp may have interrupted `_leave` before it set this; it is raised only once
             raise
         except BaseException as error:
             if self._expired:

@@ -1,11 +1,12 @@
 """One worker process: it claims jobs, runs them, settles them, and sleeps while there is no work.
 
-    wake-up, due time,    ┌────────────── round ───────────────┐      jobs start and finish; the first settlement
-    settlement,       ───▶│ for each queue in order: one turn  │───▶  begins the next round within 5 ms, a free
-    free runner           │ (settlements out, claims in)       │      runner begins it at once
+    wake-up, due time,    ┌────────────── round ───────────────┐      jobs start and finish; the next round begins
+    settlement,       ───▶│ for each queue in order: one turn  │───▶  within 5 ms of the first settlement, or at
+    free runner           │ (settlements out, claims in)       │      once if it can claim more jobs
                           └────────────────────────────────────┘
 
-A turn that fails is sent again, unchanged, until the server answers. Meanwhile the heartbeat threads keep the leases.
+A turn is one round trip to one queue: it sends settlements and claims jobs. If a turn fails, the worker repeats it
+unchanged until the server answers. Meanwhile the heartbeat threads renew the leases.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ log = logging.getLogger("penstock.worker")
 _LONGEST_SLEEP = 3600.0
 
 _SLOW_TURN = 0.5
-"""Seconds after which the other queues are served while one queue's server has not answered."""
+"""Seconds to wait for a queue's server before the worker serves its other queues in the meantime."""
 
 
 class App(Protocol):
-    """The part of `penstock.Penstock` that a worker uses; that class is on a higher floor, so it is not imported."""
+    """The part of `penstock.Penstock` that a worker uses. A Protocol: this package must not import that class."""
 
     settings: Settings
     registry: Registry
@@ -96,7 +97,7 @@ class Worker:
         settings       queues, concurrency and so on; None: the defaults, which serve each queue that has a task
         start_logging  called in the processes of `isolate=True` tasks before their modules are imported; it must be
                        picklable, such as a function at the top of a module or a `functools.partial` of one
-        shared_status  set by `penstock worker --processes`: memory in which the supervisor sees what this worker runs
+        shared_status  memory that shows the supervisor which jobs run here; `penstock worker --processes` passes it
 
         Raises ConfigurationError for settings or tasks that cannot work.
         """
@@ -113,8 +114,8 @@ class Worker:
             definition.signature.check()
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._driver = app._driver
-        # An idle worker registers again in each queue every `sleep` seconds. With more queues the interval is longer,
-        # so that an idle process sends the same few commands.
+        # An idle worker registers again in each queue every `sleep` seconds. The interval grows with the
+        # number of queues, so that an idle process sends equally few commands however many queues it serves.
         sleep = app.settings.sleep * len(names)
         registration = Registration(self.name, self.settings.concurrency)
         self._shared_status = shared_status
@@ -135,7 +136,7 @@ class Worker:
         self._thread_timeouts: dict[bytes, ThreadTimeout] = {}
         self._inflight = Inflight(self.settings.concurrency, self.settings.prefetch, self.settings.max_batch)
         self._loop_jobs: dict[asyncio.Task[Any], Claim] = {}
-        """Jobs that run, or are awaited, on the event loop: all but the `def` tasks in threads."""
+        """The asyncio tasks of `async def` jobs and isolated runs; not of `def` tasks that run in threads."""
         self._jobs_beside_loop: set[asyncio.Task[None]] = set()
         """`def` tasks in threads whose `async def` hooks are on the event loop."""
         self._slow_turns: dict[Feed, asyncio.Task[None]] = {}
@@ -149,12 +150,12 @@ class Worker:
     # --- start and stop ---
 
     async def run(self) -> None:
-        """Work until `stop()` is called; with `burst`, until no job is ready any more.
+        """Work until `stop()` is called or, with `burst`, until no job is ready.
 
-        Raises ServerError if the server does not answer at the start, or while the worker stops. In between it tries
-        again for as long as it takes. Raises FormatTooNew if a newer release has written to a queue.
+        Raises ServerError if the server does not answer at the start, or while the worker stops. At any other time
+        the worker retries for as long as it takes. Raises FormatTooNew if a newer release has written to a queue.
 
-        If the call is cancelled, jobs that run are cancelled and handed back.
+        Cancelling this call cancels the running jobs and hands them back.
         """
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
@@ -172,7 +173,7 @@ class Worker:
         for thread in (watchdog, *heartbeats):
             thread.start()
         try:
-            # Listening ends only with an error that no repetition repairs, such as a missing permission.
+            # Listening ends only with an error that a retry would not fix, such as a missing permission.
             ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             for part in ended:
                 part.result()
@@ -193,7 +194,7 @@ class Worker:
             await self._release_claims()
 
     async def _release_claims(self) -> None:
-        """Hand back what is still held, as after an error or a cancellation, so that other workers get it at once."""
+        """After an error or a cancellation, hand back the jobs still held, so that other workers can claim them now."""
         for feed in self._feeds:
             if feed.held:
                 with contextlib.suppress(Exception):
@@ -202,8 +203,8 @@ class Worker:
     def stop(self) -> None:
         """Stop gracefully: claim no more jobs, and let those that run finish, for at most `stop_timeout` seconds.
 
-        A second call hands running jobs back at once, uncharged. Returns immediately in both cases; `run()` returns
-        when the worker has stopped. Call it on the event loop's thread.
+        A second call hands the running jobs back at once, without charging them. Both calls return
+        immediately; `run()` returns when the worker has stopped. Call it on the event loop's thread.
         """
         self._stop_calls += 1
         if self._stop_calls == 1:
@@ -262,7 +263,7 @@ class Worker:
             earlier_has_more |= feed.awake and feed not in self._slow_turns
 
     async def _take_turn(self, feed: Feed, want: int) -> None:
-        """Take a turn, but do not wait for a slow server: on a cluster the other queues may be on other nodes."""
+        """Take a turn. With several queues, do not wait for a slow server: the other queues may be on other nodes."""
         if len(self._feeds) == 1:
             await self._turn(feed, want)
             return
@@ -322,7 +323,7 @@ class Worker:
         timer.cancel()
 
     def _recheck(self) -> None:
-        """Ask each queue once more: the last job may have enqueued to a queue that was empty when it was asked."""
+        """Make a turn due in each queue, because the last job may have enqueued to a queue already found empty."""
         self._rechecked = True
         for feed in self._feeds:
             feed.wake_at = 0.0
@@ -348,7 +349,7 @@ class Worker:
     def _start(self, feed: Feed, run: JobRun) -> None:
         """Start a job on the loop, in a thread, or in a process of its own.
 
-        A suspect runs in a process of its own too, if its task can be found there.
+        A suspect, which may have killed an earlier process, is isolated too if another process can import its task.
         """
         self._rechecked = False
         definition = run.definition
@@ -372,8 +373,8 @@ class Worker:
         task.add_done_callback(self._loop_jobs.pop)
 
     def _start_beside_loop(self, run: JobRun) -> None:
-        """Start a job in a thread, inside hooks that run on the loop. It is not one of `_loop_jobs`, because cancelling
-        it would not stop the thread."""
+        """Start a `def` task in a thread, inside `async def` hooks that run on the loop. It is not added to
+        `_loop_jobs`, because cancelling it would not stop the thread."""
 
         async def run_it() -> None:
             self._finished(
@@ -426,7 +427,7 @@ class Worker:
         self._middleware.report(context, outcome)
 
     def _settle_soon(self) -> None:
-        """Begin a round at once if it can claim too, else within `settle_within` seconds."""
+        """Begin the next round: at once if it can also claim jobs, else within `settle_within` seconds."""
         if self._can_claim():
             self._round_due.set()
         elif self._settle_timer is None:
@@ -441,7 +442,7 @@ class Worker:
             feed.to_settle.append(Settlement(claim.token, b"", "release"))
 
     def _hand_back_running(self) -> None:
-        """Hand back the jobs that run: after a second stop, or when the first one's time is over."""
+        """Hand back the running jobs, after a second `stop()` or when `stop_timeout` has passed."""
         self._handed_back = True
         running = list(self._inflight.running.values())
         if running:
@@ -456,7 +457,7 @@ class Worker:
     # --- lost leases ---
 
     def _lease_lost(self, feed: Feed, incarnation: str) -> None:
-        """A heartbeat was refused. Take a turn, which will be refused too and begins the next incarnation."""
+        """The server refused a heartbeat. Make a turn due: its refusal will begin the next incarnation."""
         if feed.incarnation == incarnation:
             feed.wake_at = 0.0
             self._round_due.set()
