@@ -85,9 +85,9 @@ class QueueBindings:
         lease         seconds that the incarnation's claims live from now
         want          most jobs to claim
         address       of the listener to notify while the worker is idle
-        sleep         if fewer than `want` jobs were there, register the worker as idle for so many seconds; 0: do not
+        sleep         if fewer than `want` jobs were claimed, register the worker as idle for this long; 0: do not
         once          the claim of a program without a worker: its incarnation ends as soon as it has no claims, and it
-                      is idle only if it got nothing
+                      is registered as idle only if it got no job
         registration  in the first turn of a worker
         """
         completed = [s for s in settlements if s.ending is None and s.data == b"null"]
@@ -226,7 +226,7 @@ class QueueBindings:
         return self._call("overview", (self.clock.now_ms, scan), _overview)
 
     def counted_and_kept(self) -> RoundTrip[dict[str, tuple[int, int]]]:
-        """For each key that is counted: how many entries it has, and how many the kept counts say."""
+        """For `jobs`, `delayed` and `dead`: how many entries the key has, and how many the counters report."""
 
         def read(reply: Sequence[Any]) -> dict[str, tuple[int, int]]:
             jobs, delayed, dead, *kept = (int(n or 0) for n in reply)

@@ -51,7 +51,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """How a claim ends. Without an `ending` the job is completed and `data` is its result as JSON; else the reason."""
+    """How a claim ends.
+
+    Without an `ending` the job is completed and `data` is its result as JSON; with one, `data` is the reason.
+    """
 
     token: bytes
     data: bytes = b"null"

@@ -18,7 +18,7 @@ function counters.zeros()
   return { [state.READY] = 0, [state.DELAYED] = 0, [state.RUNNING] = 0, [state.DEAD] = 0 }
 end
 
--- A job of the tenant changes its state; nil for a job that is outside of the queue.
+-- Counts a job's change of state. `from` nil: the job enters the queue; `to` nil: it leaves.
 --- (c: table, tenant: str, from: str | nil, to: str | nil)
 function counters.move(c, tenant, from, to)
   local row = c.tenants[tenant]
@@ -43,7 +43,7 @@ function counters.age(c, since, n)
   c.seconds[second] = (c.seconds[second] or 0) + n
 end
 
--- The four numbers of a tenant. Packed by Python as well, see inspect.lua.
+-- The four numbers of a tenant. Python unpacks them as well: see `scan_tenants` in inspect.lua.
 --- (packed: str | false) -> int, int, int, int
 function counters.unpack(packed)
   if not packed then return 0, 0, 0, 0 end

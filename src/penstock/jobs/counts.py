@@ -63,7 +63,7 @@ class QueueOverview:
     tenants        how many tenants have jobs
     due_in         seconds until the next delayed job is due; None: no job is delayed
     scanned        how many delayed jobs, the earliest first, were searched for jobs of unknown tasks
-    unknown_tasks  of those the jobs that a worker handed back because it does not know their task: key -> reason
+    unknown_tasks  the jobs among them that a worker handed back, not knowing their task: key -> reason
     """
 
     used: bool

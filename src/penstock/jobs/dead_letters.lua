@@ -20,7 +20,7 @@ function script.list_dead(base, meta, offset, limit)
 end
 
 -- The ids of jobs that died up to `until_` (0: now), the oldest first: { until_, id, … }. An operation on all dead
--- letters uses it, so that it does not touch those that die while it runs.
+-- letters passes that time to each call, so that it does not touch jobs that die while it runs.
 --- keys: base meta
 --- args: given: int, until_: int, limit: int
 --- flags: no-writes

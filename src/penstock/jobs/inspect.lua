@@ -1,8 +1,8 @@
 -- The questions of an operator to a queue: counts, tenants, workers. Nothing here writes. queue.lua has the key map.
 
 -- A page of incarnations: { now, next cursor, incarnation, alive until, claims held, since and registration or false, …
--- }. Without a cursor those with the longest lease first. With a cursor, of which the first and the last is 0, workers
--- only.
+-- }. With an empty cursor: all incarnations, the longest lease first. With any other cursor: workers only; the first
+-- and the last cursor are 0.
 --- keys: base meta
 --- args: given: int, limit: int, cursor: str
 --- flags: no-writes
@@ -29,7 +29,7 @@ function script.scan_workers(base, meta, given, limit, cursor)
   return list
 end
 
--- { now, second since when the oldest ready job is ready or false, ready, delayed, running, dead, completed, retried,
+-- { now, second in which the oldest ready job became ready or false, ready, delayed, running, dead, completed, retried,
 -- failed, … }
 --- keys: base meta
 --- args: given: int
@@ -88,7 +88,7 @@ function script.scan_tenants(base, meta, cursor, count)
   return redis.call("HSCAN", base .. "tenants", cursor, "COUNT", count)
 end
 
--- { now, ms since when the oldest ready job is ready or false, ready, delayed, running, dead, weight or false }. The
+-- { now, ms at which the oldest ready job became ready or false, ready, delayed, running, dead, weight or false }. The
 -- oldest is searched for among the first eight entries of each of the tenant's lists: entries of cancelled jobs may
 -- precede it.
 --- keys: base meta

@@ -4,15 +4,15 @@
 -- `s` collects the changes of one script: time, counters, lists to push to, suspects, and finished jobs whose listeners
 -- are to be notified. `job.commit` writes them.
 --
--- A job whose worker died is charged with the crash only if it was the only job that ran in the process. If it was one
--- of several, or if that is not known, it becomes a *suspect*. It is then not in a lane but in
+-- A job whose worker died is charged with the crash only if no other job ran in the process. If several jobs ran there,
+-- or if that is not known, the job only becomes a *suspect*. Suspects wait in a set of their own instead of a lane:
 --
 --   suspects     ZSET    entry -> ready since, server ms
 --
--- and a worker gets one suspect at a time, which it runs in a process of its own. If such a worker dies as well, the
--- suspect may have killed the whole host, or not: that counts as a quarter of a crash. The evidence against a job is
--- its *doubt*, in quarters. Three crashes make the job a dead letter. A run that ends in any other way clears the
--- doubt.
+-- A worker claims one suspect at a time and runs it in a separate process. If the worker itself dies meanwhile, the
+-- suspect may have killed the whole host, or may be innocent: this counts as a quarter of a crash. The evidence against
+-- a job is its *doubt*, counted in quarters. Three crashes make the job a dead letter. A release keeps the doubt; a run
+-- that ends in any other way clears it.
 
 doubt = { CRASH = 4, LOSS = 1, DEADLY = 12 }
 
@@ -79,8 +79,8 @@ function job.remove(s, id, body, letter, text)
   job.finish(s, id, letter, text, ttl)
 end
 
--- Completes jobs: three commands for all of them, and a SET for each result that is kept. Appends to `stale` the places
--- of tokens that do not hold their job any more.
+-- Completes jobs: three commands for all of them, and a SET for each result that is kept. Appends to `stale` the
+-- positions of tokens that no longer hold their job.
 --- (s: table, incarnation: str, tokens: table, results: table, stale: table)
 --- uses: base meta
 function job.complete(s, incarnation, tokens, results, stale)
@@ -105,9 +105,9 @@ function job.complete(s, incarnation, tokens, results, stale)
   redis.call("HINCRBY", meta, "completed", #ids)
 end
 
--- A worker that does not know the task hands the job back. Returns how the run ends, after how many milliseconds it
--- runs again, and the reason. The reason carries the time since when no worker knew the task, so that the delay doubles
--- each time. `text`, a JSON object, says when to give up.
+-- A worker that does not know the task hands the job back. Returns the verb to settle with, the delay in ms, and the
+-- reason. The reason stores when a worker first did not know the task: the delay is the time since then plus `ms`, at
+-- most a minute, so it about doubles each time. `text` is a JSON object; its `unknown_limit` (ms) says when to give up.
 --- (s: table, id: str, ms: int, text: str) -> str, int, str
 --- uses: base
 function job.unknown_task(s, id, ms, text)
@@ -119,11 +119,11 @@ function job.unknown_task(s, id, ms, text)
   return waited >= limit and "bury" or "later", math.min(60000, waited + ms), text
 end
 
--- Ends a run that does not complete its job. Returns false if the incarnation does not hold it any more. `verb`:
+-- Ends a run that does not complete its job. Returns false if the incarnation no longer holds the job. `verb`:
 --
 --   retry    runs again after `ms`; the attempt is counted      release  goes to the front of its lane, uncounted
---   later    runs again after `ms`; it is not counted           bury     becomes a dead letter
---   unknown  as later, in the end as bury                       drop     leaves the queue
+--   later    runs again after `ms`; not counted as an attempt    bury     becomes a dead letter
+--   unknown  like later; after its limit, like bury              drop     leaves the queue
 --   crash    its process died, and no other job ran there       suspect  its process died, and several jobs ran there
 --- (s: table, incarnation: str, verb: str, token: str, ms: int, text: str) -> bool
 --- uses: base meta
@@ -210,8 +210,8 @@ function job.make_ready(s, list, id, bytes, flags, priority, tenant, generation,
   counters.age(s.counters, since, 1)
 end
 
--- Makes due jobs ready, at most `limit`: the first claim after a long outage must not hold the server. Returns whether
--- there may be more, and how late the latest of them was.
+-- Makes due jobs ready, at most `limit`, so that the first claim after a long outage does not block the server. Returns
+-- whether there may be more due jobs, and how many ms the most overdue one was late.
 --- (s: table, limit: int) -> bool, int
 --- uses: base meta
 function job.promote(s, limit)

@@ -188,7 +188,7 @@ class Job(QueueHandle[JobQueue], Generic[R]):
 
         timeout: seconds to wait; None: no limit, 0: do not wait.
 
-        Raises ResultTimeout if the job is not done by then; it keeps its place, so ask again. Raises JobFailed for a
+        Raises ResultTimeout if the job is not done by then; the job is unaffected, so ask again. Raises JobFailed for a
         dead letter, JobCancelled (also for a job that its task dropped), JobExpired, JobNotFound, and ResultNotKept
         at once for a job that was enqueued with result_ttl=0.
 
@@ -278,7 +278,7 @@ class Job(QueueHandle[JobQueue], Generic[R]):
 
 
 def _in_progress(stored: StoredJob) -> bool:
-    """Whether the job is in the queue and no dead letter."""
+    """Whether the job is in the queue and not a dead letter."""
     return stored.done is None and stored.record is not None and stored.record.state != constants.DEAD
 
 

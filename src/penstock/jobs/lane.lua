@@ -4,16 +4,18 @@
 --                                  two lists of this level
 --   lane:<level>:<tenant>    LIST  entries in order of arrival
 --   front:<level>:<tenant>   LIST  entries that are claimed before those of the lane: jobs that a worker handed back,
---                                  and due jobs if the queue is set so. Never LPUSH, which would reverse their order.
+--                                  and due jobs if `due_first` is set. Only RPUSH: LPUSH would reverse their order.
 --   weights                  HASH  tenant -> weight, where it is not 1
 --   meta                     HASH  v<level>: virtual time last served; front: entries in all front lists
 --
--- Start-time fair queueing; a turn costs 1/weight. A tenant that arrives, or returns, starts one turn after the time
--- last served, less a little. If it started at the same time as a tenant whose second turn is next, the order of their
--- names would decide, and it could wait for two jobs of that tenant. The little (2^-16 of a turn) is too small to earn
--- a larger share by returning again and again. Starting at the time last served, or at zero, would earn one.
+-- This is start-time fair queueing: the tenant with the lowest virtual time is served next, and each turn advances its
+-- time by 1/weight. A tenant that arrives or returns starts one turn after the time last served, minus a small head
+-- start of 2^-16 of a turn. Without the head start it would tie with a tenant whose second turn is next. The order of
+-- their names would decide the tie, and the newcomer could wait for two jobs of that tenant. The head start is too
+-- small to gain a larger share by leaving and returning. Starting at the time last served, or at zero, would gain one.
 --
--- Times are whole numbers, 2^36 to a turn: a server reads and writes a whole score several times faster than 1.99998.
+-- Virtual times are whole numbers, 2^36 for each turn, because the server reads and writes an integer score several
+-- times faster than a fraction such as 1.99998.
 
 _turn = { COST = 68719476736, LESS = 1048576 }
 
@@ -22,7 +24,7 @@ function lane.cost(weight)
   return weight and math.floor(_turn.COST / weight) or _turn.COST
 end
 
--- Gives tenants that arrive or return their first turn, unless their other list of this level has given them one.
+-- Gives tenants that arrive or return their first turn, unless they have one because of their other list of this level.
 --- (level: int, tenants: table)
 --- uses: base meta
 function lane.add_tenants(level, tenants)
@@ -49,7 +51,7 @@ function lane.collect(lists, list, level, tenant, entry)
   group.entries[#group.entries + 1] = entry
 end
 
--- Appends what was collected. Tenants that had nothing in a list get a turn at its level.
+-- Appends the collected entries to their lists. A tenant whose list was empty gets a turn at its level.
 --- (lists: table)
 --- uses: base meta
 function lane.push(lists)
@@ -138,7 +140,7 @@ function lane.fetch(queues, bodies, share, bytes)
 end
 
 -- The tenant's next entry that stands for a ready job, and its record. Entries of cancelled and purged jobs are
--- skipped, but count against what this claim may look at. `room.full` ends the claim.
+-- skipped, but each uses up one of the `room.look` entries that a claim may read. Sets `room.full` to end the claim.
 --- (queue: table, bodies: table, room: table) -> str | nil, str | nil
 --- uses: base
 function lane.next(queue, bodies, room)
@@ -162,8 +164,8 @@ function lane.next(queue, bodies, room)
 end
 
 -- Serves turns of the first `n` tenants of this level until `room` is used up: `want` jobs, `look` entries, `bytes` of
--- records. The turns are chosen in memory and written once. Returns whether other tenants may be next: that is possible
--- where some of the `n` had nothing but entries of cancelled or expired jobs.
+-- records. The turns are chosen in memory and written once. Returns whether tenants after the first `n` may be next,
+-- which happens if some of the `n` had only entries of cancelled or expired jobs.
 --- (level: int, n: int, room: table, fronts: bool, now: int) -> bool
 --- uses: base meta
 function lane.take(level, n, room, fronts, now)
@@ -209,7 +211,7 @@ function lane.take(level, n, room, fronts, now)
   return others
 end
 
--- Removes from the lists what was taken. Gives each tenant its next turn, or removes it.
+-- Removes the taken entries from the lists. Gives each tenant its next turn, or removes a tenant without entries.
 --- (level: int, queues: table, served: int | nil)
 --- uses: base meta
 function lane.close(level, queues, served)
@@ -242,8 +244,8 @@ function lane.close(level, queues, served)
   if #gone > 0 and redis.call("EXISTS", turns) == 0 then
     redis.call("HDEL", meta, "v" .. level)
   elseif served then
-    -- Later than before, even among tenants of the same time: a tenant that returns now is behind those that returned
-    -- before it.
+    -- The time always advances, even if the tenants served had equal times. So a tenant that returns now is placed
+    -- behind those that returned before it.
     local last = tonumber(redis.call("HGET", meta, "v" .. level)) or 0
     served = math.max(served, last + math.max(1, last / 2 ^ 50))
     redis.call("HSET", meta, "v" .. level, math.floor(served))

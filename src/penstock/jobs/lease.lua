@@ -7,8 +7,8 @@
 --
 -- An *incarnation* is one registered life of a worker process, or one claim of a program without a worker. A *token*
 -- names one claim: the claim number in hexadecimal digits, then the id of the job. A settlement is accepted if the
--- incarnation is alive and holds the job under this claim number. A lease that ran out ends the incarnation for ever: a
--- worker that continues later is answered STALE, and registers a new one.
+-- incarnation is alive and holds the job under this claim number. Once its lease has run out, an incarnation never
+-- revives: a worker that continues later gets the answer STALE and registers a new incarnation.
 
 claim = { CLAIM_DIGITS = 12 }
 
@@ -44,7 +44,7 @@ function lease.alive(incarnation, now)
   return until_ and tonumber(until_) > now
 end
 
--- Returns this turn's answer if it was taken before, else nil; and whether it is the incarnation's next turn.
+-- Returns the stored answer if this turn was taken before, else nil; and whether it is the incarnation's next turn.
 --- (incarnation: str, number: int) -> table | nil, bool
 --- uses: base
 function lease.replay(incarnation, number)
@@ -84,8 +84,8 @@ function lease.remove(incarnation)
   redis.call("DEL", base .. "held:" .. incarnation, base .. "turn:" .. incarnation)
 end
 
--- Returns incarnations whose lease ran out; up to `limit` of their claims with at most 1 MiB of records, as
--- { incarnation, token, header } in the order in which they were given; and whether there may be more.
+-- Returns three values: incarnations whose lease ran out; claims of theirs as { incarnation, token, header }, sorted by
+-- claim number, at most `limit` and at most 1 MiB of records; and whether there may be more.
 --- (now: int, limit: int) -> table, table, bool
 --- uses: base
 function lease.overdue(now, limit)

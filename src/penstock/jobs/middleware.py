@@ -5,8 +5,8 @@
                                                        A.finished, B.finished: how the run ended
 
 The hooks of an app form an onion: the first middleware is the outermost. `enqueue` and `execute` are generators that
-yield once, as for `contextlib.contextmanager`. So one text serves blocking code, asyncio code, threads and isolated
-processes. `finished` is a plain notification.
+yield once, as for `contextlib.contextmanager`. So the same hook serves blocking code, asyncio code, threads and
+isolated processes. `finished` is a plain notification.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class JobContext:
     attempt     number of this run: 1, and one more for each failure before
     deliveries  how often the job was handed to a worker, this time included
     enqueued    seconds since 1970 by the server's clock
-    trace       what `Middleware.enqueue` gave it, else ""
+    trace       the text that `Middleware.enqueue` set, else ""
     """
 
     id: str
@@ -214,10 +214,10 @@ class Middleware:
         the event loop; around a `def` task, which runs in a thread, such hooks are outside of all `def` hooks, and the
         task's timeout does not cover them.
 
-        At the `yield` it sees the exception of the task; for a timeout or a stop of the worker it is what interrupts
-        the task there. An exception that leaves the outermost hook is judged like one of the task: it is retried by
-        the task's policy, and `Retry`, `RetryLater` and `Drop` have their meaning. A hook that suppresses the
-        exception completes the job with the result None.
+        The `yield` raises the exception of the task. At a timeout or a stop of the worker, that is the exception that
+        interrupts the task. An exception that leaves the outermost hook counts as if the task had raised it: the
+        task's policy decides on a retry, and `Retry`, `RetryLater` and `Drop` have their usual meaning. A hook that
+        suppresses the exception completes the job with the result None.
         """
         return iter((None,))
 
@@ -240,13 +240,13 @@ class MiddlewareStack:
         self.execute_hooks: tuple[_SyncHook | _AsyncHook, ...] = ()
         self.sync_hooks: tuple[_SyncHook, ...] = ()
         self.async_hooks: tuple[_AsyncHook, ...] = ()
-        """The execute hooks in order; and of them those that are `def` and those that are `async def`."""
+        """`execute_hooks` has all in order, `sync_hooks` the `def` ones, `async_hooks` the `async def` ones."""
         self.finished_hooks: tuple[Callable[[JobContext, JobOutcome], None], ...] = ()
         for one in middleware:
             self.add(one)
 
     def add(self, middleware: Middleware) -> None:
-        """Add it as the innermost. Raises ConfigurationError for anything else, and for a hook that cannot work."""
+        """Add `middleware` as the innermost. Raises ConfigurationError for other objects, and for invalid hooks."""
         if not isinstance(middleware, Middleware):
             raise ConfigurationError(f"middleware {middleware!r}: give an object of a class derived from Middleware")
         kind = type(middleware)

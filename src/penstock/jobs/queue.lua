@@ -1,4 +1,4 @@
--- The scripts of a queue. Together with those of dead_letters.lua they are all changes of its state.
+-- The scripts of a queue. Only these and the scripts of dead_letters.lua change its state.
 --
 --            enqueue(delay)          promote                 claim                complete, drop
 --   (none) ───────────────▶ delayed ─────────▶ ready ─────────────────▶ running ───────────────▶ (done)
@@ -13,9 +13,9 @@
 --                                                            requeue           ▼                    │
 --                                                    ready ◀──────────────── dead ── remove ───────▶┘
 --
--- All keys are in one slot. They are made from the declared key `base` (`{penstock:mail}:`); the other declared key is
--- `meta`. `base` itself never exists: while the slot moves to another node, a declared key that is missing makes the
--- server refuse the whole script before its first line, so that no change is ever made in half.
+-- All keys are in one slot. Each script declares two keys, `base` (`{penstock:mail}:`) and `meta`, and builds the names
+-- of all others from `base`. `base` itself never exists, on purpose: while the slot moves to another node, a missing
+-- declared key makes the server refuse the script before its first line. So a script never makes half of its changes.
 --
 --   meta         HASH    format, seq, switches (paused, due_first), totals; see counters, lane and wake
 --   jobs         HASH    id -> record                              owner: the job, until it is finished or removed
@@ -30,8 +30,8 @@
 
 _most = { PROMOTED = 100, TAKEN_BACK = 100, ABANDONED = 250, LATE = 250 } -- jobs of one call; ms of a timekeeper
 
--- Enqueues jobs: id, draft (see record.lua), id, draft, … At most some hundreds. Returns the places, from 0, of ids
--- that are in the queue already; those jobs are not changed.
+-- Enqueues `jobs`: id, draft (see record.lua), id, draft, … Send at most a few hundred per call. Returns the positions,
+-- from 0, of ids that are already in the queue; those jobs are not changed.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, jobs: *
 function script.enqueue(base, meta, caller, number, given, jobs, ...)
@@ -77,18 +77,22 @@ function script.enqueue(base, meta, caller, number, given, jobs, ...)
   return idempotency.keep(caller, number, known)
 end
 
--- One round trip of a worker: settles finished jobs, promotes due ones, takes jobs of ended leases back, and claims the
--- next jobs.
+-- One round trip of a worker. It settles finished jobs, promotes due jobs, takes back jobs whose lease ran out, and
+-- claims the next jobs.
 --
--- `settlements`: `completed` tokens of jobs without a result; `with_result` pairs of token, result; then for each other
--- job verb, token, delay in ms, text. `number` counts the turns of the incarnation from 1. A turn that is repeated with
--- its number gets the same answer and settles nothing twice. `idle_ms` > 0: if fewer than `want` jobs were claimed, the
--- worker at `address` is registered as idle. `once`: the claim of a program without a worker, which is idle only if it
--- got nothing, and ends as soon as it holds nothing. `trial`: whether a suspect may be claimed (see job.claim).
--- `registration`: of a worker, in its first turn.
+--   number        counts the turns of the incarnation from 1. Repeating a turn with the same number returns the same
+--                 answer and settles nothing twice
+--   trial         whether a suspect may be claimed (see job.claim)
+--   idle_ms       above 0: if fewer than `want` jobs were claimed, the worker at `address` is registered as idle
+--   once          1: the claim of a program without a worker. It is registered as idle only if it got no job, and its
+--                 incarnation ends as soon as it holds no job
+--   registration  of a worker, in its first turn; else empty
+--   settlements   `completed` tokens of jobs without a result; then `with_result` pairs of token and result; then for
+--                 each other job: verb, token, delay in ms, text
 --
--- Returns { "OK", places of stale settlements, ms after which to take a turn without a message or -1, 1 if more jobs
--- can be claimed at once, token, record, … }; or { "STALE" } if the incarnation has ended: then nothing was written.
+-- Returns { "OK", positions of stale settlements, ms after which to take a turn even without a message (-1: only with
+-- one), 1 if more jobs can be claimed at once, token, record, … }. Returns { "STALE" } if the incarnation has ended;
+-- then nothing was written.
 --- keys: base meta
 --- args: given: int, incarnation: str, number: int, lease_ms: int, want: int, trial: str, address: str, idle_ms: int
 --- args: once: int, registration: str, completed: int, with_result: int, settlements: *
@@ -172,8 +176,8 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   return { "OK", stale, due_in, more and 1 or 0, unpack(room.reply) }
 end
 
--- Settles one claim outside of a turn: complete, or a verb of job.settle. Returns 1, or 0 if the incarnation does not
--- hold the job any more. The token is remembered for a minute, so that the call may be sent again.
+-- Settles one claim outside of a turn: complete, or a verb of job.settle. Returns 1, or 0 if the incarnation no longer
+-- holds the job. The token is remembered for a minute, so that the call may be sent again.
 --- keys: base meta
 --- args: given: int, incarnation: str, verb: str, token: str, ms: int, text: str
 --- flags: allow-oom
@@ -198,7 +202,7 @@ function script.settle(base, meta, given, incarnation, verb, token, ms, text)
   return 1
 end
 
--- Extends all claims of an incarnation, however many. Returns 1, or 0 if its lease ran out before.
+-- Extends all claims of an incarnation at once, however many it has. Returns 1, or 0 if its lease had already run out.
 --- keys: base meta
 --- args: given: int, incarnation: str, lease_ms: int
 --- flags: allow-oom
@@ -213,10 +217,10 @@ function script.heartbeat(base, meta, given, incarnation, lease_ms)
   return 1
 end
 
--- Ends a slice of the claims of a dead incarnation. `started`: tokens of jobs that ran, which end as `verb` says
--- (crash, suspect, release) for the reason `text`. The others are released, unless `more` is 1: then further started
--- jobs follow. Returns { how many claims are left, 1 if all of `started` are settled }. To be called until none is
--- left.
+-- Ends one slice of a dead incarnation's claims. The caller repeats it until no claim is left. `started` lists tokens
+-- of jobs that were running; they are settled with `verb` (crash, suspect or release) and the reason `text`. All other
+-- claims are released, unless `more` is 1, which means that a later call lists further started jobs. Returns { how many
+-- claims are left, 1 if all of `started` are settled }.
 --- keys: base meta
 --- args: given: int, incarnation: str, verb: str, text: str, more: int, started: *
 --- flags: allow-oom
@@ -283,8 +287,8 @@ function script.cancel(base, meta, given, ids, ...)
 end
 
 -- Cancels a slice of the waiting jobs of one tenant, or of `all`: first those in lanes, then those in `source`, which
--- is `delayed` or `suspects`. `offset` counts from the end of `source`, where no promotion moves the places. Returns {
--- how many were cancelled, the next offset, 1 when done }.
+-- is `delayed` or `suspects`. `offset` counts from the end of `source`, because promotions remove entries at its start.
+-- Returns { how many were cancelled, the next offset, 1 when done }.
 --- keys: base meta
 --- args: given: int, tenant: str, all: int, source: str, offset: int, limit: int
 --- flags: allow-oom

@@ -32,7 +32,7 @@ CHUNK: Final = 500
 
 
 class Tenant(QueueHandle["Queue"]):
-    """One tenant of one queue: the party that fairness is between."""
+    """One tenant of one queue. The tenants of a queue share its workers fairly."""
 
     def __init__(self, queue: Queue, name: str) -> None:
         Options(tenant=name)  # checks the name
@@ -127,8 +127,8 @@ class Queue:
     def put_many(self, values: Iterable[Any], **options: Unpack[EnqueueManyOptions]) -> Operation[list[Job[Any]]]:
         """Enqueue many values with the same options (see `Options`; an `id` of your own is not among them).
 
-        All values are encoded before the first is sent. Raises what `put` raises; an error of the server leaves
-        enqueued what was sent before. One round trip for each 500.
+        All values are encoded before the first is sent. Raises what `put` raises. After an error of the
+        server, the jobs that were sent before it stay enqueued. One round trip for each 500.
         """
         if "id" in options:
             raise TypeError("put_many() takes no id: its jobs would all have the same one")

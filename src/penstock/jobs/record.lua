@@ -48,7 +48,7 @@ function record.parse(body)
     string.sub(body, 41, 40 + tenants)
 end
 
--- The draft of a client as the record of an enqueued job.
+-- Turns a client's draft into the record of an enqueued job.
 --- (body: str, new_state: str, flags: int, generation: int, now: int, since: int, expires: int) -> str
 --- inline
 function record.enqueued(body, new_state, flags, generation, now, since, expires)
@@ -56,7 +56,7 @@ function record.enqueued(body, new_state, flags, generation, now, since, expires
     .. struct.pack(">BI6I6I6I6", flags, generation, now, since, expires) .. string.sub(body, 29)
 end
 
--- The record in another state, or with other numbers.
+-- A copy of the record with this state and these numbers.
 --- (body: str, new_state: str, flags: int, generation: int, since: int, attempts: int, deliveries: int,
 ---  doubt: int) -> str
 function record.with(body, new_state, flags, generation, since, attempts, deliveries, doubt)
@@ -152,14 +152,15 @@ function record.entry_id(entry)
   return string.sub(entry, size.GENERATION_DIGITS + 2)
 end
 
--- The most bytes that the record of an entry has.
+-- The most bytes that an entry's record can have, by the size letter of the entry.
 --- (entry: str) -> int
 function record.entry_bytes(entry)
   local class = string.byte(entry, size.GENERATION_DIGITS + 1)
   return class == _class.FIRST and _class.BYTES or _class.BYTES * 2 ^ (class - _class.FIRST)
 end
 
--- Whether the entry still stands for this job: not after the job was cancelled, even if its id was enqueued again.
+-- Whether the entry still stands for this job. After the job is cancelled it does not, even if the id is enqueued
+-- again: the new job has another generation.
 --- (body: str | false, entry: str) -> bool
 function record.is_ready(body, entry)
   return record.sound(body) and record.state(body) == state.READY
@@ -174,7 +175,8 @@ function record.mint(n)
   return redis.call("HINCRBY", meta, "seq", n) - n
 end
 
--- Returns an error if the queue has a newer format than this; and whether the queue is paused, which is read with it.
+-- Returns an error if the queue's format is newer than this code's, else nil; and whether the queue is paused, because
+-- one command reads both.
 --- () -> error | nil, bool
 --- uses: meta
 function record.check()

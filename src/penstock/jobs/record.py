@@ -84,7 +84,7 @@ class Record:
 
     @property
     def has_reason(self) -> bool:
-        """Whether the queue keeps why the job failed."""
+        """Whether the server has stored why the job failed last."""
         return bool(self._fields[_FLAGS] & REASON)
 
     @property

@@ -16,14 +16,14 @@ class Retry(Exception):
     `jitter` times this delay is subtracted, so that jobs that failed together do not run again together. After `times`
     retries the job becomes a dead letter.
 
-        times    retries after the first run; None (only to raise it): as the task's policy says, else 3
+        times    retries after the first run; None (for `raise Retry`): as the task's policy says, else 3
         base     seconds
         cap      seconds
         jitter   from 0 to 1
         on       exceptions that are retried; any other makes the job a dead letter at once
         never    exceptions that are not retried although `on` contains them
 
-    Raises ValueError for numbers that cannot be.
+    Raises ValueError for numbers out of range.
     """
 
     DEFAULT_TIMES: ClassVar[int] = 3

@@ -1,7 +1,7 @@
 """The parameters of a task: check the arguments of a call, encode them, and decode them in the worker.
 
-The payload of a call is the JSON array `["task", {"parameter": value, …}]`. Extra positional arguments are in it under
-the name `*args`, extra keyword arguments under `**kwargs`.
+The payload of a call is the JSON array `["task", {"parameter": value, …}]`. Extra positional arguments are stored
+under the name `*args`, extra keyword arguments under `**kwargs`.
 
 Before a call is sent, its payload is decoded as the worker will decode it. So a wrong argument fails in the line that
 enqueues the call, not later in a worker.

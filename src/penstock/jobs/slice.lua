@@ -1,5 +1,5 @@
--- A slice: what one call of a script may touch, so that no call holds the server for long. It is a number of jobs, and
--- a number of bytes in their records. A single record of any size always fits.
+-- A slice limits the work of one script call, so that no call blocks the server for long: a number of jobs, and a
+-- number of bytes in their records. The first record always fits, whatever its size.
 
 _slice = { BYTES = 1048576 }
 
@@ -9,8 +9,8 @@ function slice.of(n)
   return { left = n, bytes = _slice.BYTES, fresh = true }
 end
 
--- Whether one more record of this size fits; if so it is taken off the slice. The slice ends with the first that does
--- not.
+-- Returns whether one more record of this size fits, and deducts it if it does. The first record that does not fit ends
+-- the slice.
 --- (rest: table, bytes: int) -> bool
 function slice.take(rest, bytes)
   if rest.left > 0 and (bytes <= rest.bytes or rest.fresh) then

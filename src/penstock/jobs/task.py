@@ -1,4 +1,4 @@
-"""Tasks and calls: `@app.task` makes a task of a function, whose calls can be enqueued."""
+"""Tasks and calls: `@app.task` turns a function into a task, whose calls can be enqueued."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Task(Generic[P, R]):
     def using(self, **options: Unpack[EnqueueOptions]) -> Task[P, R]:
         """A copy of this task with other options for the jobs made from it; see `Options`. No round trip.
 
-        Options that are not given have their defaults, also if this task has others.
+        Options that you leave out get their defaults, even if this task has other values for them.
         """
         return Task(self._function, self.definition, self.home, Options(**options))
 

@@ -11,16 +11,16 @@
 -- Messages to an idle worker: "0": take a turn now; "<n>": take a turn in n ms.
 --
 -- A worker is registered as idle by the turn that found nothing. A job that becomes ready wakes the worker that became
--- idle last. That one may be frozen, so a second worker, the witness, is asked to check 50 ms later. One idle worker,
+-- idle last. That one may be frozen, so a second idle worker, the witness, takes a turn 50 ms later. One idle worker,
 -- the timekeeper, knows when the next job is due or the next lease runs out. The deputy wakes 300 ms later, and becomes
 -- the timekeeper if it finds that the timekeeper has not acted. Witness and deputy belong to other processes than the
 -- worker that they replace.
 
 _delay = { WITNESS = 50, DEPUTY = 300 } -- ms
 
--- The worker that became idle last, and until when it is idle. It is not of the process of `other`, because what froze
--- that worker froze its neighbours as well. Looks at four, then at a hundred. If even the last is overdue, all are
--- gone.
+-- The worker that became idle last, and until when it is idle. Skips workers in the process of `other`, because
+-- whatever froze that worker froze them as well. Reads four sleepers, then a hundred. If even the one with the latest
+-- deadline is overdue, all workers are gone.
 --- (now: int, other: str | nil) -> str | nil, str
 --- uses: base
 function wake.last_idle(now, other)
@@ -61,8 +61,8 @@ function wake.one(now)
   end
 end
 
--- Wakes a hundred idle workers, because a job became a suspect. A worker may try one suspect at a time, and only the
--- worker itself knows whether it does. This happens when a worker died.
+-- Wakes up to a hundred idle workers, because a job became a suspect. A worker runs only one suspect at a time, and
+-- only the worker itself knows whether it is running one, so many are asked. This happens only after a worker died.
 --- (now: int)
 --- uses: base
 function wake.many(now)
@@ -71,14 +71,14 @@ function wake.many(now)
   if #found > 0 then redis.call("ZREM", base .. "sleepers", unpack(found)) end
 end
 
--- The last wake-up was followed by a turn.
+-- Records that a turn has followed the last wake-up.
 --- uses: meta
 function wake.answered()
   redis.call("HDEL", meta, "woken")
 end
 
--- A job is due, or a lease runs out, at `due`. Notifies timekeeper and deputy, unless the timekeeper acts earlier
--- anyway.
+-- Call it when a job will be due, or a lease will run out, at `due`. Notifies timekeeper and deputy, unless the
+-- timekeeper takes a turn before `due` anyway.
 --- (now: int, due: int)
 --- uses: base meta
 function wake.set_alarm(now, due)
@@ -109,7 +109,7 @@ function wake.timekeeper_wait(now)
   return event
 end
 
--- The milliseconds after which the deputy acts, or -1: later than the timekeeper by a delay.
+-- The milliseconds after which the deputy acts, or -1. It acts 300 ms after the timekeeper.
 --- (now: int) -> int
 --- uses: base meta
 function wake.deputy_wait(now)
