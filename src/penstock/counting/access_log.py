@@ -32,9 +32,9 @@ MAX_HOSTS = 65_536
 
 # --- what a line looks like ---
 #
-# Matching takes time in proportion to the line, whatever is in it. A user's name never passes a bare quote, so a
-# request can begin in one place only, and the request is possessive. Its lookahead comes first in the loop: before
-# Python 3.11.5 a possessive loop does not give back the characters that its body matched before it failed.
+# Matching takes time in proportion to the line, whatever is in it. The pattern of a user's name never
+# matches a bare quote, so a request can begin in one place only, and its pattern can be possessive. Its lookahead comes
+# first in the loop, because before Python 3.11.5 a possessive loop keeps what its body had matched when it failed.
 
 _HOST = rb"[!-~]{1,255}"
 # Usually a hyphen. A name may contain spaces and brackets; a quote is written as \", an empty name as "".

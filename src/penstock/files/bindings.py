@@ -23,7 +23,7 @@ _decode_entry: Any = msgspec.msgpack.Decoder(tuple[str, str, str, str]).decode
 _decode_rejected: Any = msgspec.json.Decoder(tuple[str, int, str]).decode
 
 MAX_SOURCES = 500
-"""Sources that one `source_entries` asks for at most."""
+"""Most sources in one call of `source_entries`."""
 
 DEFAULT_RECORDS = 4
 """Records to pull where it is not known how many make up a megabyte. Four whole blocks do."""
@@ -223,9 +223,9 @@ class ChannelBindings(LogBindings):
     ) -> RoundTrip[PutReply]:  # fmt: skip
         """Append records, given as pairs of kind and body, and note the state of the upload; all of it or nothing.
 
-        expected  the upload begins with these records, and this is the raw entry that its sender has found at
-                  `inode_key`, b"" for none: another one means that another process has sent the file. None: the upload
-                  continues
+        expected  for the first records of an upload: the raw entry that its sender has found at `inode_key`, b"" for
+                  none. If the entry is another one by now, the call is refused, because another process has sent the
+                  file. None: the upload continues
         outcome   the upload ends with these records, and this is kept at `inode_key`; "-": it ends, and nothing is
                   kept; "": it does not end
         """
@@ -295,12 +295,12 @@ class ChannelBindings(LogBindings):
         return RoundTrip(self._scripts["receive"], self._declared, args, read, followed_by=entries)
 
     def renew(self, receiver: str, token: str, lease: float) -> RoundTrip[bool]:
-        """The process that receives is alive. Returns False if it is not the one that receives any more."""
+        """Extend the lease of the process that receives. Returns False if it does not own the receiver any more."""
         args = (self.clock.now_ms, receiver, token, int(lease * 1000))
         return RoundTrip(self._scripts["renew"], self._declared, args, bool)
 
     def give_back(self, receiver: str, token: str) -> RoundTrip[bool]:
-        """The process receives no more, and another may begin at once."""
+        """End the lease of the process that receives, so that another may begin at once."""
         return self.renew(receiver, token, 0)
 
     def share(

@@ -7,7 +7,7 @@
 --   log          STREAM  by: kind (see `kind` below) and upload id; body: see records.py
 --   readers, …           as in log.lua: a reader is a receiver
 --   owners       HASH    receiver -> "until turn fresh token": the process that receives; others wait
---   marks        HASH    receiver -> how far it is in files that have begun; written when its cursor moves
+--   marks        HASH    receiver -> its progress in files that have begun; written when its cursor moves
 --   sources      HASH    path of an upload in progress -> { token, upload id, state, "" }; inode (device and number) of
 --                        a file that was sent -> { "", "", state, outcome }
 --   sent_at      ZSET    inode -> ms; the last 10,000 of them are kept
@@ -31,7 +31,8 @@ kind = { BEGIN = "B", DATA = "D", END = "E", ABORT = "A", CLOSE = "C" }
 _kept = { MS = 86400000, LIMIT = 67108864 } -- a day; the limit of bytes if none is given
 
 -- Returns the cursor of a receiver; or nil, the reason, and for LATE the cursor that it had. A receiver that was passed
--- over is one again, and finds a gap. LATE: it was passed over, and everything was freed since.
+-- over is registered again, and finds a gap; LATE means that nothing is left to receive, because the channel was closed
+-- and everything was freed in the meantime.
 --- (l: table, receiver: str) -> int | nil, str, int | nil
 --- uses: base state
 function channel.cursor(l, receiver)
@@ -131,7 +132,7 @@ function channel.has_receivers()
   return redis.call("EXISTS", base .. "readers", base .. "vanished") > 0
 end
 
--- Frees what is not needed any more, because a receiver was removed. Returns 1 if there is more to trim.
+-- Frees the records that only a removed receiver still needed. Returns 1 if there is more to trim.
 --- (l: table, now: int) -> int
 --- uses: base state
 function channel.trim(l, now)

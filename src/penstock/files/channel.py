@@ -56,9 +56,9 @@ class Channel:
 
         A file that was sent whole and has not changed since is skipped: a channel recognises the last 10,000 files by
         host, device, inode, size and time of change. If a sender was killed, the next one resumes after its last block.
-        A file is sent up to the size that it had when it was opened. If it becomes shorter, or is not the file that was
-        begun, the receivers learn that it will not be whole, the other files are sent, and FilesError names the failed
-        ones at the end.
+        A file is sent up to the size that it had when it was opened. If it becomes shorter,
+        or is not the file that an interrupted `send` had begun, receivers get FileDamaged for it, and the other files
+        are still sent; at the end FilesError names the failed ones.
 
         Raises FilesError before anything is sent for paths that are missing, unreadable or no files; ChannelClosed;
         NoReceiver. One round trip for each megabyte and at least one for each file, and two more.
@@ -71,12 +71,12 @@ class Channel:
         patience: float | None = None, again: bool = False, host: str | None = None,
         progress: Callable[[Progress], object] | None = None,
     ) -> Operation[Sent]:  # fmt: skip
-        """Send text, plain or gzip, in blocks that end at line ends and can be read one without the other. So a
+        """Send text, plain or gzip, in blocks that end at line ends and can be read independently. So a
         receiver can resume at any block, and several processes can share the work. A line that is longer than a block
         is spread over several blocks.
 
-        Arguments, errors and cost are those of `send`. Of a log that has grown since it was sent, even if it was
-        renamed, only the growth is sent. Gzip is sent inflated, and each block is deflated by itself; a file that is
+        Arguments, errors and cost are those of `send`. If a log has grown since it was sent, only the growth is
+        sent, even if it was renamed. Gzip is sent inflated, and each block is deflated by itself; a file that is
         truncated or broken is sent up to the damage, once, and FilesError names it.
         """
         return self._send(True, paths, receivers, close, limit, patience, again, host, progress)

@@ -4,9 +4,11 @@
 _waiting = { HELD = 1000000000000000 }
 _share = { DUE = 2 } -- its place in the reply to a share
 
--- Makes this process the one that receives, if no other does. Returns "HELD", for how many ms and by which process; or
--- "MINE", or "FRESH" if another process has received since, and whether this very turn was taken before. `dead_token`:
--- of a process that is known to be dead.
+-- Makes this process the owner of the receiver, unless another process holds a lease on it. Returns one of:
+--   "HELD", the ms until that lease ends, and the token of its owner
+--   "FRESH" if this turn made the process the owner, or "MINE" if it was the owner before; and whether this turn is a
+--   repeated call
+-- `dead_token`: of a process that is known to be dead; its lease is ignored.
 --- (receiver: str, token: str, dead_token: str, number: int, now: int, lease_ms: int) -> str, int | bool, str
 --- uses: base
 function download.own(receiver, token, dead_token, number, now, lease_ms)
@@ -40,10 +42,13 @@ function download.records_within(l, position, room)
   return n
 end
 
--- Settles what this process has received: acknowledges up to `acked`, keeps `receiver_state`, adds the counts; all of
--- it once, and only if no other process has received since. The caller reads `limit` records after `after` with a
--- command of its own, because bodies are too large to pass through a script. If there is nothing, `address` is notified
--- within `wait_ms`. Returns { "OK", top, first, cursor, 1 if there is more to trim, 1 if another process has received
+-- Settles what this process has received: acknowledges up to `acked`, stores `receiver_state` and adds the counts. A
+-- repeated call settles nothing, nor does a process after another one has received.
+--
+-- The caller reads `limit` records after `after` with a command of its own, because bodies are too large to pass
+-- through a script. If there is nothing, `address` is notified within `wait_ms`.
+--
+-- Returns { "OK", top, first, cursor, 1 if there is more to trim, 1 if another process has received
 -- since, receiver state, how many records to read next time }, { "HELD", ms, by which process }, { "SHARED" } while
 -- several processes share the receiver, or { "ENDED" | "GONE" | "NOT_A_MEMBER" }.
 --- keys: base state
@@ -118,7 +123,7 @@ end
 -- For one of several processes that share a receiver: settles these claims and their counts, all or none; then claims
 -- more. A second call with this `token` returns the same records. Returns { "OK", ms until a lease runs out or -1,
 -- claim, number, ms, by, body, … }; or, where nothing was settled: { "LOST" } if another process has one of the claims;
--- { "MISSED", how many, number of the next } if the receiver was passed over, which one of the processes learns; {
+-- { "MISSED", how many, number of the next } if the receiver was passed over, returned to one process only; {
 -- "HELD", ms } if one process receives alone; { "ENDED" | "GONE" | "NOT_A_MEMBER" }.
 --- keys: base state
 --- args: given: int, receiver: str, token: str, lease_ms: int, limit: int, room: int, packed_counts: str, address: str

@@ -74,7 +74,7 @@ class ReceiverLease:
         return self._channel.give_back(self._receiver, self._token)
 
     def mark_lost(self, why: str) -> None:
-        """The stream finds out itself, when it next settles."""
+        """Does nothing: the stream finds out when it next settles."""
         self.renewing = False
 
 
@@ -106,7 +106,7 @@ class ExclusiveStream(ReceiverStream[T]):
         self._resume_from(Checkpoint(0, ReceiverState()))
 
     def _renew_token(self) -> None:
-        """Call as another process would from now on, which does not own the receiver."""
+        """Use a new token: to the server this is then another process, which does not own the receiver."""
         _streams_here.pop(self._token, None)
         self._token = mint_token()
         _streams_here[self._token] = self

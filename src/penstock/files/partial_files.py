@@ -1,4 +1,4 @@
-"""Files that are being received, on the local disk, until they are whole and the server knows."""
+"""Keeps files on the local disk while they are received, until they are whole and the server has noted it."""
 
 from __future__ import annotations
 

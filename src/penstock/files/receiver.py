@@ -114,7 +114,7 @@ class Receiver:
         """Iterate over every line without its end (LF or CR LF), as bytes; of a gzip file, over the lines of its text.
 
         wait, share, lease  as in `blocks`; sharing needs files that were sent with `send_lines`
-        longest   bytes, up to 16 MiB; of a longer line that many are given, as a `CutLine`
+        longest   most bytes of a line, up to 16 MiB; a longer line is cut there and given as a `CutLine`
         encoding  makes lines str; a line that cannot be decoded stays bytes
         spool     folder that collects gzip files which were sent as bytes; None: one in the folder for temporary files
 

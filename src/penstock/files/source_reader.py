@@ -180,8 +180,8 @@ class SourceReader:
             data = os.pread(file, length, offset)
             while len(data) < length and (more := os.pread(file, length - len(data), offset + len(data))):
                 data += more
-            # Checked after the read. Before it, the file could be truncated and written again in between, and new bytes
-            # would pass for the old ones.
+            # Check after the read: between an earlier check and the read, the file could be truncated and written
+            # again, and new bytes would pass for the old ones.
             size = os.fstat(file).st_size
         except OSError as error:
             raise self._unreadable(error) from error

@@ -2,9 +2,9 @@
 
 _sent = { MOST = 10000 } -- files that were sent and are remembered
 
--- Makes space for so many bytes: frees what was left to be trimmed, then passes over receivers that hold the space and
--- were not seen for too long, counted from when there was something for them. Returns the ms after which the next
--- receiver will be passed over, or -1.
+-- Makes space for `size` bytes: trims what is left to trim, then passes over the slowest receivers if they have been
+-- away for longer than `patience`. A receiver is away since its last call or since its first unread record was sent,
+-- whichever is later. Returns the ms after which the next receiver will be passed over, or -1 if none will be.
 --- (l: table, now: int, size: int) -> int
 --- uses: base state
 function upload.make_space(l, now, size)
@@ -126,7 +126,7 @@ function script.put(base, state, caller, number, given, path, upload_id, token, 
 end
 
 -- For a sender that was refused: notifies `address` when there is space for so many bytes, and for a quarter of the
--- limit. Otherwise it would be refused, after sending its records in vain, for each megabyte. Returns as `put`.
+-- limit. Without the quarter it would send each megabyte in vain once, and be refused. Returns as `put`.
 --- keys: base state
 --- args: given: int, size: int, address: str, wait_ms: int
 --- flags: allow-oom

@@ -1,6 +1,6 @@
-"""One file on its way into a channel: what the server knows of it, and the records that are sent next.
+"""Uploads one file to a channel: keeps track of what the server has stored, and makes the records to send next.
 
-With each batch of blocks the same script call records how far the upload is. A sender that is started again after a
+The script call that sends a batch of blocks also records how far the upload is. A sender that is started again after a
 crash resumes after the last block; a sender that was thought dead but is not is refused from then on.
 """
 

@@ -46,10 +46,12 @@ def chat_index_scripts() -> Library:
 
 @dataclass(frozen=True, slots=True)
 class PullReply:
-    """`last` is the number of the log's last message, `cursor` of the last one that the reader has acknowledged.
+    """The reply to a pull.
 
-    `more_to_trim`: the server still has messages to free. `to_notify`: readers whose members wait for news of all their
-    chats, and that the caller is to notify.
+    last          number of the log's last message
+    cursor        number of the last message that the reader has acknowledged
+    more_to_trim  the server still has messages to free
+    to_notify     readers whose members wait for news of all their chats; the caller notifies these members
     """
 
     last: int
@@ -202,7 +204,7 @@ class LogBindings:
         return self._call("pull", args, read, member)
 
     def _messages(self, rows: Sequence[Any], position: int) -> list[Message]:
-        """From rows of number, ms, sender, body; `position`: the number before the first one that was asked for."""
+        """Make messages of rows of number, ms, sender, body. `position`: the number before the first requested one."""
         messages = []
         for number, at, sender, body in zip(rows[0::4], rows[1::4], rows[2::4], rows[3::4], strict=True):
             missed, position = number - 1 - position, number
@@ -250,8 +252,8 @@ class LogBindings:
     # --- readers ---
 
     def join(self, member: str, last: int) -> RoundTrip[int]:
-        """Add a reader of the last so many messages; 0: only of new ones, -1: of every message that is there. Returns
-        its cursor."""
+        """Add a reader that starts with the `last` latest messages; 0: with new ones, -1: with every message that is
+        still there. Returns its cursor."""
         return self._call("join", (*UNNUMBERED, member, last), lambda reply: int(reply[1]))
 
     def leave(self, member: str) -> RoundTrip[tuple[bool, bool]]:
@@ -306,8 +308,8 @@ class ChatIndexBindings:
     """The scripts of one user's index of chats: which chats the user is in, and which of them have news.
 
     Only a chat itself knows its members. An entry is added before a join and removed after a leave, so a process that
-    dies in between leaves an entry too many, never one too few. Whoever reads the index asks the chat, and removes an
-    entry that is wrong. An entry is the score of a chat in the index, as the server wrote it.
+    dies in between may leave a stale entry, but never a missing one. A reader of the index asks the chat, and removes
+    an entry that is wrong. An entry is the chat's score in the index, as the server wrote it.
     """
 
     def __init__(self, prefix: str, user: str, clock: Clock) -> None:

@@ -1,5 +1,5 @@
-"""A group chat: its members send messages, and each of them reads all messages at its own pace, on several devices if
-it likes."""
+"""A group chat: its members send messages, and each member reads all of them at its own pace, on one device or
+several."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IndexOf: TypeAlias = Callable[[str], ChatIndexBindings]
 """The index of a user's chats."""
 
 MAX_MEMBERS = 1000
-"""Readers that one page of `members` holds at most."""
+"""Most readers in one page of `members`."""
 
 BATCH = 100
 """Calls to other slots that are sent together."""
@@ -77,7 +77,7 @@ def run_in_batches(calls: Iterable[RoundTrip[Any]]) -> Operation[list[Any]]:
 
 
 def notify_members(index_of: IndexOf, chat: str, readers: Iterable[str]) -> Operation[None]:
-    """Leave a hint at the index of each of these readers' members that the chat has news.
+    """Add a hint that the chat has news to the chat index of each member that these readers belong to.
 
     A server error is ignored: the messages are in the chat, and the hint is repeated later.
     """
@@ -88,7 +88,7 @@ def notify_members(index_of: IndexOf, chat: str, readers: Iterable[str]) -> Oper
 
 
 class Reader(LogReader):
-    """One member of a chat, or one of its devices. A new device begins where its member is when it first pulls."""
+    """One member of a chat, or one of its devices. At its first pull a new device starts from its member's cursor."""
 
     def __init__(self, log: LogBindings, driver: Driver, member: str, device: str, index_of: IndexOf) -> None:
         super().__init__(log, driver, check_reader("member", member), device and check_reader("device", device))
@@ -107,7 +107,7 @@ class Reader(LogReader):
     def forget(self) -> Operation[bool]:
         """Remove this device, because it was lost or sold. Returns False if it never pulled.
 
-        The member stays in the chat; when its last device is removed, it keeps that device's cursor. One round trip.
+        The member stays in the chat. If this was its last device, the member takes over its cursor. One round trip.
         """
         was_reader, more_to_trim = yield self._log.drop_device(self.member, self.device)
         yield from trim_rest(self._log, more_to_trim)
@@ -132,8 +132,8 @@ class Chat:
     def send(self, sender: str, message: Any, *, id: str | None = None, wait: float | None = 0.0) -> Operation[int]:
         """Send a value (anything that JSON can hold) to all members. Returns its number.
 
-        id    your own id for the message: a second message with the same id, within a day and a thousand messages, is
-              not sent again; its send returns the number of the first
+        id    your own id for the message. If it was used within the last day and the last thousand messages, the
+              message is not sent again, and the call returns the number of the first one
         wait  seconds to wait for space in a chat that refuses messages at its limit; 0 raises NoSpace at once, None
               waits for ever
 
@@ -187,7 +187,7 @@ class Chat:
         history  "now": only new messages; "start": also every message that is still there; a number: also that many of
                  the last messages
 
-        Changes nothing for a member. Raises ChatGone. Three round trips.
+        Changes nothing if it is a member already. Raises ChatGone. Three round trips.
         """
         last = {"now": 0, "start": -1}.get(history, history) if isinstance(history, str) else history
         if not isinstance(last, int) or (last < 0 and history != "start"):
@@ -213,7 +213,7 @@ class Chat:
 
     @verb
     def kick(self, member: str) -> Operation[bool]:
-        """Remove a member, as `leave` does: a name for callers other than the member itself."""
+        """Remove a member exactly as `leave` does. Use this name when another user removes it."""
         return self._leave(self._index_of(check_reader("member", member)), member)
 
     def _leave(self, index: ChatIndexBindings, member: str) -> Operation[bool]:
@@ -248,8 +248,8 @@ class Chat:
 
     @verb
     def keep(self, keep: Keep) -> Operation[None]:
-        """Set the limits of what is kept from now on. Raises ChatGone. One round trip, and one more for each slice that
-        is freed."""
+        """Replace the limits on the messages that the chat keeps. Raises ChatGone. One round trip, and one more for
+        each slice that is freed."""
         more_to_trim = yield self._log.limit(keep, create=False)
         yield from trim_rest(self._log, more_to_trim)
 

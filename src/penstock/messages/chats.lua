@@ -1,6 +1,6 @@
 -- The chats of one user: an index of them, and hints that some have news. Each chat is in a slot of its own, and only
--- the chat knows its members. The index may have an entry too many, but never one too few: an entry is added before a
--- join and removed after a leave. A reader that finds a wrong entry removes it.
+-- the chat knows its members. The index may contain a stale entry, but never lacks one: an entry is added before a join
+-- and removed after a leave. A reader that finds a wrong entry removes it.
 --
 --          add, pending            add, after the join
 --   (none) ──────────────▶ pending ──────────────────────────▶ sure

@@ -18,13 +18,13 @@ from penstock.messages.message import Keep, Mail, Message
 from penstock.settings import Settings
 
 NOT_A_READER = b"GONE NOT_A_MEMBER"
-"""Refusals of a chat that the user is not in."""
+"""Refusals that mean that the user is not in the chat."""
 
 QUIET_INTERVAL = 60.0
-"""After this many seconds without a hint a waiting `pull` checks some chats all the same: a hint may have been lost."""
+"""Seconds without a hint after which a waiting `pull` checks a few chats anyway: a hint may have been lost."""
 
 QUIET_CHATS = 2
-"""Chats that it then checks; all chats take their turn."""
+"""How many chats it checks each time, in rotation."""
 
 FIRST_PAGE = b"-inf"
 
@@ -40,7 +40,7 @@ class Chats:
         self.clock = clock
 
     def get(self, id: str) -> Chat:
-        """The chat with this id. No round trip: where there is no such chat, its verbs raise ChatGone."""
+        """The chat with this id. No round trip; if there is no such chat, its verbs raise ChatGone."""
         return Chat(id, self._driver, self.settings, self.clock, self.index_of)
 
     def index_of(self, user: str) -> ChatIndexBindings:
@@ -62,10 +62,10 @@ class Chats:
     ) -> Operation[Chat]:
         """Make a chat with these members and its first message atomically: all of it or nothing.
 
-        members  who reads the chat, from its start
+        members  the members, which read the chat from its start
         sender   one more member; needed if there is a message
         id       your own id for the chat; None mints one
-        keep     limits of what is kept until all members have read it; None: no limits
+        keep     limits on the messages that are kept until all members have read them; None: no limits
 
         Raises ChatExists. Two round trips, and about two more for each hundred members.
         """
@@ -97,8 +97,8 @@ class Chats:
 class UserChats:
     """All chats of one user, on one device if a device is named.
 
-    One index lists the chats, and hints about news arrive at one place. Keep this object for as long as the user is
-    there, since it remembers which chats it has checked. Only one pull at a time.
+    The user's index lists the chats and collects hints about news, so that one call can wait for all of them. Keep this
+    object for as long as the user is connected: it remembers which chats it has checked. Run one pull at a time.
     """
 
     def __init__(self, chats: Chats, user: str, device: str) -> None:
@@ -178,7 +178,7 @@ class UserChats:
             yield from self._wait_for_hints(QUIET_INTERVAL if left is None else min(QUIET_INTERVAL, left))
 
     def _check_all(self) -> Operation[None]:
-        """Check every chat. Messages that arrive meanwhile are not missed: later calls read the hints since before."""
+        """Check every chat. Messages that arrive meanwhile are not missed: later calls read all hints since then."""
         since, _ = yield self._index.news(b"-inf")
         after = FIRST_PAGE
         while page := (yield self._index.page(after, BATCH)):

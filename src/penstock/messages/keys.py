@@ -38,7 +38,7 @@ CHATS = {
 
 
 def check_reader(kind: str, name: str) -> str:
-    """A name with any Unicode in it but NUL, which separates a member from its device; or ConfigurationError."""
+    """Return a valid name. Raises ConfigurationError, also for NUL, which separates a member from its device."""
     if "\0" in check_text(kind, name):
         raise ConfigurationError(f"{kind} name {name!r}: use one without NUL")
     return name

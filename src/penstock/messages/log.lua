@@ -5,9 +5,9 @@
 --                          │ a limit is exceeded
 --                          └───────────────────────────▶ freed; readers that had not read it find a gap
 --
---   state        HASH    format; top: number of the last message; first: of the first that is still there; begun,
---                        ended: bytes of all messages that were freed, and of all messages; messages, bytes, age (ms):
---                        the limits; refuse: 1 if a message that exceeds a limit is refused
+--   state        HASH    format; top: number of the last message; first: of the first that is still there; begun:
+--                        bytes of all messages ever freed; ended: bytes of all messages ever sent; messages, bytes,
+--                        age (ms): the limits; refuse: 1 if a message that exceeds a limit is refused
 --   log          STREAM  <number>-<server ms>, numbers without gaps: by (the sender; in a channel of files kind and
 --                        upload id), end (bytes of all messages up to this one), body
 --   ends         LIST    in a channel of files, whose bodies are large: `end` of each record that is there
@@ -17,8 +17,8 @@
 --   sent         ZSET    message id -> number; PX a day, the last 1000
 --   waiting      ZSET    address of a reader that waits for a message -> top when it registered; PX
 --   wanting      ZSET    address of a sender that waits for space -> bytes; PX
---   watching     ZSET    reader whose member waits for news of all its chats -> top when it had read everything, or the
---                        ms from which on it is notified again. The sender notifies it.
+--   watching     ZSET    reader whose member waits for news of all its chats -> top when it had read everything; once
+--                        it was returned to a sender, which notifies it: the ms from which it may be returned again
 --   next, claimed:, leased:, claim: (shared_reader.lua) · replay: (idempotency) · inbox: (notify)
 --
 -- Only acknowledging moves a cursor, reading never does. Messages up to the lowest cursor are freed in the same call.
@@ -29,9 +29,10 @@
 log = { FORMAT = 1, MESSAGE_OVERHEAD = 32, MAX_DEVICES = 100 }
 
 _fields = { BY = 2, BODY = 6 } -- names and values of an entry that `append` wrote
-_watching = { TIMES = 1000000000000, MS = 3600000 } -- a score above TIMES is a time, else a number; an hour
+_watching = { TIMES = 1000000000000, MS = 3600000 } -- a score from TIMES on is a time, else a number; MS: an hour
 
--- Returns an error if the log has a newer format than this, and what `state` holds; nothing if there is no log.
+-- Returns an error or nil, and the fields of `state` or nil if there is no log. It is an error if the log has a newer
+-- format than this code.
 --- () -> error | nil, table | nil
 --- uses: state
 function log.open()
@@ -52,7 +53,7 @@ function log.create(messages, bytes, age, refuse)
   log.set_limits(messages, bytes, age, refuse)
 end
 
--- 0: no such limit, and no field for it.
+-- A value of 0 removes the limit and its field.
 --- (messages: int, bytes: int, age: int, refuse: int)
 --- uses: state
 function log.set_limits(messages, bytes, age, refuse)
@@ -81,7 +82,7 @@ function log.wait(list, score, address, ms)
   end
 end
 
--- Wakes a hundred of those that wait. They wake the others.
+-- Notifies and deregisters up to a hundred waiters with scores up to `below`. Their next calls notify the others.
 --- (list: str, below: str)
 --- uses: base
 function log.wake(list, below)
@@ -90,9 +91,9 @@ function log.wake(list, below)
   if #found > 0 then redis.call("ZREM", base .. list, unpack(found)) end
 end
 
--- There is a message: wakes readers that wait here. Returns readers whose members wait elsewhere, for the caller to
--- notify. A reader that has not read within an hour is returned again, because the caller may have died before it
--- notified it.
+-- Call it when there is a message. Notifies readers that wait for this log, and returns readers whose members wait for
+-- news of all their chats: the caller notifies these. A reader that has not read within an hour is returned again,
+-- because the caller may have died before it notified it.
 --- (l: table, now: int) -> table
 --- uses: base
 function log.wake_readers(l, now)
@@ -114,8 +115,8 @@ function log.field(entry, name)
   return ""
 end
 
--- Returns the last number, from `from` on, that exceeds the limits of age or bytes; and whether there may be more,
--- because it has looked at a thousand messages.
+-- Returns the last number, from `from` on, that exceeds the limits of age or bytes. It examines at most a thousand
+-- messages; the second value is whether there may be more.
 --- (l: table, now: int, from: int) -> int, bool
 --- uses: base
 function log.last_exceeding(l, now, from)
@@ -224,8 +225,9 @@ function log.save(l, now, ids)
   if l.messages + l.bytes + l.age > 0 then log.trim(l, now) end
 end
 
--- Appends to `into` the messages after `position`, each as number, ms, by, body: up to `limit`, and after the first up
--- to `room` bytes. Reads ten at a time, so that few large bodies are read in vain. Returns the number of the last.
+-- Appends to `into` the messages after `position`, each as number, ms, by, body: up to `limit` messages and `room`
+-- bytes of bodies, but at least one message if there is one. Reads ten at a time, so that few large bodies are read in
+-- vain. Returns the number of the last message.
 --- (l: table, position: int, limit: int, room: int, into: table) -> int
 --- uses: base
 function log.read(l, position, limit, room, into)

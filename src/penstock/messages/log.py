@@ -14,16 +14,17 @@ from penstock.settings import SLEEPER_TTL_FACTOR
 R = TypeVar("R")
 
 Ask: TypeAlias = Callable[[str, float], RoundTrip[R]]
-"""Makes the call that asks for an answer, from an address and for how many seconds to register it there."""
+"""Makes the call that asks for an answer. Arguments: an address to notify later if there is no answer yet, and the
+seconds for which to register it."""
 
 MAX_LIMIT = 1000
-"""Messages that one pull returns at most."""
+"""Most messages that one pull returns."""
 
 REREGISTER_INTERVAL = 300.0
 """Seconds after which a waiting operation asks again and renews its registration, in case a notification was lost."""
 
 LOCAL_RECHECK_INTERVAL = 0.5
-"""Seconds between two checks of something on this host, which cost no command."""
+"""Seconds between two checks on this host, which send no command."""
 
 POST_BATCH = 500
 """Messages in one round trip of a bulk send: about two milliseconds of server time."""
@@ -95,7 +96,7 @@ def _sleep(listener: Listener, pause: float, local_check: Callable[[], bool] | N
 
 
 def trim_rest(log: LogBindings, more_to_trim: bool) -> Operation[None]:
-    """Free what the last script left to be freed, slice by slice, so that the server serves others in between."""
+    """Free the messages that the last script left, slice by slice, so that the server can serve others in between."""
     while more_to_trim:
         more_to_trim = yield log.trim()
 
@@ -119,7 +120,7 @@ def post_all(
         def ask(address: str, ttl: float, batch: Sequence[tuple[str, bytes]] = batch) -> RoundTrip[Any]:
             return default_on(b"FULL", log.post(sender, batch, create=create, address=address, ttl=ttl), None)
 
-        # Messages that grow too old make space as well, and that notifies no sender: ask more often.
+        # Messages that grow too old make space as well, but no sender is notified of that: ask more often.
         answer = yield from ask_until(lambda answer: answer is not None, ask, log, wait, interval=log.settings.sleep)
         if answer is None:
             raise log.error_for([b"FULL"], sender)

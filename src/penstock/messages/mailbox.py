@@ -1,4 +1,4 @@
-"""A mailbox: many post to it and one reader pulls from it, or several workers share that reader."""
+"""A mailbox: many senders post to it, and one reader pulls from it; several workers may share that reader."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_LOG = LogStatus(0.0, 0, 1, 0, 0, -1, None, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class MailboxInfo:
-    """The state of a mailbox, for those who send to it.
+    """The state of a mailbox, as its senders see it.
 
     last    number of the last message; 0 if none was ever posted
     unread  messages that the owner has not acknowledged
@@ -75,7 +75,7 @@ class Claimed:
 
     @verb
     def ack(self) -> Operation[None]:
-        """The message is done. Raises LeaseLost if another worker has it by now. One round trip."""
+        """Acknowledge the message as done. Raises LeaseLost if another worker has it by now. One round trip."""
         return self._mailbox._settle("ack", [self])
 
     @verb
@@ -108,8 +108,8 @@ class Mailbox(LogReader):
         """Post a value (anything that JSON can hold). Returns its number.
 
         sender  who it is from; any text you like
-        id      your own id for the message: a second message with the same id, within a day and a thousand messages, is
-                not posted again; its post returns the number of the first
+        id      your own id for the message. If it was used within the last day and the last thousand messages, the
+                message is not posted again, and the call returns the number of the first one
         wait    seconds to wait for space in a mailbox that refuses messages at its limit; 0 raises NoSpace at once,
                 None waits for ever
 
@@ -201,7 +201,7 @@ class Mailbox(LogReader):
 
     @verb
     def keep(self, keep: Keep) -> Operation[None]:
-        """Set the limits of what is kept from now on. One round trip, and one more for each slice that is freed."""
+        """Replace the limits on what is kept. One round trip, and one more for each slice that is freed."""
         more_to_trim = yield self._log.limit(keep, create=True)
         yield from trim_rest(self._log, more_to_trim)
 

@@ -1,4 +1,4 @@
-"""A message, the messages of one pull, and a gap in them; and `Keep`, the limits on the messages that are kept."""
+"""The values that a reader gets: `Message`, `Mail` (the messages of one pull) and `Gap`; and `Keep`, a log's limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Keep:
 
     messages  how many messages
     bytes     how many bytes: senders and bodies, plus 32 bytes for each message
-    age       how many seconds; checked when somebody sends or reads
+    age       how many seconds; checked on each send and each read
     full      what happens at the limit of messages or bytes: "drop" drops the oldest messages and reports a gap to each
               reader that had not read them; "refuse" refuses new ones
     """
@@ -40,7 +40,7 @@ class Keep:
 class Gap:
     """Messages that were dropped before this reader had read them.
 
-    `missed` is how many, `first` the number of the next message that is still there.
+    `missed`: how many were dropped. `first`: number of the oldest message that is still there.
     """
 
     first: int
@@ -52,7 +52,8 @@ class Message:
     """One message.
 
     `id` is its number: messages count from 1, without holes. `at` is when the server stored it, in seconds since 1970.
-    `missed` is how many messages right before it were dropped under the log's `Keep` before this reader had read them.
+    `missed` counts the messages between the previous one and this one that the log's `Keep` dropped before this reader
+    had read them.
     """
 
     id: int

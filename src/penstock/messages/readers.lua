@@ -20,8 +20,8 @@ function log.reader_name(member, device)
 end
 
 -- Returns a reader's name and cursor; no cursor if it is not a member. A new device starts at the lowest cursor of its
--- member, and the third value is then the member's list of devices for `log.add_device`. The device without a name is
--- not in it if it has never pulled.
+-- member, and the third value is then the member's list of devices for `log.add_device`. That list omits the device
+-- without a name if it has never pulled.
 --- (member: str, device: str) -> str, int | nil, table | nil
 --- uses: base
 function log.reader(member, device)
@@ -59,7 +59,7 @@ function log.remove_reader(name)
   end
 end
 
--- Adds a reader of the `last` messages: 0: only of new ones, -1: of all that are there. A member keeps its cursor.
+-- Adds a reader that starts with the `last` latest messages; 0: with new ones, -1: with all. A member keeps its cursor.
 -- Returns { "OK", cursor, 1 if it is new } or { "GONE" }.
 --- keys: base state
 --- args: caller: str, number: int, member: str, last: int

@@ -2,19 +2,22 @@
 --
 --   next         HASH    reader -> the first number that no worker has claimed
 --   claimed:<r>  ZSET    claim -> number                           what workers have claimed and not acknowledged
---   leased:<r>   ZSET    claim -> server ms until which
+--   leased:<r>   ZSET    claim -> server ms at which its lease ends
 --   claim:<t>    STRING  the claims that a call returned; PX its lease    a repeated call returns them again
 --
 --             claim                ack
---   (new) ──────────▶ claimed ──────────▶ (done)      the cursor is below the lowest claim, or else below `next`:
---            ▲           │ lease ran out, release     what is above it and not claimed was acknowledged
+--   (new) ──────────▶ claimed ──────────▶ (done)
+--            ▲           │ lease ran out, release
 --            └───────────┘ claimed by another worker
+--
+-- The cursor is one below the lowest claim or, without a claim, one below `next`. A message between the cursor and
+-- `next` that is not claimed was acknowledged.
 --
 -- A claim is "number:deliveries:token"; the token belongs to the call that made it.
 
 _reply = { DUE = 2 } -- its place in the reply to a claim
 
--- The reader has acknowledged all up to `cursor` at once: claims up to there are void.
+-- Drops the claims up to `cursor`, because the reader has acknowledged everything up to there.
 --- (name: str, cursor: int)
 --- uses: base
 function shared_reader.drop_below(name, cursor)
@@ -39,7 +42,7 @@ function shared_reader.add(name, number, deliveries, token, ends_at)
   return claim
 end
 
--- The cursor: below the lowest claim, or else below the first number that no worker has claimed.
+-- The cursor: one below the lowest claim or, without a claim, one below the first number that no worker has claimed.
 --- (name: str, unclaimed: int) -> int
 --- uses: base
 function shared_reader.cursor(name, unclaimed)
