@@ -1,1 +1,1 @@
-"""`penstock bench`: the cost of each operation, beside bare round trips."""
+"""`penstock bench`: measures the cost of each operation, compared with bare round trips."""

@@ -1,6 +1,6 @@
 """Processes that compete: for one lock, or to buy from one market.
 
-They are forked from a clean process, so that sixteen of them do not import everything sixteen times.
+They are forked from one clean process, so that everything is imported once and not sixteen times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TIMEOUT = 300.0
 """Seconds. On a busy machine sixteen processes take long to start."""
 
 PRELOADED = ("valkey", "redis", "redis_lock")
-"""Imported once for all processes, where they are installed."""
+"""Modules that are imported once for all processes, if they are installed."""
 
 
 class HoldTimes(NamedTuple):
@@ -110,7 +110,7 @@ def run_together(work: Callable[..., None], arguments: Sequence[tuple[Any, ...]]
         for process in processes:
             process.start()
         for _, out in pipes:
-            out.close()  # so that the end of a process is noticed
+            out.close()  # so that `recv` raises EOFError once the process ends
         return [_received(inlet) for inlet, _ in pipes]
     except EOFError:
         raise PenstockError("a process of the bench ended early; its error is printed above") from None

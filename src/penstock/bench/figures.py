@@ -12,7 +12,7 @@ Bound: TypeAlias = Literal["at most", "at least"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a figure: `of` its value, or of its ratio, which carries over to other machines."""
+    """A target for the value of a figure, or for its ratio, which carries over to other machines (`of`)."""
 
     bound: Bound
     limit: float
@@ -88,7 +88,7 @@ def at_least(limit: float | None, of: Literal["value", "ratio"] = "value") -> Ta
 
 
 def percentile(samples: Iterable[float], share: float) -> float:
-    """The smallest sample that `share` (0 to 1) of all do not exceed."""
+    """The smallest sample that is at least as large as `share` (0 to 1) of all samples."""
     ordered = sorted(samples)
     return ordered[max(0, -int(-share * len(ordered) // 1) - 1)]
 

@@ -1,7 +1,7 @@
 """The CPU on which each part runs.
 
-A round trip on one CPU takes a tenth of a round trip between two. So figures of different placements do not compare,
-nor do figures of a placement that the kernel changes.
+A round trip on one CPU takes a tenth of a round trip between two. So figures from different placements cannot be
+compared, and neither can figures from a placement that the kernel changes.
 
     same    server, workers and client on one CPU: CPU seconds repeat well; nothing runs in parallel
     split   server on one CPU, workers and client on another: round trips are slow, as over a network

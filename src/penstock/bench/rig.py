@@ -49,7 +49,7 @@ class Rig:
         return {"quick": quick, "normal": normal, "full": full}[self.pace]
 
     def at_pin(self, *, same: R | None = None, split: R | None = None) -> R | None:
-        """The value for the present placement, for targets that hold in one placement only."""
+        """The value for the current placement, for targets that apply to one placement only."""
         return {"same": same, "split": split, "free": None}[self.pin]
 
     # --- work ---

@@ -1,6 +1,6 @@
 """The usage of some work: wall time, and the CPU seconds of client, server and workers as the kernel counts them.
 
-CPU seconds repeat on a busy machine; wall time is the time that a user waits.
+CPU seconds are repeatable on a busy machine; wall time is what a user experiences.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ NOTE = "\nÂ± half the distance between the lowest and the highest repetition; â‰
 
 
 def show(run: BenchRun) -> None:
-    """Measure, and print each figure when it is known."""
+    """Measure, and print each figure as soon as it is known."""
     console = Console(highlight=False)
     _show_conditions(console, run.conditions)
     for scenario, figures in run:

@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.worker.parent_pipe import ParentPipe
 
 STARTING = 60.0
-"""Seconds in which all of them must start: twenty workers take twenty times half a second of CPU."""
+"""Seconds within which all workers must start. Each takes half a second of CPU, so twenty take ten."""
 
 STOPPING = 10.0
 

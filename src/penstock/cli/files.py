@@ -243,7 +243,7 @@ def _explain_waiting(inspector: Inspector, channel: str, as_: str) -> None:
 
 
 def _note_membership(target: Channel, as_: str) -> None:
-    with contextlib.suppress(PenstockError):  # report the earlier error, not that the server cannot be asked now
+    with contextlib.suppress(PenstockError):  # report the earlier error, not that the server is unreachable now
         if any(one.name == as_ and one.state != "done" for one in target.info().receivers):
             note(f"{as_} remains a receiver until `penstock files rm {target.name} {as_}`")
 

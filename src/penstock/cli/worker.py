@@ -111,7 +111,7 @@ def worker(
 
 def check_health(app: Penstock, queues: Iterable[str]) -> bool:
     """Print the workers of this machine that serve each queue. Returns whether every queue has one."""
-    from penstock.ops.inspect import Inspector  # only here: a worker that runs jobs does without it
+    from penstock.ops.inspect import Inspector  # imported here because a worker that runs jobs does not need it
 
     inspector = Inspector(app)
     with app:

@@ -1,1 +1,1 @@
-"""The demo: a web access log goes through the queue while one client floods it."""
+"""The demo: processes a web access log through a queue while one client floods the queue."""

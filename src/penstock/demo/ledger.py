@@ -1,5 +1,4 @@
-"""The demo's ledger: the jobs that were enqueued, the runs that the jobs recorded, the server's counts, and whether the
-three agree."""
+"""The demo's ledger. It checks that the enqueued jobs, the runs that they recorded and the server's counts agree."""
 
 from __future__ import annotations
 
@@ -150,7 +149,7 @@ class Ledger:
         return self._summed(self.clients, self.flooder)
 
     def waits_by_arrival(self) -> dict[str, TenantWaits]:
-        """Those waits if the same start times had gone to the jobs in the order of their due times."""
+        """The same waits for a first-come queue: the same start times, assigned to the jobs by due time."""
         clients = {name: TenantWaits(account.jobs) for name, account in self.clients.items()}
         flooder = TenantWaits(self.flooder.jobs)
         ran = [number for number, start in enumerate(self._starts) if start]

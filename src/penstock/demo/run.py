@@ -40,7 +40,7 @@ KILL_AT = 0.4
 
 TICK = 0.1
 STALLED = 30.0
-"""The demo gives up after so many seconds without progress. None of its jobs is delayed by more than 2 s."""
+"""The demo gives up after this many seconds without progress. None of its jobs is delayed by more than 2 s."""
 
 FAILING = 0.03
 """Share of the requests whose job fails once or twice before it succeeds."""
@@ -95,9 +95,9 @@ class ProcessDeath:
     held: int
     """Jobs that it had claimed."""
     given_back: float
-    """Until other processes could claim them."""
+    """When other processes could claim them."""
     replaced: float
-    """Until a new process worked."""
+    """When a new process began to work."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class DemoReport:
     rate: float
     """Jobs completed per second while some were ready."""
     death: ProcessDeath | None
-    """None: every job was done before a process with claimed jobs could be killed."""
+    """None: all jobs were done before a process with claimed jobs could be killed."""
     faults: list[str]
 
     def as_json(self) -> dict[str, Any]:
@@ -246,7 +246,7 @@ class _DemoRun:
     # --- the worker processes, one of which is killed ---
 
     async def _kill_one(self, tasks: DemoTasks) -> ProcessDeath | None:
-        """Kill the process with the most claimed jobs, and measure how long its jobs and its place have no worker."""
+        """Kill the process with the most claimed jobs; measure the time until its jobs are free and it is replaced."""
         before = [one for one in await tasks.queue.workers.aio() if one.name]
         victim = max(before, key=lambda one: one.held, default=None)
         if victim is None or not victim.held:

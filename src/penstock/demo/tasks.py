@@ -41,7 +41,7 @@ class JournalEntry(NamedTuple):
 
 
 class Journal:
-    """Sends the entries of runs that finish together in one command. Each run waits until its entry is stored.
+    """Stores the entries of runs that finish at the same time with one command. Each run waits for its entry.
 
     So a completed job always has its entry, and an entry costs a fraction of a round trip.
     """

@@ -1,4 +1,4 @@
-"""The answers of the inspector: what the command line shows."""
+"""What the inspector returns, and the command line prints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class TenantView:
-    """A tenant of a queue, and its jobs by state. Age and weight of the counts are not set."""
+    """A tenant of a queue, and its jobs by state. The age and the weight in the counts are not set."""
 
     name: str
     counts: TenantCounts
@@ -41,7 +41,7 @@ class QueueDetail:
     name: str
     counts: Counts
     due_in: float | None
-    """Until the next delayed job is due; None: there is no delayed job."""
+    """Time until the next delayed job is due; None: no job is delayed."""
 
     tenants: int
     """How many tenants have jobs."""
@@ -51,7 +51,7 @@ class QueueDetail:
 
     tenants_examined: int
     unknown_task_jobs: list[UnknownTaskJob]
-    """Among the first `jobs_examined` of the delayed jobs."""
+    """Those found among the first `jobs_examined` delayed jobs."""
 
     jobs_examined: int
 
@@ -74,7 +74,7 @@ class DirectoryView:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPage:
-    """Some of the `total` dead letters of a queue, the latest first, without the `offset` latest."""
+    """A page of a queue's `total` dead letters, latest first, after skipping the latest `offset`."""
 
     total: int
     offset: int
@@ -85,11 +85,11 @@ class DeadLetterPage:
 class DeadLetterCount:
     """The number of a queue's dead letters at one moment.
 
-    Pass `until` to an action on all dead letters, and the action spares jobs that died later.
+    Pass `until` to an action on all dead letters, so that it leaves out jobs that died later.
     """
 
     count: int
-    """At least the number of those that died until `until`."""
+    """The number of jobs that died up to `until`, or slightly more."""
 
     until: int
     """Milliseconds since 1970 by the server's clock."""
@@ -97,7 +97,7 @@ class DeadLetterCount:
 
 @dataclass(frozen=True, slots=True)
 class ActionOutcome:
-    """The effect of an action on one job. If it was not `done`, the job's `status` before the action is the reason."""
+    """The effect of an action on one job. If it is not `done`, `status`, read before the action, is the reason."""
 
     id: str
     done: bool

@@ -1,7 +1,7 @@
 """`penstock doctor`: checks whether a server is fit for Penstock, and says what to do where it is not.
 
-First every server is asked and measured (`checks/measurements.py`); then each check, a pure function, judges what was
-found. The checks of `keys` and `queues` ask all servers together.
+First `checks/measurements.py` collects facts and times from every server. Then each check, a pure function, judges
+them. The checks of `keys` and `queues` are different: they query all servers of the app themselves.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ APP_CHECKS: Mapping[str, AppCheck] = {"keys": check_keys, "queues": check_queues
 TOPICS = (*SERVER_CHECKS, *APP_CHECKS)
 
 LOCKS = "locks"
-"""A topic that is checked only on request, because it makes the server work: see `prove_locks`."""
+"""A topic that is checked only on request, because it puts load on the server: see `prove_locks`."""
 
 MOST_QUEUES = 100
-"""Queues for whose keys the rights are checked."""
+"""How many queues are included when the rights to keys are checked."""
 
 
 def diagnose(app: Penstock, topic: str | None = None) -> Operation[list[CheckResult]]:
@@ -97,13 +97,13 @@ def _check_app(app: Penstock, topic: str) -> Operation[list[CheckResult]]:
 def _queue_names(app: Penstock) -> Operation[list[str]]:
     """The queues that were ever used and those of the app's tasks; an example if there are no queues."""
     names = set(app.registry.queues())
-    with contextlib.suppress(ServerError):  # reported elsewhere: a server is away, or this user may not ask
+    with contextlib.suppress(ServerError):  # other checks report an unreachable server and missing rights
         names |= {*(yield from probe.queue_names(app.settings.prefix))}
     return sorted(names)[:MOST_QUEUES] or [EXAMPLE_QUEUE]
 
 
 def prove_locks(app: Penstock, seconds: float) -> list[CheckResult]:
-    """Contend for a lock and a semaphore for so many seconds, and judge the history (see `proof.py`). Blocks."""
+    """Contend for a lock and a semaphore for this many seconds, and judge the history (see `proof.py`). Blocks."""
     try:
         proof = prove(app, seconds=seconds)
     except ServerError as error:

@@ -1,7 +1,7 @@
-"""The only questions that the command line and tests ask, and the actions of an operator.
+"""The inspector: what the command line and tests use to query a server, and to act on its queues and jobs.
 
-A queue, a job or a directory answers questions about itself. The inspector answers those that need several of them, or
-the server. All answers are frozen dataclasses.
+A queue, a job or a directory has methods for queries about itself. The inspector has the queries that involve several
+of them, or the server. All results are frozen dataclasses.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from penstock.ops.probe import (
 )
 
 JOBS_EXAMINED = 200
-"""Delayed jobs, those due first, among which `queue` searches for jobs that no worker knows."""
+"""How many delayed jobs, earliest first, `queue` searches for tasks that no worker knows."""
 
 TENANTS_EXAMINED = 10_000
-"""Tenants among which `queue` searches for those with the most jobs: ten round trips."""
+"""How many tenants `queue` searches for those with the most jobs: ten round trips."""
 
 TENANTS_PER_ROUND_TRIP = 1000
 
@@ -203,7 +203,7 @@ class Inspector:
 
     @verb
     def channel(self, name: str) -> Operation[ChannelInfo]:
-        """One channel: what it holds, and how far each receiver is. Raises PenstockError for an unknown channel."""
+        """One channel: its content and how far each receiver has read. Raises PenstockError for an unknown channel."""
         try:
             info: ChannelInfo = yield self.files(name).bindings.info()
         except ChannelError:
@@ -319,7 +319,7 @@ class Inspector:
 
     @verb
     def requeue_all_dead(self, name: str, until: int = 0) -> Operation[int]:
-        """Run every dead letter of a queue again that died until `until` (milliseconds since 1970; 0: now).
+        """Run again every dead letter of a queue that died up to `until` (milliseconds since 1970; 0: now).
 
         Returns how many. Two round trips for each 500.
         """
@@ -327,7 +327,7 @@ class Inspector:
 
     @verb
     def remove_all_dead(self, name: str, until: int = 0) -> Operation[int]:
-        """Delete every dead letter of a queue that died until `until` (milliseconds since 1970; 0: now).
+        """Delete every dead letter of a queue that died up to `until` (milliseconds since 1970; 0: now).
 
         Returns how many. Two round trips for each 500.
         """
@@ -342,7 +342,7 @@ class Inspector:
         before: list[bytes] = []
         while True:
             until, keys = yield queue.bindings.dead_until(until, CHUNK)
-            if not keys or keys == before:  # none is left, or the action has no effect on those that are left
+            if not keys or keys == before:  # no dead letters are left, or the action does not work on the rest
                 return total
             total += yield act(queue, keys)
             before = keys
@@ -363,7 +363,7 @@ class Inspector:
 
     @verb
     def now(self) -> Operation[float]:
-        """Seconds since 1970 by the server's clock, to which all times of these answers refer. One round trip."""
+        """Seconds since 1970 by the server's clock, which all times from the inspector use. One round trip."""
         nodes = yield from primaries()
         return (yield from server_time(nodes[0]))
 
@@ -386,5 +386,5 @@ class Inspector:
         return diagnose(self._app, topic)
 
     def prove_locks(self, seconds: float = 3.0) -> list[CheckResult]:
-        """Try for so many seconds whether locks exclude and semaphores keep their limit on this server. Blocks."""
+        """Test for this many seconds whether locks exclude and semaphores keep their limit on this server. Blocks."""
         return prove_locks(self._app, seconds)

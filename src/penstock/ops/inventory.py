@@ -1,7 +1,7 @@
-"""Checks every key of an app that is at work: is it in a key table, does its owner exist, do the counts agree?
+"""Checks every key of a running app: is it in a key table, does its owner exist, do the counters agree?
 
-It only reads, in slices, and deletes nothing. On a server at work jobs move between two reads, so a key with a
-problem is read a second time, and reported only if it has a problem both times.
+The check reads in slices and changes nothing. Because jobs may move between two reads, a key with a problem is read
+a second time, and reported only if it has a problem both times.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEYS_PER_ROUND_TRIP = 500
 
 @dataclass(frozen=True, slots=True)
 class KeyProblem:
-    """A key that should not exist like this, or a counter that disagrees with what it counts."""
+    """A key that is not as its table requires, or a counter that disagrees with what it counts."""
 
     key: str
     problem: str
@@ -33,7 +33,7 @@ class KeyProblem:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The result of checking an app's keys. `complete` is False if there were more keys than should be checked."""
+    """The result of checking an app's keys. `complete` is False if there were more keys than the limit."""
 
     keys: int
     complete: bool
@@ -108,7 +108,7 @@ def _problem(key: bytes, type_: str, ttl: int, owner_exists: bool) -> str:
 
 
 def _wrong_counts(prefix: str, queue: str) -> Operation[list[KeyProblem]]:
-    """Where a queue's counters disagree with the sizes of what they count; one script reads both."""
+    """The queue's counters that disagree with the sizes of what they count. One script reads both."""
     keys = QueueKeys(prefix, queue)
     counts = yield QueueBindings(keys, Clock()).counted_and_kept()
     return [

@@ -1,4 +1,4 @@
-"""The index of all keys that Penstock writes: the key tables of the nouns, and how to find the row of a given key.
+"""All keys that Penstock writes: the key tables of all nouns, and the lookup of the row for a given key.
 
 Each noun declares its keys in its own `keys.py`: suffix -> (type, content, what deletes it). A key name has up to
 three parts, which `split_key` returns:
@@ -41,7 +41,7 @@ _TRANSACTION_KEY = re.compile(r"penstock:\{([^}]+)\}:transaction:(replay:.+)", r
 
 
 class KeyParts(NamedTuple):
-    """The parts of one key name. `prefix` is the app's, "" for the keys beside a lock and for those of transactions."""
+    """The parts of one key name. `prefix` is the app's; "" for a lock's extra keys and for keys of transactions."""
 
     prefix: str
     instance: str
@@ -70,20 +70,23 @@ def table_row(instance: str, rest: str) -> tuple[str, str, str] | None:
 
 
 def _suffix(rest: str) -> str:
-    """`rest` as the tables have it: "lane:" for "lane:5:acme"."""
+    """`rest` as the tables spell it: "lane:" for "lane:5:acme"."""
     first, colon, _ = rest.partition(":")
     return first + colon
 
 
 class KeyOwner(NamedTuple):
-    """A key without a TTL exists only as long as its owner: a member of a sorted set, or, if `member` is "", a key."""
+    """The owner of a key without a TTL, which must not outlive it.
+
+    The owner is a `member` of the sorted set `key`, or `key` itself if `member` is "".
+    """
 
     key: str
     member: str
 
 
 def owner_of(rest: str) -> KeyOwner:
-    """The owner of a key without a TTL. Both share the hash tag, so both are given by the rest of their names."""
+    """The owner of a key without a TTL. Both share a hash tag, so the part of the name after it identifies each."""
     kind, _, name = rest.partition(":")
     if kind == "held":
         return KeyOwner("leases", name)
@@ -97,5 +100,5 @@ def owner_of(rest: str) -> KeyOwner:
 
 
 def probe_key(prefix: str, number: int) -> str:
-    """A key that `penstock doctor` writes for some seconds; no queue can share its slot, because of the `?`."""
+    """A key that `penstock doctor` writes for some seconds. Because of the `?`, no queue can have the same hash tag."""
     return f"{{{prefix}:?{number}}}:probe"

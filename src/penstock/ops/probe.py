@@ -1,8 +1,8 @@
-"""Questions to a server that need no script: what it reports about itself, which keys it holds, how fast it answers.
+"""Queries a server without scripts: what it reports about itself, which keys it holds, how fast it replies.
 
-All of them are for operators: none is asked on a path that serves work. They only read, except
-`time_confirmations`, which writes one key with a TTL. A question that the server refuses to answer
-returns None and does not raise.
+These functions are for operators; no path that serves work calls them. They only read, except `time_confirmations`,
+which writes one key with a TTL. Unless stated otherwise, a command that the server refuses
+yields None or an empty result, and no error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEYS_PER_SCAN = 1000
 """Keys that the server examines in one round trip of a scan: less than a millisecond of its time."""
 
 SAMPLES = 200
-"""Round trips that one measurement takes."""
+"""Round trips in one measurement."""
 
 _SETTINGS = (
     "maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "save", "min-replicas-to-write",
@@ -33,7 +33,7 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class SlowCommand:
-    """An entry of the server's slow log: the first words of a command; in seconds, how long it took, and when."""
+    """An entry of the server's slow log: the first words of a command, its duration, and its time, both in seconds."""
 
     words: tuple[str, ...]
     seconds: float
@@ -49,7 +49,7 @@ class ServerFacts:
     config: Mapping[str, str] | None
     slow: Sequence[SlowCommand] | None
     latency: Mapping[str, float] | None
-    """Events of its latency monitor -> the longest, in seconds."""
+    """Event of its latency monitor -> the longest latency, in seconds."""
     cluster: Mapping[str, str] | None
     ahead: float
     """Seconds by which its clock is ahead of ours, exact to half a round trip."""
@@ -119,7 +119,7 @@ def _text(data: Any) -> str:
 
 
 def _table(reply: bytes) -> dict[str, str]:
-    """A reply of lines `name:value`, as INFO gives it."""
+    """The table in a reply that consists of lines `name:value`, such as that of INFO."""
     return dict(line.split(":", 1) for line in _text(reply).splitlines() if ":" in line)
 
 
@@ -127,11 +127,11 @@ def _table(reply: bytes) -> dict[str, str]:
 
 
 def scan_keys(node: Node, pattern: str, most: int | None = None) -> Operation[tuple[set[bytes], bool]]:
-    """The keys of one server that match, and whether these are all of them: the scan stops once it has over `most`.
+    """The keys of one server that match, and whether they are complete: the scan stops once it has more than `most`.
 
     A key that exists during the whole scan is found; a key that is created or deleted meanwhile may be found. One round
-    trip for each 1000 keys of the server, whichever app they belong to; the server serves others in between. Raises
-    ServerError.
+    trip for each 1000 keys of the server, whichever app they belong to; the server serves other clients in between.
+    Raises ServerError.
     """
     found: set[bytes] = set()
     cursor: Any = 0
@@ -153,7 +153,7 @@ def queue_names(prefix: str) -> Operation[list[str]]:
 
 
 def instance_names(prefix: str, kind: str, rest: str = "meta") -> Operation[list[str]]:
-    """The names of an app's components of one kind, sorted; `rest` names the key that each of them has.
+    """The names of an app's components of one kind, sorted; `rest` is the key that every such component has.
 
     Costs a `scan_keys` of every server.
     """
@@ -184,9 +184,9 @@ def lock_names() -> Operation[list[str]]:
 
 
 def time_round_trips(node: Node, command: Command, times: int = SAMPLES) -> Operation[list[float]]:
-    """Seconds that each of so many round trips took, shortest first; [] if the server refuses the command.
+    """Seconds that each of `times` round trips took, shortest first; [] if the server refuses the command.
 
-    One more round trip comes first and is not counted, because it may open the connection.
+    An additional round trip beforehand is not counted, because it may open the connection.
     """
     taken = []
     for _ in range(times + 1):
@@ -209,7 +209,7 @@ def time_scripts(node: Node) -> Operation[list[float]]:
 
 
 def find_probe_key(node: Node, prefix: str) -> Operation[str]:
-    """A key for a trial write that this server holds. No round trip once the slots are known."""
+    """A key for a trial write whose slot is on this server. No round trip once the slots are known."""
     number = 0
     while node not in (yield FindNodes(probe_key(prefix, number))):
         number += 1
@@ -217,7 +217,7 @@ def find_probe_key(node: Node, prefix: str) -> Operation[str]:
 
 
 def time_confirmations(node: Node, key: str, times: int = 3) -> Operation[list[float] | None]:
-    """Seconds until `WAITAOF` reported each of some successive writes as safe on disk; infinity if not within 2 s.
+    """Seconds until `WAITAOF` reported each of several writes in a row as safe on disk; infinity after more than 2 s.
 
     None if the server has no append-only file, or no such command.
     """

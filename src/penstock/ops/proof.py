@@ -1,11 +1,11 @@
 """Proves from a history that the locks of a server exclude, their fences rise, and a semaphore keeps its limit.
 
-A holder asks for the server's time while it holds a lock, and then checks that it is still certain to hold it. A holder
-that was certain before and after a moment held the lock at that moment. From its first such moment to its last it held
-the lock without a break: an interval that no host's clock can falsify. Two intervals of one lock must not touch, and
-fences must rise in the order of the intervals.
+A holder reads the server's time while it holds a lock, then checks that its lease is still certain. If it is, the
+holder held the lock at that server time. Between the first and the last of these times it held the lock without a
+break. Such an interval does not depend on the clock of any host. Two intervals of one lock must not touch, and fences
+must rise in the order of the intervals.
 
-`prove` records such a history on a server at work, in a few seconds: its threads contend for a lock, time out, and
+`prove` records such a history on a live server in a few seconds: its threads contend for a lock, time out, and
 sometimes pause for longer than their lease.
 """
 
@@ -42,7 +42,7 @@ class HoldInterval:
 
 
 def lock_violations(intervals: Iterable[HoldInterval]) -> list[str]:
-    """A sentence for each pair of holders that held one lock at once, or whose fences fall; [] if all is well."""
+    """A sentence for each pair of holders that held one lock at once, or whose fences decrease; [] if all is well."""
     return [violation for of_lock in _by_name(intervals) for violation in _violations_of_lock(of_lock)]
 
 
@@ -73,7 +73,7 @@ def _violations_of_semaphore(intervals: list[HoldInterval], limit: int) -> Itera
 
 
 def _by_name(intervals: Iterable[HoldInterval]) -> Iterator[list[HoldInterval]]:
-    """Grouped by name, each group by start."""
+    """The intervals grouped by name, each group sorted by start."""
     in_order = sorted(intervals, key=lambda interval: (interval.name, interval.start))
     for _, group in groupby(in_order, lambda interval: interval.name):
         yield list(group)
@@ -83,7 +83,7 @@ def _by_name(intervals: Iterable[HoldInterval]) -> Iterator[list[HoldInterval]]:
 class Proof:
     """The report of `prove`.
 
-    `locks` and `permits` count how often each was held; `expired` counts leases that ran out in a pause, as intended.
+    `locks` and `permits` count how often each was held; `expired` counts leases that ran out in a deliberate pause.
     """
 
     locks: int
@@ -93,7 +93,7 @@ class Proof:
 
 
 class _Contenders:
-    """Threads that take one lock and one semaphore by turns, and record when they held them."""
+    """Threads that take turns at one lock and one semaphore, and record when they held each."""
 
     LIMIT = 3
     LEASE = 0.4
@@ -131,7 +131,7 @@ class _Contenders:
         try:
             moments.append(held.moment())
             if random.random() < self.PAUSE_PROBABILITY:
-                held.renewing = False  # as if the process were stopped: its lease is not renewed
+                held.renewing = False  # simulates a stopped process: the lease is not renewed
                 time.sleep(self.LEASE * 1.2)
             else:
                 time.sleep(random.uniform(0, 0.005))
@@ -144,7 +144,7 @@ class _Contenders:
 
 
 def prove(app: Penstock, *, seconds: float = 3.0, threads: int = 8) -> Proof:
-    """Contend for a lock and a semaphore of a random name for so many seconds, and judge the history. Blocks.
+    """Contend for a lock and a semaphore of a random name for this many seconds, and judge the history. Blocks.
 
     Sends some hundreds of commands a second. Leaves one key behind, which expires within an hour.
     """

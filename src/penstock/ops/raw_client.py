@@ -18,18 +18,18 @@ KEYS_PER_UNLINK = 5000
 def raw_client(app: Penstock) -> Iterator[Any]:
     """The blocking client of valkey-py or redis-py that the app itself uses.
 
-    Raises ServerUnavailable where the client library raises an error of its own.
+    Raises ServerUnavailable in place of the client library's own errors.
     """
     try:
         yield app._driver.connector.blocking_client()
     except Exception as error:
-        if not error_code(error):  # raised neither by the server nor by the connection to it
+        if not error_code(error):  # not an error of the server or of the connection
             raise
         raise ServerUnavailable(f"lost the server at {app._driver.connector.address}: {error}") from error
 
 
 def disable_persistence(app: Penstock) -> None:
-    """Let a temporary server write no file, because its data is of no use after its end."""
+    """Keep a temporary server from writing files: nobody needs its data after it ends."""
     with raw_client(app) as client:
         client.config_set("appendonly", "no")
 
@@ -41,7 +41,7 @@ def delete_keys(app: Penstock, pattern: str) -> int:
     """
     deleted = 0
     with raw_client(app) as client:
-        client.ping()  # once it answers, the server has also executed what a killed worker had sent
+        client.ping()  # once this returns, the server has executed all that a killed worker sent
         keys = client.scan_iter(match=pattern, count=1000)
         while batch := list(islice(keys, KEYS_PER_UNLINK)):
             deleted += client.unlink(*batch)

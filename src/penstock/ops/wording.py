@@ -1,4 +1,4 @@
-"""How numbers and names are shown to people."""
+"""Formats numbers and names for people."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def size(octets: float) -> str:
-    """A number of bytes: `512 B`, `1.5 MiB`: units of 1024, as the server counts."""
+    """A number of bytes: `512 B`, `1.5 MiB`. Units are powers of 1024, as in the server."""
     place = 0
     while octets >= 1000 and place < len(_SIZES) - 1:
         octets, place = octets / 1024, place + 1
@@ -35,5 +35,5 @@ def many(number: int, noun: str, plural: str = "") -> str:
 
 
 def printable(text: str) -> str:
-    """The text in one line, with an escape for everything that a terminal obeys: colours, cursor, direction."""
+    """The text in one line. Everything that a terminal interprets is escaped: colours, cursor, text direction."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,1 +1,1 @@
-"""Shared by the command line, the bench and the demo: tables, progress, signals, and input files."""
+"""What the command line, the bench and the demo share: tables, progress, signals, and input files."""

@@ -1,6 +1,6 @@
-"""A file of names, in UTF-8 and of any size. Each line is `name`, or `name`, tab, `id`, or these, a tab and a weight.
+"""A file of names, in UTF-8 and of any size. Each line has one to three fields, separated by tabs: name, id, weight.
 
-A line that is not valid is reported with its number and the reason; the other lines are read all the same.
+An invalid line is reported with its number and the reason; the other lines are still read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RejectedLine:
 
 
 def read_names(file: BinaryIO) -> Iterator[NameLike | RejectedLine]:
-    """Yields a name, or a rejected line, for each line that is not empty."""
+    """Yield a name or a `RejectedLine` for each line that is not empty."""
     for number, line in enumerate(_lines(file), 1):
         text = line.removeprefix(_BOM) if number == 1 else line
         if text:
@@ -38,7 +38,7 @@ def read_names(file: BinaryIO) -> Iterator[NameLike | RejectedLine]:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file without their ends. Of a line that is too long to be valid, only the beginning."""
+    """The lines of a file without their ends. A line that is too long to be valid is cut."""
     while line := file.readline(LONGEST_LINE):
         ended = line
         while not ended.endswith(b"\n") and (ended := file.readline(LONGEST_LINE)):

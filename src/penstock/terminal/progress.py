@@ -1,4 +1,4 @@
-"""The progress of a command on stderr: a live display at a terminal, otherwise a line from time to time."""
+"""Shows the progress of a command on stderr: a live display on a terminal, otherwise an occasional line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def progress_display(
     screen     renders it for the terminal
     first      shown before the first call
     quiet      True: show nothing
-    immutable  True: a progress object never changes, so a thread may redraw the last one while no call comes
+    immutable  True: progress objects never change, so a thread may redraw the last one between calls
     """
     console = Console(stderr=True, highlight=False, emoji=False, markup=False)
     if quiet:
@@ -51,7 +51,7 @@ def progress_display(
 
 
 def _throttled(seconds: float, show: Callable[[T], None], after: float = 0.0) -> Callable[[T], None]:
-    """Calls `show` at most once in so many seconds, and not during the first `after` seconds."""
+    """Limits how often `show` is called: once per interval, and not during the first `after` seconds."""
     due = time.monotonic() + after
 
     def show_if_due(progress: T) -> None:
@@ -70,7 +70,7 @@ class GrowthRate:
         self._samples = deque[tuple[float, float]](maxlen=10)
 
     def at(self, number: float) -> float:
-        """The rate now that the number has reached this value; call it as often as you like."""
+        """Record that the number has reached this value, and return the rate. Call it as often as you like."""
         now = time.monotonic()
         if not self._samples or now >= self._samples[-1][0] + SECONDS_PER_REDRAW:
             self._samples.append((now, number))

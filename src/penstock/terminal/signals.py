@@ -1,4 +1,4 @@
-"""How a command reacts to signals, so that nothing that it set up is left behind."""
+"""Lets a command clean up what it set up when a signal interrupts it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 
 def not_ignored(*numbers: signal.Signals) -> list[signal.Signals]:
-    """Those of the signals that this process does not ignore, and always SIGTERM.
+    """The given signals without those that this process ignores. SIGTERM is always included.
 
     `nohup` starts a program with SIGHUP ignored, and a shell script starts its background programs with SIGINT ignored:
-    a closed terminal, or a Ctrl-C that is meant for the script, should not end them. Installing a handler would.
+    a closed terminal, or a Ctrl-C that is meant for the script, must not end them. With a handler, it would.
     """
     return [number for number in numbers if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN]
 

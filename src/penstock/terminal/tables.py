@@ -1,4 +1,4 @@
-"""How a command answers: with a table that fits the terminal and never cuts an id, or with one JSON document."""
+"""Prints the output of a command: a table that fits the terminal and never cuts an id, or one JSON document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.text import Text
 from penstock.ops.wording import printable
 
 Kind: TypeAlias = Literal["name", "number", "text"]
-"""The kind of a column: a name is never cut, a number is aligned to the right, a text is cut where space is short."""
+"""The kind of a column: names are never cut, numbers are right-aligned, and texts are cut if space is short."""
 
 GAP = 2
 NARROWEST = 12
@@ -40,7 +40,7 @@ def note(text: str) -> None:
 
 
 def show_beside(head: Text, text: str) -> None:
-    """Print a text beside its head. At a terminal it is wrapped between words, and its further lines are indented."""
+    """Print a text after its heading. On a terminal, wrap it between words and indent the lines that follow."""
     console, plain = _console(), cell(text).plain
     room = max(NARROWEST, console.width - head.cell_len) if console.is_terminal else len(plain) + 1
     first, *others = wrap(plain, room, break_long_words=False, break_on_hyphens=False) or [""]
@@ -48,7 +48,7 @@ def show_beside(head: Text, text: str) -> None:
 
 
 def show_facts(facts: Mapping[str, object]) -> None:
-    """Print names and values, one pair in a line."""
+    """Print names and values, one pair per line."""
     width = max(map(len, facts)) + GAP
     show(*(Text.assemble((f"{name:{width}}", "dim"), cell(value)) for name, value in facts.items()))
 
@@ -56,13 +56,13 @@ def show_facts(facts: Mapping[str, object]) -> None:
 def show_table(columns: Mapping[str, Kind], lines: Iterable[Iterable[object]]) -> None:
     """Print a table; `columns` maps each heading to its kind.
 
-    Where a name in the first column is too long for the terminal, it gets a line of its own.
+    A name in the first column that is too long for the terminal gets a line of its own.
     """
     console, rows = _console(), [[cell(value) for value in line] for line in lines]
     lengths = [[len(heading) for heading in columns], *([value.cell_len for value in row] for row in rows)]
     widths = [max(column) for column in zip(*lengths, strict=True)]
     if console.is_terminal:
-        # Columns of text shrink first, the rightmost before the others, then the first column.
+        # Columns of text shrink first, from right to left; then the first column.
         for place in (*(n for n, kind in reversed([*enumerate(columns.values())]) if kind == "text"), 0):
             excess = max(0, sum(widths) + GAP * (len(widths) - 1) - console.width)
             widths[place] = max(min(widths[place], NARROWEST), widths[place] - excess)
@@ -88,7 +88,7 @@ def _line(row: list[Text], kinds: list[Kind], widths: list[int]) -> Text:
 
 
 def cell(value: object, style: str = "") -> Text:
-    """A value in one line, with an escape for everything that a terminal obeys."""
+    """A value in one line, with everything escaped that a terminal interprets."""
     return value if isinstance(value, Text) else Text(printable(str(value)), style)
 
 

@@ -3,27 +3,27 @@
 A server and a clock:
 
     TemporaryServer       a Valkey server in a temporary folder, for the length of a `with` block
-    clear                 deletes everything an app has in the server: a fresh start for the next test
+    clear                 deletes everything that an app has in the server, so that the next test starts fresh
     MovableClock          the server's clock as one app sees it; stands still until the test moves it
 
 Jobs:
 
-    enqueued              the calls that wait; `assert_enqueued`: this call waits
+    enqueued              lists the waiting calls; `assert_enqueued` asserts that a given call waits
     run_jobs              runs the waiting jobs here and now
 
 After the test:
 
-    leaks                 what an app left in the server and should not have; `assert_no_leaks`
+    leaks                 lists what an app should not have left in the server; `assert_no_leaks` raises if it left any
 
 Several processes, some of which are killed:
 
     History               records what each process saw, as the events of `penstock.testing.history`
     job_violations        the promises about jobs that a history breaks
-    message_violations    those about mailboxes and chats
-    hold_intervals        who held which lock when; `lock_violations` and `semaphore_violations` judge that
+    message_violations    the promises about messages that a history breaks
+    hold_intervals        who held which lock when, as input for `lock_violations` and `semaphore_violations`
     prove                 contends for locks on a server of yours, and judges the history
 
-docs/howto/test.md shows them at work.
+docs/howto/test.md has examples.
 """
 
 from penstock.ops.proof import HoldInterval, Proof, lock_violations, prove, semaphore_violations

@@ -1,4 +1,4 @@
-"""Deletes everything that an app keeps in the server, for a fresh start of the next test."""
+"""Deletes everything that an app keeps in the server, so that the next test starts fresh."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from penstock.testing.server import is_temporary
 def clear(app: Penstock) -> int:
     """Delete every key under the app's prefix; returns how many there were.
 
-    All jobs and results are lost. Therefore it raises ConfigurationError for the default prefix, unless the server is
-    the app's own embedded one or a `TemporaryServer`: the keys could be those of production. Works in blocking code
+    All jobs and results are lost. To protect production data, it raises ConfigurationError for the default prefix,
+    unless the server is the app's own embedded one or a `TemporaryServer`. Works in blocking code
     and inside a running event loop.
     """
     connector, prefix = app._driver.connector, app.settings.prefix

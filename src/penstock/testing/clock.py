@@ -9,10 +9,10 @@ from penstock.app import Penstock
 
 
 class MovableClock:
-    """A clock that stands still until a test moves it: delays, leases and expiry of one app follow it.
+    """A clock that does not advance until a test moves it. It sets the time of one app's delays, leases and expiry.
 
-    It changes nothing for other apps and processes, nor for the server itself, which forgets results by its own clock.
-    `with MovableClock(app) as clock` returns the app to the server's clock at the end of the block.
+    Other apps and processes are not affected. Neither is the server, which expires results by its own clock.
+    At the end of `with MovableClock(app) as clock:` the app returns to the server's clock.
     """
 
     def __init__(self, app: Penstock) -> None:

@@ -1,12 +1,12 @@
-"""Records of what several processes saw of their jobs, locks and messages, to be checked afterwards.
+"""Records what several processes saw of their jobs, locks and messages, so that a test can check it afterwards.
 
     history = History(folder)                      one for each process; its threads and forks may share it
     history.note(Enqueued(job=id, answer="asked"))
     job_violations(read(folder), takeover=5.0)     afterwards, on the histories of all processes
 
-Each process appends to a file of its own, a line of JSON for each event, with one `write` for each. A process that is
-killed loses at most its last line, and never one of another process. Times are those of the host: record on one host,
-or on hosts with synchronised clocks.
+Each process appends to a file of its own: one line of JSON per event, in one `write`. A process that
+is killed loses at most its own last line. Times are by the host's clock: record on one host, or on hosts with
+synchronised clocks.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower):
 
 
 class Enqueued(_Event, frozen=True, kw_only=True):
-    """An enqueue, recorded twice: as `asked` before the call, then with its answer. An id is used once in a history.
-
-    The first event accounts for the job of a producer that dies during the call.
+    """An enqueue, recorded twice: as `asked` before the call, then with its answer. An id may occur only
+    once in a history. If the producer dies during the call, the `asked` event explains a job that appears anyway.
 
     asked     the call is about to be made
     accepted  it returned
@@ -68,7 +67,7 @@ class Enqueued(_Event, frozen=True, kw_only=True):
 
 
 class Started(_Event, frozen=True, kw_only=True):
-    """A worker began a run. `claim` identifies the run: of two claims of one job, the later has the greater number."""
+    """A worker began a run. `claim` identifies the run; later claims of the same job have greater numbers."""
 
     job: str
     claim: int
@@ -85,7 +84,7 @@ class Ended(_Event, frozen=True, kw_only=True):
 
 
 class Settled(_Event, frozen=True, kw_only=True):
-    """The server's answer to the settlement of a run. `unknown`: no answer, or one that does not mention this claim."""
+    """The server's answer to the settlement of a run. `unknown`: no answer, or an answer without this claim."""
 
     job: str
     claim: int
@@ -114,7 +113,7 @@ class Outage(_Event, frozen=True, kw_only=True):
 
 
 class FinalState(_Event, frozen=True, kw_only=True):
-    """A job's state in the server when everything was over.
+    """A job's state in the server at the end of the test.
 
     `claim` is that of the run whose result is kept; `reason` is that of a dead letter.
     """
@@ -155,9 +154,9 @@ class MessageSent(_Event, frozen=True, kw_only=True):
 
 
 class ReaderOpened(_Event, frozen=True, kw_only=True):
-    """A reader begins to read, or does so again in a new process.
+    """A reader began to read, or began again in a new process.
 
-    `after` is the number after which it joined; -1 if it had joined before.
+    `after` is the last number before it joined; -1 if it had joined earlier.
     """
 
     log: str
@@ -166,7 +165,7 @@ class ReaderOpened(_Event, frozen=True, kw_only=True):
 
 
 class MessageRead(_Event, frozen=True, kw_only=True):
-    """A reader received a message, with the report that so many messages before it are `missed`."""
+    """A reader received a message. `missed` is the number of lost messages that was reported with it."""
 
     log: str
     reader: str
@@ -219,7 +218,7 @@ class History:
         self._file = -1
 
     def note(self, event: Event) -> None:
-        """Record an event. It survives this process however that ends, but not a crash of the host."""
+        """Record an event. It survives any end of this process, but not a crash of the host."""
         if self._pid != os.getpid():
             with _opening:
                 self._open()
@@ -241,8 +240,8 @@ class History:
 def read(folder: Path | str) -> list[Event]:
     """The events of all processes, by time.
 
-    A last line without its end was cut by a kill, and is left out. Raises ValueError, with file and line, for any other
-    line that is not an event.
+    An incomplete last line is ignored: the process was killed while it wrote. Raises ValueError, with file
+    and line, for any other line that is not an event.
     """
     events = [event for file in sorted(Path(folder).glob("*.jsonl")) for event in _events(file)]
     return sorted(events, key=lambda event: event.at)

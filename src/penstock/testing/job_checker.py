@@ -1,6 +1,6 @@
-"""Checks whether a history is possible for a queue that keeps its promises.
+"""Checks a history of jobs against the promises that a queue makes.
 
-Each rule yields a sentence for each violation.
+Each rule is a function that yields a sentence for each violation.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def job_violations(events: Iterable[Event], *, takeover: float, drained: bool = 
     - a second run has a cause that was recorded
     - the jobs of a killed worker run again in time
 
-    takeover  seconds within which the jobs of a killed worker must run again, outages excepted: the lease, and the time
-              for which a job that is the first of its tenant waits for a worker
-    drained   True: at the end no job may be waiting or running
+    takeover  seconds within which the jobs of a killed worker must run again, not counting outages. Allow for the
+              lease, and for the time that the first job of a tenant waits for a worker
+    drained   True: no job may be waiting or running at the end
     """
     history = _grouped(events, takeover, drained)
     return [violation for rule in RULES for violation in rule(history)]
@@ -227,7 +227,7 @@ def jobs_of_a_killed_worker_run_again_in_time(history: _Events) -> Iterator[str]
 
 
 def _was_taken_over(history: _Events, job: _JobHistory, run: _ClaimedRun, deadline: float) -> bool:
-    """Whether the job ran again in time; or its settlement had reached the server before the kill.
+    """Whether the job ran again in time, or was settled in the server before the kill.
 
     Also True if the history ends before the deadline.
     """
@@ -240,7 +240,7 @@ def _was_taken_over(history: _Events, job: _JobHistory, run: _ClaimedRun, deadli
 
 
 def _without_outages(history: _Events, since: float, seconds: float) -> float:
-    """When `seconds` outside of outages have passed."""
+    """The time at which `seconds` have passed, not counting outages."""
     until = since + seconds
     for begin, end in sorted(history.outages):
         if begin < until and end > since:

@@ -1,4 +1,4 @@
-"""Finds what an app left in the server and should not have."""
+"""Finds what an app should not have left in the server."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def leaks(app: Penstock) -> list[str]:
     - claims without a job
     - workers, sleepers and waiters that are registered although nothing runs
 
-    Waiting jobs and dead letters are no leaks. Call it while no worker runs and nothing waits, and on a test server:
-    it reads every job. Works in blocking code and inside a running event loop.
+    Waiting jobs and dead letters are not leaks. Call it while no worker runs and no call of Penstock is blocked. Use a
+    test server, because it reads every job. Works in blocking code and inside a running event loop.
     """
     keys = list(read_keys(app._driver.connector.blocking_client(), key_pattern(app.settings.prefix)))
     found = [*chain.from_iterable(key.problems() for key in keys)]

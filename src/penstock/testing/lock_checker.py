@@ -11,7 +11,7 @@ from penstock.testing.history import Event, StillHeld
 def hold_intervals(events: Iterable[Event]) -> list[HoldInterval]:
     """The intervals for `lock_violations` and `semaphore_violations`, one for each holder.
 
-    Each lasts from the first moment to the last at which the holder was certain that it held, by the server's clock.
+    Each lasts from the first to the last moment, by the server's clock, at which the holder was certain of its hold.
     """
     of_holder: dict[str, list[StillHeld]] = {}
     for event in events:

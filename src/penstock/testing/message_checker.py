@@ -1,4 +1,4 @@
-"""Checks whether a history is possible for mailboxes and chats in which no message is missed."""
+"""Checks a history of messages against the promises that mailboxes and chats make."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def message_violations(events: Iterable[Event], *, read_all: bool = True) -> lis
 
     The promises:
 
-    - numbers have no holes, and each number is one message
-    - a reader receives each number once and in order; again only after it was reopened, and only if it had not
-      acknowledged the number
-    - missing messages are reported
+    - numbers have no gaps, and each number belongs to one message
+    - a reader receives each number once and in order. After it is reopened, it may receive a number again that it had
+      not acknowledged
+    - missed messages are reported
 
     events    in the order in which they happened to each reader
     read_all  True: at the end of the history every reader has read its whole log
@@ -49,7 +49,7 @@ def message_violations(events: Iterable[Event], *, read_all: bool = True) -> lis
 
 
 def _numbering(events: Iterable[Event]) -> Iterator[str]:
-    """Each number is one message, each message one number, and there are no holes."""
+    """Numbers and messages correspond one to one, and the numbers have no gaps."""
     keys: dict[tuple[str, int], str] = {}
     numbers: dict[tuple[str, str], int] = {}
     for event in events:

@@ -1,4 +1,4 @@
-"""A worker in the test's own process, which ends when no job is ready any more."""
+"""A worker that runs in the test's own process until no job is ready."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.worker.worker import Worker
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """How many runs of one `run_jobs` ended in which way. `failed`: as dead letters."""
+    """How many runs of one `run_jobs` call ended in each way. `failed` counts those that became dead letters."""
 
     completed: int = 0
     retried: int = 0
@@ -31,13 +31,14 @@ class RunSummary:
 class RunJobs:
     """`run_jobs(app)`, or `await run_jobs.aio(app)`: run every ready job, and every job that those enqueue.
 
-    clock     a MovableClock of the app. Each time no job is ready it moves to the next due job, until no job waits at
-              all; so delays and retries pass at once. None: jobs that are not due stay
-    dead      True: jobs may end as dead letters. Otherwise that raises AssertionError with the traceback
+    clock     a MovableClock of the app. Whenever no job is ready, it moves to the time of the next delayed job, until
+              no job waits. So delays and retries take no real time. None: jobs that are not due stay
+    dead      True: jobs may end as dead letters. False: a dead letter raises AssertionError with its traceback
     settings  of the worker: queues, concurrency, …
-    timeout   seconds of real time for everything; then running jobs are handed back, and TimeoutError is raised
+    timeout   seconds of real time for the whole call. After that, running jobs are handed back and TimeoutError is
+              raised
 
-    Returns how many runs ended in which way. Jobs run as in a worker process: `async def` on the event loop, `def` in a
+    Returns how many runs ended in each way. Jobs run as in a worker process: `async def` on the event loop, `def` in a
     thread, with decoded arguments, and results are kept.
     """
 

@@ -20,14 +20,14 @@ _addresses: set[str] = set()
 
 
 class TemporaryServer:
-    """A real Valkey server that runs as long as a `with` or `async with` block, in a temporary folder.
+    """A real Valkey server in a temporary folder that runs for the duration of a `with` or `async with` block.
 
         with TemporaryServer() as server, Penstock(server.address) as app:
             app.queue("mail").put("hello")
 
     The server is the binary that comes with Penstock. It listens on a unix socket and starts in about 0.1 s; any number
-    of servers can run side by side. At the end of the block the server is gone and its data is deleted. If the process
-    is killed inside the block, its server ends too, and only the folder with the data stays behind.
+    of servers can run side by side. At the end of the block the server stops and its data is deleted. If the process
+    is killed inside the block, the server stops too, but the folder with its data remains.
 
     Entering raises ConfigurationError where no server can be started: on a platform without the bundled binary, or
     with PENSTOCK_EMBEDDED=0.
@@ -44,7 +44,7 @@ class TemporaryServer:
 
     @property
     def pid(self) -> int:
-        """The server's process."""
+        """The process id of the server."""
         return self._running().pid
 
     def _running(self) -> embedded.Attachment:

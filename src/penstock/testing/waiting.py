@@ -1,4 +1,4 @@
-"""The calls that wait: what the code under test enqueued, read back from the server."""
+"""Reads the waiting calls from the server, so that a test can check what its code enqueued."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _DUE_TOLERANCE = 1.0
-"""Seconds by which the due time of a call may differ from the expected one, because the test asks a little later."""
+"""Seconds by which a due time may differ from the expected one, because the test checks a little later."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingCall:
     """A call that was enqueued and is not claimed yet.
 
-    arguments  by name, as JSON types. For a value that was put without a task, `task` is "" and the value is under
-               "value"
+    arguments  by name, as JSON types. For a value that was put without a task, `task` is "" and `arguments` holds it
+               under "value"
     due        seconds since 1970; None if the call is ready
     """
 
@@ -56,7 +56,7 @@ class WaitingCall:
 def enqueued(where: Penstock | Queue | Task[..., Any]) -> list[WaitingCall]:
     """The calls that wait, ready or delayed, in the order in which they were enqueued.
 
-    `where` is a task, a queue, or an app; an app means all queues that one of its tasks has. Running jobs, results and
+    `where` is a task, a queue, or an app; an app means the queues of all its tasks. Running jobs, results and
     dead letters are not included. Reads every job of these queues. Works in blocking code and inside a running event
     loop.
     """
@@ -71,7 +71,7 @@ def assert_enqueued(task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> J
     """Raises AssertionError unless this call of the task waits; returns its job, the first if there are several.
 
     Arguments are compared as JSON, with the task's defaults filled in. Options that `task.using(…)` sets (priority,
-    tenant, id, delay, or date to the second) must be equal too. The error lists the calls that wait instead.
+    tenant, id, delay, or date to the second) must be equal too. The error lists the calls that do wait.
     """
     expected = _expected_call(task, args, kwargs)
     waiting = enqueued(task.home)
@@ -143,7 +143,7 @@ def _fits(call: WaitingCall, expected: WaitingCall, task: Task[..., Any]) -> boo
 
 
 def _filled(task: Task[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments, with the defaults of those that were omitted, as far as a default can be encoded."""
+    """The arguments, plus the defaults of omitted ones. A default that cannot be encoded is left out."""
     filled = dict(arguments)
     for name, parameter in inspect.signature(task._function).parameters.items():
         if name not in filled and parameter.default is not inspect.Parameter.empty:

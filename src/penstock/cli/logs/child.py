@@ -66,7 +66,7 @@ class Work(msgspec.Struct, frozen=True):
 
     def send(self, app: Penstock) -> None:
         def report(progress: Progress) -> None:
-            # The total excludes files that an earlier process has sent completely.
+            # The total does not include files that an earlier process sent in full.
             os.pwrite(1, b"%*d" % (WIDTH, self.size - progress.total + progress.sent), 0)
 
         app.files(self.channel).send_lines(self.logs, progress=report)

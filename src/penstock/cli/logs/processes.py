@@ -18,7 +18,7 @@ from penstock.worker.parent_pipe import ParentPipe
 from penstock.worker.processes import describe_exit
 
 DEATHS = 5
-"""A process that dies this often without work in between would die again."""
+"""A process that dies more often than this, without work in between, is not restarted."""
 
 
 class CountingProcess:

@@ -1,4 +1,4 @@
-"""Compares the keys of a directory with each other, on one shard."""
+"""Checks that the keys of a directory on one shard agree with each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.completion.fold import fold
 
 
 class DirectoryAudit:
-    """The keys of one directory on one shard, by the rest of their names."""
+    """The keys of one directory on one shard. Each is named by the part of its name after the hash tag."""
 
     def __init__(self, keys: dict[str, Any]) -> None:
         self.meta = keys.get("meta", {})
@@ -24,7 +24,7 @@ class DirectoryAudit:
         """A sentence for each contradiction."""
         rules = self.meta.get(b"rules", b"").decode()
         found = [parse_member(member) for member in self.names]
-        # A name is kept once for each of its words, and once whole.
+        # A name is stored in full, and once more for each of its words.
         whole = [one for one in found if one.tail == fold(one.name, accents="accents=1" in rules)]
         for name, counted in (("names", len(whole)), ("ids", len(self.cards))):
             if int(self.meta.get(name.encode(), 0)) != counted:
@@ -47,6 +47,6 @@ class DirectoryAudit:
                 yield f"top:{start}: not the names that begin with this, in order of weight"
 
     def leftovers(self) -> Iterator[str]:
-        """A sentence for each change over several shards that was interrupted."""
+        """A sentence for each interrupted change that spans several shards."""
         if pending := {id: card for id, card in self.cards.items() if b"\2" in card or card in {b"", b"\3"}}:
             yield f"ids: the changes of {pending} are not finished"

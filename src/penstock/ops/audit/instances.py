@@ -1,4 +1,4 @@
-"""The audit of each queue, directory, mailbox, chat and channel that an app has in the server."""
+"""Finds the queues, directories, mailboxes, chats and channels of an app, and pairs each with its audit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.ops.key_tables import kind_of
 
 
 class Audit(Protocol):
-    """Compares the keys of one instance with each other."""
+    """Checks that the keys of one instance agree with each other."""
 
     def problems(self) -> Iterator[str]:
         """A sentence for each contradiction: there must be none at any time."""
@@ -31,7 +31,7 @@ _AUDITS: dict[str, type[QueueAudit | DirectoryAudit | LogAudit]] = {
 
 
 def audits(keys: Iterable[StoredKey]) -> dict[Instance, Audit]:
-    """An audit for each instance that has one; locks, for example, keep nothing that could contradict itself."""
+    """An audit for each instance of a kind that has one. Locks have none: their keys cannot contradict each other."""
     return {
         instance: _AUDITS[kind](contents)
         for instance, contents in _contents(keys).items()
@@ -40,7 +40,7 @@ def audits(keys: Iterable[StoredKey]) -> dict[Instance, Audit]:
 
 
 def _contents(keys: Iterable[StoredKey]) -> dict[Instance, dict[str, Any]]:
-    """Of each instance: the rest of each key's name -> what the key holds. Keys that expire are left out."""
+    """Instance -> (part of the key's name after the hash tag -> content), without the keys that expire."""
     contents: dict[Instance, dict[str, Any]] = {}
     for key in keys:
         if key.instance is not None and key.content is not None:
@@ -49,7 +49,7 @@ def _contents(keys: Iterable[StoredKey]) -> dict[Instance, dict[str, Any]]:
 
 
 def missing_from_index(keys: Iterable[StoredKey]) -> Iterator[str]:
-    """A sentence for each member of a chat whose index of chats lacks it, so that the member would never find it.
+    """A sentence for each member whose index of chats lacks a chat, so that the member would never find that chat.
 
     This is the one fault that reading cannot repair.
     """

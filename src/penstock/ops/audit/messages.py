@@ -1,4 +1,4 @@
-"""Compares the keys of a mailbox, a chat or a channel of files with each other."""
+"""Checks that the keys of a mailbox, a chat or a channel of files agree with each other."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 BYTES_PER_MESSAGE = 32
-"""Each message counts for so many bytes beside its sender and its body, as in `log.lua`."""
+"""Bytes that each message counts in addition to its sender and its body, as in `log.lua`."""
 
 
 class LogAudit:
-    """The keys of one log that do not expire, by the rest of their names."""
+    """The keys of one log that do not expire. Each is named by the part of its name after the hash tag."""
 
     def __init__(self, keys: dict[str, Any]) -> None:
         self.keys = keys
@@ -42,7 +42,7 @@ class LogAudit:
                 yield f"{name}: {unknown} are no readers"
 
     def leftovers(self) -> Iterator[str]:
-        """Nothing: waiting readers and senders are in keys with a TTL."""
+        """Yields nothing: waiting readers and senders are registered in keys that expire."""
         yield from ()
 
     def _messages(self) -> Iterator[str]:
@@ -78,7 +78,7 @@ class LogAudit:
 
 
 class ChannelAudit(LogAudit):
-    """The keys of one channel of files that do not expire, by the rest of their names."""
+    """The keys of one channel that do not expire. Each is named by the part of its name after the hash tag."""
 
     def __init__(self, keys: dict[str, Any]) -> None:
         super().__init__(keys)
@@ -103,7 +103,7 @@ class ChannelAudit(LogAudit):
         yield from self._totals()
 
     def _bytes(self) -> Iterator[str]:
-        """The CLOSE record is not counted, because it must find room in a full channel too."""
+        """The CLOSE record is left out of the peak, because it must fit into a full channel too."""
         held, end = self.state[b"ended"] - self.state[b"begun"], self.state.get(b"end", 0)
         close = BYTES_PER_MESSAGE + 1 if end and self.log else 0
         if held - close > self.state.get(b"peak", 0):

@@ -1,7 +1,7 @@
-"""Compares the keys of a queue with each other.
+"""Checks that the keys of a queue agree with each other.
 
-Every job must be exactly where its record says: in a lane, among the delayed jobs, claimed, or dead. The counters must
-be what counting yields, and an incarnation that ended must have left nothing.
+Every job must be in the one place that its record names: a lane, the delayed jobs, a claim, or the dead letters. The
+counters must equal a recount, and an incarnation that ended must have left no keys.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from penstock.jobs.constants import DEAD, DELAYED, READY, RUNNING
 from penstock.jobs.record import Record, entry_generation, entry_id
 
 _COUNTED_STATES = {READY: 0, DELAYED: 1, RUNNING: 2, DEAD: 3}
-"""State of a job -> its place among the counts of a tenant."""
+"""State of a job -> index of its counter in the counts of a tenant."""
 
 
 class QueueAudit:
-    """The keys of one queue that do not expire, by the rest of their names."""
+    """The keys of one queue that do not expire. Each is named by the part of its name after the hash tag."""
 
     def __init__(self, keys: dict[str, Any]) -> None:
         self.keys = keys
@@ -48,7 +48,7 @@ class QueueAudit:
                 yield f"{name}: {self.keys[name]}, and none should be left"
 
     def _named(self, start: str) -> dict[str, Any]:
-        """The keys whose names begin with `start`, by what follows it."""
+        """The keys whose names begin with `start`, each under the rest of its name."""
         return {name.removeprefix(start): content for name, content in self.keys.items() if name.startswith(start)}
 
     def _in_state(self, state: bytes) -> set[bytes]:

@@ -1,4 +1,4 @@
-"""Every key in a server, compared with the key tables."""
+"""Reads every key in a server, and compares it with the key tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _READ: dict[str, Callable[[Any, bytes], Any]] = {
 
 
 class Instance(NamedTuple):
-    """One queue, lock, directory, … of one app: what its keys share."""
+    """One queue, lock, directory or the like of one app, identified by what its keys have in common."""
 
     prefix: str
     name: str
@@ -28,7 +28,7 @@ class Instance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """One key as it was found in the server."""
+    """One key, as read from the server."""
 
     name: str
     instance: Instance | None
@@ -65,7 +65,7 @@ def read_keys(client: Any, match: str = "*") -> Iterator[StoredKey]:
     """Every key that matches. `client`: a blocking one of valkey-py or redis-py, for a cluster its cluster client."""
     names = list(dict.fromkeys(client.scan_iter(match=match, count=1000)))
     for name, type_, ttl in zip(names, _ask(client, "type", names), _ask(client, "pttl", names), strict=True):
-        if type_ == b"none" or ttl == -2:  # deleted between the questions
+        if type_ == b"none" or ttl == -2:  # deleted between the commands
             continue
         yield _read_key(client, name, type_.decode(), ttl)
 

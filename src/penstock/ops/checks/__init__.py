@@ -1,1 +1,1 @@
-"""The checks of `penstock doctor`, a module for each subject; `doctor.py` runs them."""
+"""The checks of `penstock doctor`, one module per subject; `doctor.py` runs them."""

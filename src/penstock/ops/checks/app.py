@@ -10,7 +10,7 @@ from penstock.ops.inventory import take_inventory
 from penstock.ops.wording import age, many
 
 MOST_KEYS = 200_000
-"""Keys on each server that are checked; this takes some seconds."""
+"""How many keys are checked on each server; this many take some seconds."""
 
 LONG_WAIT = 300.0
 """Seconds that a ready job may wait before an operator should take a look."""
@@ -19,7 +19,7 @@ _SHOWN = 5
 
 
 def check_keys(app: Penstock) -> Operation[list[Verdict]]:
-    """Check that Penstock wrote every key, and that its owner still exists."""
+    """Check that Penstock wrote every key, and that the owner of each key still exists."""
     inventory = yield from take_inventory(app.settings.prefix, MOST_KEYS)
     number = f"{many(inventory.keys, 'key')} of prefix {app.settings.prefix!r}"
     if not inventory.complete:
@@ -36,7 +36,7 @@ def check_keys(app: Penstock) -> Operation[list[Verdict]]:
 
 
 def check_queues(app: Penstock) -> Operation[list[Verdict]]:
-    """Find queues with jobs that wait for long, that failed, or that dead workers hold."""
+    """Find queues with jobs that have waited too long, have failed, or are still claimed by dead workers."""
     names = yield from probe.queue_names(app.settings.prefix)
     verdicts: list[Verdict] = []
     for name in names:

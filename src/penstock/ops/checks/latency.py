@@ -19,7 +19,7 @@ DAY = 86400.0
 
 
 def check_latency(found: Measurements) -> Iterator[Verdict]:
-    """Compare round trips of a ping and of an empty script with what is usual."""
+    """Compare the round-trip times of a ping and of an empty script with usual values."""
     usual, slowest = (0.002, 0.02) if found.is_near else (0.005, 0.05)
     for request, times in (("a ping", found.pings), ("a script", found.scripts)):
         if not times:

@@ -1,4 +1,4 @@
-"""Everything that the doctor asks and measures at one server, before the checks judge it."""
+"""Asks one server for facts and measures its reply times; the checks of the doctor judge the results."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from penstock.ops.probe import ServerFacts
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """The facts that one server reported, and the times of its replies: seconds, shortest first. Empty: not taken."""
+    """The facts that one server reported, and its reply times in seconds, shortest first. Empty: not measured."""
 
     server_address: ServerAddress
-    """The address that the app was given."""
+    """The address with which the app was configured."""
 
     facts: ServerFacts
     prefix: str
@@ -29,7 +29,7 @@ class Measurements:
     scripts: tuple[float, ...] = ()
     writes: tuple[float, ...] = ()
     confirmations: tuple[float, ...] = ()
-    """Until a write was confirmed as safe on disk, in the order of the writes; infinity if it was not."""
+    """Seconds until each write was confirmed as safe on disk, in the order of the writes; infinity: unconfirmed."""
 
     missing_rights: MissingRights | None = None
 
@@ -47,7 +47,7 @@ class Measurements:
 
 
 def measure(app: Penstock, node: Node, topics: Iterable[str], queues: Iterable[str]) -> Operation[Measurements]:
-    """Ask and measure what the checks of these topics need. Some 500 round trips for all topics.
+    """Collect what the checks of these topics need. Some 500 round trips for all topics.
 
     Writes one key some twenty times, and deletes it.
     """
@@ -79,5 +79,5 @@ def _serves_writes(facts: ServerFacts) -> bool:
 
 
 def median(times: tuple[float, ...]) -> float:
-    """The median of times in order of length; 0 for no times."""
+    """The median of sorted times; 0 for an empty list."""
     return times[len(times) // 2] if times else 0.0

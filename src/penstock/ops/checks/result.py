@@ -10,12 +10,15 @@ Level: TypeAlias = Literal["ok", "warn", "fail"]
 works, but a crash can lose the last jobs, or an operator should take a look."""
 
 Verdict: TypeAlias = tuple[Level, str, str]
-"""A level, what was found, and what to do about it; "" if there is nothing to do."""
+"""The level, the finding, and the advice ("" if there is nothing to do)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One verdict of the doctor. `advice` says what to do if the level is not `ok`; `server` which of several it is."""
+    """One verdict of the doctor.
+
+    `advice` says what to do if the level is not `ok`; `server` names the server if there are several.
+    """
 
     topic: str
     level: Level

@@ -1,6 +1,6 @@
-"""Checks whether the user of the connection may send every command, and use every key, that Penstock needs.
+"""Checks whether the connected user may send every command and use every key that Penstock needs.
 
-It asks the server with `ACL DRYRUN`, which executes nothing.
+The check uses `ACL DRYRUN`, which executes nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class MissingRights:
     """Commands that the user may not send for any key."""
 
     queues: list[str]
-    """Queues of which the user may not use every key."""
+    """Queues that have keys which the user may not use."""
 
 
 def needed_commands() -> list[str]:
@@ -49,7 +49,7 @@ def needed_commands() -> list[str]:
 
 
 def missing_rights(node: Node, commands: Sequence[str], queues: Sequence[QueueKeys]) -> Operation[MissingRights | None]:
-    """Which of these commands and queues the connected user may not use; None if the user may not ask for that.
+    """Those of the commands and queues that the connected user may not use; None if the user may not run `ACL DRYRUN`.
 
     One round trip for each queue, and one more.
     """
@@ -72,7 +72,7 @@ def missing_rights(node: Node, commands: Sequence[str], queues: Sequence[QueueKe
 
 
 def _example(name: str, description: Sequence[Any], keys: QueueKeys) -> tuple[str, ...]:
-    """A call of this command with the right number of words, and with keys of this queue as its keys."""
+    """A sample call of this command: the right number of arguments, and keys of this queue."""
     special = {
         "EVAL": ("", "2", *keys.declared), "EVALSHA": ("", "2", *keys.declared),
         "BLMPOP": ("0.001", "1", keys.inbox, "LEFT"), "OBJECT": ("ENCODING", keys.declared[1]),

@@ -42,7 +42,7 @@ def _check_remote(found: Measurements) -> Iterator[Verdict]:
 
 
 def check_replicas(found: Measurements) -> Iterator[Verdict]:
-    """Check that the replicas which the server requires are connected and in sync."""
+    """Check that the replicas that the server requires are connected and in sync."""
     facts = found.facts
     if facts.info is None:
         return
@@ -61,7 +61,7 @@ def check_replicas(found: Measurements) -> Iterator[Verdict]:
 
 
 def check_clock(found: Measurements) -> Iterator[Verdict]:
-    """Report by how much the clocks of the server and of this machine differ, which is harmless."""
+    """Report the difference between the clocks of the server and of this machine. A difference is harmless."""
     ahead = found.facts.ahead
     if abs(ahead) < 1:
         yield "ok", "its clock and that of this machine agree to within a second", ""

@@ -15,10 +15,10 @@ FULL, NEARLY_FULL = 0.95, 0.80
 """Shares of the memory that the server may use."""
 
 SIGNIFICANT_BYTES = 100 * 1024 * 1024
-"""A server with less memory than this may be fragmented or swapped out without harm."""
+"""Bytes. Fragmentation and swapping do not matter for a server that uses less memory than this."""
 
 FASTEST_FSYNC = 0.00003
-"""Seconds; no disk makes a write safe in less."""
+"""Seconds. No disk can make a write safe faster than this."""
 
 
 def check_memory(found: Measurements) -> Iterator[Verdict]:
