@@ -159,12 +159,13 @@ class _Command:
         finally:
             await self.app.aclose()
 
-    def _worker(self, status: SharedStatus | None = None) -> Worker:
+    def _worker(self) -> Worker:
         logs = partial(start_logging, self.style, self.level)
-        return Worker(self.app, self.settings, shared_status=status, start_logging=logs)
+        return Worker(self.app, self.settings, start_logging=logs)
 
     async def _run_as_child(self, status_fd: int) -> int:
-        worker = self._worker(SharedStatus(status_fd))
+        worker = self._worker()
+        worker._share_status(SharedStatus(status_fd))
         self._stop_on(worker.stop, signal.SIGTERM)
         await worker.run()
         return Exit.OK

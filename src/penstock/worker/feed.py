@@ -27,21 +27,14 @@ class Feed:
     jobs, and settles nothing twice.
     """
 
-    def __init__(
-        self,
-        queue: Queue,
-        lease: float,
-        sleep: float,
-        registration: Registration,
-        publish: Callable[[QueueStatus], None] | None = None,
-    ) -> None:
+    def __init__(self, queue: Queue, lease: float, sleep: float, registration: Registration) -> None:
         """
+        sleep         seconds after which an idle worker registers again
         registration  what the worker reports about itself in its first turn
-        publish       called with each change of state, for the supervisor
         """
         self.queue = queue
         self._registration = registration
-        self._publish = publish or (lambda _: None)
+        self._publish: Callable[[QueueStatus], None] = lambda _: None
         self.lease = lease
         self.sleep = sleep
         self.address = ""
@@ -68,7 +61,16 @@ class Feed:
         self.to_settle.clear()
         self.awake = True
         self.wake_at = 0.0
-        self._publish(QueueStatus(self.incarnation, self.renewed_at, False))
+        self._publish(self._status)
+
+    @property
+    def _status(self) -> QueueStatus:
+        return QueueStatus(self.incarnation, self.renewed_at, bool(self.held))
+
+    def publish_status(self, publish: Callable[[QueueStatus], None]) -> None:
+        """Call `publish` with the status now, and again at each new incarnation and each renewal of the lease."""
+        self._publish = publish
+        publish(self._status)
 
     def turn(self, want: int, *, leave: bool = False) -> RoundTrip[TurnReply]:
         """Return the next turn, which asks for up to `want` jobs, or, while a turn is unanswered, that turn again.
@@ -144,7 +146,7 @@ class Feed:
     def lease_renewed(self, sent_at: float) -> None:
         """The server accepted a turn or a heartbeat that was sent at this time."""
         self.renewed_at = max(self.renewed_at, sent_at)
-        self._publish(QueueStatus(self.incarnation, self.renewed_at, bool(self.held)))
+        self._publish(self._status)
 
     @property
     def must_send(self) -> bool:

@@ -89,7 +89,6 @@ class Worker:
         settings: WorkerSettings | None = None,
         *,
         start_logging: Callable[[], None] | None = None,
-        shared_status: SharedStatus | None = None,
     ) -> None:
         """Check tasks and settings. Sends nothing.
 
@@ -97,7 +96,6 @@ class Worker:
         settings       queues, concurrency and so on; None: the defaults, which serve each queue that has a task
         start_logging  called in the processes of `isolate=True` tasks before their modules are imported; it must be
                        picklable, such as a function at the top of a module or a `functools.partial` of one
-        shared_status  memory that shows the supervisor which jobs run here; `penstock worker --processes` passes it
 
         Raises ConfigurationError for settings or tasks that cannot work.
         """
@@ -118,14 +116,8 @@ class Worker:
         # number of queues, so that an idle process sends equally few commands however many queues it serves.
         sleep = app.settings.sleep * len(names)
         registration = Registration(self.name, self.settings.concurrency)
-        self._shared_status = shared_status
-        self._feeds = [
-            Feed(
-                app.queue(name), app.settings.lease, sleep, registration,
-                partial(shared_status.update_queue, index) if shared_status else None,
-            )
-            for index, name in enumerate(names)
-        ]  # fmt: skip
+        self._feeds = [Feed(app.queue(name), app.settings.lease, sleep, registration) for name in names]
+        self._shared_status: SharedStatus | None = None
         self._execution = Execution(app.registry, self.settings, app.settings.max_payload, self.name)
         self._isolation = Isolation(
             isolated, self._execution, app.registry,
@@ -148,6 +140,12 @@ class Worker:
         self._handed_back = False
 
     # --- start and stop ---
+
+    def _share_status(self, status: SharedStatus) -> None:
+        """Show the supervisor through `status` which jobs run here. Call it before `run()`."""
+        self._shared_status = status
+        for index, feed in enumerate(self._feeds):
+            feed.publish_status(partial(status.update_queue, index))
 
     async def run(self) -> None:
         """Work until `stop()` is called or, with `burst`, until no job is ready.
