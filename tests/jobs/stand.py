@@ -180,7 +180,7 @@ class FakeWorker:
     def turn(self, want: int = 0, *settlements: Settlement, **options: Any) -> TurnReply:
         self.number += 1
         options.setdefault("lease", self.lease)
-        options.setdefault("trial", "beside")
+        options.setdefault("trial", "with others")
         self.last = self.stand.bindings.turn(
             self.incarnation, self.number, want=want, settlements=settlements, **options
         )

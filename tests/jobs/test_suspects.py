@@ -244,7 +244,7 @@ def test_every_idle_worker_is_woken_once_and_tries_one(stand: Stand):
         name = woken.pop()
         stand.advance(0.1)
         holds = stand.client.hlen(f"{stand.base}held:{name}")
-        turn = idle[name].turn(8, trial="" if holds else "beside", address=f"{name}/1", sleep=50)
+        turn = idle[name].turn(8, trial="" if holds else "with others", address=f"{name}/1", sleep=50)
         tried += [name, *ids(turn.claims)]
         woken += [other for other in idle if "1 0" in stand.messages(other)]
     assert sorted(tried) == ["a", "b", "c", "p", "q", "q", "r"]

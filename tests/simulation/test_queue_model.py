@@ -42,7 +42,7 @@ LONG = settings(QUICK, max_examples=EXAMPLES or 1, derandomize=False, phases=[Ph
 
 LEASE = 10.0
 ENDINGS: list[Ending | None] = [None, None, None, "retry", "later", "release", "bury", "drop", "crash"]
-TRIALS: list[Trial] = ["", "beside", "beside"]
+TRIALS: list[Trial] = ["", "with others", "with others"]
 
 tenants = st.sampled_from(["", "a", "ab", "a:b", "名", "\x00"])
 rivals = st.sampled_from(["a", "ab", "名"])
@@ -78,7 +78,7 @@ class Worker:
     held: list[Claim] = field(default_factory=list)
     past: list[Claim] = field(default_factory=list)
     unanswered: tuple[Any, ...] | None = None
-    trial: Trial = "beside"
+    trial: Trial = "with others"
 
     @property
     def incarnation(self) -> str:

@@ -243,7 +243,7 @@ async def describe_async() -> tuple[int, str, bool]:
 
 
 @hooked_on_loop.task(isolate=True)
-def describe_beside_loop() -> tuple[int, str, bool]:
+def describe_in_async_hooks() -> tuple[int, str, bool]:
     return _describe()
 
 

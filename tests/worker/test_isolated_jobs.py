@@ -122,4 +122,4 @@ async def test_a_program_with_an_embedded_worker_can_isolate_tasks_of_its_main_m
     if guarded:
         assert done.stdout == "done\n", done.stderr
     else:
-        assert "put that under `if __name__" in done.stderr
+        assert "put the code that starts it under `if __name__" in done.stderr

@@ -458,21 +458,21 @@ def adopt(app: Penstock, task: Any) -> Any:
     return app.task(queue="q", isolate=True, name=task.name)(task.__wrapped__)
 
 
-@pytest.mark.parametrize("kind", ["def", "async def", "def beside a loop", "async def with both"])
+@pytest.mark.parametrize("kind", ["def", "async def", "def in async hooks", "async def with both"])
 async def test_hooks_run_in_the_isolated_process(app: Penstock, kind: str):
     recorder = Recorder()
     app.add_middleware(recorder)
     task = {
         "def": isolated_tasks.describe,
         "async def": isolated_tasks.describe_async,
-        "def beside a loop": isolated_tasks.describe_beside_loop,
+        "def in async hooks": isolated_tasks.describe_in_async_hooks,
         "async def with both": isolated_tasks.describe_async_with_both,
     }[kind]
     job = await adopt(app, task).enqueue.aio()
     await run_burst(app)
     pid, seen, in_main_thread = await job.result.aio(0)
     assert pid != os.getpid()
-    both = "loop " if kind in ("def beside a loop", "async def with both") else ""
+    both = "loop " if kind in ("def in async hooks", "async def with both") else ""
     assert seen == f"{both}hook {job.id} attempt 1"
     assert in_main_thread
     assert recorder.jobs == []  # the app that the process has imported has hooks of its own

@@ -27,8 +27,8 @@ crash    its process died, and no other job ran there
 suspect  its process died, and several jobs ran there
 """
 
-Trial: TypeAlias = Literal["", "alone", "beside"]
-"""Whether a turn may claim a suspect (see `job.lua`): no, in place of other jobs, or beside them."""
+Trial: TypeAlias = Literal["", "alone", "with others"]
+"""Whether a turn may claim a suspect (see `job.lua`): no, instead of other jobs, or together with other jobs."""
 
 
 def _job_id(token: bytes) -> str:

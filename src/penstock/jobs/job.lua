@@ -273,7 +273,7 @@ function job.pick_suspect(room)
 end
 
 -- Serves turns from the most urgent level down, and writes the picked jobs as running and held. `trial`: a suspect may
--- be claimed "beside" other jobs, only "alone", or (empty) not at all.
+-- be claimed "with others", only "alone", or (empty) not at all.
 --- (s: table, incarnation: str, want: int, fronts: bool, trial: str) -> table
 --- uses: base meta
 function job.claim(s, incarnation, want, fronts, trial)

@@ -119,7 +119,7 @@ class Execution:
             return self.failed(run, error)
         return self._completed(run, result)
 
-    async def run_beside_loop(
+    async def run_in_async_hooks(
         self,
         run: JobRun,
         submit: Callable[[Callable[[], None]], None],
@@ -127,7 +127,7 @@ class Execution:
     ) -> Settlement:
         """Run a `def` task in another thread, inside the `async def` hooks, which run on this loop.
 
-        `submit` hands a call to that thread. The timeout starts when the hooks have been entered.
+        `submit` hands a call to that thread. `start_timeout` is called once the hooks have been entered.
         """
         result: Any = None
         try:
@@ -212,7 +212,7 @@ class Execution:
         return Settlement(run.claim.token, self._reason(_describe(error)), "later", self._settings.unknown_backoff)
 
     def failed(self, run: JobRun, error: BaseException) -> Settlement:
-        """The run raised `error`: retry, later, drop or dead letter.
+        """The run raised `error`. Decides whether the job is retried, postponed, dropped or made a dead letter.
 
         If the decision itself fails, for example because the error's `__str__` raises, the job becomes a dead letter.
         """
@@ -250,7 +250,7 @@ class Execution:
 
 
 def _is_cancelled_by_worker() -> bool:
-    """Whether the current asyncio task was cancelled from outside, rather than by the task that it runs."""
+    """Whether the worker cancelled the current asyncio task. If not, the code of the job raised CancelledError."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

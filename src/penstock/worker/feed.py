@@ -21,7 +21,7 @@ MAX_SETTLEMENTS = 500
 
 
 class Feed:
-    """Numbers the turns of one incarnation, and begins the next incarnation when that one has ended.
+    """Builds the turns of an incarnation and applies their replies. When the incarnation has ended, begins a new one.
 
     If the reply to a turn is lost, the same turn is sent again. The server recognises its number, returns the same
     jobs, and settles nothing twice.
@@ -47,6 +47,7 @@ class Feed:
         self.awake = True
         """False while the worker is registered as idle in this queue, or waits for the next due time."""
         self.wake_at = 0.0
+        """`time.monotonic()` at which the next turn is due, even if no runner is free."""
         self.renewed_at = 0.0
         self._begin_incarnation()
 
@@ -73,9 +74,9 @@ class Feed:
         publish(self._status)
 
     def turn(self, want: int, *, leave: bool = False) -> RoundTrip[TurnReply]:
-        """Return the next turn, which asks for up to `want` jobs, or, while a turn is unanswered, that turn again.
+        """Return the next turn, which asks for up to `want` jobs. While a turn is unanswered, return that one again.
 
-        `leave`: end the incarnation if it holds nothing after this turn.
+        `leave`: end the incarnation if it holds no job after this turn.
         """
         if self._unanswered is None:
             self.turns += 1
@@ -90,7 +91,7 @@ class Feed:
                 lease=self.lease,
                 want=want,
                 settlements=self._sent,
-                trial="beside" if want and self._may_try_suspect() else "",
+                trial="with others" if want and self._may_claim_suspect() else "",
                 address=self.address,
                 sleep=self.sleep * SLEEPER_TTL_FACTOR if want else 0.0,
                 once=leave,
@@ -111,7 +112,8 @@ class Feed:
                 return place
         return MAX_SETTLEMENTS
 
-    def _may_try_suspect(self) -> bool:
+    def _may_claim_suspect(self) -> bool:
+        """Whether the turn may ask for a suspect: the feed holds none, or this turn settles it."""
         return self.suspect is None or any(settlement.token == self.suspect for settlement in self._sent)
 
     def answered(self, turn: TurnReply, sent_at: float) -> list[Claim]:
@@ -122,7 +124,9 @@ class Feed:
         self._unanswered = None
         if not turn.alive:
             if self.held:
-                log.warning("lease lost on queue %s: %d jobs are dropped here", self.queue.name, len(self.held))
+                log.warning(
+                    "lease lost on queue %s: the results of %d jobs are ignored here", self.queue.name, len(self.held)
+                )
             self._begin_incarnation()
             return []
         for settlement in self._sent:
@@ -137,7 +141,8 @@ class Feed:
             if claim.record.is_suspect:
                 self.suspect = claim.token
         self.lease_renewed(sent_at)
-        # A turn that wanted nothing does not show whether there is more, and did not register the worker as idle.
+        # After a turn that asked for no jobs `awake` is True: its reply does not show whether there are jobs, and the
+        # server did not register the worker as idle.
         self.awake = len(turn.claims) == self._wanted or turn.more
         due = self.sleep if turn.due_in is None else min(self.sleep, turn.due_in)
         self.wake_at = min(self.wake_at, time.monotonic() + due)
@@ -154,6 +159,6 @@ class Feed:
         return bool(self.to_settle) or self._unanswered is not None
 
     def wake_up(self, messages: list[str]) -> None:
-        """Wake-ups arrived: take the next turn at the earliest time that they name."""
+        """Make the next turn due at the earliest time that one of these wake-ups names."""
         for message in messages:
             self.wake_at = min(self.wake_at, time.monotonic() + recheck_delay(message))

@@ -94,7 +94,7 @@ def find_task(module: Any, name: str) -> Definition | None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The factory for event loops: uvloop's if it is installed, else None, which stands for asyncio's own."""
+    """The factory for event loops: uvloop's if it is installed, else None, which selects asyncio's own."""
     try:
         factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
     except ImportError:
@@ -223,7 +223,7 @@ class ForkServer:
         try:
             pid = os.fork()
         except OSError as error:
-            print(f"no process for an isolated job: {error}", file=sys.stderr, flush=True)
+            print(f"cannot start a process for an isolated job: {error}", file=sys.stderr, flush=True)
             os.close(channel)
             self._report(ENDED, number, NOT_FORKED)
             return
@@ -297,7 +297,10 @@ def _run(request: RunRequest, loaded: LoadedModules) -> Settlement | str:
         return loaded.errors[request.module]
     definition = find_task(loaded.modules[request.module], request.name)
     if definition is None:
-        return f"there is no task {request.module}.{request.name} in a process of its own: define it at import, always"
+        return (
+            f"there is no task {request.module}.{request.name} in a process of its own: "
+            "define it unconditionally at the top of its module"
+        )
     registry = Registry()
     registry.add(definition)
     execution = Execution(registry, WorkerSettings(), request.max_payload, request.worker)
@@ -308,11 +311,11 @@ def _run(request: RunRequest, loaded: LoadedModules) -> Settlement | str:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(execution.run_async(run, enforce_timeout=False))
     if definition.middleware.async_hooks:
-        return _run_beside_loop(execution, run)
+        return _run_in_async_hooks(execution, run)
     return execution.run_blocking(run)
 
 
-def _run_beside_loop(execution: Execution, run: JobRun) -> Settlement:
+def _run_in_async_hooks(execution: Execution, run: JobRun) -> Settlement:
     """Run a `def` task in this thread, the main one, while its `async def` hooks run on a loop in another thread."""
     calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
     settlements: list[Settlement] = []
@@ -320,7 +323,7 @@ def _run_beside_loop(execution: Execution, run: JobRun) -> Settlement:
     def run_hooks() -> None:
         try:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
-                settlements.append(runner.run(execution.run_beside_loop(run, calls.put)))
+                settlements.append(runner.run(execution.run_in_async_hooks(run, calls.put)))
         finally:
             calls.put(None)
 
@@ -377,8 +380,8 @@ def _die_with_parent(parent: int, number: signal.Signals) -> None:
 def _kill_group(pid: int, *, reaped: bool = False) -> None:
     """Kill a child and every process in its group.
 
-    The child is killed by its process id too, because it may not have made its group yet. After it was `reaped` that
-    id may belong to another process, so then only the group is killed.
+    A new child may not have created its group yet, so it is also killed by its process id. Once it is `reaped`, that
+    id may belong to another process, and only the group is killed.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
@@ -388,9 +391,9 @@ def _kill_group(pid: int, *, reaped: bool = False) -> None:
 
 
 def _ignore(number: int, frame: object) -> None:
-    """Ignores a signal. Stop signals are for the worker, which lets running jobs finish.
+    """A signal handler that does nothing. Stop signals are for the worker, which lets running jobs finish.
 
-    SIG_IGN would be inherited by programs that a task starts; a handler is not.
+    Unlike SIG_IGN, a handler is not inherited by the programs that a task starts.
     """
 
 

@@ -79,12 +79,12 @@ class Heartbeat(_PeriodicThread):
 
 
 class Watchdog(_PeriodicThread):
-    """Logs which task blocks the event loop if the loop does not respond for `patience` seconds while jobs run."""
+    """Logs which task blocks the event loop if the loop does not respond for `warn_after` seconds while jobs run."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        patience: float,
+        warn_after: float,
         *,
         busy: Callable[[], bool],
         name_of: Callable[[asyncio.Task[object]], str],
@@ -92,11 +92,11 @@ class Watchdog(_PeriodicThread):
         """Create it on the loop's own thread.
 
         busy     whether jobs run; an idle loop is not checked
-        name_of  how a warning names a task of the loop
+        name_of  returns what a warning calls an asyncio task
         """
-        super().__init__("watchdog", loop, patience / 2)
+        super().__init__("watchdog", loop, warn_after / 2)
         self._loop_thread = threading.get_ident()
-        self._patience = patience
+        self._warn_after = warn_after
         self._busy = busy
         self._name_of = name_of
         self._asked_at = self._responded_at = time.monotonic()
@@ -111,7 +111,7 @@ class Watchdog(_PeriodicThread):
             if self._busy():
                 self._asked_at = now
                 self._loop.call_soon_threadsafe(self._respond)
-        elif now - self._asked_at >= self._patience and not self._warned:
+        elif now - self._asked_at >= self._warn_after and not self._warned:
             self._warned = True
             task = asyncio.current_task(self._loop)
             frame = sys._current_frames().get(self._loop_thread)

@@ -44,13 +44,13 @@ from penstock.worker.processes import describe_exit
 _IMPORT_LIMIT = 60.0
 """Seconds that the import of the tasks' modules may take."""
 
-_answer: msgspec.msgpack.Decoder[Settlement | str] = msgspec.msgpack.Decoder(Settlement | str)
+_answer_decoder: msgspec.msgpack.Decoder[Settlement | str] = msgspec.msgpack.Decoder(Settlement | str)
 _PROGRAM = """\
 import sys; sys.path.insert(0, {root!r}); from penstock.worker.forkserver import serve; serve({control}, {worker})"""
 
 
 class Isolation:
-    """Runs jobs in processes of their own, at most `size` at a time. Further runs wait for a free place.
+    """Runs jobs in processes of their own, at most `size` at a time. Further runs wait until one of these ends.
 
     The first run starts the fork server, which imports the modules of all `tasks` that can be isolated. It
     takes over the worker's path, folder and arguments, and calls `start_logging` before the imports. `close()` ends
@@ -72,7 +72,7 @@ class Isolation:
         """
         if forkserver.importing:
             raise ConfigurationError(
-                'a worker is started by the import of its tasks: put that under `if __name__ == "__main__":`'
+                'importing the tasks starts a worker: put the code that starts it under `if __name__ == "__main__":`'
             )
         self._tasks = list(tasks)
         for definition in self._tasks:
@@ -144,7 +144,7 @@ class Isolation:
 
     def _settlement(self, run: JobRun, answer: bytes) -> Settlement:
         try:
-            settlement = _answer.decode(answer)
+            settlement = _answer_decoder.decode(answer)
         except msgspec.DecodeError as error:
             return self._execution.crashed(run, f"its process answered with damaged bytes: {error}")
         if isinstance(settlement, str):
@@ -226,7 +226,7 @@ class ForkServerClient:
             self.close()
             raise RuntimeError(f"the fork server did not load the tasks' modules within {_IMPORT_LIMIT:.0f} s")
         if self.gone:
-            raise RuntimeError("the fork server ended while it loaded the tasks' modules; what it said is on stderr")
+            raise RuntimeError("the fork server ended while it loaded the tasks' modules; its output is on stderr")
 
     def fork(self) -> IsolatedProcess:
         """A new child, which waits for its request. Raises OSError."""
@@ -245,13 +245,14 @@ class ForkServerClient:
     def kill(self, number: int) -> None:
         """Ask the fork server to kill a child.
 
-        Only the process that reaps a child knows whether the process id still belongs to it.
+        The worker does not kill it by its process id, because only the process that reaps a child knows whether that id
+        still belongs to it.
         """
         if number in self._children:
             try:
                 self._control.send(COMMAND.pack(KILL, number))
             except OSError:
-                self._lost()
+                self._tear_down()
 
     def _read_reports(self) -> None:
         try:
@@ -261,7 +262,7 @@ class ForkServerClient:
         except OSError:
             data = b""
         if not data:
-            self._lost()
+            self._tear_down()
             return
         self._reports += data
         while len(self._reports) >= REPORT.size:
@@ -274,10 +275,10 @@ class ForkServerClient:
             else:
                 self._children.pop(number).ended.set_result(value)
 
-    def _lost(self) -> None:
-        """The fork server is gone: kill its children, and everything that they started.
+    def _tear_down(self) -> None:
+        """Kill the fork server, its children, and everything that they started.
 
-        On Linux the kernel has already killed the children themselves.
+        On Linux the kernel kills the children themselves when the fork server ends.
         """
         if self.gone:
             return
@@ -302,11 +303,11 @@ class ForkServerClient:
             return
         if self._ready.done():
             self._loop.remove_reader(self._control)
-            # A shutdown, because a process that this one has forked may still hold the socket open.
+            # Closing the socket would not be enough: a process that this one forked may still hold it open.
             self._control.shutdown(socket.SHUT_RDWR)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1.0)
-        self._lost()
+        self._tear_down()
 
 
 class IsolatedProcess:

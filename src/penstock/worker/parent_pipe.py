@@ -35,8 +35,8 @@ class ParentPipe:
         os.close(self._parent_end)
 
 
-def stop_with_parent(stop: Callable[[], object], patience: float) -> None:
-    """When the parent has ended, call `stop` on the running loop, and exit the process `patience` seconds later.
+def stop_with_parent(stop: Callable[[], object], grace: float) -> None:
+    """When the parent has ended, call `stop` on the running loop, and exit the process `grace` seconds later.
 
     The exit is for a process whose loop is blocked or whose stop takes too long. Does nothing in a process that was
     started without a ParentPipe.
@@ -48,12 +48,12 @@ def stop_with_parent(stop: Callable[[], object], patience: float) -> None:
     def request_stop() -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: this process is ending already
             loop.call_soon_threadsafe(stop)
-        time.sleep(patience)
+        time.sleep(grace)
 
     exit_with_parent(request_stop)
 
 
-def exit_with_parent(before: Callable[[], object] = bool) -> None:
+def exit_with_parent(before: Callable[[], object] = lambda: None) -> None:
     """When the parent has ended, call `before` in a thread, then exit this process at once with code 1.
 
     Does nothing in a process that was started without a ParentPipe.

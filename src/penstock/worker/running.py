@@ -63,8 +63,7 @@ class Inflight:
 
     @property
     def should_claim(self) -> bool:
-        """Whether it is time to claim more. Waits until half of the prefetched jobs have started, so that turns stay
-        large."""
+        """Whether it is time to claim more: half of the prefetched jobs have started. Earlier turns would be small."""
         return 2 * len(self.waiting) <= self.prefetch_limit and self.room > 0
 
     @property
@@ -93,7 +92,8 @@ class Inflight:
     def take_stalled(self) -> list[tuple[Feed, Claim]]:
         """Remove and return the waiting claims if no runner has become free for `STALL` seconds.
 
-        The mean duration is raised to that of the longest running job, so that fewer are prefetched from now on.
+        The longest time that a running job has taken so far becomes the mean duration, so that fewer jobs are
+        prefetched from now on.
         """
         now = time.monotonic()
         if not self.waiting or self._free_runners > 0 or now - self._last_start < STALL:

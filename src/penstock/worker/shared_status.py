@@ -27,7 +27,7 @@ class QueueStatus:
     """A worker's state in one queue."""
 
     incarnation: str
-    """Empty before the worker's first turn."""
+    """Empty until the process has made its worker."""
     renewed_at: float
     """`time.monotonic()` of the last renewal of the lease. All processes of a machine share this clock."""
     holds_jobs: bool
@@ -71,7 +71,8 @@ class SharedStatus:
     def job_started(self, queue: int, token: bytes) -> None:
         """A claimed job of this queue now runs in this process."""
         if not self._free:
-            return  # jobs outnumber runners only while tasks whose lease was lost are still ending
+            # After a lost lease the worker starts new jobs while the cancelled ones are still ending here.
+            return
         runner = self._runner_of[token] = self._free.pop()
         at = self._first_runner + runner * _RUNNER.size
         # The queue is written last. If the process is killed before that, the job does not count as started.

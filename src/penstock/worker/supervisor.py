@@ -82,8 +82,7 @@ class Supervisor:
         self._stop_calls += 1
         self._stopping.set()
         if self._stop_calls == 1:
-            patience = self._settings.stop_timeout + _KILL_AFTER
-            asyncio.get_running_loop().call_later(patience, self._kill)
+            asyncio.get_running_loop().call_later(self._settings.stop_timeout + _KILL_AFTER, self._kill)
         for worker in self._running:
             worker.send(signal.SIGTERM)
 
@@ -122,7 +121,7 @@ class Supervisor:
             if self._stop_calls or (code == 0 and not held_jobs and self._settings.burst):
                 return
             pause = 0.0 if time.monotonic() - started_at > _SHORT_LIFE else self._longer(pause)
-            log.error("worker %d %s; a new one starts in %.1f s", worker.process.pid, worker.cause, pause)
+            log.error("worker %d %s; a new one starts in %.1f s", worker.process.pid, worker.exit_description, pause)
             await self._pause(pause)
 
     def _longer(self, pause: float) -> float:
@@ -172,7 +171,7 @@ class WorkerProcess:
         self._pipe.close()
 
     @property
-    def cause(self) -> str:
+    def exit_description(self) -> str:
         """How it ended, in words."""
         return describe_exit(self.process.returncode or 0)
 
@@ -192,7 +191,7 @@ class WorkerProcess:
         alone = sum(map(len, running.values())) == 1
         verdict: Ending = "release" if self.killed_by_supervisor else "crash" if alone else "suspect"
         name = f"{socket.gethostname()}:{self.process.pid}"
-        why = Failure(f"its worker process {self.cause}", "", name)
+        why = Failure(f"its worker process {self.exit_description}", "", name)
         for index, (queue, status) in enumerate(zip(self._queues, self._status.queue_statuses(), strict=True)):
             if not status.incarnation:
                 continue
@@ -200,19 +199,21 @@ class WorkerProcess:
                 work = queue.abandon(status.incarnation, running[index], verdict, why)
                 await asyncio.wait_for(queue._driver.aio.run(work), within)
             except (PenstockError, TimeoutError) as error:
-                log.warning("worker %d's jobs on queue %s wait for its lease: %s", self.process.pid, queue.name, error)
+                log.warning(
+                    "worker %d's jobs on queue %s wait until its lease expires: %s", self.process.pid, queue.name, error
+                )
 
     async def send_heartbeats(self, lease: float) -> None:
         """Send heartbeats on behalf of a process whose own are late, as long as the process uses CPU."""
         while True:
             await asyncio.sleep(lease / 6)
-            computes = self._computes()
+            uses_cpu = self._uses_cpu()
             for queue, status in zip(self._queues, self._status.queue_statuses(), strict=True):
-                if computes and status.holds_jobs and time.monotonic() - status.renewed_at > lease / 2:
+                if uses_cpu and status.holds_jobs and time.monotonic() - status.renewed_at > lease / 2:
                     with contextlib.suppress(PenstockError):
                         await queue._driver.aio.run(queue.bindings.heartbeat(status.incarnation, lease))
 
-    def _computes(self) -> bool:
+    def _uses_cpu(self) -> bool:
         """Whether the process can run and has used CPU since the last call. Always False except on Linux."""
         state = process_state(self.process.pid)
         if state is None:

@@ -37,11 +37,11 @@ class ThreadTimeout:
     `run` is called in the thread, everything else on the event loop.
     """
 
-    def __init__(self, job: str, timeout: float, patience: float, loop: asyncio.AbstractEventLoop) -> None:
-        """If the thread is still in the task `patience` seconds after the timeout, a warning names it as `job`."""
+    def __init__(self, job: str, timeout: float, warn_after: float, loop: asyncio.AbstractEventLoop) -> None:
+        """If the thread is still in the task `warn_after` seconds after the timeout, a warning names it as `job`."""
         self._job = job
         self._timeout = timeout
-        self._patience = patience
+        self._warn_after = warn_after
         self._loop = loop
         self._lock = threading.Lock()
         self._thread: int | None = None
@@ -52,7 +52,7 @@ class ThreadTimeout:
     def run(self, call: Callable[[], T]) -> T:
         """Return what `call` returns.
 
-        Raises TimeIsUp if the timeout expired first, even if `call` caught that and returned or raised something else.
+        Raises TimeIsUp if the timeout expired before `call` ended, whatever `call` then returned or raised.
         """
         try:
             try:
@@ -91,7 +91,7 @@ class ThreadTimeout:
             self._expired = True
             if self._thread is not None:
                 _raise_in_thread(self._thread, TimeIsUp)
-        self._timer = self._loop.call_later(self._patience, self._warn)
+        self._timer = self._loop.call_later(self._warn_after, self._warn)
 
     def _warn(self) -> None:
         if self._left or self._thread is None:

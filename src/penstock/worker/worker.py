@@ -45,7 +45,7 @@ log = logging.getLogger("penstock.worker")
 _LONGEST_SLEEP = 3600.0
 
 _SLOW_TURN = 0.5
-"""Seconds to wait for a queue's server before the worker serves its other queues in the meantime."""
+"""Seconds that a round waits for the turn of one queue. Then it continues with the other queues."""
 
 
 class App(Protocol):
@@ -80,7 +80,7 @@ class Worker:
     `async def` tasks run on the loop, `def` tasks in threads, `isolate=True` tasks in processes of their own. The
     command `penstock worker` is this class, with signal handlers, logging and, if asked for, a supervisor around it.
 
-    A Worker runs once: make a new one to start again. One process may run several, also for several apps.
+    A Worker runs once: make a new one to start again. One process may run several, even of different apps.
     """
 
     def __init__(
@@ -102,18 +102,18 @@ class Worker:
         self.settings = settings or WorkerSettings()
         names = queues_of(app, self.settings)
         if self.settings.concurrency < 1:
-            raise ConfigurationError(f"concurrency={self.settings.concurrency}: 1 or more")
+            raise ConfigurationError(f"concurrency={self.settings.concurrency}: use 1 or more")
         isolated = self.settings.concurrency if self.settings.isolated is None else self.settings.isolated
         if isolated < 1:
-            raise ConfigurationError(f"isolated={isolated}: 1 or more")
+            raise ConfigurationError(f"isolated={isolated}: use 1 or more")
         if not 1 <= self.settings.max_batch <= 1000:
-            raise ConfigurationError(f"max_batch={self.settings.max_batch}: 1 to 1000")
+            raise ConfigurationError(f"max_batch={self.settings.max_batch}: use 1 to 1000")
         for definition in app.registry:
             definition.signature.check()
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._driver = app._driver
-        # An idle worker registers again in each queue every `sleep` seconds. The interval grows with the
-        # number of queues, so that an idle process sends equally few commands however many queues it serves.
+        # An idle worker renews its registration in each queue every `sleep` seconds. The interval grows with the
+        # number of queues, so that an idle process sends the same number of commands for one queue as for many.
         sleep = app.settings.sleep * len(names)
         registration = Registration(self.name, self.settings.concurrency)
         self._feeds = [Feed(app.queue(name), app.settings.lease, sleep, registration) for name in names]
@@ -129,8 +129,8 @@ class Worker:
         self._inflight = Inflight(self.settings.concurrency, self.settings.prefetch, self.settings.max_batch)
         self._loop_jobs: dict[asyncio.Task[Any], Claim] = {}
         """The asyncio tasks of `async def` jobs and isolated runs; not of `def` tasks that run in threads."""
-        self._jobs_beside_loop: set[asyncio.Task[None]] = set()
-        """`def` tasks in threads whose `async def` hooks are on the event loop."""
+        self._hook_tasks: set[asyncio.Task[None]] = set()
+        """The asyncio tasks that run `async def` hooks, each around a `def` task in a thread."""
         self._slow_turns: dict[Feed, asyncio.Task[None]] = {}
         self._round_due = asyncio.Event()
         self._settle_timer: asyncio.TimerHandle | None = None
@@ -158,7 +158,8 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._threads: ThreadPool[Settlement] = ThreadPool(self.settings.concurrency, self._loop, self._finished)
-        self._threads_beside_loop: ThreadPool[None] = ThreadPool(self.settings.concurrency, self._loop, lambda _: None)
+        # For `def` tasks inside `async def` hooks. The hooks' asyncio tasks make the settlements.
+        self._hooked_threads: ThreadPool[None] = ThreadPool(self.settings.concurrency, self._loop, lambda _: None)
         await self._driver.aio.run(self._feeds[0].queue.bindings.counts())
         listeners = [self._driver.aio.listen(feed.queue.bindings.keys.inbox) for feed in self._feeds]
         for feed, listener in zip(self._feeds, listeners, strict=True):
@@ -180,13 +181,13 @@ class Worker:
                 thread.stop()
             self._inflight.take_waiting()
             self._inflight.running.clear()
-            remaining = [*parts, *self._slow_turns.values(), *self._loop_jobs, *self._jobs_beside_loop]
+            remaining = [*parts, *self._slow_turns.values(), *self._loop_jobs, *self._hook_tasks]
             for task in remaining:
                 task.cancel()
             self._isolation.close()
             await asyncio.gather(*remaining, return_exceptions=True)
             self._threads.close()
-            self._threads_beside_loop.close()
+            self._hooked_threads.close()
             for listener in listeners:
                 listener.close()
             await self._release_claims()
@@ -201,7 +202,7 @@ class Worker:
     def stop(self) -> None:
         """Stop gracefully: claim no more jobs, and let those that run finish, for at most `stop_timeout` seconds.
 
-        A second call hands the running jobs back at once, without charging them. Both calls return
+        A second call hands the running jobs back at once, without counting an attempt. Both calls return
         immediately; `run()` returns when the worker has stopped. Call it on the event loop's thread.
         """
         self._stop_calls += 1
@@ -359,29 +360,28 @@ class Worker:
         if definition.is_async:
             self._start_on_loop(run, self._execution.run_async)
         elif definition.middleware.async_hooks:
-            self._start_beside_loop(run)
+            self._start_in_async_hooks(run)
         else:
             timeout = self._start_timeout(run)
             self._threads.submit(lambda: self._execution.run_blocking(run, timeout))
 
     def _start_on_loop(self, run: JobRun, how: Callable[[JobRun], Awaitable[Settlement]]) -> None:
-        # The worker's own context: this may be called from the task of a job that has just ended.
+        # Start in the worker's own context. The caller may be the asyncio task of a job that has just ended.
         task = self._loop.create_task(self._run_on_loop(run, how), context=self._context.copy())
         self._loop_jobs[task] = run.claim
         task.add_done_callback(self._loop_jobs.pop)
 
-    def _start_beside_loop(self, run: JobRun) -> None:
+    def _start_in_async_hooks(self, run: JobRun) -> None:
         """Start a `def` task in a thread, inside `async def` hooks that run on the loop. It is not added to
         `_loop_jobs`, because cancelling it would not stop the thread."""
 
         async def run_it() -> None:
-            self._finished(
-                await self._execution.run_beside_loop(run, self._threads_beside_loop.submit, self._start_timeout)
-            )
+            submit = self._hooked_threads.submit
+            self._finished(await self._execution.run_in_async_hooks(run, submit, self._start_timeout))
 
         task = self._loop.create_task(run_it(), context=self._context.copy())
-        self._jobs_beside_loop.add(task)
-        task.add_done_callback(self._jobs_beside_loop.discard)
+        self._hook_tasks.add(task)
+        task.add_done_callback(self._hook_tasks.discard)
 
     def _start_timeout(self, run: JobRun) -> ThreadTimeout | None:
         timeout = run.definition.timeout
@@ -461,7 +461,7 @@ class Worker:
             self._round_due.set()
 
     def _drop_lost_jobs(self, feed: Feed) -> None:
-        """Cancel the jobs of an incarnation that has ended. Those in threads run on, and their results are ignored."""
+        """Cancel the jobs of an incarnation that has ended. Those in threads keep running without effect."""
         lost = {job.claim.token for job in self._inflight.drop(feed)}
         on_loop = {task: claim.token for task, claim in self._loop_jobs.items() if claim.token in lost}
         self._inflight.lost_in_threads |= lost - set(on_loop.values())
