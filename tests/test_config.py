@@ -68,7 +68,7 @@ def read_all(configuration: Configuration) -> None:
         ("concurrency = 2.5", "2.5 is not a whole number"),
         ("queues = 3", "queues in [tool.penstock]: 3 is not a list of names"),
         ("log_format = 'xml'", "'xml' is not plain or json"),
-        ("url = 3", "3 is not a text"),
+        ("url = 3", "3 is not a string"),
         ("colour = 'red'", "'colour' is not one of url, prefix"),
         ("url = ", "cannot be read"),
     ],

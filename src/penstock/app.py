@@ -41,7 +41,7 @@ R = TypeVar("R")
 
 
 class _Decorator(Protocol):
-    """The type of `app.task(…)`: the result of a job is that of the function, awaited if it is an `async def`."""
+    """The type of the decorator `app.task(…)`. A job of an `async def` has the awaited result, not the coroutine."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
@@ -93,7 +93,7 @@ class Penstock:
         chosen = settings or Settings()
         self.settings = replace(chosen, prefix=prefix) if prefix is not None else chosen
         if not self.settings.prefix or any(c in self.settings.prefix for c in "{}: \n"):
-            raise ConfigurationError(f"prefix {self.settings.prefix!r}: a word without braces, colons and spaces")
+            raise ConfigurationError(f"prefix {self.settings.prefix!r}: use a word without braces, colons and spaces")
         self.registry = Registry()
         self.middleware = MiddlewareStack(middleware)
         self.clock = Clock()
@@ -108,7 +108,8 @@ class Penstock:
     def add_middleware(self, middleware: Middleware) -> None:
         """Add code around the jobs of this app, as the innermost. Raises ConfigurationError for hooks that cannot work.
 
-        Do it where the app is defined: isolated processes import that module, and no other.
+        Call it in the module that defines the app: isolated processes import only the modules of tasks, and what
+        those import.
         """
         self.middleware.add(middleware)
 
@@ -142,13 +143,13 @@ class Penstock:
         result_ttl: float | None = None,
         isolate: bool = False,
     ) -> Any:
-        """Register a function as a task. A call of it stays an ordinary call; `enqueue` makes a job of it.
+        """Register a function as a task. Calling it still runs it here; `enqueue` makes a job that a worker runs.
 
         queue       the queue of its jobs
         name        its name in the server; None: the name of the function
         retry       a policy, or a number of retries; None: the first failure makes a dead letter
-        timeout     seconds that one run may take; None: no limit. A `def` task runs in a thread, which ends at its next
-                    line of Python and not inside C code
+        timeout     seconds that one run may take; None: no limit. A `def` task runs in a thread and is interrupted at
+                    its next line of Python; C code cannot be interrupted
         result_ttl  seconds that its result is kept; None: as the app's settings say, 0: not at all
         isolate     run it in a process of its own. The timeout kills that process whatever it is doing, and a crash
                     affects no other job. Adds some milliseconds to each run. Only for functions at the top of a module
@@ -170,8 +171,8 @@ class Penstock:
     def enqueue_many(self, calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
         """Enqueue many calls (`task.call(…)`), of one task or several. Returns their jobs in order.
 
-        One round trip for each 500 calls to one queue. The iterable is read as they are sent: if it raises an error,
-        earlier calls may be enqueued. Raises BadCall for anything but a call.
+        One round trip for each 500 calls to one queue. The iterable is read while calls are sent: if it raises an
+        error, earlier calls may already be enqueued. Raises BadCall for anything but a call.
         """
         return enqueue_all(calls)
 
@@ -187,7 +188,7 @@ class Penstock:
         """The job with this id (`queue:key`), which may not exist. No round trip. ConfigurationError for a bad id."""
         queue, colon, key = job_id.partition(":")
         if not colon or not key:
-            raise ConfigurationError(f"job id {job_id!r}: it has the form queue:key")
+            raise ConfigurationError(f"job id {job_id!r}: it must have the form queue:key")
         return Job(self.queue(queue), key)
 
     @verb
@@ -212,10 +213,10 @@ class Penstock:
 
         limit    how many are kept, up to 10,000
         by       which are kept and come first: `recency` for the last used, `frequency` for the most used
-        accents  False: ignore accents, also those that are typed
+        accents  False: ignore accents, in the names and in what is typed
 
-        The first contact fixes `by` and `accents`, as `recency` and True unless given. Leave them out to use what is
-        stored.
+        The first contact that is added stores `by` (default `recency`) and `accents` (default True) for good. Leave
+        them out to use the stored values.
         """
         return Contacts(name, self._driver, self.settings.prefix, limit=limit, by=by, accents=accents)
 
@@ -224,11 +225,12 @@ class Penstock:
     ) -> Directory:
         """The names of one group, to complete names from. No round trip.
 
-        accents  False: ignore accents, also those that are typed
+        accents  False: ignore accents, in the names and in what is typed
         words    True: find a name by the start of any of its words, and by several words
-        shards   over how many slots of a cluster the names are spread, by their first character
+        shards   number of cluster slots that share the names; the first character of a name decides its slot
 
-        The first name fixes all three, as True, False and 1 unless given. Leave them out to use what is stored.
+        The first name that is added stores all three for good; the defaults are True, False and 1. Leave them out to
+        use the stored values.
         """
         return Directory(name, self._driver, self.settings.prefix, accents=accents, words=words, shards=shards)
 
@@ -251,11 +253,11 @@ class Penstock:
         wait            seconds to wait for the lock, in order of arrival; None: no limit, 0: do not wait
         on_loss         called with the held lock when it is lost: on the event loop that acquired it, else in a thread
         cancel_on_loss  cancel the asyncio task that acquired it when it is lost; `async with` then raises LeaseLost
-        reentrant       let the thread or task that holds it enter it again, through any lock of this app on this name
-                        that is reentrant too. It gets the same held lock, and its last release gives it back
+        reentrant       let the thread or asyncio task that holds the lock acquire it again, through any reentrant lock
+                        of this app on this name. It gets the same `Held`; only the last release frees the lock
 
         Acquiring takes one round trip if the lock is free, and a blocked read while it is not. It raises LockTimeout
-        after `wait` seconds. This method takes none; it raises ConfigurationError or ValueError for bad arguments.
+        after `wait` seconds. This method sends nothing; it raises ConfigurationError or ValueError for bad arguments.
         """
         return Lock(
             name, self._driver, self._renewer, lease=lease, wait=wait, on_loss=on_loss, cancel_on_loss=cancel_on_loss,
@@ -300,8 +302,8 @@ class Penstock:
         wait, on_loss, cancel_on_loss  as for `lock`
 
         Acquiring takes one round trip if the permits are free, and a blocked read while they are not. It raises
-        PermitTimeout after `wait` seconds. This method takes none; it raises ConfigurationError or ValueError for bad
-        arguments.
+        PermitTimeout after `wait` seconds. This method sends nothing; it raises ConfigurationError or ValueError for
+        bad arguments.
         """
         return Semaphore(
             name, self.settings.prefix, self._driver, self._renewer, limit=limit, permits=permits,
@@ -329,7 +331,7 @@ class Penstock:
         wait   seconds that `acquire`, `with` and the decorator wait for a unit; None: no limit
 
         All programs that use one name should pass the same arguments. Each use takes one round trip, and raises
-        RateLimited when there is no room within `wait`. This method takes none; it raises ConfigurationError or
+        RateLimited when there is no room within `wait`. This method sends nothing; it raises ConfigurationError or
         ValueError for bad arguments.
         """
         return RateLimit(
@@ -337,7 +339,7 @@ class Penstock:
         )
 
     def transaction(self, tag: str | None = None) -> Transaction:
-        """Conditions and writes on keys of one hash tag. `commit()` does all or nothing, in one round trip.
+        """Conditions and writes on keys of one hash tag. `commit()` writes everything or nothing, in one round trip.
 
         tag: the hash tag of the keys, without braces; None: that of the first key named. Raises ConfigurationError for
         a bad tag. `held.transaction()` makes one that only the owner of a lock can commit.
@@ -345,7 +347,7 @@ class Penstock:
         return Transaction(self._driver, home=None if tag is None else key_with_tag(tag))
 
     def mailbox(self, name: str) -> Mailbox:
-        """The mailbox of this name, to which many post and from which one reads. No round trip.
+        """The mailbox of this name: many senders post to it, and one reader pulls from it. No round trip.
 
         Raises ConfigurationError for a bad name.
         """
@@ -357,20 +359,21 @@ class Penstock:
         return Chats(self._driver, self.settings, self.clock)
 
     def files(self, channel: str) -> Channel:
-        """The channel of this name, for files of any size to many receivers through a fixed window. No round trip.
+        """The channel of this name: it sends files of any size to many receivers, in a fixed amount of server memory.
 
-        Raises ConfigurationError for a bad name.
+        No round trip. Raises ConfigurationError for a bad name.
         """
         return Channel(channel, self._driver, self._renewer, self.settings, self.clock)
 
     def aggregate(self, channel: str, *, receiver: str | None = None) -> Callable[[Function], Aggregate]:
-        """Decorate a function that counts a batch of lines: its `run` counts the lines of a channel, each exactly once.
+        """A decorator for a function that counts a batch of lines. It returns an Aggregate, whose `run` counts all
+        lines of the channel with it, each exactly once. No round trip.
 
-        receiver: the name under which it receives; None: the name of the function. No round trip.
+        receiver: the name under which it receives; None: the name of the function.
         """
         return lambda function: Aggregate(function, self.files(channel), receiver)
 
-    # --- life ---
+    # --- closing ---
 
     def close(self) -> None:
         """Close the connections of blocking code, and end an embedded server if this was its last user.

@@ -65,7 +65,7 @@ class Configuration:
         """A string; one of `among`, if that is given."""
         place, value = self._find(name, given)
         if value is not None and (not isinstance(value, str) or (among and value not in among)):
-            raise ConfigurationError(f"{place}: {value!r} is not {' or '.join(among) or 'a text'}")
+            raise ConfigurationError(f"{place}: {value!r} is not {' or '.join(among) or 'a string'}")
         return value
 
     def number(self, name: str, given: int | None = None) -> int | None:

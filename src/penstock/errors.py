@@ -6,7 +6,7 @@
     │   ├── PayloadTooLarge           the encoded call is too large
     │   ├── UnknownTask               no task has this name
     │   └── BadName                   a name, id, weight or cursor that cannot be stored
-    ├── ServerError               the server, or the way to it                          (look at the server)
+    ├── ServerError               the server, or the connection to it                   (check the server)
     │   ├── ServerUnavailable         no server answers at the address
     │   ├── ServerRefused             a wrong password, or a user without the rights
     │   ├── ServerTooOld              it lacks commands that Penstock needs
@@ -20,7 +20,7 @@
     ├── RateLimited               no room within `wait`; also a TimeoutError
     ├── TransactionRefused        a condition was false; nothing was written            (read again, retry)
     ├── MessageError              a mailbox or a chat refused an operation
-    │   ├── ChatGone                  it does not exist, or no longer
+    │   ├── ChatGone                  it does not exist (any longer)
     │   ├── ChatExists                its id is in use
     │   ├── NotAMember                the sender or reader is not a member
     │   └── NoSpace                   it is at its limit, because its reader is behind
@@ -40,14 +40,14 @@
         ├── ResultNotKept             it was enqueued with result_ttl=0
         └── ResultTimeout             it has not finished yet; also a TimeoutError
 
-What a task raises to end its run in a certain way (`Retry`, `Drop`, `RetryLater`) is in `jobs/retry.py`.
+The exceptions with which a task decides how its run ends (`Retry`, `Drop`, `RetryLater`) are in `jobs/retry.py`.
 """
 
 from __future__ import annotations
 
 
 class PenstockError(Exception):
-    """The base of all errors here. Catch it where a program handles everything that can fail: at its edge."""
+    """The base class of all errors here. Catch it at the edge of a program, where every failure is handled."""
 
 
 class ConfigurationError(PenstockError, ValueError):
@@ -80,11 +80,11 @@ class BadName(BadCall, ValueError):
 
 
 class ServerError(PenstockError):
-    """The server, or the way to it, failed.
+    """The server, or the connection to it, failed.
 
-    Code that can wait catches it and repeats the operation later. Penstock has already retried for `give_up_after`
-    seconds what a retry can repair. An operation that raised this may have been done; one with an id of the caller's is
-    safe to repeat.
+    Code that can wait catches it and repeats the operation later. If a retry could help, Penstock has already retried
+    for `give_up_after` seconds. The server may have executed the operation even so; if you gave it an id, you can
+    repeat it safely.
     """
 
 
@@ -121,7 +121,7 @@ class DurabilityUnavailable(ServerError):
 class NotDurable(ServerError):
     """The job was enqueued, but neither disk nor replica confirmed it within `durable_timeout` seconds.
 
-    It will run, unless the server loses its memory first. Catch it to keep the data until the job is done.
+    The job will run, unless the server loses its memory first. Catch this error to keep its data until it has run.
     """
 
 
