@@ -366,7 +366,7 @@ def test_a_circle_of_imports_is_found_though_one_is_deferred():
 def test_a_client_library_outside_the_driver_is_found():
     for text in ("import redis.asyncio", "from valkey import Valkey", "import_module('hiredis')"):
         assert only_the_driver_names_a_client({"penstock/app.py": text})
-        assert only_the_driver_names_a_client({"penstock/driver/connect.py": text}) == []
+        assert only_the_driver_names_a_client({"penstock/driver/server_driver.py": text}) == []
 
 
 @pytest.mark.parametrize(

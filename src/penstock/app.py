@@ -16,7 +16,7 @@ from penstock.core.keys import key_with_tag
 from penstock.core.operations import Operation, verb
 from penstock.core.renewal import Renewer
 from penstock.counting.aggregate import Aggregate, Function
-from penstock.driver.connect import ServerDriver
+from penstock.driver.server_driver import ServerDriver
 from penstock.errors import ConfigurationError
 from penstock.files.channel import Channel
 from penstock.jobs.definition import Definition

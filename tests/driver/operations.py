@@ -11,7 +11,7 @@ import anyio.to_thread
 from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Listen, Operation, RoundTrip, Wait
 from penstock.core.scripts import Script
-from penstock.driver.connect import ServerDriver
+from penstock.driver.server_driver import ServerDriver
 from penstock.settings import Settings
 from tests.speed import scaled
 

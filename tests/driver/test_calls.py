@@ -17,7 +17,7 @@ import valkey.asyncio
 
 from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Operation, RoundTrip
-from penstock.driver.connect import ServerDriver
+from penstock.driver.server_driver import ServerDriver
 from penstock.errors import FormatTooNew, ServerError, ServerFull, ServerUnavailable
 from tests.driver.operations import (
     APPEND,
@@ -273,7 +273,7 @@ async def test_a_script_call_in_a_pipeline(face: str, key: str, library: Any, tr
 def test_a_forked_child_has_connections_and_idempotency_keys_of_its_own(key: str, server: Server):
     code = """if True:
         import os, sys
-        from penstock.driver.connect import ServerDriver
+        from penstock.driver.server_driver import ServerDriver
         from tests.driver.operations import numbered, shown, waiting
         driver = ServerDriver(sys.argv[1])
         driver.blocking.run(numbered(sys.argv[2], "parent"))

@@ -21,7 +21,7 @@ from penstock.core.operations import RoundTrip
 from penstock.core.scripts import Script
 from penstock.core.slots import slot
 from penstock.driver.address import ServerAddress, parse_address, read_client
-from penstock.driver.connect import ServerDriver
+from penstock.driver.server_driver import ServerDriver
 from penstock.driver.connector import MINIMUM, Connector
 from penstock.driver.route import Route
 from penstock.errors import ConfigurationError, ServerRefused, ServerTooOld, ServerUnavailable
@@ -134,7 +134,7 @@ def test_without_an_address_the_environment_decides(monkeypatch: pytest.MonkeyPa
 
 def test_creating_a_driver_imports_no_client_library():
     code = (
-        "import sys; from penstock.driver.connect import ServerDriver; ServerDriver('valkey://h'); ServerDriver();"
+        "import sys; from penstock.driver.server_driver import ServerDriver as D; D('valkey://h'); D();"
         "print(sorted({'valkey', 'redis', 'libvalkey', 'hiredis'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

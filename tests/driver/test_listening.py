@@ -9,7 +9,7 @@ import anyio.to_thread
 import pytest
 
 from penstock.core.operations import Listen, Operation, Wait
-from penstock.driver.connect import ServerDriver
+from penstock.driver.server_driver import ServerDriver
 from penstock.errors import ServerError, ServerUnavailable
 from penstock.settings import Settings
 from tests.conftest import until

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.core.keys import key_pattern
 from penstock.core.operations import FindNodes, Operation, SendCommands, verb
-from penstock.driver.connect import ServerDriver
+from penstock.driver.server_driver import ServerDriver
 from penstock.errors import ServerError, ServerRefused, ServerUnavailable
 from penstock.ops import probe
 from penstock.settings import Settings

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock import codec
 from penstock.app import Penstock
-from penstock.driver.connect import ServerDriver
+from penstock.driver.server_driver import ServerDriver
 from penstock.errors import BadCall
 from penstock.jobs.constants import DELAYED, READY
 from penstock.jobs.job import Job
