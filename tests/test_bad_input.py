@@ -168,13 +168,13 @@ async def test_a_server_that_is_gone_at_the_start(do: Do, start: Callable[..., S
     server = start()
     address = server.address
     server.kill()
-    await refused(Penstock(address, settings=QUICK), do, ServerUnavailable, f"nobody answers at {address}")
+    await refused(Penstock(address, settings=QUICK), do, ServerUnavailable, f"no server answers at {address}")
     server.start()
 
 
 async def test_an_address_without_a_server(do: Do):
     app = Penstock("valkey://127.0.0.1:1/0", settings=QUICK)
-    await refused(app, do, ServerUnavailable, r"nobody answers at valkey://127\.0\.0\.1:1")
+    await refused(app, do, ServerUnavailable, r"no server answers at valkey://127\.0\.0\.1:1")
 
 
 @pytest.mark.parametrize("password", ["", ":wrong@"])

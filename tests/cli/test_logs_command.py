@@ -136,7 +136,7 @@ def test_a_damaged_log_is_reported_and_its_readable_lines_are_counted(run: Run, 
         (["a.txt", "--mmdb", "a.txt"], Exit.USAGE, "cannot be read as a database of countries"),
         (["a.txt", "--receivers", "65"], Exit.USAGE, "--receivers 65: use 1 to 64"),
         (["a.txt", "--limit-mb", "1"], Exit.USAGE, "--limit-mb 1: use 2 or more"),
-        (["a.txt", "--url", "unix:///nowhere"], Exit.SERVER, "nobody answers at unix:///nowhere"),
+        (["a.txt", "--url", "unix:///nowhere"], Exit.SERVER, "no server answers at unix:///nowhere"),
         (["a.txt"], Exit.FAILED, "no line is in the Common or Combined Log Format"),
     ],
 )

@@ -192,7 +192,7 @@ def test_an_unreachable_server_is_reported_in_one_line(run, tmp_path, style):
     assert done.returncode == Exit.SERVER
     assert done.stderr.count("\n") == 1
     errors = json.loads(done.stderr)["event"] if style == "json" else done.stderr
-    assert f"nobody answers at unix://{tmp_path}/gone" in errors
+    assert f"no server answers at unix://{tmp_path}/gone" in errors
 
 
 def test_an_app_without_an_address_has_a_server_of_its_own(run, tmp_path):

@@ -184,7 +184,7 @@ INLINE = "--- (a: int) -> int\n--- inline\nfunction lane.half(a)\n  {}\nend"
     ("text", "complaint"),
     [
         # --- a line that belongs nowhere ---
-        ("local x = 1\n" + script("return 1"), "queue.lua:1: neither a constant, nor part of a function"),
+        ("local x = 1\n" + script("return 1"), "queue.lua:1: neither a constant, nor in a function"),
         ("-- one\n\nskript.s()\n  return 1\nend", "queue.lua:3: neither"),
         ("function script.s()\nreturn 1\nend", "queue.lua:1: neither"),
         ("function script.s()\n  return 1\n", "queue.lua:1: neither"),
@@ -193,17 +193,17 @@ INLINE = "--- (a: int) -> int\n--- inline\nfunction lane.half(a)\n  {}\nend"
         ("--- keys: base\n\n" + script("return 1"), "queue.lua:1: neither"),
         (script("local text = [[\n  --- keys: base\n]]"), "queue.lua:2: long brackets"),
         # --- constants ---
-        ("kinds = { A = 1 + 1 }", "queue.lua:1: kinds holds more than NAMES with literals: 'A = 1 [+] 1'"),
-        ("kinds = {\n  A = 1,\n  B = base,\n}", "queue.lua:3: kinds holds more"),
-        ("kinds = { a = 1 }", "queue.lua:1: kinds holds more"),
-        ("kinds = { A = 'x' }", "queue.lua:1: kinds holds more"),
-        ("kinds = { A = 1, A = 1 }", "queue.lua:1: kinds.A is there twice"),
-        ('\nkind = { LANE = "l" }', "queue.lua:2: kind.LANE is there twice"),
+        ("kinds = { A = 1 + 1 }", "queue.lua:1: kinds may only hold NAME = literal: 'A = 1 [+] 1'"),
+        ("kinds = {\n  A = 1,\n  B = base,\n}", "queue.lua:3: kinds may only hold"),
+        ("kinds = { a = 1 }", "queue.lua:1: kinds may only hold"),
+        ("kinds = { A = 'x' }", "queue.lua:1: kinds may only hold"),
+        ("kinds = { A = 1, A = 1 }", "queue.lua:1: kinds.A is defined twice"),
+        ('\nkind = { LANE = "l" }', "queue.lua:2: kind.LANE is defined twice"),
         (script("return kind.LAIN"), "queue.lua:1: s names the constant kind.LAIN, which does not exist"),
         (script("return kin.LANE"), "queue.lua:1: s names the constant kin.LANE"),
         # --- names ---
-        (f"{script('return 1')}\n\n{script('return 2')}", "queue.lua:5: s is there twice"),
-        ("function lane.pop()\n  return 1\nend", "queue.lua:1: lane.pop is there twice"),
+        (f"{script('return 1')}\n\n{script('return 2')}", "queue.lua:5: s is defined twice"),
+        ("function lane.pop()\n  return 1\nend", "queue.lua:1: lane.pop is defined twice"),
         (script("return lain.push(1)"), "queue.lua:1: s calls lain.push, which does not exist"),
         (script("return lane.psuh(1)"), "queue.lua:1: s calls lane.psuh, which does not exist"),
         (
@@ -211,12 +211,12 @@ INLINE = "--- (a: int) -> int\n--- inline\nfunction lane.half(a)\n  {}\nend"
             "functions call each other: a.. and a..",
         ),
         # --- clauses ---
-        (script("return 1", "--- key: meta\n"), "queue.lua:2: s has a line that is not for a script: 'key: meta'"),
-        (script("return 1", "--- (a: int)\n"), "queue.lua:2: s has a line that is not for a script"),
-        (script("return 1", "--- uses: base\n"), "queue.lua:2: s has a line that is not for a script: 'base'"),
+        (script("return 1", "--- key: meta\n"), "queue.lua:2: s has a line that no script may have: 'key: meta'"),
+        (script("return 1", "--- (a: int)\n"), "queue.lua:2: s has a line that no script may have"),
+        (script("return 1", "--- uses: base\n"), "queue.lua:2: s has a line that no script may have: 'base'"),
         (
             "--- keys: base\nfunction lane.much(base)\n  return 1\nend",
-            "queue.lua:2: lane.much has a line .* a function",
+            "queue.lua:2: lane.much has a line that no function",
         ),
         ("--- adds one\nfunction lane.much()\n  return 1\nend", "queue.lua:2: lane.much .* form .name: type"),
         (script("return 1", "--- args: now\n", "now"), "queue.lua:2: s gives no type for now"),
@@ -234,19 +234,19 @@ INLINE = "--- (a: int) -> int\n--- inline\nfunction lane.half(a)\n  {}\nend"
         # --- inline functions ---
         (
             INLINE.format("return a + a") + "\n\n" + script("return lane.half(1 + 1)"),
-            "queue.lua:7: s .* uses a twice: give it",
+            "queue.lua:7: s .* uses a twice: pass a local",
         ),
         (INLINE.format("return 1"), "queue.lua:3: lane.half is inline: it does not use a"),
         (INLINE.format("return 'a'"), "lane.half is inline: it does not use a"),
-        (INLINE.format("local b = a"), "lane.half is inline: it can only be one `return`"),
-        (INLINE.format("return lane.cost(a)"), "lane.half is inline: .* call none of our functions"),
-        (INLINE.format("return lane.half(a)"), "lane.half is inline: .* call none of our functions"),
+        (INLINE.format("local b = a"), "lane.half is inline: its body must be one `return`"),
+        (INLINE.format("return lane.cost(a)"), "lane.half is inline: .* calls none of our functions"),
+        (INLINE.format("return lane.half(a)"), "lane.half is inline: .* calls none of our functions"),
         (
             INLINE.format("return a") + "\n\n" + script("return lane.half(1, 2)"),
             "calls lane.half with 2 arguments, not 1",
         ),
         (INLINE.format("return a") + "\n\n" + script("return lane.half()"), "calls lane.half with 0 arguments, not 1"),
-        (script("return 1", "--- inline\n"), "queue.lua:2: s has a line that is not for a script: 'inline'"),
+        (script("return 1", "--- inline\n"), "queue.lua:2: s has a line that no script may have: 'inline'"),
         # --- names of the script ---
         (
             script("return lane.pop(1)"),
@@ -255,7 +255,7 @@ INLINE = "--- (a: int) -> int\n--- inline\nfunction lane.half(a)\n  {}\nend"
         (
             script("return lane.many()", "--- keys: turns\n", "turns")
             + "\n\nfunction lane.many()\n  return lane.pop(9)\nend",
-            "queue.lua:6: lane.many calls lane.pop, which uses turns: state it as `--- uses:`",
+            "queue.lua:6: lane.many calls lane.pop, which uses turns: add it to its own `--- uses:`",
         ),
         (
             "--- (turns: str)\n--- uses: turns\nfunction lane.much(turns)\n  return turns\nend",

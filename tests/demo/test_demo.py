@@ -198,7 +198,7 @@ def test_a_worker_ends_with_its_parent_however_that_ended(start, server: Server)
 def test_a_server_that_is_gone_ends_the_demo(run, tmp_path):
     done = run("demo", "--url", f"unix://{tmp_path}/gone")
     assert done.returncode == Exit.SERVER
-    assert done.stderr.splitlines()[-1].startswith("penstock: nobody answers at")
+    assert done.stderr.splitlines()[-1].startswith("penstock: no server answers at")
 
 
 def test_a_damaged_log_ends_the_demo_with_one_line(run, tmp_path):

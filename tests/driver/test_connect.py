@@ -21,9 +21,9 @@ from penstock.core.operations import RoundTrip
 from penstock.core.scripts import Script
 from penstock.core.slots import slot
 from penstock.driver.address import ServerAddress, parse_address, read_client
-from penstock.driver.server_driver import ServerDriver
 from penstock.driver.connector import MINIMUM, Connector
 from penstock.driver.route import Route
+from penstock.driver.server_driver import ServerDriver
 from penstock.errors import ConfigurationError, ServerRefused, ServerTooOld, ServerUnavailable
 from penstock.settings import Settings
 from tests.servers import Server, free_port
@@ -226,7 +226,7 @@ def test_a_client_behind_sentinel_is_accepted(library: Any):
 
 @pytest.mark.parametrize("thing", [object(), 7, b"valkey://h"])
 def test_a_thing_that_is_neither_address_nor_client_is_refused(thing: Any):
-    with pytest.raises(ConfigurationError, match="hand in one of those, or write"):
+    with pytest.raises(ConfigurationError, match="pass one of those, or write"):
         ServerDriver(thing)
 
 
@@ -237,7 +237,7 @@ async def test_an_address_where_no_server_answers_is_named(face: str, tmp_path: 
     for address in (f"unix://{tmp_path}/none", f"valkey://127.0.0.1:{free_port()}"):
         driver = ServerDriver(address, IMPATIENT)
         began = time.monotonic()
-        with pytest.raises(ServerUnavailable, match=r"nobody answers at .*Is the server running") as caught:
+        with pytest.raises(ServerUnavailable, match=r"no server answers at .*Is the server running") as caught:
             await run(driver, face, echo())
         assert address in str(caught.value)
         assert caught.value.__cause__

@@ -125,7 +125,7 @@ def test_the_keeper_gives_up_a_server_that_keeps_dying_and_the_next_attach_start
             time.sleep(0.01)
         assert not is_alive(keeper_pid)
         assert deaths >= keeper.MAX_QUICK_DEATHS
-        assert "given up" in (home / keeper.LOG).read_text()
+        assert "gave up" in (home / keeper.LOG).read_text()
         with attach(home) as fresh:
             assert fresh.started
 

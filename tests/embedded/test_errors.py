@@ -155,6 +155,6 @@ def test_a_server_binary_of_another_platform_is_one_clear_error(home, tmp_path, 
 
 
 def test_an_unknown_fsync_is_refused(home):
-    with pytest.raises(ConfigurationError, match="fsync is one of no, everysec, always, not 'sometimes'"):
+    with pytest.raises(ConfigurationError, match="fsync must be one of no, everysec, always, not 'sometimes'"):
         attach(home, fsync="sometimes")
     assert not home.exists()

@@ -363,7 +363,7 @@ async def test_a_loss_is_reported_by_event_callback_check_and_at_the_exit(
         raw.set(name, "another", px=60000)
         if face == "blocking":
             assert held.lost.wait(scaled(5))
-            with pytest.raises(LeaseLost, match="the server has it no more"):
+            with pytest.raises(LeaseLost, match="the server no longer has it"):
                 held.check()
 
     async def enter() -> None:

@@ -186,7 +186,7 @@ async def test_lost_permits_are_reported_and_not_revived(sem: Make, do: Do, raw:
     permit = await do(sem(lease=0.6, on_loss=losses.append).acquire)
     raw.delete(sem().bindings.declared[1])
     await until(permit.lost.is_set)
-    with pytest.raises(LeaseLost, match="semaphore 'market:17' was lost: the server has it no more"):
+    with pytest.raises(LeaseLost, match="semaphore 'market:17' was lost: the server no longer has it"):
         permit.check()
     await until(lambda: losses == [permit])
     with pytest.raises(LeaseLost):

@@ -366,7 +366,7 @@ async def test_a_restarted_server_that_lost_the_lock_refuses(do: Do, start: Call
             r"not that of '\{a\}:x'; give all one hash tag",
         ),
         (lambda app: app.transaction("a").set("{b}:x", 1), r"not that of '\{a\}'; give all one hash tag"),
-        (lambda app: app.transaction("{a}"), "between the braces, without them"),
+        (lambda app: app.transaction("{a}"), "write only the text between the braces"),
         (lambda app: app.transaction(""), "has 0 bytes"),
         (lambda app: app.transaction().set("", 1), "has 0 bytes"),
         (lambda app: app.transaction().set("a}", 1).commit(), "no other key can have its slot"),

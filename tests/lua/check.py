@@ -51,7 +51,7 @@ def libraries() -> Iterator[tuple[str, ...]]:
 
 def chunks(texts: Mapping[str, str]) -> dict[str, str]:
     """The input of luacheck: name -> text, for each script and each function of these files."""
-    sections = scripts.linked(texts)
+    sections = scripts.link(texts)
     alone = {f"function {section.name}": _alone(section, sections) for section in sections if not section.is_script}
     # A key may be declared only so that a moving slot refuses the script.
     return alone | {
@@ -64,8 +64,8 @@ def _alone(function: Section, sections: list[Section]) -> str:
     lines = [f"local {', '.join(function.uses)} = unpack(KEYS)"] if function.uses else []
     for section in sections:
         if section.name in function.calls:
-            lines.append(f"local function {section.local}(...) return {', '.join([*section.uses, '...'])} end")
-    return "\n".join([*lines, scripts.local(function), f"return {function.local}"])
+            lines.append(f"local function {section.local_name}(...) return {', '.join([*section.uses, '...'])} end")
+    return "\n".join([*lines, scripts.as_local(function), f"return {function.local_name}"])
 
 
 def faults(texts: Mapping[str, str]) -> list[str]:

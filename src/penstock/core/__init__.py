@@ -1,1 +1,1 @@
-"""What every noun uses: operations, scripts, keys, ids, slots and the renewal of leases."""
+"""What every noun (queue, lock, channel, …) uses: operations, scripts, keys, ids, slots and the renewal of leases."""

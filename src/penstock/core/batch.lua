@@ -12,10 +12,11 @@ function batch.write(command, key, values)
   return reply
 end
 
--- Call this before writing `n` members of a hash or a sorted set. The server stores few short members as a list, which
--- it searches for each member written. One long member turns the list into a table, which it then remains.
+-- Call this before writing `n` members of a hash or a sorted set. The server stores a small one as a listpack, which it
+-- searches from the start for each member written. A member of more than 64 bytes makes it use a table instead. It does
+-- not go back to a listpack when that member is removed.
 --- (key: str, n: int)
-function batch.index(key, n)
+function batch.leave_listpack(key, n)
   local encoding = n > 32 and redis.call("OBJECT", "ENCODING", key)
   if encoding == "listpack" or encoding == "ziplist" then
     local long = string.rep("-", 65)

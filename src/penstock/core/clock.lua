@@ -1,6 +1,6 @@
--- The server's clock, which decides on every lease, delay and age.
+-- The server's clock, by which every lease, delay and age is measured.
 
--- Milliseconds since 1970. A script calls this once. `given` is 0, or the time that a test sets.
+-- Milliseconds since 1970. A script calls this at most once. `given` is 0, or the time that a test has set.
 --- (given: int) -> int
 function clock.now(given)
   if given > 0 then return given end

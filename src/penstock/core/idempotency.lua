@@ -4,9 +4,9 @@
 --
 -- A caller waits for the answer before its next call, and its numbers increase. So a call whose number is not
 -- higher than the last one is a copy. A copy with a lower number arrived late, when its caller had already continued:
--- its answer goes unread, but it must not be executed again. A call without a number (`caller` is empty) is always done.
+-- its answer goes unread, but it must not be executed again. A call without a number (`caller` is empty) is always executed.
 
--- Returns the answer of this call if it was done before, else nil.
+-- Returns the answer of this call if it was executed before, else nil.
 --- (caller: str, number: int) -> any
 --- uses: base
 function idempotency.replay(caller, number)
@@ -17,7 +17,7 @@ function idempotency.replay(caller, number)
   end
 end
 
--- Keeps the answer for `ms`, a minute unless given. Returns it.
+-- Stores the answer for `ms` milliseconds, by default a minute, and returns it.
 --- (caller: str, number: int, answer: any, ms: int | nil) -> any
 --- uses: base
 function idempotency.keep(caller, number, answer, ms)

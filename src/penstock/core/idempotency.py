@@ -1,9 +1,9 @@
 """Idempotency keys, by which the server recognises a call that is sent again.
 
 A key is a caller's id and a number that increases. The server keeps the last number of each caller with its answer, for
-a minute or longer (see `idempotency.lua`), and answers a repeated call without doing it again: a replay. A caller has
-one unanswered call at a time and takes its next number when it has the answer. So the server keeps one answer for each
-concurrent caller, however many calls are made in total.
+a minute or longer (see `idempotency.lua`), and answers a repeated call without executing it again: a replay. A caller
+has one unanswered call at a time and takes its next number when it has the answer. So the server keeps one answer for
+each concurrent caller, however many calls are made in total.
 
 The driver assigns a key to each call of a script whose first arguments are `caller` and `number`, if their values are
 `UNNUMBERED`. Code that has to refer to a call later takes a key itself, with `take_key`.
@@ -20,7 +20,7 @@ ARGUMENTS: Final = ("caller", "number")
 """The first arguments of a script that recognises repeated calls."""
 
 UNNUMBERED: Final = ("", 0)
-"""Placeholders that the driver replaces with a key. In a pipeline they stay: its user decides what is sent again."""
+"""Placeholders that the driver replaces with a key. In a user's pipeline they stay: the user decides on retries."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class KeyPool:
         self._free: list[IdempotencyKey] = []
 
     def take(self) -> IdempotencyKey:
-        """A key that was not used with this number. No other call gets it until `release`."""
+        """A key with a number that no call has had. No other call gets the key until `release`."""
         try:
             key = self._free.pop()
         except IndexError:
@@ -47,7 +47,7 @@ class KeyPool:
         return key
 
     def release(self, key: IdempotencyKey) -> None:
-        """The call was answered. Never release the key of a call without an answer: it may still arrive."""
+        """Return a key whose call was answered. Never release one without an answer: its call may still arrive."""
         self._free.append(key)
 
     def clear(self) -> None:
@@ -58,6 +58,6 @@ _shared = KeyPool()
 os.register_at_fork(after_in_child=_shared.clear)
 
 take_key = _shared.take
-"""A key from the pool of the process, for a call that has to be named later."""
+"""Take a key from the pool of the process, for a call that the caller must be able to refer to later."""
 
 release_key = _shared.release

@@ -1,7 +1,7 @@
 """The grammar of keys: which names may be part of a key, and which part of a key decides on its slot.
 
-All keys of one component instance share a hash tag, `{prefix:name}`, and so have the same slot. Scripts declare `base`,
-which is the tag and a colon and never a key itself, and append to it. The table of a noun's keys is in its own
+All keys of one component instance share a hash tag, `{prefix:name}`, and so have the same slot. Scripts declare the key
+`base`, which is the tag and a colon, and append to it. No key is named `base` alone. Each noun lists its keys in its
 `keys.py`.
 """
 
@@ -12,10 +12,10 @@ import re
 from penstock.errors import ConfigurationError
 
 MAX_NAME_BYTES = 1024
-"""The limit of `check_text`. Such a name is part of every key, request or message of its instance."""
+"""The limit of `check_text`. The name of an instance is sent with each of its keys, requests or messages."""
 
 REPLAY = {"replay:": ("STRING", "number of a caller's last call and its answer", "TTL")}
-"""The keys of `idempotency.lua`, for the table of each noun whose calls are numbered."""
+"""The row of `idempotency.lua` in the key table of each noun that has numbered calls."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
 _LABEL = re.compile(r"[^{}\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}\Z")
@@ -24,7 +24,7 @@ _LABEL = re.compile(r"[^{}\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}\Z")
 def check_name(kind: str, name: str) -> str:
     """Return a name that may be part of a key and of a job id: ASCII letters, digits, `_`, `-` and `.`.
 
-    Raises ConfigurationError with the fix, as the next two do. `kind`: what it is the name of, for the message.
+    This and the next two raise a ConfigurationError that states the rule. `kind`: what has the name, for the message.
     """
     if not _NAME.match(name):
         raise ConfigurationError(f"{kind} name {name!r}: use 1 to 100 letters, digits, '_', '-' or '.'")
@@ -32,9 +32,11 @@ def check_name(kind: str, name: str) -> str:
 
 
 def check_label(kind: str, name: str) -> str:
-    """Return a name that may be part of a hash tag: in any script, without braces, spaces and control characters."""
+    """Return a name that may be part of a hash tag: any characters but braces, spaces and control characters."""
     if not _LABEL.match(name):
-        raise ConfigurationError(f"{kind} name {name!r}: use 1 to 200 characters without braces, spaces and controls")
+        raise ConfigurationError(
+            f"{kind} name {name!r}: use 1 to 200 characters without braces, spaces and control characters"
+        )
     return name
 
 
@@ -67,8 +69,11 @@ def hash_tag(key: str) -> str | None:
     return tag if brace and closing and tag else None
 
 
-def check_tag_repeatable(what: str, key: str) -> None:
-    """Raise ConfigurationError for a key in whose slot no other key can be placed."""
+def check_slot_shareable(what: str, key: str) -> None:
+    """Raise ConfigurationError unless other keys can be given the slot of this key.
+
+    They get it by a hash tag: the tag of this key or, if it has none, the whole key, which then may not contain `}`.
+    """
     if hash_tag(key) is None and "}" in key:
         raise ConfigurationError(
             f"{what} {key!r}: no other key can have its slot; leave out the '}}', "
@@ -79,5 +84,5 @@ def check_tag_repeatable(what: str, key: str) -> None:
 def key_with_tag(tag: str) -> str:
     """A key with this hash tag. Raises ConfigurationError for a text that cannot be a tag."""
     if "{" in tag or "}" in check_text("tag", tag):
-        raise ConfigurationError(f"tag {tag!r}: what stands between the braces, without them")
+        raise ConfigurationError(f"tag {tag!r}: write only the text between the braces")
     return f"{{{tag}}}"

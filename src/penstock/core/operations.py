@@ -2,11 +2,12 @@
 
 An operation is a plain description of work for the server. The blocking face of a driver runs it, the asyncio face
 awaits it (see `driver/engine.py`). The simplest is one `RoundTrip`: a script, its keys, its arguments and how to read
-the reply. An operation of several round trips, or one that waits, is an `Operation`: a generator that yields *effects*.
-The driver performs each effect and sends its result back into the generator:
+the reply. Work that takes several round trips, or that waits, is an `Operation`: a generator that yields *effects*. The
+driver performs each effect and sends its result back into the generator:
 
-    RoundTrip      call one script                                 its answer, as `read` returns it
-    Parallel       call several scripts, at most one round         the list of their answers
+    effect         what the driver does                            result
+    RoundTrip      call one script                                 what `read` makes of the reply
+    Parallel       call several scripts, at most one round         the list of their results
                    trip to each node
     Listen         open a `Listener`, whose address a script       the listener
                    can notify
@@ -57,10 +58,11 @@ class RoundTrip(Generic[R]):
 
     script, keys, args  what is called. If the arguments of a numbered script begin with `UNNUMBERED`, the driver
                         replaces that with an idempotency key, by which the server recognises a repeated call.
-    read                turns the server's reply into the answer, or raises
-    durable             return only when the write is on disk or on a replica. Raises DurabilityUnavailable, NotDurable
-    read_after_retry    reads the reply instead of `read` if the call was sent more than once. Needed where an earlier
-                        copy, whose reply was lost, changes the reply of the later one.
+    read                turns the server's reply into the result, or raises
+    durable             return only when the write is on disk or on a replica, or raise DurabilityUnavailable or
+                        NotDurable
+    read_after_retry    is used instead of `read` if the call was sent more than once. Example: the reply to the first
+                        copy of a release is lost, so the second copy finds nothing to release. That is not an error.
     followed_by         one command that only reads, sent right after the script in the same round trip; `read` is
                         given the pair of both replies. It saves time where the data is large: a script hashes each
                         string it touches. Not with `durable`, in `Parallel` or in a pipeline.
@@ -75,7 +77,7 @@ class RoundTrip(Generic[R]):
     followed_by: tuple[Arg, ...] = ()
 
     def then(self, convert: Callable[[R], T]) -> RoundTrip[T]:
-        """The same call, whose answer goes through `convert`."""
+        """The same call, whose result is passed through `convert`."""
         read, read_after_retry = self.read, self.read_after_retry or self.read
         return RoundTrip(
             self.script, self.keys, self.args, lambda reply: convert(read(reply)), self.durable,
@@ -85,10 +87,10 @@ class RoundTrip(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Calls of scripts in any slots, sent together: one round trip to each node. Answers the list of their answers.
+    """Call several scripts, whose keys may have different slots, in one round trip to each node.
 
-    The first call that fails raises its error; the others may have been made. Numbered and `durable` calls are
-    not allowed here.
+    Result: the list of their results, in order. If a call fails, its error is raised; the other calls may have taken
+    effect. Numbered and `durable` calls are not allowed here.
     """
 
     round_trips: tuple[RoundTrip[Any], ...]
@@ -113,13 +115,13 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Open a listener at an inbox. Answers the `Listener`; the driver closes it when the operation ends.
+    """Open a listener at an inbox. Result: the `Listener`, which the driver closes when the operation ends.
 
     inbox             first part of the inbox's key; the driver appends the name of its face
     shared_inbox      on anything but a cluster, use this inbox instead, so that operations that wait for different
                       things share one connection
-    block_multiplier  let each blocked read last this many times longer than usual, for an operation that checks the
-                      state at intervals of its own anyway
+    block_multiplier  let each blocked read of the inbox last this many times longer than usual, for an operation that
+                      also checks the state at its own intervals
     """
 
     inbox: str
@@ -131,7 +133,7 @@ class Listen:
 class Wait:
     """Sleep until the listener is notified or `timeout` seconds have passed (None: no limit).
 
-    Answers the messages as a list of strings, which is empty after a timeout.
+    Result: the messages, a list of strings, which is empty after a timeout.
     """
 
     listener: Listener
@@ -142,7 +144,7 @@ class Wait:
 class FindNodes:
     """Find the nodes that hold keys: one server, the master behind Sentinel, or the primaries of a cluster.
 
-    With a `key`, only the node that holds it. Answers a list of `Node`.
+    With a `key`, only the node that holds it. Result: a list of `Node`.
     """
 
     key: str = ""
@@ -152,7 +154,7 @@ class FindNodes:
 class SendCommands:
     """Send plain commands to one node, in one round trip. They may be sent twice, so they must be safe to repeat.
 
-    Answers the replies in RESP2, in order. A command that the server refused has a ServerError as its reply.
+    Result: the replies in RESP2, in order, with a ServerError for each command that the server refused.
     `own_connection`: do not share the connection with others; for a command that blocks, and for WAIT and WAITAOF,
     which are about the writes of their connection.
     """
@@ -171,7 +173,7 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class RunInThread:
-    """Call `work` and answer what it returns: on asyncio in a thread, for a blocking caller in the caller's own.
+    """Call `work`: on asyncio in another thread, on the blocking face in the caller's own. Result: what it returns.
 
     A cancellation is raised only after `work` has returned.
     """
@@ -206,7 +208,7 @@ def wait_until_recheck(listener: Listener, interval: float, deadline: float | No
 
 
 class BlockingFace(Protocol):
-    """Runs operations for the threads of a process, each of which blocks meanwhile."""
+    """Runs operations for the threads of a process. The calling thread blocks until the result is there."""
 
     def run(self, work: RoundTrip[R] | Operation[R]) -> R: ...
 
@@ -228,7 +230,7 @@ class AioFace(Protocol):
 
 
 class Driver(Protocol):
-    """The way to one server, with a face for each kind of caller. Every component holds one as `_driver`."""
+    """Runs operations on one server, with a face for each kind of caller. Every component holds one as `_driver`."""
 
     @property
     def blocking(self) -> BlockingFace: ...

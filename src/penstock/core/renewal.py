@@ -1,9 +1,9 @@
-"""Renews every lease that this process holds: one thread for each app, at a third of the lease.
+"""Renews every lease that this process holds, each after a third of its time, in one thread per app.
 
 The thread runs an event loop of its own. So a node that does not answer delays no renewal on another node, and a
 program that blocks its own event loop still keeps its locks. The thread is started before a lease is requested, sleeps
 until the next renewal is due, and ends when nothing was held for a while. A lock that is released within a third of its
-lease never wakes it.
+lease is never renewed.
 
 The renewer holds weak references. The lease of an object that is dropped without a release is not renewed, and ends.
 """
@@ -46,7 +46,7 @@ _MAX_DRIFT = 0.005
 # The thread ends after this many seconds in which nothing was held.
 _THREAD_IDLE_TIMEOUT = 10.0
 
-# Released leases are removed from the heap when it has twice its size after the last removal, plus this many entries.
+# Released leases are swept out of the heap when it has grown to twice its size after the last sweep, plus this many.
 _SWEEP_MARGIN = 1000
 
 
@@ -62,12 +62,12 @@ class Renewable(Protocol):
 
     @property
     def renewal(self) -> RoundTrip[bool]:
-        """Renews the lease in the server; False if the server no longer has it."""
+        """The call that renews the lease in the server; its result is False if the server no longer has it."""
         ...
 
     @property
     def give_back(self) -> RoundTrip[bool]:
-        """Ends the lease in the server; False if the server no longer has it."""
+        """The call that ends the lease in the server; its result is False if the server no longer has it."""
         ...
 
     def mark_lost(self, why: str) -> None:
@@ -101,7 +101,7 @@ class Renewer:
         self._stopped = False
 
     def start(self) -> None:
-        """Start the thread unless it runs. Call this before a lease is requested: nothing may be held unrenewed."""
+        """Start the thread unless it runs. Call it before you request a lease, so that you never hold it unrenewed."""
         if self._pid != os.getpid():
             self._lock = threading.Lock()  # another thread may have held it at the fork
             self._reset()
@@ -149,10 +149,10 @@ class Renewer:
             asyncio.run(self._serve())
         finally:
             with self._lock:
-                self._end()
+                self._forget_thread()
 
-    def _end(self) -> None:
-        """Note that this thread ends, so that the next `start` begins another."""
+    def _forget_thread(self) -> None:
+        """Forget this thread, which is about to end, so that the next `start` begins another."""
         if self._thread is threading.current_thread():
             self._thread = self._loop = self._wake_event = None
 
@@ -161,9 +161,9 @@ class Renewer:
             self._loop, self._wake_event = asyncio.get_running_loop(), asyncio.Event()
         renewals: set[asyncio.Task[None]] = set()
         try:
-            while (due := self._next()) is not None:
-                self._begin(due, renewals)
-                del due  # no reference may remain while this sleeps
+            while (due := self._take_due()) is not None:
+                self._start_renewals(due, renewals)
+                del due  # this reference would keep a dropped lease alive during the sleep
                 await self._sleep()
         finally:
             for task in renewals:
@@ -171,14 +171,14 @@ class Renewer:
             await asyncio.gather(*renewals, return_exceptions=True)
             await self._driver.aio.aclose()
 
-    def _begin(self, due: list[Renewable], renewals: set[asyncio.Task[None]]) -> None:
+    def _start_renewals(self, due: list[Renewable], renewals: set[asyncio.Task[None]]) -> None:
         for held in due:
             task = asyncio.create_task(self._renew(held))
             renewals.add(task)
             task.add_done_callback(renewals.discard)
 
-    def _next(self) -> list[Renewable] | None:
-        """The leases whose renewal is due; None to end the thread."""
+    def _take_due(self) -> list[Renewable] | None:
+        """Take the leases that are due off the heap; None to end the thread."""
         with self._lock:
             at, due = now(), []
             while self._due and self._due[0][0] <= at:
@@ -188,7 +188,7 @@ class Renewer:
             if self._due or due:
                 self._idle_since = at
             if self._stopped or at >= self._idle_since + _THREAD_IDLE_TIMEOUT:
-                self._end()
+                self._forget_thread()
                 return None
             self._wakes_at = self._due[0][0] if self._due else self._idle_since + _THREAD_IDLE_TIMEOUT
             return due
@@ -208,12 +208,12 @@ class Renewer:
             async with asyncio.timeout(max(0.0, held.valid_until - requested_at)):
                 renewed = await self._driver.aio.run(held.renewal)
         except TimeoutError:
-            await self._lost(held, "the server did not answer in time to renew it")
+            await self._give_up(held, "the server did not answer in time to renew it")
         except Exception as error:
             if not isinstance(error, PenstockError):
                 log.exception("a renewal failed unexpectedly, and is tried again")
             if now() >= held.valid_until:
-                await self._lost(held, f"it could not be renewed: {error}")
+                await self._give_up(held, f"it could not be renewed: {error}")
             else:
                 self._schedule(held, now() + held.lease * _RETRY_AFTER)
         else:
@@ -221,10 +221,10 @@ class Renewer:
                 held.valid_until = valid_until(requested_at, held.lease)
                 self._schedule(held, requested_at + held.lease * _RENEW_AFTER)
             elif held.renewing:
-                held.mark_lost("the server has it no more")
+                held.mark_lost("the server no longer has it")
 
-    async def _lost(self, held: Renewable, why: str) -> None:
-        """The lease has ended by this host's clock. The server may still hold it a little longer, so give it back."""
+    async def _give_up(self, held: Renewable, why: str) -> None:
+        """Mark a lease lost that has ended by this host's clock, and end it in the server, where it may last longer."""
         if not held.renewing:
             return
         held.mark_lost(why)

@@ -63,6 +63,7 @@ _TABLE = re.compile(r"(?P<noun>[a-z_]+) = \{(?P<fields>[^}]*)\}")
 _FIELD = re.compile(
     r"""(?:\s|--.*\n)*([A-Z][A-Z\d_]*) = ("(?:[^"\\\n]|\\\d{1,3})*"|-?\d+(?:\.\d+)?) *(?:,|$)(?:[ \t]*--.*)?"""
 )
+# Empty lines, comment lines and indentation.
 _BLANKS = re.compile(r"^[ \t]*(?:--.*)?\n|^[ \t]+", re.MULTILINE)
 # noun.CONSTANT, or noun.verb before a parenthesis. Comments and strings are matched first: a name in them is no match.
 _NAME = re.compile(rf"[ \t]*--[^\n]*|{_STRING}|(?<![\w.:])([a-z_]+)\.(?:([A-Z][A-Z\d_]*)\b|(\w+)(?=\s*\())")
@@ -70,6 +71,7 @@ _PUNCTUATION = re.compile(rf"{_STRING}|[](){{}}[,]")
 # One pattern for every call, because compiling one for each section doubles the time to cut a library.
 _CALL = re.compile(rf"{_STRING}|\b(\w+)\(")
 _PARAMETER = re.compile(rf"{_STRING}|(?<![\w.:])([a-zA-Z_]\w*)\b(?!\s*=[^=])")
+# An argument that an inline expression may repeat: a name, a number or one element of a table.
 _PLAIN = re.compile(r"[\w.]+(?:\[[^][]*\])?\Z")
 _LONG_BRACKET = re.compile(r"\[=*\[")
 _BINDING = {"int": "tonumber(ARGV[{0}])", "str": "ARGV[{0}]", "*": "{0}"}
@@ -114,7 +116,7 @@ class Library:
 
 
 def read(name: str) -> str:
-    """The text of a .lua file. Not by importlib.resources, whose import alone takes 8 ms."""
+    """The text of a .lua file. Does not use importlib.resources, because its import alone takes 8 ms."""
     data = get_data("penstock", name)
     if data is None:
         raise FileNotFoundError(f"{name}: the loader of this package cannot read it")
@@ -132,14 +134,14 @@ def cut(texts: Mapping[str, str]) -> dict[str, Script]:
     - functions that call each other
     - a call of a function whose `uses` lists a name that the caller neither binds nor lists itself
     """
-    sections = linked(texts)
-    return {section.name: _assembled(section, sections) for section in sections if section.is_script}
+    sections = link(texts)
+    return {section.name: _assemble(section, sections) for section in sections if section.is_script}
 
 
 def constants(file: str, text: str) -> dict[str, dict[str, Literal]]:
     """The tables of constants in one file: noun -> name -> value."""
     found: dict[str, dict[str, Literal]] = {}
-    for _, noun, name, literal in _parts(file, text)[1]:
+    for _, noun, name, literal in _parse(file, text)[1]:
         found.setdefault(noun, {})[name] = _value(literal)
     return found
 
@@ -152,7 +154,7 @@ def _value(literal: str) -> Literal:
 
 @dataclass(eq=False)
 class Section:
-    """A function or a script. `code` is its body as the server gets it; `calls`: the functions that it calls itself."""
+    """A function or a script. `code`: its body as the server gets it. `calls`: the functions that it calls directly."""
 
     file: str
     match: re.Match[str]
@@ -174,7 +176,7 @@ class Section:
         return self.match["verb"] if self.is_script else f"{self.match['noun']}.{self.match['verb']}"
 
     @property
-    def local(self) -> str:
+    def local_name(self) -> str:
         return self.name.replace(".", "_")
 
     @property
@@ -185,33 +187,33 @@ class Section:
         return _fault(self.file, self.match.string, self.match.start("noun"), f"{self.name} {text}")
 
 
-def linked(texts: Mapping[str, str]) -> list[Section]:
-    """All functions, each below those that it calls, then all scripts. Raises as `cut` does."""
+def link(texts: Mapping[str, str]) -> list[Section]:
+    """All functions, callees before callers, then all scripts. Raises as `cut` does."""
     sections: dict[str, Section] = {}
     literals: dict[str, str] = {}
     for file, text in texts.items():
-        found, fields = _parts(file, text)
+        found, fields = _parse(file, text)
         for section in found:
             if section.name in sections:
-                raise section.fault("is there twice")
+                raise section.fault("is defined twice")
             sections[section.name] = section
         for at, noun, name, literal in fields:
             if f"{noun}.{name}" in literals:
-                raise _fault(file, text, at, f"{noun}.{name} is there twice")
+                raise _fault(file, text, at, f"{noun}.{name} is defined twice")
             literals[f"{noun}.{name}"] = literal
     functions = {name: section for name, section in sections.items() if not section.is_script}
     for section in sorted(sections.values(), key=lambda section: not section.is_inline):
         _resolve(section, functions, literals)
         _check_uses(section, functions)
     try:
-        # Lua knows a local only below its definition.
+        # In Lua a local function is known only below its definition.
         order = [*TopologicalSorter({name: section.calls for name, section in functions.items()}).static_order()]
     except CycleError as circle:
         raise ValueError(f"functions call each other: {' and '.join(circle.args[1][1:])}") from None
     return [functions[name] for name in order] + [section for section in sections.values() if section.is_script]
 
 
-def reached(section: Section, sections: Sequence[Section]) -> list[Section]:
+def callees(section: Section, sections: Sequence[Section]) -> list[Section]:
     """The functions that a section calls, directly or not, in the order of `sections`: callees first."""
     needed = set(section.calls)
     for function in reversed(sections):
@@ -220,59 +222,59 @@ def reached(section: Section, sections: Sequence[Section]) -> list[Section]:
     return [function for function in sections if function.name in needed and not function.is_script]
 
 
-def _assembled(script: Section, sections: Sequence[Section]) -> Script:
+def _assemble(script: Section, sections: Sequence[Section]) -> Script:
     lines = ["#!lua" + (f" flags={','.join(script.flags)}" if script.flags else "")]
     lines += [f"local {key} = KEYS[{i}]" for i, key in enumerate(script.keys, 1)]
     lines += [f"local {arg} = {_BINDING[kind].format(i)}" for i, (arg, kind) in enumerate(script.args, 1)]
-    lines += [local(function) for function in reached(script, sections)]
+    lines += [as_local(function) for function in callees(script, sections)]
     source = "\n".join([*lines, script.code])
     names = tuple(arg for arg, _ in script.args)
     return Script(script.name, tuple(script.keys), names, tuple(script.flags), source, script.is_open)
 
 
-def local(function: Section) -> str:
-    """The function as a local function of a script."""
-    return f"local function {function.local}({', '.join(function.parameters)})\n{function.code}\nend"
+def as_local(function: Section) -> str:
+    """The text that defines the function as a local of a script."""
+    return f"local function {function.local_name}({', '.join(function.parameters)})\n{function.code}\nend"
 
 
 # --- reading ---
 
 
-def _parts(file: str, text: str) -> tuple[list[Section], list[tuple[int, str, str, str]]]:
-    """Functions and scripts; and constants, each with its place, noun, name and literal."""
+def _parse(file: str, text: str) -> tuple[list[Section], list[tuple[int, str, str, str]]]:
+    """The functions and scripts of a file, and its constants as (position, noun, name, literal)."""
     if bracket := _LONG_BRACKET.search(text):
         raise _fault(file, text, bracket.start(), "long brackets are not supported")
     sections: list[Section] = []
     fields: list[tuple[int, str, str, str]] = []
     end = 0
     for match in _SECTION.finditer(text):
-        fields += _between(file, text, end, match.start())
+        fields += _constants_between(file, text, end, match.start())
         sections.append(_section(file, match))
         end = match.end()
-    fields += _between(file, text, end, len(text))
+    fields += _constants_between(file, text, end, len(text))
     return sections, fields
 
 
-def _between(file: str, text: str, at: int, end: int) -> Iterator[tuple[int, str, str, str]]:
-    """The constants between two sections. Anything else there but comments is an error."""
+def _constants_between(file: str, text: str, at: int, end: int) -> Iterator[tuple[int, str, str, str]]:
+    """The constants between two sections. Anything but constants and comments is an error there."""
     while at < end:
         if table := _TABLE.match(text, at, end):
-            yield from _fields(file, text, table)
+            yield from _constants_of(file, text, table)
             at = table.end()
         stop = text.find("\n", at, end) if "\n" in text[at:end] else end
         line = text[at:stop].strip()
         if line and (not line.startswith("--") or line.startswith("--- ")):
-            raise _fault(file, text, at, f"neither a constant, nor part of a function or script that ends: {line!r}")
+            raise _fault(file, text, at, f"neither a constant, nor in a function or script with its `end`: {line!r}")
         at = stop + 1
 
 
-def _fields(file: str, text: str, table: re.Match[str]) -> Iterator[tuple[int, str, str, str]]:
+def _constants_of(file: str, text: str, table: re.Match[str]) -> Iterator[tuple[int, str, str, str]]:
     at, end = table.span("fields")
     while found := _FIELD.match(text, at, end):
         yield found.start(1), table["noun"], found[1], found[2]
         at = found.end()
     if rest := text[at:end].strip():
-        raise _fault(file, text, at + 1, f"{table['noun']} holds more than NAMES with literals: {rest!r}")
+        raise _fault(file, text, at + 1, f"{table['noun']} may only hold NAME = literal: {rest!r}")
 
 
 def _section(file: str, match: re.Match[str]) -> Section:
@@ -286,10 +288,10 @@ def _section(file: str, match: re.Match[str]) -> Section:
         clauses[clause] = f"{clauses[clause]}{joint}{text}" if clause in clauses else text
     of, others = ("script", {"", "uses"}) if section.is_script else ("function", {"keys", "args", "flags"})
     if wrong := [text for clause, text in clauses.items() if clause in others]:
-        raise section.fault(f"has a line that is not for a {of}: {wrong[0]!r}")
+        raise section.fault(f"has a line that no {of} may have: {wrong[0]!r}")
     section.flags, section.uses = _words(clauses.get("flags", "")), _words(clauses.get("uses", ""))
     if section.is_script:
-        section.keys, section.args = _words(clauses.get("keys", "")), _typed(section, clauses.get("args", ""))
+        section.keys, section.args = _words(clauses.get("keys", "")), _name_type_pairs(section, clauses.get("args", ""))
         if unknown := [arg for arg, kind in section.args if kind not in _BINDING]:
             raise section.fault(f"has an argument that is neither int, str nor *: {', '.join(unknown)}")
         if any(kind == "*" for _, kind in section.args[:-1]):
@@ -299,7 +301,7 @@ def _section(file: str, match: re.Match[str]) -> Section:
         signature = _SIGNATURE.match(clauses.get("", "()"))
         if not signature:
             raise section.fault(f"has a line that is not of the form (name: type, …) -> type: {clauses['']!r}")
-        expected = [name for name, _ in _typed(section, signature[1])]
+        expected = [name for name, _ in _name_type_pairs(section, signature[1])]
     if section.parameters != expected:
         raise section.fault(f"takes ({', '.join(section.parameters)}), but the lines above say ({', '.join(expected)})")
     if taken := [name for name in section.uses if name in expected]:
@@ -311,7 +313,7 @@ def _words(clause: str) -> list[str]:
     return clause.replace(",", " ").split()
 
 
-def _typed(section: Section, text: str) -> list[tuple[str, str]]:
+def _name_type_pairs(section: Section, text: str) -> list[tuple[str, str]]:
     """The pairs of `name: type, name: type`."""
     pairs = [(name.strip(), kind.strip()) for name, _, kind in (pair.partition(":") for pair in text.split(","))]
     if bare := [name for name, kind in pairs if name and not kind]:
@@ -323,7 +325,7 @@ def _typed(section: Section, text: str) -> list[tuple[str, str]]:
 
 
 def _resolve(section: Section, functions: Mapping[str, Section], literals: Mapping[str, str]) -> None:
-    """Replace the names of functions by those of locals, and constants by their literals."""
+    """Set `code` and `calls`. Names of functions become those of locals, and constants become their literals."""
 
     def resolved(found: re.Match[str]) -> str:
         noun, constant, verb = found.groups()
@@ -339,10 +341,10 @@ def _resolve(section: Section, functions: Mapping[str, Section], literals: Mappi
         if name not in functions:
             raise section.fault(f"calls {name}, which does not exist")
         if functions[name].is_inline:
-            inlined[functions[name].local] = functions[name]
+            inlined[functions[name].local_name] = functions[name]
         elif name != section.name:
             section.calls[name] = None
-        return functions[name].local
+        return functions[name].local_name
 
     inlined: dict[str, Section] = {}
     section.code = _NAME.sub(resolved, _BLANKS.sub("", section.match["body"])).rstrip()
@@ -354,7 +356,7 @@ def _resolve(section: Section, functions: Mapping[str, Section], literals: Mappi
 
 def _check_inline(function: Section, inlined: Mapping[str, Section]) -> None:
     if not function.code.startswith("return ") or function.calls or inlined:
-        raise function.fault("is inline: it can only be one `return`, and call none of our functions")
+        raise function.fault("is inline: its body must be one `return`, which calls none of our functions")
     function.code = function.code.replace("\n", " ")
     names = _names(function.code)
     if unused := [name for name in function.parameters if name not in names]:
@@ -366,7 +368,10 @@ def _names(code: str) -> list[str]:
 
 
 def _inline(section: Section, functions: Mapping[str, Section]) -> str:
-    """The section's code with inline calls replaced, from the last to the first, so arguments before their call."""
+    """The section's code with each inline call replaced by its expression.
+
+    The last call comes first, so that a call in an argument is replaced before the call around it.
+    """
     code = section.code
     for call in reversed([*_CALL.finditer(code)]):
         if call[1] not in functions:
@@ -378,7 +383,9 @@ def _inline(section: Section, functions: Mapping[str, Section]) -> str:
             )
         values, names = dict(zip(function.parameters, arguments, strict=True)), _names(function.code)
         if twice := [name for name, value in values.items() if names.count(name) > 1 and not _PLAIN.match(value)]:
-            raise section.fault(f"calls {function.name}, which is inline and uses {twice[0]} twice: give it a name")
+            raise section.fault(
+                f"calls {function.name}, which is inline and uses {twice[0]} twice: pass a local, not an expression"
+            )
         expression = _PARAMETER.sub(
             lambda found, values=values: values.get(found[1], found[0]),  # type: ignore[misc]
             function.code.removeprefix("return "),
@@ -412,7 +419,7 @@ def _check_uses(section: Section, functions: Mapping[str, Section]) -> None:
         if lacking := [used for used in functions[name].uses if used not in known]:
             raise section.fault(
                 f"calls {name}, which uses {' and '.join(lacking)}: "
-                + ("bind it as a key or an argument" if section.is_script else "state it as `--- uses:`")
+                + ("bind it as a key or an argument" if section.is_script else "add it to its own `--- uses:`")
             )
 
 

@@ -1,1 +1,1 @@
-"""How a script call reaches the server. Only this folder waits, and only this folder names a client library."""
+"""How a script call reaches the server. Only this folder does its I/O and imports a client library."""

@@ -5,9 +5,9 @@
     valkey+cluster://host:7000,host:7001            any nodes of the cluster; the others are looked up
     valkey+sentinel://host:26379,host:26379/mymaster/0
 
-From a client, Penstock only reads the address and login. The driver opens its own connections with them, on either
-face, through the client's library. So the client's pool, its timeouts and its `decode_responses` have no effect here,
-and Penstock never closes the client. This module imports no client library.
+Penstock only reads the address and the login from a client. With them, the driver opens its own connections through the
+client's library, for blocking and for asyncio callers. So the client's pool, its timeouts and its `decode_responses`
+have no effect here, and Penstock never closes the client. This module imports no client library.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ServerAddress:
     """The address without its password, for people."""
     tls: bool = False
     service: str = ""
-    """What the Sentinels call the master."""
+    """The name that the Sentinels give the master."""
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Arguments for the library's connection class, besides the node."""
     sentinel_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -101,7 +101,7 @@ def parse_address(address: str) -> ServerAddress:
 def _tcp(url: SplitResult) -> ServerAddress:
     kind, _, topology_name = url.scheme.partition("+")
     if kind not in _TLS or topology_name not in _TOPOLOGIES:
-        raise ConfigurationError(f"{url.scheme!r} begins no server's address: write {_EXAMPLES}")
+        raise ConfigurationError(f"a server's address cannot begin with {url.scheme!r}: write {_EXAMPLES}")
     topology, tls = _TOPOLOGIES[topology_name], _TLS[kind]
     login, _, hosts = url.netloc.rpartition("@")
     nodes = tuple(_node(part, _PORTS[topology]) for part in (hosts or "localhost").split(","))
@@ -110,7 +110,7 @@ def _tcp(url: SplitResult) -> ServerAddress:
     path = [unquote(part) for part in url.path.split("/") if part]
     service = path.pop(0) if topology == "sentinel" and path else ""
     if topology == "sentinel" and not service:
-        raise ConfigurationError(f"which service? Write {url.scheme}://{hosts}/mymaster/0")
+        raise ConfigurationError(f"the address names no Sentinel service: write {url.scheme}://{hosts}/mymaster/0")
     options, sentinel = _options(url, login, path.pop(0) if path else "0")
     if path:
         raise ConfigurationError(f"too much after the host: {url.path!r}; write {_EXAMPLES}")
@@ -124,7 +124,7 @@ def _tcp(url: SplitResult) -> ServerAddress:
 def _unix(url: SplitResult) -> ServerAddress:
     path = unquote(url.path)
     if not path:
-        raise ConfigurationError("which socket? Write unix:///path/to/the.sock?db=0")
+        raise ConfigurationError("the address names no socket: write unix:///path/to/the.sock?db=0")
     options, _ = _options(url, url.netloc.rpartition("@")[0], "0")
     display = f"unix://{path}" + (f"?db={options['db']}" if options.get("db") else "")
     return ServerAddress("server", ((path, 0),), display, options=options)
@@ -168,7 +168,7 @@ def read_client(client: Any) -> ServerAddress:
     pool = getattr(client, "connection_pool", client)
     if library is None or not hasattr(pool, "connection_kwargs"):
         raise ConfigurationError(
-            f"{type(client).__name__} is no client of valkey-py or redis-py: hand in one of those, or write {_EXAMPLES}"
+            f"{type(client).__name__} is not a client of valkey-py or redis-py: pass one of those, or write {_EXAMPLES}"
         )
     names = {kind.__name__ for kind in pool.connection_class.__mro__}
     arguments = pool.connection_kwargs

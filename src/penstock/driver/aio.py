@@ -1,8 +1,8 @@
 """The asyncio face: all tasks of an event loop share one connection to each node.
 
 Commands are sent one after another without waiting for replies, which arrive in the same order. So a thousand tasks
-need no thousand connections, and the reply to a cancelled task is simply dropped. A command that blocks its connection
-(a blocked read, WAIT or WAITAOF) gets a connection of its own.
+do not need a thousand connections, and the reply to a cancelled task's command is simply dropped. A command that blocks
+its connection (a blocked read, WAIT or WAITAOF) gets a connection of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class AioConnection:
         self._timeout = timeout
         self._pack = packer()
         self._loop = asyncio.get_running_loop()
-        # The future of each reply that has not arrived, in the order of the commands, and when it is overdue.
+        # For each reply that has not arrived, in the order of the commands: its future, and when it is overdue.
         self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._unsent: list[bytes] = []
         self._sending = False
@@ -46,7 +46,8 @@ class AioConnection:
             async with asyncio.timeout(timeout):
                 await self._connection.connect()
                 self._reader = asyncio.create_task(self._read())
-                await asyncio.sleep(0)  # let the reader start: if it were cancelled before, it would not disconnect
+                # Let the reader start. A task that is cancelled before its first step would never disconnect.
+                await asyncio.sleep(0)
         except BaseException:
             self.close()
             await self._connection.disconnect(nowait=True)
@@ -56,7 +57,7 @@ class AioConnection:
     async def exchange(self, *commands: Command) -> list[Any]:
         if self.closed:
             raise ConnectionError("the connection was closed")
-        # Pack first. It may raise, and a future may only be pending if its command is sent.
+        # Pack first, because it may raise: each future in `_pending` must belong to a command that is sent.
         packed = [self._pack(command) for command in commands]
         until = self._loop.time() + self._timeout
         replies = [self._loop.create_future() for _ in commands]

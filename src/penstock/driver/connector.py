@@ -24,7 +24,7 @@ from penstock.driver.route import Route
 from penstock.errors import ConfigurationError, ServerTooOld
 from penstock.settings import Settings
 
-if TYPE_CHECKING:  # embedded is imported only where a server of one's own is used
+if TYPE_CHECKING:  # imported only when an embedded server is used
     from penstock.embedded.client import Attachment
 
 FaceName: TypeAlias = Literal["blocking", "aio"]
@@ -162,13 +162,13 @@ class Connector:
             return getattr(module, kind)(**options)
         except TypeError as error:  # the blocking and asyncio classes of a library take different TLS options
             raise ConfigurationError(
-                f"{module.__name__} cannot do what the address or the client asks: {error}"
+                f"{module.__name__} does not support an option of the address or the client: {error}"
             ) from None
 
     def check_version(self, info: bytes | Exception) -> None:
-        """Note the version in the reply to `INFO server`. Raises ServerTooOld.
+        """Record the version from the reply to `INFO server`. Raises ServerTooOld.
 
-        If this user may not read INFO, the server is assumed to be new enough.
+        If the server refused INFO to this user, it is assumed to be new enough.
         """
         if isinstance(info, Exception):
             self.version = "unknown", ()
@@ -255,7 +255,7 @@ _LARGE = 65_536
 
 
 def packer() -> Callable[[Command], bytes]:
-    """A function that turns a command into bytes: in C, where a parser in C is installed."""
+    """A function that turns a command into bytes. It is in C if libvalkey or hiredis is installed."""
     for name in ("libvalkey", "hiredis"):
         try:
             pack: Callable[[Command], bytes] = import_module(name).pack_command

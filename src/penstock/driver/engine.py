@@ -43,11 +43,11 @@ T = TypeVar("T")
 C = TypeVar("C", bound=Connection)
 L = TypeVar("L", bound=InboxListener)
 
-# An operation that failed or was cancelled may retry for so many seconds while it cleans up, for instance to give up
+# An operation that failed or was cancelled may retry for this many seconds while it cleans up, for instance to give up
 # its place among the waiters of a lock. The server forgets that place soon anyway.
 _CLEANUP_GIVE_UP_AFTER = 3.0
 
-# How often a replica's offset is checked, in seconds.
+# Seconds between checks whether a replica has the write.
 _REPLICA_CHECK_INTERVAL = 0.05
 
 _NO_REPLY = ConnectionError("no reply")
@@ -130,8 +130,9 @@ class Engine(Generic[C, L]):
     ) -> Any:
         """Send the script call to the node once, with the commands that must be sent with it. Returns its reply.
 
-        `words`: keys and arguments as EVALSHA takes them. `asking`: the node imports the key's slot and wants to be
-        asked explicitly. `retried`: an earlier copy may have been done.
+        words    keys and arguments as EVALSHA takes them
+        asking   the node is importing the key's slot, and serves it only after ASKING
+        retried  the call was sent before and may have been executed
         """
         script, durable = round_trip.script, round_trip.durable
         before: tuple[Command, ...] = (("ASKING",),) if asking else ()
@@ -158,7 +159,7 @@ class Engine(Generic[C, L]):
         return reply
 
     async def send_parallel(self, round_trips: Sequence[RoundTrip[Any]], give_up_after: float) -> list[Any]:
-        """Call many scripts, in one pipeline to each node. A call that fails there is sent again on its own."""
+        """Call many scripts, in one pipeline to each node. A call that fails in a pipeline is sent again alone."""
         replies: dict[int, Any] = {}
         with contextlib.suppress(Exception):
             by_node: dict[Node, list[int]] = {}
@@ -190,7 +191,7 @@ class Engine(Generic[C, L]):
         return dict(zip(indexes, await self.exchange(node, *commands), strict=True))
 
     async def recover(self, error: Exception, key: str, failures: int) -> Node | None:
-        """Prepare the next attempt after `error`. Returns the node that the error asks to try once, if it names one."""
+        """Prepare the next attempt after `error`. Returns the node that an ASK error names, for that attempt only."""
         code, route = error_code(error), self._connector.route
         if route is None:
             return None
@@ -201,7 +202,7 @@ class Engine(Generic[C, L]):
         if code in STALE_ROUTE:
             route.invalidate()
             if code != LOST:
-                # The node's name may lead to another server by now, but its open connections still lead to this one.
+                # The node's name may lead to another server by now, but its open connections still lead to the old one.
                 self.close_connections(node)
             elif self._connector.is_embedded and failures > 1:
                 await self.run_in_thread(self._connector.reattach)
@@ -221,7 +222,7 @@ class Engine(Generic[C, L]):
         return route.node(key) or await self._look_up_node(route, key)
 
     async def _look_up_node(self, route: Route, key: str) -> Node:
-        failure: Exception = ConnectionError(f"nobody at {self.address} knows a node for this key")
+        failure: Exception = ConnectionError(f"no server at {self.address} knows which node serves this key")
         for asked in route.candidates():
             try:
                 connection = await self.open_connection(asked, sentinel=route.uses_sentinels)
@@ -327,8 +328,8 @@ class Engine(Generic[C, L]):
         """Wait until a replica has everything that the server has written so far. Raises NotDurable.
 
         For a script call that was sent again. An earlier copy may have done the write, on a connection that is gone.
-        WAIT on another connection returns at once (measured), because it covers only the writes of its own. Replicas
-        report their offset once a second.
+        WAIT on another connection returns at once (measured), because it covers only the writes of its own connection.
+        Replicas report their offset once a second.
         """
         until, wanted = time.monotonic() + self.settings.durable_timeout, None
         while True:
@@ -431,7 +432,7 @@ class Engine(Generic[C, L]):
     async def exchange(self, node: Node, *commands: Command, own_connection: bool = False) -> list[Any]:
         """Send commands to a node in one go; return their replies in order, with errors as exceptions in the list.
 
-        `own_connection`: share the connection with nobody meanwhile, for a command that may block it.
+        `own_connection`: use one that no other caller shares meanwhile, for a command that may block it.
         """
         raise NotImplementedError
 
@@ -440,7 +441,7 @@ class Engine(Generic[C, L]):
         raise NotImplementedError
 
     def close_connections(self, node: Node) -> None:
-        """Close the kept connections to a node."""
+        """Close the connections to a node that are kept for further calls."""
         raise NotImplementedError
 
     async def sleep(self, seconds: float) -> None:

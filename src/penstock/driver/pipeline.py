@@ -14,9 +14,9 @@ _loaded: WeakKeyDictionary[Any, tuple[list[Any], set[str]]] = WeakKeyDictionary(
 def add_to_pipeline(pipeline: Any, round_trip: RoundTrip[Any]) -> None:
     """Add a script call to a pipeline of valkey-py or redis-py, blocking or asyncio. Its execute() sends it.
 
-    execute() returns one reply for the call, after one for SCRIPT LOAD where this is the first call of its script. The
-    script is loaded because in a MULTI a bare EVALSHA of an unknown script would fail alone, while EXEC does the rest.
-    On a cluster, where SCRIPT LOAD might go to other nodes, each call carries its script.
+    execute() returns one reply for the call. Before the first call of a script the pipeline gets a SCRIPT LOAD, which
+    has a reply of its own. Without it, an EVALSHA of an unknown script would fail while EXEC executes the rest. On a
+    cluster SCRIPT LOAD might go to other nodes, so each call carries its script instead.
     """
     words = (len(round_trip.keys), *round_trip.keys, *round_trip.args)
     if any(kind.__name__ == "ClusterPipeline" for kind in type(pipeline).__mro__):

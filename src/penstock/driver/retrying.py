@@ -1,7 +1,9 @@
 """Which errors are worth another attempt, how long to retry, and which errors Penstock raises for the others.
 
-A script can always be sent again. The caller mints the ids in it. A script that must not take effect twice carries an
-idempotency key, or the number of a worker's turn, by which the server recognises the second copy and repeats its reply.
+Every script call can safely be sent again. New ids are among its arguments, so a second copy has the same ones. A call
+that must not take effect twice also has an idempotency key, or the number of a worker's turn (see `jobs/lease.lua`), by
+which the server recognises the second copy and repeats its reply.
+
 So the driver handles a lost reply, a restarting server, a primary that has become a replica and a moving slot alike: it
 waits a little, finds the node again, sends again, and gives up after `give_up_after`.
 
@@ -81,7 +83,7 @@ _HINTS = {
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 1.0
 
-# A warning is logged when an operation has failed for this many seconds, and at most once in that time.
+# A warning is logged when an operation has failed for this many seconds; at most one in that time.
 _WARN_AFTER = 1.0
 
 _last_warning = float("-inf")
@@ -104,7 +106,7 @@ def error_code(error: BaseException) -> str:
 
 
 def is_error_reply(error: BaseException) -> bool:
-    """Whether the error is a reply of the server. Its connection is in order and can be used again."""
+    """Whether the error is a reply of the server. Its connection still works and can be used again."""
     return any(kind.__name__ == "ResponseError" for kind in type(error).__mro__)
 
 
@@ -160,8 +162,9 @@ def penstock_error(error: Exception, code: str) -> PenstockError:
 
 def _unavailable(error: Exception, code: str, address: str, passed: float) -> str:
     if code == LOST:
+        reason = str(error).rstrip(".") or type(error).__name__
         return (
-            f"nobody answers at {address}, tried for {passed:.1f} s: {str(error).rstrip('.') or type(error).__name__}. "
-            "Is the server running, and is this the address meant (the argument, or $PENSTOCK_URL)?"
+            f"no server answers at {address}, tried for {passed:.1f} s: {reason}. "
+            "Is the server running, and is the address right (the argument, or $PENSTOCK_URL)?"
         )
     return f"the server at {address} is not ready, tried for {passed:.1f} s: {code} {error}"

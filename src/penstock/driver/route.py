@@ -1,8 +1,9 @@
 """Which node serves a key: on one server, behind Sentinel and on a cluster. Pure bookkeeping, without I/O.
 
 One server serves all keys. Behind Sentinel and on a cluster the node has to be looked up: the engine sends
-`lookup_command` to one of the `candidates()` after another, until `update` has understood a reply. After an error that
-says "not here" or "not any longer", `invalidate` makes the next call look the node up again.
+`lookup_command` to one of the `candidates()` after another, and passes the reply to `update`, until the node is known.
+After MOVED or ASK, `redirect` returns the node that the error names. After a lost connection or an error such as
+READONLY, `invalidate` makes the next call look the node up again.
 
 The cluster clients of the libraries are not used. A script call, the WAIT that confirms it, and a blocked read need a
 connection to a known node, and one implementation has to serve both faces and both libraries.

@@ -151,7 +151,7 @@ def attach(home: Path, *, fsync: str = "everysec", timeout: float = 10.0) -> Att
     """
     _check_platform()
     if fsync not in keeper.FSYNC:
-        raise ConfigurationError(f"fsync is one of {', '.join(keeper.FSYNC)}, not {fsync!r}")
+        raise ConfigurationError(f"fsync must be one of {', '.join(keeper.FSYNC)}, not {fsync!r}")
     home = _make_home(home)
     deadline = time.monotonic() + timeout
     started = False
@@ -239,7 +239,7 @@ def _connect_to_keeper(home: Path) -> socket.socket | None:
     if not _is_private(path.parent):
         if path.parent.is_dir() and _is_home_locked(home):
             raise ConfigurationError(
-                f"the server in {home} is run by another user: be user id {path.parent.stat().st_uid} too, "
+                f"the server in {home} is run by another user: run as user id {path.parent.stat().st_uid}, "
                 f"or {_OTHER_SERVER} that both can reach"
             )
         return None
@@ -254,14 +254,14 @@ def _connect_to_keeper(home: Path) -> socket.socket | None:
 
 
 def _join(link: socket.socket, home: Path, fsync: str, deadline: float, started: bool) -> Attachment | None:
-    """Become a user of the keeper at the other end; None if it is ending, or is the keeper of another home."""
+    """Become a user of the keeper's server; None if the keeper is ending, or is the keeper of another home."""
     with contextlib.ExitStack() as unless_attached:
         unless_attached.enter_context(link)
         try:
             answer = _ask(link, f"use {fsync}", home, deadline)
         except TimeoutError:
             raise ServerUnavailable(
-                f"the server in {home} is not ready in time: it may be reading much data, so give it longer, "
+                f"the server in {home} was not ready in time: it may be loading a lot of data, so give it longer, "
                 f"or see {home / keeper.LOG}"
             ) from None
         if answer is None:
@@ -310,7 +310,7 @@ def _is_home_locked(home: Path) -> bool:
 
 
 def _start_keeper(home: Path, fsync: str, deadline: float) -> bool:
-    """Start a keeper, and return True when it listens; False if another process started one first."""
+    """Start a keeper, and return True when it listens; False if another process was first or it took too long."""
     name = _runtime_folder() / hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
     program = [sys.executable, "-I", "-S", keeper.__file__]
     try:
@@ -347,7 +347,7 @@ def _make_home(home: Path) -> Path:
             (home / ".gitignore").write_text("*\n")
         elif _may_be_planted(home):
             raise ConfigurationError(
-                f"{home} was made by another user where anybody may: remove it, or {_OTHER_SERVER}"
+                f"{home} was made by another user, in a folder where anybody can write: remove it, or {_OTHER_SERVER}"
             )
     except OSError as error:
         raise _startup_error(home, str(error)) from error
@@ -370,7 +370,7 @@ def _runtime_folder() -> Path:
         refused.append(folder)
     raise ConfigurationError(
         f"the server's socket needs a private folder: make {refused[-1]} yours alone (mode 700), "
-        "or set XDG_RUNTIME_DIR to a short path that is"
+        "or set XDG_RUNTIME_DIR to the short path of such a folder"
     )
 
 
@@ -409,7 +409,7 @@ def _binary() -> str:
     except Exception as error:  # not installed, or it found no program: either way there is no server
         raise ConfigurationError(f"no embedded server for this platform ({error}): {_OTHER_SERVER}") from error
     if not os.access(binary, os.X_OK):
-        raise ConfigurationError(f"{binary} may not be executed: run `chmod +x` on it, or {_OTHER_SERVER}")
+        raise ConfigurationError(f"{binary} is not executable: run `chmod +x` on it, or {_OTHER_SERVER}")
     return str(binary)
 
 

@@ -3,7 +3,7 @@
     python -I -S keeper.py HOME NAME BINARY FSYNC      (HOME: the folder `.penstock`; NAME: first part of socket paths)
 
     starting ──server answers──> ready ──server died──> starting (with back-off)
-       │                           │  idle after the last user left, not kept; or `stop`; or SIGTERM
+       │                           │  no user for a while, and not kept; or `stop`; or SIGTERM
        └──died at once──> failed   └──> ending: accept no users, SIGTERM to the server, wait, exit
 
 A process is a user of the server while it holds a connection to the keeper's socket on which it has sent `use`. The
@@ -45,7 +45,7 @@ LOCK_TAKEN = 3
 """Exit code: another keeper holds this home."""
 
 FIRST_USER_TIMEOUT = 2.0
-"""Seconds that a new keeper waits for its first user, the process that started it, which may have been killed."""
+"""Seconds that a new keeper waits for its first user. The process that started it may have been killed."""
 
 IDLE_TIMEOUT = 0.5
 """Seconds that the server outlives its last user, so that commands run one after another share one server."""
@@ -57,10 +57,10 @@ MAX_QUICK_DEATHS = 5
 QUICK_DEATH = 10.0
 """The keeper gives up after more than MAX_QUICK_DEATHS deaths in a row, each within QUICK_DEATH seconds of a start."""
 
-FIRST_BACKOFF = 0.05
+FIRST_BACKOFF = 0.05  # seconds, as the next two
 SIGTERM_INTERVAL = 0.2
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 PING_INTERVAL = 0.01
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 MAX_LOG_BYTES = 1024 * 1024
 
 
@@ -77,9 +77,9 @@ class Keeper:
         self.server_socket = server_socket(name)
         self.users: set[socket.socket] = set()
         self.waiting: set[socket.socket] = set()
-        self.server = 0
+        self.server_pid = 0
         self.server_log: int | None = None
-        self.started = 0.0
+        self.server_started_at = 0.0
         self.start_at = 0.0
         self.idle_deadline: float | None = None
         self.ready = False
@@ -108,9 +108,9 @@ class Keeper:
     def _advance(self) -> None:
         now = time.monotonic()
         if not self.failed:
-            if not self.server and now >= self.start_at:
+            if not self.server_pid and now >= self.start_at:
                 self._start_server()
-            if self.server and not self.ready and self._server_answers():
+            if self.server_pid and not self.ready and self._server_answers():
                 self.ready = self.was_ready = True
         if self.ready or self.failed:
             for user in list(self.waiting):
@@ -126,10 +126,10 @@ class Keeper:
 
     def _sleep_time(self) -> float | None:
         """Seconds until something is due; None while the server runs and has users."""
-        if self.server and not self.ready:
+        if self.server_pid and not self.ready:
             return PING_INTERVAL
         due = [self.idle_deadline] if self.idle_deadline is not None else []
-        if not self.server and not self.failed:
+        if not self.server_pid and not self.failed:
             due.append(self.start_at)
         return max(0.0, min(due) - time.monotonic()) if due else None
 
@@ -157,7 +157,7 @@ class Keeper:
             self._disconnect(link)
 
     def _add_user(self, user: socket.socket, fsync: str) -> None:
-        """Answer the user only after the server has answered a new PING, because it may have just died."""
+        """Count a user, and answer it when the server has answered a new PING: the server may have just died."""
         self.users.add(user)
         self.waiting.add(user)
         self.ready = False
@@ -171,7 +171,7 @@ class Keeper:
             # The lock file of a copied home names the socket of the original. The client detects that by this number.
             "lock": self._lock_id(),
             "keeper": os.getpid(),
-            "pid": self.server,
+            "pid": self.server_pid,
             "socket": self.server_socket,
             "users": len(self.users),
             "kept": self.kept,
@@ -195,19 +195,19 @@ class Keeper:
     # --- the server ---
 
     def _start_server(self) -> None:
-        self.started = time.monotonic()
+        self.server_started_at = time.monotonic()
         output, write_end = os.pipe()
         parent = os.getpid()
         # Until the exec the child has the keeper's signal handlers, in which a stop signal would be lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
-            self.server = os.fork()
+            self.server_pid = os.fork()
         except OSError as error:
             os.close(output)
             self.log_tail.append(str(error))
             self._fail()
         else:
-            if not self.server:
+            if not self.server_pid:
                 self._become_server(write_end, parent)
             self.server_log = output
             os.set_blocking(output, False)
@@ -289,21 +289,21 @@ class Keeper:
             os.write(1, text)
 
     def _reap(self) -> None:
-        if not self.server:
+        if not self.server_pid:
             return
-        pid, status = os.waitpid(self.server, os.WNOHANG)
+        pid, status = os.waitpid(self.server_pid, os.WNOHANG)
         if pid:
             self._server_died(os.waitstatus_to_exitcode(status))
 
     def _server_died(self, code: int) -> None:
         self._read_server_log()
         self._close_server_log()
-        end = f"server {self.server} ended by itself, {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+        end = f"server {self.server_pid} ended by itself, {f'signal {-code}' if code < 0 else f'exit code {code}'}"
         self._log(f"keeper: {end}\n".encode())
-        self.server = 0
+        self.server_pid = 0
         self.ready = False
         now = time.monotonic()
-        self.deaths = self.deaths + 1 if now - self.started < QUICK_DEATH else 1
+        self.deaths = self.deaths + 1 if now - self.server_started_at < QUICK_DEATH else 1
         if code < 0:
             self.log_tail.append(end)
         if not self.was_ready or self.deaths > MAX_QUICK_DEATHS:
@@ -315,7 +315,7 @@ class Keeper:
         """Give up: answer all users with the last lines of the log, and end."""
         self.failed = True
         self.waiting |= self.users
-        self._log(b"keeper: given up\n")
+        self._log(b"keeper: gave up\n")
 
     # --- the end ---
 
@@ -330,20 +330,20 @@ class Keeper:
         # The keeper inherits the signals that the starting process has blocked, and the server would, too.
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
-        def hear() -> None:
+        def on_signal() -> None:
             with contextlib.suppress(BlockingIOError):
                 self.stopping |= any(number != signal.SIGCHLD for number in ours.recv(256))
             self._reap()
 
-        self.selector.register(ours, selectors.EVENT_READ, hear)
+        self.selector.register(ours, selectors.EVENT_READ, on_signal)
         self._wakeup = theirs
 
     def _end(self) -> None:
         self.selector.unregister(self.listener)
         self.listener.close()
         remove(self.keeper_socket)
-        if self.server:
-            end_process(self.server, lambda: os.waitpid(self.server, os.WNOHANG)[0] == 0)
+        if self.server_pid:
+            end_process(self.server_pid, lambda: os.waitpid(self.server_pid, os.WNOHANG)[0] == 0)
             self._read_server_log()
         remove(self.server_socket)
         remove(os.path.join(self.home, PIDFILE))
@@ -423,7 +423,7 @@ def command_of(pid: str) -> str:
 
 
 def take_lock(home: str) -> int | None:
-    """The descriptor of the locked lock file; None if another keeper holds it. The kernel unlocks it at the end."""
+    """The descriptor of the locked lock file; None if another keeper holds it. The kernel unlocks it at the exit."""
     import fcntl  # imported here, so that this module can be imported on Windows
 
     lock = os.open(os.path.join(home, LOCK), os.O_RDWR | os.O_CREAT, 0o600)

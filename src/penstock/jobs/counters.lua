@@ -56,7 +56,7 @@ function counters.write(c)
   local order, total = c.order, c.total
   if #order > 0 then
     local key = base .. "tenants"
-    batch.index(key, #order)
+    batch.leave_listpack(key, #order)
     local old = batch.read(key, order)
     local set, del = {}, {}
     for i = 1, #order do

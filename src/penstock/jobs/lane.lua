@@ -236,7 +236,7 @@ function lane.close(level, queues, served)
     end
   end
   if #again > 0 then
-    batch.index(turns, #again)
+    batch.leave_listpack(turns, #again)
     redis.call("ZADD", turns, unpack(again))
   end
   if #gone > 0 then redis.call("ZREM", turns, unpack(gone)) end

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from penstock.core.keys import REPLAY, check_tag_repeatable, check_text, hash_tag
+from penstock.core.keys import REPLAY, check_slot_shareable, check_text, hash_tag
 from penstock.errors import ConfigurationError
 
 WAITERS = {
@@ -54,7 +54,7 @@ class LockKeys:
     name: str
 
     def __post_init__(self) -> None:
-        check_tag_repeatable("lock name", check_text("lock", self.name))
+        check_slot_shareable("lock name", check_text("lock", self.name))
 
     @property
     def _tag(self) -> str | None:
@@ -127,7 +127,7 @@ class TransactionKeys:
     key: str
 
     def __post_init__(self) -> None:
-        check_tag_repeatable("key", self.key)
+        check_slot_shareable("key", self.key)
 
     @cached_property
     def base(self) -> str:
