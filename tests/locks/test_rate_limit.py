@@ -230,7 +230,7 @@ async def test_lost_replies_count_once(do: Do, start: Callable[..., Server], kin
 async def test_a_late_copy_of_a_call_that_was_handed_back_takes_nothing(rate: Make, app: Penstock):
     limit, caller = rate(), IdempotencyKey("late", 5)
     assert await app._driver.aio.run(limit.bindings.hand_back(1, caller)) == 0
-    assert not await app._driver.aio.run(limit.bindings.let_through(1, caller, max_wait=None))
+    assert not await app._driver.aio.run(limit.bindings.reserve(1, caller, max_wait=None))
     assert (await limit.try_acquire.aio()).remaining == 2
 
 
@@ -323,8 +323,8 @@ async def test_no_key_remains_when_the_time_is_over(rate: Make, raw: Any, app: P
         ({"per": 0}, r"per=0\): seconds from 0.001 to a year"),
         ({"per": float("nan")}, "seconds from 0.001"),
         ({"burst": 0}, r"burst=0\): from 1"),
-        ({"burst": 2**62}, "from 1 to what is let through in a year"),
-        ({"burst": 2, "kind": "window"}, "a window has none"),
+        ({"burst": 2**62}, "from 1 to the units that a year allows"),
+        ({"burst": 2, "kind": "window"}, "a window has no burst"),
         ({"kind": "leaky"}, "'bucket' or 'window'"),
         ({"wait": -1}, r"rate_limit\(wait=-1\): seconds from 0, or None for ever"),
         ({"name": ""}, "has 0 bytes"),
@@ -352,7 +352,7 @@ async def test_any_mix_of_requests_keeps_the_limit(app: Penstock, raw: Any, kind
     for number in range(250):
         caller, n = IdempotencyKey(f"c{number}", 1), chance.choice([1, 1, 1, 2, 3])
         max_wait = chance.choice([0, 0.02, 0.2, None])
-        if await app._driver.aio.run(limit.bindings.let_through(n, caller, max_wait=max_wait)):
+        if await app._driver.aio.run(limit.bindings.reserve(n, caller, max_wait=max_wait)):
             waits.append((caller, n))
         if waits and chance.random() < 0.5:
             caller, n = waits.pop(chance.choice([-1, chance.randrange(len(waits))]))

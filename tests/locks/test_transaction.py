@@ -378,7 +378,7 @@ async def test_a_restarted_server_that_lost_the_lock_refuses(do: Do, start: Call
         ),
         (lambda app: app.transaction().sadd("a", *range(1001)), "at most 1,000 conditions and writes"),
         (lambda app: [tx.incrby("a") for tx in [app.transaction()] for _ in range(1001)], "make several"),
-        (lambda app: app.transaction().sadd("a"), "at least one more"),
+        (lambda app: app.transaction().sadd("a"), "at least one field"),
         (lambda app: app.transaction().set("a", float("nan")), "a finite number"),
         (lambda app: app.transaction().zadd("a", "m", float("inf")), "a finite number"),
         (lambda app: app.transaction().zincrby("a", "m", float("nan")), "a finite number"),

@@ -52,7 +52,7 @@ def transaction_scripts() -> Library:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """A request for a lock or for permits, without the parts that differ from attempt to attempt.
+    """A request for locks or for permits, without the token of the `acquire()` that sends it.
 
     declared  the keys that each script declares
     lease     seconds
@@ -65,7 +65,7 @@ class LeaseRequest:
     limit: int = 0
 
     def pack(self, token: str, address: str = "") -> bytes:
-        """One attempt, as `waiters.lua` stores it. `address`: where messages reach it; "" if it does not wait."""
+        """The request as `waiters.lua` stores it. `address`: where messages reach it; "" if it does not wait."""
         return _pack((token, math.ceil(self.lease * 1000), address, self.declared, self.permits, self.limit))
 
 
@@ -88,7 +88,7 @@ class AcquireReply:
 
 
 class LeaseBindings:
-    """The round trips that locks and semaphores share. `packed` is one attempt, from `request.pack`."""
+    """The round trips that locks and semaphores share. `packed`: the request of one `acquire()`, by `request.pack`."""
 
     def __init__(self, scripts: Library, request: LeaseRequest, inbox: str) -> None:
         self.scripts = scripts
@@ -102,8 +102,8 @@ class LeaseBindings:
     def acquire(self, packed: bytes, ticket: int, *, join: bool) -> RoundTrip[AcquireReply]:
         """Try to acquire it.
 
-        ticket  the place among the waiters that the last reply assigned; 0 on the first attempt
-        join    if it is not granted, join the waiters or keep the place among them; otherwise give the place up
+        ticket  the place among the waiters, from the reply to the last attempt; 0 for the first
+        join    if it is not granted, join the waiters or keep the place among them; False gives the place up
         """
         return RoundTrip(self._acquire, self.declared, (packed, ticket, int(join)), _acquire_reply)
 
@@ -112,7 +112,7 @@ class LeaseBindings:
         return RoundTrip(self._renew, self.declared, (packed,), bool)
 
     def release(self, packed: bytes) -> RoundTrip[bool]:
-        """Release what this attempt holds, and its place among the waiters. True if it held all that it asked for."""
+        """Release what the request holds, and its place among the waiters. True if it held all that it asked for."""
         return RoundTrip(self._release, self.declared, (packed,), bool)
 
     def server_time(self) -> RoundTrip[float]:
@@ -205,14 +205,17 @@ class RateLimitBindings:
         # Microseconds for one unit. Rounded up, so that the limit is never exceeded.
         self._interval = -int(-per * 1_000_000 // limit)
 
-    def let_through(self, n: int, key: IdempotencyKey, *, max_wait: float | None) -> RoundTrip[Allowance]:
-        """Take `n` units, now or within `max_wait` seconds (None: any wait). If that is impossible, take nothing."""
-        most = -1 if max_wait is None else int(max_wait * 1_000_000)
-        args = (key.caller, key.number, self._kind, n, self._capacity, self._per, self._interval, most)
-        return RoundTrip(rate_limit_scripts()["let_through"], self.declared, args, _allowance)
+    def reserve(self, n: int, key: IdempotencyKey, *, max_wait: float | None) -> RoundTrip[Allowance]:
+        """Reserve `n` units for the first moment at which they are allowed, now or later.
+
+        Reserves nothing if that is more than `max_wait` seconds away (None: any wait).
+        """
+        micros = -1 if max_wait is None else int(max_wait * 1_000_000)
+        args = (key.caller, key.number, self._kind, n, self._capacity, self._per, self._interval, micros)
+        return RoundTrip(rate_limit_scripts()["reserve"], self.declared, args, _allowance)
 
     def hand_back(self, n: int, key: IdempotencyKey) -> RoundTrip[int]:
-        """Undo the call of `let_through` with this key, even one that has not arrived yet."""
+        """Undo the call of `reserve` with this key, even one that has not arrived yet."""
         args = (key.caller, key.number, self._kind, n, self._capacity, self._interval)
         return RoundTrip(rate_limit_scripts()["hand_back"], self.declared, args, int)
 

@@ -10,8 +10,8 @@ from penstock.errors import ConfigurationError
 
 WAITERS = {
     "waiters": ("ZSET", "request -> ticket", "TTL"),
-    "checks": ("ZSET", "request -> when it tries again without a message", "TTL"),
-    "offers": ("ZSET", "request -> until when it must take what was handed over to it", "TTL"),
+    "checks": ("ZSET", "request -> when it tries again if no message arrives", "TTL"),
+    "offers": ("ZSET", "request -> until when it can take what was handed over to it", "TTL"),
     "unresponsive": ("ZSET", "face that did not take an offer -> since when", "TTL"),
     "inbox:": ("LIST", "messages for one face", "TTL"),
 }
@@ -33,8 +33,8 @@ SEMAPHORE = {
 
 RATE_LIMIT = {
     "bucket": ("STRING", "server microseconds at which it is full again", "TTL"),
-    "window": ("ZSET", "unit -> the moment for which it was let through", "TTL"),
-    "free:": ("ZSET", "a future slot that was handed back -> its moment; one key for each kind", "TTL"),
+    "window": ("ZSET", "unit -> the moment from which it may be used", "TTL"),
+    "free:": ("ZSET", "reservation that was handed back -> its moment; one key for each kind", "TTL"),
     **REPLAY,
 }
 
@@ -122,7 +122,7 @@ class RateLimitKeys:
 
 @dataclass(frozen=True)
 class TransactionKeys:
-    """The key that stores the reply of a transaction for replays. `key`: any key of the transaction, for the slot."""
+    """The key that stores the reply of a transaction for replays. `key`: any key of the transaction, for its slot."""
 
     key: str
 

@@ -34,7 +34,7 @@ class Lease:
     """A lock or permits that this process holds.
 
     token  unique for each acquisition
-    lease  seconds
+    lease  its length in seconds; each renewal starts it again
     lost   an event that is set once the loss is known; a thread may `wait()` for it
     """
 
@@ -84,7 +84,7 @@ class Lease:
             raise self._lost_error()
 
     def _released_error(self) -> LeaseLost:
-        return LeaseLost(f"{self._source.what} was released: what comes after that is not protected by it")
+        return LeaseLost(f"{self._source.what} was released, so it no longer protects the work")
 
     def _lost_error(self) -> LeaseLost:
         ago = now() - self.valid_until

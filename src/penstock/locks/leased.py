@@ -1,8 +1,9 @@
-"""What locks and semaphores share: `acquire` and `with`, a lease that is renewed, and waiting in order of arrival.
+"""The common part of locks and semaphores: `acquire` and `with`, a lease that is renewed, waiting in order of arrival.
 
-Each attempt has its own token and may be sent any number of times. An attempt that has to wait joins the waiters in
-the server (see `waiters.lua`). It sleeps until a message arrives, or until the time at which the server asked it to try
-again. A cancelled wait gives up its place, or releases the lock if that was handed over to it in the meantime.
+Each call of `acquire` makes a request with its own token, which may be sent any number of times. A request that has to
+wait joins the waiters in the server (see `waiters.lua`). Its caller sleeps until a message arrives, or until the time
+at which the server asked it to try again. A cancelled wait gives up its place among the waiters, or releases the lock
+if that was handed over in the meantime.
 """
 
 from __future__ import annotations
@@ -103,13 +104,14 @@ class LeasedResource(Generic[L, B]):
         except BaseException:
             yield self.bindings.release(packed)
             raise
-        held = None if self.wait == 0 else (yield from self._wait_for_turn(token, deadline))
+        held = None if self.wait == 0 else (yield from self._wait_until_granted(token, deadline))
         if held is None:
             raise self._timeout_error()
         return held
 
-    def _wait_for_turn(self, token: str, deadline: float | None) -> Operation[L | None]:
-        # A waiter asks again from time to time even without a message, so its reader may block for longer.
+    def _wait_until_granted(self, token: str, deadline: float | None) -> Operation[L | None]:
+        """Join the waiters. None if the request was not granted before the deadline."""
+        # A waiter tries again from time to time even without a message, so each blocked read may last longer.
         listener = yield Listen(self.bindings.inbox, SHARED_INBOX, block_multiplier=2)
         packed, ticket = self.bindings.request.pack(token, listener.full_address), 0
         try:
@@ -167,10 +169,9 @@ class LeasedResource(Generic[L, B]):
         """The lease that this thread or task entered last. Many threads and tasks may share one object."""
         if context not in self._entered:
             if len(self._entered) != 1:
-                raise RuntimeError(f"{self.what} was entered by another task or thread: leave it where it was")
-            (context,) = (
-                self._entered
-            )  # left by another task than the one that entered, as test fixtures and exit stacks do
+                raise RuntimeError(f"{self.what} was entered by another task or thread: exit it there")
+            # Test fixtures and exit stacks may exit it in another task than the one that entered it.
+            (context,) = self._entered
         entered = self._entered[context]
         held = entered.pop()
         if not entered:

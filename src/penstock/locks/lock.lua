@@ -25,14 +25,14 @@
 -- earlier ones even if a failover lost the last of them.
 --- (r: table, us: int, ms: int) -> int
 function lock.give(r, us, ms)
-  local fence, places = us, r[_request.PLACES]
-  for i = 1, #places, 2 do
-    local last = redis.call("GET", places[i] .. "fence")
+  local fence, keys = us, r[_request.KEYS]
+  for i = 1, #keys, 2 do
+    local last = redis.call("GET", keys[i] .. "fence")
     if last then fence = math.max(fence, last + 1) end
   end
-  for i = 1, #places, 2 do
-    redis.call("SET", places[i + 1], r[_request.TOKEN], "PX", ms)
-    redis.call("SET", places[i] .. "fence", fence, "PX", ms + 3600000)
+  for i = 1, #keys, 2 do
+    redis.call("SET", keys[i + 1], r[_request.TOKEN], "PX", ms)
+    redis.call("SET", keys[i] .. "fence", fence, "PX", ms + 3600000)
   end
   return fence
 end
@@ -40,32 +40,33 @@ end
 -- Starts the leases of a request again.
 --- (r: table)
 function lock.renew(r)
-  local places = r[_request.PLACES]
-  for i = 1, #places, 2 do
-    redis.call("PEXPIRE", places[i + 1], r[_request.LEASE_MS])
-    redis.call("PEXPIRE", places[i] .. "fence", r[_request.LEASE_MS] + 3600000)
+  local keys = r[_request.KEYS]
+  for i = 1, #keys, 2 do
+    redis.call("PEXPIRE", keys[i + 1], r[_request.LEASE_MS])
+    redis.call("PEXPIRE", keys[i] .. "fence", r[_request.LEASE_MS] + 3600000)
   end
 end
 
 -- Whether all the locks that a waiter wants are free, and it is the first waiter of each.
 --- (request: str, r: table, now: int, freed: table) -> bool
 function lock.can_give(request, r, now, freed)
-  local places = r[_request.PLACES]
-  for i = 1, #places, 2 do
-    if redis.call("EXISTS", places[i + 1]) == 1 then return false end
-    if waiters.head(places[i], now, freed) ~= request then return false end
+  local keys = r[_request.KEYS]
+  for i = 1, #keys, 2 do
+    if redis.call("EXISTS", keys[i + 1]) == 1 then return false end
+    if waiters.head(keys[i], now, freed) ~= request then return false end
   end
   return true
 end
 
--- Hands each free lock over to its first waiter. `places`: pairs of base and name; it grows if that frees more locks.
---- (places: table, us: int)
-function lock.hand_over(places, us)
+-- Hands each free lock over to its first waiter. `freed`: pairs of base and name of the locks to check. It grows when
+-- a silent waiter is removed, because that may let others be first.
+--- (freed: table, us: int)
+function lock.hand_over(freed, us)
   local now, i = math.floor(us / 1000), 1
-  while i < #places and i < 2000 do
-    if redis.call("EXISTS", places[i + 1]) == 0 then
-      local head, r = waiters.head(places[i], now, places)
-      if head and lock.can_give(head, r, now, places) then
+  while i < #freed and i < 2000 do
+    if redis.call("EXISTS", freed[i + 1]) == 0 then
+      local head, r = waiters.head(freed[i], now, freed)
+      if head and lock.can_give(head, r, now, freed) then
         local ms = math.min(r[_request.LEASE_MS], 2000)
         lock.give(r, us, ms)
         waiters.offer(head, r, now, ms)
@@ -75,26 +76,27 @@ function lock.hand_over(places, us)
   end
 end
 
--- Returns when to try again: when the first of these leases expires, but soon if another library holds the lock.
---- (places: table, now: int) -> int
-function lock.due(places, now)
+-- Returns when to try again: when the first of these leases expires, but within five seconds if another library holds
+-- one of the locks.
+--- (keys: table, now: int) -> int
+function lock.due(keys, now)
   local due = now + 3600000
-  for i = 1, #places, 2 do
-    local left = redis.call("PTTL", places[i + 1])
-    local ours = string.sub(redis.call("GET", places[i + 1]) or "", 1, 9) == "penstock/"
+  for i = 1, #keys, 2 do
+    local left = redis.call("PTTL", keys[i + 1])
+    local ours = string.sub(redis.call("GET", keys[i + 1]) or "", 1, 9) == "penstock/"
     if left < 0 or not ours then left = math.min(5000, left < 0 and 5000 or left) end
     due = math.min(due, now + left + 1)
   end
   return due
 end
 
--- One attempt. KEYS: base and name of each lock that is wanted, as in the request. `ticket`: as the last reply assigned
--- it, 0 at first. `stay`: if it is not granted, join the waiters or stay among them. If the request holds the
--- locks already, their leases start again.
+-- One attempt to acquire the locks of a request. If it holds them already, their leases start again.
+-- KEYS: base and name of each lock, as in the request. `ticket`: from the reply to the last attempt; 0 for the first.
+-- `join`: 1 to join the waiters, or keep the place among them, if the locks are not granted.
 -- Returns { 1, fence }, { 0, ticket, ms until it should try again }, or { -1, number of a name that holds other data }.
 --- keys: base name
---- args: request: str, ticket: int, stay: int
-function script.acquire(base, name, request, ticket, stay)
+--- args: request: str, ticket: int, join: int
+function script.acquire(base, name, request, ticket, join)
   local us = clock.micros()
   local now = math.floor(us / 1000)
   local r = cmsgpack.unpack(request)
@@ -106,7 +108,7 @@ function script.acquire(base, name, request, ticket, stay)
   end
   if #mine == #KEYS / 2 then
     lock.renew(r)
-    if r[_request.ADDRESS] ~= "" then waiters.taken(request, r, now) end
+    if r[_request.ADDRESS] ~= "" then waiters.mark_taken(request, r, now) end
     return { 1, tonumber(redis.call("GET", base .. "fence")) or lock.give(r, us, r[_request.LEASE_MS]) }
   end
   if #mine > 0 then redis.call("DEL", unpack(mine)) end
@@ -122,17 +124,17 @@ function script.acquire(base, name, request, ticket, stay)
     answer = { 1, lock.give(r, us, r[_request.LEASE_MS]) }
     if ticket > 0 then
       waiters.leave(request, r)
-      waiters.taken(request, r, now)
+      waiters.mark_taken(request, r, now)
     end
   else
     for i = 1, #KEYS do freed[#freed + 1] = KEYS[i] end
-    if stay == 1 then
-      local due = lock.due(r[_request.PLACES], now)
-      -- A new waiter tries again soon, to check whether an offer that is being made now is taken.
+    if join == 1 then
+      local due = lock.due(r[_request.KEYS], now)
+      -- A new waiter tries again in 2 s, in case an offer that is open now is not taken.
       if ticket == 0 then due = math.min(due, now + 2000) end
       ticket = waiters.join(request, r, ticket, us)
       local ms = math.huge
-      for i = 1, #KEYS, 2 do ms = math.min(ms, waiters.sleep(KEYS[i], request, r, now, due)) end
+      for i = 1, #KEYS, 2 do ms = math.min(ms, waiters.schedule_check(KEYS[i], request, r, now, due)) end
       answer = { 0, ticket, ms }
     else
       if ticket > 0 then waiters.leave(request, r) end

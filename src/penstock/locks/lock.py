@@ -54,10 +54,10 @@ class Held(Lease):
 
         An owner that was paused past its lease writes nothing: `commit()` raises LeaseLost.
         """
-        return Transaction(self._driver, guard=Guard(self.keys, self.token, self._refused_by_server))
+        return Transaction(self._driver, guard=Guard(self.keys, self.token, self._lost_at_commit))
 
-    def _refused_by_server(self) -> LeaseLost:
-        """The error of a transaction whose lock was not held any longer."""
+    def _lost_at_commit(self) -> LeaseLost:
+        """The error for a commit that found the lock no longer held. Records the loss."""
         if self._released:
             return self._released_error()
         if self.renewing:
@@ -80,7 +80,7 @@ class Lock(LeasedResource[Held, LockBindings]):
         cancel_on_loss: bool = False,
         reentrant: MutableMapping[object, Held] | None = None,
     ) -> None:
-        """`reentrant`: the app's reentrant locks that are held, by thread or task; None: this lock is not reentrant."""
+        """`reentrant`: all reentrant locks that the app holds, by names and thread or task; None if this one is not."""
         self.names = (names,) if isinstance(names, str) else tuple(names)
         if not 1 <= len(self.names) <= MAX_NAMES or len(set(self.names)) < len(self.names):
             raise ConfigurationError(f"lock({len(self.names)} names): from 1 to {MAX_NAMES}, each once")
@@ -92,7 +92,7 @@ class Lock(LeasedResource[Held, LockBindings]):
 
     @property
     def key(self) -> str:
-        """The key of the lock in the server: the name as given, which other lock libraries use too."""
+        """The key of the lock in the server: the name as given. Other lock libraries use the same key."""
         return self.names[0]
 
     @property
@@ -113,7 +113,7 @@ class Lock(LeasedResource[Held, LockBindings]):
         return held
 
     def _forget_current_owner(self) -> None:
-        """This thread or task releases a reentrant lock for good: it cannot enter again without acquiring it."""
+        """Forget that this thread or task holds a reentrant lock, so that it has to acquire it in the server again."""
         if self._reentrant is not None:
             self._reentrant.pop(self._current_owner(), None)
 
@@ -128,7 +128,7 @@ class Lock(LeasedResource[Held, LockBindings]):
 
     def _refused_error(self, refused: int) -> ConfigurationError:
         return ConfigurationError(
-            f"lock {self.names[refused - 1]!r}: the key of this name holds other data of yours; name the lock otherwise"
+            f"lock {self.names[refused - 1]!r}: the key of this name holds other data; choose another name for the lock"
         )
 
     @verb

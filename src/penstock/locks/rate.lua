@@ -1,17 +1,17 @@
 -- The scripts of a rate limit: at most `limit` units in `per`, across all hosts, granted in order of arrival.
 --
 --   bucket      STRING  server microseconds at which the bucket is full again; TTL until then
---   window      ZSET    unit -> the moment for which it was let through; TTL until the last unit has left the window
---   free:<kind> ZSET    call/n -> a future moment of n units that was handed back
+--   window      ZSET    unit -> the moment from which it may be used; TTL until the last one is older than `per`
+--   free:<kind> ZSET    call/n -> the future moment of a reservation of n units that was handed back
 --   replay: see core/idempotency.lua
 --
 -- A bucket holds `burst` units and gains one in each `interval` microseconds. A request moves the time at which the
 -- bucket is full again, and this time is all that is stored (GCRA: the leaky bucket of Turner, ATM Forum 1994). A
--- window remembers each unit: any span of `per` microseconds has at most `limit` of them.
+-- window (a sliding log) stores each unit, so that any span of `per` microseconds has at most `limit` of them.
 --
--- Both kinds know in advance when a request can be let through. The script reserves that moment and returns it, and the
--- caller sleeps until then by its own clock. Moments are reserved in the order in which requests arrive. A moment that
--- is handed back goes to the next request of the same size; reservations that were returned to others do not change.
+-- Both kinds know in advance at which moment a request will be allowed. The script reserves the units for that moment
+-- and returns it, and the caller sleeps until then by its own clock. Requests are served in order of arrival. A
+-- reservation that is handed back goes to the next request of the same size; the other reservations do not change.
 --
 -- If the server's clock is set back, all waits last longer by the difference.
 --
@@ -21,7 +21,7 @@
 -- Returns the first moment at which `n` units are allowed.
 --- (n: int, now: int, interval: int, burst: int) -> int
 --- uses: stored
-function bucket.at(n, now, interval, burst)
+function bucket.allowed_at(n, now, interval, burst)
   local full = tonumber(redis.call("GET", stored) or 0)
   return math.max(now, math.max(full, now) + (n - burst) * interval)
 end
@@ -43,8 +43,8 @@ function bucket.left(now, interval, burst)
   return math.floor((now + burst * interval - math.max(full, now)) / interval)
 end
 
--- Undoes a request if it was the last one, as if it had not been made. An earlier one cannot be undone, because the
--- moments of later ones depend on it: returns false.
+-- Undoes a reservation if it was the last one. Returns false for an earlier one, which cannot be undone, because the
+-- moments of later ones depend on it. `full`: what `bucket.take` returned for it.
 --- (n: int, full: int, now: int, interval: int) -> bool
 --- uses: stored
 function bucket.drop(n, full, now, interval)
@@ -62,9 +62,9 @@ end
 -- included.
 --- (n: int, now: int, per: int, limit: int) -> int
 --- uses: stored
-function window.at(n, now, per, limit)
-  local place = n - limit - 1
-  local before = redis.call("ZRANGE", stored, place, place, "WITHSCORES")
+function window.allowed_at(n, now, per, limit)
+  local rank = n - limit - 1
+  local before = redis.call("ZRANGE", stored, rank, rank, "WITHSCORES")
   return math.max(now, before[2] and before[2] + per or 0)
 end
 
@@ -85,7 +85,7 @@ function window.left(now, per, limit)
   return limit - redis.call("ZCOUNT", stored, string.format("(%.0f", now - per), "+inf")
 end
 
--- Removes units. But if their moment is in the future and others have a later one, keeps them and returns false, so
+-- Undoes a reservation. But if its moment is in the future and others have a later one, keeps it and returns false, so
 -- that another request can use the moment.
 --- (id: str, n: int, at: int, now: int) -> bool
 --- uses: stored
@@ -96,7 +96,8 @@ function window.drop(id, n, at, now)
   return true
 end
 
--- Returns the earliest moment before `before` that a request of `n` units handed back: its name, and the moment.
+-- Returns the earliest reservation of `n` units that was handed back, if its moment is before `before`: its entry in
+-- `free:`, and the moment.
 --- (kind: str, n: int, now: int, before: int) -> str | nil, int
 --- uses: base
 function free.first(kind, n, now, before)
@@ -107,7 +108,7 @@ function free.first(kind, n, now, before)
   end
 end
 
--- Keeps a moment that was handed back, for the next request of `n` units.
+-- Stores a reservation that was handed back, for the next request of `n` units.
 --- (kind: str, id: str, n: int, at: int, now: int)
 --- uses: base
 function free.keep(kind, id, n, at, now)
@@ -119,10 +120,11 @@ function free.keep(kind, id, n, at, now)
   redis.call("PEXPIRE", key, math.ceil((last[2] - now) / 1000) + 1)
 end
 
---- (allowed: int, wait: int, kind: str, now: int, limit: int, per: int, interval: int) -> table
+-- Returns the reply of `reserve`.
+--- (allowed: int, wait: int, kind: str, now: int, capacity: int, per: int, interval: int) -> table
 --- uses: stored
-function rate.answer(allowed, wait, kind, now, limit, per, interval)
-  local left = kind == "bucket" and bucket.left(now, interval, limit) or window.left(now, per, limit)
+function rate.answer(allowed, wait, kind, now, capacity, per, interval)
+  local left = kind == "bucket" and bucket.left(now, interval, capacity) or window.left(now, per, capacity)
   return { allowed, wait, math.max(0, left) }
 end
 
@@ -133,44 +135,47 @@ function rate.drop(kind, id, n, at, full, now, interval)
   return window.drop(id, n, at, now)
 end
 
--- Takes `n` units, now or for a future moment. `limit`: units that a window allows, or that a full bucket holds.
--- `most`: the longest wait, -1 for any. `per`, `interval` and `most` are in microseconds.
--- Returns { 1 if they were taken, microseconds until they may be used, how many more are allowed now }. If the wait
--- would be longer than `most`, nothing is taken, and the first value is 0.
+-- Reserves `n` units, for now or for the first moment at which they are allowed. `capacity`: units that a full bucket
+-- holds, or that a window allows. `max_wait`: -1 for any. `per`, `interval` and `max_wait` are in microseconds.
+-- Returns { 1, microseconds until they may be used, how many more are allowed now }. If the wait would be longer than
+-- `max_wait`, reserves nothing, and the first value is 0.
 --- keys: base stored
---- args: caller: str, number: int, kind: str, n: int, limit: int, per: int, interval: int, most: int
-function script.let_through(base, stored, caller, number, kind, n, limit, per, interval, most)
+--- args: caller: str, number: int, kind: str, n: int, capacity: int, per: int, interval: int, max_wait: int
+function script.reserve(base, stored, caller, number, kind, n, capacity, per, interval, max_wait)
   local now = clock.micros()
   local past = idempotency.replay(caller, number)
   if past then
     local allowed, _, left, _, moment = unpack(past)
     return { allowed, math.max(0, moment - now), left }
   end
-  local at = kind == "bucket" and bucket.at(n, now, interval, limit) or window.at(n, now, per, limit)
-  local slot, earlier
-  if at > now then slot, earlier = free.first(kind, n, now, at) end
+  local at = kind == "bucket" and bucket.allowed_at(n, now, interval, capacity)
+    or window.allowed_at(n, now, per, capacity)
+  local reused, earlier
+  if at > now then reused, earlier = free.first(kind, n, now, at) end
   at = earlier or at
-  if most >= 0 and at - now > most then return rate.answer(0, at - now, kind, now, limit, per, interval) end
-  local id, full = caller .. "/" .. number, at + limit * interval
-  if slot then
-    id = string.match(slot, "^(.*)/")
-    redis.call("ZREM", base .. "free:" .. kind, slot)
+  if max_wait >= 0 and at - now > max_wait then
+    return rate.answer(0, at - now, kind, now, capacity, per, interval)
+  end
+  local id, full = caller .. "/" .. number, at + capacity * interval
+  if reused then
+    id = string.match(reused, "^(.*)/")
+    redis.call("ZREM", base .. "free:" .. kind, reused)
   elseif kind == "window" then
     window.take(id, n, at, now, per)
   else
     full = bucket.take(n, now, interval)
   end
-  local answer = rate.answer(1, at - now, kind, now, limit, per, interval)
+  local answer = rate.answer(1, at - now, kind, now, capacity, per, interval)
   -- Kept for as long as the caller may hand it back: allowed, wait, left, id, moment, when the bucket is full.
   idempotency.keep(caller, number, { 1, at - now, answer[3], id, at, full }, 60000 + math.ceil((at - now) / 1000))
   return answer
 end
 
--- Hands back what a call took. If that call arrives later, it takes nothing.
+-- Hands back what the call of `reserve` with this number reserved. If that call arrives later, it reserves nothing.
 --- keys: base stored
---- args: caller: str, number: int, kind: str, n: int, limit: int, interval: int
+--- args: caller: str, number: int, kind: str, n: int, capacity: int, interval: int
 --- flags: allow-oom
-function script.hand_back(base, stored, caller, number, kind, n, limit, interval)
+function script.hand_back(base, stored, caller, number, kind, n, capacity, interval)
   local now = clock.micros()
   local past = idempotency.replay(caller, number)
   idempotency.keep(caller, number, { 0, 0, 0, "", 0, 0 })
@@ -181,12 +186,12 @@ function script.hand_back(base, stored, caller, number, kind, n, limit, interval
     if at > now then free.keep(kind, id, n, at, now) end
     return 1
   end
-  -- A moment that was handed back earlier may be the last one now. Then it can be undone too.
+  -- A reservation that was handed back earlier may be the last one now. Then it can be undone too.
   for _ = 1, 1000 do
     local last = redis.call("ZRANGE", base .. "free:" .. kind, -1, -1, "WITHSCORES")
     if not last[1] then return 1 end
     id, n, at = string.match(last[1], "^(.*)/(%d+)$"), tonumber(string.match(last[1], "%d+$")), tonumber(last[2])
-    if at <= now or not rate.drop(kind, id, n, at, at + limit * interval, now, interval) then return 1 end
+    if at <= now or not rate.drop(kind, id, n, at, at + capacity * interval, now, interval) then return 1 end
     redis.call("ZREM", base .. "free:" .. kind, last[1])
   end
   return 1

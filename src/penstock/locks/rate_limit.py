@@ -22,7 +22,7 @@ MAX_WINDOW = 10_000
 """The highest `limit` of a window: the server stores each unit until it has left the window."""
 
 MAX_WINDOW_REQUEST = 1000
-"""Units that one request takes from a window; each costs a microsecond of server time."""
+"""The most units that one request takes from a window; each costs a microsecond of server time."""
 
 MAX_SECONDS = 366 * 86400.0
 """The longest `per`, the longest wait, and the longest time in which a bucket may fill."""
@@ -55,9 +55,9 @@ class RateLimit:
         if not 1 <= limit <= most:
             raise ValueError(f"rate_limit(limit={limit}, per={per}): from 1 to {most:,}, with this `per` and this kind")
         if burst is not None and kind == "window":
-            raise ValueError(f"rate_limit(burst={burst}): a window has none; leave it out, or take a bucket")
+            raise ValueError(f"rate_limit(burst={burst}): a window has no burst; leave it out, or use a bucket")
         if burst is not None and not 1 <= burst <= max(limit, MAX_SECONDS * limit / per):
-            raise ValueError(f"rate_limit(burst={burst}): from 1 to what is let through in a year")
+            raise ValueError(f"rate_limit(burst={burst}): from 1 to the units that a year allows")
         self.name = name
         self.limit = limit
         self.per = per
@@ -85,7 +85,7 @@ class RateLimit:
             release_key(key)
             return allowance
 
-        return self.bindings.let_through(n, key, max_wait=0).then(read)
+        return self.bindings.reserve(n, key, max_wait=0).then(read)
 
     @verb
     def acquire(self, n: int = 1, *, wait: float | EllipsisType | None = ...) -> Operation[Allowance]:
@@ -93,9 +93,9 @@ class RateLimit:
 
         wait  seconds at most, None for ever; the limit's own `wait` if it is left out
 
-        The server knows at which moment they will be allowed. In one round trip it reserves that moment, in order of
-        arrival, and this call sleeps until then. If the moment is later than `wait`, RateLimited is raised at once and
-        nothing is reserved. A cancelled wait hands its units back.
+        The server knows at which moment they will be allowed. In one round trip it reserves them for that moment, in
+        order of arrival, and this call sleeps until then. If that is longer than `wait`, RateLimited is raised at once
+        and nothing is reserved. A cancelled wait hands its units back.
         """
         self._check(n)
         return self._acquire(n, self._wait if isinstance(wait, EllipsisType) else _check_wait("acquire", wait))
@@ -105,7 +105,7 @@ class RateLimit:
         key = take_key()
         try:
             max_wait = None if wait is None else min(wait, MAX_SECONDS)
-            allowance = yield self.bindings.let_through(n, key, max_wait=max_wait)
+            allowance = yield self.bindings.reserve(n, key, max_wait=max_wait)
             if allowance and allowance.wait:
                 yield Sleep(allowance.wait)
         except BaseException:

@@ -93,11 +93,11 @@ class ReadWriteLock:
         return f"<read-write lock {self.name!r}>"
 
     def read(self) -> ReadWriteSide[Reading]:
-        """Held together with other readers, a hundred at most."""
+        """The side for readers. Up to a hundred readers hold it at a time."""
         return self._side(Reading, "read", 1)
 
     def write(self) -> ReadWriteSide[Writing]:
-        """Held alone."""
+        """The side for writers. A writer holds the lock alone."""
         return self._side(Writing, "write", MAX_READERS)
 
     def _side(self, kind: type[L], side: str, permits: int) -> ReadWriteSide[L]:

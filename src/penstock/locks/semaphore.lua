@@ -15,7 +15,7 @@
 --
 -- All keys are made from the declared `base`, which never exists; the other declared key is `holders`.
 
--- Returns the limit that counts for a request.
+-- Returns the limit that applies to a request.
 --- (r: table) -> int
 --- uses: base
 function permit.limit(r)
@@ -77,7 +77,7 @@ function permit.remove_expired(now)
   if #dead > 0 then redis.call("ZREM", holders, unpack(dead)) end
 end
 
--- Hands free permits over to the first waiters, at most a hundred. Each calls this again when it takes its own.
+-- Hands free permits over to the first waiters, at most a hundred. Each of them calls this again when it takes its own.
 --- (now: int)
 --- uses: base holders
 function permit.hand_over(now)
@@ -98,7 +98,7 @@ function permit.hand_over(now)
   end
 end
 
--- Returns when the first lease expires.
+-- Returns when the first lease expires, or the time five seconds from now if no permit is held.
 --- (now: int) -> int
 --- uses: holders
 function permit.due(now)
@@ -106,13 +106,14 @@ function permit.due(now)
   return next_[2] and next_[2] + 1 or now + 5000
 end
 
--- One attempt. `ticket`: as the last reply assigned it, 0 at first. `stay`: if it is not granted, join the waiters or
--- stay among them. If the request holds its permits already, their lease starts again.
+-- One attempt to acquire the permits of a request. If it holds them already, their lease starts again.
+-- `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1 to join the waiters, or keep the place among
+-- them, if the permits are not granted.
 -- Returns { 1, fence or 0 }, { 0, ticket, ms until it should try again }, or { -1, the limit } if it wants more permits
 -- than the limit.
 --- keys: base holders
---- args: request: str, ticket: int, stay: int
-function script.acquire(base, holders, request, ticket, stay)
+--- args: request: str, ticket: int, join: int
+function script.acquire(base, holders, request, ticket, join)
   local us = clock.micros()
   local now = math.floor(us / 1000)
   local r = cmsgpack.unpack(request)
@@ -121,7 +122,7 @@ function script.acquire(base, holders, request, ticket, stay)
   local held = permit.held(r, now)
   if held == r[_request.PERMITS] then
     permit.give(r, now + r[_request.LEASE_MS], now)
-    if r[_request.ADDRESS] ~= "" then waiters.taken(request, r, now) end
+    if r[_request.ADDRESS] ~= "" then waiters.mark_taken(request, r, now) end
     permit.hand_over(now)
     return { 1, permit.mint(r, us) }
   end
@@ -138,15 +139,15 @@ function script.acquire(base, holders, request, ticket, stay)
     permit.give(r, now + r[_request.LEASE_MS], now)
     if ticket > 0 then
       waiters.leave(request, r)
-      waiters.taken(request, r, now)
+      waiters.mark_taken(request, r, now)
     end
     answer = { 1, permit.mint(r, us) }
-  elseif stay == 1 then
+  elseif join == 1 then
     local due = permit.due(now)
-    -- A new waiter tries again soon, to check whether an offer that is being made now is taken.
+    -- A new waiter tries again in 2 s, in case an offer that is open now is not taken.
     if ticket == 0 then due = math.min(due, now + 2000) end
     ticket = waiters.join(request, r, ticket, us)
-    answer = { 0, ticket, waiters.sleep(base, request, r, now, due) }
+    answer = { 0, ticket, waiters.schedule_check(base, request, r, now, due) }
   else
     if ticket > 0 then waiters.leave(request, r) end
     answer = { 0, ticket, -1 }
@@ -189,7 +190,7 @@ function script.renew(base, holders, request)
   return 1
 end
 
--- Stores a limit; 0 removes it, and the limit in each request counts again. Serves the waiters that now fit. Holders
+-- Stores a limit; 0 removes it, and the limit in each request applies again. Serves the waiters that now fit. Holders
 -- keep their permits.
 --- keys: base holders
 --- args: limit: int

@@ -14,7 +14,7 @@ from penstock.locks.lease import Lease
 from penstock.locks.leased import LeasedResource, check_times
 
 MAX_PERMITS = 1000
-"""Permits of one request; each costs a microsecond of server time."""
+"""The most permits of one request; each costs a microsecond of server time."""
 
 
 class Permit(Lease):
@@ -59,7 +59,7 @@ class Semaphore(LeasedResource[Permit, SemaphoreBindings]):
 
     def _timeout_error(self) -> PermitTimeout:
         n = self.bindings.request.permits
-        return PermitTimeout(f"{self.what} had no {n} permit{'s' * (n > 1)} free within {self.wait} s")
+        return PermitTimeout(f"{self.what} did not have {n} free permit{'s' * (n > 1)} within {self.wait} s")
 
     def _refused_error(self, refused: int) -> ValueError:
         return ValueError(

@@ -13,22 +13,23 @@
 _write = { COMMAND = 1, KEY = 2, FIRST = 4 } -- FIRST: the first of its arguments
 _exact = { LIMIT = 9007199254740992 } -- 2^53: Lua counts in floats, which are exact below it
 
--- Returns the draft of a key.
--- kind: its type. parts: field -> text or number, false if it is deleted; the only field of a string is "". new: true
--- if nothing remains of the key in the server.
---- (drafts: table, place: int) -> table
-function draft.of(drafts, place)
-  if not drafts[place] then drafts[place] = { kind = redis.call("TYPE", KEYS[place]).ok, parts = {} } end
-  return drafts[place]
+-- Returns the draft of a key:
+-- kind   the type of the key
+-- parts  field -> text or number, false if it is deleted; the only field of a string is ""
+-- new    true if an earlier write replaces or deletes the key, so that its value in the server no longer matters
+--- (drafts: table, position: int) -> table
+function draft.of(drafts, position)
+  if not drafts[position] then drafts[position] = { kind = redis.call("TYPE", KEYS[position]).ok, parts = {} } end
+  return drafts[position]
 end
 
 -- Adds to a number of a draft. Returns false and the present value if that is impossible.
---- (one: table, place: int, field: str, by: str) -> bool, any
-function draft.add(one, place, field, by)
+--- (one: table, position: int, field: str, by: str) -> bool, any
+function draft.add(one, position, field, by)
   local found = one.parts[field]
   if found == nil and not one.new then
-    if one.kind == "string" then found = redis.call("GET", KEYS[place]) end
-    if one.kind == "hash" then found = redis.call("HGET", KEYS[place], field) end
+    if one.kind == "string" then found = redis.call("GET", KEYS[position]) end
+    if one.kind == "hash" then found = redis.call("HGET", KEYS[position], field) end
   end
   found = tostring(found or 0)
   local number = (found == "0" or (#found <= 17 and string.match(found, "^-?[1-9]%d*$"))) and tonumber(found)
@@ -42,19 +43,19 @@ end
 -- false, and the type or value that prevents it, if it is impossible.
 --- (drafts: table, write: table) -> bool, any
 function draft.write(drafts, write)
-  local command, place, kind, first, second = unpack(write, 1, 5)
+  local command, position, kind, first, second = unpack(write, 1, 5)
   if command == "SET" then
-    drafts[place] = { kind = "string", parts = { [""] = first }, new = true }
+    drafts[position] = { kind = "string", parts = { [""] = first }, new = true }
   elseif command == "DEL" then
-    drafts[place] = { kind = "none", parts = {}, new = true }
+    drafts[position] = { kind = "none", parts = {}, new = true }
   elseif kind then
-    local one = draft.of(drafts, place)
+    local one = draft.of(drafts, position)
     if one.kind ~= kind then
       if one.kind ~= "none" then return false, one.kind end
       if command ~= "HDEL" and command ~= "SREM" and command ~= "ZREM" then one.kind = kind end
     end
-    if command == "INCRBY" then return draft.add(one, place, "", first) end
-    if command == "HINCRBY" then return draft.add(one, place, first, second) end
+    if command == "INCRBY" then return draft.add(one, position, "", first) end
+    if command == "HINCRBY" then return draft.add(one, position, first, second) end
     if command == "HSET" then one.parts[first] = second end
     if command == "HDEL" then
       for i = _write.FIRST, #write do one.parts[write[i]] = false end
@@ -64,15 +65,15 @@ function draft.write(drafts, write)
 end
 
 -- Reads the value for a condition. Keeps it in the draft, because a write often changes the same value.
---- (drafts: table, command: str, place: int, name: str | bool) -> any
-function condition.read(drafts, command, place, name)
+--- (drafts: table, command: str, position: int, name: str | bool) -> any
+function condition.read(drafts, command, position, name)
   local found
-  if name then found = redis.pcall(command, KEYS[place], name) else found = redis.pcall(command, KEYS[place]) end
+  if name then found = redis.pcall(command, KEYS[position], name) else found = redis.pcall(command, KEYS[position]) end
   local kinds = { HGET = "hash", ZSCORE = "zset", GET = "string" }
   local kind = found and kinds[command]
   if kind and type(found) == "string" then
-    if not drafts[place] then drafts[place] = { kind = kind, parts = {} } end
-    if kind ~= "zset" then drafts[place].parts[name or ""] = found end
+    if not drafts[position] then drafts[position] = { kind = kind, parts = {} } end
+    if kind ~= "zset" then drafts[position].parts[name or ""] = found end
   end
   return found
 end
@@ -81,9 +82,9 @@ end
 -- value to compare with }. Returns also the value found.
 --- (drafts: table, asked: table) -> bool, any
 function condition.holds(drafts, asked)
-  local command, place, name, compare, wanted = unpack(asked, 1, 5)
-  local found = condition.read(drafts, command, place, name)
-  if type(found) == "table" then return false, redis.call("TYPE", KEYS[place]).ok end
+  local command, position, name, compare, wanted = unpack(asked, 1, 5)
+  local found = condition.read(drafts, command, position, name)
+  if type(found) == "table" then return false, redis.call("TYPE", KEYS[position]).ok end
   local there = found and found ~= 0
   if compare == "there" then return there, found end
   if compare == "missing" then return not there, found end

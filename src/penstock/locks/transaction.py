@@ -1,7 +1,7 @@
 """A transaction: conditions and writes on keys of one hash tag, executed atomically: all of them or none.
 
-The transaction of a lock (`held.transaction()`) is committed only if the server still has the lock as held, so an owner
-that was paused past its lease cannot write. A transaction is a list of operations; nothing is sent before `commit`.
+The transaction of a lock (`held.transaction()`) is committed only while that lock is held, so an owner that was paused
+past its lease cannot write. A transaction is a list of operations; nothing is sent before `commit`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Transaction:
     """
 
     def __init__(self, driver: Driver, *, home: str | None = None, guard: Guard | None = None) -> None:
-        """`home`: a key in the slot; None: the first key that is named."""
+        """`home`: a key in the slot of the transaction; None: the first key that it uses."""
         self._driver = driver
         self._guard = guard
         self._locks = guard.locks if guard else ()
@@ -234,7 +234,7 @@ class Transaction:
     def _write(self, command: str, key: str, *args: Value, least: int = 0) -> Self:
         clause = Clause(_VERBS.get(command) or command.lower(), key)
         if len(args) < least:
-            raise ValueError(f"{clause}: name at least one more thing than the key")
+            raise ValueError(f"{clause}: name at least one field, member or value")
         if key in self._locks:
             raise ValueError(f"{clause}: that is the lock itself; release() gives it back")
         values = [packable(arg) for arg in args]
@@ -279,9 +279,9 @@ class Transaction:
         again within a minute, the transaction is executed exactly once. One round trip.
         """
         if not self._conditions and not self._writes:
-            raise ValueError("commit(): there is nothing in this transaction; add what it requires and writes")
+            raise ValueError("commit(): there is nothing in this transaction; add conditions or writes")
         if self._is_done:
-            raise ValueError("commit(): it was done before; make another transaction")
+            raise ValueError("commit(): this transaction was committed; make another one")
         assert self._home is not None
         conditions, writes = pack_rows(self._conditions), pack_rows(self._writes)
         if len(conditions) + len(writes) > MAX_BYTES:
