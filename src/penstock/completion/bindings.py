@@ -16,7 +16,7 @@ from penstock.completion.constants import OLD
 from penstock.completion.entry import NewName
 from penstock.completion.fold import fold
 from penstock.completion.keys import CompletionKeys
-from penstock.completion.name_rules import NameRules, OtherRules, reading
+from penstock.completion.name_rules import NameRules, OtherRules, or_other_rules
 from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
@@ -30,10 +30,10 @@ def _as_is(reply: Any) -> Any:
     return OtherRules(reply) if isinstance(reply, bytes) else reply
 
 
-_whether = reading(bool)
+_whether = or_other_rules(bool)
 
 
-@reading
+@or_other_rules
 def _nothing(reply: Any) -> None:
     return None
 
@@ -99,7 +99,7 @@ class ContactsBindings(RuledBindings):
         return self._numbered("touch_often", limit, self.rules.card(name), read=_nothing)
 
     def remove(self, name: str) -> Checked[bool]:
-        """Whether it was there."""
+        """Remove a contact. Answers whether it was there."""
         return self._numbered("remove_contact", self.rules.card(name), read=_whether)
 
     def page(self, prefix: str, offset: int, limit: int) -> Checked[tuple[int, list[str]]]:
@@ -110,7 +110,7 @@ class ContactsBindings(RuledBindings):
         return self._call("find_contacts", self.rules.fold(prefix), offset, limit, read=_contacts_page)
 
 
-@reading
+@or_other_rules
 def _contacts_page(reply: Any) -> tuple[int, list[str]]:
     return reply[0], [card_name(found) for found in reply[1:]]
 
@@ -155,11 +155,11 @@ class DirectoryBindings(RuledBindings):
         return self._call("save", int(existing_only), len(own), *own, *rest)
 
     def remove(self, ids: Iterable[str]) -> Checked[int]:
-        """Answers how many of the ids were there."""
+        """Remove ids. Answers how many of them were there."""
         return self._numbered("remove", *(part for id in ids for part in (id, self.rules.card(id))))
 
     def set_weights(self, weights: Mapping[str, float]) -> Checked[int]:
-        """Answers how many of the ids are there."""
+        """Set the weights of ids; 0 removes one. Answers how many of the ids exist."""
         triples = (part for id, weight in weights.items() for part in (id, self.rules.card(id), weight))
         return self._call("set_weights", *triples)
 
@@ -174,7 +174,7 @@ class DirectoryBindings(RuledBindings):
         A card is b"" for a name that is its own id, and LEAVING for an id that is removed.
         """
 
-        @reading
+        @or_other_rules
         def read(reply: Any) -> dict[str, list[bytes]]:
             return {id: [old for old in joined.split(OLD) if old] for id, joined in zip(cards, reply, strict=True)}
 
@@ -183,7 +183,7 @@ class DirectoryBindings(RuledBindings):
     def end_changes(self, cards: Mapping[str, bytes]) -> Checked[list[str]]:
         """Forget the cards that each id had before. Answers the ids that another process has changed since then."""
 
-        @reading
+        @or_other_rules
         def read(reply: Any) -> list[str]:
             return [id for id, unchanged in zip(cards, reply, strict=True) if not unchanged]
 
@@ -198,7 +198,7 @@ class DirectoryBindings(RuledBindings):
         return self._numbered("remove_members", len(whole), *whole, *later)
 
     def set_member_weight(self, member: bytes, weight: float) -> Checked[int]:
-        """Answers 1 if the member is there, else 0."""
+        """Answers 1 if the member exists, else 0."""
         return self._call("set_member_weights", member, weight)
 
     def member_weights(self, members: Iterable[bytes]) -> Checked[list[float]]:
@@ -212,7 +212,10 @@ class DirectoryBindings(RuledBindings):
     # --- read ---
 
     def find_id(self, id: str, own_card: bytes) -> Checked[str | None]:
-        """The name of an id; or of `own_card`, if that is stored as a name that is its own id. Either may be empty."""
+        """The name of an id. `own_card`: the card of the name that equals the id, which may be its own id.
+
+        Leave one of both empty where they belong to different shards.
+        """
         return self._call("find_id", id, own_card, read=_name)
 
     def page(self, prefix: bytes, last: bytes | None, n: int) -> Checked[list[bytes]]:
@@ -237,7 +240,7 @@ def _bounds(prefix: bytes, last: bytes | None = None) -> tuple[bytes, bytes]:
     return b"(" + last if last else b"[" + prefix, b"(" + prefix + b"\xff"
 
 
-@reading
+@or_other_rules
 def _name(reply: Any) -> str | None:
     return card_name(reply[0]) if reply else None
 
@@ -245,11 +248,11 @@ def _name(reply: Any) -> str | None:
 # The server stores the negative of each weight, so that the heaviest member is the first of a sorted set.
 
 
-@reading
+@or_other_rules
 def _weights(reply: Any) -> list[float]:
     return [0.0 - float(weight) for weight in reply]
 
 
-@reading
+@or_other_rules
 def _weighted(reply: Any) -> list[tuple[float, bytes]]:
     return [(0.0 - float(weight), member) for member, weight in zip(reply[0::2], reply[1::2], strict=True)]

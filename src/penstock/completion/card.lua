@@ -1,14 +1,20 @@
 -- Cards (the stored form of a name), members (the entries that a search finds), and the index from ids to cards.
 --
---   card     fold 0x00 name; or the name alone if its fold is what Lua's `lower` returns, as with ASCII. If the
---            directory finds words, the fold has 0x01 before each later word.
---   tail     the fold from the beginning of a word; the first tail is the whole fold
---   member   tail 0x00 name, and 0x00 id unless the name is its own id; byte order sorts by tail, name, id
---   ids:<n>  HASH  id -> card: one bucket, some 200 ids at most, so the server keeps it packed; in meta: ids, buckets
+--   card     <fold>\0<name>; only <name> if Lua's `lower` can fold it, as with ASCII. In a directory with `words=True`,
+--            \1 marks the beginning of each word in the fold but the first.
+--   tail     the fold from the beginning of a word to the end of the name; the first tail is the whole fold
+--   member   <tail>\0<name>\0<id>; only <tail>\0<name> if the name is its own id. Byte order sorts by tail, name, id
+--   ids:<n>  HASH  id -> card: one bucket, of 200 ids or so at most, so that the server keeps it packed
+--
+-- For example, with `words=True` the name "Ann Lee" of the id "u7" has
+--   the card      ann \1lee\0Ann Lee
+--   the members   ann lee\0Ann Lee\0u7  and  lee\0Ann Lee\0u7
+--
+-- `state` is what `entry.begin` returns. Its `ids` and `buckets` count the ids and their buckets.
 
 separator = { PART = "\0", WORD = "\1", OLD = "\2" }
 
-_bucket = { IDS = 64 } -- on average
+_bucket = { IDS = 64 } -- of a bucket, on average
 
 -- Returns the tails and the name of a card.
 --- (card: str) -> table, str
@@ -46,42 +52,45 @@ function index.bucket(id, buckets)
   return base .. "ids:" .. n
 end
 
+-- Returns the card of an id.
 --- (id: str, buckets: int) -> str | false
 --- uses: base
 function index.get(id, buckets)
   return redis.call("HGET", index.bucket(id, buckets), id)
 end
 
---- (s: table, id: str, card: str)
+-- Stores the card of an id.
+--- (state: table, id: str, card: str)
 --- uses: base
-function index.set(s, id, card)
-  s.ids = s.ids + redis.call("HSET", index.bucket(id, s.buckets), id, card)
+function index.set(state, id, card)
+  state.ids = state.ids + redis.call("HSET", index.bucket(id, state.buckets), id, card)
 end
 
---- (s: table, id: str) -> str | nil
+-- Removes an id. Returns the card that it had.
+--- (state: table, id: str) -> str | nil
 --- uses: base
-function index.take(s, id)
-  if s.ids == 0 then return nil end
-  local bucket = index.bucket(id, s.buckets)
+function index.remove(state, id)
+  if state.ids == 0 then return nil end
+  local bucket = index.bucket(id, state.buckets)
   local card = redis.call("HGET", bucket, id)
   if not card then return nil end
   redis.call("HDEL", bucket, id)
-  s.ids = s.ids - 1
+  state.ids = state.ids - 1
   return card
 end
 
 -- Adds buckets until there are enough for the ids.
---- (s: table)
+--- (state: table)
 --- uses: base
-function index.grow(s)
-  while s.ids > _bucket.IDS * s.buckets do
+function index.grow(state)
+  while state.ids > _bucket.IDS * state.buckets do
     local level = 1
-    while 2 * level <= s.buckets do level = 2 * level end
-    local from, to = base .. "ids:" .. s.buckets - level, base .. "ids:" .. s.buckets
-    s.buckets = s.buckets + 1
+    while 2 * level <= state.buckets do level = 2 * level end
+    local from, to = base .. "ids:" .. state.buckets - level, base .. "ids:" .. state.buckets
+    state.buckets = state.buckets + 1
     local held, set, gone = redis.call("HGETALL", from), {}, {}
     for i = 1, #held, 2 do
-      if index.bucket(held[i], s.buckets) == to then
+      if index.bucket(held[i], state.buckets) == to then
         set[#set + 1], set[#set + 2] = held[i], held[i + 1]
         gone[#gone + 1] = held[i]
       end

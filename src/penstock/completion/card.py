@@ -1,8 +1,8 @@
 """Cards (the stored form of a name) and members (the entries that a search finds); see `card.lua`.
 
-card     the fold of a name, 0x00, and the name; or the name alone if the server can fold it (ASCII)
-tail     the fold from the beginning of a word; the first tail is the whole fold
-member   tail, 0x00, name, and 0x00 and the id unless the name is its own id; a sorted set holds them in byte order
+card     `fold 0x00 name`; or only the name if the server can fold it (ASCII)
+tail     the fold from the beginning of a word to the end of the name; the first tail is the whole fold
+member   `tail 0x00 name 0x00 id`; only `tail 0x00 name` if the name is its own id. A sorted set has them in byte order
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ParsedMember(NamedTuple):
 
 
 def card(name: str, *, accents: bool, words: bool = False) -> bytes:
-    """The card of a name. With `words` its fold has 0x01 before each later word."""
+    """The card of a name. With `words`, 0x01 marks the beginning of each word in its fold but the first."""
     folded = fold(name, accents=accents)
     marked = _mark_words(folded) if words else folded
     if marked == (name.lower() if name.isascii() else name):

@@ -1,8 +1,8 @@
 -- The scripts of contacts: the names that a user used last, or most often.
 --
 --   meta         HASH    rules (name_rules.lua); seq: number of the last use
---   recent       LIST    cards (card.lua), the last used first            by recency
---   often        ZSET    card -> uses * 2^32 + number of the last use     by frequency
+--   recent       LIST    with by="recency": cards (card.lua), the last used first
+--   often        ZSET    with by="frequency": card -> uses * 2^32 + number of the last use
 --   replay: see core/idempotency.lua
 --
 -- Only scripts write these keys. All keys of one user are in one slot. They are made from `base`
@@ -69,6 +69,7 @@ function script.find_contacts(base, meta, rules, prefix, offset, limit)
   local reply, size = { #cards == 1000 and offset + 1000 or -1 }, #prefix
   for i = 1, #cards do
     if #reply > limit then break end
+    -- A card begins with its fold, or is a name that `lower` can fold.
     local fold = string.find(cards[i], separator.PART, 1, true) and cards[i] or string.lower(cards[i])
     if string.sub(fold, 1, size) == prefix then
       reply[#reply + 1] = cards[i]

@@ -76,7 +76,7 @@ class Contacts(NameCollection[ContactsRules]):
     def complete(self, prefix: str, limit: int = 10) -> Operation[Names]:
         """The names that begin with `prefix`, the last used first, or the most used (for equal counts, the last used).
 
-        A base letter finds its accented forms, and a typed accent is respected; the guide has all rules of matching.
+        By default, `e` finds `é`, but `é` does not find `e`; the guide has all rules of matching.
         Raises BadName; ValueError for a limit that is not 1 to 1000. One round trip for each 1000 contacts read.
         """
         if not 1 <= limit <= 1000:

@@ -9,12 +9,14 @@
 -- Only scripts write these keys. All keys of a directory, or of one shard of it, are in one slot. They are made from
 -- `base` (`{penstock:directory:guild:9}:`), which is declared and never exists (see queue.lua); `meta` is declared too.
 -- `completion/storage.py` describes how the shards of a directory work together.
+--
+-- The *own card* of an id is the card of the name that equals the id: it is stored if the name is its own id.
 
 change = { LEAVING = "\3" } -- stands for the card of an id that is being removed
 
 _most = { SEEKS = 1500 }
 
--- Returns the counts, for a change that ends with `entry.commit`.
+-- Returns the state of the directory: its counts, and whether names have weights. `entry.commit` stores the counts.
 --- () -> table
 --- uses: base meta
 function entry.begin()
@@ -25,24 +27,23 @@ function entry.begin()
   }
 end
 
--- Stores the counts. If no name remains, deletes all keys, unless the directory has shards: `delete_if_empty` deletes
--- those.
---- (s: table, rules: str)
+-- Stores the counts. If no name remains, deletes `meta`, the last key; with shards, `delete_if_empty` does that.
+--- (state: table, rules: str)
 --- uses: base meta
-function entry.commit(s, rules)
-  if s.names == 0 and s.ids == 0 and string.find(rules, "shards=1", -8, true) then
+function entry.commit(state, rules)
+  if state.names == 0 and state.ids == 0 and string.find(rules, "shards=1", -8, true) then
     redis.call("DEL", meta)
   else
-    index.grow(s)
-    redis.call("HSET", meta, "rules", rules, "names", s.names, "ids", s.ids, "buckets", s.buckets)
+    index.grow(state)
+    redis.call("HSET", meta, "rules", rules, "names", state.names, "ids", state.ids, "buckets", state.buckets)
   end
 end
 
--- Adds members. `whole`: those of whole folds, one for each name; `later`: those of later words.
---- (s: table, whole: table, later: table)
+-- Adds names, by their members. `whole`: those of whole folds, one for each name; `later`: those of later words.
+--- (state: table, whole: table, later: table)
 --- uses: base
-function entry.put(s, whole, later)
-  s.names = s.names + entry.add(whole)
+function entry.add_names(state, whole, later)
+  state.names = state.names + entry.add(whole)
   entry.add(later)
 end
 
@@ -59,70 +60,70 @@ function entry.add(members)
 end
 
 -- Adds the name of an id.
---- (s: table, new: str, id: str, weight: number | nil)
+--- (state: table, new: str, id: str, weight: number | nil)
 --- uses: base
-function entry.place(s, new, id, weight)
+function entry.add_name(state, new, id, weight)
   local members = card.members(new, id)
-  if entry.add(members) > 0 then s.names = s.names + 1 end
-  if weight then rank.put(s, members, weight) end
+  if entry.add(members) > 0 then state.names = state.names + 1 end
+  if weight then rank.put(state, members, weight) end
 end
 
 -- Removes the name of an id. Returns whether it was there, and its weight.
---- (s: table, old: str, id: str) -> bool, number | nil
+--- (state: table, old: str, id: str) -> bool, number | nil
 --- uses: base
-function entry.take(s, old, id)
+function entry.remove_name(state, old, id)
   local members = card.members(old, id)
   local gone = redis.call("ZREM", base .. "names", unpack(members)) > 0
-  if gone then s.names = s.names - 1 end
-  return gone, gone and s.weighed and rank.drop(members) or nil
+  if gone then state.names = state.names - 1 end
+  return gone, gone and state.weighed and rank.drop(members) or nil
 end
 
--- Stores names. Each replaces the name that its id had before. The arguments from `rest` on: `own` cards of names that
--- are their own ids; then triples of card, id, and the card that the id would have as a name. `known`: skip ids that do
--- not exist. Returns how many names were written.
+-- Stores names. Each replaces the name that its id had before. Returns how many names were written.
+-- existing_only  1: skip ids that do not exist
+-- rest           the cards of `own` names that are their own ids; then triples of card, id, and own card of the id
 --- keys: base meta
---- args: rules: str, known: int, own: int, rest: *
-function script.save(base, meta, rules, known, own, rest, ...)
+--- args: rules: str, existing_only: int, own: int, rest: *
+function script.save(base, meta, rules, existing_only, own, rest, ...)
   local other = name_rules.differing(rules)
   if other then return other end
-  local s = entry.begin()
+  local state = entry.begin()
   local whole, later, written = {}, {}, 0
   for i = rest, rest + own - 1 do
     local members = card.members(ARGV[i], "")
     local id = string.match(ARGV[i], "[^%z]*$")
-    local old = index.take(s, id)
+    local old = index.remove(state, id)
     if old then
-      local _, weight = entry.take(s, old, id)
-      if weight then rank.put(s, members, weight) end
+      local _, weight = entry.remove_name(state, old, id)
+      if weight then rank.put(state, members, weight) end
     end
-    if old or known == 0 or redis.call("ZSCORE", base .. "names", members[1]) then
+    if old or existing_only == 0 or redis.call("ZSCORE", base .. "names", members[1]) then
       whole[#whole + 1] = members[1]
       for j = 2, #members do later[#later + 1] = members[j] end
     end
   end
-  entry.put(s, whole, later)
+  entry.add_names(state, whole, later)
   for i = rest + own, #ARGV, 3 do
     local new, id = ARGV[i], ARGV[i + 1]
-    local old = s.ids > 0 and index.get(id, s.buckets)
+    local old = state.ids > 0 and index.get(id, state.buckets)
     local was, weight = old, nil
     if old and old ~= new then
-      was, weight = entry.take(s, old, id)
-    elseif not old and s.names > s.ids then
-      was, weight = entry.take(s, ARGV[i + 2], "")
+      was, weight = entry.remove_name(state, old, id)
+    elseif not old and state.names > state.ids then -- some names are their own ids
+      was, weight = entry.remove_name(state, ARGV[i + 2], "")
     end
-    if was or known == 0 then
+    if was or existing_only == 0 then
       if old ~= new then
-        index.set(s, id, new)
-        entry.place(s, new, id, weight)
+        index.set(state, id, new)
+        entry.add_name(state, new, id, weight)
       end
       written = written + 1
     end
   end
-  if #whole + written > 0 then entry.commit(s, rules) end
+  if #whole + written > 0 then entry.commit(state, rules) end
   return #whole + written
 end
 
--- Removes ids: pairs of an id and the card that it would have as a name. Returns how many were there.
+-- Removes ids. The arguments are pairs of an id and its own card. Returns how many ids were there.
 --- keys: base meta
 --- args: caller: str, number: int, rules: str, pairs_: *
 --- flags: allow-oom
@@ -131,13 +132,13 @@ function script.remove(base, meta, caller, number, rules, pairs_, ...)
   if other then return other end
   local past = idempotency.replay(caller, number)
   if past then return past end
-  local s = entry.begin()
+  local state = entry.begin()
   local gone = 0
   for i = pairs_, #ARGV, 2 do
-    local old = index.take(s, ARGV[i])
-    if entry.take(s, old or ARGV[i + 1], old and ARGV[i] or "") then gone = gone + 1 end
+    local old = index.remove(state, ARGV[i])
+    if entry.remove_name(state, old or ARGV[i + 1], old and ARGV[i] or "") then gone = gone + 1 end
   end
-  if gone > 0 then entry.commit(s, rules) end
+  if gone > 0 then entry.commit(state, rules) end
   return idempotency.keep(caller, number, gone)
 end
 
@@ -152,128 +153,130 @@ function script.save_rules(base, meta, rules)
 end
 
 -- Begins changes of ids, in their home shard. The arguments are pairs of an id and its new card: "" for a name that is
--- its own id, 0x03 for an id that is removed. The index keeps the old card after the new one, behind 0x02, until the
--- members of the old card are removed. Returns for each id its old cards, joined by 0x02.
--- This script may run in a full server, so that removals can begin: new names were refused before, by `save_rules`.
+-- its own id, 0x03 for an id that is removed. Until the members of the old cards are removed, the index stores the old
+-- cards after the new one, separated by 0x02. Returns for each id its old cards, joined by 0x02.
+-- This script runs even if the server is full, so that removals can begin. New names are refused by `save_rules`, which
+-- is called before it.
 --- keys: base meta
 --- args: rules: str, pairs_: *
 --- flags: allow-oom
 function script.begin_changes(base, meta, rules, pairs_, ...)
   local other = name_rules.differing(rules)
   if other then return other end
-  local s = entry.begin()
+  local state = entry.begin()
   local reply = {}
   for i = pairs_, #ARGV, 2 do
     local id, new = ARGV[i], ARGV[i + 1]
     local leaving = {}
-    for old in string.gmatch(index.get(id, s.buckets) or "", "[^" .. separator.OLD .. "]+") do
+    for old in string.gmatch(index.get(id, state.buckets) or "", "[^" .. separator.OLD .. "]+") do
       if old ~= new and old ~= change.LEAVING then leaving[#leaving + 1] = old end
     end
     reply[#reply + 1] = table.concat(leaving, separator.OLD)
-    index.set(s, id, new .. (#leaving > 0 and separator.OLD or "") .. reply[#reply])
+    index.set(state, id, new .. (#leaving > 0 and separator.OLD or "") .. reply[#reply])
   end
-  entry.commit(s, rules)
+  entry.commit(state, rules)
   return reply
 end
 
--- Ends changes of ids: forgets their old cards. Returns for each id 1, or 0 if it has another new card by now.
+-- Ends changes of ids: removes their old cards. The arguments are those of `begin_changes`. Returns for each id 1, or 0
+-- if another change of it has begun since.
 --- keys: base meta
 --- args: rules: str, pairs_: *
 --- flags: allow-oom
 function script.end_changes(base, meta, rules, pairs_, ...)
   local other = name_rules.differing(rules)
   if other then return other end
-  local s = entry.begin()
+  local state = entry.begin()
   local reply = {}
   for i = pairs_, #ARGV, 2 do
     local id, new = ARGV[i], ARGV[i + 1]
-    local held = index.get(id, s.buckets)
+    local held = index.get(id, state.buckets)
     local still = held and string.match(held, "^[^" .. separator.OLD .. "]*") == new
     if still and (new == "" or new == change.LEAVING) then
-      index.take(s, id)
+      index.remove(state, id)
     elseif still then
-      index.set(s, id, new)
+      index.set(state, id, new)
     end
     reply[#reply + 1] = still and 1 or 0
   end
-  entry.commit(s, rules)
+  entry.commit(state, rules)
   return reply
 end
 
--- Adds members. The home of their ids may be another shard. The first `n` members are of whole folds. Returns how many
+-- Adds members. The home of their ids may be another shard. The first `n` are those of whole folds. Returns how many
 -- names are new.
 --- keys: base meta
---- args: rules: str, n: int, these: *
-function script.add_members(base, meta, rules, n, these, ...)
+--- args: rules: str, n: int, members: *
+function script.add_members(base, meta, rules, n, members, ...)
   local other = name_rules.differing(rules)
   if other then return other end
-  local s = entry.begin()
-  local before, whole, later = s.names, {}, {}
-  for i = these, these + n - 1 do whole[#whole + 1] = ARGV[i] end
-  for i = these + n, #ARGV do later[#later + 1] = ARGV[i] end
-  entry.put(s, whole, later)
-  entry.commit(s, rules)
-  return s.names - before
+  local state = entry.begin()
+  local before, whole, later = state.names, {}, {}
+  for i = members, members + n - 1 do whole[#whole + 1] = ARGV[i] end
+  for i = members + n, #ARGV do later[#later + 1] = ARGV[i] end
+  entry.add_names(state, whole, later)
+  entry.commit(state, rules)
+  return state.names - before
 end
 
--- Removes members. The first `n` are of whole folds. Returns how many names were there.
+-- Removes members. The first `n` are those of whole folds. Returns how many names were there.
 --- keys: base meta
---- args: caller: str, number: int, rules: str, n: int, these: *
+--- args: caller: str, number: int, rules: str, n: int, members: *
 --- flags: allow-oom
-function script.remove_members(base, meta, caller, number, rules, n, these, ...)
+function script.remove_members(base, meta, caller, number, rules, n, members, ...)
   local other = name_rules.differing(rules)
   if other then return other end
   local past = idempotency.replay(caller, number)
   if past then return past end
-  local s = entry.begin()
-  local before = s.names
-  for i = these, #ARGV do
+  local state = entry.begin()
+  local before = state.names
+  for i = members, #ARGV do
     local gone = redis.call("ZREM", base .. "names", ARGV[i])
-    if i < these + n then s.names = s.names - gone end
-    if s.weighed then rank.drop({ ARGV[i] }) end
+    if i < members + n then state.names = state.names - gone end
+    if state.weighed then rank.drop({ ARGV[i] }) end
   end
-  if before > 0 then entry.commit(s, rules) end
-  return idempotency.keep(caller, number, before - s.names)
+  if before > 0 then entry.commit(state, rules) end
+  return idempotency.keep(caller, number, before - state.names)
 end
 
--- Sets weights: triples of an id, the card that it would have as a name, and a weight; 0 takes the weight away. Returns
--- how many of the ids exist.
+-- Sets weights. The arguments are triples of an id, its own card, and a weight; 0 removes the weight. Returns how many
+-- of the ids exist.
 --- keys: base meta
---- args: rules: str, threes: *
-function script.set_weights(base, meta, rules, threes, ...)
+--- args: rules: str, triples: *
+function script.set_weights(base, meta, rules, triples, ...)
   local other = name_rules.differing(rules)
   if other then return other end
-  local s = entry.begin()
+  local state = entry.begin()
   local known = 0
-  for i = threes, #ARGV, 3 do
-    local old = s.ids > 0 and index.get(ARGV[i], s.buckets)
+  for i = triples, #ARGV, 3 do
+    local old = state.ids > 0 and index.get(ARGV[i], state.buckets)
     local members = card.members(old or ARGV[i + 1], old and ARGV[i] or "")
     if redis.call("ZSCORE", base .. "names", members[1]) then
       known = known + 1
-      if tonumber(ARGV[i + 2]) > 0 then rank.put(s, members, tonumber(ARGV[i + 2])) else rank.drop(members) end
+      if tonumber(ARGV[i + 2]) > 0 then rank.put(state, members, tonumber(ARGV[i + 2])) else rank.drop(members) end
     end
   end
   return known
 end
 
--- Sets weights of members: pairs of a member and its weight. Returns how many of the members exist.
+-- Sets weights of members. The arguments are pairs of a member and its weight. Returns how many of the members exist.
 --- keys: base meta
 --- args: rules: str, pairs_: *
 function script.set_member_weights(base, meta, rules, pairs_, ...)
   local other = name_rules.differing(rules)
   if other then return other end
-  local s, known = entry.begin(), 0
+  local state, known = entry.begin(), 0
   for i = pairs_, #ARGV, 2 do
     local weight = tonumber(ARGV[i + 1])
     if redis.call("ZSCORE", base .. "names", ARGV[i]) then
       known = known + 1
-      if weight > 0 then rank.put(s, { ARGV[i] }, weight) else rank.drop({ ARGV[i] }) end
+      if weight > 0 then rank.put(state, { ARGV[i] }, weight) else rank.drop({ ARGV[i] }) end
     end
   end
   return known
 end
 
--- Returns for each member minus its weight, "0" if it has none.
+-- Returns the negative weight of each member, "0" if it has no weight.
 --- keys: base meta
 --- args: rules: str, members: *
 --- flags: no-writes
@@ -285,7 +288,7 @@ function script.member_weights(base, meta, rules, members, ...)
   return reply
 end
 
--- Returns { member, minus weight, … }: members with a weight that begin with `prefix`, the heaviest first.
+-- Returns { member, negative weight, … }: the members with a weight that begin with `prefix`, the heaviest first.
 --- keys: base meta
 --- args: rules: str, prefix: str, offset: int, limit: int
 --- flags: no-writes
@@ -295,9 +298,10 @@ function script.heaviest(base, meta, rules, prefix, offset, limit)
   return rank.first(prefix, offset, limit)
 end
 
--- Returns members whose beginning differs from the letters by one typo: a letter added, missing or replaced, or two
--- swapped. The first letter must match. For each beginning, one seek (a ZRANGE) finds the next letter that follows it
--- in the index; at most 1500 seeks.
+-- Returns members whose beginning differs by one typo from the letters typed: a letter added, missing or replaced, or
+-- two swapped. The first letter must match. `letters`: one argument for each letter.
+-- Each letter that the index has after a typed beginning costs a ZRANGE (a seek). So does each variant that is read.
+-- After 1500 seeks, no further letter is tried.
 --- keys: base meta
 --- args: rules: str, limit: int, letters: *
 --- flags: no-writes
@@ -316,17 +320,18 @@ function script.similar(base, meta, rules, limit, letters, ...)
       end
     end
   end
-  local function look(start)
-    if string.sub(start, 1, #typed) == typed then return end
-    if string.sub(typed, 1, #start) ~= start then return read("[" .. start, "(" .. start .. "\255") end
-    read("[" .. start, "(" .. typed)
-    read("(" .. typed .. "\255", "(" .. start .. "\255")
+  -- Reads the members that begin with a variant, but not those that begin with the typed text.
+  local function read_variant(variant)
+    if string.sub(variant, 1, #typed) == typed then return end
+    if string.sub(typed, 1, #variant) ~= variant then return read("[" .. variant, "(" .. variant .. "\255") end
+    read("[" .. variant, "(" .. typed)
+    read("(" .. typed .. "\255", "(" .. variant .. "\255")
   end
   local head = ARGV[letters]
   for i = letters + 1, #ARGV do
     local here, rest = ARGV[i], table.concat(ARGV, "", i + 1)
-    look(head .. rest)
-    if i < #ARGV then look(head .. ARGV[i + 1] .. here .. table.concat(ARGV, "", i + 2)) end
+    read_variant(head .. rest)
+    if i < #ARGV then read_variant(head .. ARGV[i + 1] .. here .. table.concat(ARGV, "", i + 2)) end
     local low = "[" .. head
     while left > 0 do
       left = left - 1
@@ -334,8 +339,8 @@ function script.similar(base, meta, rules, limit, letters, ...)
       if not at then break end
       local letter = string.match(at, "^[^\128-\191][\128-\191]*", #head + 1) or "\255"
       if letter ~= separator.PART then
-        if letter ~= here then look(head .. letter .. rest) end
-        look(head .. letter .. here .. rest)
+        if letter ~= here then read_variant(head .. letter .. rest) end
+        read_variant(head .. letter .. here .. rest)
       end
       low = "(" .. head .. letter .. "\255"
     end
@@ -345,35 +350,35 @@ function script.similar(base, meta, rules, limit, letters, ...)
   return { unpack(found, 1, math.min(limit, #found)) }
 end
 
--- Deletes the remaining keys if there is no name.
+-- Deletes `meta`, the last key, if there is no name.
 --- keys: base meta
 --- args: rules: str
 --- flags: allow-oom
 function script.delete_if_empty(base, meta, rules)
   local other = name_rules.differing(rules)
   if other then return other end
-  local s = entry.begin()
-  if s.names == 0 and s.ids == 0 then redis.call("DEL", meta) end
+  local state = entry.begin()
+  if state.names == 0 and state.ids == 0 then redis.call("DEL", meta) end
   return 1
 end
 
--- Returns { card of the id }, { own } if that card is stored as a name that is its own id, or {}. Either argument may
--- be "".
+-- Finds the card of an id. Returns { card }; { own_card } if the name is its own id; {} if the id does not exist.
+-- The shard of the id and that of its own card may differ. Then each is called with "" for the other argument.
 --- keys: base meta
---- args: rules: str, id: str, own: str
+--- args: rules: str, id: str, own_card: str
 --- flags: no-writes
-function script.find_id(base, meta, rules, id, own)
+function script.find_id(base, meta, rules, id, own_card)
   local other = name_rules.differing(rules)
   if other then return other end
-  local s = entry.begin()
-  local found = id ~= "" and s.ids > 0 and index.get(id, s.buckets)
+  local state = entry.begin()
+  local found = id ~= "" and state.ids > 0 and index.get(id, state.buckets)
   found = found and string.match(found, "^[^" .. separator.OLD .. "]*")
   if found and found ~= "" and found ~= change.LEAVING then return { found } end
-  if own ~= "" and redis.call("ZSCORE", base .. "names", card.members(own, "")[1]) then return { own } end
-  return {}
+  if own_card == "" or not redis.call("ZSCORE", base .. "names", card.members(own_card, "")[1]) then return {} end
+  return { own_card }
 end
 
--- Returns the members between two bounds.
+-- Returns the first `limit` members between two bounds, which are in the form of ZRANGE BYLEX.
 --- keys: base meta
 --- args: rules: str, low: str, high: str, limit: int
 --- flags: no-writes
@@ -383,8 +388,7 @@ function script.page(base, meta, rules, low, high, limit)
   return redis.call("ZRANGE", base .. "names", low, high, "BYLEX", "LIMIT", 0, limit)
 end
 
--- Returns for each pair of bounds how many members are between them. For the bounds of all members, returns the number
--- of names instead.
+-- Returns the number of members between each pair of bounds. For the bounds of all members, counts names instead.
 --- keys: base meta
 --- args: rules: str, pairs_: *
 --- flags: no-writes

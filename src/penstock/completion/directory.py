@@ -78,7 +78,7 @@ class Directory(NameCollection[DirectoryRules]):
 
     @verb
     def add_many(self, names: Iterable[NameLike]) -> Operation[int]:
-        """Add names, pairs of name and id, or triples of name, id and weight. The last one counts for a repeated id.
+        """Add names, pairs of name and id, or triples of name, id and weight. For a repeated id, the last one counts.
 
         Returns how many ids were written. Raises BadName, before anything is sent, if any name is refused. If a server
         fails in between, the names sent so far stay stored: add all of them again. One round trip for each 500 names,
@@ -155,17 +155,17 @@ class Directory(NameCollection[DirectoryRules]):
     ) -> Operation[list[Entry]]:
         """The first `limit` (1 to 1000) names that begin with `prefix`, in the order of fold, name, id.
 
-        A base letter finds its accented forms, and a typed accent is respected; the guide has all rules of matching. If
-        the directory finds words, each word that was typed must begin some word of the name, in any order.
+        By default, `e` finds `é`, but `é` does not find `e`; the guide has all rules of matching. With `words=True`,
+        each word in `prefix` must begin some word of the name, in any order.
 
-        after  the last entry of the previous page, or its `cursor`: the next page starts there, whatever was added or
-               removed in between
+        after  the last entry of the previous page, or its `cursor`. The next page starts after it, even if names were
+               added or removed in between
         typos  add up to 100 names whose beginning differs by one typo: a letter added, missing or replaced, or two
-               swapped. At least three letters must have been typed, and the first must match
+               swapped. The prefix must have at least three letters, and the first must match
 
         Raises BadName, also for a cursor of another prefix; ValueError for the limit. Writes nothing. One round trip,
-        O(log n + limit); with several words one more, and one for each 500 names that begin with the rarest of them;
-        with `typos` one more, of some milliseconds.
+        O(log n + limit). Several words need one more, and one for each 500 names that match the rarest of them; `typos`
+        needs one more, of some milliseconds.
         """
         _check_limit("complete", limit)
         check_storable(prefix, "prefix")
@@ -184,7 +184,7 @@ class Directory(NameCollection[DirectoryRules]):
 
     @verb
     def top(self, prefix: str = "", limit: int = 10) -> Operation[list[Entry]]:
-        """The `limit` (1 to 1000) heaviest names that begin with `prefix`; after them those without a weight, in order.
+        """The `limit` (1 to 1000) heaviest names that begin with `prefix`, then those without a weight by fold.
 
         Raises BadName, ValueError. One round trip, two if fewer than `limit` names have a weight.
         """
@@ -201,7 +201,9 @@ class Directory(NameCollection[DirectoryRules]):
 
     @verb
     def count(self, prefix: str = "") -> Operation[int]:
-        """How many names begin with `prefix`; "" counts all names. If the directory finds words, a prefix counts words.
+        """How many names begin with `prefix`; "" counts all names.
+
+        With `words=True`, it counts words that begin with `prefix`, so one name may count several times.
 
         Raises BadName. One round trip, O(log n).
         """

@@ -17,7 +17,7 @@ MAX_BYTES = 1024
 MAX_WORDS = 8
 """How many words of a name are indexed: each finds the name by its beginning."""
 
-# Controls, line separators and halves of surrogate pairs do not belong in a name. 0 and 1 are our own separators.
+# Controls, line separators and halves of surrogate pairs do not belong in a name. 0x00 to 0x03 are our own separators.
 _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 # Default ignorable code points of Unicode: joiners, direction marks, variation selectors. Two names that differ only in
@@ -27,7 +27,7 @@ _INVISIBLE = re.compile(
     "\U000e0000-\U000e0fff]"
 )
 
-# Full case folding keeps the two Turkish letters i apart from I and from each other: İ becomes i and a dot, ı stays.
+# Full case folding does not make the Turkish letters İ and ı equal to i: İ becomes i and a dot, ı stays. This does.
 _TURKISH_I = re.compile("[iı]\u0307?")
 
 _STROKES = str.maketrans({"ø": "o", "đ": "d", "ð": "d", "ħ": "h", "ł": "l", "ŧ": "t", "æ": "ae", "œ": "oe", "þ": "th"})

@@ -10,7 +10,7 @@ from penstock.core.keys import REPLAY
 CONTACTS = {
     "meta": ("HASH", "rules, and a counter of uses", "the last contact"),
     "recent": ("LIST", "cards, the last used first", "the last contact"),
-    "often": ("ZSET", "card -> number of uses, and of the last use", "the last contact"),
+    "often": ("ZSET", "card -> its uses, and the number of the last use", "the last contact"),
     **REPLAY,
 }
 
@@ -20,7 +20,7 @@ DIRECTORY = {
     "names": ("ZSET", "member -> 0", "the name"),
     "ids:": ("HASH", "id -> card; one key for each hundred or so", "the name"),
     "weighed": ("ZSET", "member -> 0, of names with a weight", "the name"),
-    "top:": ("ZSET", "member -> minus its weight; one key for each prefix of many names", "the name"),
+    "top:": ("ZSET", "member -> its negative weight; one key for each prefix that many names share", "the name"),
     **REPLAY,
 }
 

@@ -53,15 +53,15 @@ class OtherRules(Exception):
         self.stored = stored
 
 
-def reading(decode: Callable[[Any], T]) -> Callable[[Any], T | OtherRules]:
-    """Make a reader of replies. A reply that is a string is the stored rules, which differ: it becomes OtherRules."""
+def or_other_rules(decode: Callable[[Any], T]) -> Callable[[Any], T | OtherRules]:
+    """Wrap `decode`: a reply that is a string holds the stored rules, which differ, and becomes OtherRules."""
     return lambda reply: OtherRules(reply) if isinstance(reply, bytes) else decode(reply)
 
 
 def checked(call: RoundTrip[T | OtherRules]) -> Operation[T]:
     """Call a script that compares the rules. Raises OtherRules.
 
-    `RoundTrip.read` does not raise it, since the driver retries for a few seconds only after a round trip has failed.
+    `RoundTrip.read` does not raise it, because the driver retries for only a few seconds once an effect has failed.
     """
     reply = yield call
     if isinstance(reply, OtherRules):

@@ -1,37 +1,37 @@
 -- Weights: the names that `top` returns first, wherever they are in the alphabet.
 --
 --   weighed       ZSET  member -> 0, for names with a weight; in byte order
---   top:          ZSET  member -> minus its weight, for all these: the heaviest first, equal ones in byte order
+--   top:          ZSET  member -> its negative weight, for the same names: the heaviest first, equal ones in byte order
 --   top:<prefix>  ZSET  like `top:`, for the members that begin with this prefix, if there are more than 512 of them
 --
 -- A prefix without a `top:` key has few members, so each search reads and sorts them. The key of a prefix is deleted
 -- when fewer than 256 members remain in it. The keys of longer prefixes have been deleted by then.
 
-_few = { BUILD = 512, DELETE = 256, SORT = 8192 }
+_few = { BUILD = 512, DELETE = 256, SORT = 8192 } -- members; a search sorts at most SORT
 
 -- Returns every prefix of a member's tail, the shortest first.
 --- (member: str) -> table
-function rank.starts(member)
-  local starts = {}
+function rank.prefixes(member)
+  local prefixes = {}
   local tail = string.match(member, "^%Z*")
   for last in string.gmatch(tail, "[^\128-\191][\128-\191]*()") do
-    starts[#starts + 1] = string.sub(tail, 1, last - 1)
+    prefixes[#prefixes + 1] = string.sub(tail, 1, last - 1)
   end
-  return starts
+  return prefixes
 end
 
 -- Whether a prefix has few enough members to sort them for each search.
---- (start: str) -> bool
+--- (prefix: str) -> bool
 --- uses: base
-function rank.few(start)
-  return redis.call("ZLEXCOUNT", base .. "weighed", "[" .. start, "(" .. start .. "\255") <= _few.BUILD
+function rank.few(prefix)
+  return redis.call("ZLEXCOUNT", base .. "weighed", "[" .. prefix, "(" .. prefix .. "\255") <= _few.BUILD
 end
 
--- Returns { minus weight, member, … } of the members that begin with `start`.
---- (start: str, most: int) -> table
+-- Returns { negative weight, member, … } for the members that begin with `prefix`.
+--- (prefix: str, most: int) -> table
 --- uses: base
-function rank.read(start, most)
-  local low, high = "[" .. start, "(" .. start .. "\255"
+function rank.read(prefix, most)
+  local low, high = "[" .. prefix, "(" .. prefix .. "\255"
   local members = redis.call("ZRANGE", base .. "weighed", low, high, "BYLEX", "LIMIT", 0, most)
   local pairs_ = {}
   for i = 1, #members, 1000 do
@@ -44,31 +44,31 @@ function rank.read(start, most)
   return pairs_
 end
 
--- Gives members a weight.
---- (s: table, members: table, weight: number)
+-- Gives members a weight. `state`: as `entry.begin` returns it.
+--- (state: table, members: table, weight: number)
 --- uses: base
-function rank.put(s, members, weight)
+function rank.put(state, members, weight)
   for i = 1, #members do
     redis.call("ZADD", base .. "weighed", 0, members[i])
     redis.call("ZADD", base .. "top:", -weight, members[i])
-    local starts = rank.starts(members[i])
-    for j = 1, #starts do
-      local key = base .. "top:" .. starts[j]
+    local prefixes = rank.prefixes(members[i])
+    for j = 1, #prefixes do
+      local key = base .. "top:" .. prefixes[j]
       if redis.call("EXISTS", key) == 1 then
         redis.call("ZADD", key, -weight, members[i])
-      elseif rank.few(starts[j]) or s.built == 4 then
+      elseif rank.few(prefixes[j]) or state.built == 4 then
         break
       else
         -- One call builds at most four keys, since each takes a millisecond.
-        s.built = (s.built or 0) + 1
-        batch.write("ZADD", key, rank.read(starts[j], -1))
+        state.built = (state.built or 0) + 1
+        batch.write("ZADD", key, rank.read(prefixes[j], -1))
       end
     end
   end
 end
 
--- Takes the weight of members away. Returns the weight that they had.
---- (members: table) -> str | nil
+-- Removes the weight of members. Returns the weight that they had.
+--- (members: table) -> number | nil
 --- uses: base
 function rank.drop(members)
   local weight
@@ -78,9 +78,9 @@ function rank.drop(members)
       weight = -tonumber(held)
       redis.call("ZREM", base .. "weighed", members[i])
       redis.call("ZREM", base .. "top:", members[i])
-      local starts = rank.starts(members[i])
-      for j = 1, #starts do
-        local key = base .. "top:" .. starts[j]
+      local prefixes = rank.prefixes(members[i])
+      for j = 1, #prefixes do
+        local key = base .. "top:" .. prefixes[j]
         if redis.call("ZREM", key, members[i]) == 0 then break end
         if redis.call("ZCARD", key) < _few.DELETE then redis.call("DEL", key) end
       end
@@ -89,13 +89,13 @@ function rank.drop(members)
   return weight
 end
 
--- Returns { member, minus weight, … }: the heaviest members that begin with `start`.
---- (start: str, offset: int, limit: int) -> table
+-- Returns { member, negative weight, … }: the heaviest members that begin with `prefix`.
+--- (prefix: str, offset: int, limit: int) -> table
 --- uses: base
-function rank.first(start, offset, limit)
-  local key = base .. "top:" .. start
+function rank.first(prefix, offset, limit)
+  local key = base .. "top:" .. prefix
   if redis.call("EXISTS", key) == 1 then return redis.call("ZRANGE", key, offset, offset + limit - 1, "WITHSCORES") end
-  local found, order, reply = rank.read(start, _few.SORT), {}, {}
+  local found, order, reply = rank.read(prefix, _few.SORT), {}, {}
   for i = 1, #found, 2 do order[#order + 1] = { tonumber(found[i]), found[i + 1], found[i] } end
   table.sort(order, function(a, b) return a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
   for i = offset + 1, math.min(offset + limit, #order) do

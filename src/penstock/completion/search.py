@@ -23,7 +23,11 @@ MAX_SIMILAR = 100
 
 
 class Query(NamedTuple):
-    """A folded text to search for: the prefix that is read in order, and other words that a name must have too."""
+    """A folded text to search for.
+
+    prefix       the search reads the members that begin with it
+    other_words  each must begin some word of the name, too
+    """
 
     prefix: str
     other_words: tuple[str, ...] = ()
@@ -72,7 +76,7 @@ class Search:
         return found[:limit]
 
     def _query(self, last: bytes | None) -> Operation[Query]:
-        """Choose the word to read by: the rarest one, or, for a later page, the word that its first page chose."""
+        """Choose the word whose members are read: the rarest; for a later page, the one that the first page chose."""
         typed = dict.fromkeys(self._folded[start:end] for start, end in words(self._folded))
         if len(typed) < 2:
             return Query(self._folded)

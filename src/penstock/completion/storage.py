@@ -46,7 +46,10 @@ class DirectoryStorage:
         return self._shards[0]
 
     def check_rules(self) -> Operation[None]:
-        """Raise OtherRules if other rules are stored and the operation that follows might not notice."""
+        """Raise OtherRules if other rules are stored and the operation that follows might not notice.
+
+        In one slot, it always notices, because the rules and the names are in the same slot.
+        """
         yield from ()
 
     # --- change ---
@@ -56,15 +59,15 @@ class DirectoryStorage:
         return checked(self._first.save(names, existing_only=existing_only))
 
     def remove(self, ids: Sequence[str]) -> Operation[int]:
-        """Returns how many of the ids were there."""
+        """Remove ids. Returns how many of them were there."""
         return checked(self._first.remove(ids))
 
     def remove_members(self, found: Sequence[bytes]) -> Operation[int]:
-        """Remove members, even of names that the counts do not include."""
+        """Remove members that belong to no id, because they were written by hand."""
         return checked(self._first.remove_members([], found))
 
     def set_weights(self, weights: Mapping[str, float]) -> Operation[int]:
-        """Returns how many of the ids are there."""
+        """Set the weights of ids; 0 removes one. Returns how many of the ids exist."""
         return checked(self._first.set_weights(weights))
 
     def delete_if_empty(self) -> Operation[None]:
@@ -125,6 +128,7 @@ class ShardedStorage(DirectoryStorage):
         yield from self._carry_weights_over(old, new)
         yield from self._remove(chain.from_iterable(old.values()))
         overtaken = yield from self._end_changes(cards)
+        # Another process has given these ids other names since, so the names added here must not stay.
         yield from self._remove([new[id] for id in overtaken])
         return len(cards)
 
@@ -162,7 +166,7 @@ class ShardedStorage(DirectoryStorage):
         return old
 
     def _end_changes(self, cards: Mapping[str, bytes]) -> Operation[list[str]]:
-        """Returns the ids that another process has changed since the beginning."""
+        """Returns the ids that another process has begun to change since `_begin_changes`."""
         overtaken: list[str] = []
         for home, group in self._by_home(cards):
             overtaken += yield from checked(home.end_changes(group))
@@ -243,17 +247,18 @@ class ShardedStorage(DirectoryStorage):
         counts = []
         for prefix in prefixes:
             found = 0
-            for shard in self._searched(prefix):
+            for shard in self._shards_with(prefix):
                 found += (yield from checked(shard.counts([prefix])))[0]
             counts.append(found)
         return counts
 
     def heaviest(self, prefix: bytes, offset: int, n: int) -> Operation[list[bytes]]:
         found: list[tuple[float, bytes]] = []
-        for shard in self._searched(prefix):
+        for shard in self._shards_with(prefix):
             found += yield from checked(shard.heaviest(prefix, 0, offset + n))
         found.sort(key=lambda pair: (-pair[0], pair[1]))
         return [member for _, member in found[offset : offset + n]]
 
-    def _searched(self, prefix: bytes) -> list[DirectoryBindings]:
+    def _shards_with(self, prefix: bytes) -> list[DirectoryBindings]:
+        """The shards that may have members that begin with `prefix`."""
         return [self._shard_of(prefix)] if prefix else self._shards
