@@ -7,10 +7,11 @@ BIN := .venv/bin
 RULES := tests/test_layers.py tests/test_surface.py tests/test_docs.py tests/test_language.py tests/typing
 JOBS ?= 4
 
-# Python may keep what it compiled: the tests start more than a thousand processes, and each would compile the package.
+# Let Python write .pyc files, whatever the environment says: otherwise each of the thousand processes of the tests would
+# compile the package.
 export PYTHONDONTWRITEBYTECODE :=
 
-# uv takes an interpreter that is on the machine, and says so if none fits.
+# uv uses an interpreter of this machine, and fails with a clear message if none fits.
 export UV_PYTHON_DOWNLOADS := never
 
 .PHONY: help setup check lua constants test storm flood demo bench clean
@@ -40,7 +41,7 @@ check: setup  ## format, lint, types, layers, vocabulary
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/pytest -q $(RULES)
 
-lua: setup  ## valid Lua, no unknown global, nothing unused (needs luac and luacheck, or says that they are not there)
+lua: setup  ## valid Lua, no unknown global, nothing unused (without luac and luacheck it only reports that they are missing)
 	$(BIN)/python -m tests.lua.check
 
 constants: setup  ## write what Lua and Python share, from the .lua files into constants.py
@@ -50,10 +51,10 @@ test: check  ## check, then every other test, four at a time, because they mostl
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(RULES:%=--ignore=%) || \
 		$(BIN)/pytest -q --last-failed --last-failed-no-failures none
 
-storm: setup  ## ten minutes of kills, restarts and lost replies (one of them is in make test); SEED=n: that one again
+storm: setup  ## ten minutes of kills, restarts and lost replies (make test has one minute); SEED=n repeats a run
 	PENSTOCK_STORM_SECONDS=600 PENSTOCK_STORM_SEED=$(SEED) $(BIN)/pytest -s tests/chaos
 
-flood: setup  ## a gigabyte of log through 64 MiB to three receivers that count, all killed again and again; SEED=n
+flood: setup  ## a gigabyte of log through 64 MiB to three receivers that count, all killed again and again; SEED=n repeats a run
 	PENSTOCK_FLOOD_MB=1024 PENSTOCK_STORM_SEED=$(SEED) $(BIN)/pytest -s tests/chaos/test_files.py
 
 demo: setup  ## see the queue work on the embedded server; LOG=FILE reads a web access log of yours

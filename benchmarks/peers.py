@@ -96,7 +96,7 @@ def measure(name, jobs, url, server):
     """One round of one library."""
     with tempfile.TemporaryDirectory() as folder:
         done = Path(folder, "done")
-        environment = {**os.environ, "PEERS_URL": url, "PEERS_DONE": str(done), "PYTHONPATH": path()}
+        environment = {**os.environ, "PEERS_URL": url, "PEERS_DONE": str(done), "PYTHONPATH": python_path()}
         os.environ["PEERS_URL"] = url
         work = import_module(f"work.on_{name}")
         jobs = round(jobs * getattr(work, "SHARE", 1))
@@ -159,7 +159,7 @@ def server_cpu(server):
     return cpu["used_cpu_user"] + cpu["used_cpu_sys"]
 
 
-def path():
+def python_path():
     return os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 

@@ -15,7 +15,7 @@ def thumbnail(path: str) -> str:
 
 
 async def serve_requests() -> None:
-    """What the program does besides: here it enqueues a job for each upload, and waits for the results."""
+    """The program's other work: here it enqueues a job for each upload, and waits for the results."""
     uploads = [f"photo-{n}.jpg" for n in range(8)]
     jobs = await app.enqueue_many.aio(thumbnail.call(path) for path in uploads)
     for job in jobs:

@@ -21,7 +21,7 @@ class Counter:
 
     def add_one(self, fence: int) -> None:
         if fence < self.fence:
-            raise PermissionError(f"fence {fence} comes after {self.fence}")
+            raise PermissionError(f"fence {fence} is too low: the owner with fence {self.fence} has written already")
         self.fence = fence
         number = int(self.file.read_text())
         time.sleep(0.001)  # without the lock, another thread would read the same number

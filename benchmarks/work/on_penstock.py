@@ -1,4 +1,4 @@
-"""Penstock."""
+"""Penstock: 100 jobs at once, results dropped."""
 
 from penstock import Penstock
 from work import TEXT, URL, ran
