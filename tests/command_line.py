@@ -1,4 +1,5 @@
-"""The command line: as a user has it, a process of its own in a folder of its own, or quicker, in the test's."""
+"""Fixtures that run `penstock` commands: `start` and `run` in a process of its own, as a user does; `penstock` in the
+process of the test, which is quicker."""
 
 import os
 import subprocess
@@ -27,17 +28,18 @@ def record_start() -> None:
     with Path("begun").open("a") as begun:
         begun.write("!")
 """
-"""For tasks that record their start. A job that was only claimed is handed back at a stop, and not charged."""
+"""Code for tasks that record their start: a job that was only claimed is handed back at a stop, and no crash counts
+against it."""
 
-HERE = Path(package.__file__).parents[1]
+SOURCE = Path(package.__file__).parents[1]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts `penstock …` in the test's folder; what still runs at the test's end is killed."""
-    begun: list[subprocess.Popen[str]] = []
+    """Starts `penstock …` in the test's folder. Processes that still run at the end of the test are killed."""
+    started: list[subprocess.Popen[str]] = []
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    ours = {"PYTHONPATH": str(HERE), "NO_COLOR": "1"}
+    ours = {"PYTHONPATH": str(SOURCE), "NO_COLOR": "1"}
 
     def begin(*words: str | Path, **environment: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -45,12 +47,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
             cwd=tmp_path, env={**inherited, **ours, **environment}, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
-        begun.append(process)
+        started.append(process)
         return process
 
     with default_signals():
         yield begin
-    for process in begun:
+    for process in started:
         process.kill()
         process.communicate()
 
@@ -69,19 +71,19 @@ def run(start: Start) -> Run:
 
 @pytest.fixture
 def penstock(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs one command in this process; answers its exit code, stdout and stderr."""
+    """Runs one command in this process; returns its exit code, stdout and stderr."""
 
     def command(*words: str) -> tuple[int, str, str]:
         code = main(words)
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
 
     return command
 
 
 @pytest.fixture
 def shop(apps: Apps, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Penstock]:
-    """An app, and an environment and a folder that lead the command line to it."""
+    """An app whose server and prefix the commands find in the environment. They run in the test's folder."""
     app = apps.make()
     monkeypatch.setenv("PENSTOCK_URL", server.address)
     monkeypatch.setenv("PENSTOCK_PREFIX", app.settings.prefix)
@@ -93,5 +95,5 @@ def shop(apps: Apps, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 @pytest.fixture
 def begun(tmp_path: Path) -> Callable[..., bool]:
-    """Whether so many calls of `record_start` were made in the test's folder."""
+    """`begun(n)`: whether tasks in the test's folder have called `record_start` at least n times."""
     return lambda calls=1: (tmp_path / "begun").exists() and (tmp_path / "begun").stat().st_size >= calls

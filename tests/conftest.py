@@ -30,13 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collected tests are never garbage. Without them a full collection, which some tests ask for, is cheap."""
+    """Exempt the collected tests from garbage collection: the full collections that some tests run are then cheap."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """After a retry of what failed: name what passed now, so that the retry hides no race."""
+    """After a rerun of failed tests, name those that pass now, so that the rerun hides no race."""
     if config.getoption("lf", default=False) and (passed := terminalreporter.getreports("passed")):
         terminalreporter.section("failed among other tests, passed serially: a race in the code or in the test")
         for report in passed:
@@ -99,17 +99,17 @@ def start() -> Iterator[Callable[..., Server]]:
 
 
 @pytest.fixture(scope="session")
-def store_server() -> Iterator[Server]:
+def script_server() -> Iterator[Server]:
     """A server for tests that call scripts directly."""
     with Server() as started:
         yield started
 
 
 @pytest.fixture
-def stand(store_server: Server) -> Stand:
+def stand(script_server: Server) -> Stand:
     """A queue on a test stand; its server is empty at the start of each test."""
-    store_server.client.flushall()
-    return Stand(store_server.client)
+    script_server.client.flushall()
+    return Stand(script_server.client)
 
 
 # --- the app under test ---

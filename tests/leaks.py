@@ -1,4 +1,4 @@
-"""The leaks of a test's apps, in a server that only tests use. `penstock.ops.audit` decides what is in order."""
+"""The leaks of a test's apps, in a server that only tests use. `penstock.ops.audit` decides which keys are in order."""
 
 from collections.abc import Iterable
 from itertools import chain

@@ -1,8 +1,8 @@
 """Nothing that a test process started or wrote to the temporary folder outlives it, however it ends.
 
 Each test process has a mark in its environment, which every process that it starts inherits, and a temporary folder of
-its own. A sweeper, a small process that waits for the end of the test process, kills what still has the mark and
-deletes the folder: also after Ctrl-C, SIGKILL, or pytest's `faulthandler_timeout`.
+its own. A sweeper, a small process that waits for the end of the test process, kills the processes that still have
+the mark and deletes the folder: also after Ctrl-C, SIGKILL, or pytest's `faulthandler_timeout`.
 
 Processes are found in /proc. Without one (macOS) only the folder is deleted.
 
@@ -24,16 +24,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 MARK = "TESTED_BY"
-"""Name of the environment variable. Not PENSTOCK_…: those are settings, and tests take them away."""
+"""Name of the environment variable. Not PENSTOCK_…: those are settings, which tests remove."""
 
 DONE = b"done"
-"""What a test process that ends well says to its sweeper."""
+"""Sent to the sweeper by a test process that ends normally."""
 
 
 @contextlib.contextmanager
 def swept(grace: float = 5.0) -> Iterator[None]:
-    """For the time of a test session: mark, temporary folder and sweeper. Raises AssertionError if processes are left
-    at the end.
+    """Give a test session its mark, temporary folder and sweeper. Raises AssertionError if processes are left at the
+    end.
 
     grace   seconds that they have to end by themselves, as an embedded server does after its last user
     """
@@ -97,7 +97,7 @@ def end(pids: Iterable[int]) -> None:
 
 
 def sweep(parent: int, folder: str, grace: float) -> None:
-    """Wait for the end of the parent. If it did not say that it is done, kill what has its mark, and delete its
+    """Wait for the end of the parent. Unless it sent DONE, kill the processes that have its mark, and delete its
     folder."""
     while os.getppid() == parent:
         if select.select([0], [], [], 1.0)[0] and os.read(0, len(DONE)) == DONE:

@@ -1,4 +1,4 @@
-"""Real servers for tests. Each has a temporary folder of its own, and is ended by its pid.
+"""Real servers for tests. Each has a temporary folder of its own. `close` kills it and deletes the folder.
 
 with Server() as server:                             on a unix socket
 with Server("--maxmemory", "8mb") as server:         options are those of the server's command line
@@ -75,7 +75,7 @@ def _keep_running(number: int, frame: object) -> None:
 
 @contextlib.contextmanager
 def interrupt_when(condition: Callable[[], Any], after: float = 0.2) -> Iterator[None]:
-    """Send SIGINT to this process `after` seconds after `condition` holds, when a wait that has begun is blocked.
+    """Send SIGINT to this process `after` seconds after `condition` holds, when a wait that it announces is blocked.
 
     The body of the block waits for the KeyboardInterrupt.
     """
@@ -192,8 +192,8 @@ class Cluster:
         eventually(lambda: all(self._sees_all(node) for node in self.nodes), within=30)
 
     def _sees_all(self, node: Server) -> bool:
-        said = node.ask("CLUSTER", "INFO")
-        return "cluster_state:ok" in said and f"cluster_known_nodes:{len(self.nodes)}\r\n" in said
+        info = node.ask("CLUSTER", "INFO")
+        return "cluster_state:ok" in info and f"cluster_known_nodes:{len(self.nodes)}\r\n" in info
 
     @property
     def address(self) -> str:

@@ -7,7 +7,7 @@
         assert not deadline.passed()
 
 On a quiet machine the factor is 1 and every limit means what it says. On a crowded one a test is more patient: it
-may then miss a fault that costs only time, but does not fail for what the machine did. Only upper limits are
+may then miss a fault that costs only time, but does not fail because of other load. Only upper limits are
 scaled. A lower limit ("not before its lease has run out") holds on any machine.
 """
 

@@ -152,7 +152,7 @@ def scripts_walk_no_key_space(sources: Sources) -> list[str]:
 
 
 # Command line and web may use these modules of `ops` only.
-OPEN_TO_FACES = {f"penstock.ops.{name}" for name in ("inspect", "answers", "doctor", "wording", "raw_client")}
+OPEN_TO_CLI_AND_WEB = {f"penstock.ops.{name}" for name in ("inspect", "answers", "doctor", "wording", "raw_client")}
 
 
 def the_command_line_asks_inspect(sources: Sources) -> list[str]:
@@ -162,7 +162,7 @@ def the_command_line_asks_inspect(sources: Sources) -> list[str]:
         for module, target in _links(sources)
         if module.startswith(("penstock.cli.", "penstock.web."))
         and target.startswith("penstock.ops.")
-        and target not in OPEN_TO_FACES
+        and target not in OPEN_TO_CLI_AND_WEB
     ]
     return faults + [
         f"{path}:{node.lineno} reaches through the inspector"
@@ -333,7 +333,7 @@ def test_an_upward_import_is_found(path: str, text: str):
         ("penstock/__init__.py", "from penstock.app import Penstock\nfrom .errors import BadCall"),
     ],
 )
-def test_a_downward_import_is_none(path: str, text: str):
+def test_a_downward_import_is_allowed(path: str, text: str):
     assert packages_import_downward({path: text}) == []
     assert nouns_do_not_import_each_other({path: text}) == []
 
@@ -389,7 +389,7 @@ def test_a_key_literal_in_a_script_is_found(text: str):
     assert only_keys_holds_key_literals({"penstock/jobs/queue.lua": text})
 
 
-def test_what_only_looks_like_a_key_is_none():
+def test_text_that_only_looks_like_a_key_is_allowed():
     sources = {"penstock/app.py": '"""penstock:{%s}"""\nsay = f"penstock: {a} {{b}} {c}"\nlog = "{}: %s"'}
     script = """-- the tenant's "penstock:\nlocal a, t = "b", {"c"}"""
     assert only_keys_holds_key_literals({**sources, "penstock/jobs/lane.lua": script}) == []

@@ -1,4 +1,4 @@
-"""What a test process leaves behind is swept away, and found if it could have been ended before."""
+"""Processes and folders that a test process leaves behind are removed; a session that leaves a process fails."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ def test_a_process_that_outlives_the_session_is_killed_and_an_error():
     assert (os.environ[MARK], tempfile.gettempdir()) == (mark, temporary)
 
 
-def test_what_ends_by_itself_is_no_error():
+def test_a_process_that_ends_by_itself_is_no_error():
     with swept():
         child = subprocess.Popen(["sleep", "0.2"])
     assert child.wait() == 0

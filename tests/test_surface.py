@@ -1,4 +1,4 @@
-"""The public face: what `import penstock` offers, and what it must not cost."""
+"""The public interface: what `import penstock` offers, and what it must not cost."""
 
 import ast
 import inspect

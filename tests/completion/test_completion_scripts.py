@@ -69,9 +69,9 @@ def dump(client: Any) -> dict[bytes, bytes]:
 
 
 @pytest.fixture
-def client(store_server: Server) -> Any:
-    store_server.client.flushall()
-    return store_server.client
+def client(script_server: Server) -> Any:
+    script_server.client.flushall()
+    return script_server.client
 
 
 # --- called twice ---

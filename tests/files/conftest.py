@@ -26,9 +26,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def client(store_server: Server) -> Iterator[Any]:
+def client(script_server: Server) -> Iterator[Any]:
     """A client of an empty server, for calls of single scripts."""
-    store_server.client.flushall()
+    script_server.client.flushall()
     CLOCK.now_ms = START
-    yield store_server.client
+    yield script_server.client
     CLOCK.now_ms = START

@@ -31,10 +31,10 @@ def receive(turn: int, receiver: str = "ada", **more: Any) -> RoundTrip[Any]:
 
 
 @pytest.fixture
-def client(store_server: Server) -> Iterator[Any]:
-    store_server.client.flushall()
+def client(script_server: Server) -> Iterator[Any]:
+    script_server.client.flushall()
     CLOCK.now_ms = START
-    yield store_server.client
+    yield script_server.client
     CLOCK.now_ms = START
 
 

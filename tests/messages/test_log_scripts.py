@@ -80,9 +80,9 @@ def dump(client: Any) -> dict[bytes, Any]:
 
 
 @pytest.fixture
-def client(store_server: Server) -> Any:
-    store_server.client.flushall()
-    return store_server.client
+def client(script_server: Server) -> Any:
+    script_server.client.flushall()
+    return script_server.client
 
 
 @pytest.mark.parametrize("name", NUMBERED)
