@@ -1,4 +1,4 @@
-"""Processes that compete: for one lock, or to buy from one market.
+"""Processes that compete for one lock, or buy from one market at the same time.
 
 They are forked from one clean process, so that everything is imported once and not sixteen times.
 """

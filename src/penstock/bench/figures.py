@@ -12,7 +12,7 @@ Bound: TypeAlias = Literal["at most", "at least"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A target for the value of a figure, or for its ratio, which carries over to other machines (`of`)."""
+    """A target for a figure's value or for its ratio (`of`). Only a target for a ratio suits other machines."""
 
     bound: Bound
     limit: float

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from penstock.app import Penstock
 
 Maker: TypeAlias = Callable[[str], AbstractContextManager[Any]]
-"""Makes the lock of a name for one use, as in `with make("x"):`."""
+"""Makes the lock of this name for one use, as in `with make("x"):`."""
 
 LEASE = 10
 

@@ -1,6 +1,6 @@
 """The CPU on which each part runs.
 
-A round trip on one CPU takes a tenth of a round trip between two. So figures from different placements cannot be
+A round trip on one CPU takes a tenth of the time of one between two. So figures from different placements cannot be
 compared, and neither can figures from a placement that the kernel changes.
 
     same    server, workers and client on one CPU: CPU seconds repeat well; nothing runs in parallel

@@ -1,4 +1,4 @@
-"""The test rig of a scenario: one server, one app with keys of its own, readings, and yardsticks."""
+"""The test rig of a scenario: one server, one app with keys of its own, and functions that measure."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Rig:
         while batch := list(islice(calls, BATCH)):
             self.app.enqueue_many(batch)
 
-    def awaited(self, work: Callable[[], Coroutine[Any, Any, object]], times: int, tasks: int = 1) -> float:
+    def timed_aio(self, work: Callable[[], Coroutine[Any, Any, object]], times: int, tasks: int = 1) -> float:
         """Seconds per call of `times` calls from this many concurrent tasks, on asyncio's own event loop."""
 
         async def one() -> None:
@@ -86,14 +86,14 @@ class Rig:
         with raw_client(self.app) as client:
             return read_usage(client, workers.pids if workers else ())
 
-    def used(self, work: Callable[[], object], times: int = 1) -> Usage:
-        """The usage of calling `work` this many times."""
+    def usage_of(self, work: Callable[[], object], times: int = 1) -> Usage:
+        """The usage of `times` calls of `work`."""
         before = self.usage()
         client, began = time.process_time(), time.perf_counter()
         for _ in range(times):
             work()
         seconds, client = time.perf_counter() - began, time.process_time() - client
-        # These two exclude the time of reading the usage.
+        # Reading the usage takes time too, which these two exclude.
         return replace(self.usage() - before, seconds=seconds, client=client)
 
     def commands(self) -> int:
@@ -129,16 +129,16 @@ class Rig:
     def trivial_usage(self) -> Usage:
         """The usage of 10,000 trivial EVALSHAs, one after another: the median of three runs."""
         times = self.at_pace(500, 2000, 5000)
-        self.used(self.send_trivial, times // 10)
-        usages = [astuple(self.used(self.send_trivial, times)) for _ in range(3)]
+        self.usage_of(self.send_trivial, times // 10)
+        usages = [astuple(self.usage_of(self.send_trivial, times)) for _ in range(3)]
         return Usage(*(median(part) / times * 1e4 for part in zip(*usages, strict=True)))
 
-    def to_trivials(self, rate: float) -> Ratio:
-        """A rate as a multiple of the rate of trivial EVALSHAs."""
+    def rate_ratio(self, rate: float) -> Ratio:
+        """A rate per second, as a multiple of the rate of trivial EVALSHAs."""
         return Ratio(rate * self.trivial_usage.seconds / 1e4, "trivial EVALSHAs/s")
 
     def expire_short_lived_keys(self) -> None:
-        """Delete the keys that expire within a minute: idempotency keys, and hints of new messages."""
+        """Delete now what expires within a minute: the replies kept for replays, and the hints of new messages."""
         with raw_client(self.app) as client:
             for rest in ("replay:*", "news"):
                 for key in list(client.scan_iter(key_pattern(self.app.settings.prefix, rest), count=1000)):

@@ -65,7 +65,7 @@ def run_transfers(transfers: Sequence[Transfer]) -> list[TransferResult]:
 def run_transfer(start: Any, out: Connection, transfer: Transfer) -> None:
     with Penstock(transfer.address, prefix=transfer.prefix) as app:
         work = ROLES[transfer.role](app, transfer)
-        app.files(transfer.name).receiver("nobody").leave()  # connects
+        app.files(transfer.name).receiver("nobody").leave()  # opens the connection
         start.wait(TIMEOUT)
         began, cpu = time.monotonic(), time.process_time()
         amount = work()

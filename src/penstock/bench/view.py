@@ -17,7 +17,9 @@ PLACES = {
     "free": "not pinned: the kernel moves processes, and figures change with them; see --pin",
 }
 
-NOTE = "\n± half the distance between the lowest and the highest repetition; ≤ ≥ targets; a missed target fails nothing"
+NOTE = (
+    "\n± half the distance between the lowest and the highest repetition; ≤ ≥ targets; a missed target is not a failure"
+)
 
 
 def show(run: BenchRun) -> None:

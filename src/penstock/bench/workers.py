@@ -55,7 +55,9 @@ class Workers:
         while self._output_text().count('"event": "started"') < len(self._processes):
             self.check()
             if time.monotonic() > deadline:
-                raise PenstockError(f"the workers do not start in {STARTING:.0f} s; they printed: {self._last_lines()}")
+                raise PenstockError(
+                    f"the workers did not start within {STARTING:.0f} s; they printed: {self._last_lines()}"
+                )
             time.sleep(0.02)
 
     def stop(self) -> None:
@@ -75,7 +77,7 @@ class Workers:
             pipe.close()
 
     def _output_text(self) -> str:
-        # `seek` would move the file position, which the workers share and write at.
+        # Not `seek`: the workers share the file position, and write there.
         return os.pread(self._output.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def _last_lines(self) -> str:

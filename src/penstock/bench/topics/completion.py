@@ -90,12 +90,12 @@ def typed_prefixes(lengths: Sequence[int], count: int) -> list[str]:
 
 @TOPIC.scenario
 def bulk(rig: Rig) -> Figures:
-    """Names added 500 per round trip, added again, and removed"""
+    """Add names, 500 per round trip; add the same names again; remove all"""
     count = rig.at_pace(10_000, 200_000, 200_000)
     names = list(some_names(count))
     directory = rig.app.directory("bench")
     for what in ("import", "the same import again"):
-        used = rig.used(lambda: directory.add_many(names))
+        used = rig.usage_of(lambda: directory.add_many(names))
         target = at_most(5) if count == 200_000 else None
         yield figure(f"{what} of {count:,}", used.seconds, "s", target=target)
         yield figure(f"{what}, CPU of the client", used.client * 1e6 / count, "µs/name")
@@ -119,15 +119,15 @@ def memory(rig: Rig) -> Figures:
 
 
 def _memory(kind: str, rig: Rig, before: int, count: int, size: float) -> Figure:
-    beside = (rig.memory() - before) / count - size
+    overhead = (rig.memory() - before) / count - size
     return figure(
-        f"{count:,} names, {kind}", beside, "B/name", ratio=Ratio(beside / size, "the name"), target=at_most(160)
+        f"{count:,} names, {kind}", overhead, "B/name", ratio=Ratio(overhead / size, "the name"), target=at_most(160)
     )
 
 
 @TOPIC.scenario
 def queries(rig: Rig) -> Figures:
-    """The first ten results from a large directory, one query after another, by length of the prefix"""
+    """Query a large directory for ten names, one query after another, by length of the prefix"""
     count, times = rig.at_pace(20_000, 200_000, 1_000_000), rig.at_pace(200, 1000, 3000)
     directory = filled_directory(rig, count)
     for length in LENGTHS:
@@ -135,27 +135,27 @@ def queries(rig: Rig) -> Figures:
         for text in typed_prefixes([length], times):
             durations.append(timed(lambda text=text: directory.complete(text)) * 1e6)  # type: ignore[misc]
             bare.append(timed(rig.send_trivial) * 1e6)
-        for name, share, goal in (("median", 0.5, None), ("p99", 0.99, 1000)):
+        for name, share, most in (("median", 0.5, None), ("p99", 0.99, 1000)):
             found = percentile(durations, share)
             ratio = Ratio(found / percentile(bare, share), "a trivial EVALSHA in between")
-            yield figure(f"{length} of {count:,}, {name}", found, "µs", ratio=ratio, target=at_most(goal))
+            yield figure(f"{length} of {count:,}, {name}", found, "µs", ratio=ratio, target=at_most(most))
     texts = typed_prefixes(LENGTHS, times)
-    used = rig.used(lambda: [directory.complete(text) for text in texts])
+    used = rig.usage_of(lambda: [directory.complete(text) for text in texts])
     yield figure("any, CPU of the client", used.client * 1e6 / times, "µs/query")
     yield figure("any, CPU of the server", used.server * 1e6 / times, "µs/query")
 
 
 @TOPIC.scenario
 def throughput(rig: Rig) -> Figures:
-    """Queries of one and of eight processes, and their writes"""
+    """Queries per second of one and of eight processes, and the writes that they cause"""
     directory = filled_directory(rig, rig.at_pace(20_000, 100_000, 1_000_000))
     seconds = rig.at_pace(0.5, 3.0, 10.0)
     with raw_client(rig.app) as client:
         before = client.info("persistence")["rdb_changes_since_last_save"]
-        for processes, goal in ((1, None), (CLIENTS, 15_000)):
+        for processes, least in ((1, None), (CLIENTS, 15_000)):
             yield figure(
                 f"{processes} clients" if processes > 1 else "1 client", _rate(rig, processes, seconds), "queries/s",
-                target=at_least(goal),
+                target=at_least(least),
             )  # fmt: skip
         writes = client.info("persistence")["rdb_changes_since_last_save"] - before
     yield figure("writes by these queries", writes, "changes", target=at_most(0))
@@ -187,12 +187,12 @@ def ask(address: str, prefix: str, seconds: float, number: int) -> float:
 
 @TOPIC.scenario
 def ways(rig: Rig) -> Figures:
-    """Other queries: with a slip, by weight, by several words, and contacts"""
+    """Other kinds of query: with a typo, by several words, by weight, and in contacts"""
     count, times = rig.at_pace(10_000, 100_000, 1_000_000), rig.at_pace(50, 300, 1000)
     directory = filled_directory(rig, count, words=True)
     full = [name for name in some_names(times) if len(name) > 8]
-    slips = [name[:3] + name[4:7] for name in full]
-    yield _latency("one slip, p99", directory.complete, [(text, 10) for text in slips], at_most_ms=5, typos=True)
+    typos = [name[:3] + name[4:7] for name in full]
+    yield _latency("one typo, p99", directory.complete, [(text, 10) for text in typos], at_most_ms=5, typos=True)
     yield _latency("two words, p99", directory.complete, [(" ".join(w[:3] for w in n.split()[:2]), 10) for n in full])
     directory.add_many((name, f"u{n}", n % 1000) for n, name in enumerate(some_names(count // 10)))
     yield _latency("by weight, p99", directory.top, [(text, 10) for text in typed_prefixes(LENGTHS, times)])

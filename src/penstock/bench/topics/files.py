@@ -32,7 +32,7 @@ _numbers = count(1)
 
 
 class TransferRun:
-    """The results of processes that ran together, and the server's usage."""
+    """Runs processes together. Holds the result of each, and the usage of the server."""
 
     def __init__(self, rig: Rig, name: str, *processes: tuple[Role, str], path: Path, amount: int = 0) -> None:
         prefix = rig.app.settings.prefix
@@ -41,7 +41,7 @@ class TransferRun:
         ]
         before = rig.usage()
         self.processes: Sequence[TransferResult] = run_transfers(transfers)
-        self.used: Usage = rig.usage() - before
+        self.usage: Usage = rig.usage() - before
 
     @property
     def receivers(self) -> Sequence[TransferResult]:
@@ -100,7 +100,7 @@ def by_bare_commands(rig: Rig, receivers: int, path: Path) -> TransferRun:
 
 @TOPIC.scenario
 def throughput(rig: Rig) -> Figures:
-    """One process sends and some receive, beside one that SETs and as many that GET blocks of the same size"""
+    """One process sends to 1, 2 and 4 that receive, compared with bare SET and GET of blocks of the same size"""
     size, rounds = rig.at_pace(8, 96, 512), rig.at_pace(1, 5, 9)
     with file_of(os.urandom(size << 20)) as path:
         for receivers in (1, 2, 4):
@@ -118,7 +118,7 @@ def throughput(rig: Rig) -> Figures:
 def costs(label: str, ours: Sequence[TransferRun], bare: Sequence[TransferRun]) -> Figures:
     """CPU per MB that a receiver received."""
     parts: dict[str, Callable[[TransferRun], float]] = {
-        "CPU of the server": lambda run: run.used.server / run.megabytes,
+        "CPU of the server": lambda run: run.usage.server / run.megabytes,
         "CPU of the sender": lambda run: run.processes[0].cpu * 1e6 / run.processes[0].amount,
         "CPU of a receiver": lambda run: sum(one.cpu for one in run.receivers) / run.megabytes,
     }
@@ -129,10 +129,10 @@ def costs(label: str, ours: Sequence[TransferRun], bare: Sequence[TransferRun]) 
 
 @TOPIC.scenario
 def counting(rig: Rig) -> Figures:
-    """Requests per day and country: one sends lines, one counts; and the same with the channel filled before"""
+    """Count requests per day and country, from a channel filled beforehand, and while another process sends the log"""
     pages, rounds = rig.at_pace(1, 20, 80), rig.at_pace(1, 3, 5)
     text = "".join(f"{line}\n" for line in generate(25_000)).encode() * pages
-    for what, goal, data in (("plain", 300_000, text), ("gzip", 200_000, gzip.compress(text, 1))):
+    for what, least, data in (("plain", 300_000, text), ("gzip", 200_000, gzip.compress(text, 1))):
         with file_of(data, "access.log" + ".gz" * (what == "gzip")) as path:
             prefilled, live = [], []
             for _ in range(rounds):
@@ -141,9 +141,11 @@ def counting(rig: Rig) -> Figures:
                     prefilled.append(counted(rig, name, names, path))
                 with channel(rig, 1) as (name, names):
                     live.append(TransferRun(rig, name, ("send_lines", ""), ("count", names[0]), path=path).receivers[0])
-            yield figure(f"{what}, channel filled before", [one.rate for one in prefilled], "/s", target=at_least(goal))
+            yield figure(
+                f"{what}, channel filled before", [one.rate for one in prefilled], "/s", target=at_least(least)
+            )
             yield figure(f"{what}: per CPU second", [one.amount / one.cpu for one in prefilled], "lines")
-            yield figure(f"{what}, while it is sent", [one.rate for one in live], "/s", target=at_least(goal))
+            yield figure(f"{what}, while it is sent", [one.rate for one in live], "/s", target=at_least(least))
 
 
 def counted(rig: Rig, name: str, names: Sequence[str], path: Path) -> TransferResult:
@@ -152,7 +154,7 @@ def counted(rig: Rig, name: str, names: Sequence[str], path: Path) -> TransferRe
 
 @TOPIC.scenario
 def idle(rig: Rig) -> Figures:
-    """Commands while a sender waits at a full window and four receivers wait for more"""
+    """Commands while one sender waits for space in the window and four receivers wait for files"""
     seconds = rig.at_pace(5, 20, 60)
 
     async def wait(full: str, empty: str, names: Sequence[str], path: Path) -> int:
@@ -180,7 +182,7 @@ def idle(rig: Rig) -> Figures:
 
 @TOPIC.scenario
 def memory(rig: Rig) -> Figures:
-    """The server's peak memory above its memory before, sampled every 10 ms; the window is 64 MiB"""
+    """Peak growth of the server's memory during a transfer, sampled every 10 ms; the window is 64 MiB"""
     with file_of(os.urandom(rig.at_pace(80, 256, 1024) << 20)) as path:
         for receivers in (1, 4):
             with PeakMemory(rig) as peak:

@@ -1,4 +1,4 @@
-"""The cost of a job: enqueued, drained, at any backlog, to an idle worker, delayed, urgent, in memory."""
+"""The cost of a job: to enqueue it and to run it, its delay in several situations, and its memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Noop: TypeAlias = Task[[int, int, str], int]
 
 @TOPIC.scenario
 def round_trips(rig: Rig) -> Figures:
-    """The bare round trip: one command and its reply after another"""
+    """Bare round trips: each command is sent after the reply to the one before"""
     times, trivial = rig.at_pace(300, 2000, 5000), rig.trivial_usage
     yield figure("trivial EVALSHA", trivial.seconds * 100, "µs")
     yield figure("trivial EVALSHA: CPU of the client", trivial.client, "s/10k")
@@ -46,7 +46,7 @@ def round_trips(rig: Rig) -> Figures:
             "PING": timed(rig.ping, times),
             "PING by the client library alone": timed(client.ping, times),
             "EVALSHA by the client library alone": timed(lambda: client.evalsha(sha, 0), times),
-            "trivial EVALSHA, asyncio": rig.awaited(lambda: rig.app._driver.aio.run(rig.trivial), times),
+            "trivial EVALSHA, asyncio": rig.timed_aio(lambda: rig.app._driver.aio.run(rig.trivial), times),
         }
     for name, seconds in others.items():
         yield figure(name, seconds * 1e6, "µs", ratio=Ratio(seconds / trivial.seconds * 1e4, "trivial EVALSHA"))
@@ -58,7 +58,8 @@ def enqueue(rig: Rig) -> Figures:
     rounds, times, noop = rig.at_pace(3, 7, 15), rig.at_pace(200, 1000, 2000), rig.tasks.noop
     noop.enqueue(1, 2, TEXT)
     pairs = [
-        (rig.used(rig.send_trivial, times), rig.used(lambda: noop.enqueue(1, 2, TEXT), times)) for _ in range(rounds)
+        (rig.usage_of(rig.send_trivial, times), rig.usage_of(lambda: noop.enqueue(1, 2, TEXT), times))
+        for _ in range(rounds)
     ]
     yield figure(
         "enqueue", [times / one.seconds for _, one in pairs], "jobs/s",
@@ -72,10 +73,10 @@ def enqueue(rig: Rig) -> Figures:
 def enqueue_many(rig: Rig) -> Figures:
     """Enqueue 500 jobs per round trip"""
     rounds, jobs, noop = rig.at_pace(1, 5, 7), rig.at_pace(5_000, 20_000, 50_000), rig.tasks.noop
-    usages = [rig.used(lambda: rig.app.enqueue_many(some_calls(noop, jobs))) for _ in range(rounds)]
+    usages = [rig.usage_of(lambda: rig.app.enqueue_many(some_calls(noop, jobs))) for _ in range(rounds)]
     rates = [jobs / one.seconds for one in usages]
     yield figure(
-        "enqueue_many", rates, "jobs/s", ratio=rig.to_trivials(median(rates)), target=at_least(100_000)
+        "enqueue_many", rates, "jobs/s", ratio=rig.rate_ratio(median(rates)), target=at_least(100_000)
     )  # fmt: skip
     yield from cpu_figures(rig, "enqueue_many", usages, jobs, client=None, server=None)
 
@@ -86,10 +87,10 @@ def enqueue_aio(rig: Rig) -> Figures:
     rounds, times, noop = rig.at_pace(1, 7, 15), rig.at_pace(500, 1000, 2000), rig.tasks.noop
 
     def rates(tasks: int) -> list[float]:
-        return [1 / rig.awaited(lambda: noop.enqueue.aio(1, 2, TEXT), times, tasks) for _ in range(rounds)]
+        return [1 / rig.timed_aio(lambda: noop.enqueue.aio(1, 2, TEXT), times, tasks) for _ in range(rounds)]
 
     one, hundred = rates(1), rates(100)
-    yield figure("one after another", one, "jobs/s", ratio=rig.to_trivials(median(one)))
+    yield figure("one after another", one, "jobs/s", ratio=rig.rate_ratio(median(one)))
     yield figure(
         "100 concurrent tasks", hundred, "jobs/s",
         ratio=Ratio(median(hundred) / median(one), "one after another"), target=at_least(3, "ratio"),
@@ -98,11 +99,11 @@ def enqueue_aio(rig: Rig) -> Figures:
 
 @TOPIC.scenario
 def drain(rig: Rig) -> Figures:
-    """Jobs drained by one and by two processes, async and sync tasks, results dropped and kept"""
+    """Drain a queue, by one and by two processes: async and sync tasks, results dropped and kept"""
     jobs, rounds = rig.at_pace((5_000, 1), (20_000, 3), (50_000, 5))
     kinds = {
-        "async": (rig.tasks.noop, DrainGoals(0.15, 0.12, 40_000)),
-        "sync": (rig.tasks.plain, DrainGoals(0.30, None, 25_000)),
+        "async": (rig.tasks.noop, DrainTargets(0.15, 0.12, 40_000)),
+        "sync": (rig.tasks.plain, DrainTargets(0.30, None, 25_000)),
     }
     for processes, label in ((1, "1 process"), (2, "2 processes")):
         with rig.workers(processes, CONCURRENCY) as workers:
@@ -111,13 +112,13 @@ def drain(rig: Rig) -> Figures:
                 for ttl, kept in ((0, ""), (60, ", results kept")):
                     kept_task = task.using(result_ttl=ttl)
                     runs = [drain_jobs(rig, workers, some_calls(kept_task, jobs)) for _ in range(rounds)]
-                    own = targets if processes == 1 and not ttl else DrainGoals()
+                    own = targets if processes == 1 and not ttl else DrainTargets()
                     yield from drain_figures(rig, f"{kind}, {label}{kept}", runs, own)
 
 
 @TOPIC.scenario
 def backlog(rig: Rig) -> Figures:
-    """A drain with more jobs waiting; its cost per job should not change"""
+    """Drain small and large backlogs: the cost per job should be the same"""
     deep, least = rig.at_pace((10_000, 3_000), (100_000, 20_000), (100_000, 100_000))
     depths = [1_000, deep, *rig.at_pace([], [], [1_000_000])]
     with rig.workers(1, CONCURRENCY) as workers:
@@ -129,13 +130,13 @@ def backlog(rig: Rig) -> Figures:
                 add, (drain_jobs(rig, workers, of_tenants(rig.tasks.noop, tenants, depth)) for _ in range(times))
             )  # fmt: skip
 
-        yield from compared({amount(depth, 100): at(depth, 100) for depth in depths})
-        yield from compared({amount(deep, tenants): at(deep, tenants) for tenants in (1, 10_000)})
+        yield from compared({jobs_label(depth, 100): at(depth, 100) for depth in depths})
+        yield from compared({jobs_label(deep, tenants): at(deep, tenants) for tenants in (1, 10_000)})
 
 
 @TOPIC.scenario
 def latency(rig: Rig) -> Figures:
-    """An idle worker: from before enqueue to the start of the job"""
+    """From the call of enqueue to the start of the job, with an idle worker"""
     times, started = rig.at_pace(50, 500, 1000), rig.tasks.started
     latencies, trips = [], []
     with rig.workers(1, 10) as workers:
@@ -157,7 +158,7 @@ def latency(rig: Rig) -> Figures:
 
 @TOPIC.scenario
 def due(rig: Rig) -> Figures:
-    """200 jobs become due in 4 s while 20 workers sleep (--quick: 40 jobs, 1 s, 5 workers)"""
+    """200 jobs become due in 4 s while 20 workers are idle (--quick: 40 jobs, 1 s, 5 workers)"""
     processes, jobs, span = rig.at_pace((5, 40, 1.0), (20, 200, 4.0), (20, 200, 4.0))
     started = rig.tasks.started
     delays = [1 + span * (n + 1) / jobs for n in range(jobs)]
@@ -178,7 +179,7 @@ def due(rig: Rig) -> Figures:
 
 @TOPIC.scenario
 def urgent(rig: Rig) -> Figures:
-    """One runner that is always busy with jobs of 50 ms: from enqueue of an urgent job to its start"""
+    """From the enqueue of an urgent job to its start, while the only runner is busy with jobs of 50 ms"""
     times, busy = rig.at_pace(10, 40, 100), rig.tasks.busy
     probe = rig.tasks.started.using(priority=0)
     latencies = []
@@ -208,14 +209,14 @@ def memory(rig: Rig) -> Figures:
         before = rig.memory()
         rig.fill(of_tenants(noop, tenants, jobs))
         payload = len(noop.call(1, 2, TEXT).payload)
-        beside = (rig.memory() - before) / jobs - payload
-        ratio = Ratio(beside / payload, "the payload")
-        yield figure(amount(jobs, tenants), beside, "B/job", ratio=ratio, target=at_most(200))
+        overhead = (rig.memory() - before) / jobs - payload
+        ratio = Ratio(overhead / payload, "the payload")
+        yield figure(jobs_label(jobs, tenants), overhead, "B/job", ratio=ratio, target=at_most(200))
 
 
 @TOPIC.scenario
 def startup(rig: Rig) -> Figures:
-    """CPU of a program before it does anything"""
+    """CPU time of importing penstock, and of penstock --help"""
     times = rig.at_pace(2, 5, 11)
 
     def cost(*words: str) -> list[float]:
@@ -257,7 +258,7 @@ class DrainResult:
 
 
 @dataclass(frozen=True, slots=True)
-class DrainGoals:
+class DrainTargets:
     """Targets: CPU seconds per 10,000 jobs, and jobs per second in placement `split`."""
 
     workers: float | None = None
@@ -292,10 +293,10 @@ def wait_for(result: Callable[..., R], workers: Workers) -> R:
     raise PenstockError("a worker did not do a job of the bench within ten minutes")
 
 
-def drain_figures(rig: Rig, name: str, runs: Sequence[DrainResult], targets: DrainGoals) -> Iterator[Figure]:
+def drain_figures(rig: Rig, name: str, runs: Sequence[DrainResult], targets: DrainTargets) -> Iterator[Figure]:
     rates = [run.rate for run in runs]
     yield figure(
-        name, rates, "jobs/s", ratio=rig.to_trivials(median(rates)),
+        name, rates, "jobs/s", ratio=rig.rate_ratio(median(rates)),
         target=at_least(rig.at_pin(split=targets.split_rate)),
     )  # fmt: skip
     yield from cpu_figures(
@@ -321,7 +322,7 @@ def some_calls(task: Noop, jobs: int) -> Iterator[Call[Any]]:
     return (task.call(n, 2, TEXT) for n in range(jobs))
 
 
-def amount(jobs: int, tenants: int) -> str:
+def jobs_label(jobs: int, tenants: int) -> str:
     return f"{jobs:,} jobs of {tenants:,} tenant{'s' * (tenants > 1)}"
 
 

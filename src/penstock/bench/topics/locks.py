@@ -1,4 +1,4 @@
-"""The cost of locks, permits, rate limits and transactions, beside other libraries' locks if they are installed."""
+"""The cost of locks, permits, rate limits and transactions, and of other libraries' locks if they are installed."""
 
 from __future__ import annotations
 
@@ -41,33 +41,33 @@ def name_of(rig: Rig, what: str) -> str:
 
 @TOPIC.scenario
 def uncontended(rig: Rig) -> Figures:
-    """Acquire and release without competition (to compare: pip install redis hiredis python-redis-lock)"""
+    """Acquire and release a free lock (to compare libraries: pip install redis hiredis python-redis-lock)"""
     name, locks = name_of(rig, "free"), installed(rig.address)
     semaphore = rig.app.semaphore("free", limit=5, lease=10)
     things: dict[str, Callable[[], object]] = {
-        **{f"lock, {peer}": partial(used, make, name) for peer, make in locks.items()},
-        "semaphore, penstock": partial(used, lambda _: semaphore, ""),
-        "2 trivial EVALSHAs": partial(used_twice, rig.send_trivial),
+        **{f"lock, {peer}": partial(acquire_and_release, make, name) for peer, make in locks.items()},
+        "semaphore, penstock": partial(acquire_and_release, lambda _: semaphore, ""),
+        "2 trivial EVALSHAs": partial(twice, rig.send_trivial),
     }
     rounds, times = rig.at_pace(5, 21, 51), rig.at_pace(50, 100, 200)
     for thing in things.values():
         timed(thing, times)
-    rows = [{what: rig.used(thing, times) for what, thing in things.items()} for _ in range(rounds)]
+    rows = [{what: rig.usage_of(thing, times) for what, thing in things.items()} for _ in range(rounds)]
     for what in things:
         if what.startswith("2"):
             continue
-        beside = "lock, redis" if "redis" in locks and what != "lock, redis" else "2 trivial EVALSHAs"
-        ratio = Ratio(median(row[what].seconds / row[beside].seconds for row in rows), beside)
-        aim = at_most(1.15, "ratio") if (what, beside) == ("lock, penstock", "lock, redis") else None
-        yield figure(what, [row[what].seconds / times * 1e6 for row in rows], "µs", ratio=ratio, target=aim)
+        yardstick = "lock, redis" if "redis" in locks and what != "lock, redis" else "2 trivial EVALSHAs"
+        ratio = Ratio(median(row[what].seconds / row[yardstick].seconds for row in rows), yardstick)
+        target = at_most(1.15, "ratio") if (what, yardstick) == ("lock, penstock", "lock, redis") else None
+        yield figure(what, [row[what].seconds / times * 1e6 for row in rows], "µs", ratio=ratio, target=target)
         for part in ("client", "server"):
-            spent, other = ([getattr(row[one], part) / times * 1e6 for row in rows] for one in (what, beside))
-            yield figure(f"{what}: CPU of the {part}", spent, "µs", ratio=Ratio(sum(spent) / sum(other), beside))
+            spent, other = ([getattr(row[one], part) / times * 1e6 for row in rows] for one in (what, yardstick))
+            yield figure(f"{what}: CPU of the {part}", spent, "µs", ratio=Ratio(sum(spent) / sum(other), yardstick))
 
 
 @TOPIC.scenario
 def contended(rig: Rig) -> Figures:
-    """16 processes that acquire one lock repeatedly and hold it for 2 ms"""
+    """16 processes acquire one lock repeatedly, and hold it for 2 ms each time"""
     times = rig.at_pace(8, 30, 60)
     for peer in installed(rig.address):
         name = name_of(rig, "wanted")
@@ -108,20 +108,20 @@ def idle(rig: Rig) -> Figures:
 
 @TOPIC.scenario
 def purchase(rig: Rig) -> Figures:
-    """8 processes that buy: price, funds, and the goods of buyer and seller change together"""
+    """8 processes buy from one market: each purchase checks price and funds, and moves money and goods, atomically"""
     times, rounds = rig.at_pace(60, 500, 2000), rig.at_pace(1, 5, 9)
     ways = {"WATCH, read, MULTI": buy_with_watch, "guarded transaction": buy_in_transaction}
     rates: dict[str, list[float]] = {way: [] for way in ways}
-    again = 0.0
+    retries = 0.0
     for _ in range(rounds):
         for way, buy in ways.items():
             stock(rig, times)
-            times_held = run_together(buy, [(rig.address, buyer, times) for buyer in range(8)])
-            rates[way].append(8 * times / (max(one[1] for one in times_held) - min(one[0] for one in times_held)))
-            again += sum(one[2] for one in times_held) / (8 * times * rounds)
+            results = run_together(buy, [(rig.address, buyer, times) for buyer in range(8)])
+            rates[way].append(8 * times / (max(one[1] for one in results) - min(one[0] for one in results)))
+            retries += sum(one[2] for one in results) / (8 * times * rounds)
     watch, guarded = rates.values()
     yield figure("WATCH, read, MULTI", watch, "/s")
-    yield figure("WATCH: retries per purchase", again, "times")
+    yield figure("WATCH: retries per purchase", retries, "times")
     pairs = [ours / theirs for ours, theirs in zip(guarded, watch, strict=True)]
     ratio = Ratio(median(pairs), "WATCH, read, MULTI")
     yield figure("guarded transaction", guarded, "/s", ratio=ratio, target=at_least(5, "ratio"))
@@ -131,7 +131,7 @@ def purchase(rig: Rig) -> Figures:
 
 @TOPIC.scenario
 def rate_limits(rig: Rig) -> Figures:
-    """try_acquire, admitted and refused, blocking"""
+    """try_acquire from blocking code, admitted and refused"""
     rounds, times = rig.at_pace(3, 9, 15), rig.at_pace(100, 500, 1000)
     for kind in ("bucket", "window"):
         for what, limit in (("admitted", 10_000), ("refused", 1)):
@@ -145,18 +145,18 @@ def rate_limits(rig: Rig) -> Figures:
 # --- helpers ---
 
 
-def used_twice(work: Callable[[], object]) -> None:
+def twice(work: Callable[[], object]) -> None:
     work()
     work()
 
 
-def used(make: Maker, name: str) -> None:
+def acquire_and_release(make: Maker, name: str) -> None:
     with make(name):
         pass
 
 
 def contention(peer: str, times_held: Sequence[HoldTimes]) -> Iterator[Figure]:
-    """Figures of the hand-over, and of the longest wait beside that of a perfect order."""
+    """Figures of the hand-over, and of the longest wait compared with that of a perfect order."""
     order = sorted(times_held, key=lambda one: one.acquired)
     passed = [
         later.acquired - earlier.released for earlier, later in pairwise(order) if later.requested < earlier.released

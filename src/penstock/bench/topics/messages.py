@@ -26,7 +26,7 @@ def chat_of(rig: Rig, members: int) -> Chat:
 
 @TOPIC.scenario
 def send(rig: Rig) -> Figures:
-    """One message after another, into chats of two and of a thousand members"""
+    """Send one message after another to chats of two and of a thousand members"""
     rounds, times = rig.at_pace(3, 7, 15), rig.at_pace(200, 1000, 3000)
     for members in (2, 1000):
         chat = chat_of(rig, members)
@@ -39,29 +39,29 @@ def send(rig: Rig) -> Figures:
         ratio = Ratio(median(ratios), "the time of a trivial EVALSHA")
         name = f"send, {members:,} members"
         yield figure(name, [one * 1e6 for one in durations], "µs", ratio=ratio, target=at_most(1.5, "ratio"))
-        used = rig.used(lambda: chat.send(SENDER, BODY), times)  # noqa: B023
+        used = rig.usage_of(lambda: chat.send(SENDER, BODY), times)  # noqa: B023
         yield figure(f"{name}, CPU of the server", used.server / times * 1e6, "µs")
         rig.clear()
 
 
 @TOPIC.scenario
 def send_many(rig: Rig) -> Figures:
-    """Many messages into one chat: 500 per round trip, and one per call from 100 concurrent asyncio tasks"""
+    """Send many messages to one chat: 500 per round trip, and one per call from 100 concurrent asyncio tasks"""
     rounds, count = rig.at_pace(1, 5, 9), rig.at_pace(5_000, 20_000, 100_000)
     chat = chat_of(rig, 200)
     chat.send(SENDER, BODY)
     rates = [count / timed(lambda: chat.send_many(SENDER, [BODY] * count)) for _ in range(rounds)]
     yield figure(
         "send_many, 200 members", rates, "messages/s",
-        ratio=rig.to_trivials(median(rates)), target=at_least(50_000),
+        ratio=rig.rate_ratio(median(rates)), target=at_least(50_000),
     )  # fmt: skip
-    one = [1 / rig.awaited(lambda: chat.send.aio(SENDER, BODY), count // 5, 100) for _ in range(rounds)]
-    yield figure("send, 100 concurrent tasks", one, "messages/s", ratio=rig.to_trivials(median(one)))
+    one = [1 / rig.timed_aio(lambda: chat.send.aio(SENDER, BODY), count // 5, 100) for _ in range(rounds)]
+    yield figure("send, 100 concurrent tasks", one, "messages/s", ratio=rig.rate_ratio(median(one)))
 
 
 @TOPIC.scenario
 def pull_and_ack(rig: Rig) -> Figures:
-    """Two hundred messages pulled and acknowledged, in a chat of a thousand members"""
+    """Pull and acknowledge 200 messages at a time, in a chat of a thousand members"""
     rounds = rig.at_pace(3, 20, 100)
     chat = chat_of(rig, 1000)
     chat.send_many(SENDER, [BODY] * 200 * rounds)
@@ -87,13 +87,13 @@ def time_ratio(rig: Rig, seconds: float) -> Ratio:
 
 @TOPIC.scenario
 def memory(rig: Rig) -> Figures:
-    """Server memory: a message beside its payload, many members with unread messages, a chat at rest"""
+    """Server memory of a message without its payload, of many members with unread messages, and of a chat at rest"""
     count = rig.at_pace(2_000, 20_000, 100_000)
     chat = chat_of(rig, 2)
     before = rig.memory()
     chat.send_many(SENDER, [BODY] * count)
-    beside = (rig.memory() - before) / count - len(BODY) - 2
-    yield figure("a message of 100 bytes, without the payload", beside, "B", target=at_most(60))
+    overhead = (rig.memory() - before) / count - len(BODY) - 2
+    yield figure("a message of 100 bytes, without the payload", overhead, "B", target=at_most(60))
     rig.clear()
     before = rig.memory()
     chat = chat_of(rig, 1000)
@@ -111,12 +111,12 @@ def memory(rig: Rig) -> Figures:
     rig.expire_short_lived_keys()
     after = rig.memory() - before
     yield figure("a chat of two with nothing unread", after / chats, "B", target=at_most(1000))
-    yield figure("idempotency of repeated calls, for a minute", (held - after) / chats, "B/chat")
+    yield figure("replies kept for replays, for a minute", (held - after) / chats, "B/chat")
 
 
 @TOPIC.scenario
 def live(rig: Rig) -> Figures:
-    """From a send until a waiting follower has the message"""
+    """From the send of a message until a waiting follower has it"""
     times = rig.at_pace(20, 200, 1000)
     chat = chat_of(rig, 2)
     durations = asyncio.run(_latencies(rig, chat, times))
@@ -139,7 +139,7 @@ async def _latencies(rig: Rig, chat: Chat, times: int) -> list[float]:
 
 @TOPIC.scenario
 def many_chats(rig: Rig) -> Figures:
-    """One user in very many chats: unread counts of all, and a new message in one"""
+    """One user in very many chats: the unread counts of all, and the pull of a new message in one"""
     chats = rig.at_pace(100, 1000, 5000)
     made = asyncio.run(_made(rig, chats))
     mine = rig.app.chats.of("ada")
