@@ -32,7 +32,7 @@ def test_each_line_is_a_name_or_says_why_it_is_none():
         8: "name ' ' is empty: it needs a character that can be seen",
         9: "weight 'much': a number from 0 up",
         10: "weight 'nan': a number from 0 up",
-        11: "4 columns: a name, an id and a weight at most",
+        11: "4 columns: write a name, an id and a weight at most",
         12: "id '' is empty: it needs a character that can be seen",
         13: "name 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…' has 4,096 bytes, the limit is 1,024",
         14: "name 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…' has 4,096 bytes, the limit is 1,024",

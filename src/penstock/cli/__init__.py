@@ -26,7 +26,7 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("demo", "penstock.cli.demo:demo", "see it work: count a web access log while one client floods the queue"),
-    Command("bench", "penstock.cli.bench:bench", "measure what each verb costs, beside bare round trips"),
+    Command("bench", "penstock.cli.bench:bench", "measure what each operation costs, compared with bare round trips"),
     Command("worker", "penstock.cli.worker:worker", "run the jobs of an app's queues"),
     Command("worker ls", "penstock.cli.workers:ls", "list the workers of each queue"),
     Command("queue ls", "penstock.cli.queue:ls", "list the queues and their jobs by state"),
@@ -41,10 +41,10 @@ COMMANDS = (
     Command("dead show", "penstock.cli.dead:show_one", "show one dead letter with its traceback"),
     Command("dead retry", "penstock.cli.dead:retry", "run dead letters again, some or all"),
     Command("dead rm", "penstock.cli.dead:rm", "delete dead letters, some or all"),
-    Command("chat ls", "penstock.cli.chat:ls", "list the chats and the reader furthest behind"),
+    Command("chat ls", "penstock.cli.chat:ls", "list the chats, each with its reader that is furthest behind"),
     Command("directory ls", "penstock.cli.directory:ls", "list the directories and how many names they have"),
     Command("directory import", "penstock.cli.directory:import_", "add the names of a file, with a progress bar"),
-    Command("directory add", "penstock.cli.directory:add", "add one name, or give this name to an id"),
+    Command("directory add", "penstock.cli.directory:add", "add one name, or give an id a new name"),
     Command("directory rename", "penstock.cli.directory:rename", "change the name of an id"),
     Command("directory rm", "penstock.cli.directory:rm", "remove names, some or all"),
     Command("directory complete", "penstock.cli.directory:complete", "list the names with a prefix"),
@@ -56,7 +56,9 @@ COMMANDS = (
     Command("files ls", "penstock.cli.files:ls", "list the channels, or show one"),
     Command("files close", "penstock.cli.files:close", "close a channel: receivers end when they have everything"),
     Command("files rm", "penstock.cli.files:rm", "delete a channel, or remove receivers from it"),
-    Command("logs count", "penstock.cli.logs.command:count", "count access logs by day, country and host"),
+    Command(
+        "logs count", "penstock.cli.logs.command:count", "count the requests in access logs by day, country and host"
+    ),
     Command("lock ls", "penstock.cli.lock:ls", "list the locks with their owners and waiters"),
     Command("server start", "penstock.cli.server:start", "start this folder's own server and keep it running"),
     Command("server stop", "penstock.cli.server:stop", "stop this folder's own server"),

@@ -29,7 +29,7 @@ def bench(
     url: str | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=(), show_default=False)] = False,
 ) -> int:
-    """Measure the cost of each operation, beside bare round trips of the same client. Takes about two minutes.
+    """Measure the cost of each operation, compared with bare round trips. Takes about two minutes.
 
     Starts a server in a temporary folder, and worker processes. A missed target is shown, but is not a failure.
 

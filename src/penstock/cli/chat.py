@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.ops.answers import ChatView
 from penstock.ops.wording import age
-from penstock.terminal.tables import Kind, show, show_json, show_table
+from penstock.terminal.tables import Kind, show_list
 
 _COLUMNS: dict[str, Kind] = {
     "chat": "name", "readers": "number", "messages": "number", "kept": "number", "bytes": "number", "behind": "text",
@@ -25,11 +25,7 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
     """
     with where.open() as inspector:
         chats, now = inspector.chats(), inspector.now()
-    if as_json:
-        return show_json(chats)
-    if not chats:
-        return show("There are no chats.")
-    return show_table(_COLUMNS, (_row(one, now) for one in chats))
+    show_list(chats, _COLUMNS, (_row(one, now) for one in chats), none="There are no chats.", as_json=as_json)
 
 
 def _row(one: ChatView, now: float) -> tuple[str, ...]:

@@ -8,9 +8,9 @@ from typing import Annotated, TypeAlias
 from cyclopts import Parameter
 
 from penstock.cli.exits import Exit
-from penstock.cli.job import text
+from penstock.cli.job import value_text
 from penstock.cli.job_outcomes import report_outcomes
-from penstock.cli.where import HERE, AsJson, Limit, Offset, Where, Yes, agree
+from penstock.cli.where import HERE, AsJson, Limit, Offset, Where, Yes, confirm
 from penstock.errors import ConfigurationError
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import age, many
@@ -66,7 +66,7 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
             "attempts": f"{letter.attempts} failed, {many(letter.deliveries, 'delivery', 'deliveries')}",
             "tenant": letter.tenant or "(none)",
             "worker": letter.worker or "(none)",
-            "body": text(letter.body),
+            "body": value_text(letter.body),
             "reason": letter.reason,
         }
     )
@@ -87,7 +87,7 @@ def retry(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE
         Do not ask; required with --all unless at a terminal.
     """
     with where.open() as inspector:
-        if (queue := _all_of(ids, all_of)) is None:
+        if (queue := _queue_of_all(ids, all_of)) is None:
             return report_outcomes(inspector.requeue_dead(*ids), "requeued", "only a dead letter can be retried")
         done = _do_to_all(inspector, queue, "runs {} again", inspector.requeue_all_dead, yes=yes)
         show(f"Requeued {many(done, 'job')} of {queue}.")
@@ -104,11 +104,11 @@ def rm(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE) -
     all_of
         Instead of ids: all present dead letters of this queue.
     yes
-        Do not ask.
+        Do not ask; required unless at a terminal.
     """
     with where.open() as inspector:
-        if (queue := _all_of(ids, all_of)) is None:
-            agree(f"This deletes {many(len(ids), 'dead letter')} for good, at {inspector.location}.", yes=yes)
+        if (queue := _queue_of_all(ids, all_of)) is None:
+            confirm(f"This deletes {many(len(ids), 'dead letter')} for good, at {inspector.location}.", yes=yes)
             return report_outcomes(inspector.remove_dead(*ids), "removed", "only a dead letter can be removed")
         done = _do_to_all(inspector, queue, "deletes {} for good", inspector.remove_all_dead, yes=yes)
         show(f"Removed {many(done, 'dead letter')} of {queue}.")
@@ -119,11 +119,12 @@ def _do_to_all(inspector: Inspector, queue: str, what: str, act: Callable[[str, 
     """Apply `act` to the present dead letters of a queue after a confirmation. Returns how many."""
     dead = inspector.count_dead(queue)
     letters = f"{many(dead.count, 'dead letter')} of queue {queue}"
-    agree(f"This {what.format(letters)}, at {inspector.location}.", yes=yes)
+    confirm(f"This {what.format(letters)}, at {inspector.location}.", yes=yes)
     return act(queue, dead.until)
 
 
-def _all_of(ids: Sequence[str], queue: str | None) -> str | None:
+def _queue_of_all(ids: Sequence[str], queue: str | None) -> str | None:
+    """The queue of --all, or None if there are ids. Raises ConfigurationError unless there is one of the two."""
     if bool(ids) == (queue is not None):
         raise ConfigurationError("name dead letters by id, or a queue with --all, but not both")
     return queue

@@ -39,7 +39,7 @@ def demo(
     flood
         Jobs of one more client, enqueued before all others.
     seed
-        A different seed generates a different log, and lets different jobs fail.
+        A different seed generates a different log, and makes different jobs fail.
     url
         Use this server, for example valkey://host:6379/0. The demo's keys have a prefix of their own and are deleted at
         its end. Also set by PENSTOCK_URL.

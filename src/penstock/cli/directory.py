@@ -14,13 +14,13 @@ from cyclopts import Parameter
 from cyclopts.types import ExistingFile
 
 from penstock.cli.exits import Exit
-from penstock.cli.where import HERE, AsJson, Limit, Where, Yes, agree
+from penstock.cli.where import HERE, AsJson, Limit, Where, Yes, confirm
 from penstock.completion.directory import Directory
 from penstock.completion.entry import Entry, NameLike
 from penstock.errors import ConfigurationError
-from penstock.ops.wording import many, printable
+from penstock.ops.wording import many, terminal_safe
 from penstock.terminal.names_file import RejectedLine, read_names
-from penstock.terminal.tables import Kind, show, show_json, show_table
+from penstock.terminal.tables import Kind, show, show_json, show_list, show_table
 
 BATCH = 20_000
 """Names per update of the progress bar. A batch is checked as a whole, then sent with 500 names per round trip."""
@@ -44,12 +44,9 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
     """
     with where.open() as inspector:
         found = inspector.directories()
-    if as_json:
-        return show_json(found)
-    if not found:
-        return show("There are no directories.")
     columns: dict[str, Kind] = {"directory": "name", "names": "number"}
-    return show_table(columns, [(one.name, f"{one.names:,}") for one in found])
+    lines = [(one.name, f"{one.names:,}") for one in found]
+    show_list(found, columns, lines, none="There are no directories.", as_json=as_json)
 
 
 def import_(
@@ -76,10 +73,10 @@ def import_(
     file
         One name per line.
     rejects
-        The file for rejected lines, each with its number and the reason before it, separated by tabs. The default is
-        FILE.rejects.
+        The file for rejected lines, FILE.rejects by default. Its lines are number, reason and the rejected line,
+        separated by tabs.
     words
-        Find names by the start of every word. Like the next two options, for a new directory only.
+        Find names by the start of every word. This option and the next two apply to a new directory only.
     ignore_accents
         Ignore accents.
     shards
@@ -150,9 +147,9 @@ class _Rejects:
             except OSError as error:
                 raise ConfigurationError(f"--rejects {self._path}: cannot be written: {error.strerror}") from None
         self.count += 1
-        self._write(b"%d\t%b\t%b\n" % (reject.number, printable(reject.reason).encode(), reject.line))
+        self._write(b"%d\t%b\t%b\n" % (reject.number, terminal_safe(reject.reason).encode(), reject.line))
         if self.count <= SHOWN:
-            print(f"penstock: line {reject.number}: {printable(reject.reason)}", file=sys.stderr)
+            print(f"penstock: line {reject.number}: {terminal_safe(reject.reason)}", file=sys.stderr)
 
     def __enter__(self) -> _Rejects:
         return self
@@ -170,7 +167,7 @@ def _progress(file: Path, *, quiet: bool) -> Iterator[Callable[[int], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     console = Console(stderr=True, markup=False)
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task(printable(file.name), total=file.stat().st_size)
+        task = bar.add_task(terminal_safe(file.name), total=file.stat().st_size)
         yield lambda done: bar.update(task, completed=done)
 
 
@@ -236,7 +233,9 @@ def rm(
     with where.open() as inspector:
         directory = inspector.directory(name)
         if everything:
-            agree(f"This removes all {many(directory.count(), 'name')} from {name}, at {inspector.location}.", yes=yes)
+            confirm(
+                f"This removes all {many(directory.count(), 'name')} from {name}, at {inspector.location}.", yes=yes
+            )
             gone = directory.clear()
         else:
             gone = directory.remove(*ids)
@@ -264,11 +263,11 @@ def complete(
     prefix
         The prefix. The default is empty: all names.
     limit
-        How many to list.
+        How many to list, up to 1000.
     after
         Continue after this entry: the `cursor` of the last entry of a page, as --json prints it.
     typos
-        Include names whose beginning differs by one slip.
+        Include names whose beginning differs by one typo: a letter added, missing or replaced, or two swapped.
     as_json
         Print one JSON document.
     """
@@ -278,7 +277,7 @@ def complete(
 
 
 def top(name: str, prefix: str = "", /, *, limit: Limit = 10, where: Where = HERE, as_json: AsJson = False) -> None:
-    """List the names with a prefix that have a weight, heaviest first.
+    """List the names with a prefix, heaviest first. Names without a weight follow in order.
 
     Parameters
     ----------
@@ -287,7 +286,7 @@ def top(name: str, prefix: str = "", /, *, limit: Limit = 10, where: Where = HER
     prefix
         The prefix. The default is empty: all names.
     limit
-        How many to list.
+        How many to list, up to 1000.
     as_json
         Print one JSON document.
     """
@@ -350,5 +349,5 @@ def _report(done: bool, success: str, failure: str) -> int:
     if done:
         show(success)
         return Exit.OK
-    print(f"penstock: {printable(failure)}", file=sys.stderr)
+    print(f"penstock: {terminal_safe(failure)}", file=sys.stderr)
     return Exit.FAILED

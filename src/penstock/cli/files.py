@@ -17,7 +17,7 @@ from cyclopts.types import NonNegativeFloat
 
 from penstock.cli.exits import Exit
 from penstock.cli.upload_view import showing_upload
-from penstock.cli.where import HERE, AsJson, Flag, Where, Yes, agree, within
+from penstock.cli.where import HERE, AsJson, Flag, Where, Yes, check_bounds, confirm
 from penstock.core.ids import may_be_alive
 from penstock.errors import (
     BlocksMissed,
@@ -39,7 +39,7 @@ from penstock.ops.inspect import Inspector
 from penstock.ops.wording import age, many, size
 from penstock.settings import MiB
 from penstock.terminal.signals import interrupted_by
-from penstock.terminal.tables import Kind, note, show, show_facts, show_json, show_table
+from penstock.terminal.tables import Kind, note, show, show_facts, show_json, show_list, show_table
 
 T = TypeVar("T")
 
@@ -77,15 +77,15 @@ def send(
     close
         Close the channel: receivers end when they have everything.
     limit_mb
-        MiB that the channel may hold, 2 or more. The default is no change; a new channel has 64.
+        MiB that the channel may hold, 2 or more. By default a new channel gets 64, and another keeps its limit.
     patience
-        Seconds after which a silent receiver that holds up the others is passed over; 0 is never.
+        Seconds after which a silent receiver that holds up the others is passed over; 0: never.
     again
-        Send files that were sent before, too.
+        Also send files that were sent before.
     as_json
         Print the result as one JSON object.
     """
-    within("--limit-mb", limit_mb, 2)
+    check_bounds("--limit-mb", limit_mb, 2)
     check_paths(paths)
     names = [name.strip() for name in to.split(",") if name.strip()]
     began = time.monotonic()
@@ -123,26 +123,26 @@ _PER_PROCESS = ("/dev/stdin", "/dev/fd/", "/proc/self/")
 """Paths below these name a different file in each process, even if it is a regular file."""
 
 
-def check_paths(paths: tuple[Path, ...], done: str = "sent") -> list[Source]:
+def check_paths(paths: tuple[Path, ...], action: str = "sent") -> list[Source]:
     """The files that the paths select. Prints a note about skipped subfolders.
 
-    Raises ConfigurationError, in one line, for paths that do not exist, cannot be read or are not regular files. `done`
-    names what did not happen then.
+    Raises ConfigurationError, in one line, for paths that do not exist, cannot be read or are not regular files.
+    `action` completes its message "nothing was …".
     """
     for path in paths:
         if os.path.abspath(path).startswith(_PER_PROCESS):
-            raise ConfigurationError(f"nothing was {done}: {path} is not a regular file: save it first")
+            raise ConfigurationError(f"nothing was {action}: {path} is not a regular file: save it first")
     try:
         found = find_sources(paths)
     except FilesError as error:
         first, *faults = map(str.strip, str(error).splitlines())
         why = "; ".join(faults) or first.partition(": ")[2]
-        raise ConfigurationError(f"nothing was {done}: {why}") from None
+        raise ConfigurationError(f"nothing was {action}: {why}") from None
     left = [str(one) for path in paths if path.is_dir() for one in sorted(path.iterdir()) if one.is_dir()]
     if left:
         note(f"{many(len(left), 'subfolder')} skipped: {', '.join(left[:3])}{', …' if len(left) > 3 else ''}")
     if not found:
-        raise ConfigurationError(f"nothing was {done}: {', '.join(map(str, paths))} contains no file")
+        raise ConfigurationError(f"nothing was {action}: {', '.join(map(str, paths))} contains no file")
     return found
 
 
@@ -185,7 +185,7 @@ def receive(
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> int:
-    """Save the files of a channel in a folder, or print their lines, until the channel is closed and received.
+    """Save the files of a channel in a folder, or print their lines. Ends when the channel is closed and received.
 
     After an interruption the same command resumes where it stopped. A second process with the same receiver name
     stands by, and takes over when the first has ended. Exit code 1 if a file was damaged, or given up by its sender.
@@ -200,11 +200,11 @@ def receive(
         The folder. The default is named after the channel, in the working directory. An existing file of the same
         name is replaced.
     lines
-        Print lines instead, with gzip decompressed, each ended by a newline.
+        Print the lines of the files instead, with gzip decompressed.
     wait
         End after this many seconds without a file.
     join
-        Add the receiver first, for everything that is begun from now on.
+        Add the receiver to the channel first. It gets every file whose sending begins after that.
     as_json
         Print the saved files as one JSON document at the end.
     """
@@ -249,7 +249,7 @@ def _note_membership(target: Channel, as_: str) -> None:
 
 
 def _has_ended(one: ReceiverInfo) -> bool:
-    """Whether the process that received last ran on this host and has ended."""
+    """Whether the process that received last has ended. False for a process of another host."""
     host, _, pid = one.holder.rpartition(":")
     token = f"/{host}/{pid}"
     return not may_be_alive(token, [token])
@@ -346,15 +346,14 @@ def ls(channel: str | None = None, /, *, where: Where = HERE, as_json: AsJson = 
         Print one JSON document.
     """
     with where.open() as inspector:
-        found = inspector.channels() if channel is None else [inspector.channel(channel)]
-        now = inspector.now()
+        if channel is None:
+            found = inspector.channels()
+            return show_list(found, _CHANNELS, map(_row, found), none="There are no channels.", as_json=as_json)
+        one, now = inspector.channel(channel), inspector.now()
     if as_json:
-        return show_json(found if channel is None else found[0])
-    if channel is not None:
-        return _describe(found[0], now)
-    if not found:
-        return show("There are no channels.")
-    return show_table(_CHANNELS, map(_row, found))
+        show_json(one)
+    else:
+        _describe(one, now)
 
 
 def _row(one: ChannelInfo) -> tuple[object, ...]:
@@ -414,7 +413,7 @@ def close(channel: str, /, *, where: Where = HERE) -> None:
 
 
 def rm(channel: str, /, *receivers: str, yes: Yes = False, where: Where = HERE) -> int:
-    """Delete a channel with everything counted in it, or remove receivers, so that nothing is kept for them.
+    """Delete a channel with everything counted in it, or remove receivers, for which nothing is kept any longer.
 
     Exit code 1 if a name is not a receiver.
 
@@ -425,14 +424,14 @@ def rm(channel: str, /, *receivers: str, yes: Yes = False, where: Where = HERE) 
     receivers
         Remove only these receivers.
     yes
-        Do not ask.
+        Do not ask; required unless at a terminal.
     """
     with where.open() as inspector:
         found, target = inspector.channel(channel), inspector.files(channel)
         if receivers:
             behind = sum(one.behind for one in found.receivers if one.name in receivers)
             names = ", ".join(receivers)
-            agree(
+            confirm(
                 f"This removes {names} from {channel}, at {inspector.location}: "
                 f"{many(behind, 'block')} not received yet.", yes=yes,
             )  # fmt: skip
@@ -440,7 +439,7 @@ def rm(channel: str, /, *receivers: str, yes: Yes = False, where: Where = HERE) 
             show(f"Removed {many(len(gone), 'receiver')} from {channel}.")
             return Exit.OK if len(gone) == len(set(receivers)) else Exit.FAILED
         lost = f"{size(found.bytes)} not received by everyone, and " if found.bytes else ""
-        agree(f"This deletes {channel}, at {inspector.location}: {lost}everything counted in it.", yes=yes)
+        confirm(f"This deletes {channel}, at {inspector.location}: {lost}everything counted in it.", yes=yes)
         target.delete()
     show(f"Deleted {channel}.")
     return Exit.OK

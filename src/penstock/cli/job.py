@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.cli.exits import Exit
 from penstock.cli.job_outcomes import report_outcomes
-from penstock.cli.where import HERE, AsJson, Where, Yes, agree
+from penstock.cli.where import HERE, AsJson, Where, Yes, confirm
 from penstock.jobs.job import JobInfo
 from penstock.ops.wording import age, many
 from penstock.terminal.tables import show, show_facts, show_json
@@ -41,12 +41,12 @@ def facts(job: JobInfo, now: float) -> dict[str, object]:
         known["due" if job.status == "delayed" else f"{job.status} since"] = _when(job.since, now)
         known |= {
             "attempts": f"{job.attempts} failed, {many(job.deliveries, 'delivery', 'deliveries')}",
-            "body": text(job.body),
+            "body": value_text(job.body),
         }
     if job.expires is not None:
         known["expires"] = _when(job.expires, now)
     if job.status == "completed":
-        known["result"] = text(job.result)
+        known["result"] = value_text(job.result)
     if job.reason:
         known["reason"] = job.reason
     return known
@@ -58,7 +58,8 @@ def _when(at: float, now: float) -> str:
     return f"{age(apart)} ago, {local}" if apart >= 0 else f"in {age(-apart)}, {local}"
 
 
-def text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A body or a result: a string as it is, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -74,7 +75,7 @@ def cancel(*ids: str, yes: Yes = False, where: Where = HERE) -> Exit:
     """
     with where.open() as inspector:
         if len(ids) > 1:
-            agree(f"This cancels {many(len(ids), 'job')}, at {inspector.location}.", yes=yes)
+            confirm(f"This cancels {many(len(ids), 'job')}, at {inspector.location}.", yes=yes)
         return report_outcomes(inspector.cancel(*ids), "cancelled", "only a waiting job can be cancelled")
 
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.locks.answers import LockInfo, Owner
 from penstock.ops.wording import age
-from penstock.terminal.tables import Kind, show, show_json, show_table
+from penstock.terminal.tables import Kind, show_list
 
 _COLUMNS: dict[str, Kind] = {
     "lock": "name", "holder": "name", "for": "number", "lease": "number", "waiting": "number",
@@ -36,11 +36,8 @@ def ls(
     """
     with where.open() as inspector:
         locks = inspector.locks()
-    if as_json:
-        return show_json(locks)
-    if not locks:
-        return show("No lock is held.")
-    return show_table(_COLUMNS, (row for lock in locks for row in _rows(lock, waiters=waiters)))
+    lines = (row for lock in locks for row in _rows(lock, waiters=waiters))
+    show_list(locks, _COLUMNS, lines, none="No lock is held.", as_json=as_json)
 
 
 def _rows(lock: LockInfo, *, waiters: bool) -> Iterator[tuple[str, ...]]:

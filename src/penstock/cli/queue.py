@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from penstock.cli.where import HERE, AsJson, Where, Yes, agree
+from penstock.cli.where import HERE, AsJson, Where, Yes, confirm
 from penstock.jobs.counts import Counts
 from penstock.ops.answers import QueueDetail
 from penstock.ops.wording import age, many
-from penstock.terminal.tables import Kind, cell, show, show_facts, show_json, show_table
+from penstock.terminal.tables import Kind, cell, show, show_facts, show_json, show_list, show_table
 
 
 def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
@@ -23,10 +23,6 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
     """
     with where.open() as inspector:
         queues = inspector.queues()
-    if as_json:
-        return show_json(queues)
-    if not queues:
-        return show("No queue was used here yet.")
     columns: dict[str, Kind] = {
         "queue": "name", "ready": "number", "oldest": "number", "delayed": "number", "running": "number",
         "dead": "number", "": "name",
@@ -36,7 +32,7 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
         for q in queues
         for c in (q.counts,)
     ]
-    return show_table(columns, lines)
+    show_list(queues, columns, lines, none="No queue was used here yet.", as_json=as_json)
 
 
 def _oldest(counts: Counts) -> str:
@@ -100,12 +96,9 @@ def _describe(queue: QueueDetail) -> None:
         numbers: dict[str, Kind] = dict.fromkeys(("ready", "delayed", "running", "dead"), "number")
         show_table({"tenant": "text", **numbers}, lines)
         if queue.tenants > len(queue.largest):
-            of = (
-                ""
-                if queue.tenants_examined >= queue.tenants
-                else f", the largest of {queue.tenants_examined:,} examined"
-            )
-            show(f"{queue.tenants:,} tenants in all{of}.")
+            all_examined = queue.tenants_examined >= queue.tenants
+            among = "" if all_examined else f"; these are the largest of the {queue.tenants_examined:,} examined"
+            show(f"{queue.tenants:,} tenants in all{among}.")
     if queue.unknown_task_jobs:
         lines = [(job.id, job.reason) for job in queue.unknown_task_jobs[:10]]
         show("")
@@ -163,11 +156,11 @@ def purge(name: str, /, *, tenant: str | None = None, yes: Yes = False, where: W
     tenant
         Cancel only jobs of this tenant.
     yes
-        Do not ask.
+        Do not ask; required unless at a terminal.
     """
     with where.open() as inspector:
         waiting = inspector.waiting(name, tenant)
         whose = f"queue {name}" + (f", tenant {tenant!r}" if tenant is not None else "")
-        agree(f"This cancels {many(waiting, 'waiting job')} of {whose}, at {inspector.location}.", yes=yes)
+        confirm(f"This cancels {many(waiting, 'waiting job')} of {whose}, at {inspector.location}.", yes=yes)
         cancelled = inspector.purge(name, tenant, most=waiting)
     show(f"Cancelled {many(cancelled, 'job')} of {whose}.")

@@ -53,14 +53,14 @@ class _Reloader:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), CHECK_INTERVAL)
                 if self._stopping.is_set():
-                    return await self._last(process)
+                    return await self._final_code(process)
                 now = dict(_files(self._folder))
             changed = sorted({name for name, _ in before.items() ^ now.items()})
             log.info("%s changed: restarting", ", ".join(changed[:3]))
             await _end(process)
             pipe.close()
             if self._stopping.is_set():
-                return await self._last(process)
+                return await self._final_code(process)
 
     async def _start(self) -> tuple[asyncio.subprocess.Process, ParentPipe]:
         with ParentPipe() as pipe:
@@ -81,7 +81,7 @@ class _Reloader:
         if self._process:
             _send(self._process, signal.SIGTERM)
 
-    async def _last(self, process: asyncio.subprocess.Process) -> int:
+    async def _final_code(self, process: asyncio.subprocess.Process) -> int:
         """The exit code of the process, or of the signal if no process ran."""
         code = await process.wait()
         return self._code or (code if code >= 0 else 128 - code)

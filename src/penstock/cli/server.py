@@ -49,7 +49,7 @@ def start() -> None:
 
     Without this command the server runs only while a program uses it.
     """
-    _is_allowed()
+    _check_allowed()
     home = embedded.find_home()
     with embedded.attach(home) as attachment:
         embedded.keep_running(home, attachment)
@@ -91,10 +91,10 @@ def status(*, as_json: AsJson = False) -> Exit:
     return Exit.OK if found.running else Exit.SERVER
 
 
-def _is_allowed() -> None:
+def _check_allowed() -> None:
     if os.environ.get("PENSTOCK_EMBEDDED") == "0":
         raise ConfigurationError(
-            "PENSTOCK_EMBEDDED=0 forbids a server of our own: unset it, or use one at PENSTOCK_URL"
+            "PENSTOCK_EMBEDDED=0 forbids the embedded server: unset it, or use one at PENSTOCK_URL"
         )
 
 
@@ -130,7 +130,7 @@ def _show(found: ServerStatus) -> None:
         facts |= {
             "address": found.address,
             "version": f"{found.version}, up for {age(found.uptime or 0)}",
-            "process": f"{found.pid}, kept by {found.keeper}",
+            "process": f"{found.pid}, child of keeper {found.keeper}",
             "runs": f"{how_long}; {many(found.users, 'user')} now",
             "memory": size(found.memory_bytes or 0),
         }

@@ -25,8 +25,9 @@ SILENT = 10.0
 
 @contextlib.contextmanager
 def showing_upload(inspector: Inspector, channel: str) -> Iterator[Callable[[Progress], None]]:
-    """Yields a function that shows progress. While the channel is full, it is asked every two seconds which receiver
-    holds the upload up.
+    """Yields a function that shows progress.
+
+    While the channel is full, a thread asks the server every two seconds which receiver holds the upload up.
     """
     view, ended = _UploadView(inspector, channel), threading.Event()
     with progress_display(view.line, view.screen, immutable=True) as watch:

@@ -18,7 +18,7 @@ from penstock.config import Configuration
 from penstock.embedded.client import find_home
 from penstock.errors import ConfigurationError
 from penstock.ops.inspect import Inspector
-from penstock.ops.wording import printable
+from penstock.ops.wording import terminal_safe
 from penstock.settings import Settings
 
 REPLY_TIMEOUT = 3.0
@@ -79,19 +79,19 @@ class Where:
 
 
 HERE = Where()
-"""No options: environment and folder decide."""
+"""No options: the environment and the working directory select the server."""
 
 
-def within(name: str, number: int | None, least: int, most: int | None = None) -> None:
+def check_bounds(name: str, number: int | None, least: int, most: int | None = None) -> None:
     """Raise ConfigurationError if an option is out of bounds."""
     if number is not None and (number < least or (most is not None and number > most)):
         bounds = f"{least} or more" if most is None else f"{least} to {most}"
         raise ConfigurationError(f"{name} {number}: use {bounds}")
 
 
-def agree(what: str, *, yes: bool) -> None:
+def confirm(what: str, *, yes: bool) -> None:
     """Print what will be destroyed and ask for confirmation. Raises ConfigurationError without one."""
-    print(printable(what), file=sys.stderr)
+    print(terminal_safe(what), file=sys.stderr)
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

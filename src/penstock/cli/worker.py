@@ -62,8 +62,8 @@ def worker(
         Number of processes under a supervisor, which replaces each one that dies and returns its jobs at once. Without
         this option, the command itself is the worker.
     queues
-        Queues, for example `mail,raw`, in strict order: the second is asked when the first has no jobs. The default is
-        every queue that has a task.
+        Queues, for example `mail,raw`, in strict order: the second is served when the first has no ready jobs. The
+        default is every queue that has a task.
     burst
         Stop when no job is ready any more.
     reload_
@@ -71,7 +71,7 @@ def worker(
     check
         Run nothing: exit code 0 if a worker of this machine is alive on each queue, else 1. For containers.
     url
-        The server, for example valkey://host:6379/0, for an app that names none.
+        The server, for example valkey://host:6379/0, for an app that does not name one.
     log_format
         `plain` (the default), or `json`: one object per line.
     log_level
@@ -173,7 +173,7 @@ class _Command:
     async def _run_until_stopped(
         self, work: Coroutine[Any, Any, int | None], stop: Callable[[], None], where: str
     ) -> int:
-        # Before the signals are handled: until a server answers, Ctrl-C simply ends the program.
+        # Signals are handled only after this: until a server answers, Ctrl-C simply ends the program.
         try:
             await self.app.queue(queues_of(self.app, self.settings)[0]).count.aio()
         except BaseException:

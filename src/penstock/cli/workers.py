@@ -7,7 +7,7 @@ from rich.text import Text
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.jobs.counts import WorkerInfo
 from penstock.ops.wording import age
-from penstock.terminal.tables import Kind, cell, show, show_json, show_table
+from penstock.terminal.tables import Kind, cell, show_list
 
 
 def ls(*, queue: str | None = None, where: Where = HERE, as_json: AsJson = False) -> None:
@@ -22,14 +22,11 @@ def ls(*, queue: str | None = None, where: Where = HERE, as_json: AsJson = False
     """
     with where.open() as inspector:
         workers, now = inspector.workers(queue), inspector.now()
-    if as_json:
-        return show_json(workers)
-    if not workers:
-        return show("There are no workers.")
     columns: dict[str, Kind] = {
         "worker": "name", "queue": "name", "jobs": "number", "at once": "number", "since": "number", "state": "name",
     }  # fmt: skip
-    return show_table(columns, ((*_row(one, now), _state(one)) for one in workers))
+    lines = ((*_row(one, now), _state(one)) for one in workers)
+    show_list(workers, columns, lines, none="There are no workers.", as_json=as_json)
 
 
 def _row(one: WorkerInfo, now: float) -> tuple[str, ...]:

@@ -34,6 +34,6 @@ def many(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def printable(text: str) -> str:
-    """The text in one line. Everything that a terminal interprets is escaped: colours, cursor, text direction."""
+def terminal_safe(text: str) -> str:
+    """The text in one line, with everything escaped that a terminal interprets: colours, cursor, text direction."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -59,7 +59,7 @@ def _read(line: bytes) -> NameLike:
         case [name, id, weight]:
             return check_name(name), check_name(id, "id"), _weight(weight)
         case _:
-            raise BadName(f"{len(parts)} columns: a name, an id and a weight at most")
+            raise BadName(f"{len(parts)} columns: write a name, an id and a weight at most")
 
 
 def _weight(text: str) -> float:

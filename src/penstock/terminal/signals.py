@@ -13,8 +13,8 @@ from typing import Any
 def not_ignored(*numbers: signal.Signals) -> list[signal.Signals]:
     """The given signals without those that this process ignores. SIGTERM is always included.
 
-    `nohup` starts a program with SIGHUP ignored, and a shell script starts its background programs with SIGINT ignored:
-    a closed terminal, or a Ctrl-C that is meant for the script, must not end them. With a handler, it would.
+    Set handlers only for these. `nohup` starts a program with SIGHUP ignored, so that it outlives its terminal. A shell
+    script starts its background programs with SIGINT ignored, so that a Ctrl-C ends only the script.
     """
     return [number for number in numbers if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN]
 
@@ -32,14 +32,17 @@ def interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ignore a second Ctrl-C while a command cleans up. The cleanup itself gives up if the server does not answer."""
+    """Ignore Ctrl-C, SIGTERM and SIGHUP while a command cleans up.
+
+    Only for a cleanup that ends soon even if the server does not answer.
+    """
     with _handled(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield
 
 
 @contextlib.contextmanager
 def _handled(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
-    """Only in the main thread: Python allows no other thread to set handlers."""
+    """Handle these signals during the block. Does nothing outside the main thread, where Python sets no handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

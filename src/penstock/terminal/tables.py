@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from textwrap import wrap
 from typing import Any, Literal, TypeAlias
 
@@ -12,13 +12,16 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from penstock.ops.wording import printable
+from penstock.ops.wording import terminal_safe
 
 Kind: TypeAlias = Literal["name", "number", "text"]
 """The kind of a column: names are never cut, numbers are right-aligned, and texts are cut if space is short."""
 
 GAP = 2
+"""Spaces between two columns."""
+
 NARROWEST = 12
+"""Columns are not shrunk below this width."""
 
 
 def show_json(answer: Any) -> None:
@@ -36,7 +39,7 @@ def show(*lines: str | Text) -> None:
 
 def note(text: str) -> None:
     """Print a remark that is not part of the answer, as one line on stderr."""
-    print(f"penstock: {printable(text)}", file=sys.stderr)
+    print(f"penstock: {terminal_safe(text)}", file=sys.stderr)
 
 
 def show_beside(head: Text, text: str) -> None:
@@ -51,6 +54,18 @@ def show_facts(facts: Mapping[str, object]) -> None:
     """Print names and values, one pair per line."""
     width = max(map(len, facts)) + GAP
     show(*(Text.assemble((f"{name:{width}}", "dim"), cell(value)) for name, value in facts.items()))
+
+
+def show_list(
+    items: Sequence[object], columns: Mapping[str, Kind], lines: Iterable[Iterable[object]], *, none: str, as_json: bool
+) -> None:
+    """Print the answer of an `ls` command: a JSON document, or a table of `lines`, or `none` if there are no items."""
+    if as_json:
+        show_json(items)
+    elif not items:
+        show(none)
+    else:
+        show_table(columns, lines)
 
 
 def show_table(columns: Mapping[str, Kind], lines: Iterable[Iterable[object]]) -> None:
@@ -89,7 +104,7 @@ def _line(row: list[Text], kinds: list[Kind], widths: list[int]) -> Text:
 
 def cell(value: object, style: str = "") -> Text:
     """A value in one line, with everything escaped that a terminal interprets."""
-    return value if isinstance(value, Text) else Text(printable(str(value)), style)
+    return value if isinstance(value, Text) else Text(terminal_safe(str(value)), style)
 
 
 def _console() -> Console:

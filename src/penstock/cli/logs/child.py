@@ -26,7 +26,7 @@ PREFIX = "penstock-logs"
 RECEIVER = "count"
 
 LINES, REJECTED = "lines", "rejected"
-"""Tables of the counts by file."""
+"""Names of the tables that count all lines, and rejected lines, of each file."""
 
 CANNOT_WORK = 3
 """Exit code of a process that cannot do its work; the last line on stderr is the reason."""
@@ -35,6 +35,7 @@ INCOMPLETE = 4
 """Exit code of a sender that could not send everything; the last line on stderr names the rest."""
 
 WIDTH = 20
+"""Bytes of a progress number on the sender's stdout. Each number overwrites the one before."""
 
 LEASE = 3.0
 """Seconds after which the blocks of a dead process go to another. Counting a block takes a few milliseconds."""
@@ -52,7 +53,7 @@ class Work(msgspec.Struct, frozen=True):
     mmdb: str | None
 
     def function(self) -> Callable[[Batch], Tally]:
-        """Counts requests, and for each file its lines and its rejected lines."""
+        """A function that counts the requests in a batch, and for each file its lines and its rejected lines."""
         requests = requests_per(*self.by, utc=self.utc, countries=mmdb(self.mmdb) if self.mmdb else None)
 
         def count(lines: Batch) -> Tally:

@@ -12,7 +12,7 @@ from penstock.cli.exits import Exit
 from penstock.cli.files import check_paths
 from penstock.cli.logs.run import CountOptions, CountReport, count_logs
 from penstock.cli.logs.view import show_report, watching
-from penstock.cli.where import AsJson, Flag, Limit, within
+from penstock.cli.where import AsJson, Flag, Limit, check_bounds
 from penstock.counting.access_log import By, requests_per
 from penstock.errors import ConfigurationError
 from penstock.ops.wording import many
@@ -60,8 +60,8 @@ def count(
     as_json
         Print the result as one JSON object.
     """
-    within("--receivers", receivers, 1, 64)
-    within("--limit-mb", limit_mb, 2)
+    check_bounds("--receivers", receivers, 1, 64)
+    check_bounds("--limit-mb", limit_mb, 2)
     files = tuple(source.path for source in check_paths(logs, "counted"))
     _refuse_compressed(files)
     parts: list[By] = [name.strip() for name in by.split(",") if name.strip()]  # type: ignore[misc]

@@ -22,7 +22,7 @@ DEATHS = 5
 
 
 class CountingProcess:
-    """One process. `role`: "send" or "count". `work`, `progress`, `errors`: its stdin, stdout and stderr."""
+    """One process. `role`: "send" or "count". `work`, `progress` and `errors` are its stdin, stdout and stderr."""
 
     def __init__(self, role: str, work: IO[bytes], progress: IO[bytes], errors: IO[bytes]) -> None:
         self.role = role
@@ -55,7 +55,7 @@ class CountingProcess:
         return int(os.pread(self._progress.fileno(), 32, 0) or 0)
 
     def restart_if_dead(self, done: int) -> None:
-        """`done`: a number that grows with the work of all processes.
+        """Restart the process if it died. `done`: a number that grows with the work of all processes.
 
         Raises PenstockError if a restart would not help.
         """
@@ -82,7 +82,7 @@ class CountingProcess:
         self._start()
 
     def _last_line(self) -> str:
-        # `seek` would move the file position, which the process shares and writes at.
+        # Not `seek`: the process shares the file position, and writes there.
         errors = os.pread(self._errors.fileno(), 1 << 20, 0).decode(errors="replace")
         return errors.strip().rpartition("\n")[2]
 

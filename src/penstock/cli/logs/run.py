@@ -26,13 +26,14 @@ from penstock.terminal.signals import interrupted_by, uninterrupted
 from penstock.testing.server import ServerInUse, given_or_temporary_server
 
 TICK = 0.05
+"""Seconds between two checks of the processes."""
 
 TABLES = ("days", "countries", "by_day", LINES, REJECTED)
 
 
 @dataclass(frozen=True)
 class CountOptions:
-    """The options of one run. `logs`: files; `top`: hosts to show; `limit`: bytes of the window."""
+    """The options of one run. `top`: countries and hosts to show; `limit`: bytes of the window."""
 
     logs: tuple[Path, ...]
     by: tuple[By, ...] = ("day", "country")
@@ -127,7 +128,7 @@ def count_logs(options: CountOptions, watch: Callable[[CountProgress], None]) ->
 class _CountRun:
     def __init__(self, options: CountOptions, app: Penstock, server: ServerInUse) -> None:
         self._options = options
-        self._own_app = app
+        self.app = app
         self._server = server
         self._channel = app.files(f"count-{mint_id()}")
         self._size = sum(os.path.getsize(log) for log in options.logs)
@@ -141,7 +142,7 @@ class _CountRun:
 
     def run(self, watch: Callable[[CountProgress], None]) -> CountReport:
         began = time.monotonic()
-        counting = self._own_app.aggregate(self._channel.name, receiver=RECEIVER)(self._work.function())
+        counting = self.app.aggregate(self._channel.name, receiver=RECEIVER)(self._work.function())
         with counting_processes(self._work, self._options.receivers) as processes:
             sender, closed = processes[0], False
             while True:
@@ -161,7 +162,7 @@ class _CountRun:
     def clear(self) -> None:
         """Delete the keys on a server at --url; a temporary server is deleted as a whole."""
         if self._server.pid is None:
-            delete_keys(self._own_app, f"{self._channel.bindings.keys.base}*")
+            delete_keys(self.app, f"{self._channel.bindings.keys.base}*")
 
     def _report(self, counting: Aggregate, peak: int, seconds: float, fault: str, deaths: int) -> CountReport:
         totals, by = counting.totals(), self._options.by

@@ -26,7 +26,7 @@ LONG = 3.0
 
 _BUCKETS = {
     "private": "addresses that are not routed",
-    "invalid": "not addresses, although they look like some",
+    "invalid": "look like addresses, but are not valid",
     "unknown": "addresses without a country",
     "name": "host names: not resolved",
 }
