@@ -63,7 +63,7 @@ def test_locks_are_proved_only_on_request(server, monkeypatch, capsys):
     assert main(["doctor", "locks", "--json", "--url", server.address]) == Exit.OK
     (result,) = json.loads(capsys.readouterr().out)["results"]
     assert (result["topic"], result["level"]) == ("locks", "ok")
-    assert "one owner each and fences that rise" in result["message"]
+    assert "by one owner at a time and with rising fences" in result["message"]
     broken = Proof(5, 5, 0, ["lock 'x': two held it"])
     monkeypatch.setattr("penstock.ops.doctor.prove", lambda app, seconds: broken)
     assert main(["doctor", "locks", "--url", server.address]) == Exit.FAILED

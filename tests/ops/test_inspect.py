@@ -171,7 +171,7 @@ async def test_only_a_dead_letter_is_requeued_or_removed(do, app, inspector):
     outcomes = await do(inspector.requeue_dead, dead[0], ready.id)
     assert [(one.done, one.status) for one in outcomes] == [(True, Status.DEAD), (False, Status.READY)]
     assert [one.done for one in await do(inspector.remove_dead, dead[1], ready.id)] == [True, False]
-    with pytest.raises(PenstockError, match="is no dead letter: it is ready"):
+    with pytest.raises(PenstockError, match="is not a dead letter: it is ready"):
         await do(inspector.show_dead, ready.id)
 
 

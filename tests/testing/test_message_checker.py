@@ -52,7 +52,7 @@ BAD = {
     "reopened with 3 after 1": [*sent(1, 2, 3), opened(0), received(1), opened(), received(3)],
     "number 1 of ops is m1 and other": [*sent(1), opened(0), received(1, key="other")],
     "m1 of ops is number 1 and 2": [*sent(1), opened(0), received(1), received(2, key="m1")],
-    "holes": [*sent(1, 3), opened(0), received(1), received(3, missed=1)],
+    "gaps": [*sent(1, 3), opened(0), received(1), received(3, missed=1)],
     "ended at 1, the last message is 2": [*sent(1, 2), opened(0), received(1)],
     "with 1 reported missing": [*sent(1, 2, 3), opened(0), received(1), received(2, missed=1), received(3)],
 }

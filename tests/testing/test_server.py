@@ -112,5 +112,5 @@ def test_outside_its_block_a_temporary_server_has_no_address():
 
 def test_a_temporary_server_is_refused_where_servers_of_our_own_are_forbidden(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PENSTOCK_EMBEDDED", "0")
-    with pytest.raises(ConfigurationError, match="forbids a server of our own"), TemporaryServer():
+    with pytest.raises(ConfigurationError, match="forbids the embedded server"), TemporaryServer():
         pass

@@ -43,7 +43,7 @@ class TenantWaits:
 
 
 class Ledger:
-    """Jobs are numbered from 0 in the order of their enqueue."""
+    """The enqueued jobs, and the runs that they recorded. Jobs are numbered from 0 in the order of their enqueue."""
 
     def __init__(self) -> None:
         self.flooder = TenantWaits()

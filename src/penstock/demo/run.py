@@ -289,7 +289,7 @@ class _DemoRun:
     # --- wait for the end ---
 
     async def _until_done(self, app: Penstock, tasks: DemoTasks, worker: _Worker) -> None:
-        await self._greeted(tasks, worker)
+        await self._await_worker(tasks, worker)
         enqueueing = asyncio.create_task(self._enqueue_all(app, tasks))
         try:
             seen, since = (0, 0, 0), time.monotonic()
@@ -319,7 +319,7 @@ class _DemoRun:
             with contextlib.suppress(asyncio.CancelledError, PenstockError):
                 await enqueueing
 
-    async def _greeted(self, tasks: DemoTasks, worker: _Worker) -> None:
+    async def _await_worker(self, tasks: DemoTasks, worker: _Worker) -> None:
         """Wait until the worker runs."""
         self._ledger.greeting(time.time())
         job = await tasks.greet.enqueue.aio()
@@ -328,7 +328,7 @@ class _DemoRun:
                 await job.result.aio(timeout=1.0)
                 return
             worker.check()
-        raise PenstockError(f"the worker does not start; it printed: {worker.last_output()}")
+        raise PenstockError(f"the worker did not start; it printed: {worker.last_output()}")
 
     async def _read_counts(self, app: Penstock, tasks: DemoTasks) -> Counts:
         """Read the counts and then the journal, so that the journal is never behind the counts."""
@@ -360,7 +360,7 @@ class _Worker:
 
     def last_output(self) -> str:
         """The last lines that it printed."""
-        # `seek` would move the file position, which the worker shares and writes at.
+        # Not `seek`: the worker shares the file position, and writes there.
         output = os.pread(self._output.fileno(), 1 << 20, 0).decode(errors="replace")
         return " ".join(output.splitlines()[-3:]) or "nothing"
 

@@ -84,7 +84,7 @@ def _screen(options: DemoOptions, progress: DemoProgress) -> Group:
 
 
 def show_report(report: DemoReport) -> None:
-    """The ledger, the waits, the days and the verdict."""
+    """Print the ledger, the waits, the requests per day, and the verdict."""
     console = Console()
     tables = (_ledger(report), "", _fairness(report), "", _days(report.ledger), "")
     console.print(Group(_title(report.options), *tables), width=WIDEST)

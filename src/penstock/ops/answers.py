@@ -20,7 +20,7 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class TenantView:
-    """A tenant of a queue, and its jobs by state. The age and the weight in the counts are not set."""
+    """A tenant of a queue, and its jobs by state. `counts` leaves the age and the weight at their defaults."""
 
     name: str
     counts: TenantCounts
@@ -97,7 +97,7 @@ class DeadLetterCount:
 
 @dataclass(frozen=True, slots=True)
 class ActionOutcome:
-    """The effect of an action on one job. If it is not `done`, `status`, read before the action, is the reason."""
+    """Whether an action on one job was `done`. `status` is the job's status before the action: the reason if not."""
 
     id: str
     done: bool

@@ -114,6 +114,7 @@ def prove_locks(app: Penstock, seconds: float) -> list[CheckResult]:
     if not proof.locks or not proof.permits:
         return [CheckResult(LOCKS, "warn", f"nothing was held within {seconds:g} s", "see `penstock doctor latency`")]
     message = (
-        f"{proof.locks:,} locks, one owner each and fences that rise; {proof.permits:,} times permits, never too many"
+        f"locks were held {proof.locks:,} times, by one owner at a time and with rising fences; "
+        f"permits {proof.permits:,} times, never more than the limit"
     )
     return [CheckResult(LOCKS, "ok", f"{message}; {many(proof.expired, 'lease')} expired in a pause, as intended")]

@@ -106,7 +106,7 @@ class Inspector:
 
     @verb
     def queue(self, name: str, *, tenants: int = 10) -> Operation[QueueDetail]:
-        """One queue: its counts, its `tenants` largest tenants, and jobs that no worker knows.
+        """One queue: its counts, its `tenants` largest tenants, and jobs whose task no worker knows.
 
         A few round trips, and one for each 1000 of the first 10,000 tenants. Raises PenstockError for a queue that was
         never used.
@@ -246,7 +246,9 @@ class Inspector:
 
     @verb
     def workers(self, queue: str | None = None) -> Operation[list[WorkerInfo]]:
-        """The workers of one queue, at most 1000, or those of every queue, at the additional cost of `queues`.
+        """The workers of one queue, or of every queue, at most 1000 of each.
+
+        Two round trips for one queue; without `queue`, the cost of `queues`.
 
         Raises PenstockError for a queue that was never used.
         """
@@ -276,7 +278,9 @@ class Inspector:
     @verb
     def cancel(self, *ids: str) -> Operation[list[ActionOutcome]]:
         """Take waiting jobs out of their queues; running jobs continue. Two round trips for each."""
-        return self._each(ids, lambda queue, key: queue.bindings.cancel([key]).then(lambda w: w == ["cancelled"]))
+        return self._each(
+            ids, lambda queue, key: queue.bindings.cancel([key]).then(lambda words: words == ["cancelled"])
+        )
 
     # --- dead letters ---
 
@@ -304,7 +308,7 @@ class Inspector:
         found = yield queue.bindings.show(key)
         status = status_of(found)
         if status is not Status.DEAD or found.record is None:
-            raise PenstockError(f"job {job_id} is no dead letter: it is {status}")
+            raise PenstockError(f"job {job_id} is not a dead letter: it is {status}")
         return queue.dead.letter(key, found.record.since / 1000, found.record, found.failure)
 
     @verb
@@ -339,13 +343,13 @@ class Inspector:
         queue = self._app.queue(name)
         yield from self._check_used(queue)
         total = 0
-        before: list[bytes] = []
+        previous: list[bytes] = []
         while True:
             until, keys = yield queue.bindings.dead_until(until, CHUNK)
-            if not keys or keys == before:  # no dead letters are left, or the action does not work on the rest
+            if not keys or keys == previous:  # no dead letters are left, or the action does not work on the rest
                 return total
             total += yield act(queue, keys)
-            before = keys
+            previous = keys
 
     def _split(self, job_id: str) -> tuple[Queue, str]:
         """The queue and the key of a job id."""

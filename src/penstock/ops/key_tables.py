@@ -36,6 +36,7 @@ HELD_LOCKS = "penstock:*:fence"
 """A SCAN pattern with one match for each lock that was held within the last hour."""
 
 _APP_KEY = re.compile(r"\{([^:}]+):([^}]+)\}:(.+)", re.DOTALL)
+# penstock:{invoice:7}:lock:fence; penstock:lock:{user:7}:invoice:fence for a name with a hash tag; penstock:inbox:…
 _LOCK_KEY = re.compile(r"penstock:(?:\{([^}]+)\}:lock:|lock:(.+):|(inbox:))((?:inbox:)?[^:]+)", re.DOTALL)
 _TRANSACTION_KEY = re.compile(r"penstock:\{([^}]+)\}:transaction:(replay:.+)", re.DOTALL)
 
@@ -86,7 +87,7 @@ class KeyOwner(NamedTuple):
 
 
 def owner_of(rest: str) -> KeyOwner:
-    """The owner of a key without a TTL. Both share a hash tag, so the part of the name after it identifies each."""
+    """The owner of a key without a TTL. `rest`: the part of the key's name after the hash tag, which both share."""
     kind, _, name = rest.partition(":")
     if kind == "held":
         return KeyOwner("leases", name)

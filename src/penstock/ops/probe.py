@@ -1,8 +1,8 @@
 """Queries a server without scripts: what it reports about itself, which keys it holds, how fast it replies.
 
 These functions are for operators; no path that serves work calls them. They only read, except `time_confirmations`,
-which writes one key with a TTL. Unless stated otherwise, a command that the server refuses
-yields None or an empty result, and no error.
+which writes one key with a TTL. Unless stated otherwise, a command that the server refuses yields None or an empty
+result, and no error.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def time_scripts(node: Node) -> Operation[list[float]]:
 
 
 def find_probe_key(node: Node, prefix: str) -> Operation[str]:
-    """A key for a trial write whose slot is on this server. No round trip once the slots are known."""
+    """A key for trial writes, in a slot of this server. No round trip once the slots are known."""
     number = 0
     while node not in (yield FindNodes(probe_key(prefix, number))):
         number += 1

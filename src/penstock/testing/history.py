@@ -53,8 +53,10 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower):
 
 
 class Enqueued(_Event, frozen=True, kw_only=True):
-    """An enqueue, recorded twice: as `asked` before the call, then with its answer. An id may occur only
-    once in a history. If the producer dies during the call, the `asked` event explains a job that appears anyway.
+    """An enqueue, recorded twice: as `asked` before the call, then with its answer.
+
+    If the producer dies during the call, the `asked` event explains a job that appears anyway. Each enqueue needs an id
+    of its own.
 
     asked     the call is about to be made
     accepted  it returned
@@ -84,7 +86,7 @@ class Ended(_Event, frozen=True, kw_only=True):
 
 
 class Settled(_Event, frozen=True, kw_only=True):
-    """The server's answer to the settlement of a run. `unknown`: no answer, or an answer without this claim."""
+    """The server's answer to the settlement of a run. `unknown`: it did not answer, or not about this claim."""
 
     job: str
     claim: int
@@ -202,8 +204,8 @@ _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
-# Held while a process opens its file, so that several threads open only one; and while a process forks, so that no
-# child begins with a file that is half open.
+# Held while a process opens its file, so that only one of its threads does. Held during a fork too, so that the child
+# does not copy a `History` that is being opened.
 _opening = threading.Lock()
 os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_opening.release)
 

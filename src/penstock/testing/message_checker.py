@@ -61,11 +61,11 @@ def _numbering(events: Iterable[Event]) -> Iterator[str]:
     for log in {log for log, _ in keys}:
         used = sorted(number for of_log, number in keys if of_log == log)
         if used and used[-1] - used[0] >= len(used):
-            yield f"numbers of {log} have holes: {len(used)} from {used[0]} to {used[-1]}"
+            yield f"numbers of {log} have gaps: {len(used)} from {used[0]} to {used[-1]}"
 
 
 def _follow(event: Event, readers: dict[tuple[str, str], _Position]) -> Iterator[str]:
-    """Move the reader of this event, and yield what is wrong with the event."""
+    """Update the position of the event's reader, and yield a sentence for each broken promise."""
     if isinstance(event, ReaderOpened):
         known = readers.get((event.log, event.reader))
         if event.after >= 0 or known is None:

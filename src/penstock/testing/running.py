@@ -32,9 +32,9 @@ class RunJobs:
     """`run_jobs(app)`, or `await run_jobs.aio(app)`: run every ready job, and every job that those enqueue.
 
     clock     a MovableClock of the app. Whenever no job is ready, it moves to the time of the next delayed job, until
-              no job waits. So delays and retries take no real time. None: jobs that are not due stay
+              no job waits. So delays and retries take no real time. None: jobs that are not due stay in their queues
     dead      True: jobs may end as dead letters. False: a dead letter raises AssertionError with its traceback
-    settings  of the worker: queues, concurrency, …
+    settings  the worker's settings: queues, concurrency, …
     timeout   seconds of real time for the whole call. After that, running jobs are handed back and TimeoutError is
               raised
 
@@ -85,7 +85,7 @@ class RunJobs:
                 break
             clock.advance_to(min(due))
         else:
-            raise TimeoutError(f"after {timeout:g} s there was still work; jobs that ran were handed back")
+            raise TimeoutError(f"jobs were still ready or running after {timeout:g} s; running ones were handed back")
         summary = RunSummary(*(_total(after, one.name) - _total(before, one.name) for one in fields(RunSummary)))
         if summary.failed and not dead:
             raise AssertionError(await _dead_letter_report(app, names, summary.failed))

@@ -13,7 +13,7 @@ from pathlib import Path
 from penstock.embedded import client as embedded
 from penstock.errors import ConfigurationError
 
-_FORBIDDEN = "PENSTOCK_EMBEDDED=0 forbids a server of our own: "
+_FORBIDDEN = "PENSTOCK_EMBEDDED=0 forbids the embedded server: "
 
 _addresses: set[str] = set()
 """The addresses of the temporary servers that run in this process now."""

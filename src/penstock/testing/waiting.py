@@ -130,12 +130,12 @@ def _now(queue: Queue) -> float:
 
 def _fits(call: WaitingCall, expected: WaitingCall, task: Task[..., Any]) -> bool:
     default = Options()
-    pairs = [
+    options = [
         (expected.job, call.job, ""),
         (expected.priority, call.priority, default.priority),
         (expected.tenant, call.tenant, default.tenant),
     ]
-    if any(wanted not in (found, default_) for wanted, found, default_ in pairs):
+    if any(wanted not in (found, default_) for wanted, found, default_ in options):
         return False
     if expected.due is not None and (call.due is None or abs(call.due - expected.due) > _DUE_TOLERANCE):
         return False

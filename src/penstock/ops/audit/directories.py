@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.completion.card import members, parse_member
+from penstock.completion.constants import LEAVING, OLD
 from penstock.completion.fold import fold
 
 
@@ -35,7 +36,7 @@ class DirectoryAudit:
             if not {one for id, card in self.cards.items() for one in members(card, id.decode())} <= self.names:
                 yield f"ids: {self.cards}, but the names are {self.names}"
             if len({one.id for one in whole}) != len(whole):
-                yield f"names: {self.names}: two have one id"
+                yield f"names: {self.names}: two names have the same id"
         yield from self._weights()
 
     def _weights(self) -> Iterator[str]:
@@ -44,9 +45,9 @@ class DirectoryAudit:
             yield f"weighed: {self.weighed}, with weights {weights}"
         for start, order in self.orders.items():
             if order != {one: weight for one, weight in weights.items() if one.startswith(start.encode())}:
-                yield f"top:{start}: not the names that begin with this, in order of weight"
+                yield f"top:{start}: {order}, of all weights {weights}"
 
     def leftovers(self) -> Iterator[str]:
         """A sentence for each interrupted change that spans several shards."""
-        if pending := {id: card for id, card in self.cards.items() if b"\2" in card or card in {b"", b"\3"}}:
+        if pending := {id: card for id, card in self.cards.items() if OLD in card or card in {b"", LEAVING}}:
             yield f"ids: the changes of {pending} are not finished"

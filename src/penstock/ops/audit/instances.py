@@ -10,7 +10,7 @@ from penstock.ops.audit.directories import DirectoryAudit
 from penstock.ops.audit.messages import ChannelAudit, LogAudit
 from penstock.ops.audit.queues import QueueAudit
 from penstock.ops.audit.stored_keys import Instance, StoredKey
-from penstock.ops.key_tables import kind_of
+from penstock.ops.key_tables import kind_of, split_key
 
 
 class Audit(Protocol):
@@ -49,9 +49,9 @@ def _contents(keys: Iterable[StoredKey]) -> dict[Instance, dict[str, Any]]:
 
 
 def missing_from_index(keys: Iterable[StoredKey]) -> Iterator[str]:
-    """A sentence for each member whose index of chats lacks a chat, so that the member would never find that chat.
+    """A sentence for each chat that is not in the index of one of its members.
 
-    This is the one fault that reading cannot repair.
+    The member would never find that chat. A chat too many in the index is no fault: a later read removes it.
     """
     contents = _contents(keys)
     indexes = {instance: found.get("mine", {}) for instance, found in contents.items()}
@@ -63,6 +63,6 @@ def missing_from_index(keys: Iterable[StoredKey]) -> Iterator[str]:
 
 def _missing_members(prefix: str, chat: str, log: LogAudit, indexes: Mapping[Instance, Any]) -> Iterator[str]:
     for member in log.members:
-        name = LogKeys(prefix, "chats", member).base.partition(":")[2].removesuffix("}:")
-        if chat.encode() not in indexes.get(Instance(prefix, name), {}):
+        parts = split_key(LogKeys(prefix, "chats", member).base + "mine")
+        if parts is None or chat.encode() not in indexes.get(Instance(prefix, parts.instance), {}):
             yield f"chat {chat!r}: not in the index of {member!r}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 BYTES_PER_MESSAGE = 32
-"""Bytes that each message counts in addition to its sender and its body, as in `log.lua`."""
+"""Bytes by which the size of a message exceeds its sender and its body, as `log.lua` counts it."""
 
 
 class LogAudit:
@@ -39,7 +39,7 @@ class LogAudit:
             yield from self._claims(reader)
         for name in ("seen", "watching", "next"):
             if unknown := set(self.keys.get(name, {})) - self._known_readers:
-                yield f"{name}: {unknown} are no readers"
+                yield f"{name}: {unknown} are not readers"
 
     def leftovers(self) -> Iterator[str]:
         """Yields nothing: waiting readers and senders are registered in keys that expire."""
@@ -95,15 +95,15 @@ class ChannelAudit(LogAudit):
             return
         for name in ("owners", "marks"):
             if unknown := set(self.keys.get(name, {})) - self._known_readers:
-                yield f"{name}: {unknown} are no receivers"
+                yield f"{name}: {unknown} are not receivers"
         if twice := (set(self.readers) & set(self.vanished)) | (self._known_readers & set(self.finished)):
-            yield f"receivers: {twice} are receiving, and passed over or done as well"
+            yield f"receivers: {twice} are receiving, and also in `vanished` or `finished`"
         yield from self._bytes()
         yield from self._sources()
         yield from self._totals()
 
     def _bytes(self) -> Iterator[str]:
-        """The CLOSE record is left out of the peak, because it must fit into a full channel too."""
+        """Compare the bytes with their peak. The peak excludes the CLOSE record, which a full channel accepts too."""
         held, end = self.state[b"ended"] - self.state[b"begun"], self.state.get(b"end", 0)
         close = BYTES_PER_MESSAGE + 1 if end and self.log else 0
         if held - close > self.state.get(b"peak", 0):
@@ -121,7 +121,7 @@ class ChannelAudit(LogAudit):
         if done := [receiver for receiver, cursor in self.readers.items() if 0 < end <= cursor]:
             yield f"readers: {done} have received everything, and are still receivers"
         if not self.readers and self.log:
-            yield f"log: records {first} to {top}, but no reader is to receive them"
+            yield f"log: records {first} to {top}, but there is no receiver for them"
 
     def _sources(self) -> Iterator[str]:
         if lost := set(self.keys.get("sent_at", {})) - set(self.keys.get("sources", {})):

@@ -34,7 +34,7 @@ class QueueAudit:
         yield from self._counters()
         yield from self._lanes()
         yield from self._turns()
-        yield from self._delayed()
+        yield from self._delayed_and_dead()
         yield from self._claims()
         if set(self.keys.get("reasons", {})) != {id for id, record in self.jobs.items() if record.has_reason}:
             yield f"reasons: {self.keys.get('reasons')}"
@@ -108,7 +108,7 @@ class QueueAudit:
         valid = record is not None and record.state == READY and record.generation == entry_generation(entry)
         return record if valid else None
 
-    def _delayed(self) -> Iterator[str]:
+    def _delayed_and_dead(self) -> Iterator[str]:
         found = {entry_id(entry): (entry_generation(entry), due) for entry, due in self.keys.get("delayed", {}).items()}
         expected = {id: (self.jobs[id].generation, self.jobs[id].since) for id in self._in_state(DELAYED)}
         if found != expected:

@@ -20,7 +20,7 @@ _READ: dict[str, Callable[[Any, bytes], Any]] = {
 
 
 class Instance(NamedTuple):
-    """One queue, lock, directory or the like of one app, identified by what its keys have in common."""
+    """One queue, lock, directory or the like of one app, identified by the parts that its keys have in common."""
 
     prefix: str
     name: str
@@ -58,7 +58,7 @@ class StoredKey:
         if deleted_by == "TTL" and self.ttl < 0:
             yield f"{self.name}: has no TTL"
         if deleted_by == OWNED and self.ttl >= 0:
-            yield f"{self.name}: the queue's own key, but it expires"
+            yield f"{self.name}: belongs to the queue, but it expires"
 
 
 def read_keys(client: Any, match: str = "*") -> Iterator[StoredKey]:

@@ -31,13 +31,13 @@ def check_latency(found: Measurements) -> Iterator[Verdict]:
             yield "ok", message, ""
         else:
             place = "this machine" if found.is_near else "the network"
-            message += f"; usual are {milliseconds(usual)} and {milliseconds(slowest)}"
+            message += f"; {milliseconds(usual)} and {milliseconds(slowest)} are usual"
             yield "warn", message, f"find out what keeps the server or {place} busy"
     yield from _recorded_delays(found.facts, QueueKeys(found.prefix, "").base.removesuffix("}:"))
 
 
 def _recorded_delays(facts: ServerFacts, our_keys: str) -> Iterator[Verdict]:
-    """Reports from the server's slow log and latency monitor. `our_keys` is how a key of this app begins."""
+    """Reports from the server's slow log and latency monitor. Every key of this app begins with `our_keys`."""
     since = time.time() + facts.ahead - DAY
     ours: list[float] = []
     others: dict[str, float] = {}
@@ -49,7 +49,7 @@ def _recorded_delays(facts: ServerFacts, our_keys: str) -> Iterator[Verdict]:
         else:
             others[command.words[0].upper()] = command.seconds
     if ours and max(ours) > TOO_LONG:
-        message = f"a script of Penstock took {milliseconds(max(ours))}, {many(len(ours), 'slow one')} in a day"
+        message = f"a script of Penstock took {milliseconds(max(ours))}, with {many(len(ours), 'slow call')} in a day"
         yield "warn", message, "if nothing else kept the machine busy then, please report this bug"
     slow = [f"{name} {milliseconds(seconds)}" for name, seconds in others.items() if seconds > TOO_LONG]
     if slow:

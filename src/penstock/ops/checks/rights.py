@@ -18,14 +18,14 @@ from penstock.ops.checks.result import Verdict
 from penstock.ops.probe import ask
 
 EXAMPLE_QUEUE = "doctor"
-"""The name of a queue to try if the app has no queue yet."""
+"""A queue whose keys are tried if the app has no queue yet."""
 
 _ALWAYS_NEEDED = ("PING", "INFO", "EVAL", "EVALSHA", "BLMPOP")
 
 _NEEDED_FOR = {
     "SCRIPT": "enqueueing inside a pipeline", "WAIT": "durable=True by a replica", "WAITAOF": "durable=True",
 }  # fmt: skip
-"""Commands that one feature needs; everything else works without them."""
+"""Command -> the only feature that does not work without it."""
 
 _CALLED_BY_SCRIPT = re.compile(r'(?:redis\.p?call|batch_write)\(\s*"([A-Z]+)"')
 
@@ -49,7 +49,7 @@ def needed_commands() -> list[str]:
 
 
 def missing_rights(node: Node, commands: Sequence[str], queues: Sequence[QueueKeys]) -> Operation[MissingRights | None]:
-    """Those of the commands and queues that the connected user may not use; None if the user may not run `ACL DRYRUN`.
+    """The commands and queues that the connected user may not use; None if the user may not run `ACL DRYRUN`.
 
     One round trip for each queue, and one more.
     """

@@ -17,7 +17,7 @@ def check_server(found: Measurements) -> Iterator[Verdict]:
     """Check that the server is ready, is a primary, has connections to spare, and is protected."""
     facts = found.facts
     if facts.info is None:
-        yield "warn", "this user may not read INFO: most checks are blind", "allow it: ACL SETUSER … +info"
+        yield "warn", "this user may not read INFO: most checks cannot be made", "allow it: ACL SETUSER … +info"
         return
     yield "ok", f"{facts.name}, {facts.mode}, up for {age(facts.number('uptime_in_seconds'))}", ""
     if facts.number("loading"):

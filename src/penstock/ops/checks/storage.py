@@ -18,7 +18,7 @@ SIGNIFICANT_BYTES = 100 * 1024 * 1024
 """Bytes. Fragmentation and swapping do not matter for a server that uses less memory than this."""
 
 FASTEST_FSYNC = 0.00003
-"""Seconds. No disk can make a write safe faster than this."""
+"""Seconds. No disk writes faster than this, so a shorter fsync only reached a cache."""
 
 
 def check_memory(found: Measurements) -> Iterator[Verdict]:
@@ -108,7 +108,9 @@ def _durable_jobs(found: Measurements) -> Verdict:
     if always and confirmations and max(confirmations) < math.inf:
         write, ping = median(found.writes), median(found.pings)
         if write - ping < FASTEST_FSYNC:
-            message = f"an fsync takes {milliseconds(max(0.0, write - ping))}: no disk is so fast, a cache is"
+            message = (
+                f"an fsync takes {milliseconds(max(0.0, write - ping))}: no disk is so fast, so it only reached a cache"
+            )
             return "warn", message, "make sure that this cache survives a power cut"
         return "ok", f"durable=True waits for the disk, {milliseconds(write)} a write", ""
     if any("state=online" in text for text in found.replicas):
@@ -117,7 +119,7 @@ def _durable_jobs(found: Measurements) -> Verdict:
     if confirmations and max(confirmations) == math.inf:
         why = "WAITAOF did not answer within 2 s"
     elif confirmations:
-        # With `everysec` there is at most one fsync a second, so two writes in a row cannot both be safe within one.
+        # With `everysec` there is one fsync a second at most, so two writes in a row cannot both be safe in less.
         took = sum(confirmations[1:])
         why = f"{len(confirmations) - 1} writes in a row were reported safe after {milliseconds(took)}"
         why += ", with one fsync a second at most" if took < 1 else ", so it does wait for an fsync"
