@@ -43,8 +43,8 @@ class Options:
     tenant        tenants share a queue fairly; at most 255 bytes of UTF-8; "" is a tenant like any other
     expires       do not start after: a job that has not started by then expires
     result_ttl    how long the result is kept, in seconds; 0: not at all; None: as the task says, else the app
-    id            an id of your own, at most 200 bytes of UTF-8: while a job with this id waits or runs, enqueueing it
-                  again changes nothing
+    id            an id of your own, at most 200 bytes of UTF-8: while a job with this id waits, runs or is a dead
+                  letter, enqueueing it again changes nothing
     durable       return only when the write is on disk or on a replica
 
     Raises ValueError for an invalid value.
