@@ -239,7 +239,7 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "scan_workers": bindings.workers(10),
         "counts": bindings.counts(),
         "overview": bindings.overview(10),
-        "counted_and_kept": bindings.counted_and_kept(),
+        "entries_and_counters": bindings.entries_and_counters(),
         "scan_tenants": bindings.scan_tenants("0", 10),
         "tenant_counts": bindings.tenant_counts("ada"),
     }

@@ -113,7 +113,7 @@ def test_arguments_reach_their_parameters(function: Any, args: Any, kwargs: Any,
     [
         (plain, (), {}, "missing required field `a`"),
         (plain, (1, 2, 3), {}, "takes 2 positional arguments, 3 were given"),
-        (plain, (1,), {"a": 2}, "got a twice: by place and by name"),
+        (plain, (1,), {"a": 2}, "got a twice: by position and by name"),
         (plain, (1,), {"colour": 2}, "has no parameter colour; it has .*a"),
         (plain, ("one",), {}, "Expected `int`, got `str` for a"),
         (plain, (1, None), {}, "Expected `int`, got `null` for b"),

@@ -43,7 +43,10 @@ def scripts() -> Library:
 
 
 class QueueBindings:
-    """Builds the round trips of one queue. Sends nothing itself."""
+    """Builds the round trips of one queue. Sends nothing itself.
+
+    The id of a job is here its id in the queue, which is `Job.key`.
+    """
 
     def __init__(self, keys: QueueKeys, clock: Clock) -> None:
         self.keys = keys
@@ -59,7 +62,7 @@ class QueueBindings:
     # --- enqueue ---
 
     def enqueue(self, jobs: Iterable[Arg], *, durable: bool = False) -> RoundTrip[list[int]]:
-        """Enqueue `jobs`: id, record, id, record, … Returns the places of ids that the queue has already."""
+        """Enqueue `jobs`: id, record, id, record, … Returns the positions of ids that the queue has already."""
         return RoundTrip(self._enqueue, self._declared, (*UNNUMBERED, self.clock.now_ms, *jobs), list, durable)
 
     # --- workers and claims ---
@@ -82,13 +85,13 @@ class QueueBindings:
 
         number        counts the turns of the incarnation from 1. A turn that is repeated with its number changes
                       nothing and gets the same reply
-        lease         seconds that the incarnation's claims live from now
+        lease         seconds from now until the incarnation's claims expire
         want          most jobs to claim
         address       of the listener to notify while the worker is idle
-        sleep         if fewer than `want` jobs were claimed, register the worker as idle for this long; 0: do not
+        sleep         seconds for which to register the worker as idle if fewer than `want` jobs were claimed; 0: not
         once          the claim of a program without a worker: its incarnation ends as soon as it has no claims, and it
                       is registered as idle only if it got no job
-        registration  in the first turn of a worker
+        registration  of a worker, in its first turn
         """
         completed = [s for s in settlements if s.ending is None and s.data == b"null"]
         with_result = [s for s in settlements if s.ending is None and s.data != b"null"]
@@ -110,12 +113,12 @@ class QueueBindings:
             _, stale, due_in, more = reply[:4]
             claims = [Claim(token, Record(body)) for token, body in zip(reply[4::2], reply[5::2], strict=True)]
             due = None if due_in < 0 else due_in / 1000
-            return TurnReply(True, tuple(in_order[place] for place in stale), due, bool(more), claims)
+            return TurnReply(True, tuple(in_order[position] for position in stale), due, bool(more), claims)
 
         return RoundTrip(self._turn, self._declared, tuple(args), read)
 
     def settle(self, incarnation: str, settlement: Settlement) -> RoundTrip[bool]:
-        """Settle one claim outside of a turn. False: another incarnation owns the job now, and nothing was written."""
+        """Settle one claim outside of a turn. False: the incarnation no longer holds the job; nothing was written."""
         verb = settlement.ending or "complete"
         args = (
             self.clock.now_ms, incarnation, verb, settlement.token, milliseconds(settlement.delay), settlement.data,
@@ -135,7 +138,7 @@ class QueueBindings:
         *,
         more: bool = False,
     ) -> RoundTrip[tuple[int, bool]]:
-        """End a slice of the claims of a dead incarnation; repeat until none is left.
+        """End a slice of the claims of an incarnation that takes no more turns; repeat until no claim is left.
 
         Jobs whose tokens are in `started` end with `ending` and `reason`. The others are released, unless `more` says
         that further slices of started jobs follow. Returns how many claims are left, and whether all of `started` are
@@ -209,7 +212,7 @@ class QueueBindings:
     def set_weight(self, tenant: str, weight: float) -> RoundTrip[None]:
         return self._call("set_weight", (tenant, f"{weight:.9g}"), _nothing)
 
-    # --- questions ---
+    # --- inspect ---
 
     def counts(self) -> RoundTrip[Counts]:
         return self._call("counts", (self.clock.now_ms,), _counts)
@@ -225,14 +228,14 @@ class QueueBindings:
         """`scan`: how many delayed jobs to search for jobs of unknown tasks."""
         return self._call("overview", (self.clock.now_ms, scan), _overview)
 
-    def counted_and_kept(self) -> RoundTrip[dict[str, tuple[int, int]]]:
+    def entries_and_counters(self) -> RoundTrip[dict[str, tuple[int, int]]]:
         """For `jobs`, `delayed` and `dead`: how many entries the key has, and how many the counters report."""
 
         def read(reply: Sequence[Any]) -> dict[str, tuple[int, int]]:
-            jobs, delayed, dead, *kept = (int(n or 0) for n in reply)
-            return {"jobs": (jobs, sum(kept)), "delayed": (delayed, kept[1]), "dead": (dead, kept[3])}
+            jobs, delayed, dead, *counters = (int(n or 0) for n in reply)
+            return {"jobs": (jobs, sum(counters)), "delayed": (delayed, counters[1]), "dead": (dead, counters[3])}
 
-        return self._call("counted_and_kept", (), read)
+        return self._call("entries_and_counters", (), read)
 
     def workers(self, limit: int) -> RoundTrip[list[WorkerInfo]]:
         """Workers, and programs without a worker that have claims; the one with the longest lease first."""

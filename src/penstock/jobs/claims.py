@@ -15,12 +15,12 @@ from penstock.jobs.constants import CLAIM_DIGITS
 from penstock.jobs.record import Record
 
 Ending: TypeAlias = Literal["retry", "later", "unknown", "release", "bury", "drop", "crash", "suspect"]
-"""How a run ends that does not complete the job:
+"""How a claim ends that does not complete its job:
 
 retry    it failed and runs again; the attempt is counted
 later    it runs again; the attempt is not counted
-unknown  the worker does not know the task; another worker may
-release  it was not run, or not to its end, and goes to the front of its lane
+unknown  the worker does not know the task: as `later`; after `Failure.unknown_limit`, as `bury`
+release  it was not started or was interrupted; it returns to the front of its lane as if it had not been claimed
 bury     it becomes a dead letter
 drop     it leaves the queue without a result
 crash    its process died, and no other job ran there
@@ -28,7 +28,7 @@ suspect  its process died, and several jobs ran there
 """
 
 Trial: TypeAlias = Literal["", "alone", "with others"]
-"""Whether a turn may claim a suspect (see `job.lua`): no, instead of other jobs, or together with other jobs."""
+"""Whether a turn may claim a suspect (see `job.lua`): "" no; "alone" yes, but then nothing else; "with others" yes."""
 
 
 def _job_id(token: bytes) -> str:
@@ -72,9 +72,9 @@ class Settlement:
 class TurnReply:
     """The server's reply to a turn.
 
-    alive   False: the lease of the incarnation ran out or was taken back. The turn changed nothing
-    stale   the settlements that were refused, because the job was claimed again by another incarnation
-    due_in  seconds after which the worker takes a turn although no message asks for one; None: it waits for a message
+    alive   False: the incarnation has ended, for example because its lease ran out. The turn changed nothing
+    stale   the settlements that were refused, because the incarnation no longer holds the job
+    due_in  seconds after which the worker takes its next turn even without a message; None: only a message asks for one
     more    whether another turn would find more jobs now
     """
 

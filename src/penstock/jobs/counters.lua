@@ -2,7 +2,7 @@
 --
 --   meta     HASH   ready, delayed, running, dead: how many jobs of the queue are in each state
 --   tenants  HASH   tenant -> the same four numbers, packed; a tenant without jobs has no field
---   age      HASH   second -> how many jobs are ready since then
+--   age      HASH   second -> how many jobs have been ready since then
 --   ages     ZSET   those seconds, in order
 --
 -- A script collects the changes and writes them once: a batch of jobs of one tenant costs as much as a single job.
@@ -36,9 +36,9 @@ function counters.move(c, tenant, from, to)
   end
 end
 
--- `n` jobs more, or fewer, are ready since `since`.
+-- Adds `n`, which may be negative, to the number of jobs that have been ready since `since`.
 --- (c: table, since: int, n: int)
-function counters.age(c, since, n)
+function counters.add_ready_since(c, since, n)
   local second = math.floor(since / 1000)
   c.seconds[second] = (c.seconds[second] or 0) + n
 end
@@ -50,6 +50,7 @@ function counters.unpack(packed)
   return struct.unpack(">I4I4I4I4", packed)
 end
 
+-- Writes the collected changes.
 --- (c: table)
 --- uses: base meta
 function counters.write(c)

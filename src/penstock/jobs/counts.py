@@ -63,7 +63,7 @@ class QueueOverview:
     tenants        how many tenants have jobs
     due_in         seconds until the next delayed job is due; None: no job is delayed
     scanned        how many delayed jobs, the earliest first, were searched for jobs of unknown tasks
-    unknown_tasks  the jobs among them that a worker handed back, not knowing their task: key -> reason
+    unknown_tasks  those of them that a worker handed back because it does not know their task: key -> reason
     """
 
     used: bool
@@ -75,7 +75,7 @@ class QueueOverview:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """A worker process of a queue, or a program without a worker that has claims there or waits for some."""
+    """A worker process of a queue; or a `claim` by a program without a worker, which waits or has jobs to settle."""
 
     queue: str
     name: str

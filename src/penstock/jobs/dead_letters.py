@@ -25,7 +25,7 @@ class DeadLetter:
     worker             `host:pid` of the worker that ran it last
     attempts           runs that failed
     deliveries         how often it was handed to a worker
-    crashes            how often its process died while it ran there alone
+    crashes            how often in a row its process died while no other job ran there
     body               the value that was put; for the call of a task `[task, arguments]`
     """
 
@@ -74,7 +74,7 @@ class DeadLetters(QueueHandle[JobQueue]):
 
     @verb
     def requeue(self, *ids: str) -> Operation[int]:
-        """Make these jobs ready again, with no attempts counted. Returns how many of the ids were dead letters.
+        """Make these jobs ready again, with all their counts at 0. Returns how many of the ids were dead letters.
 
         One round trip for each 50.
         """

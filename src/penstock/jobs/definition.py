@@ -40,7 +40,7 @@ class Definition:
             raise ConfigurationError(f"task {self.name}: result_ttl={self.result_ttl}: seconds from 0 to ten years")
         if self.timeout is not None and not 0 < self.timeout <= LONGEST_DELAY:
             raise ConfigurationError(f"task {self.name}: timeout={self.timeout}: seconds above 0, or None")
-        if self.isolate and self.importable is None:
+        if self.isolate and self.import_path is None:
             raise ConfigurationError(
                 f"task {self.name}: isolate=True runs it in another process, which finds it by module and name: "
                 "define it with `def` at the top of a module, not inside a function, nor as a lambda, a bound method "
@@ -56,7 +56,7 @@ class Definition:
         return inspect.iscoroutinefunction(self.function)
 
     @cached_property
-    def importable(self) -> tuple[str, str] | None:
+    def import_path(self) -> tuple[str, str] | None:
         """The module and the name by which another process can import the function; None if it cannot."""
         name = getattr(self.function, "__qualname__", "<")
         if "<" in name or inspect.ismethod(self.function):
@@ -64,8 +64,8 @@ class Definition:
         return self.function.__module__, name
 
     @property
-    def place(self) -> str:
-        """Where the function is defined. It stays the same when its module is loaded again."""
+    def location(self) -> str:
+        """The function's module, name and line. Reloading an unchanged module gives the same location."""
         function = inspect.unwrap(getattr(self.function, "func", self.function))
         code = getattr(function, "__code__", None)
         line = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""

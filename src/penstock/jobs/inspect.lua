@@ -1,7 +1,7 @@
 -- The questions of an operator to a queue: counts, tenants, workers. Nothing here writes. queue.lua has the key map.
 
--- A page of incarnations: { now, next cursor, incarnation, alive until, claims held, since and registration or false, …
--- }. With an empty cursor: all incarnations, the longest lease first. With any other cursor: workers only; the first
+-- A page of incarnations: { now, next cursor, incarnation, alive until, claims held, since and registration or false,
+-- … }. With an empty cursor: all incarnations, the longest lease first. With any other cursor: workers only; the first
 -- and the last cursor are 0.
 --- keys: base meta
 --- args: given: int, limit: int, cursor: str
@@ -66,10 +66,10 @@ function script.overview(base, meta, given, scan)
   return reply
 end
 
--- { entries of jobs, of delayed, of dead; then what the counters say: ready, delayed, running, dead }
+-- { entries in `jobs`, `delayed` and `dead`; then the counters ready, delayed, running and dead }
 --- keys: base meta
 --- flags: no-writes
-function script.counted_and_kept(base, meta)
+function script.entries_and_counters(base, meta)
   local newer = record.check()
   if newer then return newer end
   return {

@@ -66,9 +66,9 @@ class Item(QueueHandle[JobQueue]):
 
     @verb
     def complete(self, result: Any = None) -> RoundTrip[None]:
-        """The job is done: it leaves the queue, and its result is kept for its `result_ttl`.
+        """Complete the job: it leaves the queue, and its result is kept for its `result_ttl`.
 
-        Raises LeaseLost, and BadCall for a result that JSON cannot hold. One round trip; it may be repeated.
+        Raises LeaseLost, and BadCall for a result that JSON cannot hold. One round trip, which is safe to repeat.
         """
         limit = self._queue.settings.max_payload
         return self._settle(codec.encode(result, limit=limit, what=f"the result of job {self.id}"))
@@ -80,7 +80,7 @@ class Item(QueueHandle[JobQueue]):
 
     @verb
     def retry(self, delay: float = 0.0, reason: str = "") -> RoundTrip[None]:
-        """The job failed: run it again after `delay` seconds, with one attempt more.
+        """Count a failed attempt, and run the job again after `delay` seconds.
 
         Raises LeaseLost. One round trip.
         """
@@ -110,4 +110,4 @@ class Item(QueueHandle[JobQueue]):
 
     def _check_lease(self, is_ours: bool) -> None:
         if not is_ours:
-            raise LeaseLost(f"the lease on job {self.id} ran out: another may have it; drop the work")
+            raise LeaseLost(f"the lease on job {self.id} ran out: another program may have it; drop the work")

@@ -14,7 +14,7 @@
 -- a job is its *doubt*, counted in quarters. Three crashes make the job a dead letter. A release keeps the doubt; a run
 -- that ends in any other way clears it.
 
-doubt = { CRASH = 4, LOSS = 1, DEADLY = 12 }
+doubt = { CRASH = 4, LOSS = 1, DEADLY = 12 } -- quarters of a crash
 
 -- The first letter of `done:<id>`. None of them is the letter of a state.
 ending = { COMPLETED = "c", CANCELLED = "n", EXPIRED = "e", DROPPED = "o" }
@@ -33,6 +33,7 @@ function job.push_ready(s)
   s.lists, s.suspects = {}, {}
 end
 
+-- Writes what `s` has collected, and notifies the listeners of finished jobs.
 --- (s: table)
 --- uses: base meta
 function job.commit(s)
@@ -49,6 +50,7 @@ function job.commit(s)
   end
 end
 
+-- Stores for `ttl` ms how the job ended (0: not at all), and has `commit` notify its listeners.
 --- (s: table, id: str, letter: str, text: str, ttl: int)
 --- uses: base
 function job.finish(s, id, letter, text, ttl)
@@ -65,7 +67,7 @@ function job.remove(s, id, body, letter, text)
   if record.has(flags, flag.REASON) then redis.call("HDEL", base .. "reasons", id) end
   if was == state.READY then
     counters.move(s.counters, tenant, state.READY, nil)
-    counters.age(s.counters, since, -1)
+    counters.add_ready_since(s.counters, since, -1)
     if record.has(flags, flag.SUSPECT) then
       redis.call("ZREM", base .. "suspects", record.entry(generation, #body, id))
     end
@@ -105,9 +107,10 @@ function job.complete(s, incarnation, tokens, results, stale)
   redis.call("HINCRBY", meta, "completed", #ids)
 end
 
--- A worker that does not know the task hands the job back. Returns the verb to settle with, the delay in ms, and the
--- reason. The reason stores when a worker first did not know the task: the delay is the time since then plus `ms`, at
--- most a minute, so it about doubles each time. `text` is a JSON object; its `unknown_limit` (ms) says when to give up.
+-- Decides what follows if a worker does not know the task of a job. Returns the verb to settle with, the delay in ms,
+-- and the reason. The verb is `bury` once the task has been unknown for `unknown_limit` (ms, in the JSON of `text`),
+-- else `later`. The reason records since when the task has been unknown. The delay is the time since then plus `ms`, at
+-- most a minute, so it about doubles each time.
 --- (s: table, id: str, ms: int, text: str) -> str, int, str
 --- uses: base
 function job.unknown_task(s, id, ms, text)
@@ -134,7 +137,7 @@ function job.settle(s, incarnation, verb, token, ms, text)
   local body = record.get(id)
   if not body then verb, text = "drop", "its record was damaged" end
   if verb == "unknown" then verb, ms, text = job.unknown_task(s, id, ms, text) end
-  local _, priority, flags, generation, _, _, _, attempts, deliveries, against, ttl, tenant = record.parse(header)
+  local _, priority, flags, generation, _, _, _, attempts, deliveries, quarters, ttl, tenant = record.parse(header)
   redis.call("HDEL", base .. "held:" .. incarnation, id)
   if verb == "drop" then
     redis.call("HDEL", base .. "jobs", id)
@@ -151,26 +154,26 @@ function job.settle(s, incarnation, verb, token, ms, text)
   if verb == "crash" or verb == "suspect" then
     redis.call("HINCRBY", meta, "lost", 1)
     if verb == "crash" then
-      against = against + doubt.CRASH
+      quarters = quarters + doubt.CRASH
     elseif record.has(flags, flag.SUSPECT) then
-      against = against + doubt.LOSS
+      quarters = quarters + doubt.LOSS
     end
     flags = bit.bor(flags, flag.SUSPECT)
   elseif verb ~= "release" then
-    flags, against = bit.band(flags, _mask.NO_SUSPECT), 0
+    flags, quarters = bit.band(flags, _mask.NO_SUSPECT), 0
   end
   if verb == "retry" or verb == "bury" then attempts = math.min(attempts + 1, 65535) end
-  if verb == "bury" or against >= doubt.DEADLY then
+  if verb == "bury" or quarters >= doubt.DEADLY then
     redis.call("ZADD", base .. "dead", s.now, id)
     redis.call("HINCRBY", meta, "failed", 1)
     counters.move(s.counters, tenant, state.RUNNING, state.DEAD)
     s.finished[#s.finished + 1] = id
-    body = record.with(body, state.DEAD, flags, generation, s.now, attempts, deliveries, against)
+    body = record.with(body, state.DEAD, flags, generation, s.now, attempts, deliveries, quarters)
   elseif ms > 0 then
     redis.call("HINCRBY", meta, "retried", 1)
     counters.move(s.counters, tenant, state.RUNNING, state.DELAYED)
     job.delay(s, { s.now + ms, record.entry(generation, #body, id) })
-    body = record.with(body, state.DELAYED, flags, generation, s.now + ms, attempts, deliveries, against)
+    body = record.with(body, state.DELAYED, flags, generation, s.now + ms, attempts, deliveries, quarters)
   else
     if verb == "release" then
       deliveries = math.max(0, deliveries - 1)
@@ -179,23 +182,25 @@ function job.settle(s, incarnation, verb, token, ms, text)
     end
     local list = verb == "release" and "front:" or "lane:"
     job.make_ready(s, list, id, #body, flags, priority, tenant, generation, s.now, state.RUNNING)
-    body = record.with(body, state.READY, flags, generation, s.now, attempts, deliveries, against)
+    body = record.with(body, state.READY, flags, generation, s.now, attempts, deliveries, quarters)
   end
   redis.call("HSET", base .. "jobs", id, body)
   return true
 end
 
--- Delays jobs: { due, entry, due, entry, … }.
---- (s: table, pairs_: table)
+-- Delays jobs, given as { due, entry, due, entry, … }.
+--- (s: table, due_entries: table)
 --- uses: base meta
-function job.delay(s, pairs_)
+function job.delay(s, due_entries)
   local earliest = math.huge
-  for i = 1, #pairs_, 2 do earliest = math.min(earliest, pairs_[i]) end
-  for i = 1, #pairs_, 2 do pairs_[i] = string.format("%d", pairs_[i]) end
-  redis.call("ZADD", base .. "delayed", unpack(pairs_))
+  for i = 1, #due_entries, 2 do earliest = math.min(earliest, due_entries[i]) end
+  for i = 1, #due_entries, 2 do due_entries[i] = string.format("%d", due_entries[i]) end
+  redis.call("ZADD", base .. "delayed", unpack(due_entries))
   wake.set_alarm(s.now, earliest)
 end
 
+-- Counts a job as ready and collects its entry: for the suspects if it is one, else for `list` (`lane:` or `front:`).
+-- `from` is the job's previous state; nil: it is new.
 --- (s: table, list: str, id: str, bytes: int, flags: int, priority: int, tenant: str, generation: int, since: int,
 ---  from: str | nil)
 function job.make_ready(s, list, id, bytes, flags, priority, tenant, generation, since, from)
@@ -207,7 +212,7 @@ function job.make_ready(s, list, id, bytes, flags, priority, tenant, generation,
   end
   s.ready = true
   counters.move(s.counters, tenant, from, state.READY)
-  counters.age(s.counters, since, 1)
+  counters.add_ready_since(s.counters, since, 1)
 end
 
 -- Makes due jobs ready, at most `limit`, so that the first claim after a long outage does not block the server. Returns
@@ -225,13 +230,13 @@ function job.promote(s, limit)
   local bodies = redis.call("HMGET", base .. "jobs", unpack(ids))
   local set, late = {}, 0
   for i = 1, #due do
-    if record.sound(bodies[i]) then
+    if record.intact(bodies[i]) then
       local body = bodies[i]
-      local _, priority, flags, generation, _, since, _, attempts, deliveries, against, _, tenant = record.parse(body)
+      local _, priority, flags, generation, _, since, _, attempts, deliveries, quarters, _, tenant = record.parse(body)
       late = math.max(late, s.now - since)
       job.make_ready(s, list, ids[i], #body, flags, priority, tenant, generation, since, state.DELAYED)
       set[#set + 1] = ids[i]
-      set[#set + 1] = record.with(body, state.READY, flags, generation, since, attempts, deliveries, against)
+      set[#set + 1] = record.with(body, state.READY, flags, generation, since, attempts, deliveries, quarters)
     end
   end
   redis.call("ZREM", base .. "delayed", unpack(due))
@@ -239,23 +244,24 @@ function job.promote(s, limit)
   return part.left == 0, late
 end
 
--- Takes jobs back from incarnations whose lease ran out: the jobs become suspects. A suspect is charged with a crash if
--- its incarnation was a program without a worker, which had no other job. Returns whether there may be more of them.
+-- Takes jobs back from incarnations whose lease ran out: the jobs become suspects. A job that was a suspect already is
+-- charged with a crash if the incarnation was a program without a worker, because such a program had no other job.
+-- Returns whether there may be more jobs to take back.
 --- (s: table, limit: int) -> bool
 --- uses: base meta
 function job.take_back(s, limit)
   local ended, claims, more = lease.overdue(s.now, limit)
   for i = 1, #claims do
     local incarnation, token, header = unpack(claims[i])
-    local tried = record.has(record.flags(header), flag.SUSPECT)
-    local verb = tried and redis.call("HEXISTS", base .. "workers", incarnation) == 0 and "crash" or "suspect"
+    local was_suspect = record.has(record.flags(header), flag.SUSPECT)
+    local verb = was_suspect and redis.call("HEXISTS", base .. "workers", incarnation) == 0 and "crash" or "suspect"
     job.settle(s, incarnation, verb, token, 0, '{"reason":"its worker was gone when the lease ran out"}')
   end
   lease.remove_empty(ended)
   return more
 end
 
--- Picks one suspect, the one that waits longest.
+-- Picks one suspect, the one that has waited longest.
 --- (room: table)
 --- uses: base
 function job.pick_suspect(room)
@@ -272,13 +278,14 @@ function job.pick_suspect(room)
   end
 end
 
--- Serves turns from the most urgent level down, and writes the picked jobs as running and held. `trial`: a suspect may
--- be claimed "with others", only "alone", or (empty) not at all.
+-- Serves turns from the most urgent level down, and writes the picked jobs as running and held. `fronts`: whether any
+-- front list has entries. `trial`: a suspect may be claimed "with others", only "alone", or (empty) not at all. Returns
+-- `room`: what the claim might still take, and the `tokens` and the `reply` of what it took.
 --- (s: table, incarnation: str, want: int, fronts: bool, trial: str) -> table
 --- uses: base meta
 function job.claim(s, incarnation, want, fronts, trial)
   local room = {
-    want = want, look = math.max(4 * want, 64), bytes = _slice.BYTES, most = _slice.BYTES,
+    want = want, look = math.max(4 * want, 64), bytes = _slice.BYTES, max_bytes = _slice.BYTES,
     picked = {}, expired = {}, full = false,
   }
   if trial ~= "" and redis.call("EXISTS", base .. "suspects") == 1 then
@@ -303,7 +310,7 @@ function job.claim(s, incarnation, want, fronts, trial)
   for i = 1, #room.picked do
     local id, body = room.picked[i][1], room.picked[i][2]
     counters.move(s.counters, record.tenant(body), state.READY, state.RUNNING)
-    counters.age(s.counters, record.since(body), -1)
+    counters.add_ready_since(s.counters, record.since(body), -1)
     body = record.claimed(body)
     local claim_number = string.format("%012x", number + i)
     local token = claim_number .. id
@@ -317,7 +324,7 @@ function job.claim(s, incarnation, want, fronts, trial)
   return room
 end
 
--- Cancels the first jobs in both lists of a tenant, as many as fit into `part` of the work.
+-- Cancels the first jobs in both lists of a tenant, as many as fit into the slice `part`.
 --- (s: table, level: int, tenant: str, part: table)
 --- uses: base meta
 function job.cancel_tenant(s, level, tenant, part)

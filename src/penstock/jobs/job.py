@@ -120,7 +120,7 @@ class JobInfo:
     since              when it became ready, is due, or died
     attempts           runs that failed
     deliveries         how often it was handed to a worker
-    crashes            how often its process died while it ran there alone
+    crashes            how often in a row its process died while no other job ran there
     body               the value that was put; for the call of a task `[task, arguments]`
     reason, traceback  of the last failure
     result             of a completed job, as JSON types
@@ -184,7 +184,7 @@ class Job(QueueHandle[JobQueue], Generic[R]):
 
     @verb
     def result(self, timeout: float | None = None) -> Operation[R]:
-        """Wait until the job is done, and return what the task returned, as its return annotation says.
+        """Wait until the job is done, and return what the task returned, decoded by its return annotation.
 
         timeout: seconds to wait; None: no limit, 0: do not wait.
 
@@ -192,16 +192,16 @@ class Job(QueueHandle[JobQueue], Generic[R]):
         dead letter, JobCancelled (also for a job that its task dropped), JobExpired, JobNotFound, and ResultNotKept
         at once for a job that was enqueued with result_ttl=0.
 
-        One round trip if the job is done; else two or three and a blocked read, not polling.
+        One round trip if the job is done. Else two or three; in between, the call waits for a message and never polls.
         """
         if self._ttl == 0:
             raise ResultNotKept(f"job {self.id} was enqueued with result_ttl=0: its result is not kept")
         bindings = self._queue.bindings
         if timeout is not None and timeout <= 0:
-            return self._answer((yield bindings.result(self.key, "")), waited=False)
+            return self._result_or_raise((yield bindings.result(self.key, "")), was_pending=False)
         deadline = None if timeout is None or timeout == math.inf else time.monotonic() + timeout
         listener = yield Listen(bindings.keys.inbox)
-        waited = False
+        was_pending = False
         try:
             while True:
                 stored = yield bindings.result(self.key, listener.address)
@@ -210,7 +210,7 @@ class Job(QueueHandle[JobQueue], Generic[R]):
                     break
                 if stored.record.ttl == 0:
                     break
-                waited = True
+                was_pending = True
                 yield Wait(listener, left)
             if _in_progress(stored):
                 yield bindings.forget(self.key, listener.address)
@@ -219,12 +219,12 @@ class Job(QueueHandle[JobQueue], Generic[R]):
             raise
         finally:
             listener.close()
-        return self._answer(stored, waited=waited)
+        return self._result_or_raise(stored, was_pending=was_pending)
 
-    def _answer(self, stored: StoredJob, *, waited: bool) -> R:
+    def _result_or_raise(self, stored: StoredJob, *, was_pending: bool) -> R:
         """Return the result, or raise the error that explains why there is no result.
 
-        `waited`: the job was seen before it was done.
+        `was_pending`: the caller saw the job before it ended, so a job that is missing now has ended.
         """
         status = status_of(stored)
         text = (stored.done or b"")[1:]
@@ -245,7 +245,11 @@ class Job(QueueHandle[JobQueue], Generic[R]):
             case Status.EXPIRED:
                 raise JobExpired(f"job {self.id} expired before a worker was free")
             case Status.UNKNOWN:
-                gone = "it finished and its result is gone" if waited else "never enqueued here, or its result is gone"
+                gone = (
+                    "it finished and its result is gone"
+                    if was_pending
+                    else "never enqueued here, or its result is gone"
+                )
                 raise JobNotFound(f"no job {self.id}: {gone}")
             case _ if stored.record is not None and stored.record.ttl == 0:
                 raise ResultNotKept(f"job {self.id} was enqueued with result_ttl=0: its result is not kept")
@@ -269,10 +273,10 @@ class Job(QueueHandle[JobQueue], Generic[R]):
 
     @verb
     def cancel(self) -> RoundTrip[bool]:
-        """Take a waiting job out of the queue. One round trip.
+        """Cancel the job if it is waiting; a running job is not stopped. One round trip.
 
-        True: it will not run; also if it was cancelled before. False: it is running, done or unknown. A running job
-        is not stopped.
+        Returns True if the job will not run, because this or an earlier call cancelled it; an earlier cancel is known
+        for the job's `result_ttl`. Returns False if it is running, dead, done or unknown.
         """
         return self._queue.bindings.cancel([self.key]).then(lambda words: words == ["cancelled"])
 

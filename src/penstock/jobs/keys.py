@@ -30,7 +30,7 @@ QUEUE = {
     "leases": ("ZSET", "incarnation -> alive until ms", "the incarnation"),
     "held:": ("HASH", "id -> claim; one key for each incarnation", "the incarnation"),
     "turn:": ("STRING", "last turn of an incarnation", "TTL"),
-    "settled:": ("SET", "tokens of one incarnation settled one by one", "TTL"),
+    "settled:": ("SET", "tokens that an incarnation settled outside of its turns", "TTL"),
     "sleepers": ("ZSET", "address -> idle until ms", "the sleeper, or the next wake-up"),
     "inbox:": ("LIST", "messages for one process", "TTL"),
     "done:": ("STRING", "how a job ended", "TTL"),
@@ -61,8 +61,8 @@ class QueueKeys:
         return self.base + "inbox:"
 
     @property
-    def every(self) -> str:
-        """A pattern that matches all keys of the queue, for SCAN."""
+    def pattern(self) -> str:
+        """Matches all keys of the queue, for SCAN."""
         return self.base + "*"
 
     def user(self, name: str) -> str:

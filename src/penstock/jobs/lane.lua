@@ -1,7 +1,10 @@
 -- Order and fairness: which job is next.
 --
---   turns:<level>            ZSET  tenant -> virtual time of its next turn; holds the tenants with entries in one of their
---                                  two lists of this level
+-- A job's *level* is its priority. A *turn* in this file is a tenant's: it hands out one job of that tenant. In the
+-- other files it is a worker's: one round trip.
+--
+--   turns:<level>            ZSET  tenant -> virtual time of its next turn; holds the tenants with entries in one of
+--                                  their two lists of this level
 --   lane:<level>:<tenant>    LIST  entries in order of arrival
 --   front:<level>:<tenant>   LIST  entries that are claimed before those of the lane: jobs that a worker handed back,
 --                                  and due jobs if `due_first` is set. Only RPUSH: LPUSH would reverse their order.
@@ -17,8 +20,9 @@
 -- Virtual times are whole numbers, 2^36 for each turn, because the server reads and writes an integer score several
 -- times faster than a fraction such as 1.99998.
 
-_turn = { COST = 68719476736, LESS = 1048576 }
+_turn = { COST = 68719476736, HEAD_START = 1048576 }
 
+-- How far a turn advances the virtual time of a tenant with this weight.
 --- (weight: str | false) -> int
 function lane.cost(weight)
   return weight and math.floor(_turn.COST / weight) or _turn.COST
@@ -33,7 +37,7 @@ function lane.add_tenants(level, tenants)
   local turns = {}
   for i = 1, #tenants do
     local cost = lane.cost(weighted and redis.call("HGET", base .. "weights", tenants[i]))
-    turns[2 * i - 1], turns[2 * i] = last + cost - _turn.LESS, tenants[i]
+    turns[2 * i - 1], turns[2 * i] = last + cost - _turn.HEAD_START, tenants[i]
   end
   redis.call("ZADD", base .. "turns:" .. level, "NX", unpack(turns))
 end
@@ -69,47 +73,48 @@ function lane.push(lists)
   for level, tenants in pairs(arrived) do lane.add_tenants(level, tenants) end
 end
 
--- The `n` tenants whose turns are first: no other tenant can be served by the next `n` turns.
+-- Cursors into the lists of the `n` tenants whose turns are first: the next `n` turns can serve no other tenant.
+-- `fronts`: whether any front list has entries; if not, front lists are not read.
 --- (level: int, n: int, fronts: bool) -> table
 --- uses: base
 function lane.open(level, n, fronts)
   local found = redis.call("ZRANGE", base .. "turns:" .. level, 0, n - 1, "WITHSCORES")
   local lane_of, front_of = base .. "lane:" .. level .. ":", base .. "front:" .. level .. ":"
-  local names, queues = {}, {}
+  local names, cursors = {}, {}
   for i = 1, #found, 2 do
     local tenant = found[i]
     -- At most eight fields: a ninth would double the table.
-    local queue = {
+    local cursor = {
       tenant = tenant, time = tonumber(found[i + 1]), cost = _turn.COST,
       lane = lane_of .. tenant, entries = {}, fetched = 0, taken = 0, ended = false,
     }
-    if fronts then queue.front, queue.read_front = front_of .. tenant, 0 end
-    names[#names + 1], queues[#queues + 1] = tenant, queue
+    if fronts then cursor.front, cursor.read_front = front_of .. tenant, 0 end
+    names[#names + 1], cursors[#cursors + 1] = tenant, cursor
   end
   if #names > 0 and redis.call("EXISTS", base .. "weights") == 1 then
     local weights = redis.call("HMGET", base .. "weights", unpack(names))
-    for i = 1, #names do queues[i].cost = lane.cost(weights[i]) end
+    for i = 1, #names do cursors[i].cost = lane.cost(weights[i]) end
   end
-  return queues
+  return cursors
 end
 
--- Reads the next `n` entries of a tenant, those of the front list first; removes nothing yet. Sets `ended` if there are
--- no more.
---- (queue: table, n: int)
-function lane.read(queue, n)
-  local entries = queue.entries
-  if queue.front then
-    local got = redis.call("LRANGE", queue.front, queue.read_front, queue.read_front + n - 1)
-    queue.read_front = queue.read_front + #got
+-- Reads the next `n` entries of a tenant, those of the front list first; removes nothing yet. Sets `cursor.ended` if
+-- there are no more.
+--- (cursor: table, n: int)
+function lane.read(cursor, n)
+  local entries = cursor.entries
+  if cursor.front then
+    local got = redis.call("LRANGE", cursor.front, cursor.read_front, cursor.read_front + n - 1)
+    cursor.read_front = cursor.read_front + #got
     for i = 1, #got do entries[#entries + 1] = got[i] end
     n = n - #got
   end
   if n > 0 then
-    local from = #entries - (queue.read_front or 0)
-    local got = redis.call("LRANGE", queue.lane, from, from + n - 1)
-    queue.ended = #got < n
+    local from = #entries - (cursor.read_front or 0)
+    local got = redis.call("LRANGE", cursor.lane, from, from + n - 1)
+    cursor.ended = #got < n
     if #entries == 0 then
-      queue.entries = got
+      cursor.entries = got
     else
       for i = 1, #got do entries[#entries + 1] = got[i] end
     end
@@ -117,20 +122,20 @@ function lane.read(queue, n)
 end
 
 -- Reads the records of the next `share` entries of all these tenants with one command, up to `bytes`.
---- (queues: table, bodies: table, share: int, bytes: int)
+--- (cursors: table, bodies: table, share: int, bytes: int)
 --- uses: base
-function lane.fetch(queues, bodies, share, bytes)
+function lane.fetch(cursors, bodies, share, bytes)
   local ids, entries = {}, {}
-  for i = 1, #queues do
-    local queue = queues[i]
-    local last = math.min(#queue.entries, queue.taken + share)
-    while queue.fetched < last do
-      local entry = queue.entries[queue.fetched + 1]
+  for i = 1, #cursors do
+    local cursor = cursors[i]
+    local last = math.min(#cursor.entries, cursor.taken + share)
+    while cursor.fetched < last do
+      local entry = cursor.entries[cursor.fetched + 1]
       bytes = bytes - record.entry_bytes(entry)
       if bytes < 0 and #ids > 0 then break end
       ids[#ids + 1] = record.entry_id(entry)
       entries[#entries + 1] = entry
-      queue.fetched = queue.fetched + 1
+      cursor.fetched = cursor.fetched + 1
     end
   end
   if #ids > 0 then
@@ -141,20 +146,21 @@ end
 
 -- The tenant's next entry that stands for a ready job, and its record. Entries of cancelled and purged jobs are
 -- skipped, but each uses up one of the `room.look` entries that a claim may read. Sets `room.full` to end the claim.
---- (queue: table, bodies: table, room: table) -> str | nil, str | nil
+-- The first record of a claim always fits, whatever its size.
+--- (cursor: table, bodies: table, room: table) -> str | nil, str | nil
 --- uses: base
-function lane.next(queue, bodies, room)
+function lane.next(cursor, bodies, room)
   while room.look > 0 do
     local share = math.min(room.want, 32)
-    if queue.taken == #queue.entries and not queue.ended then lane.read(queue, share + 1) end
-    local entry = queue.entries[queue.taken + 1]
+    if cursor.taken == #cursor.entries and not cursor.ended then lane.read(cursor, share + 1) end
+    local entry = cursor.entries[cursor.taken + 1]
     if not entry then return nil end
-    if record.entry_bytes(entry) > room.bytes and room.bytes < room.most then
+    if record.entry_bytes(entry) > room.bytes and room.bytes < room.max_bytes then
       room.full = true
       return nil
     end
-    if queue.fetched == queue.taken then lane.fetch({ queue }, bodies, share, room.bytes) end
-    queue.taken = queue.taken + 1
+    if cursor.fetched == cursor.taken then lane.fetch({ cursor }, bodies, share, room.bytes) end
+    cursor.taken = cursor.taken + 1
     room.look = room.look - 1
     local body = bodies[entry]
     if body then room.bytes = room.bytes - #body end
@@ -169,26 +175,27 @@ end
 --- (level: int, n: int, room: table, fronts: bool, now: int) -> bool
 --- uses: base meta
 function lane.take(level, n, room, fronts, now)
-  local queues = lane.open(level, n, fronts)
-  if #queues == 0 then return false end
-  local others = #queues == n
-  local horizon = others and queues[n].time or math.huge
-  local share, bodies = math.ceil(room.want / #queues), {}
+  local cursors = lane.open(level, n, fronts)
+  if #cursors == 0 then return false end
+  local others = #cursors == n
+  local horizon = others and cursors[n].time or math.huge
+  local share, bodies = math.ceil(room.want / #cursors), {}
   -- One more than the share, so that the end of a list is known without another command.
-  for i = 1, #queues do lane.read(queues[i], share + 1) end
-  lane.fetch(queues, bodies, share, room.bytes)
-  -- `again`: tenants that were served and have a next turn, in its order.
+  for i = 1, #cursors do lane.read(cursors[i], share + 1) end
+  lane.fetch(cursors, bodies, share, room.bytes)
+  -- `again`: tenants that were served and have a next turn, in its order. `first` and `back`: the next positions in
+  -- `cursors` and `again`. From `horizon` on, a tenant that was not read may be next.
   local again, first, back, served = {}, 1, 1, nil
   while room.want > 0 and not room.full do
-    local queue, returned = queues[first], again[back]
-    if queue and not (returned and returned.time < queue.time) then
+    local cursor, returned = cursors[first], again[back]
+    if cursor and not (returned and returned.time < cursor.time) then
       first = first + 1
     elseif returned and returned.time < horizon then
-      queue, back = returned, back + 1
+      cursor, back = returned, back + 1
     else
       break
     end
-    local entry, body = lane.next(queue, bodies, room)
+    local entry, body = lane.next(cursor, bodies, room)
     if entry then
       local expires = record.expires(body)
       if expires > 0 and expires <= now then
@@ -196,42 +203,42 @@ function lane.take(level, n, room, fronts, now)
       else
         room.picked[#room.picked + 1] = { record.entry_id(entry), body }
         room.want = room.want - 1
-        served = queue.time
-        queue.time = queue.time + queue.cost
+        served = cursor.time
+        cursor.time = cursor.time + cursor.cost
       end
       local at = #again + 1
-      while at > back and again[at - 1].time > queue.time do
+      while at > back and again[at - 1].time > cursor.time do
         again[at] = again[at - 1]
         at = at - 1
       end
-      again[at] = queue
+      again[at] = cursor
     end
   end
-  lane.close(level, queues, served)
+  lane.close(level, cursors, served)
   return others
 end
 
 -- Removes the taken entries from the lists. Gives each tenant its next turn, or removes a tenant without entries.
---- (level: int, queues: table, served: int | nil)
+--- (level: int, cursors: table, served: int | nil)
 --- uses: base meta
-function lane.close(level, queues, served)
+function lane.close(level, cursors, served)
   local turns = base .. "turns:" .. level
   local again, gone, from_fronts = {}, {}, 0
-  for i = 1, #queues do
-    local queue = queues[i]
-    local known, taken = #queue.entries, queue.taken
+  for i = 1, #cursors do
+    local cursor = cursors[i]
+    local known, taken = #cursor.entries, cursor.taken
     if taken > 0 or known == 0 then
-      local from_front = queue.front and math.min(taken, queue.read_front) or 0
-      if from_front > 0 then redis.call("LPOP", queue.front, from_front) end
-      if taken > from_front then redis.call("LPOP", queue.lane, taken - from_front) end
+      local from_front = cursor.front and math.min(taken, cursor.read_front) or 0
+      if from_front > 0 then redis.call("LPOP", cursor.front, from_front) end
+      if taken > from_front then redis.call("LPOP", cursor.lane, taken - from_front) end
       from_fronts = from_fronts + from_front
       local left = known > taken
-        or (not queue.ended and redis.call("EXISTS", queue.lane, queue.front or queue.lane) > 0)
+        or (not cursor.ended and redis.call("EXISTS", cursor.lane, cursor.front or cursor.lane) > 0)
       if left then
-        again[#again + 1] = queue.time
-        again[#again + 1] = queue.tenant
+        again[#again + 1] = cursor.time
+        again[#again + 1] = cursor.tenant
       else
-        gone[#gone + 1] = queue.tenant
+        gone[#gone + 1] = cursor.tenant
       end
     end
   end

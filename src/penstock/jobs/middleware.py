@@ -110,7 +110,7 @@ class JobContext:
 
     id          `queue:key`, unique within the app
     task        the task's name; "" if the worker cannot read the job
-    attempt     number of this run: 1, and one more for each failure before
+    attempt     1 for the first run, and one more after each failure
     deliveries  how often the job was handed to a worker, this time included
     enqueued    seconds since 1970 by the server's clock
     trace       the text that `Middleware.enqueue` set, else ""
@@ -199,34 +199,38 @@ class Middleware:
     def enqueue(self, context: EnqueueContext) -> Iterator[None]:
         """Around each round trip that enqueues jobs. Yield once: the jobs are sent there.
 
-        It is called by the blocking and by the asyncio face, so it must not wait for anything. Before the `yield` it
-        may set the trace of each job, or raise an error to refuse them all. At the `yield` it sees the error of a round
-        trip that failed; it may raise another error, but cannot suppress one. For `put_in` and `enqueue_in` the
-        `yield` adds the jobs to your pipeline, which you execute later.
+        Blocking and asyncio programs run the same hook, so it must not block. Before the `yield` it may set the trace
+        of each job, or raise an error to refuse them all. The `yield` raises the error of a round trip that failed; the
+        hook may raise another error instead, but cannot suppress it. For `put_in` and `enqueue_in` the `yield` adds the
+        jobs to your pipeline, which you execute later.
         """
         yield
 
     def execute(self, job: JobContext) -> Iterator[None] | AsyncIterator[None]:
-        """Around each run of a task. Yield once: the task runs there. A `def`, or an `async def`.
+        """Around each run of a task. Yield once: the task runs there. Write a `def` or an `async def`.
 
-        A `def` hook runs where the task runs: on the event loop (where it must not block), in the same thread, or in
-        the same isolated process. Context variables that it sets are seen by the task. An `async def` hook runs on
-        the event loop; around a `def` task, which runs in a thread, such hooks are outside of all `def` hooks, and the
-        task's timeout does not cover them.
+        Where the hook runs, in the worker process or in the process of an isolated run:
 
-        The `yield` raises the exception of the task. At a timeout or a stop of the worker, that is the exception that
-        interrupts the task. An exception that leaves the outermost hook counts as if the task had raised it: the
-        task's policy decides on a retry, and `Retry`, `RetryLater` and `Drop` have their usual meaning. A hook that
-        suppresses the exception completes the job with the result None.
+                       around an `async def` task             around a `def` task
+            def        on the event loop: it must not block   in the task's thread
+            async def  on the event loop                      on the event loop, while the task runs in its thread
+
+        Around a `def` task, all `async def` hooks enclose all `def` hooks, whatever the order of the middleware, and
+        the task's timeout does not cover the `async def` hooks. The task sees the context variables that a hook sets.
+
+        If the task fails, the `yield` raises its exception; at a timeout or a stop of the worker, it raises the
+        exception that interrupts the task. An exception that leaves the outermost hook counts as if the task had raised
+        it: the task's policy decides on a retry, and `Retry`, `RetryLater` and `Drop` have their usual meaning. If a
+        hook suppresses the exception, the job is completed with the result None.
         """
         return iter((None,))
 
     def finished(self, job: JobContext, outcome: JobOutcome) -> None:
-        """The worker knows how a run ended. It is called in the worker process, on its event loop, and must not block.
+        """Called when the worker knows how a run ended: in the worker process, on its event loop. It must not block.
 
-        That includes jobs that the worker could not read or whose process died. It is not called for a job that is
-        handed back because the worker stops, nor for one whose lease was lost. The outcome is not yet in the server,
-        and may still be refused there. An exception here is logged and changes nothing.
+        It is also called for a job that the worker could not read, or whose process died. It is not called for a job
+        that is handed back because the worker stops, nor for one whose lease was lost. The worker has not yet reported
+        the outcome to the server, which may still refuse it. An exception here is logged and changes nothing.
         """
 
 
@@ -285,7 +289,7 @@ class MiddlewareStack:
 
     @contextmanager
     def around_enqueue(self, context: EnqueueContext) -> Iterator[None]:
-        """All `enqueue` hooks. An error inside is raised even if a hook suppresses it: the jobs are not enqueued."""
+        """All `enqueue` hooks. An error inside is raised even if a hook suppresses it: the jobs were not enqueued."""
         failure: BaseException | None = None
         with ExitStack() as stack:
             for hook in self.enqueue_hooks:
@@ -300,7 +304,7 @@ class MiddlewareStack:
 
     @asynccontextmanager
     async def around_async_task(self, job: JobContext) -> AsyncIterator[None]:
-        """All `execute` hooks, around an `async def` task on the loop."""
+        """All `execute` hooks, on the event loop around an `async def` task."""
         async with AsyncExitStack() as stack:
             for hook in self.execute_hooks:
                 context = hook(job)
@@ -312,15 +316,15 @@ class MiddlewareStack:
 
     @asynccontextmanager
     async def around_thread(self, job: JobContext) -> AsyncIterator[None]:
-        """The `async def` hooks, on the loop around the thread of a `def` task."""
+        """The `async def` hooks, on the event loop around the thread in which a `def` task runs."""
         async with AsyncExitStack() as stack:
             for hook in self.async_hooks:
                 await stack.enter_async_context(hook(job))
             yield
 
     @contextmanager
-    def inside_thread(self, job: JobContext) -> Iterator[None]:
-        """The `def` hooks, around a `def` task in its thread."""
+    def around_sync_task(self, job: JobContext) -> Iterator[None]:
+        """The `def` hooks, in the thread of a `def` task, around the task."""
         with ExitStack() as stack:
             for hook in self.sync_hooks:
                 stack.enter_context(hook(job))

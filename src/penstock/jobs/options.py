@@ -1,4 +1,4 @@
-"""The options of one enqueued job, and the record that they make."""
+"""The options of one enqueued job, and the start of its record, which they determine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.jobs.record import draft
 from penstock.jobs.retry import LONGEST_DELAY
 
 LONGEST_RESULT_TTL: Final = 10 * 365 * 86400.0
-"""Seconds. A record has five bytes for it."""
+"""Seconds. A record stores it in five bytes, as milliseconds."""
 
 
 class EnqueueManyOptions(TypedDict, total=False):
@@ -92,7 +92,7 @@ def record_start(options: Options, result_ttl: float, flags: int) -> bytes:
 
 
 def _date_or_delay(date: datetime | float | None, default: float = 0.0) -> tuple[int, bool]:
-    """Milliseconds, and whether they are a date: since 1970, rather than from now."""
+    """Milliseconds, and whether they count from 1970 (a date) rather than from now (a delay)."""
     if isinstance(date, datetime):
         return milliseconds(date.timestamp()), True
     return milliseconds(default if date is None else date), False

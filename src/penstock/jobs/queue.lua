@@ -16,6 +16,7 @@
 -- All keys are in one slot. Each script declares two keys, `base` (`{penstock:mail}:`) and `meta`, and builds the names
 -- of all others from `base`. `base` itself never exists, on purpose: while the slot moves to another node, a missing
 -- declared key makes the server refuse the script before its first line. So a script never makes half of its changes.
+-- The argument `given` is 0, or the time that a test sets (see core/clock.lua).
 --
 --   meta         HASH    format, seq, switches (paused, due_first), totals; see counters, lane and wake
 --   jobs         HASH    id -> record                              owner: the job, until it is finished or removed
@@ -24,11 +25,13 @@
 --   reasons      HASH    id -> why it failed last                  owner: the job
 --   done:<id>    STRING  how it ended, a letter (see `ending` in job.lua) and a text; PX ttl
 --   listeners    HASH    id -> addresses to notify when it is done owner: the job
---   settled:<inc> SET    tokens that were settled one by one; PX 60 s
+--   settled:<inc> SET    tokens that an incarnation settled outside of its turns; PX 60 s
 --   turns, lane, front, weights (lane) · leases, held, turn, workers (lease) · sleepers (wake) · suspects (job)
 --   tenants, age, ages (counters) · replay: (idempotency) · inbox: (notify)
 
-_most = { PROMOTED = 100, TAKEN_BACK = 100, ABANDONED = 250, LATE = 250 } -- jobs of one call; ms of a timekeeper
+_jobs_per_call = { PROMOTED = 100, TAKEN_BACK = 100, ABANDONED = 250 }
+
+_late = { TIMEKEEPER = 250 } -- ms by which a due job is late when the timekeeper must have failed
 
 -- Enqueues `jobs`: id, draft (see record.lua), id, draft, … Send at most a few hundred per call. Returns the positions,
 -- from 0, of ids that are already in the queue; those jobs are not changed.
@@ -82,7 +85,7 @@ end
 --
 --   number        counts the turns of the incarnation from 1. Repeating a turn with the same number returns the same
 --                 answer and settles nothing twice
---   trial         whether a suspect may be claimed (see job.claim)
+--   trial         whether a suspect may be claimed: "", "alone" or "with others" (see job.claim)
 --   idle_ms       above 0: if fewer than `want` jobs were claimed, the worker at `address` is registered as idle
 --   once          1: the claim of a program without a worker. It is registered as idle only if it got no job, and its
 --                 incarnation ends as soon as it holds no job
@@ -137,8 +140,8 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
       stale[#stale + 1] = completed + with_result + (i - at) / 4
     end
   end
-  local more_due, late = job.promote(s, _most.PROMOTED)
-  local more_lost = job.take_back(s, _most.TAKEN_BACK)
+  local more_due, late = job.promote(s, _jobs_per_call.PROMOTED)
+  local more_lost = job.take_back(s, _jobs_per_call.TAKEN_BACK)
   if #s.suspects > 0 then wake.many(now) end
   job.push_ready(s)
 
@@ -164,7 +167,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   end
   if address ~= "" or once == 1 then wake.answered() end
   local due_in = -1
-  local vacant = late > _most.LATE and address ~= "" and wake.remove_timekeeper(address)
+  local vacant = late > _late.TIMEKEEPER and address ~= "" and wake.remove_timekeeper(address)
   if idle then
     due_in = wake.register(address, now, now + idle_ms)
   elseif address ~= "" then
@@ -217,10 +220,10 @@ function script.heartbeat(base, meta, given, incarnation, lease_ms)
   return 1
 end
 
--- Ends one slice of a dead incarnation's claims. The caller repeats it until no claim is left. `started` lists tokens
--- of jobs that were running; they are settled with `verb` (crash, suspect or release) and the reason `text`. All other
--- claims are released, unless `more` is 1, which means that a later call lists further started jobs. Returns { how many
--- claims are left, 1 if all of `started` are settled }.
+-- Ends one slice of the claims of an incarnation that takes no more turns. The caller repeats it until none is left.
+-- `started` lists tokens of jobs that were running; they are settled with `verb` (crash, suspect or release) and the
+-- reason `text`. All other claims are released, unless `more` is 1, which means that a later call lists further started
+-- jobs. Returns { how many claims are left, 1 if all of `started` are settled }.
 --- keys: base meta
 --- args: given: int, incarnation: str, verb: str, text: str, more: int, started: *
 --- flags: allow-oom
@@ -229,7 +232,7 @@ function script.abandon(base, meta, given, incarnation, verb, text, more, starte
   if newer then return newer end
   if not redis.call("ZSCORE", base .. "leases", incarnation) then return { 0, 1 } end
   local s = job.begin(given)
-  local held, part, done = base .. "held:" .. incarnation, slice.of(_most.ABANDONED), 1
+  local held, part, done = base .. "held:" .. incarnation, slice.of(_jobs_per_call.ABANDONED), 1
   for i = started, #ARGV do
     local id = lease.job_id(ARGV[i])
     if redis.call("HEXISTS", held, id) == 1 then

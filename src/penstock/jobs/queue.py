@@ -120,7 +120,7 @@ class Queue:
         ((key, record),) = self._draft_values([value], chosen)
         job: Job[Any] = Job(self, key, ttl=chosen.result_ttl)
         if self.middleware.enqueue_hooks:
-            return self.enqueue_inside(key, record, job, durable=chosen.durable)
+            return self.enqueue_with_hooks(key, record, job, durable=chosen.durable)
         return self.bindings.enqueue((key, record), durable=chosen.durable).then(lambda _: job)
 
     @verb
@@ -141,16 +141,16 @@ class Queue:
         rest = iter(drafts)
         while chunk := list(islice(rest, CHUNK)):
             if self.middleware.enqueue_hooks:
-                yield from self._enqueue_chunk_inside(chunk, durable)
+                yield from self._enqueue_chunk_with_hooks(chunk, durable)
             else:
                 yield self.bindings.enqueue([part for draft in chunk for part in draft], durable=durable)
 
-    def enqueue_inside(self, key: str, record: bytes, job: Job[R], *, durable: bool) -> Operation[Job[R]]:
+    def enqueue_with_hooks(self, key: str, record: bytes, job: Job[R], *, durable: bool) -> Operation[Job[R]]:
         """Enqueue one job inside the `enqueue` hooks of the app's middleware."""
-        yield from self._enqueue_chunk_inside([(key, record)], durable)
+        yield from self._enqueue_chunk_with_hooks([(key, record)], durable)
         return job
 
-    def _enqueue_chunk_inside(self, drafts: Iterable[tuple[str, bytes]], durable: bool) -> Operation[None]:
+    def _enqueue_chunk_with_hooks(self, drafts: Iterable[tuple[str, bytes]], durable: bool) -> Operation[None]:
         jobs = [JobDraft(self.name, key, record) for key, record in drafts]
         with self.middleware.around_enqueue(EnqueueContext(self.name, jobs)):
             yield self.bindings.enqueue([part for job in jobs for part in (job.key, job.record)], durable=durable)
@@ -164,9 +164,9 @@ class Queue:
     def put_in(self, pipeline: Any, value: Any, **options: Unpack[EnqueueOptions]) -> Job[Any]:
         """Enqueue one value in a pipeline or transaction of your own. Nothing is sent before you execute it.
 
-        `pipeline` is one of the client library's, blocking or asyncio. In a MULTI use keys of this slot (`queue.key`).
-        The script is loaded in the same transaction, so that it is executed whole or not at all. `durable` has no
-        effect here.
+        `pipeline` is a pipeline of the client library, blocking or asyncio. For your own data in a MULTI, use keys from
+        `queue.key`, which are in the queue's slot. The script is sent as well: a server without it would execute
+        the rest of the MULTI and skip the enqueue. `durable` has no effect here.
         """
         chosen = Options(**options)
         ((key, record),) = self._draft_values([value], chosen)
@@ -234,7 +234,7 @@ class Queue:
                     )
         except BaseException:
             yield from self.abandon(incarnation)
-            # A turn that wants nothing deregisters the listener as idle.
+            # A turn that wants no job, to remove the listener from the idle ones.
             yield self.bindings.turn(mint_id(), 1, lease=lease, want=0, address=listener.address, once=True)
             raise
         finally:
@@ -247,7 +247,7 @@ class Queue:
         ending: Ending = "release",
         cause: Failure | None = None,
     ) -> Operation[None]:
-        """End all claims of a dead incarnation.
+        """End all claims of an incarnation that takes no more turns.
 
         The claims in `started` end with `ending` and `cause`; the others are released.
         """
@@ -274,7 +274,7 @@ class Queue:
         return self.purge_operation(None)
 
     def purge_operation(self, tenant: str | None, most: int | None = None) -> Operation[int]:
-        """Cancel waiting jobs, of a tenant or of all. `most`: how many at most; None: as many as wait now."""
+        """Cancel waiting jobs, of `tenant` or of all (None). `most`: how many at most; None: as many as wait now."""
         if most is None:
             most = yield from self.count_waiting(tenant)
         total = 0

@@ -11,7 +11,7 @@
 --   23     6       expires      server ms; 0: never, or was started in time  (in a draft: the time left)
 --   29     2       attempts     that failed
 --   31     2       deliveries   to a worker
---   33     1       doubt        the evidence that the job kills its worker, see job.lua
+--   33     1       doubt        quarters of a crash charged to the job, see job.lua
 --   34     5       ttl          of its result, ms
 --   39     1+1     lengths of tenant and trace, which follow; then the payload
 --
@@ -30,21 +30,21 @@ flag = {
   EXPIRES_IS_DATE = 4,
   OWN_ID = 8, -- chosen by the user
   SUSPECT = 16, -- see job.lua
-  REASON = 32, -- the queue keeps a reason
+  REASON = 32, -- `reasons` has an entry for the job
 }
 
 _mask = { NO_DATES = 249, NO_SUSPECT = 239, NO_SUSPECT_NO_REASON = 207 }
 
 size = { GENERATION_DIGITS = 10 }
 
-_class = { FIRST = 97, BYTES = 1024 } -- "a" is up to 1 KiB, "b" up to 2 KiB, …
+_size_class = { FIRST = 97, BYTES = 1024 } -- "a" is up to 1 KiB, "b" up to 2 KiB, …
 
 -- The fields from state to ttl, in order, and the tenant.
 --- (body: str) -> …
 function record.parse(body)
-  local _, was, priority, flags, generation, enqueued, since, expires, attempts, deliveries, against, ttl, tenants =
+  local _, was, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl, tenants =
     struct.unpack(">Bc1BBI6I6I6I6HHBI5B", body)
-  return was, priority, flags, generation, enqueued, since, expires, attempts, deliveries, against, ttl,
+  return was, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl,
     string.sub(body, 41, 40 + tenants)
 end
 
@@ -124,22 +124,22 @@ function record.header(body)
 end
 
 -- The record, or false if it does not exist. A record that is too short, because another program damaged it, counts as
--- lost.
+-- missing.
 --- (body: str | false) -> str | false
-function record.sound(body)
+function record.intact(body)
   return body and #body >= 40 and #body >= 40 + string.byte(body, 39) + string.byte(body, 40) and body
 end
 
 --- (id: str) -> str | false
 --- uses: base
 function record.get(id)
-  return record.sound(redis.call("HGET", base .. "jobs", id))
+  return record.intact(redis.call("HGET", base .. "jobs", id))
 end
 
 --- (generation: int, bytes: int, id: str) -> str
 function record.entry(generation, bytes, id)
-  local class = _class.FIRST
-  while bytes > _class.BYTES do
+  local class = _size_class.FIRST
+  while bytes > _size_class.BYTES do
     bytes = bytes / 2
     class = class + 1
   end
@@ -156,14 +156,14 @@ end
 --- (entry: str) -> int
 function record.entry_bytes(entry)
   local class = string.byte(entry, size.GENERATION_DIGITS + 1)
-  return class == _class.FIRST and _class.BYTES or _class.BYTES * 2 ^ (class - _class.FIRST)
+  return class == _size_class.FIRST and _size_class.BYTES or _size_class.BYTES * 2 ^ (class - _size_class.FIRST)
 end
 
 -- Whether the entry still stands for this job. After the job is cancelled it does not, even if the id is enqueued
 -- again: the new job has another generation.
 --- (body: str | false, entry: str) -> bool
 function record.is_ready(body, entry)
-  return record.sound(body) and record.state(body) == state.READY
+  return record.intact(body) and record.state(body) == state.READY
     and struct.unpack(">I6", body, 5) == tonumber(string.sub(entry, 1, size.GENERATION_DIGITS), 16)
 end
 

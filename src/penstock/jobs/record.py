@@ -118,7 +118,7 @@ class Record:
 
     @property
     def crashes(self) -> int:
-        """Whole crashes. The server counts in fractions; see `doubt` in `job.lua`."""
+        """Whole crashes charged to the job. The server counts in quarters; see `doubt` in `job.lua`."""
         return int(self._fields[_DOUBT]) // CRASH
 
     @property
@@ -142,7 +142,7 @@ class Record:
 
 
 def entry_id(entry: bytes) -> bytes:
-    """The id of the job that an entry of a lane stands for. Before it are the generation and a letter for the size."""
+    """The job's id, which is the last part of an entry; the generation and a letter for the size precede it."""
     return entry[GENERATION_DIGITS + 1 :]
 
 

@@ -20,9 +20,10 @@ class Registry:
     def add(self, definition: Definition) -> None:
         """Register a task. Raises ConfigurationError if another function has this name."""
         known = self._tasks.get(definition.name)
-        if known is not None and known.place != definition.place:
+        if known is not None and known.location != definition.location:
             raise ConfigurationError(
-                f"two tasks are named {definition.name!r} ({known.place} and {definition.place}): give one a name=…"
+                f"two tasks are named {definition.name!r} ({known.location} and {definition.location}): "
+                "give one a name=…"
             )
         self._tasks[definition.name] = definition
 

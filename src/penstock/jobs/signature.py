@@ -95,7 +95,7 @@ class Signature:
         if kwargs:
             twice = arguments.keys() & kwargs.keys() & self._named
             if twice:
-                raise BadCall(f"{what} got {', '.join(sorted(twice))} twice: by place and by name")
+                raise BadCall(f"{what} got {', '.join(sorted(twice))} twice: by position and by name")
             others = {name: value for name, value in kwargs.items() if name not in self._named}
             if others and self._var_keyword is None:
                 raise BadCall(f"{what} has no parameter {', '.join(sorted(others))}; it has {', '.join(self._named)}")
@@ -119,12 +119,12 @@ class Signature:
         return decoded
 
     @cached_property
-    def _simple(self) -> bool:
+    def _all_positional_or_keyword(self) -> bool:
         return all(p.kind is _Parameter.POSITIONAL_OR_KEYWORD for p in self._parameters)
 
     def call(self, arguments: msgspec.Struct) -> Any:
         """Call the function with decoded arguments. Those that were left out get the function's current defaults."""
-        if self._simple:
+        if self._all_positional_or_keyword:
             values = msgspec.structs.astuple(arguments)
             if msgspec.UNSET not in values:
                 return self._function(*values)

@@ -47,6 +47,7 @@ class Task(Generic[P, R]):
         self._function = function
         self.definition = definition
         self.home = home
+        """The queue of its jobs."""
         self.options = options or Options()
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -76,7 +77,7 @@ class Task(Generic[P, R]):
 
     @verb
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> RoundTrip[Job[R]] | Operation[Job[R]]:
-        """Have a worker run the task. When it returns, the job is accepted and will run at least once.
+        """Have a worker run the task. When this returns, the job is accepted and will run at least once.
 
         Raises BadCall if the arguments do not fit, PayloadTooLarge, and ServerFull when the server is out of memory;
         then nothing was enqueued. With `using(durable=True)` also DurabilityUnavailable and NotDurable. One round trip.
@@ -84,7 +85,7 @@ class Task(Generic[P, R]):
         call = self.call(*args, **kwargs)
         key, record = call.draft()
         if self.home.middleware.enqueue_hooks:
-            return self.home.enqueue_inside(key, record, call.job(key), durable=self.options.durable)
+            return self.home.enqueue_with_hooks(key, record, call.job(key), durable=self.options.durable)
         return self.home.bindings.enqueue((key, record), durable=self.options.durable).then(lambda _: call.job(key))
 
     def enqueue_in(self, pipeline: Any, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:

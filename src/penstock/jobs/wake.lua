@@ -3,9 +3,10 @@
 --
 --   sleepers         ZSET  address -> server ms until which the worker is idle
 --   inbox: (notify)
---   meta             HASH  woken: ms of the last wake-up that no turn has followed yet
---                          witness, check_at: the worker that checks this, and when
---                          timekeeper, timekeeper_until, deputy, deputy_until: the workers that watch the clock
+--   meta             HASH  woken: ms of the last wake-up, until a turn follows it
+--                          witness, check_at: the worker that takes a turn in case the woken one does not, and when
+--                          timekeeper, timekeeper_until, deputy, deputy_until: the workers that watch the clock,
+--                          and until when they are idle
 --                          alarm: ms at which the timekeeper takes a turn
 --
 -- Messages to an idle worker: "0": take a turn now; "<n>": take a turn in n ms.
@@ -19,8 +20,8 @@
 _delay = { WITNESS = 50, DEPUTY = 300 } -- ms
 
 -- The worker that became idle last, and until when it is idle. Skips workers in the process of `other`, because
--- whatever froze that worker froze them as well. Reads four sleepers, then a hundred. If even the one with the latest
--- deadline is overdue, all workers are gone.
+-- whatever froze that worker froze them as well. Reads four sleepers and, if needed, up to a hundred. If even the
+-- latest deadline has passed, all sleepers are gone, and the set is deleted.
 --- (now: int, other: str | nil) -> str | nil, str
 --- uses: base
 function wake.last_idle(now, other)
@@ -46,15 +47,15 @@ end
 function wake.one(now)
   local worker = wake.last_idle(now)
   if not worker then return end
-  local marks = redis.call("HMGET", meta, "woken", "check_at", "witness")
-  if marks[1] and math.abs(now - marks[1]) < _delay.WITNESS then return end
+  local watch = redis.call("HMGET", meta, "woken", "check_at", "witness")
+  if watch[1] and math.abs(now - watch[1]) < _delay.WITNESS then return end
   redis.call("ZREM", base .. "sleepers", worker)
   notify.send(worker, "0")
   redis.call("HSET", meta, "woken", now)
-  -- Is there a check in the next 50 ms, by a witness that is still idle?
-  local checked = marks[2] and math.abs(marks[2] - now - 25) <= 25
-    and redis.call("ZSCORE", base .. "sleepers", marks[3])
-  local witness = not checked and wake.last_idle(now, worker)
+  -- No new witness is needed if one that is still idle takes its turn within the next 50 ms.
+  local has_witness = watch[2] and math.abs(watch[2] - now - 25) <= 25
+    and redis.call("ZSCORE", base .. "sleepers", watch[3])
+  local witness = not has_witness and wake.last_idle(now, worker)
   if witness then
     notify.send(witness, string.format("%d", _delay.WITNESS))
     redis.call("HSET", meta, "check_at", now + _delay.WITNESS, "witness", witness)
@@ -77,8 +78,8 @@ function wake.answered()
   redis.call("HDEL", meta, "woken")
 end
 
--- Call it when a job will be due, or a lease will run out, at `due`. Notifies timekeeper and deputy, unless the
--- timekeeper takes a turn before `due` anyway.
+-- Makes the timekeeper take a turn at `due`, when a job will be due or a lease will run out, and the deputy 300 ms
+-- later. Sends nothing if the timekeeper takes a turn before `due` anyway.
 --- (now: int, due: int)
 --- uses: base meta
 function wake.set_alarm(now, due)
@@ -142,8 +143,9 @@ function wake.appoint(now)
   end
 end
 
--- The worker at `address` found work that the timekeeper should have found earlier. Removes and wakes the timekeeper,
--- which becomes idle again if it can. Returns whether another one is to be appointed.
+-- Call it when the worker at `address` has found work that the timekeeper should have found earlier. Removes and wakes
+-- the timekeeper; if it is alive, its next turn may register it as idle again. Returns false if there is no timekeeper,
+-- or if it is this worker.
 --- (address: str) -> bool
 --- uses: base meta
 function wake.remove_timekeeper(address)
@@ -155,7 +157,8 @@ function wake.remove_timekeeper(address)
   return true
 end
 
--- Registers a worker as idle. Returns the milliseconds after which it takes a turn without a message, or -1.
+-- Registers a worker as idle, and makes it timekeeper or deputy if that duty is vacant. Returns the milliseconds after
+-- which it takes a turn without a message, or -1.
 --- (address: str, now: int, until_: int) -> int
 --- uses: base meta
 function wake.register(address, now, until_)
@@ -180,7 +183,8 @@ function wake.register(address, now, until_)
   return -1
 end
 
--- Deregisters a worker as idle. If it watched the clock, another idle worker does so from now on.
+-- Removes a worker from the idle ones. If it was the timekeeper, the deputy replaces it. Other idle workers take the
+-- duties that become vacant.
 --- (address: str, now: int)
 --- uses: base meta
 function wake.deregister(address, now)

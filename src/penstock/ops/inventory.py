@@ -110,7 +110,7 @@ def _problem(key: bytes, type_: str, ttl: int, owner_exists: bool) -> str:
 def _wrong_counts(prefix: str, queue: str) -> Operation[list[KeyProblem]]:
     """The queue's counters that disagree with the sizes of what they count. One script reads both."""
     keys = QueueKeys(prefix, queue)
-    counts = yield QueueBindings(keys, Clock()).counted_and_kept()
+    counts = yield QueueBindings(keys, Clock()).entries_and_counters()
     return [
         KeyProblem(f"{keys.base}{name}", f"has {actual} entries, but the counters say {counted}")
         for name, (actual, counted) in counts.items()

@@ -160,7 +160,7 @@ class Execution:
 
     def _call_inside_hooks(self, run: JobRun) -> Any:
         result: Any = None
-        with run.definition.middleware.inside_thread(run.context):
+        with run.definition.middleware.around_sync_task(run.context):
             result = run.definition.signature.call(run.arguments)
         return result
 

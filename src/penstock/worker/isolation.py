@@ -79,7 +79,7 @@ class Isolation:
             if definition.isolate and not self.can_isolate(definition):
                 raise ConfigurationError(
                     f"task {definition.name}: isolate=True, but another process could not find it: "
-                    f"{definition.place} must be the task itself, as @app.task makes it, in a module that can be "
+                    f"{definition.location} must be the task itself, as @app.task makes it, in a module that can be "
                     "imported (not a package's __main__.py, and not an interactive session)"
                 )
         try:
@@ -98,7 +98,7 @@ class Isolation:
     @staticmethod
     def can_isolate(definition: Definition) -> bool:
         """Whether another process that imports the task's module would find this very task."""
-        where = definition.importable
+        where = definition.import_path
         if where is None or not hasattr(os, "fork"):
             return False
         module, name = where
@@ -137,7 +137,7 @@ class Isolation:
             return self._settlement(run, answer)
 
     def _request(self, run: JobRun) -> bytes:
-        where, claim = run.definition.importable, run.claim
+        where, claim = run.definition.import_path, run.claim
         assert where is not None
         request = RunRequest(*where, claim.token, claim.record.body, run.queue, self._max_payload, self._worker)
         return msgspec.msgpack.encode(request)
@@ -158,7 +158,7 @@ class Isolation:
         return self._server
 
     def _preparation(self) -> bytes:
-        tasks = [d.importable for d in self._tasks if d.importable is not None and self.can_isolate(d)]
+        tasks = [d.import_path for d in self._tasks if d.import_path is not None and self.can_isolate(d)]
         main = _main_module() if any(module == "__main__" for module, _ in tasks) else {}
         data: dict[str, Any] = spawn.get_preparation_data("penstock")
         shared = {key: data[key] for key in ("sys_path", "sys_argv", "orig_dir", "dir")}
