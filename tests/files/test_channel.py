@@ -177,7 +177,7 @@ async def test_closing_in_the_middle_of_a_file_raises_at_the_receiver(
         await do(channel.send, path, progress=stop)
     await do(channel.close)
     stream = channel.receiver("r").blocks()
-    with pytest.raises(FilesError, match="closed before all of these was sent: half"):
+    with pytest.raises(FilesError, match="closed before these files were sent whole: half"):
         await gather(stream)
     assert await gather(stream) == []
 

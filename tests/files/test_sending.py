@@ -309,7 +309,7 @@ def test_a_read_error_costs_only_its_own_file(app: Penstock, tmp_path: Path, mon
 def test_a_file_that_shrinks_during_its_upload_is_aborted(app: Penstock, tmp_path: Path):
     path, channel = tmp_path / "log", new(app)
     path.write_bytes(TEXT)
-    with pytest.raises(FilesError, match=r"changed since its sending began"):
+    with pytest.raises(FilesError, match=r"changed since its upload began"):
         channel.send(path, receivers=["r"], progress=lambda _: os.truncate(path, 100))
     found, (errors,) = received(channel)
     assert (found, "changed since" in errors) == ([], True)

@@ -292,7 +292,7 @@ def test_a_rotated_file_is_found_under_its_new_name(tmp_path: Path, mode: str):
         assert (reader.source, reader.inode) == (given, found[0].inode)
         assert [*reader.blocks()] == blocks[1:]
     (tmp_path / "access.log.1").unlink()
-    with pytest.raises(FileChanged, match="another file has its name, and it is in its folder under no other"):
+    with pytest.raises(FileChanged, match="another file has its name, and no file in its folder is this one"):
         read(given, mode, found[0])
 
 
@@ -355,7 +355,7 @@ def test_truncating_a_file_during_reading_raises(tmp_path: Path, mode: str, size
         going = reader.blocks()
         next(going)
         os.truncate(given.path, size % full)
-        with pytest.raises(FileChanged, match=rf"changed since its sending began: it had {full:,} bytes, and has"):
+        with pytest.raises(FileChanged, match=rf"changed since its upload began: it had {full:,} bytes, and has"):
             list(going)
 
 
@@ -371,7 +371,7 @@ def test_truncating_or_rewriting_a_file_before_the_resume_point_raises(tmp_path:
     other = TEXT.replace(b"x", b"y") * 2
     given.path.write_bytes((gzip.compress(other, 1) if mode == "packed" else other) + b"\0" * 999)
     assert given.path.stat().st_ino == int(found[0].inode.partition(":")[2])
-    with pytest.raises(FileChanged, match=r"what stands before byte [\d,]+ is not what was sent"):
+    with pytest.raises(FileChanged, match=r"its content before byte [\d,]+ is not what was sent"):
         read(given, mode, found[0])
     given.path.write_bytes(content)
     assert read(given, mode, found[0]) == read(given, mode)[1:]

@@ -32,9 +32,10 @@ MAX_HOSTS = 65_536
 
 # --- what a line looks like ---
 #
-# Matching takes time in proportion to the line, whatever is in it. The pattern of a user's name never
-# matches a bare quote, so a request can begin in one place only, and its pattern can be possessive. Its lookahead comes
-# first in the loop, because before Python 3.11.5 a possessive loop keeps what its body had matched when it failed.
+# Matching takes time in proportion to the length of the line, whatever is in it. The pattern of a user's name never
+# matches a bare quote, so a request can begin in one place only, and the pattern of a request can be possessive. In its
+# loop the lookahead comes first, because before Python 3.11.5 a possessive loop keeps the part of a failed round that
+# had matched.
 
 _HOST = rb"[!-~]{1,255}"
 # Usually a hyphen. A name may contain spaces and brackets; a quote is written as \", an empty name as "".
@@ -50,8 +51,8 @@ _ONE = re.compile(
 
 
 def _many(stamp: bytes) -> re.Pattern[bytes]:
-    """Matches every line of a text and captures its host and stamp; a malformed line yields two empty strings. Each
-    line of the text must end in LF."""
+    """A pattern whose `findall` returns host and stamp of each line of a text, or two empty strings for a malformed
+    line. Each line of the text must end in LF."""
     return re.compile(rb'(?:(%b) \S+ %b\[%b\] "%b"[^\n]*+|[^\n]*+)\n' % (_HOST, _USER, stamp, _REQUEST))
 
 
@@ -98,8 +99,8 @@ def requests_per(
     countries  returns the country of a host as written, and should not raise. Default: `registration()`; `mmdb(path)`
                uses your own database
 
-    If `parse` can read a line, it is counted once in each table; otherwise it is in `rejected`. So is a line whose day,
-    with `utc`, is before year 1 or after year 9999.
+    A line that `parse` can read is counted once in each table. Any other line is rejected; with `utc`, also a line
+    whose day is before year 1 or after year 9999.
 
     Raises ConfigurationError if there is nothing to count by, for a word that is not in the list above, and if iptocc
     is needed and not installed.
@@ -132,8 +133,8 @@ def requests_per(
 
 
 def _text(lines: Sequence[bytes]) -> bytes:
-    """All lines joined, each with one line end. A line that is too long or has a line end inside becomes an empty
-    one."""
+    """All lines joined, each with one LF at its end. A line that is too long or has an LF inside becomes empty, which
+    is malformed."""
     text = b"\n".join([*lines, b""])
     if text.count(b"\n") == len(lines) and max(map(len, lines), default=0) <= LONGEST:
         return text

@@ -1,7 +1,8 @@
-"""Exact counts: a function counts lines, and its counts are settled atomically with the position in the files.
+"""Exact counts of the lines of a channel: a function counts batches of lines, and the server adds up what it returns.
 
-A crash repeats work, not its effect: the totals contain a count together with the cursor that covers it, or neither.
-The counts of a receiver are kept in sorted sets, which can be read while it runs.
+The server adds counts and moves the receiver's cursor past their lines in one script: both or neither. So after a crash
+a batch may be given to the function again, but it is counted once. The counts of a receiver are kept in sorted sets,
+which can be read while it runs.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ Tables: TypeAlias = Mapping[str, Mapping[str, int]]
 Function: TypeAlias = Callable[[Batch], Tables | Tally]
 
 MAX_KEYS = 20_000
-"""Different keys in one script call, plus those of one batch: about twenty milliseconds of server time."""
+"""Different keys after which counts are settled. A script call has at most that many, and those of one more batch:
+about twenty milliseconds of server time."""
 
 MAX_LINES = 500_000
-"""Lines that are counted before they are settled: after a crash it takes a second or two to count them again."""
+"""Lines after which counts are settled: after a crash it takes a second or two to count so many again."""
 
 MAX_REJECTED = 1000
 """Rejected lines that are kept for `rejected`; further ones are only counted."""
@@ -56,7 +58,7 @@ class UnsettledCounts:
 
     @property
     def is_enough(self) -> bool:
-        """Whether these are enough counts for one script call."""
+        """Whether there are so many counts that they must be settled now."""
         return self.keys > MAX_KEYS or self.lines > MAX_LINES
 
     def take(self) -> bytes:
@@ -80,15 +82,16 @@ class UnsettledCounts:
         self.note(file, number, reason)
 
     def note(self, file: str, number: int, reason: str) -> None:
-        """Keep a row for `rejected` without counting a rejected line."""
+        """Add a row to those that `rejected` returns, without counting a rejected line."""
         if len(self._rejected_rows) < MAX_REJECTED:
             self._rejected_rows.append(_encode_rejected((file, number, reason)).decode())
 
 
 class Aggregate:
-    """A function that counts the lines of a channel. It can still be called as a function; `run` makes it count.
+    """A function that counts the lines of a channel. `run` receives them, calls the function, and stores its counts in
+    the server. Called directly, the function only returns its counts.
 
-    The counts belong to the receiver that it runs as. A second receiver counts everything a second time, for itself.
+    The counts belong to a receiver. An aggregate with another receiver counts everything once more, for itself.
     """
 
     def __init__(self, function: Function, channel: Channel, receiver: str | None) -> None:
@@ -115,21 +118,26 @@ class Aggregate:
     ) -> Operation[Totals]:  # fmt: skip
         """Count until the channel is closed and everything is counted. Returns the totals.
 
-        wait   seconds to wait for more lines, then it returns; None: until the channel is closed
+        wait   seconds to wait for more lines before it returns; None: it returns when the channel is closed
         share  several processes count together, and each block is counted by one of them; needs files that were sent
                with `send_lines`. Without it a second process waits, and takes over when the first is gone
-        lease  of shared blocks: seconds in which the function must finish four of them. Otherwise another process
-               counts them as well, and only one of the two is settled. None: the app's setting
+        lease  with `share`: seconds in which the function must process four blocks. If it takes longer, another process
+               counts them as well, and only the counts of one of the two are stored. None: the app's setting
 
-        The function is given a batch of lines (see `Receiver.batches`) and returns counts as table -> key -> count, or
-        a `Tally` if it rejects lines. Its result must depend on these lines alone, because after a crash it is called
-        again. A line longer than a megabyte is rejected; a file that is damaged, or that its sender gave up, is noted
-        among the rejected lines. If the function raises, the run ends and nothing of its batch is counted; the next run
-        is given that batch again.
+        The function gets a batch of lines (see `Receiver.batches`). It returns counts as table -> key -> count, or a
+        `Tally` if it rejects lines. The result must depend on these lines alone, because the function may get them
+        again after a crash. A line longer than a megabyte is rejected. `rejected` also lists a file that is damaged, or
+        that its sender gave up.
 
-        Raises BlocksMissed once if this receiver was passed over; the next run continues. Raises LeaseLost if another
-        process took over, which then counts everything that was not settled here. Raises BadCall for a result that is
-        not counts, and FilesError if files that were sent as bytes are to be shared. One round trip for each megabyte.
+        If the function raises, so does `run`. Nothing of that batch is counted, and the next run begins with it. Also
+        raises:
+
+        BlocksMissed  this receiver was passed over; the next run continues
+        LeaseLost     another process took over; it counts everything that was not settled here
+        BadCall       the function returned something else than counts
+        FilesError    with `share`: a file was not sent with `send_lines`
+
+        One round trip for each megabyte.
         """
         unsettled = UnsettledCounts()
         stream = self.receiver.batches(wait=wait, share=share, lease=lease)
@@ -173,7 +181,7 @@ class Aggregate:
             except Exception as error:
                 error.add_note(
                     f"raised by {self.__name__} for lines {batch.first:,} to {batch.first + len(batch) - 1:,} of "
-                    f"{batch.file}, which come again: a line that is no good belongs into Tally(tables, rejected=…)"
+                    f"{batch.file}. The next run gets them again: to skip a bad line, return Tally(tables, rejected=…)"
                 )
                 raise
             tally = self._checked(result, len(whole_lines))
@@ -186,9 +194,7 @@ class Aggregate:
 
     def _checked(self, result: object, lines: int) -> Tally:
         if (fault := _fault(result, lines)) is not None:
-            raise BadCall(
-                f"{self.__name__} must answer with counts, as {{'table': {{'key': 1}}}}, or with a Tally: {fault}"
-            )
+            raise BadCall(f"{self.__name__} must return counts, as {{'table': {{'key': 1}}}}, or a Tally: {fault}")
         tally = result if isinstance(result, Tally) else Tally(result)  # type: ignore[arg-type]
         for name in tally.tables:
             check_name("table", name)
@@ -212,7 +218,7 @@ class Aggregate:
     def count(self, table: str, *keys: str) -> RoundTrip[dict[str, int]]:
         """The counts of these keys, 0 for a key without a count. One round trip."""
         if not 1 <= len(keys) <= 1000:
-            raise ValueError(f"count() of {len(keys)} keys: name 1 to 1,000 behind the table")
+            raise ValueError(f"count() of {len(keys)} keys: name 1 to 1,000 after the table")
         return self._channel.counts_of(self.receiver.name, check_name("table", table), keys)
 
     @verb
@@ -239,7 +245,8 @@ class Aggregate:
 
     @verb
     def reset(self) -> RoundTrip[bool]:
-        """Forget the counts. The receiver keeps its place in the files. One round trip."""
+        """Delete the counts. The receiver keeps its cursor, so lines that were counted are not counted again. One round
+        trip."""
         return self._channel.forget_counts(self.receiver.name)
 
 
@@ -247,16 +254,16 @@ def _fault(result: object, lines: int) -> str | None:
     """The reason why this cannot be the result of a counting function for this many lines, or None."""
     tables, rejected = result if isinstance(result, Tally) else (result, {})
     if not isinstance(tables, Mapping) or not isinstance(rejected, Mapping):
-        return f"{result!r} is none of these"
+        return f"{result!r} is neither"
     for name, counts in tables.items():
         if not _is_text(name) or not isinstance(counts, Mapping):
-            return f"{name!r}: {counts!r} is no name and its table"
+            return f"{name!r}: {counts!r} is not the name of a table with its counts"
         for key, n in counts.items():
             if not _is_text(key) or type(n) is not int or not -(2**53) < n < 2**53:
-                return f"{key!r}: {n!r} in table {name!r} is no text and its count"
+                return f"{key!r}: {n!r} in table {name!r} is not a text with its count, an int below 2**53"
     for index, reason in rejected.items():
         if type(index) is not int or not 0 <= index < lines or not _is_text(reason):
-            return f"{index!r}: {reason!r} is no place among {lines:,} lines and the reason for rejecting it"
+            return f"{index!r}: {reason!r} is not the index of one of {lines:,} lines with the reason for rejecting it"
     return None
 
 

@@ -25,13 +25,15 @@ _ADDRESS_AND_PORT = re.compile(r"\[([^]]*)\](?::\d{1,5})?|([\d.]+):\d{1,5}|(.*)"
 def registration() -> Callable[[str], str]:
     """A function that returns the country where a host's address is registered, which need not be where it is used.
 
-    It uses the registries' statistics of the day on which the installed iptocc was made. It is pure, takes about 1 µs
-    and never raises. Raises ConfigurationError if iptocc is not installed.
+    The function uses the registries' statistics of the day on which the installed iptocc was made. It is pure, takes
+    about 1 µs and never raises.
+
+    Raises ConfigurationError if iptocc is not installed.
     """
     try:
         from iptocc import country_code
     except ModuleNotFoundError:
-        raise ConfigurationError("the country of a host is told by iptocc: install penstock[countries]") from None
+        raise ConfigurationError("the country of a host needs iptocc: install penstock[countries]") from None
     # First as written, which is nearly always enough: iptocc knows only the usual form of an address.
     return lambda host: country_code(host) or _country(country_code, host)
 
@@ -40,8 +42,9 @@ def mmdb(path: str | PathLike[str]) -> Callable[[str], str]:
     """A function that returns the country of a host from your own database in the MMDB format: GeoLite2, DB-IP, IPFire,
     IPinfo and others.
 
-    Such a database may have countries for private addresses. Raises ConfigurationError if maxminddb is not installed,
-    or if the file is no such database. The function raises for a database that is damaged inside.
+    Such a database may have countries for private addresses. The function raises if the database is damaged inside.
+
+    Raises ConfigurationError if maxminddb is not installed, or if the file is no such database.
     """
     try:
         from maxminddb import InvalidDatabaseError, open_database

@@ -58,46 +58,46 @@ class BatchStream(ExclusiveStream[Batch]):
         self._spool.settled(number)
 
     def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes) -> Iterable[Batch]:
-        download = self._downloads[record.file]
+        download = self._downloads[record.upload_id]
         if not download.lines and header.offset == 0 and data.startswith(MAGIC):
-            download = self._downloads[record.file] = replace(download, spooled=True)
+            download = self._downloads[record.upload_id] = replace(download, spooled=True)
         if download.spooled:
-            self._spool.write(record.file, header, data)
+            self._spool.write(record.upload_id, header, data)
             return
-        cutter = self._cutter(record.file, download)
+        cutter = self._cutter(record.upload_id, download)
         lines = cutter.feed(data)
-        self._downloads[record.file] = replace(
+        self._downloads[record.upload_id] = replace(
             download, lines_given=download.lines_given + len(lines), in_long_line=cutter.in_long_line,
             unfinished_line=cutter.unfinished,
         )  # fmt: skip
         yield from _batch(download.name, download.lines_given, lines)
 
-    def _cutter(self, file: str, download: Download) -> LineCutter:
-        if (cutter := self._cutters.get(file)) is None:
-            cutter = self._cutters[file] = LineCutter(
+    def _cutter(self, upload_id: str, download: Download) -> LineCutter:
+        if (cutter := self._cutters.get(upload_id)) is None:
+            cutter = self._cutters[upload_id] = LineCutter(
                 self._longest, in_long_line=download.in_long_line, unfinished=download.unfinished_line
             )
         return cutter
 
     def _on_end(self, record: ChannelRecord, download: Download) -> Iterable[Batch]:
         if download.spooled:
-            yield from self._batches_of_spooled(record.file, download)
+            yield from self._batches_of_spooled(record.upload_id, download)
         else:
-            yield from _batch(download.name, download.lines_given, self._cutter(record.file, download).finish())
-        self._on_dropped(record.number, record.file)
+            yield from _batch(download.name, download.lines_given, self._cutter(record.upload_id, download).finish())
+        self._on_dropped(record.number, record.upload_id)
 
-    def _batches_of_spooled(self, file: str, download: Download) -> Iterator[Batch]:
+    def _batches_of_spooled(self, upload_id: str, download: Download) -> Iterator[Batch]:
         """The batches of a spooled file, without the lines that an earlier process has given."""
-        for before, lines in _lines_of_gzip(self._spool.open(file, download), download.name, self._longest):
+        for before, lines in _lines_of_gzip(self._spool.open(upload_id, download), download.name, self._longest):
             after = before + len(lines)
             if after > download.lines_given:
-                self._downloads[file] = replace(self._downloads[file], lines_given=after)
+                self._downloads[upload_id] = replace(self._downloads[upload_id], lines_given=after)
                 first_new = max(0, download.lines_given - before)
                 yield from _batch(download.name, before + first_new, lines[first_new:])
 
-    def _on_dropped(self, number: int, file: str) -> None:
-        self._cutters.pop(file, None)
-        self._spool.remove_later(number, file)
+    def _on_dropped(self, number: int, upload_id: str) -> None:
+        self._cutters.pop(upload_id, None)
+        self._spool.remove_later(number, upload_id)
 
 
 def _batch(name: str, lines_before: int, lines: list[bytes]) -> Iterator[Batch]:

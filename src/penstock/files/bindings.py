@@ -39,13 +39,14 @@ def channel_scripts() -> Library:
 
 
 class SourceEntry(NamedTuple):
-    """The channel's memory of a source: of an upload in progress, or of a file that was sent.
+    """What the channel stores about a source, so that a later `send` can resume or skip it.
 
-    token      the sender that uploads it; "" if the file was sent
-    upload_id  the upload; "" if the file was sent
-    state      how far the upload is, or was at its end, as `upload.py` encodes it
-    outcome    of a file that was sent: its identity, and if it was damaged, a space and the error. "" during an upload
-    raw        the entry as it is stored
+               upload in progress, by path    file that was sent, by inode
+    token      of the sender                  ""
+    upload_id  of the upload                  ""
+    state      how far the upload is          how far it was at its end; for both as `upload.py` encodes it
+    outcome    ""                             the file's identity; if it was damaged, also a space and the error
+    raw        the entry as it is stored      the entry as it is stored
     """
 
     token: str
@@ -62,8 +63,13 @@ class SourceEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PutReply:
-    """`full`: there was no space, and no record was taken. `bytes`: what the channel holds now. `slowest`: the receiver
-    that is furthest behind. `due_in`: seconds until a receiver that is away is passed over, or None."""
+    """The reply to a sender.
+
+    full     there was no space, and no record was stored
+    bytes    how many the channel holds now
+    slowest  the receiver that is furthest behind, or ""
+    due_in   if full: seconds until a receiver that is away is passed over, or None if none will be
+    """
 
     full: bool
     bytes: int
@@ -76,12 +82,12 @@ class ReceiveReply:
     """The reply to a process that receives alone.
 
     status          OK; HELD: another process receives; ENDED: this receiver has received everything; GONE: no channel
-    records         those that were asked for
-    next_limit      how many records to ask for next time
+    records         the records; none for a new owner, which does not know yet from where to read
+    next_limit      the `limit` of the next call
     cursor          number of the last record that this receiver has acknowledged
     last, first     numbers of the channel's last record, and of the first that is still there
     more_to_trim    the server still has records to free
-    is_new_owner    the process owns the receiver only since this call: it resumes from `receiver_state`
+    is_new_owner    the process owns the receiver only since this call: it resumes from `cursor` and `receiver_state`
     holder, due_in  with HELD: the process that receives, and the seconds until its lease runs out
     """
 
@@ -121,7 +127,7 @@ class ShareReply:
 class ReceiverInfo:
     """A receiver of a channel.
 
-    state   "reading"; "gone": it was passed over; "done": it has received everything of a channel that was closed
+    state   "reading"; "gone": it was passed over; "done": the channel is closed and it has received everything
     behind  records (blocks, and beginnings and ends of files) that it has not acknowledged
     seen    when it was last heard of, in seconds since 1970 by the server's clock
     holder  the process that receives, or the last one that did: host and pid
@@ -159,7 +165,8 @@ class ChannelInfo:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """How far an aggregate is. Every line is counted or rejected: `lines` = `counted` + `rejected`."""
+    """How many lines an aggregate has processed, and the names of its tables. Every line is counted or rejected:
+    `lines` = `counted` + `rejected`."""
 
     lines: int
     counted: int
@@ -168,7 +175,7 @@ class Totals:
 
 
 class ChannelBindings(LogBindings):
-    """The scripts of one channel. Each method is one round trip; `address` and `ttl` as in LogBindings."""
+    """The scripts of one channel. Each method is one round trip. `address` and `ttl`: as in LogBindings."""
 
     def __init__(self, keys: LogKeys, settings: Settings, clock: Clock) -> None:
         super().__init__(keys, settings, clock)
@@ -184,12 +191,12 @@ class ChannelBindings(LogBindings):
             case b"NOT_A_MEMBER":
                 return NoReceiver(f"{self.label} has no receivers: name some with receivers=[…]")
             case b"CLOSED":
-                left = f"{reply[1]} of its receivers have not had all yet" if reply[1] else "open it by sending files"
+                left = f"{reply[1]} of its receivers are still behind" if reply[1] else "open it by sending files"
                 return ChannelClosed(f"{self.label} was closed: {left}")
             case b"SHARED":
                 return ChannelError(
-                    f"several processes share {who!r} of {self.label}: receive with share=True, too, until they are "
-                    "through"
+                    f"several processes share {who!r} of {self.label}: receive with share=True, too, until everything "
+                    "that they have claimed is done"
                 )
             case b"TAKEN":
                 return SentElsewhere(f"another process sends this file to {self.label} now; this one has stopped")
@@ -214,20 +221,20 @@ class ChannelBindings(LogBindings):
         return self._call("source_entries", keys, read)
 
     def take_over(self, path_key: str, upload_id: str, token: str) -> RoundTrip[SourceEntry]:
-        """Continue an upload that another process began; that process is refused from then on."""
+        """Become the owner of an upload that another process began; that process is refused from then on."""
         return self._call("take_over", (path_key, upload_id, token), lambda reply: SourceEntry.decode(reply[1]))
 
     def put(
         self, path_key: str, upload_id: str, token: str, records: Sequence[tuple[str, bytes]],
         *, expected: bytes | None, state: str, inode_key: str, outcome: str,
     ) -> RoundTrip[PutReply]:  # fmt: skip
-        """Append records, given as pairs of kind and body, and note the state of the upload; all of it or nothing.
+        """Append records, given as pairs of kind and body, and store the state of the upload; all of it or nothing.
 
-        expected  for the first records of an upload: the raw entry that its sender has found at `inode_key`, b"" for
-                  none. If the entry is another one by now, the call is refused, because another process has sent the
-                  file. None: the upload continues
-        outcome   the upload ends with these records, and this is kept at `inode_key`; "-": it ends, and nothing is
-                  kept; "": it does not end
+        expected  None: the upload continues. Otherwise it begins with these records, and this is the raw entry that its
+                  sender has found at `inode_key`, b"" for none. Raises SentElsewhere if the entry is another one by
+                  now, because another process has sent the file
+        outcome   "": the upload does not end with these records. Otherwise it ends, and this is stored at `inode_key`;
+                  "-" stores nothing
         """
         kinds_and_bodies = [part for record in records for part in record]
         args: tuple[Arg, ...] = (
@@ -237,7 +244,8 @@ class ChannelBindings(LogBindings):
         return RoundTrip(self._scripts["put"], self._declared, args, self._put_reply)
 
     def await_space(self, records: Sequence[tuple[str, bytes]], address: str, ttl: float) -> RoundTrip[PutReply]:
-        """Ask whether there is space for these records, and for some more."""
+        """Ask whether there is space for these records, and at least for a quarter of the limit: a sender that waited
+        for less would soon have to wait again."""
         size = sum(len(body) + 100 for _, body in records)
         args: tuple[Arg, ...] = (self.clock.now_ms, size, address, int(ttl * 1000))
         return RoundTrip(self._scripts["await_space"], self._declared, args, self._put_reply)
@@ -250,7 +258,7 @@ class ChannelBindings(LogBindings):
         raise self.error_for(reply, "")
 
     def close(self) -> RoundTrip[bool]:
-        """Returns whether it was open."""
+        """Returns whether the channel was open."""
         return self._call("close", (*UNNUMBERED, self.clock.now_ms), lambda reply: bool(reply[1]))
 
     # --- receive ---
@@ -259,12 +267,14 @@ class ChannelBindings(LogBindings):
         self, receiver: str, token: str, turn: int, *, lease: float, limit: int, dead_token: str = "", acked: int = 0,
         receiver_state: str = "", counts: bytes = b"", after: int = 0, address: str = "", ttl: float = 0.0,
     ) -> RoundTrip[ReceiveReply]:  # fmt: skip
-        """Settle records, then read `limit` records that come after number `after`, for a process that receives alone.
+        """For a process that receives alone: become or stay the owner of the receiver, settle, then read `limit`
+        records that come after number `after`. A call that makes the process the owner settles nothing.
 
-        turn        numbers the calls of this process, so that a repeated call settles once
-        limit       0 where the process does not know yet from where to read
+        token       identifies the process
+        turn        number of this call of the process, so that a repeated call settles once
+        limit       0 if the process does not know yet from where to read
         dead_token  of a process that is known to be dead: this one takes its place at once
-        acked, receiver_state, counts  what the script settles atomically
+        acked, receiver_state, counts  what is settled, atomically
         """
         args: tuple[Arg, ...] = (
             self.clock.now_ms, receiver, token, dead_token, turn, int(lease * 1000), acked, receiver_state, counts,
@@ -307,8 +317,8 @@ class ChannelBindings(LogBindings):
         self, receiver: str, token: str, *, lease: float, limit: int, counts: bytes, claims: Sequence[bytes],
         address: str = "", ttl: float = 0.0,
     ) -> RoundTrip[ShareReply]:  # fmt: skip
-        """Settle claims and their counts, then claim up to `limit` records, for one of several processes that share a
-        receiver. A second call with the same `token` returns the same records."""
+        """For one of several processes that share a receiver: settle claims and their counts, all of them or none, then
+        claim up to `limit` records. A second call with the same `token` returns the same records."""
         args: tuple[Arg, ...] = (
             self.clock.now_ms, receiver, token, int(lease * 1000), limit, PULL_BYTES, counts, address,
             int(ttl * 1000), *claims,
@@ -333,12 +343,12 @@ class ChannelBindings(LogBindings):
         return RoundTrip(self._scripts["share"], self._declared, args, read)
 
     def add_receiver(self, receiver: str) -> RoundTrip[bool]:
-        """Returns whether it is new."""
+        """Returns whether the receiver is new."""
         args = (*UNNUMBERED, self.clock.now_ms, receiver)
         return self._call("add_receiver", args, lambda reply: bool(reply[1]), receiver)
 
     def remove_receiver(self, receiver: str) -> RoundTrip[tuple[bool, bool]]:
-        """Returns whether it was a receiver, and whether there is more to trim."""
+        """Returns whether there was such a receiver, and whether there is more to trim."""
         args = (*UNNUMBERED, self.clock.now_ms, receiver)
         return self._call("remove_receiver", args, lambda reply: (bool(reply[1]), bool(reply[2])))
 
@@ -412,6 +422,6 @@ def _records_of_entries(entries: Sequence[Any]) -> list[ChannelRecord]:
 
 
 def _records_of_rows(rows: Sequence[Any]) -> list[ChannelRecord]:
-    """From rows of number, ms, kind and file, body."""
+    """From rows of number, ms, kind and upload id, body."""
     found = zip(rows[0::4], rows[2::4], rows[3::4], strict=True)
     return [as_record(number, by.decode(errors="replace"), body) for number, by, body in found]

@@ -1,19 +1,25 @@
--- A channel of files: a log (log.lua) of the records that are sent, and what senders, receivers and aggregates keep
--- beside it. upload.lua has the scripts of senders, download.lua those of receivers, counts.lua those of aggregates.
+-- A channel of files: a log (log.lua) whose messages are records, such as one block of a file, and whose readers are
+-- receivers. Senders, receivers and aggregates store more beside it. upload.lua has the scripts of senders,
+-- download.lua those of receivers, counts.lua those of aggregates.
 --
---   state        HASH    as in log.lua, and: end: number of the CLOSE; peak: the most bytes there ever were; patience:
---                        ms after which a receiver that was not seen is passed over when space is needed; counted: 1 if
---                        an aggregate counts; counts:<r>: 1 if the one that receives as r does
---   log          STREAM  by: kind (see `kind` below) and upload id; body: see records.py
---   readers, …           as in log.lua: a reader is a receiver
---   owners       HASH    receiver -> "until turn fresh token": the process that receives; others wait
---   marks        HASH    receiver -> its progress in files that have begun; written when its cursor moves
---   sources      HASH    path of an upload in progress -> { token, upload id, state, "" }; inode (device and number) of
---                        a file that was sent -> { "", "", state, outcome }
---   sent_at      ZSET    inode -> ms; the last 10,000 of them are kept
+--   state        HASH    the fields of log.lua, and
+--                          end         number of the CLOSE record, once the channel is closed
+--                          peak        the most bytes that the channel ever held
+--                          patience    ms after which an absent receiver is passed over, when space is needed
+--                          counted     1 if there are counts of an aggregate
+--                          counts:<r>  1 if there are counts of the aggregate that receives as r
+--   log          STREAM  by: the record's kind (see `kind` below), then its upload id; body: see records.py
+--   owners       HASH    receiver -> "<ends at> <turn> <fresh> <token>" of the process that receives alone: the server
+--                        ms at which its lease ends, the number of its last call, 1 if that call made it the owner
+--   marks        HASH    receiver -> its state in files that have begun (`ReceiverState` in download.py), as of its
+--                        cursor
+--   sources      HASH    two kinds of entries, see `SourceEntry` in bindings.py:
+--                          path of an upload in progress -> { token, upload id, upload state, "" }
+--                          inode of a file that was sent -> { "", "", upload state, outcome }
+--   sent_at      ZSET    inode of a file that was sent -> server ms; the last 10,000
 --   vanished     ZSET    receiver that was passed over -> its cursor
---   finished     ZSET    receiver that has received everything up to the CLOSE -> ms
---   totals:<r>, counts:<r>:<t>, rejected:<r>: see counts.lua
+--   finished     ZSET    receiver that has received everything up to the CLOSE record -> server ms
+--   totals:<r>, counts:<r>:<t>, rejected:<r>: see counts.lua · the other keys: see log.lua
 --
 --   open            put (BEGIN … END), …            close           the last receiver has acknowledged it
 --   (none) ──────▶ open ──────────────────────────────────▶ closed ──────────────────────────────▶ finished
@@ -23,16 +29,18 @@
 -- A finished channel is kept for a day, so that a process that died in the meantime learns that it is finished; with
 -- counts it is kept until it is deleted.
 --
--- Refusals are those of log.lua, and: CLOSED, ENDED (there is nothing more for this receiver), HELD (by another
--- process), TAKEN (another process sends this file).
+-- Refusals are those of log.lua, and: CLOSED (the channel is closed), ENDED (the receiver has received everything),
+-- HELD (another process owns the receiver), TAKEN (another process sends or has sent this file).
 
 kind = { BEGIN = "B", DATA = "D", END = "E", ABORT = "A", CLOSE = "C" }
 
 _kept = { MS = 86400000, LIMIT = 67108864 } -- a day; the limit of bytes if none is given
 
--- Returns the cursor of a receiver; or nil, the reason, and for LATE the cursor that it had. A receiver that was passed
--- over is registered again, and finds a gap; LATE means that nothing is left to receive, because the channel was closed
--- and everything was freed in the meantime.
+-- Returns the cursor of a receiver. A receiver that was passed over is registered again, and finds a gap.
+--
+-- If there is no cursor, returns nil and the reason: ENDED, NOT_A_MEMBER, or LATE for a receiver that was passed over,
+-- when the channel was closed and everything was freed in the meantime. With LATE, the third value is the cursor that
+-- it had.
 --- (l: table, receiver: str) -> int | nil, str, int | nil
 --- uses: base state
 function channel.cursor(l, receiver)
@@ -48,7 +56,8 @@ function channel.cursor(l, receiver)
   return nil, redis.call("ZSCORE", base .. "finished", receiver) and "ENDED" or "NOT_A_MEMBER"
 end
 
--- The refusal of a receiver without a cursor.
+-- Returns the refusal of a receiver without a cursor. `why`: ENDED or NOT_A_MEMBER. Processes that wait are notified of
+-- ENDED, because they may wait for this receiver.
 --- (why: str) -> table
 --- uses: base
 function channel.refuse(why)
@@ -56,6 +65,7 @@ function channel.refuse(why)
   return { why }
 end
 
+-- Adds a receiver of everything after `cursor`, unless there is one of this name.
 --- (receiver: str, cursor: int, now: int)
 --- uses: base
 function channel.add_receiver(receiver, cursor, now)
@@ -76,14 +86,14 @@ function channel.remove_receiver(receiver)
   redis.call("ZREM", base .. "vanished", receiver)
 end
 
--- The number of the CLOSE, or 0.
+-- Returns the number of the CLOSE record, or 0 if the channel is open.
 --- () -> int
 --- uses: state
 function channel.close_number()
   return tonumber(redis.call("HGET", state, "end") or 0)
 end
 
--- A receiver has received everything of a closed channel.
+-- Marks a receiver of a closed channel as finished: it has received everything. The last one finishes the channel.
 --- (l: table, receiver: str, now: int)
 --- uses: base state
 function channel.finish_receiver(l, receiver, now)
@@ -93,7 +103,7 @@ function channel.finish_receiver(l, receiver, now)
   if redis.call("EXISTS", base .. "readers") == 0 then channel.finish(l) end
 end
 
--- All receivers have received everything: frees the records, and what is only needed while they arrive.
+-- Marks a channel as finished: frees its records, and the keys that are needed only while records arrive.
 --- (l: table)
 --- uses: base state
 function channel.finish(l)
@@ -107,7 +117,7 @@ function channel.finish(l)
   for _, key in ipairs(channel.kept_keys()) do redis.call("PEXPIRE", key, _kept.MS) end
 end
 
--- The keys that a finished channel keeps. Some of them may belong to receivers that were passed over.
+-- Returns the keys that a finished channel keeps. Some of them may belong to receivers that were passed over.
 --- () -> table
 --- uses: base state
 function channel.kept_keys()
@@ -118,7 +128,7 @@ function channel.kept_keys()
   return keys
 end
 
--- Opens a finished channel again. Its numbers continue.
+-- Opens a finished channel again. Its record numbers continue.
 --- uses: base state
 function channel.reopen()
   redis.call("HDEL", state, "end")
@@ -132,7 +142,7 @@ function channel.has_receivers()
   return redis.call("EXISTS", base .. "readers", base .. "vanished") > 0
 end
 
--- Frees the records that only a removed receiver still needed. Returns 1 if there is more to trim.
+-- Frees the records that were kept only for a receiver that was just removed. Returns 1 if there is more to trim.
 --- (l: table, now: int) -> int
 --- uses: base state
 function channel.trim(l, now)
@@ -141,7 +151,8 @@ function channel.trim(l, now)
   return 0
 end
 
--- Returns 1 if there is more to trim, and whether the receiver has received everything.
+-- Moves the cursor of a receiver up to `acked`. Returns 1 if there is more to trim, and whether the receiver has
+-- received everything of a closed channel.
 --- (l: table, receiver: str, cursor: int, acked: int, now: int) -> int, bool
 --- uses: base state
 function channel.acknowledge(l, receiver, cursor, acked, now)
@@ -156,7 +167,7 @@ function channel.acknowledge(l, receiver, cursor, acked, now)
   return log.trim(l, now), false
 end
 
--- Appends a record. `log.save` is to be called after the last one.
+-- Appends a record. Call `log.save` after the last one.
 --- (l: table, now: int, by: str, body: str)
 --- uses: base
 function channel.append(l, now, by, body)
@@ -164,9 +175,10 @@ function channel.append(l, now, by, body)
   redis.call("RPUSH", base .. "ends", l.ended)
 end
 
--- Opens a channel for these receivers; a new one receives what is sent from now on. `limit`, `patience`: 0 keeps them
--- as they are; a patience of -1 removes it. Returns { "OK" }, { "CLOSED", number of receivers that have not received
--- everything }, or { "NOT_A_MEMBER" } if there is no receiver.
+-- Creates a channel, or opens a finished one again, and adds receivers; a new one receives what is sent from now on.
+-- `limit`, `patience`: 0 leaves them unchanged; a patience of -1 removes it. Returns { "OK" }; { "CLOSED", number of
+-- receivers that have not received everything } if the channel is closed and not finished; or { "NOT_A_MEMBER" } if
+-- there would be no receiver.
 --- keys: base state
 --- args: caller: str, number: int, given: int, limit: int, patience: int, receivers: *
 function script.open(base, state, caller, number, given, limit, patience, receivers, ...)
@@ -196,7 +208,8 @@ function script.open(base, state, caller, number, given, limit, patience, receiv
   return idempotency.keep(caller, number, { "OK" })
 end
 
--- Closes the channel: nothing can be sent any more. Returns { "OK", 1 if it was open } or { "GONE" }.
+-- Closes the channel: appends the CLOSE record, after which nothing can be sent. Returns { "OK", 1 if it was open } or
+-- { "GONE" }.
 --- keys: base state
 --- args: caller: str, number: int, given: int
 --- flags: allow-oom
@@ -216,7 +229,8 @@ function script.close(base, state, caller, number, given)
   return idempotency.keep(caller, number, { "OK", 1 })
 end
 
--- Adds a receiver of what is sent from now on. Returns { "OK", 1 if it is new } or { "GONE" | "CLOSED" }.
+-- Adds a receiver of what is sent from now on. Returns { "OK", 1 if it is new }, { "GONE" }, or { "CLOSED", number of
+-- receivers that have not received everything }.
 --- keys: base state
 --- args: caller: str, number: int, given: int, receiver: str
 --- flags: allow-oom
@@ -254,9 +268,9 @@ function script.remove_receiver(base, state, caller, number, given, receiver)
   return idempotency.keep(caller, number, { "OK", 1, more })
 end
 
--- Returns { "OK", now, top, first, bytes, limit, peak, patience or 0, number of the CLOSE or 0, uploads in progress, {
--- receiver, cursor, seen, owner or "", … } } or { "GONE" }. A receiver that has received everything has the cursor -1,
--- one that was passed over is at -2 - its cursor.
+-- Returns { "OK", now, top, first, bytes, limit, peak, patience or 0, number of the CLOSE record or 0, number of
+-- uploads in progress, { receiver, cursor, seen, owner or "", … } } or { "GONE" }. A receiver that has received
+-- everything has the cursor -1; one that was passed over, -2 minus its cursor.
 --- keys: base state
 --- args: given: int
 --- flags: no-writes

@@ -48,16 +48,16 @@ class Channel:
         close      close the channel: the loop of each receiver ends once it has received everything
         limit      bytes that the channel may hold; None: the limit it has, or 64 MiB for a new channel. At the limit
                    this waits for the slowest receiver, without polling
-        patience   seconds after which a receiver that is away and holds up the others is passed over; it learns of the
-                   gap when it is back. 0: never; None: as before, and for a new channel never
+        patience   seconds after which a receiver that is away and holds up the others is passed over; when it is back,
+                   it gets BlocksMissed. 0: never; None: as before, and for a new channel never
         again      also send files that were sent before
         host       distinguishes the files of this machine from those of others; None: the machine's name
         progress   called after each megabyte, and when this has to wait
 
         A file that was sent whole and has not changed since is skipped: a channel recognises the last 10,000 files by
         host, device, inode, size and time of change. If a sender was killed, the next one resumes after its last block.
-        A file is sent up to the size that it had when it was opened. If it becomes shorter,
-        or is not the file that an interrupted `send` had begun, receivers get FileDamaged for it, and the other files
+        A file is sent up to the size that it had when it was opened. If it becomes shorter, or if an interrupted `send`
+        cannot be resumed because its file has changed or is gone, receivers get FileDamaged for it, and the other files
         are still sent; at the end FilesError names the failed ones.
 
         Raises FilesError before anything is sent for paths that are missing, unreadable or no files; ChannelClosed;
@@ -71,13 +71,13 @@ class Channel:
         patience: float | None = None, again: bool = False, host: str | None = None,
         progress: Callable[[Progress], object] | None = None,
     ) -> Operation[Sent]:  # fmt: skip
-        """Send text, plain or gzip, in blocks that end at line ends and can be read independently. So a
+        """Send text, plain, gzip or Zstandard, in blocks that end at line ends and can be read independently. So a
         receiver can resume at any block, and several processes can share the work. A line that is longer than a block
         is spread over several blocks.
 
-        Arguments, errors and cost are those of `send`. If a log has grown since it was sent, only the growth is
-        sent, even if it was renamed. Gzip is sent inflated, and each block is deflated by itself; a file that is
-        truncated or broken is sent up to the damage, once, and FilesError names it.
+        Arguments, errors and cost are those of `send`. If a log has grown since it was sent, only the growth is sent,
+        even if the log was renamed. The text of a packed file is sent, and each block is deflated by itself. A packed
+        file that is truncated or broken is sent up to the damage, once, and FilesError names it.
         """
         return self._send(True, paths, receivers, close, limit, patience, again, host, progress)
 
@@ -95,7 +95,8 @@ class Channel:
     def open(
         self, receivers: Iterable[str] = (), *, limit: int | None = None, patience: float | None = None
     ) -> RoundTrip[None]:
-        """Make the channel, add receivers, or change its `limit` or `patience` (see `send`). One round trip."""
+        """Make the channel, add receivers, or change its `limit` or `patience` (see `send`). Opens a closed channel
+        again; raises ChannelClosed while some of its receivers have not received everything. One round trip."""
         _check(limit, patience)
         return self.bindings.open([check_name("receiver", name) for name in receivers], limit, patience)
 
@@ -124,7 +125,8 @@ class Channel:
 def _check(limit: int | None, patience: float | None) -> None:
     if limit is not None and not MIN_LIMIT <= limit <= 2**50:
         raise ValueError(
-            f"limit={limit}: bytes from 2 MiB ({MIN_LIMIT}), for some blocks must fit; None: as it is, or 64 MiB"
+            f"limit={limit}: bytes, at least 2 MiB ({MIN_LIMIT}) so that some blocks fit; None leaves it unchanged, or "
+            "sets 64 MiB for a new channel"
         )
     if patience is not None and not 0 <= patience <= 10**9:
-        raise ValueError(f"patience={patience}: seconds; 0 never passes a receiver over, None leaves it as it is")
+        raise ValueError(f"patience={patience}: seconds; 0 never passes a receiver over, None leaves it unchanged")

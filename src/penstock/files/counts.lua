@@ -1,17 +1,18 @@
--- What an aggregate has counted, kept beside the channel (channel.lua) that it receives from.
+-- The counts of the aggregate that receives as r, stored beside the channel (channel.lua) that it receives from.
 --
---   totals:<r>     HASH  lines, rejected; table:<t>: 1                 of the aggregate that receives as r
---   counts:<r>:<t> ZSET  key -> count
---   rejected:<r>   LIST  the first thousand lines that were rejected
+--   totals:<r>     HASH  lines: how many were counted or rejected; rejected: how many were rejected; table:<t>: 1
+--   counts:<r>:<t> ZSET  key -> count, of table t
+--   rejected:<r>   LIST  the first thousand lines that were rejected, as JSON: file, line number, reason
 
 _most = { REJECTED = 1000 }
 
--- { lines, how many rejected, { table = { key = n } }, { rejected line, … } }; {} for "".
+-- Unpacks counts: { lines, how many rejected, { table = { key = n } }, { rejected line, … } }; {} for "".
 --- (packed: str) -> table
 function counts.decode(packed)
   return packed == "" and {} or cmsgpack.unpack(packed)
 end
 
+-- Adds unpacked counts to those of a receiver.
 --- (receiver: str, found: table)
 --- uses: base state
 function counts.add(receiver, found)
@@ -75,7 +76,7 @@ function script.top_counts(base, state, receiver, table_name, offset, n)
   return redis.call("ZRANGE", key, offset, offset + n - 1, "REV", "WITHSCORES")
 end
 
--- Returns { count or nothing, … } for these keys.
+-- Returns { count or nil, … } for these keys.
 --- keys: base state
 --- args: receiver: str, table_name: str, wanted: *
 --- flags: no-writes
@@ -85,6 +86,7 @@ function script.counts_of(base, state, receiver, table_name, wanted, ...)
   return redis.call("ZMSCORE", base .. "counts:" .. receiver .. ":" .. table_name, unpack(ARGV, wanted))
 end
 
+-- Returns a page of the rejected lines.
 --- keys: base state
 --- args: receiver: str, offset: int, n: int
 --- flags: no-writes
@@ -94,6 +96,7 @@ function script.rejected(base, state, receiver, offset, n)
   return redis.call("LRANGE", base .. "rejected:" .. receiver, offset, offset + n - 1)
 end
 
+-- Deletes the counts of a receiver; its cursor stays. Returns 1.
 --- keys: base state
 --- args: receiver: str
 --- flags: allow-oom

@@ -1,14 +1,15 @@
 -- The scripts of receivers: a process that receives alone, or several that share the work. channel.lua has the key map.
 
--- HELD: above every record number, so that only a change of the owner wakes the address.
+-- HELD: a score above every record number, so that no new record notifies the address, but a change of the owner does.
 _waiting = { HELD = 1000000000000000 }
 _share = { DUE = 2 } -- its place in the reply to a share
 
--- Makes this process the owner of the receiver, unless another process holds a lease on it. Returns one of:
---   "HELD", the ms until that lease ends, and the token of its owner
---   "FRESH" if this turn made the process the owner, or "MINE" if it was the owner before; and whether this turn is a
---   repeated call
--- `dead_token`: of a process that is known to be dead; its lease is ignored.
+-- Makes this process the owner of the receiver, unless another process holds a lease on it. `number`: of this call,
+-- higher with each call of the process. `dead_token`: of a process that is known to be dead; its lease is ignored.
+-- Returns one of:
+--   "HELD", the ms until the other lease ends, and the token of its owner
+--   "FRESH" if this call made the process the owner, and whether this is a repeated call
+--   "MINE" if the process was the owner before, and whether this is a repeated call
 --- (receiver: str, token: str, dead_token: str, number: int, now: int, lease_ms: int) -> str, int | bool, str
 --- uses: base
 function download.own(receiver, token, dead_token, number, now, lease_ms)
@@ -17,7 +18,7 @@ function download.own(receiver, token, dead_token, number, now, lease_ms)
   if owned and owner ~= token and owner ~= dead_token and tonumber(ends_at) > now then
     return "HELD", tonumber(ends_at) - now, owner
   end
-  local again = owner == token and number <= tonumber(last) -- lower: a copy that was delayed
+  local again = owner == token and number <= tonumber(last) -- lower if the repeated call was delayed
   local fresh = owner ~= token or (again and new == "1")
   local entry = string.format("%d %d %d %s", now + lease_ms, again and last or number, fresh and 1 or 0, token)
   redis.call("HSET", base .. "owners", receiver, entry)
@@ -25,7 +26,7 @@ function download.own(receiver, token, dead_token, number, now, lease_ms)
   return fresh and "FRESH" or "MINE", again
 end
 
--- How many records after `position` make up to `room` bytes: at least one if there is one, at most a thousand.
+-- Returns how many records after `position` make up to `room` bytes: at least one if there is one, at most a thousand.
 --- (l: table, position: int, room: int) -> int
 --- uses: base
 function download.records_within(l, position, room)
@@ -42,15 +43,21 @@ function download.records_within(l, position, room)
   return n
 end
 
--- Settles what this process has received: acknowledges up to `acked`, stores `receiver_state` and adds the counts. A
--- repeated call settles nothing, nor does a process after another one has received.
+-- For a process that receives alone: makes it the owner of the receiver, or extends its lease, and settles what it has
+-- processed. To settle is to acknowledge everything up to `acked`, to store `receiver_state` ("" leaves it unchanged)
+-- and to add the counts. A repeated call settles nothing. Nor does a call that makes the process the owner: another
+-- process may have received and settled since, so this one resumes from the cursor and the receiver state in the reply.
 --
--- The caller reads `limit` records after `after` with a command of its own, because bodies are too large to pass
--- through a script. If there is nothing, `address` is notified within `wait_ms`.
+-- The caller reads the records itself, with an XRANGE right behind this script: `limit` records after number `after`.
+-- Their bodies are too large to pass through a script. If there is no record, `address` is registered for `wait_ms`,
+-- and notified of the next one.
 --
--- Returns { "OK", top, first, cursor, 1 if there is more to trim, 1 if another process has received
--- since, receiver state, how many records to read next time }, { "HELD", ms, by which process }, { "SHARED" } while
--- several processes share the receiver, or { "ENDED" | "GONE" | "NOT_A_MEMBER" }.
+-- Returns one of:
+--   { "OK", top, first, cursor, 1 if there is more to trim, 1 if this call made the process the owner, in that case the
+--     receiver state, `limit` for the next call or 0 if that is unknown }
+--   { "HELD", ms until the lease of the owner ends, its token }
+--   { "SHARED" }: several processes share the receiver
+--   { "ENDED" | "GONE" | "NOT_A_MEMBER" }
 --- keys: base state
 --- args: given: int, receiver: str, token: str, dead_token: str, number: int, lease_ms: int, acked: int
 --- args: receiver_state: str, packed_counts: str, after: int, limit: int, room: int, address: str, wait_ms: int
@@ -99,8 +106,8 @@ function script.receive(base, state, given, receiver, token, dead_token, number,
   return { "OK", l.top, l.first, cursor, more, 0, "", next_limit }
 end
 
--- Extends the lease of the process that receives. `lease_ms` 0: it receives no longer, and another process may. Returns
--- 1 if it was the one that receives.
+-- Extends the lease of the process that owns the receiver. `lease_ms` 0 ends it, so that another process can be the
+-- owner. Returns 1 if the process was the owner.
 --- keys: base state
 --- args: given: int, receiver: str, token: str, lease_ms: int
 --- flags: allow-oom
@@ -120,11 +127,16 @@ function script.renew(base, state, given, receiver, token, lease_ms)
   return 1
 end
 
--- For one of several processes that share a receiver: settles these claims and their counts, all or none; then claims
--- more. A second call with this `token` returns the same records. Returns { "OK", ms until a lease runs out or -1,
--- claim, number, ms, by, body, … }; or, where nothing was settled: { "LOST" } if another process has one of the claims;
--- { "MISSED", how many, number of the next } if the receiver was passed over, returned to one process only; {
--- "HELD", ms } if one process receives alone; { "ENDED" | "GONE" | "NOT_A_MEMBER" }.
+-- For one of several processes that share a receiver: settles `claims` and their counts, all of them or none, then
+-- claims up to `limit` records. A second call with this `token` settles nothing, and returns the same records. If there
+-- is no record, `address` is registered for `wait_ms`, and notified of the next one.
+--
+-- Returns { "OK", ms until the first lease runs out or -1, claim, number, ms, by, body, … } or { "ENDED" }. Or, if
+-- nothing was settled, one of:
+--   { "LOST" }: another process has one of the claims by now
+--   { "MISSED", how many records, number of the next one }: the receiver was passed over; only one process gets this
+--   { "HELD", ms until its lease ends }: a process receives alone
+--   { "GONE" | "NOT_A_MEMBER" }
 --- keys: base state
 --- args: given: int, receiver: str, token: str, lease_ms: int, limit: int, room: int, packed_counts: str, address: str
 --- args: wait_ms: int, claims: *

@@ -37,7 +37,7 @@ class ReceiverState(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(NamedTuple):
-    """Everything up to record `number` is done, and then the receiver is in this state."""
+    """The state of the receiver when everything up to record `number` is done."""
 
     number: int
     state: ReceiverState

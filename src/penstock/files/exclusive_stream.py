@@ -2,9 +2,9 @@
 
 Subclasses decide what the items are: blocks, batches of lines, saved files. They do so in the hooks `_on_…`.
 
-The server keeps a checkpoint of the receiver, written together with its cursor: the files that have begun, how
-far each of them is, its digest so far, and the line that continues in its next block. So the next process resumes
-exactly there, and no file waits for the blocks of another.
+With the receiver's cursor, the server stores its state: the files that have begun, how far each of them is, its digest
+so far, and the line that continues in its next block. So the next process resumes exactly there, and the blocks of
+several files may alternate.
 
 Only one process at a time owns a receiver, under a lease. The others wait until it gives the receiver back, its lease
 runs out, or, on the same host, it dies.
@@ -125,12 +125,13 @@ class ExclusiveStream(ReceiverStream[T]):
         """The stream resumes from a checkpoint: drop everything that belongs to an earlier one."""
 
     def _on_new_owner(self) -> None:
-        """Another process may have received before this one: remove what it left, except for `self._downloads`."""
+        """Another process may have received before this one: remove the files that it left on disk, except those of
+        `self._downloads`."""
 
     def _on_settled(self, number: int) -> None:
-        """The server has noted that everything up to this record is done."""
+        """Everything up to this record is settled in the server."""
 
-    def _on_begin(self, file: str, begin: FileBegin) -> None:
+    def _on_begin(self, upload_id: str, begin: FileBegin) -> None:
         """A file begins; `self._downloads` has it already."""
 
     def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes) -> Iterable[T]:
@@ -141,8 +142,8 @@ class ExclusiveStream(ReceiverStream[T]):
         """A file is whole."""
         return ()
 
-    def _on_dropped(self, number: int, file: str) -> None:
-        """A file will never be whole. Once the server has noted this record, no process needs it any more."""
+    def _on_dropped(self, number: int, upload_id: str) -> None:
+        """A file will never be whole. Once this record is settled, no process needs what was received of the file."""
 
     # --- from records to items ---
 
@@ -163,13 +164,13 @@ class ExclusiveStream(ReceiverStream[T]):
         try:
             for item in self._process(record):
                 # An END that still has items for this file is not done yet.
-                is_unfinished_end = record.kind == END and record.file in self._downloads
+                is_unfinished_end = record.kind == END and record.upload_id in self._downloads
                 yield item, self._checkpoint(record.number - is_unfinished_end)
         except FilesError as error:
             self._error = error
-            for file in self._downloads.keys() & (self._downloads if record.kind == CLOSE else {record.file}):
-                del self._downloads[file]
-                self._on_dropped(record.number, file)
+            for upload_id in self._downloads.keys() & (self._downloads if record.kind == CLOSE else {record.upload_id}):
+                del self._downloads[upload_id]
+                self._on_dropped(record.number, upload_id)
         self._reached = self._checkpoint(record.number)
 
     def _checkpoint(self, number: int) -> Checkpoint:
@@ -177,36 +178,39 @@ class ExclusiveStream(ReceiverStream[T]):
 
     def _process(self, record: ChannelRecord) -> Iterator[T]:
         """Check a record and return its items. Raises FileDamaged."""
-        download = self._downloads.get(record.file)
+        download = self._downloads.get(record.upload_id)
         if record.kind == BEGIN:
             begin = read_begin(record)
-            if not is_upload_id(record.file):
-                raise FileDamaged(f"{begin.name}: record {record.number} is of no file that was sent in order")
-            self._downloads[record.file] = Download(
+            if not is_upload_id(record.upload_id):
+                raise FileDamaged(f"{begin.name}: record {record.number} has no valid upload id: no sender wrote it")
+            self._downloads[record.upload_id] = Download(
                 begin.name, begin.lines, begin.unpacked, begin.offset, lines_given=begin.lines_before
             )
-            self._on_begin(record.file, begin)
+            self._on_begin(record.upload_id, begin)
         elif record.kind == CLOSE and self._downloads:
             names = ", ".join(sorted(download.name for download in self._downloads.values()))
-            raise FileDamaged(f"{self._channel.label} was closed before all of these was sent: {names}")
+            raise FileDamaged(f"{self._channel.label} was closed before these files were sent whole: {names}")
         elif download is None:  # the file began before this receiver joined, or is damaged
             return
         elif record.kind == DATA:
             header, data = read_block(record)
             if header.offset != download.offset:
                 raise FileDamaged(f"{header.name} is damaged: its block at byte {download.offset:,} is missing")
-            self._downloads[record.file] = replace(
+            self._downloads[record.upload_id] = replace(
                 download, offset=header.offset + len(data), digest=chain_digest(download.digest, header.digest)
             )
             yield from self._on_block(record, header, data)
         elif record.kind == END:
             end = read_end(record)
             if (end.size, end.digest) != (download.offset, download.digest):
-                raise FileDamaged(f"{download.name} is damaged: {download.offset:,} of {end.size:,} bytes, or others")
+                raise FileDamaged(
+                    f"{download.name} is damaged: {download.offset:,} of {end.size:,} bytes arrived, or other bytes "
+                    "than were sent"
+                )
             if not download.spooled:
-                del self._downloads[record.file]
+                del self._downloads[record.upload_id]
             yield from self._on_end(record, download)
-            self._downloads.pop(record.file, None)
+            self._downloads.pop(record.upload_id, None)
         elif record.kind == ABORT:
             raise FileDamaged(record.body.decode(errors="replace"))
 
@@ -247,7 +251,8 @@ class ExclusiveStream(ReceiverStream[T]):
             self._renewer.keep(lease, asked)
 
     def _restart(self) -> None:
-        """Drop everything and ask the server again: it alone knows how much of what was given is settled."""
+        """Drop everything, and ask the server for a new start: this process cannot know how many of the items that it
+        gave are settled."""
         self._stop_renewing()
         self._dead_token = self._token
         self._renew_token()
@@ -318,7 +323,7 @@ class ExclusiveStream(ReceiverStream[T]):
         return partial(self._holder_is_dead, reply) if reply.status == "HELD" else None
 
     def _accept(self, reply: ReceiveReply, asked: float) -> Operation[bool]:
-        """Take over what a reply brings. Returns False if it brings nothing."""
+        """Apply a reply. Returns False if it has neither records nor any other change."""
         if reply.status == "ENDED":
             self._ended = True
             self._resume_from(Checkpoint(0, ReceiverState()))
@@ -335,8 +340,8 @@ class ExclusiveStream(ReceiverStream[T]):
             self._resume_from(Checkpoint(reply.cursor, state))
             yield RunInThread(self._on_new_owner)
         if missed := self._missed(reply):
-            for file in self._downloads:
-                self._on_dropped(reply.first - 1, file)
+            for upload_id in self._downloads:
+                self._on_dropped(reply.first - 1, upload_id)
             self._resume_from(Checkpoint(reply.first - 1, ReceiverState()))
             self._settled = Checkpoint(reply.cursor, ReceiverState())
             self._error = blocks_missed(self._channel, self._receiver, missed, reply.first)

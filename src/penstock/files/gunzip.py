@@ -14,7 +14,7 @@ from penstock.errors import FileDamaged
 
 MAGIC = b"\x1f\x8b"
 
-_GZIP_FORMAT = 31  # zlib's `wbits`: a window of 32 KiB, and a gzip header
+_GZIP_FORMAT = 31  # zlib's `wbits`: 15 for 32 KiB of history, and 16 for a gzip header
 
 # Each call of zlib copies the input that it did not consume, and whatever follows a member. Small chunks bound both.
 _CHUNK = 16 * 1024

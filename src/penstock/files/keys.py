@@ -7,9 +7,9 @@ from penstock.messages.keys import LOG
 FILES = {
     **LOG,
     "ends": ("LIST", "bytes up to the end of each record that is there", "the last reader of a record"),
-    "owners": ("HASH", "receiver -> the process that receives, and until when", "the receiver, or TTL"),
+    "owners": ("HASH", "receiver -> the process that receives, and when its lease ends", "the receiver, or TTL"),
     "marks": ("HASH", "receiver -> how far it is in files that have begun", "the receiver, or TTL"),
-    "sources": ("HASH", "file -> how far its upload is, and its sender", "TTL, or the deletion of the channel"),
+    "sources": ("HASH", "file -> how far its upload is or was, and its sender", "TTL, or the deletion of the channel"),
     "sent_at": ("ZSET", "file that was sent -> when; the last 10,000", "TTL, or the deletion of the channel"),
     "vanished": ("ZSET", "receiver that was passed over -> its cursor", "the receiver"),
     "finished": ("ZSET", "receiver that has received everything -> when", "TTL, or the deletion of the channel"),

@@ -1,4 +1,4 @@
-"""Keeps files on the local disk while they are received, until they are whole and the server has noted it."""
+"""Keeps files on the local disk while they are received, until they are whole and their last record is settled."""
 
 from __future__ import annotations
 
@@ -59,22 +59,22 @@ class PartialFiles:
         self._open: dict[str, BinaryIO] = {}
         self._to_remove: list[tuple[int, str]] = []
 
-    def path_of(self, file: str) -> Path:
-        return self.folder / f"{file}.{boot_id()}.part"
+    def path_of(self, upload_id: str) -> Path:
+        return self.folder / f"{upload_id}.{boot_id()}.part"
 
-    def write(self, file: str, header: BlockHeader, data: bytes) -> None:
-        out = self._open.get(file)
+    def write(self, upload_id: str, header: BlockHeader, data: bytes) -> None:
+        out = self._open.get(upload_id)
         if out is None:
             if len(self._open) >= _MAX_OPEN:
                 self._close(next(iter(self._open)))
-            out = self._open[file] = self._open_at(file, header)
+            out = self._open[upload_id] = self._open_at(upload_id, header)
         out.seek(header.offset)
         out.write(data)
         out.flush()
 
-    def _open_at(self, file: str, header: BlockHeader) -> BinaryIO:
+    def _open_at(self, upload_id: str, header: BlockHeader) -> BinaryIO:
         """Open the partial file to write this block. A block that is received twice is written twice, in its place."""
-        path = self.path_of(file)
+        path = self.path_of(upload_id)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with contextlib.suppress(FileNotFoundError):
             out = path.open("r+b")
@@ -84,20 +84,20 @@ class PartialFiles:
         if header.offset:
             raise FileDamaged(
                 f"{header.name}: its first {header.offset:,} bytes are not in {self.folder}. They were received "
-                "elsewhere, or before this host was started: go on there, or send it again"
+                "elsewhere, or before this host was started: receive it there, or send it again"
             )
         return path.open("w+b")
 
-    def begin_with(self, path: Path, file: str) -> None:
+    def begin_with(self, path: Path, upload_id: str) -> None:
         """Begin a partial file with a copy of the file at this path."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        shutil.copyfile(path, self.path_of(file))
+        shutil.copyfile(path, self.path_of(upload_id))
 
-    def open(self, file: str, download: Download) -> BinaryIO:
+    def open(self, upload_id: str, download: Download) -> BinaryIO:
         """Open what was received of a file, without bytes that an earlier process may have written beyond it."""
-        self._close(file)
+        self._close(upload_id)
         try:
-            opened = self.path_of(file).open("r+b")
+            opened = self.path_of(upload_id).open("r+b")
         except FileNotFoundError:
             if download.offset:
                 raise FileDamaged(
@@ -105,33 +105,33 @@ class PartialFiles:
                     "started?"
                 ) from None
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            opened = self.path_of(file).open("w+b")
+            opened = self.path_of(upload_id).open("w+b")
         opened.truncate(download.offset)
         return opened
 
-    def publish(self, file: str, path: Path) -> None:
-        """Put the whole file at this path atomically. The partial file stays: a process that is started before the
-        server knows will write its last blocks again."""
-        whole = self.path_of(file).with_suffix(".whole")
+    def publish(self, upload_id: str, path: Path) -> None:
+        """Put the whole file at this path atomically. The partial file stays: if this process dies before the file's
+        last record is settled, the next one receives the last blocks again and writes them there."""
+        whole = self.path_of(upload_id).with_suffix(".whole")
         whole.unlink(missing_ok=True)
-        os.link(self.path_of(file), whole)
+        os.link(self.path_of(upload_id), whole)
         try:
             os.replace(whole, path)
         except OSError:
             whole.unlink()
             raise
 
-    def remove_later(self, number: int, file: str) -> None:
-        """Remove a partial file as soon as the server has noted record `number`. Until then it is needed: a process
-        that is started earlier receives its last blocks again."""
-        self._to_remove.append((number, file))
+    def remove_later(self, number: int, upload_id: str) -> None:
+        """Remove a partial file as soon as record `number` is settled. Until then it is needed: if this process dies,
+        the next one receives the last blocks again."""
+        self._to_remove.append((number, upload_id))
 
     def settled(self, number: int) -> None:
-        """The server has noted this record."""
+        """Everything up to this record is settled: remove the files that waited for it."""
         while self._to_remove and self._to_remove[0][0] <= number:
-            file = self._to_remove.pop(0)[1]
-            self._close(file)
-            self.path_of(file).unlink(missing_ok=True)
+            upload_id = self._to_remove.pop(0)[1]
+            self._close(upload_id)
+            self.path_of(upload_id).unlink(missing_ok=True)
         self._remove_empty_folder()
 
     def remove_others(self, keep: Iterable[str]) -> None:
@@ -140,7 +140,7 @@ class PartialFiles:
         self.close()
         if self.folder.is_symlink():
             raise FilesError(f"{self.folder} is a link, and not what was made here: remove it")
-        kept = {self.path_of(file).name for file in keep}
+        kept = {self.path_of(upload_id).name for upload_id in keep}
         for found in self.folder.glob("*"):
             if found.name not in kept:
                 found.unlink(missing_ok=True)
@@ -151,12 +151,12 @@ class PartialFiles:
             self.folder.rmdir()
 
     def close(self) -> None:
-        for file in [*self._open]:
-            self._close(file)
+        for upload_id in [*self._open]:
+            self._close(upload_id)
 
     __del__ = close
     """Closes its files if the caller abandons the loop."""
 
-    def _close(self, file: str) -> None:
-        if (out := self._open.pop(file, None)) is not None:
+    def _close(self, upload_id: str) -> None:
+        if (out := self._open.pop(upload_id, None)) is not None:
             out.close()

@@ -28,8 +28,12 @@ MAX_LONGEST = 16 * MiB
 
 
 class Block(bytes):
-    """The bytes of one block. `file`: the name of its file; `offset`: of its first byte; `first_line`: the number, from
-    1, of its first line, if the file was sent as lines."""
+    """The bytes of one block.
+
+    file        the name of its file
+    offset      of its first byte in the file
+    first_line  the number, from 1, of its first line; 0 if the file was sent as bytes
+    """
 
     file: str
     offset: int
@@ -52,8 +56,8 @@ class BlockStream(ExclusiveStream[Block]):
 class Receiver:
     """A receiver of a channel, by its name. Making this object sends nothing.
 
-    Processes that receive under one name replace one another: one of them receives, and the others wait until it has
-    ended, or has not been heard of for a lease.
+    Several processes may receive under one name: one of them receives, and the others wait to take its place when it
+    ends or its lease runs out. With `share=True` they divide the blocks among them.
     """
 
     def __init__(self, channel: ChannelBindings, driver: Driver, renewer: Renewer, name: str) -> None:
@@ -76,12 +80,12 @@ class Receiver:
                of a receiver share it, or none
         lease  of shared blocks: seconds until a block that is not done goes to another process; None: the app's setting
 
-        A block is done when the loop asks for the next one. The server learns of it with the next pull, about every
-        megabyte, in the same round trip; after a crash, blocks that it had not learned of are delivered again. `with
-        …blocks() as blocks:` reports at the end of the block, too.
+        A block is done when the loop asks for the next one. The blocks that are done are settled in the server about
+        once each megabyte, in the round trip that pulls the next ones; after a crash, those that were not settled are
+        delivered again. `with …blocks() as blocks:` settles them also when the `with` statement ends.
 
         Raises FileDamaged for a file whose bytes are not those that were sent, or that its sender has given up, and
-        BlocksMissed if this receiver was passed over. A loop that is started again after that continues.
+        BlocksMissed if this receiver was passed over. After either, a new loop continues with the next block.
         """
         if share:
             return self._shared(wait, lease, as_block)
@@ -102,7 +106,7 @@ class Receiver:
         """Iterate over the lines of each block, as lists with `file` and `first`, the number of the first line.
         Otherwise like `lines`."""
         if not 1 <= longest <= MAX_LONGEST:
-            raise ValueError(f"longest={longest}: bytes from 1 to {MAX_LONGEST:,}; a longer line is given up to there")
+            raise ValueError(f"longest={longest}: bytes from 1 to {MAX_LONGEST:,}; a longer line is cut there")
         if share:
             return self._shared(wait, lease, partial(batches_of_block, longest))
         return BatchStream(self._channel, self._driver, self._renewer, self.name, wait, longest=longest, spool=spool)
@@ -118,9 +122,9 @@ class Receiver:
         encoding  makes lines str; a line that cannot be decoded stays bytes
         spool     folder that collects gzip files which were sent as bytes; None: one in the folder for temporary files
 
-        Lines are done block by block, as in `blocks`. A gzip file that was sent with `send` must be received whole
-        before its first line is given, and after a crash on the same host; `send_lines` avoids both. Raises what
-        `blocks` raises, and FileDamaged for gzip that is truncated or broken.
+        Lines are done block by block, as in `blocks`. A gzip file that was sent with `send` is received whole before
+        its first line is given, and after a crash must be received on the same host; `send_lines` avoids both. Raises
+        what `blocks` raises, and FileDamaged for gzip that is truncated or broken.
         """
         batches = self.batches(wait=wait, share=share, lease=lease, longest=longest, spool=spool)
         return LineStream(batches, encoding)
@@ -128,19 +132,21 @@ class Receiver:
     def save(self, folder: str | Path, *, wait: float | None = None) -> SavingStream:
         """Save the files: `for saved in …save("in")` gives each file once it is whole, checked and on disk.
 
-        Until then it is kept in a hidden folder inside. A file of the same name is replaced atomically. The next
-        process resumes an unfinished file at its block. `wait` and errors are as in `blocks`.
+        Until then it is kept in a hidden folder inside `folder`. A file of the same name is replaced atomically. After
+        a crash, the next process resumes an unfinished file in the middle. `wait` and errors are as in `blocks`.
         """
         return SavingStream(self._channel, self._driver, self._renewer, self.name, wait, Path(folder))
 
     @verb
     def join(self) -> RoundTrip[bool]:
-        """Receive every file that begins from now on. Returns False if this is a receiver already. One round trip."""
+        """Make this a receiver of every file that begins from now on. Returns False if it is one already. One round
+        trip."""
         return self._channel.add_receiver(self.name)
 
     @verb
     def leave(self) -> Operation[bool]:
-        """Receive no more: nothing is kept for this receiver. Returns False if it was no receiver. One round trip."""
+        """Receive no more, so that the channel keeps nothing for this receiver. Returns False if it was no receiver.
+        One round trip."""
         was_receiver, more_to_trim = yield self._channel.remove_receiver(self.name)
         yield from trim_rest(self._channel, more_to_trim)
         return bool(was_receiver)

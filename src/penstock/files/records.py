@@ -89,11 +89,11 @@ class FileEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChannelRecord(NamedTuple):
-    """A record as it was read. `number`: its place in the log; `file`: the id of the upload that it belongs to."""
+    """A record as it was read. `number`: its place in the log; `upload_id`: the upload that it belongs to."""
 
     number: int
     kind: str
-    file: str
+    upload_id: str
     body: bytes
 
 
@@ -108,13 +108,13 @@ def pack_block(header: BlockHeader, data: bytes) -> bytes:
     return b"".join((len(head).to_bytes(2, "big"), head, zlib.compress(data, 1) if header.deflated else data))
 
 
-def as_record(number: int, kind_and_file: str, body: bytes) -> ChannelRecord:
-    return ChannelRecord(number, kind_and_file[:1], kind_and_file[1:], body)
+def as_record(number: int, kind_and_upload_id: str, body: bytes) -> ChannelRecord:
+    return ChannelRecord(number, kind_and_upload_id[:1], kind_and_upload_id[1:], body)
 
 
-def is_upload_id(file: str) -> bool:
+def is_upload_id(text: str) -> bool:
     """Whether this may become part of a file name. A record may come from a program that is no Penstock sender."""
-    return file.isascii() and file.isalnum() and len(file) <= 100
+    return text.isascii() and text.isalnum() and len(text) <= 100
 
 
 def read_begin(record: ChannelRecord) -> FileBegin:

@@ -53,28 +53,28 @@ class SavingStream(ExclusiveStream[Saved]):
     def _on_settled(self, number: int) -> None:
         self._partial_files.settled(number)
 
-    def _on_begin(self, file: str, begin: FileBegin) -> None:
+    def _on_begin(self, upload_id: str, begin: FileBegin) -> None:
         """Where only the growth of a log is sent, begin with what was saved of the log before."""
-        path = self._path(self._downloads[file])
+        path = self._path(self._downloads[upload_id])
         if begin.offset:
             if not _is_same_log(path, begin):
                 raise FileDamaged(
                     f"{begin.name}: its first {begin.offset:,} bytes were sent before, and are not in {path}"
                 )
-            self._partial_files.begin_with(path, file)
+            self._partial_files.begin_with(path, upload_id)
 
     def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes) -> Iterable[Saved]:
-        self._partial_files.write(record.file, header, data)
+        self._partial_files.write(record.upload_id, header, data)
         return ()
 
     def _on_end(self, record: ChannelRecord, download: Download) -> Iterable[Saved]:
         path = self._path(download)
-        with self._partial_files.open(record.file, download) as out:
+        with self._partial_files.open(record.upload_id, download) as out:
             os.fsync(out.fileno())
-        self._partial_files.remove_later(record.number, record.file)
+        self._partial_files.remove_later(record.number, record.upload_id)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._partial_files.publish(record.file, path)
+            self._partial_files.publish(record.upload_id, path)
             self._sync_folders(path.parent)
         except OSError as error:
             if error.errno in _BAD_NAME:
@@ -82,8 +82,8 @@ class SavingStream(ExclusiveStream[Saved]):
             raise
         yield Saved(path, download.name, download.offset, download.digest.hex())
 
-    def _on_dropped(self, number: int, file: str) -> None:
-        self._partial_files.remove_later(number, file)
+    def _on_dropped(self, number: int, upload_id: str) -> None:
+        self._partial_files.remove_later(number, upload_id)
 
     def _sync_folders(self, folder: Path) -> None:
         """Write the folder of a file to disk, and the folders above it that may be new, so that its name survives a

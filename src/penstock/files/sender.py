@@ -68,7 +68,7 @@ class Sender:
         self._sent = Sent()
         self._bytes_read = self._total = 0
         self._resumed_inodes = set[str]()
-        """Files that were resumed, perhaps under a new name, and are not to be sent a second time."""
+        """Files whose upload was resumed, perhaps under a new name: they are not sent a second time."""
         self._failed: list[FilesError] = []
 
     def run(
@@ -142,8 +142,8 @@ class Sender:
         yield from self._transfer((yield RunInThread(partial(Upload.begin, self._context, file))))
 
     def _resume(self, file: PendingFile, in_progress: SourceEntry) -> Operation[bool]:
-        """Resume the upload that another process began at this path. Returns whether the pending file is sent then: its
-        path may belong to another file by now."""
+        """Resume the upload that another process began at this path. Returns whether this has sent the pending file:
+        that upload may be of another file, which had the path before."""
         call = self._channel.take_over(file.path_key, in_progress.upload_id, self._context.token)
         entry = yield default_on(b"TAKEN", call, None)
         if entry is None:
@@ -155,13 +155,13 @@ class Sender:
             return False
         try:
             yield from self._transfer(upload)
-        except FileChanged:  # the receivers know; the path belongs to another file
+        except FileChanged:  # the receivers were notified; another file has the path now
             return False
         self._resumed_inodes.add(upload.inode_key)
         return upload.inode_key == file.inode_key
 
     def _abort(self, file: PendingFile, entry: SourceEntry, error: FilesError) -> Operation[None]:
-        """Report to the receivers that this upload will never be whole."""
+        """Notify the receivers that the file of this upload will never be whole."""
         records = [(ABORT, str(error).encode())]
         put = self._channel.put(
             file.path_key, entry.upload_id, self._context.token, records, expected=None, state="",

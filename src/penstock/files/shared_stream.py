@@ -22,9 +22,9 @@ CLAIMED_RECORDS = 4
 
 
 class SharedStream(ReceiverStream[T]):
-    """The items of one of these processes. `make_items` turns a block into items.
+    """The items of one of several processes that share a receiver. `make_items` turns a block into items.
 
-    A checkpoint is a number of claims: the first so many of `self._claims` are done.
+    A checkpoint is a number n: the first n of `self._claims` are done.
     """
 
     def __init__(

@@ -25,8 +25,9 @@ def find_sources(paths: AnyPath | Iterable[AnyPath]) -> list[Source]:
     """The files to send, in the order given. A folder stands for its regular files in the order of their names, hidden
     ones too.
 
-    Folders inside a folder are left out, and so is a link to a file of the same folder. A file is called by its own
-    name; where several files have the same name, by as many parent folders as it takes to distinguish them.
+    Folders inside a folder are left out, and so is a link to a file of the same folder. The name of a source is the
+    file's own name. If several files have the same name, the names begin with as many parent folders as it takes to
+    distinguish them.
 
     Raises one FilesError that names every path that cannot be sent, because it is missing, cannot be read, is no
     regular file, is given twice, or has a name that is not UTF-8.

@@ -80,7 +80,7 @@ class SourceReader:
     """One open source, cut into blocks: its exact bytes, or its text if `lines` is true.
 
     Text is inflated if the file is packed, and blocks of text end at line ends. `start`: continue from this point, in
-    the file that it belongs to, even if that was renamed.
+    the file that it belongs to, even if that has another name in the same folder now.
 
     Raises FilesError if the file cannot be read, FileChanged if it is not the file that `start` belongs to.
     """
@@ -99,7 +99,7 @@ class SourceReader:
         self.inode = inode_of(status)
         """Device and inode: stable across renames."""
         self.identity = identity_of(status, self.size)
-        """Changes with the content: a file that was sent with this identity and name need not be sent again."""
+        """Changes with the content: a file that was sent with this identity need not be sent again."""
         try:
             self._unpacker = _unpacker_for(self._bytes(0, 4), source.path)
         except FilesError:
@@ -128,8 +128,8 @@ class SourceReader:
     def blocks(self) -> Iterator[SourceBlock]:
         """All blocks from the start or the resume point on, each of at most `BLOCK_SIZE` bytes; an empty file has none.
 
-        A line that is longer than a block is spread over several blocks. Holds a few blocks in memory. The first block
-        costs O(1), but in a packed file the time to inflate everything before it.
+        A line that is longer than a block is spread over several blocks. Holds a few blocks in memory. To reach the
+        resume point costs O(1), or in a packed file the time to inflate everything before it.
 
         Raises FileChanged if the file became shorter or if its content before the resume point is different;
         FileDamaged if it is not sound gzip or Zstandard, after all lines that end before the damage; FilesError if the
@@ -140,7 +140,7 @@ class SourceReader:
             content = _Text(self._inflated(self._unpacker(printable(self.source.path)))).at
         offset = lines = 0
         if self._start:
-            self._compare(content, self._start)
+            self._check_content(content, self._start)
             offset, lines = self._start.offset, self._start.lines
         cut, length = (_cut_lines, BLOCK_SIZE + 1) if self._lines else (_cut_bytes, BLOCK_SIZE)
         while data := content(offset, length):
@@ -149,12 +149,13 @@ class SourceReader:
             offset += len(block.data)
             lines += block.lines
 
-    def _compare(self, content: Content, start: ResumePoint) -> None:
+    def _check_content(self, content: Content, start: ResumePoint) -> None:
+        """Raise FileChanged if the last block before the resume point is not the one that was sent."""
         if not start.last_block_size:
             return
         last_block = content(start.offset - start.last_block_size, start.last_block_size)
         if sha256(last_block).digest() != start.last_block_digest:
-            raise self._changed(f"what stands before byte {start.offset:,} is not what was sent")
+            raise self._changed(f"its content before byte {start.offset:,} is not what was sent")
 
     def _find(self, inode: str) -> FileIO:
         """Open the file with this inode: at its path, or under another name in the same folder if it was rotated."""
@@ -165,7 +166,7 @@ class SourceReader:
                     if inode_of(os.fstat(file.fileno())) == inode:
                         return file
                     file.close()
-        raise self._changed("another file has its name, and it is in its folder under no other")
+        raise self._changed("another file has its name, and no file in its folder is this one")
 
     def _inflated(self, unpacker: Gunzip | Unzstd) -> Iterator[bytes]:
         for offset in range(0, self.size, _CHUNK):
@@ -194,7 +195,7 @@ class SourceReader:
         return FilesError(f"{printable(self.source.path)} cannot be read: {reason_of(error)}")
 
     def _changed(self, how: str) -> FileChanged:
-        return FileChanged(f"{printable(self.source.path)} changed since its sending began: {how}")
+        return FileChanged(f"{printable(self.source.path)} changed since its upload began: {how}")
 
 
 Content = Callable[[int, int], bytes]
@@ -208,8 +209,8 @@ def _unpacker_for(head: bytes, path: Path) -> type[Gunzip] | type[Unzstd] | None
 
 
 class _Text:
-    """Joins pieces of text and returns bytes at any offset that is not below the last one. If the pieces end in
-    FileDamaged, all whole lines are returned before it is raised."""
+    """Joins pieces of text, and returns bytes from any offset; each call's offset must be as high as the last one's, or
+    higher. If the pieces end in FileDamaged, all whole lines are returned before it is raised."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces

@@ -17,10 +17,10 @@ T = TypeVar("T")
 class ReceiverStream(Generic[T]):
     """The items of one receiver: `for item in stream` or `async for`.
 
-    An item is done when the loop asks for the next one. The server learns of it with the next pull; `with stream:`
-    reports it at the end of the block, too.
+    An item is done when the loop asks for the next one. Items that are done are settled in the server with the next
+    pull, and when a `with stream:` statement ends.
 
-    An item is paired with a checkpoint, which says what is done once that item is done. Subclasses choose what a
+    An item is paired with a checkpoint, which says what can be settled once that item is done. Subclasses choose what a
     checkpoint is.
     """
 
@@ -41,21 +41,21 @@ class ReceiverStream(Generic[T]):
         """Checkpoint of everything that was made ready."""
 
     def fill(self) -> Operation[None]:
-        """Wait until an item is ready, an error has occurred or the stream has ended. Everything that was given before
-        is done."""
+        """Return when an item is ready, an error has occurred, or the stream has ended. If this takes a call to the
+        server, everything that was given is settled with it."""
         raise NotImplementedError
 
     def commit(self) -> Operation[None]:
-        """Settle everything that was given so far, while ready items remain."""
+        """Settle everything that was given so far. Ready items that were not given remain."""
         raise NotImplementedError
 
     def leave(self) -> Operation[None]:
-        """Settle what is done; ready items that were not given go to the next process."""
+        """Settle what is done, and stop receiving. Items that are not done go to the next process."""
         raise NotImplementedError
 
     def commit_with(self, take_counts: Callable[[], bytes]) -> None:
-        """Whatever is settled is settled atomically with the counts that this function returns, packed for
-        `counts.lua`: both or neither."""
+        """From now on, settle atomically with the items the counts that this function returns, packed for `counts.lua`:
+        both or neither."""
         self._take_counts = take_counts
 
     @verb

@@ -1,7 +1,7 @@
 """Inflates Zstandard (RFC 8878) in bounded pieces, by the rules of `gunzip.py`: one frame or several, and nothing else.
 
 A checksum is verified where a frame has one, as frames of the `zstd` command do; damage of a frame without a checksum
-may pass. There is no padding. A frame that wants a window of more than 128 MiB is refused, as the command does.
+may pass. There is no padding. A frame that needs more than 128 MiB of its text in memory is refused, as by the command.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _CHUNK = 16 * 1024
 class Unzstd:
     """Inflates one Zstandard file, which is fed in pieces of any size.
 
-    `name` is what errors call the file, `max_piece` the most bytes of one piece of text. Holds one piece and the window
-    of a frame (at most 8 MiB at the command's usual levels). Raises FilesError if neither Python has Zstandard (as from
-    3.14 on) nor the extra is installed.
+    `name` is what errors call the file, `max_piece` the most bytes of one piece of text. Holds one piece, and as much
+    of the text before it as the frame refers to (at most 8 MiB at the command's usual levels). Raises FilesError for a
+    Python before 3.14 without the extra `zstd`.
     """
 
     def __init__(self, name: str, max_piece: int = 64 * 1024) -> None:

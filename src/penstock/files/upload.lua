@@ -1,10 +1,11 @@
 -- The scripts of senders: they put the records of a file into a channel. channel.lua has the key map.
 
-_sent = { MOST = 10000 } -- files that were sent and are remembered
+_sent = { MOST = 10000 } -- entries of files that were sent
 
 -- Makes space for `size` bytes: trims what is left to trim, then passes over the slowest receivers if they have been
 -- away for longer than `patience`. A receiver is away since its last call or since its first unread record was sent,
--- whichever is later. Returns the ms after which the next receiver will be passed over, or -1 if none will be.
+-- whichever is later. Returns 0 if there is space or a second call may make some, the ms after which the next receiver
+-- will be passed over, or -1 if none will be.
 --- (l: table, now: int, size: int) -> int
 --- uses: base state
 function upload.make_space(l, now, size)
@@ -27,14 +28,14 @@ function upload.make_space(l, now, size)
   return 0
 end
 
--- The receiver that is furthest behind, or "".
+-- Returns the receiver that is furthest behind, or "".
 --- () -> str
 --- uses: base
 function upload.slowest()
   return redis.call("ZRANGE", base .. "readers", 0, 0)[1] or ""
 end
 
--- The refusal if there is no space for so many bytes, even after receivers were passed over; else nil.
+-- Makes space for `size` bytes. Returns nil, or if there is still too little space, the refusal (see `put`).
 --- (l: table, size: int, now: int) -> table | nil
 --- uses: base state
 function upload.refuse_if_full(l, size, now)
@@ -44,7 +45,7 @@ function upload.refuse_if_full(l, size, now)
   if l.ended - l.begun + size > l.bytes then return { "FULL", ms, l.ended - l.begun, slowest } end
 end
 
--- The entries of these sources: { "OK", { entry or "", … } }.
+-- Returns the entries of these paths and inodes: { "OK", { entry or "", … } }.
 --- keys: base state
 --- args: sources: *
 --- flags: no-writes
@@ -56,8 +57,8 @@ function script.source_entries(base, state, sources, ...)
   return { "OK", answer }
 end
 
--- Continues an upload that another process began. That process is refused from now on. Returns { "OK", entry }, or
--- { "TAKEN" } if this upload has ended.
+-- Makes this token the owner of an upload that another process began: that process is refused from now on. Returns
+-- { "OK", entry }, or { "TAKEN" } if this upload has ended.
 --- keys: base state
 --- args: path: str, upload_id: str, token: str
 --- flags: allow-oom
@@ -73,11 +74,18 @@ function script.take_over(base, state, path, upload_id, token)
   return { "OK", entry }
 end
 
--- Puts records, given as kind, body, …; all of them or none. `expected`: if the upload begins here, the entry that its
--- sender has found at `inode` ("" for none); "-" if it continues. `outcome`: if the upload ends here, what is kept at
--- `inode`; "-": it ends and nothing is kept; "": it does not end. Returns { "OK", bytes there, slowest receiver }, {
--- "FULL", ms after which to try again or -1, bytes there, slowest receiver } or { "GONE" | "CLOSED" | "TAKEN" | "LARGE"
--- | "NOT_A_MEMBER" }.
+-- Appends records of one upload, given as kind, body, …, and stores `upload_state`, which says how far it is with them.
+-- Does all of it or nothing.
+--
+--   expected  "-": the upload continues. Its entry must be at `path`, with this token.
+--             Otherwise it begins. There must be no entry at `path`, and this one at `inode`, or none if it is "":
+--             another process may have sent the file since the sender read the entries.
+--   outcome   "": the upload does not end with these records.
+--             Otherwise it ends. Its entry at `path` is removed. The outcome is stored at `inode`, unless it is "-".
+--
+-- Returns { "OK", bytes in the channel, slowest receiver }; { "FULL", the ms from `make_space`, bytes in the channel,
+-- slowest receiver }; { "CLOSED", number of receivers that have not received everything }; { "TAKEN" } if `expected` is
+-- not met; or { "GONE" | "LARGE" | "NOT_A_MEMBER" }.
 --- keys: base state
 --- args: caller: str, number: int, given: int, path: str, upload_id: str, token: str, expected: str, upload_state: str
 --- args: inode: str, outcome: str, records: *
@@ -125,8 +133,9 @@ function script.put(base, state, caller, number, given, path, upload_id, token, 
   return idempotency.keep(caller, number, { "OK", bytes, upload.slowest() })
 end
 
--- For a sender that was refused: notifies `address` when there is space for so many bytes, and for a quarter of the
--- limit. Without the quarter it would send each megabyte in vain once, and be refused. Returns as `put`.
+-- For a sender that got FULL: asks whether there is space for `size` bytes, and at least for a quarter of the limit.
+-- With less, the sender would get FULL again for nearly each megabyte, after having sent it in vain. If there is too
+-- little space, registers `address` for `wait_ms`. Returns OK or FULL, as `put` does.
 --- keys: base state
 --- args: given: int, size: int, address: str, wait_ms: int
 --- flags: allow-oom

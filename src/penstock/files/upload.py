@@ -1,7 +1,7 @@
 """Uploads one file to a channel: keeps track of what the server has stored, and makes the records to send next.
 
-The script call that sends a batch of blocks also records how far the upload is. A sender that is started again after a
-crash resumes after the last block; a sender that was thought dead but is not is refused from then on.
+The script call that sends a batch of blocks also stores how far the upload is. So after a crash a new sender resumes
+behind the last block. If the first sender was alive after all, its calls are refused from then on.
 """
 
 from __future__ import annotations
@@ -38,8 +38,13 @@ BLOCKS_PER_PUT = 4
 
 @dataclass(frozen=True, slots=True)
 class SentFile:
-    """A file that was sent whole. `lines`: of a file that was sent as lines. `resumed`: an earlier `send` had begun
-    it."""
+    """A file that was sent whole.
+
+    size     bytes that receivers have of it; if it was sent as lines, of its text
+    lines    how many lines it has; 0 if it was sent as bytes
+    digest   what `file_digest` returns for it, if it was sent as bytes
+    resumed  an earlier `send` had begun it
+    """
 
     name: str
     size: int
@@ -69,11 +74,11 @@ class PendingFile:
     """A file that is to be sent.
 
     path_key     identifies an upload in progress, by host and path
-    inode_key    identifies a file that was sent, by host, device and inode, so that a log is recognised when it was
+    inode_key    identifies a file that was sent, by host, device and inode, so that a log is recognised after it was
                  renamed
     identity     changes with the content of the file
-    in_progress  what the channel knows of an upload with this path_key
-    sent         what the channel knows of a file that was sent with this inode_key
+    in_progress  the channel's entry of an upload with this path_key, or None
+    sent         the channel's entry of a file that was sent with this inode_key, or None
     """
 
     source: Source
@@ -111,7 +116,7 @@ class UploadContext:
 
 
 class Upload:
-    """One upload. `failure`: what ended it early, once its records are sent."""
+    """One upload. `failure`: the error that ended it early; to be raised once the records that report it are sent."""
 
     def __init__(
         self, context: UploadContext, pending: PendingFile, reader: SourceReader, upload_id: str, state: UploadState,
@@ -163,7 +168,7 @@ class Upload:
 
     @classmethod
     def resume(cls, context: UploadContext, pending: PendingFile, entry: SourceEntry) -> Upload:
-        """Continue an upload that another process began. Raises FilesError if its file is gone or has changed."""
+        """Continue the upload that another process began. Raises FilesError if its file is gone or has changed."""
         state = _decode_state(entry.state)
         reader = SourceReader(pending.source, lines=context.lines, start=state.resume_point)
         return cls(context, pending, reader, entry.upload_id, state, [])
@@ -177,8 +182,8 @@ class Upload:
         return self._resume_point.lines if self._resume_point else 0
 
     def read_batch(self) -> None:
-        """Read the next blocks, unless they were read already. An error other than the end of the file becomes
-        `failure`, and a record that reports it to the receivers."""
+        """Make the records of the next blocks, unless they are ready. If the file cannot be read to its end, this sets
+        `failure`, and the last record reports it to the receivers."""
         if self._is_batch_ready:
             return
         self._is_batch_ready = True
@@ -224,7 +229,7 @@ class Upload:
         return self._context.channel.await_space(self._records, address, ttl)
 
     def batch_sent(self) -> None:
-        """The channel has taken the records."""
+        """Call it when the channel has stored the records."""
         self._records = []
         self._expected, self._is_batch_ready = None, False
 

@@ -102,7 +102,7 @@ def decode_names(reply: Iterable[bytes]) -> list[str]:
 
 
 def default_on(refusals: bytes, call: RoundTrip[R], default: T) -> RoundTrip[R | T]:
-    """Make the call return `default` where it would raise for one of these refusals, such as b"GONE"."""
+    """Make the call return `default` where it would raise for one of these refusals, such as b"GONE NOT_A_MEMBER"."""
     read = call.read
     return RoundTrip(
         call.script,
@@ -115,8 +115,10 @@ def default_on(refusals: bytes, call: RoundTrip[R], default: T) -> RoundTrip[R |
 class LogBindings:
     """The scripts of one log. Each method is one round trip.
 
-    `member` and `device` name a reader of a chat; a mailbox has one reader, without a name. With `ttl` above 0 a script
-    that finds nothing registers `address` for that many seconds, and the next sender notifies it.
+    `member` and `device` name a reader of a chat; a mailbox has one reader, without a name.
+
+    With `ttl` above 0, a script that finds nothing registers `address` for that many seconds; it is notified when there
+    is something. `watch`: if the reader has read everything, the next sender is asked to notify its member.
     """
 
     def __init__(self, keys: LogKeys, settings: Settings, clock: Clock) -> None:
@@ -163,7 +165,7 @@ class LogBindings:
     # --- send ---
 
     def create(self, members: Iterable[str], keep: Keep, sender: str, body: bytes | None) -> RoundTrip[None]:
-        """`body`: the first message, or None for a log without one."""
+        """Create a log with these members and its first message, if `body` is not None. Raises ChatExists."""
         args: tuple[Arg, ...] = (
             *UNNUMBERED, self.clock.now_ms, *_limits(keep), sender, int(body is not None), body or b"", *members,
         )  # fmt: skip
@@ -174,7 +176,7 @@ class LogBindings:
     ) -> RoundTrip[tuple[list[int], list[str]]]:
         """Append messages, given as pairs of id and body. Returns their numbers, and the readers to notify.
 
-        `create`: every sender may post, and a log that does not exist is made; otherwise the sender must be a member.
+        `create`: any sender may post, and a log that does not exist is made; otherwise the sender must be a member.
         """
         id_and_body = [part for message in messages for part in message]
         args = (*UNNUMBERED, self.clock.now_ms, int(create), sender, address, int(ttl * 1000), *id_and_body)
@@ -186,10 +188,8 @@ class LogBindings:
         self, member: str, device: str = "", *, limit: int, acked: int = 0, after: int = 0, max_bytes: int = PULL_BYTES,
         address: str = "", ttl: float = 0.0, watch: bool = False,
     ) -> RoundTrip[PullReply]:  # fmt: skip
-        """Acknowledge up to `acked`, then return up to `limit` messages that come after the cursor and after `after`.
-
-        `watch`: if there is nothing, the next sender is asked to notify this reader's member.
-        """
+        """Acknowledge up to `acked`, then return up to `limit` messages: those after the cursor, or after number
+        `after` if that is higher."""
         args = (
             self.clock.now_ms, member, device, acked, after, limit, max_bytes, address, int(ttl * 1000), int(watch),
         )  # fmt: skip
@@ -242,7 +242,8 @@ class LogBindings:
     def settle_claims(
         self, member: str, action: ClaimAction, claims: Sequence[bytes], seconds: float = 0.0
     ) -> RoundTrip[tuple[bool, list[int]]]:
-        """Returns whether there is more to trim, and the indexes of claims that another worker has taken over.
+        """Acknowledge, release or extend these claims. Returns whether there is more to trim, and the indexes of lost
+        claims, whose messages another worker has taken over.
 
         `seconds`: the new lease for "extend".
         """
@@ -267,8 +268,8 @@ class LogBindings:
         return self._call("drop_device", args, lambda reply: (bool(reply[1]), bool(reply[2])))
 
     def readers(self, offset: int, limit: int) -> RoundTrip[tuple[int, int, list[tuple[str, int, int]]]]:
-        """Numbers of the last message and of the first one that is still there; then a row for each reader: its name,
-        its cursor, and when it last pulled (ms). The readers that are furthest behind come first."""
+        """Returns the numbers of the last message and of the first one that is still there, and a row for each reader:
+        its name, its cursor, and when it last pulled (ms). The readers that are furthest behind come first."""
 
         def read(reply: Sequence[Any]) -> tuple[int, int, list[tuple[str, int, int]]]:
             rows = zip(decode_names(reply[3::3]), reply[4::3], reply[5::3], strict=True)
@@ -287,8 +288,6 @@ class LogBindings:
         return self._call("delete", UNNUMBERED, lambda reply: bool(reply[1]))
 
     def status(self, member: str, device: str = "", *, watch: bool = False) -> RoundTrip[LogStatus]:
-        """`watch`: a reader that has read everything asks the next sender to notify its member."""
-
         def read(reply: Sequence[Any]) -> LogStatus:
             _, now, last, first, size, readers, cursor, seen, first_unclaimed, claimed = reply
             unread = 0
@@ -305,11 +304,14 @@ def _limits(keep: Keep) -> tuple[int, int, int, int]:
 
 
 class ChatIndexBindings:
-    """The scripts of one user's index of chats: which chats the user is in, and which of them have news.
+    """The scripts of one user's index of chats: which chats the user is in, and which of them have new messages.
 
-    Only a chat itself knows its members. An entry is added before a join and removed after a leave, so a process that
-    dies in between may leave a stale entry, but never a missing one. A reader of the index asks the chat, and removes
-    an entry that is wrong. An entry is the chat's score in the index, as the server wrote it.
+    Only a chat itself knows its members. It is added to the index before the user joins it, and removed after the user
+    has left. So a process that dies in between may leave a chat in the index that the user is not in, but never the
+    reverse. A caller that acts on the index asks the chat, and removes an entry that is wrong.
+
+    These methods take and return an entry as the chat's score (see `chats.lua`): an entry that was changed in the
+    meantime has another score.
     """
 
     def __init__(self, prefix: str, user: str, clock: Clock) -> None:
@@ -321,19 +323,21 @@ class ChatIndexBindings:
         return RoundTrip(self._scripts[name], self.keys.declared, tuple(args), read)
 
     def add(self, chat: str, *, pending: bool) -> RoundTrip[bytes]:
-        """Returns the entry, so that the caller can remove it if the join fails. `pending`: the join comes next."""
+        """Returns the entry, so that the caller can remove it if the join fails. `pending`: the user has not joined
+        yet."""
         return self._call("add", (self.clock.now_ms, chat, int(pending)), bytes)
 
-    def remove(self, chat: str, entry: bytes, *, was_pending: bool = False) -> RoundTrip[bool]:
-        """Remove an entry that has not changed since it was read. A pending entry is kept for an hour, because its join
-        may still be under way; `was_pending`: remove it all the same, the join has failed."""
-        return self._call("remove", (self.clock.now_ms, chat, entry, int(was_pending)), bool)
+    def remove(self, chat: str, entry: bytes, *, join_failed: bool = False) -> RoundTrip[bool]:
+        """Remove an entry, unless it has changed since it was read. A pending entry is kept for an hour, because its
+        join may be under way; with `join_failed` it is removed at once."""
+        return self._call("remove", (self.clock.now_ms, chat, entry, int(join_failed)), bool)
 
     def find(self, chat: str) -> RoundTrip[bytes | None]:
+        """Returns the entry of this chat, or None."""
         return self._call("find", (chat,), lambda reply: reply)
 
     def page(self, after: bytes, limit: int) -> RoundTrip[list[tuple[str, bytes]]]:
-        """Chats and their entries that follow the entry `after`; b"-inf" asks for the first page."""
+        """Returns chats and their entries that follow the entry `after`; b"-inf" asks for the first page."""
 
         def read(reply: Sequence[bytes]) -> list[tuple[str, bytes]]:
             return list(zip(decode_names(reply[0::2]), reply[1::2], strict=True))
@@ -341,11 +345,12 @@ class ChatIndexBindings:
         return self._call("page", (b"-inf" if after == b"-inf" else b"(" + after, limit), read)
 
     def hint(self, chats: Iterable[str]) -> RoundTrip[None]:
-        """Note that these chats have news, and notify the user's processes that wait for it."""
+        """Note that these chats have new messages, and notify the user's processes that wait for a hint."""
         return self._call("hint", (self.clock.now_ms, *chats), lambda _: None)
 
     def news(self, since: bytes, address: str = "", ttl: float = 0.0) -> RoundTrip[tuple[bytes, list[str]]]:
-        """Returns the next `since`, and the chats with a hint after this one. `address`, `ttl`: as in LogBindings."""
+        """Returns the `since` of the next call, and the chats with a hint after this `since`; b"-inf" asks for all
+        hints. `address`, `ttl`: as in LogBindings."""
         return self._call("news", (since, address, int(ttl * 1000)), lambda reply: (reply[0], decode_names(reply[1:])))
 
     def stop_waiting(self, address: str) -> RoundTrip[int]:

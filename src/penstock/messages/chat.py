@@ -26,7 +26,7 @@ MAX_MEMBERS = 1000
 """Most readers in one page of `members`."""
 
 BATCH = 100
-"""Calls to other slots that are sent together."""
+"""Calls, each for another chat or user, that are sent together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,8 @@ def run_in_batches(calls: Iterable[RoundTrip[Any]]) -> Operation[list[Any]]:
 
 
 def notify_members(index_of: IndexOf, chat: str, readers: Iterable[str]) -> Operation[None]:
-    """Add a hint that the chat has news to the chat index of each member that these readers belong to.
+    """Notify the members that these readers belong to that the chat has new messages, by a hint in each member's index
+    of chats.
 
     A server error is ignored: the messages are in the chat, and the hint is repeated later.
     """
@@ -199,7 +200,7 @@ class Chat:
         try:
             yield self._log.join(member, last)
         except ChatGone:
-            yield index.remove(self.id, entry, was_pending=True)
+            yield index.remove(self.id, entry, join_failed=True)
             raise
         yield index.add(self.id, pending=False)
 
@@ -213,7 +214,7 @@ class Chat:
 
     @verb
     def kick(self, member: str) -> Operation[bool]:
-        """Remove a member exactly as `leave` does. Use this name when another user removes it."""
+        """Do the same as `leave`. Use this name where another user removes the member."""
         return self._leave(self._index_of(check_reader("member", member)), member)
 
     def _leave(self, index: ChatIndexBindings, member: str) -> Operation[bool]:

@@ -1,25 +1,33 @@
--- The chats of one user: an index of them, and hints that some have news. Each chat is in a slot of its own, and only
--- the chat knows its members. The index may contain a stale entry, but never lacks one: an entry is added before a join
--- and removed after a leave. A reader that finds a wrong entry removes it.
+-- The index of one user's chats, and its hints. A hint is a note that a chat has new messages.
 --
---          add, pending            add, after the join
---   (none) ──────────────▶ pending ──────────────────────────▶ sure
---      ▲                      │ remove, an hour later            │ remove, unless it was added again in the meantime
---      └──────────────────────┴──────────────────────────────────┘
+-- The index and each chat are in different slots, so no script changes both, and only the chat knows its members. The
+-- chat is added to the index before the user joins it, and removed after the user has left. So the index never lacks a
+-- chat, but may contain one that the user is not in: a process that finds such an entry removes it.
 --
---   mine     ZSET  chat -> server µs at which it was added, all different; negative while it is pending
---   news     ZSET  chat -> server µs of the last hint, all different; PX a day
---   waiting  ZSET  address -> 0; PX
+--          add, before the join           add, after the join
+--   (none) ────────────────────▶ pending ─────────────────────▶ confirmed
+--      ▲                            │ remove, if the join failed    │ remove, unless it was added again in the meantime
+--      │                            │ or began over an hour ago     │
+--      └────────────────────────────┴───────────────────────────────┘
+--
+--   mine     ZSET  chat -> server µs at which it was added; negative while it is pending
+--   news     ZSET  chat -> server µs of its last hint; PX a day
+--   waiting  ZSET  address of a process that waits for a hint -> 0; PX
 --   inbox: (notify)
+--
+-- No two scores of `mine`, or of `news`, are equal. So a page begins after a score, and `remove` recognises an entry
+-- that has changed by its score.
 
-_pending = { MICROS = 3600000000 } -- an hour
+_pending = { MICROS = 3600000000 } -- an hour; a join takes three round trips
 
+-- Microseconds since 1970. `given`: milliseconds, as in `clock.now`.
 --- (given: int) -> int
 function chats.micros(given)
   if given > 0 then return given * 1000 end
   return clock.micros()
 end
 
+-- Adds a hint for each of these chats, names[from] and those after it, and notifies the processes that wait for one.
 --- (given: int, names: table, from: int)
 --- uses: base
 function chats.hint(given, names, from)
@@ -32,7 +40,7 @@ function chats.hint(given, names, from)
   if #found > 0 then redis.call("ZREM", base .. "waiting", unpack(found)) end
 end
 
--- Adds a chat, or confirms it. Returns its score.
+-- Adds a chat, as pending or confirmed; or changes it from one to the other. Returns its score.
 --- keys: base mine
 --- args: given: int, chat: str, pending: int
 --- flags: allow-oom
@@ -46,20 +54,20 @@ function script.add(base, mine, given, chat, pending)
   return redis.call("ZSCORE", mine, chat)
 end
 
--- Removes a chat, if it has this score still. A pending chat is kept for an hour, unless `sure` is 1: its join may be
--- under way. Returns 1 if it was removed.
+-- Removes a chat if it still has this score. A pending chat is kept for an hour, because its join may be under way;
+-- `join_failed` 1 removes it at once. Returns 1 if the chat was removed.
 --- keys: base mine
---- args: given: int, chat: str, score: str, sure: int
+--- args: given: int, chat: str, score: str, join_failed: int
 --- flags: allow-oom
-function script.remove(base, mine, given, chat, score, sure)
+function script.remove(base, mine, given, chat, score, join_failed)
   local found = tonumber(redis.call("ZSCORE", mine, chat) or 0)
   if found ~= tonumber(score) then return 0 end
-  if found < 0 and sure == 0 and chats.micros(given) + found < _pending.MICROS then return 0 end
+  if found < 0 and join_failed == 0 and chats.micros(given) + found < _pending.MICROS then return 0 end
   redis.call("ZREM", base .. "news", chat)
   return redis.call("ZREM", mine, chat)
 end
 
--- A page of the index: chat, score, …
+-- Returns a page of the index: { chat, score, … }. `after`: "-inf", or "(" and the last score of the page before.
 --- keys: base mine
 --- args: after: str, n: int
 --- flags: no-writes
@@ -67,6 +75,7 @@ function script.page(base, mine, after, n)
   return redis.call("ZRANGE", mine, after, "+inf", "BYSCORE", "LIMIT", 0, n, "WITHSCORES")
 end
 
+-- Returns the score of a chat, or nothing.
 --- keys: base mine
 --- args: chat: str
 --- flags: no-writes
@@ -74,7 +83,7 @@ function script.find(base, mine, chat)
   return redis.call("ZSCORE", mine, chat)
 end
 
--- These chats have news.
+-- Adds a hint for each of these chats.
 --- keys: base mine
 --- args: given: int, names: *
 --- flags: allow-oom
@@ -83,8 +92,8 @@ function script.hint(base, mine, given, names, ...)
   return 1
 end
 
--- Hints since `since`: { the last hint's µs, or `since`, chat, … }. Without a hint, `address` is notified within
--- `wait_ms`.
+-- Returns up to 500 chats with a hint after `since`, in the order of their hints: { the next `since`, chat, … }. If
+-- there is no hint, registers `address` for `wait_ms`: the next hint notifies it.
 --- keys: base mine
 --- args: since: str, address: str, wait_ms: int
 --- flags: allow-oom

@@ -21,12 +21,13 @@ NOT_A_READER = b"GONE NOT_A_MEMBER"
 """Refusals that mean that the user is not in the chat."""
 
 QUIET_INTERVAL = 60.0
-"""Seconds without a hint after which a waiting `pull` checks a few chats anyway: a hint may have been lost."""
+"""Seconds without a hint after which a waiting `pull` checks QUIET_CHATS chats anyway: a hint may have been lost."""
 
 QUIET_CHATS = 2
-"""How many chats it checks each time, in rotation."""
+"""Each check continues where the last one ended, so it reaches every chat in turn."""
 
 FIRST_PAGE = b"-inf"
+"""The `after` with which a page of the index begins at its first entry."""
 
 _NO_MESSAGE = object()
 
@@ -72,7 +73,7 @@ class Chats:
         invited = [members] if isinstance(members, str) else list(members)
         everyone: list[str] = list(dict.fromkeys(invited if sender is None else [*invited, sender]))
         if not everyone:
-            raise ValueError("create([]): a chat has at least one member; the last one out frees it")
+            raise ValueError("create([]): name at least one member; a chat without members is deleted")
         if message is not _NO_MESSAGE and sender is None:
             raise ValueError("create(message=…): say who sends it, sender='…'")
         for member in everyone:
@@ -95,10 +96,14 @@ class Chats:
 
 
 class UserChats:
-    """All chats of one user, on one device if a device is named.
+    """All chats of one user, read together, on one device if a device is named.
 
-    The user's index lists the chats and collects hints about news, so that one call can wait for all of them. Keep this
-    object for as long as the user is connected: it remembers which chats it has checked. Run one pull at a time.
+    Keep this object for as long as the user is connected: its first pull checks every chat, and later ones only chats
+    with new messages. Run one pull at a time.
+
+    How it works: a reader that has read everything is watched by its chat, and the next sender of the chat adds a hint
+    to the user's index of chats. So a pull waits for hints in this one index, and then pulls from the chats that they
+    name.
     """
 
     def __init__(self, chats: Chats, user: str, device: str) -> None:
@@ -107,10 +112,11 @@ class UserChats:
         self.user = user
         self.device = device
         self._hints_since = b""
-        """The `since` of the next `news`; empty until all chats were checked for the first time."""
+        """The last hint that was read; empty until all chats were checked for the first time."""
         self._with_news: dict[str, None] = {}
-        """Chats that may have unread messages, in order of their news."""
-        self._next_quiet_check = FIRST_PAGE
+        """Chats that may have unread messages, in the order of their hints."""
+        self._quietly_checked_to = FIRST_PAGE
+        """Entry of the last chat that was checked without a hint."""
 
     @property
     def _driver(self) -> Driver:
@@ -134,7 +140,8 @@ class UserChats:
         return unread
 
     def _check(self, page: Sequence[tuple[str, bytes]], *, watch: bool) -> Operation[dict[str, int]]:
-        """Ask the chats of a page for their unread messages, and repair the index where it was wrong."""
+        """Returns how many unread messages each chat of a page has, and repairs the index where it is wrong. `watch`: a
+        chat without unread messages watches the reader from then on."""
         statuses: list[LogStatus | None] = yield from run_in_batches(
             default_on(NOT_A_READER, self._log(chat).status(self.user, self.device, watch=watch), None)
             for chat, _ in page
@@ -178,7 +185,8 @@ class UserChats:
             yield from self._wait_for_hints(QUIET_INTERVAL if left is None else min(QUIET_INTERVAL, left))
 
     def _check_all(self) -> Operation[None]:
-        """Check every chat. Messages that arrive meanwhile are not missed: later calls read all hints since then."""
+        """Check every chat. A message that arrives during the check is not missed: the next call reads all hints that
+        came after its beginning."""
         since, _ = yield self._index.news(b"-inf")
         after = FIRST_PAGE
         while page := (yield self._index.page(after, BATCH)):
@@ -188,7 +196,8 @@ class UserChats:
         self._hints_since = since
 
     def _wait_for_hints(self, wait: float) -> Operation[None]:
-        """Collect hints for up to `wait` seconds; after a quiet minute, check the next few chats."""
+        """Wait up to `wait` seconds for hints, and add their chats to `_with_news`. If a whole minute passes without
+        one, check the next few chats."""
         self._hints_since, hinted = yield from ask_until(
             lambda answer: answer[1],
             lambda address, ttl: self._index.news(self._hints_since, address, ttl),
@@ -196,14 +205,15 @@ class UserChats:
             wait,
         )
         if not hinted and wait >= QUIET_INTERVAL:
-            page = yield self._index.page(self._next_quiet_check, QUIET_CHATS)
-            self._next_quiet_check = page[-1][1] if page else FIRST_PAGE
+            page = yield self._index.page(self._quietly_checked_to, QUIET_CHATS)
+            self._quietly_checked_to = page[-1][1] if page else FIRST_PAGE
             unread = yield from self._check(page, watch=True)
             hinted = [chat for chat, n in unread.items() if n]
         self._with_news |= dict.fromkeys(hinted)
 
     def _pull_news(self, limit: int) -> Operation[Mail]:
-        """Pull an equal share from each chat with news. A chat that has no more messages is watched from then on."""
+        """Pull an equal share of `limit` from each chat with news. A chat that has no more messages watches this reader
+        from then on."""
         while self._with_news:
             chats = list(self._with_news)[: min(limit, BATCH)]
             share, max_bytes = limit // len(chats), max(PULL_BYTES // len(chats), 64 * 1024)

@@ -1,4 +1,7 @@
-"""The keys of a log with readers and of a user's index of chats: their tables, and how their names are made."""
+"""The keys of a log with readers and of a user's index of chats: their tables, and how their names are made.
+
+A table has a row for each key: suffix -> (type, content, what deletes it).
+"""
 
 from __future__ import annotations
 
@@ -34,11 +37,12 @@ CHATS = {
     "waiting": ("ZSET", "address of a waiting process -> 0", "TTL"),
     "inbox:": ("LIST", "notifications for one process", "TTL"),
 }
-"""The chats of one user: an index that its readers repair."""
+"""The index of one user's chats (see `chats.lua`)."""
 
 
 def check_reader(kind: str, name: str) -> str:
-    """Return a valid name. Raises ConfigurationError, also for NUL, which separates a member from its device."""
+    """Return the name if it is valid. Raises ConfigurationError, also for NUL, which separates a member from its
+    device."""
     if "\0" in check_text(kind, name):
         raise ConfigurationError(f"{kind} name {name!r}: use one without NUL")
     return name
@@ -65,7 +69,7 @@ class LogKeys:
 
     @cached_property
     def declared(self) -> tuple[str, str]:
-        """The keys that every script declares: `base`, and the key that exists as long as any other of the log does."""
+        """The keys that every script declares: `base`, and the key that exists for as long as the log or index does."""
         return (self.base, self.base + ("mine" if self.kind == "chats" else "state"))
 
     @cached_property

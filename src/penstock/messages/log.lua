@@ -5,9 +5,10 @@
 --                          │ a limit is exceeded
 --                          └───────────────────────────▶ freed; readers that had not read it find a gap
 --
---   state        HASH    format; top: number of the last message; first: of the first that is still there; begun:
---                        bytes of all messages ever freed; ended: bytes of all messages ever sent; messages, bytes,
---                        age (ms): the limits; refuse: 1 if a message that exceeds a limit is refused
+--   state        HASH    format; top: number of the last message; first: number of the oldest that is still there;
+--                        begun, ended: bytes of all messages ever freed, and ever posted (ended - begun bytes are still
+--                        there); messages, bytes, age (ms): the limits; refuse: 1 if a message that would exceed the
+--                        first two is refused
 --   log          STREAM  <number>-<server ms>, numbers without gaps: by (the sender; in a channel of files kind and
 --                        upload id), end (bytes of all messages up to this one), body
 --   ends         LIST    in a channel of files, whose bodies are large: `end` of each record that is there
@@ -17,22 +18,26 @@
 --   sent         ZSET    message id -> number; PX a day, the last 1000
 --   waiting      ZSET    address of a reader that waits for a message -> top when it registered; PX
 --   wanting      ZSET    address of a sender that waits for space -> bytes; PX
---   watching     ZSET    reader whose member waits for news of all its chats -> top when it had read everything; once
---                        it was returned to a sender, which notifies it: the ms from which it may be returned again
+--   watching     ZSET    reader that has read everything and whose member waits for messages of all its chats -> top at
+--                        that time. Once `wake_readers` has returned it to a sender, which notifies the member: the
+--                        server ms from which it may be returned to another sender
 --   next, claimed:, leased:, claim: (shared_reader.lua) · replay: (idempotency) · inbox: (notify)
 --
 -- Only acknowledging moves a cursor, reading never does. Messages up to the lowest cursor are freed in the same call.
 --
--- Every reply begins with OK or a refusal: GONE (no log), NOT_A_MEMBER, EXISTS, FULL, LARGE, BEYOND, MANY (devices). A
--- repeated `pull`, `status` or `settle_claims` does no harm; the other scripts recognise a repeated call.
+-- A reply begins with OK or a refusal: GONE (the log does not exist), EXISTS, NOT_A_MEMBER, FULL (no space now), LARGE
+-- (more than the limit), BEYOND (no message has this number), MANY (devices).
+--
+-- Scripts that take `caller` and `number` recognise a repeated call (idempotency.lua), and `claim` recognises its
+-- token. A repeated call of another script changes nothing more.
 
 log = { FORMAT = 1, MESSAGE_OVERHEAD = 32, MAX_DEVICES = 100 }
 
 _fields = { BY = 2, BODY = 6 } -- names and values of an entry that `append` wrote
 _watching = { TIMES = 1000000000000, MS = 3600000 } -- a score from TIMES on is a time, else a number; MS: an hour
 
--- Returns an error or nil, and the fields of `state` or nil if there is no log. It is an error if the log has a newer
--- format than this code.
+-- Returns two values: an error if the log has a newer format than this code, else nil; and the fields of `state`, or
+-- nil if there is no log.
 --- () -> error | nil, table | nil
 --- uses: state
 function log.open()
@@ -46,6 +51,7 @@ function log.open()
   }
 end
 
+-- Creates a log without readers. Limits as in `set_limits`.
 --- (messages: int, bytes: int, age: int, refuse: int)
 --- uses: state
 function log.create(messages, bytes, age, refuse)
@@ -53,7 +59,7 @@ function log.create(messages, bytes, age, refuse)
   log.set_limits(messages, bytes, age, refuse)
 end
 
--- A value of 0 removes the limit and its field.
+-- Replaces the limits. 0 removes a limit and its field.
 --- (messages: int, bytes: int, age: int, refuse: int)
 --- uses: state
 function log.set_limits(messages, bytes, age, refuse)
@@ -62,14 +68,14 @@ function log.set_limits(messages, bytes, age, refuse)
   end
 end
 
--- The bytes that a message counts against a limit: its own, and about what the server needs beside it.
+-- The bytes that a message counts against a limit: its own, and about what the server needs to store it.
 --- (by: str, body: str) -> int
 --- inline
 function log.size(by, body)
   return #by + #body + log.MESSAGE_OVERHEAD
 end
 
--- Registers an address in `waiting` or `wanting` for `ms`; 0 removes it.
+-- Registers an address in `waiting` or `wanting`, for at least `ms`; 0 removes it.
 --- (list: str, score: int, address: str, ms: int)
 --- uses: base
 function log.wait(list, score, address, ms)
@@ -82,7 +88,8 @@ function log.wait(list, score, address, ms)
   end
 end
 
--- Notifies and deregisters up to a hundred waiters with scores up to `below`. Their next calls notify the others.
+-- Notifies and deregisters up to a hundred addresses with scores up to `below`. The calls that these make next notify
+-- further ones.
 --- (list: str, below: str)
 --- uses: base
 function log.wake(list, below)
@@ -91,9 +98,9 @@ function log.wake(list, below)
   if #found > 0 then redis.call("ZREM", base .. list, unpack(found)) end
 end
 
--- Call it when there is a message. Notifies readers that wait for this log, and returns readers whose members wait for
--- news of all their chats: the caller notifies these. A reader that has not read within an hour is returned again,
--- because the caller may have died before it notified it.
+-- Call it when there is a message. Notifies the readers that wait for this log. Returns readers whose members wait for
+-- messages of all their chats: these must be notified by the caller, because their indexes are in other slots. A reader
+-- that still has not read an hour later is returned again, because that caller may have died too early.
 --- (l: table, now: int) -> table
 --- uses: base
 function log.wake_readers(l, now)
@@ -106,6 +113,7 @@ function log.wake_readers(l, now)
   return found
 end
 
+-- Returns a field of an entry of the stream, or "".
 --- (entry: table, name: str) -> str
 function log.field(entry, name)
   local fields = entry[2]
@@ -115,8 +123,8 @@ function log.field(entry, name)
   return ""
 end
 
--- Returns the last number, from `from` on, that exceeds the limits of age or bytes. It examines at most a thousand
--- messages; the second value is whether there may be more.
+-- Returns the number of the last message that exceeds the limit of age or bytes, or `from` - 1. Examines at most a
+-- thousand messages, beginning at `from`; the second value is whether later ones may exceed a limit, too.
 --- (l: table, now: int, from: int) -> int, bool
 --- uses: base
 function log.last_exceeding(l, now, from)
@@ -136,8 +144,8 @@ function log.last_exceeding(l, now, from)
   return to, true
 end
 
--- Frees messages that every reader has acknowledged, or that exceed a limit; a slice at a time. Returns 1 if there are
--- more.
+-- Frees messages that every reader has acknowledged or that exceed a limit: one slice of them, so that other calls need
+-- not wait long. Returns 1 if there are more.
 --- (l: table, now: int) -> int
 --- uses: base state
 function log.trim(l, now)
@@ -180,13 +188,14 @@ function log.free_to(l, to)
   if redis.call("EXISTS", base .. "wanting") == 1 then log.wake("wanting", space) end
 end
 
+-- Deletes the claims of all shared readers.
 --- uses: base
 function log.free_claims()
   local shared = redis.call("HKEYS", base .. "next")
   for i = 1, #shared do redis.call("UNLINK", base .. "claimed:" .. shared[i], base .. "leased:" .. shared[i]) end
 end
 
--- Frees the whole log. Those that wait find that it is gone.
+-- Deletes the log. Notifies waiting readers and senders first: they ask again, and find that it is gone.
 --- uses: base state
 function log.delete()
   for _ = 1, 10 do
@@ -203,7 +212,7 @@ function log.delete()
   redis.call("UNLINK", unpack(keys))
 end
 
--- Appends a message; `id` may be empty. `log.save` is to be called after the last one.
+-- Appends a message and returns its number. `id` may be "". Call `log.save` after the last one.
 --- (l: table, now: int, by: str, id: str, body: str) -> int
 --- uses: base
 function log.append(l, now, by, id, body)
@@ -214,6 +223,7 @@ function log.append(l, now, by, id, body)
   return l.top
 end
 
+-- Stores what `append` has changed, and trims the log. `ids`: some of the messages had ids.
 --- (l: table, now: int, ids: bool)
 --- uses: base state
 function log.save(l, now, ids)
@@ -226,8 +236,8 @@ function log.save(l, now, ids)
 end
 
 -- Appends to `into` the messages after `position`, each as number, ms, by, body: up to `limit` messages and `room`
--- bytes of bodies, but at least one message if there is one. Reads ten at a time, so that few large bodies are read in
--- vain. Returns the number of the last message.
+-- bytes of bodies, but at least one message if there is one. Returns the number of the last one. Reads ten at a time,
+-- so that it reads few large bodies that do not fit.
 --- (l: table, position: int, limit: int, room: int, into: table) -> int
 --- uses: base
 function log.read(l, position, limit, room, into)
@@ -280,10 +290,15 @@ function script.create(base, state, caller, number, given, messages, bytes, age_
   return idempotency.keep(caller, number, { "OK", first })
 end
 
--- Appends messages, given as id, body, …; an id that was sent lately is not written again, "" is no id. `create` 1:
--- every sender may post, and a log that does not exist is created with the reader ""; 0: members only. `wait_ms` > 0:
--- if there is no space, `address` is notified when there is. Returns { "OK", { number, … }, { reader to notify, … } }
--- or { "GONE" | "NOT_A_MEMBER" | "FULL" | "LARGE" }.
+-- Appends messages, given as id, body, …: all of them or none. A message whose id is in `sent` is not appended again,
+-- and has the number of the first one; "" is no id.
+--
+--   create            0: only a member may post. 1: any sender may, and a log that does not exist is created, with the
+--                     reader ""
+--   address, wait_ms  if the reply is FULL, the address is registered for `wait_ms`, and notified when there is space
+--
+-- Returns { "OK", { number of each message, … }, { reader to notify, … } }, see `log.wake_readers`; or { "GONE" |
+-- "NOT_A_MEMBER" | "FULL" | "LARGE" }.
 --- keys: base state
 --- args: caller: str, number: int, given: int, create: int, by: str, address: str, wait_ms: int, messages: *
 function script.post(base, state, caller, number, given, create, by, address, wait_ms, messages, ...)
@@ -342,10 +357,14 @@ function script.post(base, state, caller, number, given, create, by, address, wa
   return idempotency.keep(caller, number, { "OK", numbers, to_notify })
 end
 
--- Acknowledges all up to `acked`, then reads from the cursor on, or from `after` if that is further. `limit` 0: only
--- acknowledges. If there is nothing, `address` is notified within `wait_ms`; `watch` 1: the next sender is asked to
--- notify the reader's member. Returns { "OK", top, first, cursor, 1 if there is more to trim, { reader to notify, … },
--- number, ms, by, body, … }, { "BEYOND", top } or { "GONE" | "NOT_A_MEMBER" | "MANY" }.
+-- Acknowledges everything up to `acked`. Then returns up to `limit` messages after the cursor, or after `after` if that
+-- is higher; with `limit` 0 it only acknowledges.
+--
+--   address, wait_ms  if there is no message, the address is registered for `wait_ms`, and notified of the next one
+--   watch             1: if there is no message, the next sender is asked to notify the reader's member (`watching`)
+--
+-- Returns { "OK", top, first, cursor, 1 if there is more to trim, { reader to notify, … }, number, ms, by, body, … },
+-- { "BEYOND", top } or { "GONE" | "NOT_A_MEMBER" | "MANY" }.
 --- keys: base state
 --- args: given: int, member: str, device: str, acked: int, after: int, limit: int, room: int, address: str
 --- args: wait_ms: int, watch: int
@@ -384,7 +403,7 @@ function script.pull(base, state, given, member, device, acked, after, limit, ro
   return answer
 end
 
--- Removes an address from those that wait.
+-- Removes an address from `waiting` and `wanting`. Returns how many entries that were.
 --- keys: base state
 --- args: address: str
 --- flags: allow-oom
@@ -402,7 +421,8 @@ function script.trim(base, state, given)
   return { "OK", l and log.trim(l, clock.now(given)) or 0 }
 end
 
--- Sets the limits. Returns { "OK", 1 if there is more to trim } or { "GONE" }.
+-- Replaces the limits. `create` 1: creates a log that does not exist, with the reader "". Returns { "OK", 1 if there is
+-- more to trim } or { "GONE" }.
 --- keys: base state
 --- args: given: int, create: int, messages: int, bytes: int, age_ms: int, refuse: int
 function script.limit(base, state, given, create, messages, bytes, age_ms, refuse)
@@ -419,7 +439,7 @@ function script.limit(base, state, given, create, messages, bytes, age_ms, refus
   return { "OK", log.trim(l, clock.now(given)) }
 end
 
--- Returns { "OK", 1 if there was a log }.
+-- Deletes the log. Returns { "OK", 1 if there was one }.
 --- keys: base state
 --- args: caller: str, number: int
 --- flags: allow-oom

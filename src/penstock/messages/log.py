@@ -14,8 +14,8 @@ from penstock.settings import SLEEPER_TTL_FACTOR
 R = TypeVar("R")
 
 Ask: TypeAlias = Callable[[str, float], RoundTrip[R]]
-"""Makes the call that asks for an answer. Arguments: an address to notify later if there is no answer yet, and the
-seconds for which to register it."""
+"""Makes the call that asks for an answer. Arguments: an address to notify if there is no answer yet, and the seconds
+for which to register it; "" and 0 register nothing."""
 
 MAX_LIMIT = 1000
 """Most messages that one pull returns."""
@@ -24,7 +24,7 @@ REREGISTER_INTERVAL = 300.0
 """Seconds after which a waiting operation asks again and renews its registration, in case a notification was lost."""
 
 LOCAL_RECHECK_INTERVAL = 0.5
-"""Seconds between two checks on this host, which send no command."""
+"""Seconds between two calls of a `local_check`, which sends no command."""
 
 POST_BATCH = 500
 """Messages in one round trip of a bulk send: about two milliseconds of server time."""
@@ -57,8 +57,10 @@ def ask_until(
     """Ask until `found` accepts the answer or `wait` seconds are over; returns the last answer either way.
 
     Between two calls it sleeps until a notification arrives at the address that `ask` registered, or for `interval`
-    seconds, so a lost notification costs at most that long. It also wakes up earlier on two conditions, which an answer
-    may set: after `due` seconds, and when `local_check`, called about twice a second, returns true.
+    seconds, so a lost notification costs at most that long. The last answer can shorten the sleep:
+
+    due          returns the seconds after which to ask again, or None
+    local_check  returns a function that is called about twice a second and ends the sleep with True, or None
 
     One round trip if `wait` is 0. Otherwise one at first and one for each wake-up; if the wait is cancelled, one more
     to deregister.
@@ -96,7 +98,8 @@ def _sleep(listener: Listener, pause: float, local_check: Callable[[], bool] | N
 
 
 def trim_rest(log: LogBindings, more_to_trim: bool) -> Operation[None]:
-    """Free the messages that the last script left, slice by slice, so that the server can serve others in between."""
+    """If the last script had more messages to free, free them slice by slice, so that the server can serve other
+    callers in between."""
     while more_to_trim:
         more_to_trim = yield log.trim()
 

@@ -11,9 +11,9 @@ from penstock import codec
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Limits on the messages that a log keeps until every reader has acknowledged them.
+    """Limits on the messages that a log keeps for readers that have not acknowledged them.
 
-    None means no limit: `Keep()` keeps every message for ever.
+    None means no limit: `Keep()` keeps each message until every reader has acknowledged it.
 
     messages  how many messages
     bytes     how many bytes: senders and bodies, plus 32 bytes for each message
@@ -40,7 +40,8 @@ class Keep:
 class Gap:
     """Messages that were dropped before this reader had read them.
 
-    `missed`: how many were dropped. `first`: number of the oldest message that is still there.
+    first   number of the oldest message that is still there
+    missed  how many were dropped
     """
 
     first: int
@@ -51,9 +52,11 @@ class Gap:
 class Message:
     """One message.
 
-    `id` is its number: messages count from 1, without holes. `at` is when the server stored it, in seconds since 1970.
-    `missed` counts the messages between the previous one and this one that the log's `Keep` dropped before this reader
-    had read them.
+    id      its number: the first message of a log is number 1, and each later one has the next number
+    at      when the server stored it, in seconds since 1970
+    data    the encoded body; left out of `repr`, because it may be large or confidential
+    place   the mailbox's name, or the chat's id
+    missed  how many messages directly before this one the log's `Keep` dropped before this reader had read them
     """
 
     id: int
@@ -61,7 +64,6 @@ class Message:
     at: float
     data: bytes = field(repr=False)
     place: str = ""
-    """The mailbox's name, or the chat's id."""
     missed: int = 0
 
     @property
@@ -73,8 +75,8 @@ class Message:
 class Mail(list[Message]):
     """The messages of one pull, in order.
 
-    `gap` describes the messages that are missing before the first one, if there are any. `unread` counts every message
-    that the reader has not acknowledged, these included.
+    gap     the messages that are missing before the first of these; None if none are missing
+    unread  how many messages the reader has not acknowledged, these included
     """
 
     def __init__(self, messages: Iterable[Message] = (), gap: Gap | None = None, unread: int = 0) -> None:

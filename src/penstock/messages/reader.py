@@ -64,7 +64,8 @@ class LogReader:
         """Acknowledge this message and all before it: they are not pulled again, and are freed once every reader has
         acknowledged them.
 
-        A lower number than before changes nothing. Raises BadCall for a number that no message has. One round trip.
+        A number that was acknowledged before changes nothing. Raises BadCall for a number that no message has. One
+        round trip.
         """
         number = upto.id if isinstance(upto, Message) else upto
         if number < 0:
@@ -89,9 +90,9 @@ class LogReader:
     def follow(self, *, limit: int = 100, ack: bool = True) -> Follow:
         """Iterate over every message, those that are there and those to come: `for m in follow()` or `async for`.
 
-        A message counts as done when the loop asks for the next one, and is acknowledged together with its batch. So
-        after a crash up to `limit` messages are delivered again. `with follow() as messages:` also acknowledges at its
-        end the messages that are done. With `ack=False` only your own `ack` acknowledges.
+        A message is done when the loop asks for the next one. The messages that are done are acknowledged once for each
+        batch of up to `limit`, so after a crash that many are delivered again. `with follow() as messages:`
+        acknowledges them also when the `with` block ends. With `ack=False` only your own `ack` acknowledges.
         """
         check_limit("follow", limit)
         return Follow(self, self._driver, limit, ack)

@@ -6,7 +6,7 @@ function log.is_member(member)
   return redis.call("ZSCORE", base .. "readers", member) or redis.call("HEXISTS", base .. "devices", member) == 1
 end
 
--- The devices of a member that are readers; "" is the one without a name.
+-- Returns the devices of a member that are readers. "" is the device without a name, which a member begins with.
 --- (member: str) -> table
 --- uses: base
 function log.devices(member)
@@ -19,9 +19,11 @@ function log.reader_name(member, device)
   return device == "" and member or member .. "\0" .. device
 end
 
--- Returns a reader's name and cursor; no cursor if it is not a member. A new device starts at the lowest cursor of its
--- member, and the third value is then the member's list of devices for `log.add_device`. That list omits the device
--- without a name if it has never pulled.
+-- Returns a reader's name and cursor; the cursor is nil if its member is not in the log.
+--
+-- A new device starts at the lowest cursor of its member. There is then a third value, for `log.add_device`: the
+-- devices of the member with the new one. It omits the device "" if that has never pulled: messages would be kept for
+-- it for ever.
 --- (member: str, device: str) -> str, int | nil, table | nil
 --- uses: base
 function log.reader(member, device)
@@ -40,6 +42,8 @@ function log.reader(member, device)
   return name, low, devices
 end
 
+-- Adds the reader `name`, a new device, and stores the list from `log.reader`. Removes the device "" if it is not
+-- listed.
 --- (member: str, name: str, cursor: int, devices: table)
 --- uses: base
 function log.add_device(member, name, cursor, devices)
@@ -59,8 +63,8 @@ function log.remove_reader(name)
   end
 end
 
--- Adds a reader that starts with the `last` latest messages; 0: with new ones, -1: with all. A member keeps its cursor.
--- Returns { "OK", cursor, 1 if it is new } or { "GONE" }.
+-- Adds a member, which starts with the `last` latest messages; 0: with the next message, -1: with the oldest that is
+-- there. If it is a member already, its cursor stays. Returns { "OK", cursor, 1 if it is new } or { "GONE" }.
 --- keys: base state
 --- args: caller: str, number: int, member: str, last: int
 --- flags: allow-oom
@@ -99,8 +103,8 @@ function script.leave(base, state, caller, number, given, member)
   return idempotency.keep(caller, number, { "OK", 1, more })
 end
 
--- Removes a device that will not read again. The member keeps the cursor of its last device. Returns { "OK", 1 if it
--- was there, 1 if there is more to trim }.
+-- Removes a device that will not read again. If it was the last one, the member takes over its cursor. Returns { "OK",
+-- 1 if it was a reader, 1 if there is more to trim } or { "GONE" }.
 --- keys: base state
 --- args: given: int, member: str, device: str
 --- flags: allow-oom
@@ -125,9 +129,10 @@ function script.drop_device(base, state, given, member, device)
   return { "OK", 1, log.trim(l, clock.now(given)) }
 end
 
--- The state of the log and of one reader: { "OK", now, top, first, bytes, readers, cursor or -1, seen or 0, first
--- unclaimed or 0, claimed }. A device that has never pulled has the cursor with which it would start. `watch` 1: if the
--- reader has read all, the next sender is asked to notify its member.
+-- Returns the state of the log and of one reader: { "OK", now, top, first, bytes, number of readers, cursor or -1, seen
+-- or 0, first unclaimed number or 0, number of claims } or { "GONE" }. A device that has never pulled has the cursor
+-- with which it would start. `watch` 1: if the reader has acknowledged everything, the next sender is asked to notify
+-- its member (`watching` in log.lua).
 --- keys: base state
 --- args: given: int, member: str, device: str, watch: int
 --- flags: allow-oom
@@ -145,8 +150,8 @@ function script.status(base, state, given, member, device, watch)
   return { "OK", now, l.top, l.first, l.ended - l.begun, readers, cursor, seen, unclaimed, claimed }
 end
 
--- A page of the readers, those that are furthest behind first: { "OK", top, first, reader, cursor, seen or 0, … }, or
--- { "GONE" }.
+-- Returns a page of the readers, beginning with those that are furthest behind: { "OK", top, first, reader, cursor,
+-- seen or 0, … } or { "GONE" }.
 --- keys: base state
 --- args: offset: int, n: int
 --- flags: no-writes

@@ -3,7 +3,8 @@
 --   next         HASH    reader -> the first number that no worker has claimed
 --   claimed:<r>  ZSET    claim -> number                           what workers have claimed and not acknowledged
 --   leased:<r>   ZSET    claim -> server ms at which its lease ends
---   claim:<t>    STRING  the claims that a call returned; PX its lease    a repeated call returns them again
+--   claim:<t>    STRING  the claims that the call with this token made, so that a repeated call returns them again; PX
+--                        its lease, a minute at most
 --
 --             claim                ack
 --   (new) ──────────▶ claimed ──────────▶ (done)
@@ -13,7 +14,7 @@
 -- The cursor is one below the lowest claim or, without a claim, one below `next`. A message between the cursor and
 -- `next` that is not claimed was acknowledged.
 --
--- A claim is "number:deliveries:token"; the token belongs to the call that made it.
+-- A claim is "number:deliveries:token", with the token of the call that made it.
 
 _reply = { DUE = 2 } -- its place in the reply to a claim
 
@@ -42,7 +43,8 @@ function shared_reader.add(name, number, deliveries, token, ends_at)
   return claim
 end
 
--- The cursor: one below the lowest claim or, without a claim, one below the first number that no worker has claimed.
+-- Returns the cursor: one below the lowest claim or, without a claim, one below `unclaimed`, the first number that no
+-- worker has claimed.
 --- (name: str, unclaimed: int) -> int
 --- uses: base
 function shared_reader.cursor(name, unclaimed)
@@ -50,14 +52,14 @@ function shared_reader.cursor(name, unclaimed)
   return (tonumber(low[2]) or unclaimed) - 1
 end
 
--- Appends a message to `into`. Returns whether it is still there.
+-- Appends a message to `into`, if it is still there. Returns whether it is.
 --- (l: table, number: int, into: table) -> bool
 --- uses: base
 function shared_reader.read(l, number, into)
   return number >= l.first and log.read(l, number - 1, 1, math.huge, into) == number
 end
 
--- The milliseconds until a lease runs out, or -1.
+-- Returns the milliseconds until the first lease runs out, or -1 if there is no lease.
 --- (name: str, now: int) -> int
 --- uses: base
 function shared_reader.due(name, now)
@@ -66,7 +68,8 @@ function shared_reader.due(name, now)
 end
 
 -- Claims messages: first those whose lease ran out, then new ones. Appends each claim and its message to `into`.
--- `earlier`: what an earlier call with this token returned, which is returned again.
+-- `earlier`: the claims of an earlier call with this token, or false. If given, those that still exist are appended,
+-- and no others are made.
 --- (l: table, name: str, cursor: int, now: int, token: str, earlier: str | false, lease_ms: int, limit: int, room: int,
 ---  into: table)
 --- uses: base
@@ -111,10 +114,10 @@ function shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, lim
   redis.call("ZADD", base .. "readers", math.max(cursor, shared_reader.cursor(name, unclaimed)), name)
 end
 
--- Claims messages for one of several workers. `token` is minted by the caller; a second call with it returns the same
--- messages. If there is nothing, `address` is notified of a new message within `wait_ms`.
--- Returns { "OK", ms until a lease runs out or -1, { reader to notify, … }, claim, number, ms, by, body, … } or
--- { "GONE" | "NOT_A_MEMBER" }.
+-- Claims up to `limit` messages for one of several workers. `token` is minted by the caller; a second call with it
+-- returns the same messages. If there is no message, `address` is registered for `wait_ms`, and notified of the next
+-- one. Returns { "OK", ms until the first lease runs out or -1, { reader to notify, … }, claim, number, ms, by, body,
+-- … } or { "GONE" | "NOT_A_MEMBER" }.
 --- keys: base state
 --- args: given: int, member: str, token: str, lease_ms: int, limit: int, room: int, address: str, wait_ms: int
 --- flags: allow-oom
@@ -139,9 +142,10 @@ function script.claim(base, state, given, member, token, lease_ms, limit, room, 
   return answer
 end
 
--- Settles claims: `ack`, `release` (another worker may have the message at once) or `extend` by `ms` from now. A claim
--- that another worker has taken over is left alone. Returns { "OK", 1 if there is more to trim, { index of a lost
--- claim, … } } or { "GONE" }.
+-- Settles claims. `action`: "ack"; "release": another worker may have the message at once; "extend": the lease runs out
+-- `ms` from now. A claim that does not exist is skipped and reported as lost: usually another worker has taken over its
+-- message. Returns { "OK", 1 if there is more to trim, { index of a lost claim, … } } or a refusal, GONE or
+-- NOT_A_MEMBER.
 --- keys: base state
 --- args: given: int, member: str, action: str, ms: int, claims: *
 --- flags: allow-oom
