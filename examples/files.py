@@ -1,4 +1,4 @@
-"""One thread sends files, another saves them, a third counts their lines, all through a window of two megabytes."""
+"""One thread sends files, another saves them, a third counts their lines, all through a channel of two megabytes."""
 
 import tempfile
 from collections import Counter

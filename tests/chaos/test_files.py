@@ -1,4 +1,4 @@
-"""Processes that send and count a log larger than the window are killed again and again, yet the counts are exact.
+"""Processes that send and count a log larger than the channel are killed again and again, yet the counts are exact.
 
 The log has some megabytes here, and a gigabyte with `make flood`.
 """

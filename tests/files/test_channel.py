@@ -1,4 +1,4 @@
-"""A channel of files: every byte arrives at every receiver, through a fixed window, and then the channel ends."""
+"""A channel of files: every byte arrives at every receiver, through a fixed limit, and then the channel ends."""
 
 import asyncio
 import os
@@ -62,11 +62,11 @@ def joined(blocks: list[Any]) -> dict[str, bytes]:
     return found
 
 
-# --- exact copies, through a window ---
+# --- exact copies ---
 
 
 @pytest.mark.parametrize("how_many", [1, 3, 10])
-async def test_each_receiver_gets_every_byte_through_a_smaller_window(
+async def test_each_receiver_gets_every_byte_through_a_smaller_channel(
     channel: Channel, do: Do, gather: Gather, tmp_path: Path, how_many: int
 ):
     names = [f"r{n}" for n in range(how_many)]

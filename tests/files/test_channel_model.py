@@ -1,4 +1,4 @@
-"""Any files, cut any way and sent through any window, are received once and whole, under any order of round trips and
+"""Any files, cut any way and sent with any limit, are received once and whole, under any order of round trips and
 any deaths."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Plan:
     blocks_per_put: int
     records: int
     ready_items: int
-    window: int
+    limit: int
     longest: int
     lines: tuple[bool, ...]
     files: tuple[tuple[tuple[bytes, bool], ...], ...]
@@ -60,7 +60,7 @@ plans = st.builds(
     blocks_per_put=st.integers(1, 3),
     records=st.integers(1, 6),
     ready_items=st.integers(1, 3),
-    window=st.integers(1500, 6000),
+    limit=st.integers(1500, 6000),
     longest=st.sampled_from([3, 10, LONGEST]),
     lines=st.tuples(st.booleans(), st.booleans()),
     files=st.lists(st.lists(texts, min_size=1, max_size=3).map(tuple), min_size=1, max_size=2).map(tuple),
@@ -133,10 +133,10 @@ class World:
         }
 
     def _sender(self, n: int) -> ManualRun:
-        return sending(self.channel, self.paths[n], NAMES, lines=self.plan.lines[n], limit=self.plan.window)
+        return sending(self.channel, self.paths[n], NAMES, lines=self.plan.lines[n], limit=self.plan.limit)
 
     def run(self) -> None:
-        self.channel._driver.blocking.run(self.channel.bindings.open(NAMES, self.plan.window, None))
+        self.channel._driver.blocking.run(self.channel.bindings.open(NAMES, self.plan.limit, None))
         for _ in range(30_000):
             if all(one.ended for one in self.senders):
                 break
@@ -233,5 +233,5 @@ def test_everything_is_received_once_and_whole(app: Penstock, plan: Plan):
             assert world.counted(receiver) == world.wanted(receiver), receiver
         assert [path.name for path in world.folder.iterdir() if path.name.startswith(".")] == []
         assert [*Path(folder).glob("spool/*")] == []
-        assert world.channel.info().peak <= plan.window
+        assert world.channel.info().peak <= plan.limit
         world.channel.delete()

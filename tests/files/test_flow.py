@@ -77,7 +77,7 @@ async def test_the_end_of_each_record_is_known_while_it_is_there(
     assert 0 < len(entries) < 14
 
 
-async def test_a_sender_at_a_full_window_is_woken_for_a_quarter_of_it_not_for_each_megabyte(
+async def test_a_sender_at_a_full_channel_is_woken_for_a_quarter_of_it_not_for_each_megabyte(
     channel: Channel, do: Do, tmp_path: Path
 ):
     size = 24 << 20

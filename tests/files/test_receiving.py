@@ -65,7 +65,7 @@ async def test_lines_are_the_same_however_they_were_sent(
 async def test_files_of_several_senders_interleave_without_waiting_for_each_other(
     channel: Channel, do: Do, face: str, tmp_path: Path
 ):
-    """Each batch of blocks ends within a line, and the window has room for only one more."""
+    """Each batch of blocks ends within a line, and the channel has room for only one more."""
     paths = [tmp_path / name for name in "abc"]
     for path in paths:
         path.write_bytes(b"".join(b"%s %d %s\n" % (path.name.encode(), n, b"x" * 990) for n in range(3000)))
@@ -86,7 +86,7 @@ async def test_files_of_several_senders_interleave_without_waiting_for_each_othe
     assert found == {name: list(range(3000)) for name in (b"a", b"b", b"c")}
 
 
-async def test_a_line_that_is_longer_than_the_window_passes_through_it(
+async def test_a_line_that_is_longer_than_the_limit_passes_through_it(
     channel: Channel, do: Do, face: str, tmp_path: Path
 ):
     path = tmp_path / "log"

@@ -113,7 +113,7 @@ def test_a_bomb_is_inflated_in_pieces_and_takes_no_memory():
     inflater.finish()
     assert sum(sizes) == 120_000_000
     assert max(sizes) == 64 * 1024
-    assert peak < 20_000_000  # includes the window of the library
+    assert peak < 20_000_000  # includes the buffer of the library
 
 
 def test_many_tiny_frames_cost_the_same_in_one_piece_as_in_many():

@@ -26,7 +26,7 @@ BATCH = 4
 """Blocks per round trip."""
 
 SLOTS = 256
-"""Keys that the comparison writes to in rotation, like the window of a channel."""
+"""Keys that the comparison writes to in rotation, as many as fit into the channel."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`penstock files …`: send files to many machines through a window of fixed size, and receive them."""
+"""`penstock files …`: send files to many machines through a fixed amount of server memory, and receive them."""
 
 from __future__ import annotations
 

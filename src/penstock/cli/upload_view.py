@@ -71,7 +71,7 @@ class _UploadView:
 
     def line(self, progress: Progress) -> str:
         done = f"{progress.name}: {size(progress.sent)} of {size(progress.total)}, {self._speed(progress)}"
-        return f"{done}; {self._window(progress)}"
+        return f"{done}; {self._channel_state(progress)}"
 
     def screen(self, progress: Progress) -> Group:
         head = Table.grid(padding=(0, 2))
@@ -79,12 +79,12 @@ class _UploadView:
         head.add_row(bar, f"{size(progress.sent)} of {size(progress.total)}", Text(self._speed(progress), "bold"))
         name = cell(progress.name)
         name.truncate(60, overflow="ellipsis")
-        return Group(head, name, Text(self._window(progress), "yellow" if progress.waiting else "dim"))
+        return Group(head, name, Text(self._channel_state(progress), "yellow" if progress.waiting else "dim"))
 
     def _speed(self, progress: Progress) -> str:
         return f"{size(self._pace.at(progress.sent))}/s"
 
-    def _window(self, progress: Progress) -> str:
+    def _channel_state(self, progress: Progress) -> str:
         held = f"{size(progress.held)} in the channel"
         if progress.waiting:
             return f"{held}, full: waiting for {self._slowest}"

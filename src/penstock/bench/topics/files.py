@@ -1,4 +1,4 @@
-"""The cost of moving files through a window in the server, and of counting lines on the way."""
+"""The cost of moving files through a channel, and of counting lines on the way."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.terminal.made_up_log import generate
 
 TOPIC = Topic()
 
-WINDOW = 64 << 20
+LIMIT = 64 << 20
 """Bytes that a channel may hold by default."""
 
 _numbers = count(1)
@@ -67,7 +67,7 @@ def file_of(data: bytes, name: str = "bench") -> Iterator[Path]:
 
 
 @contextmanager
-def channel(rig: Rig, receivers: int, limit: int = WINDOW) -> Iterator[tuple[str, list[str]]]:
+def channel(rig: Rig, receivers: int, limit: int = LIMIT) -> Iterator[tuple[str, list[str]]]:
     """The name of a new channel, and the names of its receivers."""
     files = rig.app.files(f"bench-{next(_numbers)}")
     names = [f"receiver-{n}" for n in range(receivers)]
@@ -85,7 +85,7 @@ def through_channel(rig: Rig, receivers: int, path: Path) -> TransferRun:
 
 
 def by_bare_commands(rig: Rig, receivers: int, path: Path) -> TransferRun:
-    """Transfer the file with SET and GET: blocks of the same size, as many per round trip, an equal window."""
+    """Transfer the file with SET and GET: blocks of the same size, as many per round trip and in the server."""
     name = f"bare-{next(_numbers)}"
     base = LogKeys(rig.app.settings.prefix, "files", name).base
     with raw_client(rig.app) as client:
@@ -136,7 +136,7 @@ def counting(rig: Rig) -> Figures:
         with file_of(data, "access.log" + ".gz" * (what == "gzip")) as path:
             prefilled, live = [], []
             for _ in range(rounds):
-                with channel(rig, 1, limit=2 * len(text) + WINDOW) as (name, names):
+                with channel(rig, 1, limit=2 * len(text) + LIMIT) as (name, names):
                     rig.app.files(name).send_lines(path, close=True)
                     prefilled.append(counted(rig, name, names, path))
                 with channel(rig, 1) as (name, names):
@@ -154,7 +154,7 @@ def counted(rig: Rig, name: str, names: Sequence[str], path: Path) -> TransferRe
 
 @TOPIC.scenario
 def idle(rig: Rig) -> Figures:
-    """Commands while one sender waits for space in the window and four receivers wait for files"""
+    """Commands while one sender waits for space in the channel and four receivers wait for files"""
     seconds = rig.at_pace(5, 20, 60)
 
     async def wait(full: str, empty: str, names: Sequence[str], path: Path) -> int:
@@ -182,12 +182,12 @@ def idle(rig: Rig) -> Figures:
 
 @TOPIC.scenario
 def memory(rig: Rig) -> Figures:
-    """Peak growth of the server's memory during a transfer, sampled every 10 ms; the window is 64 MiB"""
+    """Peak growth of the server's memory during a transfer, sampled every 10 ms; the limit is 64 MiB"""
     with file_of(os.urandom(rig.at_pace(80, 256, 1024) << 20)) as path:
         for receivers in (1, 4):
             with PeakMemory(rig) as peak:
                 through_channel(rig, receivers, path)
-            ratio = Ratio(peak.bytes / WINDOW, "the window")
+            ratio = Ratio(peak.bytes / LIMIT, "the limit")
             label = f"{receivers} receivers" if receivers > 1 else "1 receiver"
             yield figure(f"{label}, at most", peak.bytes / 1e6, "MB", ratio=ratio, target=at_most(1.15, "ratio"))
 

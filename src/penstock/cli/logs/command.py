@@ -47,7 +47,7 @@ def count(
     by
         The tables: day, country, host.
     limit_mb
-        MiB of the window between the processes, 2 or more.
+        MiB that the channel between the processes may hold, 2 or more.
     utc
         Count days in UTC instead of the day written in the line.
     mmdb

@@ -33,7 +33,7 @@ TABLES = ("days", "countries", "by_day", LINES, REJECTED)
 
 @dataclass(frozen=True)
 class CountOptions:
-    """The options of one run. `top`: countries and hosts to show; `limit`: bytes of the window."""
+    """The options of one run. `top`: countries and hosts to show; `limit`: bytes that the channel may hold."""
 
     logs: tuple[Path, ...]
     by: tuple[By, ...] = ("day", "country")
@@ -48,7 +48,7 @@ class CountOptions:
 
 @dataclass(frozen=True)
 class CountProgress:
-    """Bytes read of `size`, lines counted or rejected, bytes held of `limit` in the window."""
+    """Bytes read of `size`, lines counted or rejected, bytes that the channel holds of its `limit`."""
 
     read: int
     size: int

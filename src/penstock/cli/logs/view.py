@@ -54,7 +54,7 @@ def watching(*, quiet: bool) -> Iterator[Callable[[CountProgress], None]]:
             f"{progress.lines:,} lines",
             counted,
         )
-        return Group(head, Text(f"{size(progress.held)} of {size(progress.limit)} in the window", "dim"))
+        return Group(head, Text(f"{size(progress.held)} of {size(progress.limit)} in the channel", "dim"))
 
     with progress_display(line, screen, quiet=quiet) as watch:
 
@@ -83,7 +83,7 @@ def show_report(report: CountReport) -> None:
     show(
         f"{many(report.lines, 'line')} in {many(len(report.options.logs), 'file')}: {report.counted:,} counted, "
         f"{report.rejected:,} rejected.",
-        f"{took}; {size(report.peak)} in the window at most.",
+        f"{took}; {size(report.peak)} in the channel at most.",
     )
     if report.deaths:
         show(
