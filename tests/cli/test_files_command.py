@@ -294,7 +294,7 @@ def test_a_waiting_command_reports_the_reason(shop: Penstock, penstock: Command,
     eventually(lambda: any(one.holder for one in channel.info().receivers))
     (one,) = channel.info().receivers
     errors = penstock(*words, "--wait", "0.1")[2]
-    assert errors == f"penstock: me is received by {one.holder}: standing by\n"
+    assert errors == f"penstock: {one.holder} receives for me: standing by\n"
     assert penstock("files", "receive", "--channel", "typo", "--as", "me", "--wait", "0")[2].endswith("here: access)\n")
     assert one.holder in penstock("files", "ls", "access")[1]
 

@@ -77,7 +77,7 @@ def send(
     close
         Close the channel: receivers end when they have everything.
     limit_mb
-        MiB that the channel may hold, 2 or more. By default a new channel gets 64, and another keeps its limit.
+        MiB that the channel may hold, 2 or more. By default a new channel gets 64, and an existing one keeps its limit.
     patience
         Seconds after which a silent receiver that holds up the others is passed over; 0: never.
     again
@@ -120,7 +120,7 @@ class SendResult:
 
 
 _PER_PROCESS = ("/dev/stdin", "/dev/fd/", "/proc/self/")
-"""Paths below these name a different file in each process, even if it is a regular file."""
+"""A path that begins with one of these means a different file in each process, even if it is a regular file."""
 
 
 def check_paths(paths: tuple[Path, ...], action: str = "sent") -> list[Source]:
@@ -239,7 +239,7 @@ def _explain_waiting(inspector: Inspector, channel: str, as_: str) -> None:
         return
     for one in info.receivers:
         if one.name == as_ and one.holder and not _has_ended(one):
-            note(f"{as_} is received by {one.holder}: standing by")
+            note(f"{one.holder} receives for {as_}: standing by")
 
 
 def _note_membership(target: Channel, as_: str) -> None:

@@ -195,12 +195,13 @@ class Ledger:
         if self.days != self._expected:
             yield f"requests per day were parsed as {_listed(self._expected)} and counted as {_listed(self.days)}"
 
-    def _faults_of_runs(self, cut: int) -> Iterator[str]:
+    def _faults_of_runs(self, interrupted: int) -> Iterator[str]:
+        """`interrupted`: jobs that may run twice."""
         lost = [n for n, (kind, runs) in enumerate(self._kinds_and_runs()) if kind != Kind.BROKEN and not runs]
         if lost:
             yield f"{len(lost):,} jobs never recorded a run to the end, the first is number {lost[0]}"
         twice = [n for n, (_, runs) in enumerate(self._kinds_and_runs()) if runs > 1]
-        if len(twice) > cut:
+        if len(twice) > interrupted:
             yield f"{len(twice):,} jobs ran to the end more than once, the first is number {twice[0]}"
         if self._foreign_entries:
             yield f"{self._foreign_entries:,} entries in the journal belong to no job that writes one"

@@ -85,7 +85,7 @@ def through_channel(rig: Rig, receivers: int, path: Path) -> TransferRun:
 
 
 def by_bare_commands(rig: Rig, receivers: int, path: Path) -> TransferRun:
-    """Transfer the file with SET and GET: blocks of the same size, as many per round trip and in the server."""
+    """Transfer the file with SET and GET. Block size, blocks per round trip and in the server are as in a channel."""
     name = f"bare-{next(_numbers)}"
     base = LogKeys(rig.app.settings.prefix, "files", name).base
     with raw_client(rig.app) as client:

@@ -158,10 +158,10 @@ def acquire_and_release(make: Maker, name: str) -> None:
 def contention(peer: str, times_held: Sequence[HoldTimes]) -> Iterator[Figure]:
     """Figures of the hand-over, and of the longest wait compared with that of a perfect order."""
     order = sorted(times_held, key=lambda one: one.acquired)
-    passed = [
+    hand_overs = [
         later.acquired - earlier.released for earlier, later in pairwise(order) if later.requested < earlier.released
     ]
-    p50, p99 = median(passed), percentile(passed, 0.99)
+    p50, p99 = median(hand_overs), percentile(hand_overs, 0.99)
     ideal = (COMPETITORS - 1) * (median(one.released - one.acquired for one in order) + p50)
     worst, is_ours = max(one.acquired - one.requested for one in order), peer == "penstock"
     yield figure(f"{peer}, hand-over, p50", p50 * 1e3, "ms")
