@@ -41,7 +41,7 @@ R = TypeVar("R")
 
 
 class _Decorator(Protocol):
-    """The type of the decorator `app.task(…)`. A job of an `async def` has the awaited result, not the coroutine."""
+    """The type of the decorator `app.task(…)`. For an `async def`, `R` is the type of the awaited value."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
@@ -249,7 +249,7 @@ class Penstock:
         name            one name, or several, which are locked together or not at all; on a cluster they must share a
                         hash tag. The lock is the key of that name in the server, without the app's prefix, so that it
                         excludes the locks of other apps and libraries (redis-py, redsync) on the same name
-        lease           seconds until the lock passes on after its owner died. A living owner renews it
+        lease           seconds until the lock is free after its owner died. A living owner renews it
         wait            seconds to wait for the lock, in order of arrival; None: no limit, 0: do not wait
         on_loss         called with the held lock when it is lost: on the event loop that acquired it, else in a thread
         cancel_on_loss  cancel the asyncio task that acquired it when it is lost; `async with` then raises LeaseLost
@@ -366,8 +366,8 @@ class Penstock:
         return Channel(channel, self._driver, self._renewer, self.settings, self.clock)
 
     def aggregate(self, channel: str, *, receiver: str | None = None) -> Callable[[Function], Aggregate]:
-        """A decorator for a function that counts a batch of lines. It returns an Aggregate, whose `run` counts all
-        lines of the channel with it, each exactly once. No round trip.
+        """A decorator for a function that counts a batch of lines. It turns the function into an Aggregate, whose `run`
+        applies the function to all lines of the channel and counts each line exactly once. No round trip.
 
         receiver: the name under which it receives; None: the name of the function.
         """

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 MiB = 1024 * 1024
 
 SLEEPER_TTL_FACTOR = 2.5
-"""The server forgets an idle worker or a listener that has not registered again for this many of its intervals.
+"""An idle worker or a listener registers again at a fixed interval. After this many intervals without a new
+registration the server forgets it.
 
 So one late or lost registration does no harm, and a process that died is soon forgotten."""
 

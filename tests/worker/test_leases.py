@@ -94,7 +94,7 @@ async def test_a_job_whose_lease_was_lost_is_cancelled_and_runs_again(app: Penst
         assert await job.result.aio(scaled(20)) == 2
         assert stopped.is_set()
     assert runs[0] != runs[1]
-    assert "lease lost on queue q: the results of 1 jobs are ignored here" in caplog.text
+    assert "lease lost on queue q: this worker's results for 1 jobs are ignored" in caplog.text
     counts = await queue.count.aio()
     assert (counts.lost, counts.completed) == (0, 1)
 

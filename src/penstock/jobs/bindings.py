@@ -19,7 +19,7 @@ from penstock.jobs.keys import QueueKeys
 from penstock.jobs.record import Record, StoredJob
 
 SLICE: Final = 250
-"""Most jobs that one round trip cancels or hands back. It bounds the time that the server spends on one script."""
+"""The most jobs that one round trip cancels or hands back. It bounds the time that the server spends on one script."""
 
 
 @cache
@@ -45,7 +45,7 @@ def scripts() -> Library:
 class QueueBindings:
     """Builds the round trips of one queue. Sends nothing itself.
 
-    The id of a job is here its id in the queue, which is `Job.key`.
+    All job ids here are ids within the queue (`Job.key`), without the queue's name.
     """
 
     def __init__(self, keys: QueueKeys, clock: Clock) -> None:
@@ -86,9 +86,10 @@ class QueueBindings:
         number        counts the turns of the incarnation from 1. A turn that is repeated with its number changes
                       nothing and gets the same reply
         lease         seconds from now until the incarnation's claims expire
-        want          most jobs to claim
+        want          how many jobs to claim at most
         address       of the listener to notify while the worker is idle
-        sleep         seconds for which to register the worker as idle if fewer than `want` jobs were claimed; 0: not
+        sleep         seconds for which to register the worker as idle if fewer than `want` jobs were claimed; 0: do not
+                      register it
         once          the claim of a program without a worker: its incarnation ends as soon as it has no claims, and it
                       is registered as idle only if it got no job
         registration  of a worker, in its first turn
@@ -190,7 +191,7 @@ class QueueBindings:
         return self._call("list_dead", (offset, limit), read)
 
     def dead_until(self, until: int, limit: int) -> RoundTrip[tuple[int, list[bytes]]]:
-        """The ids of jobs that died up to `until` (server ms; 0: now), the oldest first; and that time.
+        """The time `until` (server ms; 0: now), and the ids of jobs that died up to then, the oldest first.
 
         The ids are bytes, because other programs may have written some that are not UTF-8.
         """

@@ -15,7 +15,7 @@ from penstock.jobs.constants import CLAIM_DIGITS
 from penstock.jobs.record import Record
 
 Ending: TypeAlias = Literal["retry", "later", "unknown", "release", "bury", "drop", "crash", "suspect"]
-"""How a claim ends that does not complete its job:
+"""How a claim can end without completing its job:
 
 retry    it failed and runs again; the attempt is counted
 later    it runs again; the attempt is not counted
@@ -74,7 +74,7 @@ class TurnReply:
 
     alive   False: the incarnation has ended, for example because its lease ran out. The turn changed nothing
     stale   the settlements that were refused, because the incarnation no longer holds the job
-    due_in  seconds after which the worker takes its next turn even without a message; None: only a message asks for one
+    due_in  seconds after which the worker takes its next turn even without a message; None: it waits for a message
     more    whether another turn would find more jobs now
     """
 

@@ -75,7 +75,7 @@ class QueueOverview:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """A worker process of a queue; or a `claim` by a program without a worker, which waits or has jobs to settle."""
+    """A worker process of a queue, or a program without a worker whose `claim` waits or has jobs to settle."""
 
     queue: str
     name: str

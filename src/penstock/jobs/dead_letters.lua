@@ -1,6 +1,7 @@
 -- The dead letters of a queue: list them, make them ready again, remove them. queue.lua has the key map.
 
--- A page of dead letters, the latest first: { id, died at, record, reason, … }. At most 1 MiB of records, or one.
+-- A page of dead letters, the latest first: { id, died at, record, reason, … }. At most 1 MiB of records, or a single
+-- larger one.
 --- keys: base meta
 --- args: offset: int, limit: int
 --- flags: no-writes

@@ -29,8 +29,8 @@ function script.scan_workers(base, meta, given, limit, cursor)
   return list
 end
 
--- { now, second in which the oldest ready job became ready or false, ready, delayed, running, dead, completed, retried,
--- failed, … }
+-- { now, second in which the oldest ready job became ready (false: none is), ready, delayed, running, dead, completed,
+-- retried, failed, … }
 --- keys: base meta
 --- args: given: int
 --- flags: no-writes
@@ -88,9 +88,9 @@ function script.scan_tenants(base, meta, cursor, count)
   return redis.call("HSCAN", base .. "tenants", cursor, "COUNT", count)
 end
 
--- { now, ms at which the oldest ready job became ready or false, ready, delayed, running, dead, weight or false }. The
--- oldest is searched for among the first eight entries of each of the tenant's lists: entries of cancelled jobs may
--- precede it.
+-- { now, ms at which the oldest ready job became ready (false: none found), ready, delayed, running, dead, weight or
+-- false }. The oldest is searched for among the first eight entries of each of the tenant's lists: entries of cancelled
+-- jobs may precede it.
 --- keys: base meta
 --- args: given: int, tenant: str
 --- flags: no-writes

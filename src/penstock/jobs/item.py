@@ -98,7 +98,7 @@ class Item(QueueHandle[JobQueue]):
 
     @verb
     def extend(self, lease: float) -> RoundTrip[None]:
-        """Extend the lease of all items of this claim to `lease` seconds from now.
+        """Extend the lease to `lease` seconds from now, for all items of this queue that the same `claim` returned.
 
         Raises LeaseLost if it ran out before. One round trip.
         """

@@ -24,7 +24,7 @@ function job.begin(given)
   return { now = clock.now(given), counters = counters.new(), lists = {}, suspects = {}, ready = false, finished = {} }
 end
 
--- Moves jobs that became ready to where claims find them.
+-- Adds the jobs that became ready to their lists and to the suspects, where claims find them.
 --- (s: table)
 --- uses: base meta
 function job.push_ready(s)
@@ -245,7 +245,7 @@ function job.promote(s, limit)
 end
 
 -- Takes jobs back from incarnations whose lease ran out: the jobs become suspects. A job that was a suspect already is
--- charged with a crash if the incarnation was a program without a worker, because such a program had no other job.
+-- charged with a crash if the incarnation was a program without a worker, because a program claims a suspect alone.
 -- Returns whether there may be more jobs to take back.
 --- (s: table, limit: int) -> bool
 --- uses: base meta

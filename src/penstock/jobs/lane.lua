@@ -3,8 +3,8 @@
 -- A job's *level* is its priority. A *turn* in this file is a tenant's: it hands out one job of that tenant. In the
 -- other files it is a worker's: one round trip.
 --
---   turns:<level>            ZSET  tenant -> virtual time of its next turn; holds the tenants with entries in one of
---                                  their two lists of this level
+--   turns:<level>            ZSET  tenant -> virtual time of its next turn; of the tenants that have entries at this
+--                                  level, in their lane or in their front list
 --   lane:<level>:<tenant>    LIST  entries in order of arrival
 --   front:<level>:<tenant>   LIST  entries that are claimed before those of the lane: jobs that a worker handed back,
 --                                  and due jobs if `due_first` is set. Only RPUSH: LPUSH would reverse their order.
@@ -14,8 +14,9 @@
 -- This is start-time fair queueing: the tenant with the lowest virtual time is served next, and each turn advances its
 -- time by 1/weight. A tenant that arrives or returns starts one turn after the time last served, minus a small head
 -- start of 2^-16 of a turn. Without the head start it would tie with a tenant whose second turn is next. The order of
--- their names would decide the tie, and the newcomer could wait for two jobs of that tenant. The head start is too
--- small to gain a larger share by leaving and returning. Starting at the time last served, or at zero, would gain one.
+-- their names would decide the tie, and the newcomer could wait for two jobs of that tenant. A tenant that started at
+-- the time last served, or at zero, could gain a larger share by leaving and returning. The head start is too small for
+-- that.
 --
 -- Virtual times are whole numbers, 2^36 for each turn, because the server reads and writes an integer score several
 -- times faster than a fraction such as 1.99998.
@@ -28,7 +29,7 @@ function lane.cost(weight)
   return weight and math.floor(_turn.COST / weight) or _turn.COST
 end
 
--- Gives tenants that arrive or return their first turn, unless they have one because of their other list of this level.
+-- Gives a first turn to tenants that arrive or return, unless they have one because of their other list of this level.
 --- (level: int, tenants: table)
 --- uses: base meta
 function lane.add_tenants(level, tenants)
@@ -121,7 +122,7 @@ function lane.read(cursor, n)
   end
 end
 
--- Reads the records of the next `share` entries of all these tenants with one command, up to `bytes`.
+-- Reads with one command the records of the next `share` entries of each of these tenants, up to `bytes` in all.
 --- (cursors: table, bodies: table, share: int, bytes: int)
 --- uses: base
 function lane.fetch(cursors, bodies, share, bytes)

@@ -31,7 +31,7 @@
 
 _jobs_per_call = { PROMOTED = 100, TAKEN_BACK = 100, ABANDONED = 250 }
 
-_late = { TIMEKEEPER = 250 } -- ms by which a due job is late when the timekeeper must have failed
+_late = { TIMEKEEPER = 250 } -- ms: a due job that is later than this shows that the timekeeper has failed
 
 -- Enqueues `jobs`: id, draft (see record.lua), id, draft, … Send at most a few hundred per call. Returns the positions,
 -- from 0, of ids that are already in the queue; those jobs are not changed.
@@ -93,7 +93,7 @@ end
 --   settlements   `completed` tokens of jobs without a result; then `with_result` pairs of token and result; then for
 --                 each other job: verb, token, delay in ms, text
 --
--- Returns { "OK", positions of stale settlements, ms after which to take a turn even without a message (-1: only with
+-- Returns { "OK", positions of stale settlements, ms after which to take a turn even without a message (-1: wait for
 -- one), 1 if more jobs can be claimed at once, token, record, … }. Returns { "STALE" } if the incarnation has ended;
 -- then nothing was written.
 --- keys: base meta

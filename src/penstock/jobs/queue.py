@@ -165,8 +165,8 @@ class Queue:
         """Enqueue one value in a pipeline or transaction of your own. Nothing is sent before you execute it.
 
         `pipeline` is a pipeline of the client library, blocking or asyncio. For your own data in a MULTI, use keys from
-        `queue.key`, which are in the queue's slot. The script is sent as well: a server without it would execute
-        the rest of the MULTI and skip the enqueue. `durable` has no effect here.
+        `queue.key`, which are in the queue's slot. The pipeline also carries the script, because on a
+        server without it the enqueue would fail while the rest of the MULTI is executed. `durable` has no effect here.
         """
         chosen = Options(**options)
         ((key, record),) = self._draft_values([value], chosen)

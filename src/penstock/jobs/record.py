@@ -15,7 +15,7 @@ from penstock.jobs.constants import CALL, CRASH, FORMAT, GENERATION_DIGITS, READ
 _HEADER: Final = struct.Struct(">BcBB HI HI HI HI HH BBI BB")
 HEADER_SIZE: Final = _HEADER.size
 
-# The fields of the header, as struct unpacks them. A number of five or six bytes takes two.
+# The fields of the header, as struct unpacks them. A number of five or six bytes takes two fields.
 (
     _, _STATE, _PRIORITY, _FLAGS, _GENERATION, _, _ENQUEUED, _, _SINCE, _, _EXPIRES, _,
     _ATTEMPTS, _DELIVERIES, _DOUBT, _TTL, _, _TENANT_SIZE, _TRACE_SIZE,

@@ -125,8 +125,9 @@ class Feed:
         if not turn.alive:
             if self.held:
                 log.warning(
-                    "lease lost on queue %s: the results of %d jobs are ignored here", self.queue.name, len(self.held)
-                )
+                    "lease lost on queue %s: this worker's results for %d jobs are ignored",
+                    self.queue.name, len(self.held),
+                )  # fmt: skip
             self._begin_incarnation()
             return []
         for settlement in self._sent:

@@ -92,7 +92,7 @@ class Watchdog(_PeriodicThread):
         """Create it on the loop's own thread.
 
         busy     whether jobs run; an idle loop is not checked
-        name_of  returns what a warning calls an asyncio task
+        name_of  returns the name by which a warning refers to an asyncio task
         """
         super().__init__("watchdog", loop, warn_after / 2)
         self._loop_thread = threading.get_ident()

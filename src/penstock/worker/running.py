@@ -63,7 +63,10 @@ class Inflight:
 
     @property
     def should_claim(self) -> bool:
-        """Whether it is time to claim more: half of the prefetched jobs have started. Earlier turns would be small."""
+        """Whether it is time to claim more: half of the prefetched jobs have started.
+
+        A turn taken earlier could claim only a few jobs.
+        """
         return 2 * len(self.waiting) <= self.prefetch_limit and self.room > 0
 
     @property

@@ -455,7 +455,7 @@ class Worker:
     # --- lost leases ---
 
     def _lease_lost(self, feed: Feed, incarnation: str) -> None:
-        """The server refused a heartbeat. Make a turn due: its refusal will begin the next incarnation."""
+        """The server refused a heartbeat. Make a turn due: when the server refuses it too, a new incarnation begins."""
         if feed.incarnation == incarnation:
             feed.wake_at = 0.0
             self._round_due.set()
