@@ -120,7 +120,11 @@ async def test_a_write_and_a_read_are_one_round_trip_each(app: Penstock, do: Do,
 async def test_rules_are_fixed_by_the_first_contact(app: Penstock, do: Do):
     await do(app.contacts("u", by="frequency").touch, "Ann")
     await do(app.contacts("u").touch, "Ann")
-    with pytest.raises(ConfigurationError, match=r"made with by='frequency', this program says 'recency'"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"made with by='frequency', this program says 'recency': leave out this setting, or take another name, "
+        r"or remove everything from contacts u first",
+    ):
         await do(app.contacts("u", by="recency").touch, "Ann")
 
 

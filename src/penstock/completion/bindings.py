@@ -212,9 +212,9 @@ class DirectoryBindings(RuledBindings):
     # --- read ---
 
     def find_id(self, id: str, own_card: bytes) -> Checked[str | None]:
-        """The name of an id. `own_card`: the card of the name that equals the id, which may be its own id.
+        """The name of an id. `own_card`: the card of the name that equals the id, in case this name is its own id.
 
-        Leave one of both empty where they belong to different shards.
+        If the two belong to different shards, call each shard with the other argument empty.
         """
         return self._call("find_id", id, own_card, read=_name)
 

@@ -14,7 +14,7 @@
 
 separator = { PART = "\0", WORD = "\1", OLD = "\2" }
 
-_bucket = { IDS = 64 } -- of a bucket, on average
+_bucket = { IDS = 64 } -- ids in each bucket, on average
 
 -- Returns the tails and the name of a card.
 --- (card: str) -> table, str

@@ -10,7 +10,7 @@
 -- `base` (`{penstock:directory:guild:9}:`), which is declared and never exists (see queue.lua); `meta` is declared too.
 -- `completion/storage.py` describes how the shards of a directory work together.
 --
--- The *own card* of an id is the card of the name that equals the id: it is stored if the name is its own id.
+-- The *own card* of an id is the card of the name that equals the id. A name that is its own id has this card.
 
 change = { LEAVING = "\3" } -- stands for the card of an id that is being removed
 
@@ -80,7 +80,8 @@ end
 
 -- Stores names. Each replaces the name that its id had before. Returns how many names were written.
 -- existing_only  1: skip ids that do not exist
--- rest           the cards of `own` names that are their own ids; then triples of card, id, and own card of the id
+-- own            how many of the names are their own ids
+-- rest           the cards of these names; then, for each other name, its card, its id, and the own card of the id
 --- keys: base meta
 --- args: rules: str, existing_only: int, own: int, rest: *
 function script.save(base, meta, rules, existing_only, own, rest, ...)
@@ -155,8 +156,8 @@ end
 -- Begins changes of ids, in their home shard. The arguments are pairs of an id and its new card: "" for a name that is
 -- its own id, 0x03 for an id that is removed. Until the members of the old cards are removed, the index stores the old
 -- cards after the new one, separated by 0x02. Returns for each id its old cards, joined by 0x02.
--- This script runs even if the server is full, so that removals can begin. New names are refused by `save_rules`, which
--- is called before it.
+-- This script runs even if the server is full, so that removals can begin. A change that adds a name calls `save_rules`
+-- first, which a full server refuses.
 --- keys: base meta
 --- args: rules: str, pairs_: *
 --- flags: allow-oom
@@ -300,8 +301,8 @@ end
 
 -- Returns members whose beginning differs by one typo from the letters typed: a letter added, missing or replaced, or
 -- two swapped. The first letter must match. `letters`: one argument for each letter.
--- Each letter that the index has after a typed beginning costs a ZRANGE (a seek). So does each variant that is read.
--- After 1500 seeks, no further letter is tried.
+-- For each beginning of the typed text, this finds the letters that follow it in the index, with one ZRANGE (a seek) for
+-- each letter. Reading a variant takes one or two more. After 1500 seeks, no further letter is tried.
 --- keys: base meta
 --- args: rules: str, limit: int, letters: *
 --- flags: no-writes
@@ -363,7 +364,8 @@ function script.delete_if_empty(base, meta, rules)
 end
 
 -- Finds the card of an id. Returns { card }; { own_card } if the name is its own id; {} if the id does not exist.
--- The shard of the id and that of its own card may differ. Then each is called with "" for the other argument.
+-- The id and its own card may belong to different shards. Then the shard of the id gets "" for `own_card`,
+-- and the other shard gets "" for `id`.
 --- keys: base meta
 --- args: rules: str, id: str, own_card: str
 --- flags: no-writes

@@ -184,7 +184,9 @@ class Directory(NameCollection[DirectoryRules]):
 
     @verb
     def top(self, prefix: str = "", limit: int = 10) -> Operation[list[Entry]]:
-        """The `limit` (1 to 1000) heaviest names that begin with `prefix`, then those without a weight by fold.
+        """The first `limit` (1 to 1000) names that begin with `prefix`, the heaviest first.
+
+        Names without a weight follow, in the order of their fold.
 
         Raises BadName, ValueError. One round trip, two if fewer than `limit` names have a weight.
         """

@@ -15,7 +15,7 @@ MAX_BYTES = 1024
 """The longest name, id or prefix, in UTF-8. Names of people are far shorter, and an index is not for long texts."""
 
 MAX_WORDS = 8
-"""How many words of a name are indexed: each finds the name by its beginning."""
+"""How many words of a name are indexed. A search finds the name by the beginning of any of these words."""
 
 # Controls, line separators and halves of surrogate pairs do not belong in a name. 0x00 to 0x03 are our own separators.
 _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")

@@ -61,7 +61,8 @@ def or_other_rules(decode: Callable[[Any], T]) -> Callable[[Any], T | OtherRules
 def checked(call: RoundTrip[T | OtherRules]) -> Operation[T]:
     """Call a script that compares the rules. Raises OtherRules.
 
-    `RoundTrip.read` does not raise it, because the driver retries for only a few seconds once an effect has failed.
+    `RoundTrip.read` must not raise it: the driver would take that for a failed effect, and would retry the calls that
+    follow for only a few seconds.
     """
     reply = yield call
     if isinstance(reply, OtherRules):
@@ -76,7 +77,7 @@ R = TypeVar("R", bound=NameRules)
 class NameCollection(Generic[R]):
     """Names stored under rules. The program's settings must equal the stored ones; those it leaves open are adopted.
 
-    what    names it in errors
+    what    the collection's kind and name, for errors
     chosen  settings by name; None for one that the program leaves open
     """
 
@@ -101,7 +102,7 @@ class NameCollection(Generic[R]):
         for name, value in self._chosen.items():
             if (held := getattr(rules, name)) != value:
                 raise ConfigurationError(
-                    f"{self._what} was made with {name}={held!r}, this program says {value!r}: leave it out, or "
-                    "take another name, or remove all that is in it first"
+                    f"{self._what} was made with {name}={held!r}, this program says {value!r}: leave out this "
+                    f"setting, or take another name, or remove everything from {self._what} first"
                 )
         self._rules = rules

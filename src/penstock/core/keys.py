@@ -1,8 +1,8 @@
 """The grammar of keys: which names may be part of a key, and which part of a key decides on its slot.
 
 All keys of one component instance share a hash tag, `{prefix:name}`, and so have the same slot. Scripts declare the key
-`base`, which is the tag and a colon, and append to it. No key is named `base` alone. Each noun lists its keys in its
-`keys.py`.
+`base`, which is the tag and a colon, and append to it. No key is named `base` alone. Each noun has a key table in its
+`keys.py`: suffix -> (type, content, what deletes the key).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from penstock.errors import ConfigurationError
 
 MAX_NAME_BYTES = 1024
-"""The limit of `check_text`. The name of an instance is sent with each of its keys, requests or messages."""
+"""The limit of `check_text`. A name is sent with every call that uses it, so it should be short."""
 
 REPLAY = {"replay:": ("STRING", "number of a caller's last call and its answer", "TTL")}
 """The row of `idempotency.lua` in the key table of each noun that has numbered calls."""

@@ -15,7 +15,7 @@ driver performs each effect and sends its result back into the generator:
                    the timeout is over
     Sleep          sleep for some seconds                          None
     FindNodes      find the nodes that hold keys                   a list of nodes
-    SendCommands   send one node commands instead of a script      their replies
+    SendCommands   send commands, not a script, to one node        their replies
     RunInThread    call a slow function, e.g. to read a file       what it returns
 
     def pull(self, timeout: float) -> Operation[list[bytes]]:

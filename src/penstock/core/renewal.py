@@ -46,7 +46,8 @@ _MAX_DRIFT = 0.005
 # The thread ends after this many seconds in which nothing was held.
 _THREAD_IDLE_TIMEOUT = 10.0
 
-# Released leases are swept out of the heap when it has grown to twice its size after the last sweep, plus this many.
+# Released leases are swept out of the heap when it has more than twice as many entries as after the last sweep, plus
+# this many.
 _SWEEP_MARGIN = 1000
 
 
@@ -178,7 +179,7 @@ class Renewer:
             task.add_done_callback(renewals.discard)
 
     def _take_due(self) -> list[Renewable] | None:
-        """Take the leases that are due off the heap; None to end the thread."""
+        """Remove from the heap the leases that are due, and return them; None to end the thread."""
         with self._lock:
             at, due = now(), []
             while self._due and self._due[0][0] <= at:
@@ -224,7 +225,7 @@ class Renewer:
                 held.mark_lost("the server no longer has it")
 
     async def _give_up(self, held: Renewable, why: str) -> None:
-        """Mark a lease lost that has ended by this host's clock, and end it in the server, where it may last longer."""
+        """Mark as lost a lease that has ended by this host's clock. It may still last in the server: end it there."""
         if not held.renewing:
             return
         held.mark_lost(why)

@@ -29,7 +29,7 @@ nothing at run time.
 
 A *script* takes its keys, then its arguments. An `int` arrives as a number and a `str` as it was sent. The last
 argument may have the type `*`, for any number of values: it is the index of the first of them in ARGV, and the
-parameters end in `...`. A long clause is continued by repeating it on the next line.
+parameters end in `...`. A long clause may take several lines, each of which begins with its word, such as `--- args:`.
 
 The server gets the body of a script without its `function … end`: keys and arguments become locals, constants become
 their literals. Only the functions that the script calls, directly or not, are included, because every function costs
@@ -286,9 +286,9 @@ def _section(file: str, match: re.Match[str]) -> Section:
             continue
         joint = "," if clause else " "  # a signature continues in the middle
         clauses[clause] = f"{clauses[clause]}{joint}{text}" if clause in clauses else text
-    of, others = ("script", {"", "uses"}) if section.is_script else ("function", {"keys", "args", "flags"})
-    if wrong := [text for clause, text in clauses.items() if clause in others]:
-        raise section.fault(f"has a line that no {of} may have: {wrong[0]!r}")
+    noun, forbidden = ("script", {"", "uses"}) if section.is_script else ("function", {"keys", "args", "flags"})
+    if found := [text for clause, text in clauses.items() if clause in forbidden]:
+        raise section.fault(f"has a line that no {noun} may have: {found[0]!r}")
     section.flags, section.uses = _words(clauses.get("flags", "")), _words(clauses.get("uses", ""))
     if section.is_script:
         section.keys, section.args = _words(clauses.get("keys", "")), _name_type_pairs(section, clauses.get("args", ""))

@@ -34,8 +34,8 @@ MAX_HOSTS = 65_536
 #
 # Matching takes time in proportion to the length of the line, whatever is in it. The pattern of a user's name never
 # matches a bare quote, so a request can begin in one place only, and the pattern of a request can be possessive. In its
-# loop the lookahead comes first, because before Python 3.11.5 a possessive loop keeps the part of a failed round that
-# had matched.
+# loop the lookahead comes first: when an iteration of a possessive loop fails, Python before 3.11.5 does not give back
+# what that iteration had matched until then.
 
 _HOST = rb"[!-~]{1,255}"
 # Usually a hyphen. A name may contain spaces and brackets; a quote is written as \", an empty name as "".
@@ -93,8 +93,8 @@ def requests_per(
     """Make a function for an aggregate, which counts the requests in a batch of lines. The function is pure and never
     raises.
 
-    by         "day" fills the table `days` (2015-05-17), "country" `countries` (a code or a bucket), both together also
-               `by_day` ("2015-05-17 US"), and "host" `hosts` (as written)
+    by         "day" fills the table `days` (2015-05-17), "country" fills `countries` (a code or a bucket), and "host"
+               fills `hosts` (as written). "day" and "country" together also fill `by_day` ("2015-05-17 US")
     utc        convert days to UTC; otherwise the day is the one in the line
     countries  returns the country of a host as written, and should not raise. Default: `registration()`; `mmdb(path)`
                uses your own database
@@ -115,15 +115,15 @@ def requests_per(
         found: list[tuple[bytes, bytes]] = find(_text(lines))
         pairs, hosts = Counter[tuple[str, str]](), Counter[str]()
         malformed = set()
-        for request, times in Counter(found).items():
+        for request, n in Counter(found).items():
             host, stamp = request
             day = day_of(stamp)
             if day is None:
                 malformed.add(request)
                 continue
-            pairs[day, country_of(host) if country_of else ""] += times
+            pairs[day, country_of(host) if country_of else ""] += n
             if "hosts" in wanted:
-                hosts[host.decode()] += times
+                hosts[host.decode()] += n
         tables = _tables(pairs) | {"hosts": hosts}
         indexes = enumerate(found) if malformed else ()
         rejected = {index: _reason(lines[index]) for index, request in indexes if request in malformed}
@@ -144,10 +144,10 @@ def _text(lines: Sequence[bytes]) -> bytes:
 
 def _tables(pairs: Counter[tuple[str, str]]) -> dict[str, Counter[str]]:
     days, countries = Counter[str](), Counter[str]()
-    for (day, country), times in pairs.items():
-        days[day] += times
-        countries[country] += times
-    by_day = Counter({f"{day} {country}": times for (day, country), times in pairs.items()})
+    for (day, country), n in pairs.items():
+        days[day] += n
+        countries[country] += n
+    by_day = Counter({f"{day} {country}": n for (day, country), n in pairs.items()})
     return {"days": days, "countries": countries, "by_day": by_day}
 
 

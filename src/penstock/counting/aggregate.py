@@ -132,9 +132,10 @@ class Aggregate:
         If the function raises, so does `run`. Nothing of that batch is counted, and the next run begins with it. Also
         raises:
 
-        BlocksMissed  this receiver was passed over; the next run continues
+        BlocksMissed  the receiver was silent for longer than the channel's `patience`; the next run continues after
+                      the gap
         LeaseLost     another process took over; it counts everything that was not settled here
-        BadCall       the function returned something else than counts
+        BadCall       the function returned something other than counts
         FilesError    with `share`: a file was not sent with `send_lines`
 
         One round trip for each megabyte.

@@ -34,7 +34,7 @@ def registration() -> Callable[[str], str]:
         from iptocc import country_code
     except ModuleNotFoundError:
         raise ConfigurationError("the country of a host needs iptocc: install penstock[countries]") from None
-    # First as written, which is nearly always enough: iptocc knows only the usual form of an address.
+    # Try the host unchanged first. iptocc knows only the usual form of an address, but nearly all are in that form.
     return lambda host: country_code(host) or _country(country_code, host)
 
 

@@ -249,8 +249,8 @@ class Connector:
                 await one.aclose()
 
 
-# A command whose last argument has more bytes is packed here. The libraries append to a growing string, which copies a
-# large argument several times.
+# If the last argument of a command has more than this many bytes, `_pack` packs the command. The libraries append to a
+# growing string, which copies a large argument several times.
 _LARGE = 65_536
 
 
