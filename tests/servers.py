@@ -157,9 +157,9 @@ class Server:
         finally:
             os.kill(self.pid, signal.SIGCONT)
 
-    def blocked_readers(self) -> list[dict[str, str]]:
-        """The clients that wait in a BLMPOP."""
-        return [one for one in self.client.client_list() if one["cmd"] == "blmpop" and "b" in one["flags"]]
+    def subscribers(self) -> list[dict[str, str]]:
+        """The clients that are subscribed to a channel."""
+        return [one for one in self.client.client_list() if int(one["ssub"])]
 
     def close(self) -> None:
         self.kill()

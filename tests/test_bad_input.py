@@ -189,7 +189,7 @@ async def test_a_wrong_password(do: Do, start: Callable[..., Server], password: 
 
 async def test_a_user_without_the_rights(do: Do, start: Callable[..., Server]):
     server = start()
-    server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "+@all", "-evalsha", "-eval")
+    server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "&*", "+@all", "-evalsha", "-eval")
     app = Penstock(f"unix://few:x@{server.socket}", settings=QUICK)
     await refused(app, do, ServerRefused, "this user lacks a right")
 
@@ -197,7 +197,7 @@ async def test_a_user_without_the_rights(do: Do, start: Callable[..., Server]):
 async def test_a_user_who_may_not_block(do: Do, start: Callable[..., Server], caplog: pytest.LogCaptureFixture):
     """A worker that cannot be woken raises that error, instead of sleeping for ever."""
     server = start()
-    server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "+@all", "-blmpop")
+    server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "&*", "+@all", "-blmpop")
     app = Penstock(f"unix://few:x@{server.socket}", settings=QUICK)
     shop = Shop(app)
     job = await do(shop.add.enqueue, 1, 2)

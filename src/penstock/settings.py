@@ -45,8 +45,9 @@ class Settings:
     """How long an operation is retried, from its first failure, before it raises `ServerUnavailable`. A failover takes
     a few seconds. A worker never gives up."""
 
-    block: float = 10.0
-    """How long one blocked read lasts. It has an end, because a cluster forgets blocked clients when a slot moves."""
+    ping_interval: float = 5.0
+    """While something waits for messages, a node that was silent for this long is sent a PING. If it does not answer
+    within 0.4 of this time, it counts as lost. So a server that froze is noticed within 7 s."""
 
     sleep: float = 20.0
     """How often an idle worker, or a claim that waits, registers again for wake-ups."""

@@ -15,7 +15,7 @@ from penstock.driver.server_driver import ServerDriver
 from penstock.settings import Settings
 from tests.speed import scaled
 
-QUICK = Settings(block=0.2)
+QUICK = Settings(ping_interval=0.2)
 
 
 def script(name: str, body: str, *args: str, flags: str = "") -> Script:
@@ -34,11 +34,7 @@ NUMBERED = script(
 SHOW = script("show", "return server.call('LRANGE', KEYS[1], 0, -1)")
 FILL = script("fill", "return server.call('SET', KEYS[1], string.rep('x', tonumber(ARGV[1])))", "size")
 FREE = script("free", "return server.call('DEL', KEYS[1])", flags="allow-oom")
-SEND = script(
-    "send",
-    "server.call('RPUSH', KEYS[1], ARGV[1]) return server.call('PEXPIRE', KEYS[1], 60000)",
-    "message",
-)
+SEND = script("send", "return server.call('SPUBLISH', ARGV[1], ARGV[2])", "channel", "message")
 
 
 def count(key: str) -> RoundTrip[int]:
@@ -57,14 +53,17 @@ def shown(key: str) -> RoundTrip[list[str]]:
     return RoundTrip(SHOW, (key,), (), lambda reply: [one.decode() for one in reply])
 
 
-def send(inbox: str, address: str, text: str) -> RoundTrip[int]:
-    name, _, number = address.partition("/")
-    return RoundTrip(SEND, (inbox + name,), (f"{number} {text}",), int)
+def send(key: str, address: str, text: str) -> RoundTrip[int]:
+    """Returns how many connections received the message."""
+    channel, _, number = address.rpartition("/")
+    return RoundTrip(SEND, (key,), (channel, f"{number} {text}"), int)
 
 
-def waiting(inbox: str, timeout: float | None, opened: Callable[[str], Any] = str) -> Operation[list[str]]:
+def waiting(
+    key: str, timeout: float | None, opened: Callable[[str], Any] = str, *, shared: bool = False
+) -> Operation[list[str]]:
     """Wait once; `opened` is called with the address of the listener."""
-    listener = yield Listen(inbox)
+    listener = yield Listen(key, shared)
     opened(listener.address)
     messages: list[str] = yield Wait(listener, timeout)
     listener.close()

@@ -296,7 +296,9 @@ def test_each_loop_has_connections_of_its_own(key: str, server: Server):
     driver = ServerDriver(server.address, QUICK)
 
     async def operation() -> list[int]:
+        await driver.aio.run(shown(key + "list"))
         listener = driver.aio.listen(key)
+        assert await listener.wait(5) == [""]  # the subscription is confirmed
         await driver.aio.run(send(key, listener.address, "x"))
         assert await listener.wait(5) == ["x"]
         listener.close()

@@ -258,7 +258,7 @@ async def test_a_wrong_password_raises_at_once(face: str):
 
 
 async def test_a_user_who_lacks_a_right_gets_an_error_at_once(face: str, server: Server):
-    server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "+@all", "-evalsha", "-info")
+    server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "&*", "+@all", "-evalsha", "-info")
     driver = ServerDriver(f"unix://few:x@{server.socket}")
     with pytest.raises(ServerRefused, match="lacks a right"):
         await run(driver, face, echo())

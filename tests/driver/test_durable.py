@@ -47,7 +47,7 @@ async def test_a_write_to_a_replica_is_confirmed(face: str, key: str, start: Cal
     primary.client.set("seen", 1)
     await until(lambda: replica.client.get("seen"))
     # Without the right to read the configuration, a replica can still confirm.
-    primary.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "+@all", "-config")
+    primary.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "&*", "+@all", "-config")
     driver = FaceDriver(face, f"unix://few:x@{primary.socket}", replace(QUICK, durable_timeout=0.3))
     assert await driver.run(append(key, "a", durable=True)) == 1
     with replica.frozen(), pytest.raises(NotDurable, match=r"a replica within 0\.3 s"):

@@ -1,4 +1,4 @@
-"""Listeners on both faces, and the one blocked read that serves them."""
+"""Listeners on both faces, and the one connection on which their messages arrive."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.operations import Listen, Operation, Wait
 from penstock.driver.server_driver import ServerDriver
-from penstock.errors import ServerError, ServerUnavailable
+from penstock.errors import ServerRefused, ServerUnavailable
 from penstock.settings import Settings
 from tests.conftest import until
 from tests.driver.operations import (
@@ -20,7 +20,7 @@ from tests.driver.operations import (
     send,
     waiting,
 )
-from tests.servers import Server
+from tests.servers import Cluster, Server
 from tests.speed import scaled
 
 
@@ -60,12 +60,12 @@ async def test_a_message_without_a_listener_is_dropped(driver: FaceDriver, key: 
         await until(lambda: addresses)
         for text in ("x", "", "1", "a b c"):
             await driver.run(send(key, gone[0], text))
-            await driver.run(send(key, addresses[0].partition("/")[0] + "/seven", text))
+            await driver.run(send(key, addresses[0].rpartition("/")[0] + "/seven", text))
         await driver.run(send(key, addresses[0], "mine"))
     assert task.result() == ["mine"]
 
 
-async def test_two_hundred_listeners_share_one_blocked_read(face: str, key: str, own_server: Server):
+async def test_two_hundred_listeners_share_one_connection(face: str, key: str, own_server: Server):
     driver = ServerDriver(own_server.address, QUICK)
     addresses: list[str] = []
     threads = anyio.CapacityLimiter(200)
@@ -78,21 +78,16 @@ async def test_two_hundred_listeners_share_one_blocked_read(face: str, key: str,
 
     tasks = [asyncio.create_task(wait()) for _ in range(200)]
     await until(lambda: len(addresses) == 200)
-    await until(lambda: len(own_server.blocked_readers()) == 1)
-    seen = []
-    for _ in range(25):  # after some blocks it is still one, or none between two blocks
-        await asyncio.sleep(0.02)
-        seen.append(len(own_server.blocked_readers()))
-    assert max(seen) == 1
+    await until(lambda: len(own_server.subscribers()) == 1)
     for place, address in enumerate(addresses):
         await driver.aio.run(send(key, address, str(place)))
     assert sorted(await asyncio.gather(*tasks)) == sorted([str(n)] for n in range(200))
     await driver.aclose()
 
 
-async def test_a_reader_without_listeners_ends_and_another_starts(driver: FaceDriver, key: str, server: Server):
+async def test_a_connection_without_listeners_is_closed_and_another_opened(driver: FaceDriver, key: str, server: Server):
     def readers() -> int:
-        return len(server.blocked_readers())
+        return len(server.subscribers())
 
     for _ in range(2):
         async with driver.running(waiting(key, 0.1)):
@@ -110,7 +105,7 @@ async def test_a_lost_connection_notifies_all_listeners(driver: FaceDriver, key:
 
     async def killed() -> None:
         await until(lambda: len(seen) == 3)
-        await until(lambda: [server.client.client_kill_filter(_id=one["id"]) for one in server.blocked_readers()])
+        await until(lambda: [server.client.client_kill_filter(_id=one["id"]) for one in server.subscribers()])
 
     results = await asyncio.gather(*(driver.run(waiting(key, 5, seen.append)) for _ in range(3)), killed())
     assert results[:3] == [[""]] * 3
@@ -119,7 +114,7 @@ async def test_a_lost_connection_notifies_all_listeners(driver: FaceDriver, key:
 async def test_a_restart_notifies_all_listeners(face: str, key: str, own_server: Server):
     driver = FaceDriver(face, own_server.address)
     async with driver.running(waiting(key, 10)) as task:
-        await until(lambda: len(own_server.blocked_readers()) == 1)
+        await until(lambda: len(own_server.subscribers()) == 1)
         await anyio.to_thread.run_sync(own_server.restart, 0.3)
     assert task.result() == [""]
     await driver.aclose()
@@ -130,7 +125,7 @@ async def test_a_frozen_server_is_noticed_in_a_blocked_read(face: str, key: str,
         face, own_server.address, replace(QUICK, connect_timeout=0.1, reply_timeout=0.1, give_up_after=0.3)
     )
     async with driver.running(waiting(key, None)) as task:
-        await until(own_server.blocked_readers)
+        await until(own_server.subscribers)
         with own_server.frozen():
             await asyncio.wait_for(asyncio.shield(task), scaled(20))
     assert task.result() == [""]
@@ -140,7 +135,7 @@ async def test_a_frozen_server_is_noticed_in_a_blocked_read(face: str, key: str,
 async def test_a_server_that_stays_away_notifies_all_listeners(face: str, key: str, own_server: Server):
     driver = FaceDriver(face, own_server.address, replace(QUICK, give_up_after=0.3))
     async with driver.running(waiting(key, None)) as task:
-        await until(lambda: len(own_server.blocked_readers()) == 1)
+        await until(lambda: len(own_server.subscribers()) == 1)
         own_server.kill()
     assert task.result() == [""]
     with pytest.raises(ServerUnavailable):
@@ -148,37 +143,108 @@ async def test_a_server_that_stays_away_notifies_all_listeners(face: str, key: s
     await driver.aclose()
 
 
-async def test_a_user_who_may_not_block_gets_the_error_in_the_wait(face: str, key: str, own_server: Server):
-    own_server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "+@all", "-blmpop")
+@pytest.mark.parametrize("missing", ["-spublish", "-ssubscribe", "resetchannels"])
+async def test_a_user_without_the_rights_to_channels_is_refused_at_the_start(
+    face: str, key: str, own_server: Server, missing: str
+):
+    rules = ("ACL", "SETUSER", "few", "on", ">x", "~*", "&penstock:wake:*", "+@all")
+    own_server.client.execute_command(*rules)
     driver = FaceDriver(face, f"unix://few:x@{own_server.socket}")
-    with pytest.raises(ServerError, match="blmpop"):
-        await driver.run(waiting(key, 5))
+    assert await driver.run(waiting(key, 0)) == []
     await driver.aclose()
+    own_server.client.execute_command("ACL", "SETUSER", "few", missing)
+    driver = FaceDriver(face, f"unix://few:x@{own_server.socket}")
+    for work in (count(key), waiting(key, 5)):
+        with pytest.raises(ServerRefused, match=r"\+spublish \+ssubscribe .* &penstock:wake"):
+            await driver.run(work)
+    await driver.aclose()
+    assert not own_server.client.exists(key)
 
 
-async def test_closing_ends_the_readers_and_the_waits_at_once(face: str, key: str, own_server: Server):
+async def test_closing_ends_the_connections_and_the_waits_at_once(face: str, key: str, own_server: Server):
     driver = FaceDriver(face, own_server.address, Settings())
     task = asyncio.create_task(driver.run(waiting(key, None)))
-    await until(lambda: len(own_server.blocked_readers()) == 1)
+    await until(lambda: len(own_server.subscribers()) == 1)
     began = time.monotonic()
     await driver.aclose()
     with pytest.raises(ServerUnavailable, match="closed"):
         await asyncio.wait_for(task, scaled(20))
-    assert time.monotonic() - began < scaled(5)  # a blocked read takes ten seconds
+    assert time.monotonic() - began < scaled(5)
     assert await driver.run(waiting(key, 0.05)) == []
     assert await driver.run(count(key)) == 1
     await driver.aclose()
-    await until(lambda: not own_server.blocked_readers())
+    await until(lambda: not own_server.subscribers())
 
 
-async def test_idle_readers_together_send_one_command_per_block(face: str, own_server: Server):
-    driver = FaceDriver(face, own_server.address, Settings(block=0.5))
-    tasks = [asyncio.create_task(driver.run(waiting(f"i{{{n}}}", 30))) for n in range(6)]
-    await until(lambda: len(own_server.blocked_readers()) == 6)
+async def test_idle_listeners_of_a_process_cost_one_ping_per_interval(own_server: Server):
+    driver = ServerDriver(own_server.address, Settings(ping_interval=0.5))
+    tasks = [asyncio.create_task(driver.aio.run(waiting(f"i{{{n}}}", 30))) for n in range(6)]
+    tasks += [asyncio.create_task(asyncio.to_thread(driver.blocking.run, waiting("x", 30)))]
+    await until(lambda: len(own_server.subscribers()) == 2)
     own_server.client.config_resetstat()
     began = time.monotonic()
     await asyncio.sleep(3.5)
     stats = own_server.client.info("commandstats")
-    assert stats.get("cmdstat_blmpop", {"calls": 0})["calls"] <= 1 + (time.monotonic() - began) / 0.5
+    assert 2 <= stats["cmdstat_ping"]["calls"] <= 1 + (time.monotonic() - began) / 0.45
+    assert set(stats) <= {"cmdstat_ping", "cmdstat_config|resetstat", "cmdstat_info"}
     await driver.aclose()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_listeners_that_share_a_key_have_one_address_until_the_last_is_closed(driver: FaceDriver, key: str):
+    addresses: list[str] = []
+    closed: list[bool] = []
+
+    def operation() -> Operation[list[str]]:
+        listener = yield Listen(key, shared=True)
+        addresses.append(listener.address)
+        messages: list[str] = yield Wait(listener, 10)
+        closed.append(listener.close())
+        return messages
+
+    tasks = [asyncio.create_task(driver.run(operation())) for _ in range(3)]
+    await until(lambda: len(addresses) == 3)
+    assert len(set(addresses)) == 1
+    assert await driver.run(send(key, addresses[0], "news")) == 1
+    assert await asyncio.gather(*tasks) == [["news"]] * 3
+    assert sorted(closed) == [False, False, True]
+    async with driver.running(waiting(key, 0.01, addresses.append, shared=True)):
+        await until(lambda: len(addresses) == 4)
+    assert addresses[3] != addresses[0]
+
+
+async def test_a_face_hears_of_many_slots_over_one_connection_per_node(face: str, small_cluster: Cluster):
+    driver = FaceDriver(face, small_cluster.address)
+    addresses: dict[str, str] = {}
+
+    def operation(key: str) -> Operation[list[str]]:
+        listener = yield Listen(key)
+        addresses[key] = listener.address
+        return (yield Wait(listener, 20))
+
+    keys = [f"many{n}" for n in range(30)]
+    tasks = [asyncio.create_task(driver.run(operation(key))) for key in keys]
+    await until(lambda: len(addresses) == 30)
+    assert [len(node.subscribers()) for node in small_cluster.nodes] == [1] * len(small_cluster.nodes)
+    for key in keys:
+        assert await driver.run(send(key, addresses[key], key)) == 1
+    assert await asyncio.gather(*tasks) == [[key] for key in keys]
+    await driver.aclose()
+
+
+async def test_an_unused_channel_is_left_while_others_are_used(face: str, small_cluster: Cluster):
+    driver = FaceDriver(face, small_cluster.address)
+    node = small_cluster.owner("{used}")
+    unused = next(f"k{n}" for n in range(100) if small_cluster.owner(f"k{n}") is node)
+    addresses: list[str] = []
+
+    def channels() -> int:
+        return len(node.client.execute_command("PUBSUB", "SHARDCHANNELS", "penstock:wake:{*"))
+
+    async with driver.running(waiting("{used}", 20, addresses.append)):
+        for _ in range(2):  # it can be subscribed to again
+            async with driver.running(waiting(unused, 0.1)):
+                await until(lambda: channels() == 2)
+            await until(lambda: channels() == 1)
+        assert await driver.run(send("{used}", addresses[0], "news")) == 1
+    await driver.aclose()

@@ -67,11 +67,11 @@ async def test_a_slot_may_move(face: str, start: Callable[..., Server]):
 
     await until(ready)
     ids = [one.ask("CLUSTER", "MYID") for one in (here, there)]
-    key, inbox, number = "{move}n", "{move}inbox", here.ask("CLUSTER", "KEYSLOT", "{move}n")
+    key, other, number = "{move}n", "{move}other", here.ask("CLUSTER", "KEYSLOT", "{move}n")
     driver = FaceDriver(face, f"valkey+cluster://127.0.0.1:{here.port}")
     assert await driver.run(count(key)) == 1
-    async with driver.running(waiting(inbox, 10)) as task:
-        await until(here.blocked_readers)
+    async with driver.running(waiting(other, 10)) as task:
+        await until(here.subscribers)
         there.ask("CLUSTER", "SETSLOT", number, "IMPORTING", ids[0])
         here.ask("CLUSTER", "SETSLOT", number, "MIGRATING", ids[1])
         assert await driver.run(count("{move}new")) == 1  # ASK: a new key is created on the other node
@@ -84,9 +84,9 @@ async def test_a_slot_may_move(face: str, start: Callable[..., Server]):
         assert await driver.run(count("{stays}n")) == 1
     assert task.result() == [""]
     addresses: list[str] = []
-    async with driver.running(waiting(inbox, 10, addresses.append)) as task:
-        await until(lambda: addresses and there.blocked_readers())
-        await driver.run(send(inbox, addresses[0], "over here"))
+    async with driver.running(waiting(other, 10, addresses.append)) as task:
+        await until(lambda: addresses and there.subscribers())
+        await driver.run(send(other, addresses[0], "over here"))
     assert task.result() == ["over here"]
     await driver.aclose()
 

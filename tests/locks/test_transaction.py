@@ -414,7 +414,7 @@ async def test_a_guarded_transaction_stays_in_the_slot_of_its_lock(app: Penstock
 
 async def test_nothing_is_written_if_the_user_may_not_send_one_of_the_writes(start: Callable[..., Server]):
     server = start()
-    server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "+@all", "-sadd")
+    server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "&*", "+@all", "-sadd")
     app = Penstock(f"unix://few:x@{server.socket}")
     with pytest.raises(ServerRefused, match="may not send SADD: nothing was written"):
         await app.transaction().set("{x}:a", 1).sadd("{x}:b", 1).commit.aio()

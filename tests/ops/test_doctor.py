@@ -257,7 +257,7 @@ def rights():
 
 
 def test_a_right_that_is_missing_is_named_with_the_command_that_gives_it(rights):
-    (result,) = rights("~*", "+@all", "-zadd", "-blmpop")
+    (result,) = rights("~*", "&*", "+@all", "-zadd", "-blmpop")
     assert result == ("fail", "user 'app' may not send BLMPOP, ZADD", "ACL SETUSER app +blmpop +zadd")
 
 
@@ -280,7 +280,7 @@ def test_a_queue_among_others_that_a_user_may_not_use_is_named(rights):
 
 
 def test_a_command_that_one_feature_needs_warns_with_that_feature(rights):
-    results = rights("~*", "+@all", "-script", "-wait", "-waitaof")
+    results = rights("~*", "&*", "+@all", "-script", "-wait", "-waitaof")
     assert [level for level, _, _ in results] == ["warn"] * 3
     assert results[0][1] == "user 'app' may not send SCRIPT: no enqueueing inside a pipeline"
     assert results[2] == ("warn", "user 'app' may not send WAITAOF: no durable=True", "ACL SETUSER app +waitaof")

@@ -74,7 +74,7 @@ async def test_replies_come_in_order_and_a_refusal_is_one_of_them(do, ask):
 
 async def test_an_answer_that_the_server_refuses_is_none(do, at, start):
     own = start()
-    own.ask("ACL", "SETUSER", "few", "on", ">x", "~*", "+@all", "-info", "-config")
+    own.ask("ACL", "SETUSER", "few", "on", ">x", "~*", "&*", "+@all", "-info", "-config")
     ask = at(f"unix://few:x@{own.socket}")
     (node,) = await do(ask.nodes)
     (refused,) = await do(ask.ask, node, ("INFO",))

@@ -1,27 +1,26 @@
 -- Wake-ups: short messages to listeners, the parts of a process that wait for something.
 --
---   inbox:<face>  LIST  "<number> <message>" for the listeners of one face, which blocks on it; PX
+-- A face is the blocking side of a process, or one of its event loops. Each face subscribes to one channel,
+-- `penstock:wake:<face>`; on a cluster to one for each slot in which it waits, `penstock:wake:{<tag>}:<face>`. The
+-- address of a listener is `<channel>/<number>`. The text of a message depends on what the listener waits for; mostly
+-- it is the milliseconds after which to look at the state again.
 --
--- A face is the blocking side of a process, or one of its event loops. An address names the face and a listener of it:
--- `face/number` where the inbox belongs to the component of the script, or else `key of the inbox/number`. A message is
--- sent after the change that it reports. So a message that is lost costs time, but never the change.
+-- A message is sent by the script that changes the state, and is a hint to look at it. So a message that is lost costs
+-- time, but never the change.
 
--- Sends a message to an address of this component.
---- (address: str, message: str)
---- uses: base
-function notify.send(address, message)
-  local face, number = string.match(address, "^(.*)/(.-)$")
-  local inbox = base .. "inbox:" .. face
-  redis.call("RPUSH", inbox, number .. " " .. message)
-  redis.call("PEXPIRE", inbox, 60000)
+-- Sends a message to a listener. Returns false if its face is not subscribed any longer: the process has ended, or has
+-- lost its connection and will register again. So whoever sent the message can forget the address.
+--- (address: str, text: str) -> bool
+function notify.send(address, text)
+  local channel, number = string.match(address, "^(.*)/(.-)$")
+  return channel ~= nil and redis.call("SPUBLISH", channel, number .. " " .. text) > 0
 end
 
--- Asks a listener, whose address has the key of its inbox, to act in `ms` milliseconds.
---- (address: str, ms: int)
-function notify.send_to_inbox(address, ms)
-  local inbox, number = string.match(address, "^(.*)/(.-)$")
-  redis.call("RPUSH", inbox, number .. " " .. string.format("%d", math.max(0, ms)))
-  redis.call("PEXPIRE", inbox, 3600000)
+-- Whether the face of an address is subscribed. Every face ignores this message.
+--- (address: str) -> bool
+function notify.reaches(address)
+  local channel = string.match(address, "^(.*)/")
+  return channel ~= nil and redis.call("SPUBLISH", channel, "") > 0
 end
 
 -- The part of an address that all listeners of a face have in common.

@@ -19,7 +19,7 @@ driver performs each effect and sends its result back into the generator:
     RunInThread    call a slow function, e.g. to read a file       what it returns
 
     def pull(self, timeout: float) -> Operation[list[bytes]]:
-        listener = yield Listen(self.inbox)
+        listener = yield Listen(self.key)
         if not (found := (yield self.read_or_register(listener.address))):
             yield Wait(listener, timeout)
             found = yield self.read()
@@ -101,32 +101,30 @@ class Listener(Protocol):
 
     @property
     def address(self) -> str:
-        """`face/number`, for a script that has the inbox's key. A message sent to it ends a `Wait`."""
+        """Where a script sends a message, which ends a `Wait`; see `core/notify.lua`."""
         ...
 
-    @property
-    def full_address(self) -> str:
-        """`inbox key/number`, for a script that does not have the inbox's key."""
-        ...
+    def close(self) -> bool:
+        """Stop listening; sends nothing to the server. Returns whether no other listener has this address.
 
-    def close(self) -> None:
-        """Stop listening. Sends nothing to the server."""
+        Only then may the operation deregister the address. No later listener will have it.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Open a listener at an inbox. Result: the `Listener`, which the driver closes when the operation ends.
+    """Open a listener. Result: the `Listener`, which the driver closes when the operation ends.
 
-    inbox             first part of the inbox's key; the driver appends the name of its face
-    shared_inbox      on anything but a cluster, use this inbox instead, so that operations that wait for different
-                      things share one connection
-    block_multiplier  let each blocked read of the inbox last this many times longer than usual, for an operation that
-                      also checks the state at its own intervals
+    key     a key of what the operation waits for, or any other text with the same hash tag
+    shared  all listeners of a face that share the same key have one address. Each gets every message, so that the
+            server keeps one address for them. Otherwise the address belongs to this listener alone.
+
+    A listener also gets an empty message when messages may have been lost, for instance with a connection.
     """
 
-    inbox: str
-    shared_inbox: str = ""
-    block_multiplier: int = 1
+    key: str
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +223,7 @@ class AioFace(Protocol):
     """Runs operations for the tasks of one event loop."""
 
     async def run(self, work: RoundTrip[R] | Operation[R]) -> R: ...
-    def listen(self, inbox: str) -> AsyncListener: ...
+    def listen(self, key: str, *, shared: bool = False) -> AsyncListener: ...
     async def aclose(self) -> None: ...
 
 

@@ -17,11 +17,15 @@ from penstock.core.operations import Operation, RoundTrip, Wait
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector, packer
 from penstock.driver.engine import Engine
-from penstock.driver.listening import AioListener, Inbox
+from penstock.driver.listening import AioListener
 from penstock.driver.retrying import is_error_reply
+from penstock.driver.subscriber import Subscriber
 
 R = TypeVar("R")
 T = TypeVar("T")
+
+# Seconds that a late timer grants to what has arrived but was not read yet.
+_LATE = 0.05
 
 
 class AioConnection:
@@ -36,6 +40,10 @@ class AioConnection:
         self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._unsent: list[bytes] = []
         self._sending = False
+        # Replies that no command waits for: those to `push`, and messages. `_received` is set when some arrive.
+        self._pushed: list[Any] = []
+        self._received = asyncio.Event()
+        self._push_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reader: asyncio.Task[None] | None = None
         self.closed = False
@@ -68,6 +76,35 @@ class AioConnection:
         if not self._sending:
             await self._send()
         return [_raise_if_lost(await reply) for reply in replies]
+
+    def push(self, *commands: Command) -> None:
+        """Send commands whose replies are returned by `receive`."""
+        self._unsent += [self._pack(command) for command in commands]
+        if not self._sending and (self._push_task is None or self._push_task.done()):
+            self._push_task = asyncio.create_task(self._send_pushed())
+
+    async def _send_pushed(self) -> None:
+        with contextlib.suppress(Exception):  # if the connection has failed, `receive` raises
+            await self._send()
+
+    async def receive(self, timeout: float) -> list[Any]:
+        """The replies to `push` and the messages that have arrived; waits for the first one. [] after `timeout`."""
+        until = self._loop.time() + timeout
+        while not self._pushed:
+            if self.closed:
+                raise ConnectionError("the connection was closed")
+            self._received.clear()
+            left = until - self._loop.time()
+            # After a pause of the whole loop, what has arrived meanwhile is not read yet.
+            timer = self._loop.call_later(max(left, _LATE), self._received.set)
+            try:
+                await self._received.wait()
+            finally:
+                timer.cancel()
+            if left <= 0:
+                break
+        pushed, self._pushed = self._pushed, []
+        return pushed
 
     async def _send(self) -> None:
         """Send what is unsent, including what other tasks add while this one waits for the socket.
@@ -103,6 +140,10 @@ class AioConnection:
                     if not is_error_reply(error):
                         raise
                     reply = error
+                if not self._pending:
+                    self._pushed.append(reply)
+                    self._received.set()
+                    continue
                 future, _ = self._pending.popleft()
                 if not future.done():
                     future.set_result(reply)
@@ -129,6 +170,7 @@ class AioConnection:
     def _fail(self, reason: str) -> None:
         """Close the connection, and give each pending reply a ConnectionError, so that its command is sent again."""
         self.closed = True
+        self._received.set()
         if self._timer is not None:
             self._timer.cancel()
         if self._reader is not None and self._reader is not asyncio.current_task():
@@ -157,7 +199,7 @@ class AioEngine(Engine[AioConnection, AioListener]):
         self._opening: dict[Node, asyncio.Task[AioConnection]] = {}
         # Idle connections for commands that need one of their own.
         self._idle: dict[Node, list[AioConnection]] = {}
-        self._inbox_readers: dict[Inbox, asyncio.Task[None]] = {}
+        self._subscriber_tasks: dict[Subscriber, asyncio.Task[None]] = {}
         self._connection_readers: set[asyncio.Task[None]] = set()
 
     async def run(self, work: RoundTrip[R] | Operation[R]) -> R:
@@ -167,11 +209,11 @@ class AioEngine(Engine[AioConnection, AioListener]):
         return await self.drive(work)
 
     async def aclose(self) -> None:
-        """Stop the readers and close the connections. The next use opens new ones."""
-        for inbox, reader in self._inbox_readers.items():
-            inbox.stop()
-            reader.cancel()
-        await asyncio.gather(*self._inbox_readers.values(), *self._opening.values(), return_exceptions=True)
+        """Stop the subscribers and close the connections. The next use opens new ones."""
+        for subscriber, task in self._subscriber_tasks.items():
+            subscriber.stop()
+            task.cancel()
+        await asyncio.gather(*self._subscriber_tasks.values(), *self._opening.values(), return_exceptions=True)
         for node in {*self._shared, *self._idle}:
             self.close_connections(node)
         await asyncio.gather(*self._connection_readers, return_exceptions=True)
@@ -249,6 +291,6 @@ class AioEngine(Engine[AioConnection, AioListener]):
                 await asyncio.wait([task])
         return task.result()
 
-    def start_reader(self, inbox: Inbox) -> None:
-        reader = self._inbox_readers[inbox] = asyncio.create_task(inbox.read())
-        reader.add_done_callback(lambda _: self._inbox_readers.pop(inbox))
+    def start_subscriber(self, subscriber: Subscriber) -> None:
+        task = self._subscriber_tasks[subscriber] = asyncio.create_task(subscriber.run())
+        task.add_done_callback(lambda _: self._subscriber_tasks.pop(subscriber))

@@ -5,6 +5,7 @@ Threads share the engine. Methods are `async def` only to fit the shared code of
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -14,25 +15,27 @@ from penstock.core.operations import Operation, RoundTrip, Wait
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector, packer
 from penstock.driver.engine import Engine, run_to_completion
-from penstock.driver.listening import BlockingListener, Inbox
-from penstock.driver.retrying import is_error_reply
+from penstock.driver.listening import BlockingListener
+from penstock.driver.retrying import is_error_reply, is_timeout
+from penstock.driver.subscriber import Subscriber
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-# `close` waits this many seconds for each reader's thread to end.
+# `close` waits this many seconds for each subscriber's thread to end.
 _STOP_TIMEOUT = 1.0
 
 
 class BlockingConnection:
     """One connection of the client library."""
 
-    __slots__ = ("_closed", "_connection", "_pack")
+    __slots__ = ("_closed", "_connection", "_pack", "_sending")
 
     def __init__(self, connection: Any, timeout: float) -> None:
         self._connection = connection
         self._pack = packer()
         self._closed = False
+        self._sending = threading.Lock()
         connection.connect()
         self.set_reply_timeout(timeout)
 
@@ -46,9 +49,26 @@ class BlockingConnection:
         self._connection.send_packed_command([pack(command) for command in commands], check_health=False)
         return [self._reply() for _ in commands]
 
-    def _reply(self) -> Any:
+    def push(self, *commands: Command) -> None:
+        """Send commands whose replies are returned by `receive`. Any thread may call it."""
+        with self._sending, contextlib.suppress(Exception):  # if the connection has failed, `receive` raises
+            self._connection.send_packed_command([self._pack(command) for command in commands], check_health=False)
+
+    async def receive(self, timeout: float) -> list[Any]:
+        """The next reply or message, alone in a list; [] after `timeout` seconds."""
         try:
-            return self._connection.read_response()
+            self.set_reply_timeout(timeout)
+            return [self._reply(disconnect_on_error=False)]
+        except Exception as error:
+            if self._closed:  # by another thread; the library raises whatever it runs into then
+                raise ConnectionError("the connection was closed") from None
+            if is_timeout(error):
+                return []
+            raise
+
+    def _reply(self, **options: Any) -> Any:
+        try:
+            return self._connection.read_response(**options)
         except Exception as error:
             if is_error_reply(error):
                 return error
@@ -72,7 +92,7 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
     def __init__(self, connector: Connector) -> None:
         super().__init__(connector)
         self._idle: dict[Node, list[BlockingConnection]] = {}
-        self._readers: dict[Inbox, threading.Thread] = {}
+        self._subscriber_threads: dict[Subscriber, threading.Thread] = {}
 
     def run(self, work: RoundTrip[R] | Operation[R]) -> R:
         """Run one script call or an operation, and return its result."""
@@ -81,11 +101,11 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
         return run_to_completion(self.drive(work))
 
     def close(self) -> None:
-        """Stop the readers and close the idle connections. The next use opens new ones."""
-        for inbox, thread in list(self._readers.items()):
+        """Stop the subscribers and close the idle connections. The next use opens new ones."""
+        for subscriber, thread in list(self._subscriber_threads.items()):
             until = time.monotonic() + _STOP_TIMEOUT
             while thread.is_alive() and time.monotonic() < until:
-                inbox.stop()
+                subscriber.stop()
                 thread.join(0.01)
         for node in list(self._idle):
             self.close_connections(node)
@@ -131,13 +151,14 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
     async def run_uncancelled(self, work: Coroutine[Any, Any, R]) -> R:
         return await work
 
-    def start_reader(self, inbox: Inbox) -> None:
-        thread = threading.Thread(target=self._read, args=(inbox,), name=f"penstock reads {inbox.key}", daemon=True)
-        self._readers[inbox] = thread
+    def start_subscriber(self, subscriber: Subscriber) -> None:
+        name = f"penstock listens to {subscriber.node}"
+        thread = threading.Thread(target=self._subscribe, args=(subscriber,), name=name, daemon=True)
+        self._subscriber_threads[subscriber] = thread
         thread.start()
 
-    def _read(self, inbox: Inbox) -> None:
+    def _subscribe(self, subscriber: Subscriber) -> None:
         try:
-            run_to_completion(inbox.read())
+            run_to_completion(subscriber.run())
         finally:
-            del self._readers[inbox]
+            del self._subscriber_threads[subscriber]

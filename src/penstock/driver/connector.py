@@ -7,9 +7,11 @@ program that only prints its help must wait neither for a client library (200 ms
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, MutableMapping
 from importlib import import_module
 from pathlib import Path
@@ -59,6 +61,7 @@ class Connector:
         self._address: ServerAddress | None = None
         self._attachment: Attachment | None = None
         self._home: Path | None = None
+        self._pinged: dict[Node, float] = {}
         self._lock = threading.RLock()
         self._pid = 0
         self._blocking: Any = None
@@ -126,6 +129,14 @@ class Connector:
         return self.version is not None and (self.version[0] == "valkey" or self.version >= ("redis", (7, 2)))
 
     # --- connections ---
+
+    def may_ping(self, node: Node) -> bool:
+        """Whether a subscriber may send the node a PING now: the faces of a process take turns."""
+        now = time.monotonic()
+        if now - self._pinged.get(node, -math.inf) < self.settings.ping_interval * 0.9:
+            return False
+        self._pinged[node] = now
+        return True
 
     def connection(self, face: FaceName, node: Node, *, timeout: float | None, sentinel: bool = False) -> Any:
         """A client library's connection object for a node, not connected yet. `timeout`: seconds for each reply."""

@@ -7,10 +7,8 @@ blocking face never suspend, so `run_to_completion` runs such a coroutine in one
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
 import secrets
-import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -32,16 +30,17 @@ from penstock.core.operations import (
 )
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector
-from penstock.driver.listening import Connection, Inbox, InboxListener
+from penstock.driver.listening import CHANNELS, FaceListener
 from penstock.driver.retrying import ASK, LOST, MOVED, NOSCRIPT, STALE_ROUTE, Attempts, error_code, penstock_error
 from penstock.driver.route import Route
+from penstock.driver.subscriber import Connection, Subscriber, Subscriptions
 from penstock.errors import DurabilityUnavailable, NotDurable
 from penstock.settings import Settings
 
 R = TypeVar("R")
 T = TypeVar("T")
 C = TypeVar("C", bound=Connection)
-L = TypeVar("L", bound=InboxListener)
+L = TypeVar("L", bound=FaceListener)
 
 # An operation that failed or was cancelled may retry for this many seconds while it cleans up, for instance to give up
 # its place among the waiters of a lock. The server forgets that place soon anyway.
@@ -49,6 +48,14 @@ _CLEANUP_GIVE_UP_AFTER = 3.0
 
 # Seconds between checks whether a replica has the write.
 _REPLICA_CHECK_INTERVAL = 0.05
+
+# How many seconds an operation waits for its subscription before it begins.
+_CONFIRM_TIMEOUT = 1.0
+
+# Sent once per process, so that a user without the rights to these gets an error at the start, and not in a wait.
+_TRY_CHANNELS: tuple[Command, ...] = (
+    ("SPUBLISH", CHANNELS, ""), ("SSUBSCRIBE", CHANNELS), ("SUNSUBSCRIBE", CHANNELS),
+)  # fmt: skip
 
 _NO_REPLY = ConnectionError("no reply")
 
@@ -78,11 +85,7 @@ class Engine(Generic[C, L]):
         self._idempotency_keys = KeyPool()
         # Node -> (when to ask again, the command that confirms a durable write).
         self._confirm_commands: dict[Node, tuple[float, Command]] = {}
-        self._inboxes: dict[str, Inbox] = {}
-        self._inboxes_lock = threading.Lock()
-        # The name of the face in the addresses of its listeners.
-        self._name = secrets.token_urlsafe(9)
-        self._numbers = itertools.count(1)
+        self._subscriptions = Subscriptions(self, secrets.token_urlsafe(9), self.listener_class)
 
     @property
     def address(self) -> str:
@@ -249,9 +252,12 @@ class Engine(Generic[C, L]):
         connection = await self.open_connection(node)
         if self._connector.version is None:
             try:
-                (info,) = await connection.exchange(("INFO", "server"))
+                info, *tried = await connection.exchange(("INFO", "server"), *_TRY_CHANNELS)
                 if isinstance(info, Exception) and error_code(info) != "NOPERM":
                     raise info
+                for reply in tried:
+                    if isinstance(reply, Exception) and error_code(reply) == "NOPERM":
+                        raise penstock_error(reply, "CHANNELS")
                 self._connector.check_version(info)
             except BaseException:
                 connection.close()
@@ -394,9 +400,7 @@ class Engine(Generic[C, L]):
         if isinstance(effect, Parallel):
             return await self.send_parallel(effect.round_trips, give_up_after)
         if isinstance(effect, Listen):
-            shared = effect.shared_inbox and not self._connector.is_cluster
-            opened.append(self.listen(effect.shared_inbox if shared else effect.inbox, effect.block_multiplier))
-            return opened[-1]
+            return await self._open_listener(effect, opened)
         if isinstance(effect, SendCommands):
             return await self._retry(partial(self._send_commands, effect), give_up_after)
         if isinstance(effect, FindNodes):
@@ -409,23 +413,37 @@ class Engine(Generic[C, L]):
 
     # --- listeners ---
 
-    def listen(self, inbox: str, block_multiplier: int = 1) -> L:
-        """Open a listener at an inbox, whose key begins with `inbox`. The caller has to close it."""
-        with self._inboxes_lock:
-            found = self._inboxes.get(inbox)
-            if found is None:
-                found = self._inboxes[inbox] = Inbox(self, inbox, self._name, block_multiplier)
-                self.start_reader(found)
-            return self.listener_class(found, self._name, next(self._numbers))
+    def listen(self, key: str, *, shared: bool = False) -> L:
+        """Open a listener, which the caller has to close. The route to the server must be known.
 
-    def retire(self, inbox: Inbox, *, force: bool) -> bool:
-        """Forget the inbox; the next listener opens a new one. False if it has listeners, unless with `force`."""
-        with self._inboxes_lock:
-            if inbox.listeners and not force:
-                return False
-            if self._inboxes.get(inbox.prefix) is inbox:
-                del self._inboxes[inbox.prefix]
-            return True
+        Its first message may be a confirmation: messages that were sent before that are lost.
+        """
+        return self._subscriptions.listen(key, shared=shared, is_cluster=self._connector.is_cluster)
+
+    async def _open_listener(self, effect: Listen, opened: list[Listener]) -> L:
+        await self._route()
+        listener = self.listen(effect.key, shared=effect.shared)
+        opened.append(listener)
+        if not listener.channel.is_subscribed:
+            # Its first message confirms the subscription. Without one, the operation begins anyway, and looks at the
+            # state again when the confirmation comes.
+            await self.wait(Wait(listener, _CONFIRM_TIMEOUT))
+        return listener
+
+    def known_node(self, key: str) -> Node | None:
+        """The node that serves the key, as far as that is known without asking."""
+        route = self._connector.route
+        return route.node(key) if route is not None else None
+
+    async def find_node(self, key: str) -> Node:
+        return await self._node(key)
+
+    def slot_moved(self, key: str) -> None:
+        if (route := self._connector.route) is not None:
+            route.forget_slot(key)
+
+    def may_ping(self, node: Node) -> bool:
+        return self._connector.may_ping(node)
 
     # --- what a face supplies ---
 
@@ -458,6 +476,6 @@ class Engine(Generic[C, L]):
         """Run a coroutine to its end, whatever is cancelled meanwhile."""
         raise NotImplementedError
 
-    def start_reader(self, inbox: Inbox) -> None:
-        """Start to read an inbox, in the background."""
+    def start_subscriber(self, subscriber: Subscriber) -> None:
+        """Run a subscriber in the background."""
         raise NotImplementedError

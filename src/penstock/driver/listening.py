@@ -1,197 +1,111 @@
-"""Waiting without polling: one blocked read per face and inbox serves all operations that wait there.
+"""Listeners: how one waiting operation receives messages from scripts.
 
-An operation opens a listener and passes its address, `face/number`, to a script. `face` is the random name of this
-process's blocking face, or of one of its event loops. To notify the listener, a script pushes `number message` to the
-list at `inbox + face`. A reader blocks on that one key and passes each message to the listener of its number.
+An operation opens a listener and passes its address, `channel/number`, to a script. To notify the listener, a script
+publishes `number text` on the channel. Each face has one channel, or on a cluster one for each slot in which it waits,
+because a script may publish only in the slot of its keys. `subscriber.py` receives the messages.
 
 A message is only a hint to check the state. Scripts write the state first, so a lost or late message costs time, never
 a job.
-
-    (no reader) ──listen──> reading ──a block passed without listeners──> (no reader)
-                              │  ▲
-             connection lost  ▼  │  connected again: notify all with "", for messages may have been lost meanwhile
-                          retrying, with back-off
-
-The reader is written once. On the blocking face it runs in a thread, where no `await` ever suspends.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+import itertools
+from functools import cache
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-from penstock.driver.connector import Command
-from penstock.driver.retrying import Attempts
-from penstock.errors import ServerUnavailable
-from penstock.settings import Settings
+from penstock.core.slots import SLOTS, slot
 
 Message: TypeAlias = str | Exception
 
-# At most this many messages per read, so that each reply is small. An event that thousands await takes tens of reads.
-_READ_AT_MOST = 100
-
-# With n readers in the process each blocks n times longer, so that together they send one command per `block`; n is at
-# most this.
-_MAX_STRETCH = 16
+CHANNELS = "penstock:wake:"
+"""First part of the name of every channel. It is the same for all apps: locks are not part of an app."""
 
 
-class Connection(Protocol):
-    """A connection to one node."""
-
-    async def exchange(self, *commands: Command) -> list[Any]:
-        """Send the commands and return their replies in order; an error reply is an exception in the list.
-
-        Raises if the connection has failed, after which it cannot be used again.
-        """
-        ...
-
-    def set_reply_timeout(self, seconds: float) -> None:
-        """Set how long each reply may take from now on. Initially that is the setting `reply_timeout`."""
-
-    def close(self) -> None:
-        """Close at once, even while another thread is in `exchange`."""
+def channel_name(face: str, key: str, *, is_cluster: bool) -> str:
+    """The channel on which a face hears of changes in the slot of a key."""
+    return f"{CHANNELS}{{{_slot_tags()[slot(key)]}}}:{face}" if is_cluster else CHANNELS + face
 
 
-class Face(Protocol):
-    """What an inbox needs from the engine of its face."""
+@cache
+def _slot_tags() -> list[str]:
+    """A short hash tag for each slot. Takes 25 ms, once."""
+    tags: dict[int, str] = {}
+    for letters in itertools.product("0123456789abcdefghijklmnopqrstuvwxyz", repeat=4):
+        tag = "".join(letters)
+        tags.setdefault(slot(tag), tag)
+        if len(tags) == SLOTS:
+            break
+    return [tags[number] for number in range(SLOTS)]
 
-    @property
-    def settings(self) -> Settings: ...
-    @property
-    def address(self) -> str: ...
-    async def connect_to(self, key: str) -> Connection: ...
-    async def recover(self, error: Exception, key: str, failures: int) -> object: ...
-    async def sleep(self, seconds: float) -> None: ...
-    def retire(self, inbox: Inbox, *, force: bool) -> bool: ...
 
+class Channel:
+    """One channel of a face, and its listeners by the number in their address. A shared number has several listeners.
 
-class Inbox:
-    """The listeners of one face at one inbox key, and the reader that serves them."""
+    `key`: any key in its slot.
+    """
 
-    def __init__(self, face: Face, prefix: str, name: str, block_multiplier: int = 1) -> None:
-        self.prefix = prefix
-        self.key = prefix + name
-        self.listeners: dict[int, InboxListener] = {}
-        self._face = face
-        self._block = face.settings.block * block_multiplier
-        self._connection: Connection | None = None
-        self._attempts = Attempts(face.settings.give_up_after)
-        self._lost = self._stopped = False
+    __slots__ = ("is_leaving", "is_subscribed", "key", "listeners", "name", "shared_numbers", "was_unused")
+
+    def __init__(self, name: str, key: str) -> None:
+        self.name = name
+        self.key = key
+        self.listeners: dict[int, list[FaceListener]] = {}
+        self.shared_numbers: dict[str, int] = {}
+        self.is_subscribed = False
+        """Whether the server has confirmed the subscription, and the connection is still there."""
+        self.is_leaving = False
+        """Whether the subscription is being cancelled."""
+        self.was_unused = False
+        """Whether it had no listeners when that was checked last."""
+
+    def deliver(self, data: bytes) -> None:
+        """Pass a message on. A number without listeners belongs to listeners that were closed."""
+        number, _, text = data.decode(errors="replace").partition(" ")
+        if number.isdecimal():
+            for listener in list(self.listeners.get(int(number), ())):
+                listener.notify(text)
 
     def notify_all(self, message: Message) -> None:
         """Notify every listener: "" asks it to check the state, an error is raised where it waits."""
-        for listener in list(self.listeners.values()):
-            listener.notify(message)
-
-    def stop(self) -> None:
-        """End the reader at once; its listeners get an error. Call it again until the reader has ended: it may be
-        connecting just now."""
-        self._stopped = True
-        if self._connection is not None:
-            self._connection.close()
-
-    async def read(self) -> None:
-        """Serve the listeners, and return when a block has passed without any. Reconnects to a lost server."""
-        end: Exception = ServerUnavailable("the connection was closed while waiting")
-        _reading.add(self)
-        try:
-            while not self._stopped:
-                try:
-                    messages = await self._next()
-                except Exception as error:
-                    await self._failed(error)
-                    continue
-                self._deliver(messages)
-                if not messages and self._face.retire(self, force=False):
-                    return
-        except Exception as error:
-            end = error
-        finally:
-            _reading.discard(self)
-            self._disconnect()
-            self._face.retire(self, force=True)
-            self.notify_all(end)
-
-    async def _next(self) -> list[bytes]:
-        """The messages of one blocked read; [] if none arrived."""
-        settings = self._face.settings
-        if self._connection is None:
-            self._connection = await self._face.connect_to(self.key)
-            if self._lost:
-                self._lost = False
-                self.notify_all("")
-        block = self._block * min(_MAX_STRETCH, len(_reading))
-        if self._stopped:
-            return []
-        self._connection.set_reply_timeout(block + settings.reply_timeout)
-        (reply,) = await self._connection.exchange(("BLMPOP", block, 1, self.key, "LEFT", "COUNT", _READ_AT_MOST))
-        if isinstance(reply, Exception):
-            raise reply
-        if self._attempts.failures:
-            self._attempts = Attempts(settings.give_up_after)
-        return reply[1] if reply else []
-
-    async def _failed(self, error: Exception) -> None:
-        """Wait before the next attempt. Raises where another attempt cannot help."""
-        self._disconnect()
-        self._lost = True
-        if self._stopped:
-            return
-        try:
-            pause = self._attempts.pause_after(error, self._face.address)
-        except ServerUnavailable:
-            # Each notified operation checks the state, finds the server unavailable too, and raises that to its caller.
-            self.notify_all("")
-            self._attempts = Attempts(self._face.settings.give_up_after)
-            pause = self._attempts.pause_after(error, self._face.address)
-        await self._face.recover(error, self.key, self._attempts.failures)
-        await self._face.sleep(pause)
-
-    def _deliver(self, messages: list[bytes]) -> None:
-        for message in messages:
-            number, _, text = message.decode(errors="replace").partition(" ")
-            # A number without a listener belongs to a listener that was closed.
-            if number.isdecimal() and (listener := self.listeners.get(int(number))) is not None:
-                listener.notify(text)
-
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        for listeners in list(self.listeners.values()):
+            for listener in list(listeners):
+                listener.notify(message)
 
 
-# The inboxes of this process that are being read.
-_reading: set[Inbox] = set()
-os.register_at_fork(after_in_child=_reading.clear)
+class Registry(Protocol):
+    """What a listener needs from the face that it belongs to."""
+
+    def remove(self, listener: FaceListener) -> bool: ...
 
 
-class InboxListener:
-    """A listener at an inbox; what both faces share. It is registered from its creation until `close`."""
+class FaceListener:
+    """What the listeners of both faces share. A listener is open from its creation until `close`."""
 
-    def __init__(self, inbox: Inbox, name: str, number: int) -> None:
-        self.address = f"{name}/{number}"
-        self.full_address = f"{inbox.key}/{number}"
-        self._inbox = inbox
-        self._number = number
-        inbox.listeners[number] = self
+    def __init__(self, registry: Registry, channel: Channel, number: int, shared_key: str) -> None:
+        self.channel = channel
+        self.number = number
+        self.shared_key = shared_key
+        """What the listeners with this address have in common, or "" if the address is this one's alone."""
+        self.address = f"{channel.name}/{number}"
+        self._registry = registry
 
-    def close(self) -> None:
-        """Stop listening. Sends nothing to the server."""
-        self._inbox.listeners.pop(self._number, None)
+    def close(self) -> bool:
+        """Stop listening; sends nothing to the server. Returns whether no other listener has this address."""
+        return self._registry.remove(self)
 
     def notify(self, message: Message) -> None:
         raise NotImplementedError
 
 
-class BlockingListener(InboxListener):
+class BlockingListener(FaceListener):
     """A listener on which one thread waits."""
 
-    def __init__(self, inbox: Inbox, name: str, number: int) -> None:
-        # Before super(), which registers the listener: the reader may notify it at once.
+    def __init__(self, registry: Registry, channel: Channel, number: int, shared_key: str) -> None:
         self._messages: SimpleQueue[Message] = SimpleQueue()
-        super().__init__(inbox, name, number)
+        super().__init__(registry, channel, number, shared_key)
 
     def notify(self, message: Message) -> None:
         self._messages.put(message)
@@ -207,13 +121,13 @@ class BlockingListener(InboxListener):
             return _texts(messages)
 
 
-class AioListener(InboxListener):
+class AioListener(FaceListener):
     """A listener on which one asyncio task waits."""
 
-    def __init__(self, inbox: Inbox, name: str, number: int) -> None:
+    def __init__(self, registry: Registry, channel: Channel, number: int, shared_key: str) -> None:
         self._messages: list[Message] = []
         self._sleeping: asyncio.Future[None] | None = None
-        super().__init__(inbox, name, number)
+        super().__init__(registry, channel, number, shared_key)
 
     def notify(self, message: Message) -> None:
         self._messages.append(message)

@@ -68,6 +68,7 @@ _ERROR_CLASSES: dict[str, type[PenstockError]] = {
     "NOAUTH": ServerRefused,
     "WRONGPASS": ServerRefused,
     "NOPERM": ServerRefused,
+    "CHANNELS": ServerRefused,
     "PENSTOCKFORMAT": FormatTooNew,
     "CROSSSLOT": ConfigurationError,
 }
@@ -76,7 +77,9 @@ _HINTS = {
     "OOM": "the server is at `maxmemory` and nothing was written: raise it, or let the workers catch up",
     "NOAUTH": "the server wants another user or password: valkey://user:password@host/0",
     "CROSSSLOT": "on a cluster all keys of one call must share a hash tag: name them {tag}:a and {tag}:b",
-    "NOPERM": "this user lacks a right: `ACL SETUSER` must allow scripts, blocking commands and our key prefix",
+    "NOPERM": "this user lacks a right: `ACL SETUSER` must allow scripts and our key prefix",
+    "CHANNELS": "this user lacks a right that wake-ups need: `ACL SETUSER <user> +spublish +ssubscribe +sunsubscribe "
+    "&penstock:wake:*`",
 }
 
 # Pauses between attempts, in seconds: the first, and the longest, to which they double.
@@ -108,6 +111,11 @@ def error_code(error: BaseException) -> str:
 def is_error_reply(error: BaseException) -> bool:
     """Whether the error is a reply of the server. Its connection still works and can be used again."""
     return any(kind.__name__ == "ResponseError" for kind in type(error).__mro__)
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Whether the error says that something took too long."""
+    return any(kind.__name__ == "TimeoutError" for kind in type(error).__mro__)
 
 
 class Attempts:

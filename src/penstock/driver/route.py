@@ -86,6 +86,11 @@ class Route:
         elif self._address.topology == "cluster":
             self._slots = []
 
+    def forget_slot(self, key: str) -> None:
+        """Look up the node of this key's slot before the next call: the slot has moved."""
+        if self._slots:
+            self._slots[slot(key)] = None
+
     def _reachable(self, host: bytes | None, port: int, asked: Node) -> Node:
         # A node that does not know its own name sends none, or "?". It means the host that was asked.
         node = (host.decode() if host and host != b"?" else asked[0]), port

@@ -1,0 +1,340 @@
+"""Waiting without polling: each face has one connection per node on which the messages to all its listeners arrive.
+
+    (none) ──listen──▶ subscribed ──10 s without listeners──▶ (none)
+                         │    ▲
+       connection lost,  │    │  subscribed again, at the node that has the slot now: all listeners of the channel get
+       node silent,      ▼    │  "", because messages may have been lost meanwhile
+       slot moved      looking for the node, with back-off
+
+Nothing arrives from a frozen machine that did not close its connections, nor from a server without news. So one of the
+faces of the process sends a PING to a node that was silent for 5 s. If the node does not answer within 2 s, every
+connection of the process to it is closed, and whatever waits looks for the node again.
+
+The code is written once. On the blocking face a subscriber runs in a thread, where no `await` ever suspends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from typing import Any, Generic, Protocol, TypeVar
+
+from penstock.core.slots import Node, slot
+from penstock.driver.connector import Command
+from penstock.driver.listening import Channel, FaceListener, Message, channel_name
+from penstock.driver.retrying import MOVED, Attempts, error_code
+from penstock.errors import ServerUnavailable
+from penstock.settings import Settings
+
+L = TypeVar("L", bound=FaceListener)
+
+# A node has to answer a PING within this part of the setting `ping_interval`.
+_PING_TIMEOUT = 0.4
+
+# A connection without listeners is kept for so many of these intervals.
+_KEEP_UNUSED = 2.0
+
+
+class Connection(Protocol):
+    """A connection to one node."""
+
+    async def exchange(self, *commands: Command) -> list[Any]:
+        """Send the commands and return their replies in order; an error reply is an exception in the list.
+
+        Raises if the connection has failed, after which it cannot be used again.
+        """
+        ...
+
+    def push(self, *commands: Command) -> None:
+        """Send commands whose replies are returned by `receive`. If the connection has failed, `receive` raises that."""
+
+    async def receive(self, timeout: float) -> list[Any]:
+        """The replies and messages that have arrived; waits for the first one. [] after `timeout` seconds."""
+        ...
+
+    def close(self) -> None:
+        """Close at once, even while another thread uses the connection."""
+
+
+class Face(Protocol):
+    """What subscribers need from the engine of their face."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def address(self) -> str: ...
+    def known_node(self, key: str) -> Node | None: ...
+    async def find_node(self, key: str) -> Node: ...
+    def slot_moved(self, key: str) -> None: ...
+    def may_ping(self, node: Node) -> bool: ...
+    async def connect(self, node: Node) -> Connection: ...
+    async def recover(self, error: Exception, key: str, failures: int) -> object: ...
+    async def sleep(self, seconds: float) -> None: ...
+    def start_subscriber(self, subscriber: Subscriber) -> None: ...
+
+
+class Subscriptions(Generic[L]):
+    """The channels of one face, and a subscriber for each node that serves some of them."""
+
+    def __init__(self, face: Face, name: str, listener_class: type[L]) -> None:
+        self._face = face
+        self._name = name
+        self._listener_class = listener_class
+        self._numbers = itertools.count(1)
+        self.lock = threading.RLock()
+        """Held while channels move from one subscriber to another."""
+        self._channels: dict[str, Channel] = {}
+        self._subscribers: dict[Node | None, Subscriber] = {}
+
+    def listen(self, key: str, *, shared: bool, is_cluster: bool) -> L:
+        """Open a listener. Its first message confirms the subscription, unless the channel was subscribed before."""
+        name = channel_name(self._name, key, is_cluster=is_cluster)
+        with self.lock:
+            channel = self._channels.get(name)
+            is_new = channel is None
+            if channel is None:
+                channel = self._channels[name] = Channel(name, key)
+            shared_key = key if shared else ""
+            number = channel.shared_numbers.get(shared_key) or next(self._numbers)
+            listener = self._listener_class(self, channel, number, shared_key)
+            if shared:
+                channel.shared_numbers[key] = number
+            channel.listeners.setdefault(number, []).append(listener)
+            channel.was_unused = False
+            if is_new:
+                self.place(channel)
+            return listener
+
+    def remove(self, listener: FaceListener) -> bool:
+        """Close a listener. Returns whether no other listener has its address."""
+        with self.lock:
+            channel = listener.channel
+            sharing = channel.listeners.get(listener.number, [])
+            if listener in sharing:
+                sharing.remove(listener)
+            if sharing:
+                return False
+            channel.listeners.pop(listener.number, None)
+            if channel.shared_numbers.get(listener.shared_key) == listener.number:
+                del channel.shared_numbers[listener.shared_key]
+            return True
+
+    def place(self, channel: Channel) -> None:
+        """Give a channel to the subscriber of its node; if the node is not known, to one that looks for it."""
+        with self.lock:
+            node = self._face.known_node(channel.key)
+            subscriber = self._subscribers.get(node)
+            if subscriber is None:
+                subscriber = self._subscribers[node] = Subscriber(self, self._face, node)
+                subscriber.add(channel)
+                self._face.start_subscriber(subscriber)
+            else:
+                subscriber.add(channel)
+
+    def drop(self, channel: Channel) -> bool:
+        """Forget a channel, unless it has listeners."""
+        with self.lock:
+            if channel.listeners:
+                return False
+            if self._channels.get(channel.name) is channel:
+                del self._channels[channel.name]
+            return True
+
+    def retire(self, subscriber: Subscriber, *, force: bool = False) -> bool:
+        """Forget a subscriber, unless it has channels. `force`: forget it with its channels."""
+        with self.lock:
+            if subscriber.channels and not force:
+                return False
+            for name in subscriber.channels:
+                self._channels.pop(name, None)
+            if self._subscribers.get(subscriber.node) is subscriber:
+                del self._subscribers[subscriber.node]
+            return True
+
+    def hang_up(self, node: Node) -> None:
+        """Close the connection to a node. Its subscriber looks for the node again."""
+        subscriber = self._subscribers.get(node)
+        if subscriber is not None:
+            subscriber.hang_up()
+
+    def all_subscribers(self) -> list[Subscriber]:
+        with self.lock:
+            return list(self._subscribers.values())
+
+
+class Subscriber:
+    """The connection of one face to one node, on which messages arrive; and the channels that it subscribes to.
+
+    `node` None: it looks for the nodes of its channels, passes them on, and ends.
+    """
+
+    def __init__(self, subscriptions: Subscriptions[Any], face: Face, node: Node | None) -> None:
+        self.node = node
+        self.channels: dict[str, Channel] = {}
+        self._subscriptions = subscriptions
+        self._face = face
+        self._connection: Connection | None = None
+        self._attempts = Attempts(face.settings.give_up_after)
+        self._interval = face.settings.ping_interval
+        self._pinged_at = 0.0
+        self._used_at = time.monotonic()
+        self._is_stopped = False
+
+    def add(self, channel: Channel) -> None:
+        """Subscribe to a channel; now, or as soon as there is a connection. Called with the lock."""
+        self.channels[channel.name] = channel
+        channel.is_subscribed = channel.is_leaving = False
+        if self._connection is not None:
+            self._connection.push(("SSUBSCRIBE", channel.name))
+
+    def stop(self) -> None:
+        """End at once; the listeners get an error. Repeat it until `run` has ended: it may be connecting just now."""
+        self._is_stopped = True
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close the connection, even while another thread waits for its messages."""
+        connection = self._connection
+        if connection is not None:
+            connection.close()
+
+    async def run(self) -> None:
+        """Serve the channels until none is left. Reconnects to a lost server."""
+        end: Exception = ServerUnavailable("the connection was closed while waiting")
+        try:
+            while not self._is_stopped and not self._subscriptions.retire(self):
+                try:
+                    await self._serve()
+                except Exception as error:
+                    await self._failed(error)
+        except Exception as error:
+            end = error
+        finally:
+            self._disconnect()
+            self._subscriptions.retire(self, force=True)
+            self._notify_all(end)
+
+    async def _serve(self) -> None:
+        """Pass on what arrives next."""
+        if self._connection is None:
+            await self._pass_on_moved()
+            if self.node is None or not self.channels:
+                return
+            await self._connect(self.node)
+        assert self._connection is not None
+        messages = await self._connection.receive(self._interval * (_PING_TIMEOUT if self._pinged_at else 1))
+        if messages:
+            self._pinged_at = 0.0
+            for message in messages:
+                await self._handle(message)
+        else:
+            self._check_silence()
+        if time.monotonic() - self._used_at > self._interval:
+            self._drop_unused()
+
+    async def _pass_on_moved(self) -> None:
+        """Find the node of each channel, and pass on those of other nodes."""
+        for channel in list(self.channels.values()):
+            if await self._face.find_node(channel.key) != self.node:
+                with self._subscriptions.lock:
+                    del self.channels[channel.name]
+                    self._subscriptions.place(channel)
+
+    async def _connect(self, node: Node) -> None:
+        connection = await self._face.connect(node)
+        with self._subscriptions.lock:
+            self._connection, self._pinged_at = connection, 0.0
+            connection.push(*(("SSUBSCRIBE", name) for name in self.channels))
+        if self._is_stopped:
+            connection.close()
+
+    async def _handle(self, message: Any) -> None:
+        """Handle what arrived: a message, a confirmation, the end of a subscription, or an error."""
+        if isinstance(message, Exception):
+            if error_code(message) != MOVED:
+                raise message
+            number = int(str(message).split()[-2])
+            moved = [channel for channel in self.channels.values() if slot(channel.key) == number]
+            for one in moved:
+                await self._face.recover(message, one.key, 0)
+                self._move(one)
+            return
+        kind, name, *rest = message
+        channel = self.channels.get(name.decode(errors="replace"))
+        if channel is None:
+            return
+        if kind == b"smessage":
+            channel.deliver(rest[0])
+        elif kind == b"ssubscribe":
+            self._attempts = Attempts(self._face.settings.give_up_after)
+            channel.is_subscribed = True
+            channel.notify_all("")
+        elif kind == b"sunsubscribe":
+            # Either the subscriber asked for it, or the slot has moved to another node.
+            if not channel.is_leaving:
+                self._face.slot_moved(channel.key)
+            self._move(channel)
+
+    def _move(self, channel: Channel) -> None:
+        """Subscribe to a channel again, at the node that has its slot now; or forget it, if it has no listeners."""
+        with self._subscriptions.lock:
+            del self.channels[channel.name]
+            channel.is_subscribed = False
+            if not self._subscriptions.drop(channel):
+                self._subscriptions.place(channel)
+
+    def _check_silence(self) -> None:
+        """Nothing arrived in time: send a PING, or raise TimeoutError if the last one was not answered."""
+        assert self._connection is not None and self.node is not None
+        if self._pinged_at:
+            raise TimeoutError(f"no reply to PING within {self._interval * _PING_TIMEOUT} s")
+        is_used = any(channel.listeners for channel in self.channels.values())
+        if is_used and self._face.may_ping(self.node):
+            self._pinged_at = time.monotonic()
+            self._connection.push(("PING",))
+
+    def _drop_unused(self) -> None:
+        """End the subscriptions that have had no listeners for a while. Without any, the connection is closed."""
+        with self._subscriptions.lock:
+            unused = [channel for channel in self.channels.values() if not channel.listeners]
+            if len(unused) < len(self.channels):
+                self._used_at = time.monotonic()
+            elif time.monotonic() - self._used_at >= _KEEP_UNUSED * self._interval:
+                for channel in unused:
+                    del self.channels[channel.name]
+                    self._subscriptions.drop(channel)
+                return
+            for channel in unused:
+                if channel.was_unused and not channel.is_leaving and self._connection is not None:
+                    channel.is_leaving = True
+                    self._connection.push(("SUNSUBSCRIBE", channel.name))
+                channel.was_unused = True
+
+    async def _failed(self, error: Exception) -> None:
+        """Wait before the next attempt. Raises where another attempt cannot help."""
+        self._disconnect()
+        if self._is_stopped:
+            return
+        try:
+            pause = self._attempts.pause_after(error, self._face.address)
+        except ServerUnavailable:
+            # Each notified operation checks the state, finds the server unavailable too, and raises that to its caller.
+            self._notify_all("")
+            self._attempts = Attempts(self._face.settings.give_up_after)
+            pause = self._attempts.pause_after(error, self._face.address)
+        key = next((channel.key for channel in self.channels.values()), "")
+        await self._face.recover(error, key, self._attempts.failures)
+        await self._face.sleep(pause)
+
+    def _disconnect(self) -> None:
+        with self._subscriptions.lock:
+            connection, self._connection = self._connection, None
+            for channel in self.channels.values():
+                channel.is_subscribed = channel.is_leaving = False
+        if connection is not None:
+            connection.close()
+
+    def _notify_all(self, message: Message) -> None:
+        for channel in list(self.channels.values()):
+            channel.notify_all(message)
