@@ -225,7 +225,7 @@ async def test_a_face_hears_of_many_slots_over_one_connection_per_node(face: str
     keys = [f"many{n}" for n in range(30)]
     tasks = [asyncio.create_task(driver.run(operation(key))) for key in keys]
     await until(lambda: len(addresses) == 30)
-    assert [len(node.subscribers()) for node in small_cluster.nodes] == [1] * len(small_cluster.nodes)
+    await until(lambda: all(len(node.subscribers()) == 1 for node in small_cluster.nodes))
     for key in keys:
         assert await driver.run(send(key, addresses[key], key)) == 1
     assert await asyncio.gather(*tasks) == [[key] for key in keys]
