@@ -85,7 +85,9 @@ async def test_two_hundred_listeners_share_one_connection(face: str, key: str, o
     await driver.aclose()
 
 
-async def test_a_connection_without_listeners_is_closed_and_another_opened(driver: FaceDriver, key: str, server: Server):
+async def test_a_connection_without_listeners_is_closed_and_another_opened(
+    driver: FaceDriver, key: str, server: Server
+):
     def readers() -> int:
         return len(server.subscribers())
 
