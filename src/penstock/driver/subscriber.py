@@ -47,7 +47,7 @@ class Connection(Protocol):
         ...
 
     def push(self, *commands: Command) -> None:
-        """Send commands whose replies are returned by `receive`. If the connection has failed, `receive` raises that."""
+        """Send commands whose replies `receive` returns. After a failure of the connection, `receive` raises it."""
 
     async def receive(self, timeout: float) -> list[Any]:
         """The replies and messages that have arrived; waits for the first one. [] after `timeout` seconds."""
@@ -286,7 +286,8 @@ class Subscriber:
 
     def _check_silence(self) -> None:
         """Nothing arrived in time: send a PING, or raise TimeoutError if the last one was not answered."""
-        assert self._connection is not None and self.node is not None
+        assert self._connection is not None
+        assert self.node is not None
         if self._pinged_at:
             raise TimeoutError(f"no reply to PING within {self._interval * _PING_TIMEOUT} s")
         is_used = any(channel.listeners for channel in self.channels.values())
