@@ -106,10 +106,11 @@ def script_server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def stand(script_server: Server) -> Stand:
+def stand(script_server: Server) -> Iterator[Stand]:
     """A queue on a test stand; its server is empty at the start of each test."""
     script_server.client.flushall()
-    return Stand(script_server.client)
+    with contextlib.closing(Stand(script_server.client)) as made:
+        yield made
 
 
 # --- the app under test ---

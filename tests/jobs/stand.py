@@ -58,6 +58,8 @@ class Stand:
         self.bindings = QueueBindings(QueueKeys("t", queue), self.clock)
         self.base = self.bindings.keys.base
         self._loaded: set[str] = set()
+        self._subscriber: Any = None
+        self._messages: dict[str, list[str]] = {}
 
     def run(self, call: RoundTrip[R]) -> R:
         """Send a script. An error reply is raised."""
@@ -112,10 +114,48 @@ class Stand:
         found: bytes | None = self.client.get(self.base + "done:" + key)
         return found
 
+    # --- processes ---
+
+    def start_processes(self, *names: str) -> None:
+        """Subscribe to the channels of processes, whose listeners have the addresses `name/1`, `name/2` and so on.
+
+        A process that takes a turn is started by that.
+        """
+        if self._subscriber is None:
+            self._subscriber = self.client.connection_pool.make_connection()
+            self._subscriber.connect()
+        if new := [name for name in names if name not in self._messages]:
+            for name in new:
+                self._messages[name] = []
+                self._subscriber.send_command("SSUBSCRIBE", name)
+            self._receive()
+
+    def kill_processes(self, *names: str) -> None:
+        """End processes: nobody is subscribed to their channels from now on."""
+        for name in names:
+            del self._messages[name]
+            self._subscriber.send_command("SUNSUBSCRIBE", name)
+        self._receive()
+
+    def close(self) -> None:
+        """End all processes."""
+        if self._subscriber is not None:
+            self._subscriber.disconnect()
+
     def messages(self, process: str) -> list[str]:
-        """Take all messages out of the inbox of a process."""
-        found = self.client.lpop(self.base + "inbox:" + process, 1000)
-        return [message.decode() for message in found or []]
+        """Take all messages of a process: the number of the listener, and the text."""
+        self._receive()
+        found = list(self._messages[process])
+        self._messages[process].clear()
+        return found
+
+    def _receive(self) -> None:
+        """Read what has arrived. The reply to PING comes after all messages that were sent before."""
+        self._subscriber.send_command("PING")
+        while (reply := self._subscriber.read_response())[0] != b"pong":
+            kind, channel, data = reply
+            if kind == b"smessage" and data:
+                self._messages[channel.decode()].append(data.decode())
 
     # --- the key space ---
 
@@ -181,6 +221,8 @@ class FakeWorker:
         self.number += 1
         options.setdefault("lease", self.lease)
         options.setdefault("trial", "with others")
+        if address := options.get("address"):
+            self.stand.start_processes(address.partition("/")[0])
         self.last = self.stand.bindings.turn(
             self.incarnation, self.number, want=want, settlements=settlements, **options
         )

@@ -1,4 +1,4 @@
-"""Wake-ups of idle workers. The tests read the messages from the inboxes and move the clock."""
+"""Wake-ups of idle workers. The tests read the messages of processes, end processes, and move the clock."""
 
 from __future__ import annotations
 
@@ -194,12 +194,6 @@ def test_idle_workers_that_do_not_renew_their_registration_are_forgotten(stand: 
     assert "woken" not in stand.dump()["meta"]
 
 
-def test_an_inbox_that_is_not_read_expires(stand: Stand):
-    become_idle(stand, "p")
-    stand.put("a")
-    assert 50_000 < stand.client.pttl(stand.base + "inbox:p") <= 60_000
-
-
 # --- the timekeeper ---
 
 
@@ -355,6 +349,7 @@ def test_a_timekeeper_with_more_than_a_slice_to_take_back_takes_another_turn_at_
 
 
 def test_a_waiter_is_notified_however_its_job_ends(stand: Stand):
+    stand.start_processes("p")
     stand.put("complete", "bury", "drop", "cancel", "retry")
     stand.put("expire", expires=1, priority=9)
     for n, key in enumerate(["complete", "bury", "drop", "cancel", "expire", "retry", "unknown"]):
@@ -376,6 +371,7 @@ def test_a_waiter_is_notified_however_its_job_ends(stand: Stand):
 
 
 def test_all_waiters_are_notified_except_those_that_gave_up(stand: Stand):
+    stand.start_processes("p", "q")
     stand.put("j")
     for address in ("p/1", "p/11", "q/1", "p/1"):
         stand.run(stand.bindings.result("j", address))

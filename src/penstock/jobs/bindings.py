@@ -27,6 +27,7 @@ def scripts() -> Library:
     return Library(
         "core/clock.lua",
         "core/notify.lua",
+        "core/sleepers.lua",
         "core/batch.lua",
         "core/idempotency.lua",
         "jobs/record.lua",

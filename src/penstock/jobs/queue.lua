@@ -27,7 +27,7 @@
 --   listeners    HASH    id -> addresses to notify when it is done owner: the job
 --   settled:<inc> SET    tokens that an incarnation settled outside of its turns; PX 60 s
 --   turns, lane, front, weights (lane) · leases, held, turn, workers (lease) · sleepers (wake) · suspects (job)
---   tenants, age, ages (counters) · replay: (idempotency) · inbox: (notify)
+--   tenants, age, ages (counters) · replay: (idempotency)
 
 _jobs_per_call = { PROMOTED = 100, TAKEN_BACK = 100, ABANDONED = 250 }
 

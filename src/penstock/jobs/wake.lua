@@ -1,81 +1,50 @@
--- Idle workers and their wake-ups. A wake-up carries no job: the worker that gets it takes a turn. So a lost wake-up
--- costs time, but never a job.
+-- Idle workers, and those of them that watch the clock. A wake-up carries no job: the worker that gets it takes a turn.
+-- So a lost wake-up costs time, but never a job. core/sleepers.lua chooses the worker that a ready job wakes.
 --
 --   sleepers         ZSET  address -> server ms until which the worker is idle
---   inbox: (notify)
---   meta             HASH  woken: ms of the last wake-up, until a turn follows it
---                          witness, check_at: the worker that takes a turn in case the woken one does not, and when
+--   meta             HASH  woken, witness, check_at (sleepers)
 --                          timekeeper, timekeeper_until, deputy, deputy_until: the workers that watch the clock,
 --                          and until when they are idle
+--                          watch_checked: ms at which an idle worker last checked that both are there
 --                          alarm: ms at which the timekeeper takes a turn
 --
--- Messages to an idle worker: "0": take a turn now; "<n>": take a turn in n ms.
---
--- A worker is registered as idle by the turn that found nothing. A job that becomes ready wakes the worker that became
--- idle last. That one may be frozen, so a second idle worker, the witness, takes a turn 50 ms later. One idle worker,
--- the timekeeper, knows when the next job is due or the next lease runs out. The deputy wakes 300 ms later, and becomes
--- the timekeeper if it finds that the timekeeper has not acted. Witness and deputy belong to other processes than the
--- worker that they replace.
+-- A worker is registered as idle by the turn that found nothing. One idle worker, the timekeeper, knows when the next
+-- job is due or the next lease runs out. It may be frozen, so the deputy, a worker of another process, wakes 300 ms
+-- later, and becomes the timekeeper if it finds that the timekeeper has not acted. If the process of either is gone,
+-- whoever finds that appoints another worker at once.
 
-_delay = { WITNESS = 50, DEPUTY = 300 } -- ms
-
--- The worker that became idle last, and until when it is idle. Skips workers in the process of `other`, because
--- whatever froze that worker froze them as well. Reads four sleepers and, if needed, up to a hundred. If even the
--- latest deadline has passed, all sleepers are gone, and the set is deleted.
---- (now: int, other: str | nil) -> str | nil, str
---- uses: base
-function wake.last_idle(now, other)
-  local process = other and notify.face(other)
-  local from = 0
-  for _, to in ipairs({ 3, 100 }) do
-    local found = redis.call("ZRANGE", base .. "sleepers", from, to, "REV", "WITHSCORES")
-    for i = 1, #found, 2 do
-      if tonumber(found[i + 1]) <= now then
-        if from == 0 and i == 1 then redis.call("DEL", base .. "sleepers") end
-        return
-      end
-      if notify.face(found[i]) ~= process then return found[i], found[i + 1] end
-    end
-    if #found < 2 * (to + 1 - from) then return end
-    from = to + 1
-  end
-end
+_delay = { DEPUTY = 300, CHECK = 1000 } -- ms
 
 -- Wakes one idle worker, unless one was woken in the last 50 ms and has not taken its turn yet.
 --- (now: int)
 --- uses: base meta
 function wake.one(now)
-  local worker = wake.last_idle(now)
-  if not worker then return end
-  local watch = redis.call("HMGET", meta, "woken", "check_at", "witness")
-  if watch[1] and math.abs(now - watch[1]) < _delay.WITNESS then return end
-  redis.call("ZREM", base .. "sleepers", worker)
-  notify.send(worker, "0")
-  redis.call("HSET", meta, "woken", now)
-  -- No new witness is needed if one that is still idle takes its turn within the next 50 ms.
-  local has_witness = watch[2] and math.abs(watch[2] - now - 25) <= 25
-    and redis.call("ZSCORE", base .. "sleepers", watch[3])
-  local witness = not has_witness and wake.last_idle(now, worker)
-  if witness then
-    notify.send(witness, string.format("%d", _delay.WITNESS))
-    redis.call("HSET", meta, "check_at", now + _delay.WITNESS, "witness", witness)
-  end
+  wake.replace(sleepers.wake_one(base .. "sleepers", meta, "", now), now)
 end
 
 -- Wakes up to a hundred idle workers, because a job became a suspect. A worker runs only one suspect at a time, and
 -- only the worker itself knows whether it is running one, so many are asked. This happens only after a worker died.
 --- (now: int)
---- uses: base
+--- uses: base meta
 function wake.many(now)
-  local found = redis.call("ZRANGE", base .. "sleepers", now, "+inf", "BYSCORE", "LIMIT", 0, 100)
-  for i = 1, #found do notify.send(found[i], "0") end
-  if #found > 0 then redis.call("ZREM", base .. "sleepers", unpack(found)) end
+  wake.replace(sleepers.wake_many(base .. "sleepers", now), now)
 end
 
 -- Records that a turn has followed the last wake-up.
 --- uses: meta
 function wake.answered()
-  redis.call("HDEL", meta, "woken")
+  sleepers.answered(meta, "")
+end
+
+-- If one of the workers that are `gone` watched the clock, appoints another.
+--- (gone: table, now: int)
+--- uses: base meta
+function wake.replace(gone, now)
+  if #gone == 0 then return end
+  local watch = redis.call("HMGET", meta, "timekeeper", "deputy")
+  for i = 1, #gone do
+    if gone[i] == watch[1] or gone[i] == watch[2] then return wake.appoint(now) end
+  end
 end
 
 -- Makes the timekeeper take a turn at `due`, when a job will be due or a lease will run out, and the deputy 300 ms
@@ -86,9 +55,11 @@ function wake.set_alarm(now, due)
   local watch = redis.call("HMGET", meta, "timekeeper", "deputy", "alarm")
   local alarm = watch[3] and tonumber(watch[3]) or 0
   if not watch[1] or (alarm > now and alarm <= due) then return end
-  notify.send(watch[1], string.format("%d", math.max(0, due - now)))
-  if watch[2] then notify.send(watch[2], string.format("%d", math.max(0, due - now) + _delay.DEPUTY)) end
   redis.call("HSET", meta, "alarm", due)
+  local wait = math.max(0, due - now)
+  local reached = notify.send(watch[1], string.format("%d", wait))
+  if watch[2] then reached = notify.send(watch[2], string.format("%d", wait + _delay.DEPUTY)) and reached end
+  if not reached then wake.appoint(now) end
 end
 
 -- Milliseconds until a job is due or a lease runs out; -1 if neither will be.
@@ -120,27 +91,52 @@ function wake.deputy_wait(now)
   return event < 0 and event or event + _delay.DEPUTY
 end
 
--- Appoints a timekeeper and a deputy if they are missing, from the workers that became idle last, and notifies them.
+-- Appoints a timekeeper and a deputy if they are missing or gone, and notifies them. The deputy replaces the timekeeper.
+-- Otherwise they are the workers that became idle last.
 --- (now: int)
 --- uses: base meta
 function wake.appoint(now)
-  local watch = redis.call("HMGET", meta, "timekeeper", "deputy")
-  local timekeeper = watch[1]
+  local watch = redis.call("HMGET", meta, "timekeeper", "deputy", "deputy_until")
+  local timekeeper, deputy, until_ = wake.present(watch[1]), wake.present(watch[2]), watch[3]
   if not timekeeper then
-    local until_
-    timekeeper, until_ = wake.last_idle(now)
+    redis.call("HDEL", meta, "timekeeper", "timekeeper_until")
+    local event = wake.next_event(now)
+    local text = wake.message(event)
+    if deputy and tonumber(until_) > now then
+      timekeeper, deputy = deputy, false
+      if text then notify.send(timekeeper, text) end
+    else
+      timekeeper, until_ = sleepers.notify_last(base .. "sleepers", now, nil, text, {})
+    end
+    if timekeeper then
+      redis.call("HSET", meta, "timekeeper", timekeeper, "timekeeper_until", until_)
+      wake.timekeeper_wait(now)
+    end
+  end
+  if not deputy then
+    redis.call("HDEL", meta, "deputy", "deputy_until")
     if not timekeeper then return end
-    redis.call("HSET", meta, "timekeeper", timekeeper, "timekeeper_until", until_)
-    local event = wake.timekeeper_wait(now)
-    if event >= 0 then notify.send(timekeeper, string.format("%d", event)) end
-  end
-  if not watch[2] then
-    local deputy, until_ = wake.last_idle(now, timekeeper)
-    if not deputy then return end
-    redis.call("HSET", meta, "deputy", deputy, "deputy_until", until_)
     local event = wake.deputy_wait(now)
-    if event >= 0 then notify.send(deputy, string.format("%d", event)) end
+    local text = wake.message(event)
+    deputy, until_ = sleepers.notify_last(base .. "sleepers", now, timekeeper, text, {})
+    if deputy then redis.call("HSET", meta, "deputy", deputy, "deputy_until", until_) end
   end
+end
+
+-- The message that makes a worker take a turn in so many milliseconds; nil for -1.
+--- (ms: int) -> str | nil
+--- inline
+function wake.message(ms)
+  return ms >= 0 and string.format("%d", ms) or nil
+end
+
+-- The address, or false if its process is gone. Such a worker is removed from the idle ones.
+--- (address: str | false) -> str | false
+--- uses: base
+function wake.present(address)
+  if not address or notify.reaches(address) then return address end
+  redis.call("ZREM", base .. "sleepers", address)
+  return false
 end
 
 -- Call it when the worker at `address` has found work that the timekeeper should have found earlier. Removes and wakes
@@ -163,9 +159,14 @@ end
 --- uses: base meta
 function wake.register(address, now, until_)
   redis.call("ZADD", base .. "sleepers", until_, address)
-  local watch = redis.call("HMGET", meta, "timekeeper", "timekeeper_until", "deputy", "deputy_until")
+  local watch = redis.call("HMGET", meta, "timekeeper", "timekeeper_until", "deputy", "deputy_until",
+    "watch_checked")
   local timekeeper = watch[1] and tonumber(watch[2]) > now and watch[1]
   local deputy = watch[3] and tonumber(watch[4]) > now and watch[3]
+  if timekeeper and math.abs(now - (watch[5] or 0)) >= _delay.CHECK then
+    redis.call("HSET", meta, "watch_checked", now)
+    timekeeper, deputy = wake.present(timekeeper), wake.present(deputy)
+  end
   if timekeeper == address or not timekeeper then
     redis.call("HSET", meta, "timekeeper", address, "timekeeper_until", until_)
     if not timekeeper then
@@ -189,14 +190,9 @@ end
 --- uses: base meta
 function wake.deregister(address, now)
   redis.call("ZREM", base .. "sleepers", address)
-  local watch = redis.call("HMGET", meta, "timekeeper", "deputy", "deputy_until")
+  local watch = redis.call("HMGET", meta, "timekeeper", "deputy")
   if watch[1] == address then
-    redis.call("HDEL", meta, "timekeeper", "timekeeper_until", "deputy", "deputy_until")
-    if watch[2] and tonumber(watch[3]) > now then
-      redis.call("HSET", meta, "timekeeper", watch[2], "timekeeper_until", watch[3])
-      local event = wake.timekeeper_wait(now)
-      if event >= 0 then notify.send(watch[2], string.format("%d", event)) end
-    end
+    redis.call("HDEL", meta, "timekeeper", "timekeeper_until")
   elseif watch[2] == address then
     redis.call("HDEL", meta, "deputy", "deputy_until")
   else

@@ -1,0 +1,89 @@
+-- Idle workers that serve the same work, such as the jobs of a queue. New work wakes one of them, and not all.
+--
+--   list    ZSET   address (notify.lua) -> server ms until which the worker is idle
+--   marks   HASH   <prefix>woken: ms of the last wake-up, until a worker follows it
+--                  <prefix>witness, <prefix>check_at: the worker that looks for work in case the woken one does not,
+--                  and when
+--
+-- The caller names both keys and the prefix, and adds and removes the addresses. Messages to an idle worker: "0": look
+-- for work now; "<n>": look for work in n ms.
+--
+-- New work wakes the worker that became idle last. If its process is gone, the worker is forgotten and the next one is
+-- tried. A process may also be frozen, so a second idle worker, the witness, looks for work 50 ms later. It belongs to
+-- another process than the worker that was woken.
+
+_idle = { WITNESS = 50 } -- ms
+-- Read at first; read then; skipped at most in one process; forgotten at most and woken at most in one call.
+_idle_slice = { FIRST = 4, NEXT = 100, SKIPPED = 100, GONE = 500, WOKEN = 100 }
+
+-- Sends `text` to the worker that became idle last; with nil, only looks whether it is there. Returns its address and
+-- until when it is idle. Skips workers in the process of `other`, because whatever froze that worker froze them as
+-- well. Workers that are gone are forgotten, and added to `gone`. If even the one with the latest deadline is overdue,
+-- all workers are gone.
+--- (list: str, now: int, other: str | nil, text: str | nil, gone: table) -> str | nil, str
+function sleepers.notify_last(list, now, other, text, gone)
+  local face = other and notify.face(other)
+  local skipped, n = 0, _idle_slice.FIRST
+  while skipped < _idle_slice.SKIPPED and #gone < _idle_slice.GONE do
+    local found = redis.call("ZRANGE", list, skipped, skipped + n - 1, "REV", "WITHSCORES")
+    for i = 1, #found, 2 do
+      local address = found[i]
+      if tonumber(found[i + 1]) <= now then
+        if skipped == 0 then redis.call("DEL", list) end
+        return
+      end
+      if notify.face(address) == face then
+        skipped = skipped + 1
+      elseif text and notify.send(address, text) or not text and notify.reaches(address) then
+        return address, found[i + 1]
+      else
+        redis.call("ZREM", list, address)
+        gone[#gone + 1] = address
+      end
+    end
+    if #found < 2 * n then return end
+    n = _idle_slice.NEXT
+  end
+end
+
+-- Wakes one idle worker, unless one was woken in the last 50 ms and has not looked for work yet. Returns the addresses
+-- of workers that were found to be gone.
+--- (list: str, marks: str, prefix: str, now: int) -> table
+function sleepers.wake_one(list, marks, prefix, now)
+  local gone = {}
+  if redis.call("EXISTS", list) == 0 then return gone end
+  local marked = redis.call("HMGET", marks, prefix .. "woken", prefix .. "check_at", prefix .. "witness")
+  if marked[1] and math.abs(now - marked[1]) < _idle.WITNESS then return gone end
+  local worker = sleepers.notify_last(list, now, nil, "0", gone)
+  if not worker then return gone end
+  redis.call("ZREM", list, worker)
+  redis.call("HSET", marks, prefix .. "woken", now)
+  -- No new witness is needed if one that is still idle looks for work within the next 50 ms.
+  local has_witness = marked[2] and math.abs(marked[2] - now - 25) <= 25 and redis.call("ZSCORE", list, marked[3])
+  local witness = not has_witness and sleepers.notify_last(list, now, worker, string.format("%d", _idle.WITNESS), gone)
+  if witness then
+    redis.call("HSET", marks, prefix .. "check_at", now + _idle.WITNESS, prefix .. "witness", witness)
+  end
+  return gone
+end
+
+-- Records that a worker looks for work, so that new work wakes the next one at once.
+--- (marks: str, prefix: str)
+function sleepers.answered(marks, prefix)
+  redis.call("HDEL", marks, prefix .. "woken")
+end
+
+-- Wakes up to a hundred idle workers. Returns the addresses of workers that were found to be gone.
+--- (list: str, now: int) -> table
+function sleepers.wake_many(list, now)
+  local woken, gone = 0, {}
+  while woken < _idle_slice.WOKEN and #gone < _idle_slice.GONE do
+    local found = redis.call("ZRANGE", list, now, "+inf", "BYSCORE", "LIMIT", 0, _idle_slice.WOKEN - woken)
+    if #found == 0 then break end
+    for i = 1, #found do
+      if notify.send(found[i], "0") then woken = woken + 1 else gone[#gone + 1] = found[i] end
+    end
+    redis.call("ZREM", list, unpack(found))
+  end
+  return gone
+end
