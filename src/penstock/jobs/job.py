@@ -200,8 +200,8 @@ class Job(QueueHandle[JobQueue], Generic[R]):
         if timeout is not None and timeout <= 0:
             return self._result_or_raise((yield bindings.result(self.key, "")), was_pending=False)
         deadline = None if timeout is None or timeout == math.inf else time.monotonic() + timeout
-        listener = yield Listen(bindings.keys.inbox)
-        was_pending = False
+        listener = yield Listen(bindings.keys.base + self.key, shared=True)
+        was_pending, stored = False, None
         try:
             while True:
                 stored = yield bindings.result(self.key, listener.address)
@@ -212,13 +212,10 @@ class Job(QueueHandle[JobQueue], Generic[R]):
                     break
                 was_pending = True
                 yield Wait(listener, left)
-            if _in_progress(stored):
-                yield bindings.forget(self.key, listener.address)
-        except BaseException:
-            yield bindings.forget(self.key, listener.address)
-            raise
         finally:
-            listener.close()
+            # While other waiters in this process share the address, it stays registered.
+            if listener.close() and (stored is None or _in_progress(stored)):
+                yield bindings.forget(self.key, listener.address)
         return self._result_or_raise(stored, was_pending=was_pending)
 
     def _result_or_raise(self, stored: StoredJob, *, was_pending: bool) -> R:

@@ -32,7 +32,6 @@ QUEUE = {
     "turn:": ("STRING", "last turn of an incarnation", "TTL"),
     "settled:": ("SET", "tokens that an incarnation settled outside of its turns", "TTL"),
     "sleepers": ("ZSET", "address -> idle until ms", "the sleeper, or the next wake-up"),
-    "inbox:": ("LIST", "messages for one process", "TTL"),
     "done:": ("STRING", "how a job ended", "TTL"),
     **REPLAY,
     "user:": ("any", "keys of the user's own in the queue's slot", "the user"),
@@ -55,10 +54,6 @@ class QueueKeys:
     def declared(self) -> tuple[str, str]:
         """The keys that every script of the queue declares: `base` and `meta`."""
         return (self.base, self.base + "meta")
-
-    @cached_property
-    def inbox(self) -> str:
-        return self.base + "inbox:"
 
     @property
     def pattern(self) -> str:

@@ -211,7 +211,7 @@ class Queue:
     def _claim_waiting(self, n: int, wait: float | None, lease: float) -> Operation[list[Item]]:
         incarnation, number = mint_id(), 0
         deadline = None if wait is None else time.monotonic() + wait
-        listener = yield Listen(self.bindings.keys.inbox)
+        listener = yield Listen(self.bindings.keys.base)
         try:
             while True:
                 number += 1

@@ -161,7 +161,7 @@ class Worker:
         # For `def` tasks inside `async def` hooks. The hooks' asyncio tasks make the settlements.
         self._hooked_threads: ThreadPool[None] = ThreadPool(self.settings.concurrency, self._loop, lambda _: None)
         await self._driver.aio.run(self._feeds[0].queue.bindings.counts())
-        listeners = [self._driver.aio.listen(feed.queue.bindings.keys.inbox) for feed in self._feeds]
+        listeners = [self._driver.aio.listen(feed.queue.bindings.keys.base) for feed in self._feeds]
         for feed, listener in zip(self._feeds, listeners, strict=True):
             feed.address = listener.address
         parts = [asyncio.create_task(self._listen(f, one)) for f, one in zip(self._feeds, listeners, strict=True)]
