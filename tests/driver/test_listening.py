@@ -1,6 +1,10 @@
 """Listeners on both faces, and the one connection on which their messages arrive."""
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -20,7 +24,7 @@ from tests.driver.operations import (
     send,
     waiting,
 )
-from tests.servers import Cluster, Server
+from tests.servers import Cluster, Server, eventually
 from tests.speed import scaled
 
 
@@ -250,3 +254,47 @@ async def test_an_unused_channel_is_left_while_others_are_used(face: str, small_
             await until(lambda: channels() == 1)
         assert await driver.run(send("{used}", addresses[0], "news")) == 1
     await driver.aclose()
+
+
+FORKING = """
+import asyncio, os, sys, threading, time
+from penstock.driver.server_driver import ServerDriver
+from tests.driver.operations import waiting
+
+driver, face = ServerDriver(sys.argv[1]), sys.argv[2]
+
+def fork():
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+    print("forked", flush=True)
+    time.sleep(60)
+
+async def main():
+    task = asyncio.create_task(driver.aio.run(waiting("k", 60)))
+    await asyncio.to_thread(sys.stdin.readline)
+    fork()
+
+if face == "aio":
+    asyncio.run(main())
+threading.Thread(target=lambda: driver.blocking.run(waiting("k", 60)), daemon=True).start()
+sys.stdin.readline()
+fork()
+"""
+
+
+def test_a_forked_child_does_not_keep_the_subscription_of_a_parent_that_died(face: str, own_server: Server):
+    command = [sys.executable, "-c", FORKING, own_server.address, face]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        try:
+            eventually(own_server.subscribers)
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            os.kill(process.pid, signal.SIGKILL)
+            eventually(lambda: not own_server.subscribers())
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)

@@ -129,6 +129,14 @@ class AioConnection:
     def close(self) -> None:
         self._fail("the connection was closed")
 
+    def close_copy(self) -> None:
+        # The transport only wraps the socket. Closing the transport would also change the selector, which parent and
+        # child share.
+        writer = self._connection._writer
+        copy = getattr(writer and writer.get_extra_info("socket"), "_sock", None)
+        if copy is not None:
+            copy.close()
+
     async def _read(self) -> None:
         reason = "the connection was closed"
         try:

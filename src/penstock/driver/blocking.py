@@ -83,6 +83,10 @@ class BlockingConnection:
         self._closed = True
         self._connection.disconnect()
 
+    def close_copy(self) -> None:
+        if (socket := self._connection._sock) is not None:
+            socket.close()
+
 
 class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
     """The `BlockingFace` of one process."""

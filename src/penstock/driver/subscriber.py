@@ -16,9 +16,11 @@ The code is written once. On the blocking face a subscriber runs in a thread, wh
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakSet
 
 from penstock.core.slots import Node, slot
 from penstock.driver.connector import Command
@@ -55,6 +57,9 @@ class Connection(Protocol):
 
     def close(self) -> None:
         """Close at once, even while another thread uses the connection."""
+
+    def close_copy(self) -> None:
+        """In a forked child: close the child's copy of the socket. The parent's stays open."""
 
 
 class Face(Protocol):
@@ -163,6 +168,20 @@ class Subscriptions(Generic[L]):
             return list(self._subscribers.values())
 
 
+# The subscribers of this process. A forked child closes its copies of their sockets. Otherwise the server could not see
+# that the parent has died, and would go on sending messages to it.
+_subscribers: WeakSet[Subscriber] = WeakSet()
+
+
+def _close_copies() -> None:
+    for subscriber in list(_subscribers):
+        subscriber.close_copy()
+    _subscribers.clear()
+
+
+os.register_at_fork(after_in_child=_close_copies)
+
+
 class Subscriber:
     """The connection of one face to one node, on which messages arrive; and the channels that it subscribes to.
 
@@ -180,6 +199,7 @@ class Subscriber:
         self._pinged_at = 0.0
         self._used_at = time.monotonic()
         self._is_stopped = False
+        _subscribers.add(self)
 
     def add(self, channel: Channel) -> None:
         """Subscribe to a channel; now, or as soon as there is a connection. Called with the lock."""
@@ -198,6 +218,12 @@ class Subscriber:
         connection = self._connection
         if connection is not None:
             connection.close()
+
+    def close_copy(self) -> None:
+        """In a forked child: close the child's copy of the socket."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close_copy()
 
     async def run(self) -> None:
         """Serve the channels until none is left. Reconnects to a lost server."""
