@@ -14,6 +14,7 @@ from penstock import Held, LeaseLost, Lock, LockTimeout, Penstock, Semaphore
 from penstock.core.renewal import now, valid_until
 from tests.conftest import Apps, Do, MakeApp, commands, until
 from tests.driver.proxy import Proxy
+from tests.locks.conftest import FrozenFace
 from tests.servers import Server, interrupt_when
 from tests.speed import Deadline, scaled
 
@@ -286,7 +287,7 @@ async def test_waits_for_many_locks_share_a_connection(app: Penstock, deployment
     tasks = [asyncio.create_task(app.lock(one, lease=10).acquire.aio()) for one in names]
     for one in names:
         await waiting(app.lock(one, lease=1))
-    await until(lambda: len(deployment.blocked_readers()) == 1)
+    await until(lambda: len(deployment.subscribers()) == 1)
     for held in helds:
         await held.release.aio()
     for held in await asyncio.gather(*tasks):
@@ -480,9 +481,27 @@ async def test_the_lock_of_a_dead_owner_passes_on_within_its_lease(app: Penstock
 async def test_a_dead_waiter_is_passed_over(app: Penstock, do: Do, name: str, raw: Any):
     held = await do(app.lock(name, lease=10).acquire)
     lock = app.lock(name, lease=10)
-    for n in range(3):  # three waiters of one dead process: only one offer is made in vain
-        dead = lock.bindings.request.pack(f"penstock/elsewhere/1/dead{n}", f"{lock.bindings.inbox}dead/{n}")
+    for n in range(9):
+        dead = lock.bindings.request.pack(f"penstock/elsewhere/1/dead{n}", f"penstock:wake:dead{n}/1")
         assert not (await app._driver.aio.run(lock.bindings.acquire(dead, 0, join=True))).granted
+    second = asyncio.create_task(do(app.lock(name, lease=10).acquire))
+    await until(lambda: b"elsewhere" not in raw.zrange(lock.bindings.declared[0] + "waiters", -1, -1)[0])
+    began = time.monotonic()
+    await do(held.release)
+    got = await second
+    assert time.monotonic() - began < scaled(1)  # one offer in vain would take two seconds
+    await do(got.release)
+
+
+@one_place
+async def test_a_frozen_waiter_delays_the_others_once(
+    app: Penstock, do: Do, name: str, deployment: Server, frozen_face: FrozenFace
+):
+    held = await do(app.lock(name, lease=10).acquire)
+    lock, address = app.lock(name, lease=10), frozen_face(deployment, "frozen", name)
+    for n in range(3):  # three waiters of one frozen process: only one offer is made in vain
+        frozen = lock.bindings.request.pack(f"penstock/elsewhere/1/frozen{n}", address)
+        assert not (await app._driver.aio.run(lock.bindings.acquire(frozen, 0, join=True))).granted
     second = asyncio.create_task(do(app.lock(name, lease=10).acquire))
     await waiting(app.lock(name, lease=1), 4)
     began = time.monotonic()
@@ -494,11 +513,13 @@ async def test_a_dead_waiter_is_passed_over(app: Penstock, do: Do, name: str, ra
 
 @one_place
 @one_face
-async def test_a_release_makes_another_waiter_check_that_its_offer_is_taken(app: Penstock, do: Do, name: str, raw: Any):
+async def test_a_release_makes_another_waiter_check_that_its_offer_is_taken(
+    app: Penstock, do: Do, name: str, raw: Any, deployment: Server, frozen_face: FrozenFace
+):
     raw.set(name, "penstock/elsewhere/1/x", px=60000)
     lock = app.lock(name, lease=10)
-    dead = lock.bindings.request.pack("penstock/elsewhere/1/dead", f"{lock.bindings.inbox}dead/1")
-    await app._driver.aio.run(lock.bindings.acquire(dead, 0, join=True))
+    frozen = lock.bindings.request.pack("penstock/elsewhere/1/frozen", frozen_face(deployment, "frozen", name))
+    await app._driver.aio.run(lock.bindings.acquire(frozen, 0, join=True))
     waits = asyncio.create_task(do(app.lock(name, lease=10).acquire))
     await waiting(lock, 2)
     await asyncio.sleep(2.6)  # it has asked again for the first time
@@ -510,11 +531,13 @@ async def test_a_release_makes_another_waiter_check_that_its_offer_is_taken(app:
 
 
 @one_place
-async def test_a_waiter_that_misses_its_offer_keeps_its_place(app: Penstock, do: Do, name: str):
+async def test_a_waiter_that_misses_its_offer_keeps_its_place(
+    app: Penstock, do: Do, name: str, deployment: Server, frozen_face: FrozenFace
+):
     lock = app.lock(name, lease=10)
     held = await lock.acquire.aio()
     slow, next_ = (
-        lock.bindings.request.pack(f"penstock/h/1/{n}", f"{lock.bindings.inbox}{n}/1") for n in ("slow", "next")
+        lock.bindings.request.pack(f"penstock/h/1/{n}", frozen_face(deployment, n, name)) for n in ("slow", "next")
     )
     first = await app._driver.aio.run(lock.bindings.acquire(slow, 0, join=True))
     second = await app._driver.aio.run(lock.bindings.acquire(next_, 0, join=True))

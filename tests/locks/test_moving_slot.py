@@ -11,6 +11,7 @@ from valkey.exceptions import ResponseError
 from penstock import Penstock
 from penstock.driver.retrying import error_code
 from penstock.locks.leased import LeasedResource
+from tests.locks.conftest import FrozenFace
 from tests.servers import Cluster, Server
 
 
@@ -30,8 +31,8 @@ def send(node: Server, leased: LeasedResource[Any, Any], name: str, *args: Any, 
     return error_code(reply) if isinstance(reply, ResponseError) else reply
 
 
-def request(leased: LeasedResource[Any, Any], who: str) -> bytes:
-    return leased.bindings.request.pack(f"penstock/h/1/{who}", f"{leased.bindings.inbox}{who}/1")
+def request(leased: LeasedResource[Any, Any], who: str, address: str) -> bytes:
+    return leased.bindings.request.pack(f"penstock/h/1/{who}", address)
 
 
 def dump(node: Server, keys: list[bytes]) -> dict[bytes, Any]:
@@ -54,15 +55,18 @@ KINDS: dict[str, Callable[[Penstock], LeasedResource[Any, Any]]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("carried", ["nothing", "the lock", "what is beside it", "all"])
-def test_no_script_is_half_done_while_its_slot_is_migrated(cluster: Cluster, kind: str, carried: str):
+def test_no_script_is_half_done_while_its_slot_is_migrated(
+    cluster: Cluster, frozen_face: FrozenFace, kind: str, carried: str
+):
     app = Penstock(cluster.address)
     leased = KINDS[kind](app)
     main = leased.bindings.declared[1]
     source = cluster.owner(main)
     target = next(node for node in cluster.nodes if node is not source)
+    address = frozen_face(cluster, "h", main)
     for n in range(6):
-        send(source, leased, "acquire", request(leased, str(n)), 0, 1)
-    send(source, leased, "release", request(leased, "0"))
+        send(source, leased, "acquire", request(leased, str(n), address), 0, 1)
+    send(source, leased, "release", request(leased, "0", address))
     keys = sorted(source.client.keys("*"))
     wanted = {
         "nothing": [], "the lock": [main.encode()], "what is beside it": [k for k in keys if k != main.encode()],
@@ -76,7 +80,8 @@ def test_no_script_is_half_done_while_its_slot_is_migrated(cluster: Cluster, kin
         source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *(key.decode() for key in wanted))
     before = {node: dump(node, keys) for node in (source, target)}
     calls: dict[str, tuple[Any, ...]] = {
-        "acquire": (request(leased, "new"), 0, 1), "release": (request(leased, "1"),), "renew": (request(leased, "1"),),
+        "acquire": (request(leased, "new", address), 0, 1),
+        "release": (request(leased, "1", address),), "renew": (request(leased, "1", address),),
         "show": (10,), "now": (), "set_limit": (5,),
     }  # fmt: skip
     for name in leased.bindings.scripts.scripts:

@@ -10,6 +10,7 @@ import pytest
 
 from penstock import LeaseLost, Penstock, Permit, PermitTimeout, Semaphore
 from tests.conftest import Apps, Do, until
+from tests.locks.conftest import FrozenFace
 from tests.servers import Server
 from tests.speed import Deadline, scaled
 
@@ -212,10 +213,26 @@ async def test_an_expired_permit_is_not_renewed(sem: Make, app: Penstock):
 
 @one_place
 async def test_a_dead_waiter_is_passed_over(sem: Make, do: Do, app: Penstock):
-    permit = await do(sem(1).acquire)
-    one = sem(1)
+    permit = await do(sem(2).acquire)
+    one = sem(2, 2)
     for n in range(3):
-        request = one.bindings.request.pack(f"penstock/h/1/dead{n}", f"{one.bindings.inbox}dead/{n}")
+        request = one.bindings.request.pack(f"penstock/h/1/dead{n}", f"penstock:wake:dead{n}/1")
+        await app._driver.aio.run(one.bindings.acquire(request, 0, join=True))
+    # There is a free permit, but the dead would be served first.
+    waits = asyncio.create_task(do(sem(2).acquire))
+    got = await asyncio.wait_for(waits, scaled(1))  # one offer in vain would take two seconds
+    await do(permit.release)
+    await do(got.release)
+
+
+@one_place
+async def test_a_frozen_waiter_delays_the_others_once(
+    sem: Make, do: Do, app: Penstock, deployment: Server, frozen_face: FrozenFace
+):
+    permit = await do(sem(1).acquire)
+    one, address = sem(1), frozen_face(deployment, "frozen", sem(1).bindings.declared[0])
+    for n in range(3):
+        request = one.bindings.request.pack(f"penstock/h/1/frozen{n}", address)
         await app._driver.aio.run(one.bindings.acquire(request, 0, join=True))
     waits = asyncio.create_task(do(sem(1).acquire))
     await waiting(sem(), 4)

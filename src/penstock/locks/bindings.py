@@ -76,6 +76,7 @@ class AcquireReply:
     granted   whether the request now holds what it asked for; `fence` is then set
     ticket    its place among the waiters
     retry_in  seconds after which to try again if no message arrives earlier
+    more      whether to send it again: many waiters are gone, so it was not found out yet if it can be granted
     refused   0, unless the request can never be granted. For locks: the number, from 1, of the lock whose key holds
               other data. For a semaphore: its limit, which is lower than the permits requested
     """
@@ -84,17 +85,28 @@ class AcquireReply:
     fence: int = 0
     ticket: int = 0
     retry_in: float = 0.0
+    more: bool = False
     refused: int = 0
+
+
+class ReleaseReply(NamedTuple):
+    """The answer to a release.
+
+    was_held  whether the request held all that it asked for
+    more      whether many of the waiters are gone, so that the release has to be sent again to find the next owner
+    """
+
+    was_held: bool
+    more: bool
 
 
 class LeaseBindings:
     """The round trips that locks and semaphores share. `packed`: the request of one `acquire()`, by `request.pack`."""
 
-    def __init__(self, scripts: Library, request: LeaseRequest, inbox: str) -> None:
+    def __init__(self, scripts: Library, request: LeaseRequest) -> None:
         self.scripts = scripts
         self.request = request
         self.declared = request.declared
-        self.inbox = inbox
         self._acquire = scripts["acquire"]
         self._renew = scripts["renew"]
         self._release = scripts["release"]
@@ -111,9 +123,9 @@ class LeaseBindings:
         """Start the lease again. False if it is not held any longer; nothing is written then."""
         return RoundTrip(self._renew, self.declared, (packed,), bool)
 
-    def release(self, packed: bytes) -> RoundTrip[bool]:
-        """Release what the request holds, and its place among the waiters. True if it held all that it asked for."""
-        return RoundTrip(self._release, self.declared, (packed,), bool)
+    def release(self, packed: bytes) -> RoundTrip[ReleaseReply]:
+        """Release what the request holds, and its place among the waiters. May be repeated."""
+        return RoundTrip(self._release, self.declared, (packed,), lambda reply: ReleaseReply(*map(bool, reply)))
 
     def server_time(self) -> RoundTrip[float]:
         """Seconds since 1970, by the server clock that the leases run on."""
@@ -125,7 +137,7 @@ def _acquire_reply(reply: Sequence[int]) -> AcquireReply:
         return AcquireReply(False, refused=reply[1])
     if reply[0] == 1:
         return AcquireReply(True, fence=reply[1])
-    return AcquireReply(False, ticket=reply[1], retry_in=max(0, reply[2]) / 1000)
+    return AcquireReply(False, ticket=reply[1], retry_in=max(0, reply[2]) / 1000, more=reply[2] == 0)
 
 
 class LockBindings(LeaseBindings):
@@ -134,7 +146,7 @@ class LockBindings(LeaseBindings):
     def __init__(self, names: Sequence[str], lease: float) -> None:
         keys = [LockKeys(name) for name in names]
         declared = tuple(key for one in keys for key in one.declared)
-        super().__init__(lock_scripts(), LeaseRequest(declared, lease), keys[0].inbox)
+        super().__init__(lock_scripts(), LeaseRequest(declared, lease))
         self._name = names[0]
 
     def info(self) -> RoundTrip[LockInfo]:
@@ -155,12 +167,12 @@ class SemaphoreBindings(LeaseBindings):
     """The round trips of one semaphore."""
 
     def __init__(self, keys: SemaphoreKeys, lease: float, permits: int, limit: int) -> None:
-        super().__init__(semaphore_scripts(), LeaseRequest(keys.declared, lease, permits, limit), keys.inbox)
+        super().__init__(semaphore_scripts(), LeaseRequest(keys.declared, lease, permits, limit))
         self._name = keys.name
 
-    def set_limit(self, limit: int | None) -> RoundTrip[None]:
-        """Store a limit, or remove it."""
-        return RoundTrip(self.scripts["set_limit"], self.declared, (limit or 0,), lambda _: None)
+    def set_limit(self, limit: int | None) -> RoundTrip[bool]:
+        """Store a limit, or remove it. True if it has to be sent again, because many of the waiters are gone."""
+        return RoundTrip(self.scripts["set_limit"], self.declared, (limit or 0,), bool)
 
     def info(self) -> RoundTrip[SemaphoreInfo]:
         return RoundTrip(self.scripts["show"], self.declared, (MAX_SHOWN,), self._info)

@@ -13,7 +13,6 @@ WAITERS = {
     "checks": ("ZSET", "request -> when it tries again if no message arrives", "TTL"),
     "offers": ("ZSET", "request -> until when it can take what was handed over to it", "TTL"),
     "unresponsive": ("ZSET", "face that did not take an offer -> since when", "TTL"),
-    "inbox:": ("LIST", "messages for one face", "TTL"),
 }
 """Keys of a lock or a semaphore while something waits for it."""
 
@@ -37,10 +36,6 @@ RATE_LIMIT = {
     "free:": ("ZSET", "reservation that was handed back -> its moment; one key for each kind", "TTL"),
     **REPLAY,
 }
-
-
-SHARED_INBOX = "penstock:inbox:"
-"""Prefix of a process's inbox for all locks and semaphores of one server. On a cluster each lock has its own."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +64,6 @@ class LockKeys:
         """The keys that every script of the lock declares: `base` and the lock."""
         return (self.base, self.name)
 
-    @cached_property
-    def inbox(self) -> str:
-        return self.base + "inbox:"
-
 
 @dataclass(frozen=True)
 class SemaphoreKeys:
@@ -94,10 +85,6 @@ class SemaphoreKeys:
     def declared(self) -> tuple[str, str]:
         """The keys that every script of the semaphore declares: `base` and `holders`."""
         return (self.base, self.base + "holders")
-
-    @cached_property
-    def inbox(self) -> str:
-        return self.base + "inbox:"
 
 
 @dataclass(frozen=True)

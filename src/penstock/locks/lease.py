@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -11,8 +12,18 @@ from typing import Any, Protocol
 
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.core.renewal import now, valid_until
-from penstock.errors import LeaseLost
-from penstock.locks.bindings import LeaseBindings
+from penstock.errors import LeaseLost, PenstockError
+from penstock.locks.bindings import LeaseBindings, ReleaseReply
+
+
+def hand_over(bindings: LeaseBindings, packed: bytes) -> Operation[None]:
+    """Release what a request holds, and find the next owner, however many of the waiters are gone.
+
+    If the server becomes unavailable meanwhile, one of the waiters continues.
+    """
+    with contextlib.suppress(PenstockError):
+        while (yield bindings.release(packed)).more:
+            pass
 
 
 class LeaseSource(Protocol):
@@ -157,8 +168,17 @@ class Lease:
         If the driver sends the call twice, the second finds nothing to release. That is not a loss while the lease is
         valid.
         """
-        released = self._source.bindings.release(self._packed)
-        return replace(released, read_after_retry=lambda reply: bool(reply) or now() < self.valid_until)
+        return self._release_call.then(lambda reply: reply.was_held)
+
+    @property
+    def _release_call(self) -> RoundTrip[ReleaseReply]:
+        sent = self._source.bindings.release(self._packed)
+
+        def read_after_retry(reply: Any) -> ReleaseReply:
+            was_held, more = sent.read(reply)
+            return ReleaseReply(was_held or now() < self.valid_until, more)
+
+        return replace(sent, read_after_retry=read_after_retry)
 
     @verb
     def release(self) -> Operation[None]:
@@ -176,14 +196,16 @@ class Lease:
             self._released = True
             raise self._lost_error()
         try:
-            was_held = yield self.give_back
+            reply = yield self._release_call
         except BaseException as error:
             if not isinstance(error, Exception):  # a cancelled release still releases the lease
                 yield self.give_back
                 self._released = True
             raise
         self._released = True
-        if not was_held:
+        if reply.more:
+            yield from hand_over(self._source.bindings, self._packed)
+        if not reply.was_held:
             self._loss_reason = self._loss_reason or "the server no longer had it when it was released"
             self.lost.set()
             raise self._lost_error()

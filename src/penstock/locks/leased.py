@@ -19,8 +19,7 @@ from penstock.core.operations import Driver, Listen, Operation, verb, wait_until
 from penstock.core.renewal import Renewer, now
 from penstock.errors import PenstockError
 from penstock.locks.bindings import AcquireReply, LeaseBindings
-from penstock.locks.keys import SHARED_INBOX
-from penstock.locks.lease import Lease
+from penstock.locks.lease import Lease, hand_over
 
 L = TypeVar("L", bound=Lease)
 B = TypeVar("B", bound=LeaseBindings)
@@ -96,13 +95,14 @@ class LeasedResource(Generic[L, B]):
         self._renewer.start()
         packed, sent_at = self.bindings.request.pack(token), now()
         try:
-            reply = yield self.bindings.acquire(packed, 0, join=False)
+            while (reply := (yield self.bindings.acquire(packed, 0, join=False))).more:
+                sent_at = now()
             if reply.granted:
                 return self._start_lease(token, packed, reply, sent_at)
             if reply.refused:
                 raise self._refused_error(reply.refused)
         except BaseException:
-            yield self.bindings.release(packed)
+            yield from hand_over(self.bindings, packed)
             raise
         held = None if self.wait == 0 else (yield from self._wait_until_granted(token, deadline))
         if held is None:
@@ -111,9 +111,8 @@ class LeasedResource(Generic[L, B]):
 
     def _wait_until_granted(self, token: str, deadline: float | None) -> Operation[L | None]:
         """Join the waiters. None if the request was not granted before the deadline."""
-        # A waiter tries again from time to time even without a message, so each blocked read may last longer.
-        listener = yield Listen(self.bindings.inbox, SHARED_INBOX, block_multiplier=2)
-        packed, ticket = self.bindings.request.pack(token, listener.full_address), 0
+        listener = yield Listen(self.bindings.declared[0])
+        packed, ticket = self.bindings.request.pack(token, listener.address), 0
         try:
             while True:
                 in_time, sent_at = deadline is None or time.monotonic() < deadline, now()
@@ -123,11 +122,13 @@ class LeasedResource(Generic[L, B]):
                 if reply.refused:
                     raise self._refused_error(reply.refused)
                 if not in_time:
+                    if reply.more:
+                        continue
                     return None
                 ticket = reply.ticket
                 yield from wait_until_recheck(listener, reply.retry_in, deadline)
         except BaseException:
-            yield self.bindings.release(packed)
+            yield from hand_over(self.bindings, packed)
             raise
         finally:
             listener.close()

@@ -48,32 +48,37 @@ function lock.renew(r)
 end
 
 -- Whether all the locks that a waiter wants are free, and it is the first waiter of each.
---- (request: str, r: table, now: int, freed: table) -> bool
-function lock.can_give(request, r, now, freed)
+--- (view: table, request: str, r: table) -> bool
+function lock.can_give(view, request, r)
   local keys = r[_request.KEYS]
   for i = 1, #keys, 2 do
     if redis.call("EXISTS", keys[i + 1]) == 1 then return false end
-    if waiters.head(keys[i], now, freed) ~= request then return false end
+    if waiters.head(view, keys[i]) ~= request then return false end
   end
   return true
 end
 
--- Hands each free lock over to its first waiter. `freed`: pairs of base and name of the locks to check. It grows when
--- a silent waiter is removed, because that may let others be first.
---- (freed: table, us: int)
-function lock.hand_over(freed, us)
-  local now, i = math.floor(us / 1000), 1
-  while i < #freed and i < 2000 do
+-- Hands each free lock in `view.freed` over to its first waiter. The list grows when a silent waiter is dropped. Returns
+-- 1 if there is more to do; then the caller repeats the call, and some waiter tries again in a second.
+--- (view: table, us: int) -> int
+function lock.hand_over(view, us)
+  local freed, i = view.freed, 1
+  while i < #freed and i < 2000 and view.left > 0 do
     if redis.call("EXISTS", freed[i + 1]) == 0 then
-      local head, r = waiters.head(freed[i], now, freed)
-      if head and lock.can_give(head, r, now, freed) then
+      local head, r = waiters.head(view, freed[i])
+      if head and lock.can_give(view, head, r) and view.left > 0 then
         local ms = math.min(r[_request.LEASE_MS], 2000)
         lock.give(r, us, ms)
-        waiters.offer(head, r, now, ms)
+        waiters.offer(view, head, r, ms)
       end
     end
     i = i + 2
   end
+  if view.left > 0 and i > #freed then return 0 end
+  for rest = math.max(1, i - 2), math.min(#freed, 200), 2 do
+    waiters.ensure_check(view, freed[rest], view.now + 1000, "")
+  end
+  return 1
 end
 
 -- Returns when to try again: when the first of these leases expires, but within five seconds if another library holds
@@ -94,6 +99,7 @@ end
 -- KEYS: base and name of each lock, as in the request. `ticket`: from the reply to the last attempt; 0 for the first.
 -- `join`: 1 to join the waiters, or keep the place among them, if the locks are not granted.
 -- Returns { 1, fence }, { 0, ticket, ms until it should try again }, or { -1, number of a name that holds other data }.
+-- 0 ms: it was not found out yet whether the locks can be granted, because many waiters are gone.
 --- keys: base name
 --- args: request: str, ticket: int, join: int
 function script.acquire(base, name, request, ticket, join)
@@ -108,70 +114,68 @@ function script.acquire(base, name, request, ticket, join)
   end
   if #mine == #KEYS / 2 then
     lock.renew(r)
-    if r[_request.ADDRESS] ~= "" then waiters.mark_taken(request, r, now) end
+    if r[_request.ADDRESS] ~= "" then waiters.mark_taken(waiters.view(now), request, r) end
     return { 1, tonumber(redis.call("GET", base .. "fence")) or lock.give(r, us, r[_request.LEASE_MS]) }
   end
   if #mine > 0 then redis.call("DEL", unpack(mine)) end
   if r[_request.ADDRESS] ~= "" then waiters.mark_alive(r, now) end
 
-  local first, freed = true, {}
+  local view, first = waiters.view(now), not busy
   for i = 1, #KEYS, 2 do
-    local head, _, before = waiters.head(KEYS[i], now, freed)
+    if not first then break end
+    local head, _, before = waiters.head(view, KEYS[i])
     if head and head ~= request and (ticket == 0 or ticket > before) then first = false end
   end
   local answer
-  if first and not busy then
+  if first then
     answer = { 1, lock.give(r, us, r[_request.LEASE_MS]) }
     if ticket > 0 then
       waiters.leave(request, r)
-      waiters.mark_taken(request, r, now)
+      waiters.mark_taken(view, request, r)
     end
   else
-    for i = 1, #KEYS do freed[#freed + 1] = KEYS[i] end
+    waiters.note_freed(view, r)
     if join == 1 then
       local due = lock.due(r[_request.KEYS], now)
       -- A new waiter tries again in 2 s, in case an offer that is open now is not taken.
       if ticket == 0 then due = math.min(due, now + 2000) end
-      ticket = waiters.join(request, r, ticket, us)
+      ticket = waiters.join(view, request, r, ticket, us)
       local ms = math.huge
-      for i = 1, #KEYS, 2 do ms = math.min(ms, waiters.schedule_check(KEYS[i], request, r, now, due)) end
+      for i = 1, #KEYS, 2 do ms = math.min(ms, waiters.schedule_check(view, KEYS[i], request, r, due)) end
       answer = { 0, ticket, ms }
     else
       if ticket > 0 then waiters.leave(request, r) end
       answer = { 0, ticket, -1 }
     end
   end
-  lock.hand_over(freed, us)
+  if lock.hand_over(view, us) == 1 and answer[1] == 0 then answer[3] = 0 end
   return answer
 end
 
 -- Releases what the request holds, removes it from the waiters, and hands free locks over to the next ones.
--- Returns 1 if the request held all its locks.
+-- Returns { 1 if the request held all its locks, 1 if there are more waiters to look at: then repeat the call }.
 --- keys: base name
 --- args: request: str
 --- flags: allow-oom
 function script.release(base, name, request)
   local us = clock.micros()
   local r = cmsgpack.unpack(request)
-  local held, freed = 0, {}
+  local view, held = waiters.view(math.floor(us / 1000)), 0
   for i = 2, #KEYS, 2 do
     if redis.pcall("GET", KEYS[i]) == r[_request.TOKEN] then
       redis.call("DEL", KEYS[i])
       held = held + 1
-      freed[#freed + 1] = KEYS[i - 1]
-      freed[#freed + 1] = KEYS[i]
     end
   end
+  waiters.note_freed(view, r)
   if r[_request.ADDRESS] ~= "" then
     for i = 1, #KEYS, 2 do redis.call("ZREM", KEYS[i] .. "offers", request) end
     if redis.call("ZSCORE", base .. "waiters", request) then
-      local now = math.floor(us / 1000)
-      waiters.leave(request, r, freed)
-      for i = 1, #KEYS, 2 do waiters.ensure_check(KEYS[i], now, lock.due({ KEYS[i], KEYS[i + 1] }, now), "") end
+      waiters.leave(request, r)
+      for i = 1, #KEYS, 2 do waiters.ensure_check(view, KEYS[i], lock.due({ KEYS[i], KEYS[i + 1] }, view.now), "") end
     end
   end
-  lock.hand_over(freed, us)
-  return held == #KEYS / 2 and 1 or 0
+  return { held == #KEYS / 2 and 1 or 0, lock.hand_over(view, us) }
 end
 
 -- Starts the lease again. Returns 0, and writes nothing, if one of the locks is not held any longer.

@@ -78,24 +78,31 @@ function permit.remove_expired(now)
 end
 
 -- Hands free permits over to the first waiters, at most a hundred. Each of them calls this again when it takes its own.
---- (now: int)
+-- Returns 1 if there are more waiters to look at, because many are gone; then the caller repeats the call, and some
+-- waiter tries again in a second.
+--- (view: table) -> int
 --- uses: base holders
-function permit.hand_over(now)
+function permit.hand_over(view)
   for _ = 1, 100 do
-    local head, r = waiters.head(base, now, {})
-    if not head then return end
+    local head, r = waiters.head(view, base)
+    if not head then return 0 end
+    if view.left <= 0 then
+      waiters.ensure_check(view, base, view.now + 1000, "")
+      return 1
+    end
     local limit = permit.limit(r)
     if r[_request.PERMITS] > limit then
       waiters.leave(head, r)
-      notify.send_to_inbox(r[_request.ADDRESS], 0)
-    elseif r[_request.PERMITS] > limit - permit.live(now) then
-      return
+      notify.send(r[_request.ADDRESS], "0")
+    elseif r[_request.PERMITS] > limit - permit.live(view.now) then
+      return 0
     else
       local ms = math.min(r[_request.LEASE_MS], 2000)
-      permit.give(r, now + ms, now)
-      waiters.offer(head, r, now, ms)
+      permit.give(r, view.now + ms, view.now)
+      waiters.offer(view, head, r, ms)
     end
   end
+  return 0
 end
 
 -- Returns when the first lease expires, or the time five seconds from now if no permit is held.
@@ -110,60 +117,63 @@ end
 -- `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1 to join the waiters, or keep the place among
 -- them, if the permits are not granted.
 -- Returns { 1, fence or 0 }, { 0, ticket, ms until it should try again }, or { -1, the limit } if it wants more permits
--- than the limit.
+-- than the limit. 0 ms: it was not found out yet whether they can be granted, because many waiters are gone.
 --- keys: base holders
 --- args: request: str, ticket: int, join: int
 function script.acquire(base, holders, request, ticket, join)
   local us = clock.micros()
   local now = math.floor(us / 1000)
-  local r = cmsgpack.unpack(request)
+  local r, view = cmsgpack.unpack(request), waiters.view(now)
   permit.remove_expired(now)
   if r[_request.ADDRESS] ~= "" then waiters.mark_alive(r, now) end
   local held = permit.held(r, now)
   if held == r[_request.PERMITS] then
     permit.give(r, now + r[_request.LEASE_MS], now)
-    if r[_request.ADDRESS] ~= "" then waiters.mark_taken(request, r, now) end
-    permit.hand_over(now)
+    if r[_request.ADDRESS] ~= "" then waiters.mark_taken(view, request, r) end
+    permit.hand_over(view)
     return { 1, permit.mint(r, us) }
   end
   if held > 0 then permit.drop(r) end
 
   local limit = permit.limit(r)
-  local head, _, before = waiters.head(base, now, {})
-  local first = not head or head == request or (ticket > 0 and ticket < before)
+  local first = r[_request.PERMITS] <= limit - permit.live(now)
+  if first then
+    local head, _, before = waiters.head(view, base)
+    first = not head or head == request or (ticket > 0 and ticket < before)
+  end
   local answer
   if r[_request.PERMITS] > limit then
     waiters.leave(request, r)
     answer = { -1, limit }
-  elseif first and r[_request.PERMITS] <= limit - permit.live(now) then
+  elseif first then
     permit.give(r, now + r[_request.LEASE_MS], now)
     if ticket > 0 then
       waiters.leave(request, r)
-      waiters.mark_taken(request, r, now)
+      waiters.mark_taken(view, request, r)
     end
     answer = { 1, permit.mint(r, us) }
   elseif join == 1 then
     local due = permit.due(now)
     -- A new waiter tries again in 2 s, in case an offer that is open now is not taken.
     if ticket == 0 then due = math.min(due, now + 2000) end
-    ticket = waiters.join(request, r, ticket, us)
-    answer = { 0, ticket, waiters.schedule_check(base, request, r, now, due) }
+    ticket = waiters.join(view, request, r, ticket, us)
+    answer = { 0, ticket, waiters.schedule_check(view, base, request, r, due) }
   else
     if ticket > 0 then waiters.leave(request, r) end
     answer = { 0, ticket, -1 }
   end
-  permit.hand_over(now)
+  if permit.hand_over(view) == 1 and answer[1] == 0 then answer[3] = 0 end
   return answer
 end
 
 -- Releases what the request holds, removes it from the waiters, and hands free permits over to the next ones.
--- Returns 1 if the request held all its permits.
+-- Returns { 1 if the request held all its permits, 1 if there are more waiters to look at: then repeat the call }.
 --- keys: base holders
 --- args: request: str
 --- flags: allow-oom
 function script.release(base, holders, request)
   local now = math.floor(clock.micros() / 1000)
-  local r = cmsgpack.unpack(request)
+  local r, view = cmsgpack.unpack(request), waiters.view(now)
   local whole = permit.held(r, now) == r[_request.PERMITS]
   permit.drop(r)
   permit.remove_expired(now)
@@ -171,11 +181,10 @@ function script.release(base, holders, request)
     redis.call("ZREM", base .. "offers", request)
     if redis.call("ZSCORE", base .. "waiters", request) then
       waiters.leave(request, r)
-      waiters.ensure_check(base, now, permit.due(now), "")
+      waiters.ensure_check(view, base, permit.due(now), "")
     end
   end
-  permit.hand_over(now)
-  return whole and 1 or 0
+  return { whole and 1 or 0, permit.hand_over(view) }
 end
 
 -- Starts the lease again. Returns 0, and writes nothing, if a permit is not held any longer.
@@ -191,14 +200,13 @@ function script.renew(base, holders, request)
 end
 
 -- Stores a limit; 0 removes it, and the limit in each request applies again. Serves the waiters that now fit. Holders
--- keep their permits.
+-- keep their permits. Returns 1 if there are more waiters to look at: then repeat the call.
 --- keys: base holders
 --- args: limit: int
 --- flags: allow-oom
 function script.set_limit(base, holders, limit)
   if limit > 0 then redis.call("SET", base .. "limit", limit) else redis.call("DEL", base .. "limit") end
-  permit.hand_over(math.floor(clock.micros() / 1000))
-  return limit
+  return permit.hand_over(waiters.view(math.floor(clock.micros() / 1000)))
 end
 
 -- Returns { server microseconds, stored limit or false, permits held, { permit, till, … }, number of waiters, request,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.core.operations import Driver, RoundTrip, verb
+from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.core.renewal import Renewer
 from penstock.errors import PermitTimeout
 from penstock.locks.answers import SemaphoreInfo
@@ -68,7 +68,7 @@ class Semaphore(LeasedResource[Permit, SemaphoreBindings]):
         )
 
     @verb
-    def set_limit(self, limit: int | None) -> RoundTrip[None]:
+    def set_limit(self, limit: int | None) -> Operation[None]:
         """Store a limit in the server, which replaces the limit of every program until it is changed again.
 
         None removes it, and each program's own limit applies again. After a higher limit, the waiters that now fit are
@@ -77,7 +77,11 @@ class Semaphore(LeasedResource[Permit, SemaphoreBindings]):
         """
         if limit is not None:
             _check_limit("set_limit", limit)
-        return self.bindings.set_limit(limit)
+        return self._set_limit(limit)
+
+    def _set_limit(self, limit: int | None) -> Operation[None]:
+        while (yield self.bindings.set_limit(limit)):
+            pass
 
     @verb
     def info(self) -> RoundTrip[SemaphoreInfo]:

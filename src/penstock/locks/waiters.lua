@@ -12,28 +12,66 @@
 --
 -- A request is what one `acquire()` of a process asks for, with a pair of `base` and `key` for each lock or semaphore:
 -- { token, lease ms, address, { base, key, … }, permits, limit } in MessagePack. Each attempt sends it again. A message
--- to its address (notify.lua) asks for an attempt in a given number of milliseconds. State is written before a message
--- is sent, so a lost message costs only time.
+-- to its address (notify.lua) asks for an attempt in a given number of milliseconds.
+--
+-- A waiter whose process has gone is not subscribed to messages any longer. It is dropped as soon as it is the first
+-- waiter, or was to check. If the process has only lost its connection, it asks again with its old ticket.
 --
 -- Waiters do not poll. When a lease or an offer may expire, one waiter tries again at that time, and a waiter of
 -- another process a third of a second later. All other waiters together try again only once in 10 s. After an offer to
 -- one process, a waiter of another process checks whether the offer was taken.
 
 _request = { TOKEN = 1, LEASE_MS = 2, ADDRESS = 3, KEYS = 4, PERMITS = 5, LIMIT = 6 }
+_most = { DROPPED = 400, WATCHED = 8 } -- waiters that a call drops; waiters that a call considers for a check
+_sweep = { FROM = 16, WAITERS = 2 } -- the waiters are swept from this number on; how many each new one looks at
 
--- Removes a request from the waiters for all that it wants. Appends its pairs of base and key to `freed`: the request
--- that was behind it may be the first one now.
---- (request: str, r: table, freed: table | nil)
-function waiters.leave(request, r, freed)
+-- What one call of a script knows about the waiters:
+--
+--   now    server ms
+--   left   how many more waiters it may drop
+--   freed  pairs of base and key that it has to look at, because another waiter may be the first one now
+--   faces  face -> whether it is subscribed to messages
+--- (now: int) -> table
+--- inline
+function waiters.view(now)
+  return { now = now, left = _most.DROPPED, freed = {}, faces = {} }
+end
+
+-- Whether the process of a waiter can be notified.
+--- (view: table, r: table) -> bool
+function waiters.is_there(view, r)
+  local face = notify.face(r[_request.ADDRESS])
+  local known = view.faces[face]
+  if known == nil then
+    known = notify.reaches(r[_request.ADDRESS])
+    view.faces[face] = known
+  end
+  return known
+end
+
+-- Removes a request from the waiters for all that it wants.
+--- (request: str, r: table)
+function waiters.leave(request, r)
   local keys = r[_request.KEYS]
   for i = 1, #keys, 2 do
     redis.call("ZREM", keys[i] .. "waiters", request)
     redis.call("ZREM", keys[i] .. "checks", request)
-    if freed then
-      freed[#freed + 1] = keys[i]
-      freed[#freed + 1] = keys[i + 1]
-    end
   end
+end
+
+-- Notes that another waiter may be the first one now for all that this request wants.
+--- (view: table, r: table)
+function waiters.note_freed(view, r)
+  local keys = r[_request.KEYS]
+  for i = 1, #keys do view.freed[#view.freed + 1] = keys[i] end
+end
+
+-- Drops a waiter whose process is silent or gone.
+--- (view: table, request: str, r: table)
+function waiters.drop(view, request, r)
+  view.left = view.left - #r[_request.KEYS] / 2
+  waiters.leave(request, r)
+  waiters.note_freed(view, r)
 end
 
 -- Drops the offers that were not taken in time. The waiters of these faces are skipped from now on.
@@ -57,37 +95,52 @@ function waiters.mark_alive(r, now)
   end
 end
 
--- Whether to skip a waiter: its check is three seconds overdue, or its face did not take an offer.
---- (base: str, request: str, r: table, now: int) -> bool
-function waiters.is_silent(base, request, r, now)
+-- Whether to skip a waiter: its process is gone, its check is three seconds overdue, or its face did not take an offer.
+--- (view: table, base: str, request: str, r: table) -> bool
+function waiters.is_silent(view, base, request, r)
+  if not waiters.is_there(view, r) then return true end
   local check = redis.call("ZSCORE", base .. "checks", request)
-  if check and check + 3000 < now then return true end
+  if check and check + 3000 < view.now then return true end
   return redis.call("ZSCORE", base .. "unresponsive", notify.face(r[_request.ADDRESS])) ~= false
 end
 
--- Returns the first live waiter: packed, unpacked, and its ticket. Removes the silent ones before it, at most 500.
---- (base: str, now: int, freed: table) -> str | nil, table, int
-function waiters.head(base, now, freed)
-  local checked = false
-  for _ = 1, 500 do
-    local found = redis.call("ZRANGE", base .. "waiters", 0, 0, "WITHSCORES")
-    if not found[1] then return end
-    if not checked then waiters.expire_offers(base, now) end
-    checked = true
-    local r = cmsgpack.unpack(found[1])
-    if not waiters.is_silent(base, found[1], r, now) then return found[1], r, tonumber(found[2]) end
-    waiters.leave(found[1], r, freed)
+-- Returns the first live waiter: packed, unpacked, and its ticket. Drops the silent ones before it. If it may not drop
+-- any more of them (`view.left`), it returns the first that it did not look at.
+--- (view: table, base: str) -> str | nil, table, int
+function waiters.head(view, base)
+  local found = redis.call("ZRANGE", base .. "waiters", 0, 0, "WITHSCORES")
+  if found[1] then waiters.expire_offers(base, view.now) end
+  while found[1] do
+    for i = 1, #found, 2 do
+      local r = cmsgpack.unpack(found[i])
+      if view.left <= 0 or not waiters.is_silent(view, base, found[i], r) then
+        return found[i], r, tonumber(found[i + 1])
+      end
+      waiters.drop(view, found[i], r)
+    end
+    found = redis.call("ZRANGE", base .. "waiters", 0, 31, "WITHSCORES")
+  end
+end
+
+-- Drops some of the waiters that are gone. Without this they would accumulate while one owner keeps the lock.
+--- (view: table, base: str)
+function waiters.sweep(view, base)
+  if redis.call("ZCARD", base .. "waiters") < _sweep.FROM then return end
+  for _, request in ipairs(redis.call("ZRANDMEMBER", base .. "waiters", _sweep.WAITERS)) do
+    local r = cmsgpack.unpack(request)
+    if not waiters.is_there(view, r) then waiters.drop(view, request, r) end
   end
 end
 
 -- Adds a request to the waiters: at the end, or, with the ticket of an earlier attempt, at its old place.
 -- Returns the ticket.
---- (request: str, r: table, ticket: int, us: int) -> int
-function waiters.join(request, r, ticket, us)
+--- (view: table, request: str, r: table, ticket: int, us: int) -> int
+function waiters.join(view, request, r, ticket, us)
   local keys = r[_request.KEYS]
   if ticket == 0 then
     ticket = us
     for i = 1, #keys, 2 do
+      waiters.sweep(view, keys[i])
       local last = redis.call("ZRANGE", keys[i] .. "waiters", -1, -1, "WITHSCORES")
       if last[2] then ticket = math.max(ticket, last[2] + 1) end
     end
@@ -99,65 +152,78 @@ function waiters.join(request, r, ticket, us)
   return ticket
 end
 
+-- Returns the live waiters, at most four, that will try again until `at`: unpacked, by request. Drops those that are
+-- gone.
+--- (view: table, base: str, at: int) -> table
+function waiters.checking(view, base, at)
+  local live = {}
+  local checks = redis.call("ZRANGE", base .. "checks", "(" .. view.now, at, "BYSCORE", "LIMIT", 0, 4)
+  for i = 1, #checks do
+    local r = cmsgpack.unpack(checks[i])
+    if waiters.is_there(view, r) then live[checks[i]] = r else waiters.drop(view, checks[i], r) end
+  end
+  return live
+end
+
 -- Schedules the next check of a waiter. Returns the ms until then. `due`: when a lease or an offer may expire. Two
 -- waiters of different faces check at that time, and the others later.
---- (base: str, request: str, r: table, now: int, due: int) -> int
-function waiters.schedule_check(base, request, r, now, due)
-  local checks = redis.call("ZRANGE", base .. "checks", "(" .. now, due + 300, "BYSCORE", "LIMIT", 0, 4)
+--- (view: table, base: str, request: str, r: table, due: int) -> int
+function waiters.schedule_check(view, base, request, r, due)
   local others, mine = 0, notify.face(r[_request.ADDRESS])
-  for i = 1, #checks do
-    if checks[i] ~= request then
+  for other, its in pairs(waiters.checking(view, base, due + 300)) do
+    if other ~= request then
       -- A waiter of the same face counts as two, because this one would not check if the face died.
-      others = others + (notify.face(cmsgpack.unpack(checks[i])[_request.ADDRESS]) == mine and 2 or 1)
+      others = others + (notify.face(its[_request.ADDRESS]) == mine and 2 or 1)
     end
   end
   local ms = math.min(14400000, 10000 * math.max(2, redis.call("ZCARD", base .. "waiters")))
-  if others < 2 then ms = math.min(ms, math.max(1, due - now + 300 * others)) end
-  redis.call("ZADD", base .. "checks", now + ms, request)
+  if others < 2 then ms = math.min(ms, math.max(1, due - view.now + 300 * others)) end
+  redis.call("ZADD", base .. "checks", view.now + ms, request)
   redis.call("PEXPIRE", base .. "checks", 86400000)
   return ms
 end
 
 -- Ensures that a waiter of some face other than `except` tries again at `at`. If no such check is scheduled, asks the
 -- waiter that arrived last for it.
---- (base: str, now: int, at: int, except: str)
-function waiters.ensure_check(base, now, at, except)
-  local checks = redis.call("ZRANGE", base .. "checks", "(" .. now, at + 300, "BYSCORE", "LIMIT", 0, 4)
-  for i = 1, #checks do
-    if notify.face(cmsgpack.unpack(checks[i])[_request.ADDRESS]) ~= except then return end
+--- (view: table, base: str, at: int, except: str)
+function waiters.ensure_check(view, base, at, except)
+  for _, r in pairs(waiters.checking(view, base, at + 300)) do
+    if notify.face(r[_request.ADDRESS]) ~= except then return end
   end
-  local last = redis.call("ZRANGE", base .. "waiters", 0, 7, "REV")
+  local last = redis.call("ZRANGE", base .. "waiters", 0, _most.WATCHED - 1, "REV")
   for i = 1, #last do
     local r = cmsgpack.unpack(last[i])
-    if notify.face(r[_request.ADDRESS]) ~= except then
+    if not waiters.is_there(view, r) then
+      waiters.drop(view, last[i], r)
+    elseif notify.face(r[_request.ADDRESS]) ~= except then
       redis.call("ZADD", base .. "checks", at, last[i])
-      notify.send_to_inbox(r[_request.ADDRESS], at - now)
+      notify.send(r[_request.ADDRESS], tostring(at - view.now))
       return
     end
   end
 end
 
 -- Offers a waiter what it was just granted for `ms`. Its next attempt takes the offer and gets the whole lease.
---- (request: str, r: table, now: int, ms: int)
-function waiters.offer(request, r, now, ms)
+--- (view: table, request: str, r: table, ms: int)
+function waiters.offer(view, request, r, ms)
   local keys = r[_request.KEYS]
   waiters.leave(request, r)
   for i = 1, #keys, 2 do
-    redis.call("ZADD", keys[i] .. "offers", now + ms, request)
+    redis.call("ZADD", keys[i] .. "offers", view.now + ms, request)
     redis.call("PEXPIRE", keys[i] .. "offers", 600000)
   end
-  notify.send_to_inbox(r[_request.ADDRESS], 0)
+  notify.send(r[_request.ADDRESS], "0")
   local face = notify.face(r[_request.ADDRESS])
-  for i = 1, #keys, 2 do waiters.ensure_check(keys[i], now, now + ms, face) end
+  for i = 1, #keys, 2 do waiters.ensure_check(view, keys[i], view.now + ms, face) end
 end
 
 -- Ends the offer of a request that now holds what it wants. Another waiter tries again when this lease may expire.
---- (request: str, r: table, now: int)
-function waiters.mark_taken(request, r, now)
+--- (view: table, request: str, r: table)
+function waiters.mark_taken(view, request, r)
   local keys = r[_request.KEYS]
   for i = 1, #keys, 2 do
     redis.call("ZREM", keys[i] .. "offers", request)
-    waiters.ensure_check(keys[i], now, now + r[_request.LEASE_MS], "")
+    waiters.ensure_check(view, keys[i], view.now + r[_request.LEASE_MS], "")
   end
 end
 

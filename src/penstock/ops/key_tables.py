@@ -36,8 +36,8 @@ HELD_LOCKS = "penstock:*:fence"
 """A SCAN pattern with one match for each lock that was held within the last hour."""
 
 _APP_KEY = re.compile(r"\{([^:}]+):([^}]+)\}:(.+)", re.DOTALL)
-# penstock:{invoice:7}:lock:fence; penstock:lock:{user:7}:invoice:fence for a name with a hash tag; penstock:inbox:…
-_LOCK_KEY = re.compile(r"penstock:(?:\{([^}]+)\}:lock:|lock:(.+):|(inbox:))((?:inbox:)?[^:]+)", re.DOTALL)
+# penstock:{invoice:7}:lock:fence; penstock:lock:{user:7}:invoice:fence for a name with a hash tag
+_LOCK_KEY = re.compile(r"penstock:(?:\{([^}]+)\}:lock:|lock:(.+):)([^:]+)", re.DOTALL)
 _TRANSACTION_KEY = re.compile(r"penstock:\{([^}]+)\}:transaction:(replay:.+)", re.DOTALL)
 
 
@@ -56,7 +56,7 @@ def split_key(key: str) -> KeyParts | None:
     if found := _TRANSACTION_KEY.fullmatch(key):
         return KeyParts("", f"transaction:{found[1]}", found[2])
     if found := _LOCK_KEY.fullmatch(key):
-        return KeyParts("", f"lock:{found[1] or found[2] or ''}", (found[3] or "") + found[4])
+        return KeyParts("", f"lock:{found[1] or found[2]}", found[3])
     return None
 
 
