@@ -231,7 +231,7 @@ async def until(condition: Callable[[], Any], within: float = 30.0) -> None:
         await asyncio.sleep(0.005)
 
 
-_OURS = {"evalsha", "eval", "blmpop", "script|load"}
+_OURS = {"evalsha", "eval", "ping", "ssubscribe", "sunsubscribe", "script|load"}
 
 
 def commands(client: Any) -> int:

@@ -124,6 +124,7 @@ class Stand:
         if self._subscriber is None:
             self._subscriber = self.client.connection_pool.make_connection()
             self._subscriber.connect()
+            self._subscriber.send_command("SSUBSCRIBE", "")  # without any subscription the reply to PING is another
         if new := [name for name in names if name not in self._messages]:
             for name in new:
                 self._messages[name] = []
@@ -260,18 +261,18 @@ class FakeWorker:
 
 def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
     """A call of each script of the queue, with valid arguments."""
-    token = b"000000000001j"
+    token, address = b"000000000001j", bindings.keys.base + "p/1"
     return {
         "enqueue": bindings.enqueue(["new", record("ada")]),
-        "turn": bindings.turn("w", 1, lease=10, want=5, settlements=[Settlement(token)], address="p/1", sleep=50),
+        "turn": bindings.turn("w", 1, lease=10, want=5, settlements=[Settlement(token)], address=address, sleep=50),
         "settle": bindings.settle("w", Settlement(token)),
         "heartbeat": bindings.heartbeat("w", 10),
         "abandon": bindings.abandon("w"),
         "cancel": bindings.cancel(["j"]),
         "purge": bindings.purge(None, 0, 100),
         "show": bindings.show("j"),
-        "result": bindings.result("j", "p/1"),
-        "forget": bindings.forget("j", "p/1"),
+        "result": bindings.result("j", address),
+        "forget": bindings.forget("j", address),
         "list_dead": bindings.list_dead(0, 10),
         "dead_until": bindings.dead_until(0, 10),
         "requeue": bindings.requeue(["dead"]),

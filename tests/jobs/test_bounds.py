@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,9 +27,10 @@ def bounds_server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def stand(bounds_server: Server) -> Stand:
+def stand(bounds_server: Server) -> Iterator[Stand]:
     bounds_server.client.flushall()
-    return Stand(bounds_server.client)
+    with contextlib.closing(Stand(bounds_server.client)) as made:
+        yield made
 
 
 def in_bulk(stand: Stand, call: Callable[[list[str]], RoundTrip[Any]], ids: list[str]) -> None:
@@ -121,6 +123,26 @@ def test_the_most_expensive_turn_is_bounded(stand: Stand):
             while not stand.run(stand.bindings.purge(None, 0, 250, list_))[2]:
                 pass
     assert quartile(took) <= 6 * MOST_US * slowdown(), took
+
+
+def test_no_script_notifies_more_than_a_slice_of_ten_thousand_processes(stand: Stand):
+    processes = [f"penstock:wake:process-{n:05}" for n in range(10_000)]
+    stand.start_processes(*processes)
+    stand.put("j")
+    added = []
+    for at, name in enumerate(processes):
+        call = partial(stand.run, stand.bindings.result("j", f"{name}/1"))
+        if at % 100:
+            call()
+        else:
+            added.append(server_us(stand, call))
+    worker = FakeWorker(stand, "w")
+    took = [server_us(stand, partial(worker.settle, *worker.claim()))]
+    while stand.client.exists(stand.base + "unnotified"):
+        took.append(server_us(stand, lambda: stand.run(stand.bindings.result("j", ""))))
+    assert len(took) >= 40
+    assert quartile(took) <= 5_000 * slowdown(), took
+    assert quartile(added) <= 500 * slowdown(), added
 
 
 def quartile(took: list[int]) -> float:

@@ -48,7 +48,7 @@ class Migration:
         stand.put("a", "b", tenant="ada")
         stand.put("c", tenant="bo", priority=1)
         stand.put("s", delay=5)
-        stand.run(stand.bindings.result("a", "p/1"))
+        stand.run(stand.bindings.result("a", stand.base + "p/1"))
 
     def begin(self) -> None:
         ids = [node.ask("CLUSTER", "MYID") for node in (self.source, self.target)]

@@ -28,7 +28,7 @@ def queue(app: Penstock) -> Queue:
 
 
 def listeners(raw: Any, queue: Queue) -> int:
-    """How many addresses are in the queue's `listeners`."""
+    """How many addresses are in the queue's `listeners`: one for each job that a face of a process waits for."""
     found = raw.hgetall(f"{queue.bindings.keys.base}listeners")
     return sum(len(addresses.split()) for addresses in found.values())
 
@@ -63,14 +63,14 @@ async def test_an_available_result_is_returned_at_once(queue: Queue, do: Do):
 async def test_several_callers_wait_for_one_result_and_for_several(queue: Queue, do: Do, raw: Any):
     jobs = await do(queue.put_many, range(3))
     waiting = [asyncio.create_task(do(job.result)) for job in jobs for _ in range(3)]
-    await until_listening(raw, queue, 9)
+    await until_listening(raw, queue, 3)
     for item in await do(queue.claim, 3):
         await do(item.complete, item.body * 10)
     assert await asyncio.gather(*waiting) == [0] * 3 + [10] * 3 + [20] * 3
 
 
 async def test_waiting_for_a_result_does_not_poll(make_app: MakeApp, do: Do, raw: Any, nodes: list[Any]):
-    queue = make_app(block=0.3).queue("raw")
+    queue = make_app(ping_interval=0.3).queue("raw")
     jobs = await do(queue.put_many, range(3))
     waiting = [asyncio.create_task(do(job.result, timeout=10)) for job in jobs]
     await until_listening(raw, queue, 3)
@@ -97,18 +97,25 @@ async def test_a_result_that_is_not_there_in_time_raises_a_timeout(queue: Queue,
     assert await do(job.result, timeout) == "later"
 
 
-async def test_a_cancelled_wait_is_forgotten(queue: Queue, raw: Any):
+async def test_a_cancelled_wait_is_forgotten_when_no_other_waits_for_the_job(queue: Queue, raw: Any):
     job = await queue.put.aio("x")
-    patient = asyncio.create_task(job.result.aio(scaled(10)))
-    waiting = asyncio.create_task(job.result.aio(scaled(10)))
-    await until_listening(raw, queue, 2)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
+    first, second, patient = (asyncio.create_task(job.result.aio(scaled(10))) for _ in range(3))
+    await until_listening(raw, queue)
+    for waiting in (first, second):
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
     assert listeners(raw, queue) == 1
     (item,) = await queue.claim.aio()
     await item.complete.aio(1)
     assert await patient == 1
+    job = await queue.put.aio("y")
+    alone = asyncio.create_task(job.result.aio(scaled(10)))
+    await until_listening(raw, queue)
+    alone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await alone
+    assert listeners(raw, queue) == 0
 
 
 # --- no result ---

@@ -147,12 +147,12 @@ async def test_an_idle_claim_is_registered_for_longer_than_its_renewal_interval(
 
 
 async def test_a_waiting_claim_does_not_poll(make_app: MakeApp, do: Do, raw: Any, nodes: list[Any]):
-    queue = make_app(block=0.3).queue("raw")
+    queue = make_app(ping_interval=0.3).queue("raw")
     waiting = [asyncio.create_task(do(queue.claim, wait=3)) for _ in range(3)]
     await asleep(raw, queue, 3)
     began, before = time.monotonic(), sum(map(commands, nodes))
     await asyncio.sleep(0.7)
-    # A blocked read every 0.3 s, shared by all three.
+    # A PING every 0.3 s, shared by all three.
     sent = sum(map(commands, nodes)) - before
     assert sent <= 1 + (time.monotonic() - began) / 0.3
     assert await asyncio.gather(*waiting) == [[], [], []]

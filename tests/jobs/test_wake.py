@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.jobs import constants
 from penstock.jobs.claims import TurnReply
 from tests.jobs.stand import START, FakeWorker, Stand, ids, settlement
 
@@ -345,54 +344,92 @@ def test_a_timekeeper_with_more_than_a_slice_to_take_back_takes_another_turn_at_
     assert (turn.more, turn.due_in) == (False, 50.0)
 
 
-# --- waiting for a result ---
+# --- workers whose processes are gone ---
 
 
-def test_a_waiter_is_notified_however_its_job_ends(stand: Stand):
-    stand.start_processes("p")
-    stand.put("complete", "bury", "drop", "cancel", "retry")
-    stand.put("expire", expires=1, priority=9)
-    for n, key in enumerate(["complete", "bury", "drop", "cancel", "expire", "retry", "unknown"]):
-        assert stand.run(stand.bindings.result(key, f"p/{n}")).done is None
-    stand.run(stand.bindings.cancel(["cancel"]))
-    assert stand.messages("p") == ["3 done"]
-    worker = FakeWorker(stand, "w")
-    done, bury, drop, retry = worker.claim(4)
-    ends = (settlement(done), settlement(bury, "bury"), settlement(drop, "drop"), settlement(retry, "retry", 5))
-    worker.turn(0, *ends)
-    assert stand.messages("p") == ["0 done", "1 done", "2 done"]
+def test_a_job_wakes_the_next_worker_if_the_last_one_is_gone(stand: Stand):
+    become_idle(stand, "p", "q", "gone", "gone too")
+    stand.kill_processes("gone", "gone too")
+    stand.put("j")
+    assert wake_ups_of(stand, "p", "q") == [["1 50"], ["1 0"]]
+    assert [address for address, _ in stand.dump()["sleepers"]] == [b"p/1"]
+
+
+def test_a_witness_that_is_gone_is_replaced_by_the_next_worker(stand: Stand):
+    become_idle(stand, "p", "gone", "q")
+    stand.kill_processes("gone")
+    stand.put("j")
+    assert wake_ups_of(stand, "p", "q") == [["1 50"], ["1 0"]]
+
+
+def test_jobs_wake_no_worker_that_is_gone_even_if_hundreds_are(stand: Stand):
+    become_idle(stand, "p", "q", *(f"gone{n}" for n in range(450)))
+    stand.kill_processes(*(f"gone{n}" for n in range(450)))
+    messages_of(stand, "p", "q")
+    stand.put("j")
+    assert wake_ups_of(stand, "p", "q") == [["1 50"], ["1 0"]]
+
+
+def test_if_all_idle_workers_are_gone_none_is_left(stand: Stand):
+    become_idle(stand, "p", "q")
+    stand.kill_processes("p", "q")
+    stand.put("j")
+    assert "sleepers" not in stand.dump()
+    assert watchers(stand) == ("-", "-")
+    assert ids(next_turn(stand, "r", number=1).claims) == ["j"]
+
+
+def test_a_timekeeper_that_is_gone_is_replaced_by_its_deputy_when_a_job_is_delayed(stand: Stand):
+    become_idle(stand, "gone", "q", "r")
+    stand.kill_processes("gone")
+    stand.put("j", delay=1)
+    assert watchers(stand) == ("q/1", "r/1")
+    assert messages_of(stand, "q", "r") == [["1 1300", "1 1000"], ["1 1300"]]
+
+
+def test_a_deputy_that_is_gone_is_replaced_when_a_job_is_delayed(stand: Stand):
+    become_idle(stand, "p", "gone", "r")
+    stand.kill_processes("gone")
+    stand.put("j", delay=1)
+    assert watchers(stand) == ("p/1", "r/1")
+    assert messages_of(stand, "p", "r") == [["1 1000"], ["1 1300"]]
+
+
+def test_timekeeper_and_deputy_that_are_gone_are_replaced_when_a_job_is_delayed(stand: Stand):
+    become_idle(stand, "gone", "gone too", "r", "s")
+    stand.kill_processes("gone", "gone too")
+    stand.put("j", delay=1)
+    assert watchers(stand) == ("s/1", "r/1")
+    assert messages_of(stand, "r", "s") == [["1 1300"], ["1 1000"]]
+
+
+def test_timekeeper_and_deputy_that_are_gone_are_replaced_when_a_job_is_ready(stand: Stand):
+    stand.put("later", delay=5)
+    become_idle(stand, "q", "r", "s", "gone", "gone too")
+    stand.client.hset(stand.base + "meta", mapping={"timekeeper": "gone/1", "deputy": "gone too/1"})
+    stand.kill_processes("gone", "gone too")
+    messages_of(stand, "q", "r", "s")
+    stand.put("now")
+    assert watchers(stand) == ("r/1", "q/1")
+    assert wake_ups_of(stand, "q", "r", "s") == [[], ["1 50"], ["1 0"]]
+
+
+def test_a_worker_that_becomes_idle_finds_that_the_timekeeper_is_gone(stand: Stand):
+    """Its alarm is still set, so that no delayed job sends a message to it."""
+    stand.put("j", delay=5)
+    become_idle(stand, "gone", "gone too", "r")
+    stand.kill_processes("gone", "gone too")
     stand.advance(1)
-    worker.turn(1)
-    assert stand.messages("p") == ["4 done"]
-    assert stand.dump()["listeners"] == {b"retry": b"p/5"}
-    stand.run(stand.bindings.purge(None, 0, 10))
-    assert stand.messages("p") == ["5 done"]
-    assert "listeners" not in stand.dump()
+    turn = next_turn(stand, "r")
+    assert watchers(stand) == ("r/1", "-")
+    assert turn.due_in == pytest.approx(4, abs=0.01)
 
 
-def test_all_waiters_are_notified_except_those_that_gave_up(stand: Stand):
-    stand.start_processes("p", "q")
+def test_suspects_wake_the_workers_that_are_still_there(stand: Stand):
     stand.put("j")
-    for address in ("p/1", "p/11", "q/1", "p/1"):
-        stand.run(stand.bindings.result("j", address))
-    stand.run(stand.bindings.forget("j", "p/1"))
-    stand.run(stand.bindings.forget("j", "never"))
-    worker = FakeWorker(stand, "w")
-    worker.settle(*worker.claim())
-    assert messages_of(stand, "p", "q") == [["11 done"], ["1 done"]]
-
-
-def test_the_last_waiter_that_gives_up_leaves_nothing(stand: Stand):
-    stand.put("j")
-    stand.run(stand.bindings.result("j", "p/1"))
-    stand.run(stand.bindings.forget("j", "p/1"))
-    assert "listeners" not in stand.dump()
-
-
-def test_a_dead_letter_has_no_waiters(stand: Stand):
-    stand.put("j")
-    worker = FakeWorker(stand, "w")
-    worker.settle(*worker.claim(), ending="bury", text="why")
-    found = stand.run(stand.bindings.result("j", "p/1"))
-    assert (found.failure, found.record and found.record.state) == (b"why", constants.DEAD)
-    assert "listeners" not in stand.dump()
+    (claim,) = FakeWorker(stand, "w").claim()
+    become_idle(stand, "gone", "q", "r")
+    stand.kill_processes("gone")
+    stand.run(stand.bindings.abandon("w", "suspect", b"{}", [claim.token]))
+    assert wake_ups_of(stand, "q", "r") == [["1 0"], ["1 0"]]
+    assert watchers(stand)[0] in ("q/1", "-")

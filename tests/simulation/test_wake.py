@@ -73,6 +73,7 @@ class World:
     def start_process(self) -> None:
         self.started += 1
         name = f"p{self.started}"
+        self.stand.start_processes(name)
         runners = self.chance.choice([1, 1, 2, 3])
         self.processes.append(Process(name, runners, FakeWorker(self.stand, f"{name}.0", LEASE), wake_at=self.now))
 
@@ -184,6 +185,7 @@ class World:
 
     def kill(self, one: Process) -> None:
         self.processes.remove(one)
+        self.stand.kill_processes(one.name)
         self.start_process()
 
     def kill_under_supervisor(self, one: Process) -> None:
@@ -209,7 +211,7 @@ def test_a_job_starts_in_time_while_a_process_is_idle(server: Server, seed: int)
 
 
 def test_idle_processes_take_few_turns(server: Server):
-    """At most one more than the renewal every 20 s. The reader of the inbox sends one command per 10 s."""
+    """At most one more than the renewal every 20 s."""
     server.client.flushall()
     world = World(Stand(server.client), 0, size=5)
     world.run(until=20, jobs_per_second=1)

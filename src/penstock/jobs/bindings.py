@@ -36,6 +36,7 @@ def scripts() -> Library:
         "jobs/lane.lua",
         "jobs/lease.lua",
         "jobs/wake.lua",
+        "jobs/listeners.lua",
         "jobs/job.lua",
         "jobs/queue.lua",
         "jobs/dead_letters.lua",
@@ -159,9 +160,9 @@ class QueueBindings:
         """As `show`; if the job is not finished, the listener at `address` is notified when it is. "": no listener."""
         return self._call("result", (job_id, address), _stored_job)
 
-    def forget(self, job_id: str, address: str) -> RoundTrip[int]:
+    def forget(self, job_id: str, address: str) -> RoundTrip[None]:
         """Stop waiting for a result: deregister the listener."""
-        return self._call("forget", (job_id, address), int)
+        return self._call("forget", (job_id, address), _nothing)
 
     def cancel(self, ids: Iterable[str]) -> RoundTrip[list[str]]:
         """Cancel waiting jobs. Returns a word for each: cancelled, running, dead, done or none (unknown)."""

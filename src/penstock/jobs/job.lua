@@ -21,7 +21,10 @@ ending = { COMPLETED = "c", CANCELLED = "n", EXPIRED = "e", DROPPED = "o" }
 
 --- (given: int) -> table
 function job.begin(given)
-  return { now = clock.now(given), counters = counters.new(), lists = {}, suspects = {}, ready = false, finished = {} }
+  return {
+    now = clock.now(given), counters = counters.new(), lists = {}, suspects = {}, ready = false, finished = {},
+    part = listeners.slice(),
+  }
 end
 
 -- Adds the jobs that became ready to their lists and to the suspects, where claims find them.
@@ -33,21 +36,13 @@ function job.push_ready(s)
   s.lists, s.suspects = {}, {}
 end
 
--- Writes what `s` has collected, and notifies the listeners of finished jobs.
+-- Writes what `s` has collected, and notifies the listeners of finished jobs (see listeners.lua).
 --- (s: table)
 --- uses: base meta
 function job.commit(s)
   job.push_ready(s)
   counters.write(s.counters)
-  if #s.finished > 0 and redis.call("EXISTS", base .. "listeners") == 1 then
-    local found = batch.read(base .. "listeners", s.finished)
-    for i = 1, #s.finished do
-      if found[i] then
-        for address in string.gmatch(found[i], "%S+") do notify.send(address, "done") end
-        redis.call("HDEL", base .. "listeners", s.finished[i])
-      end
-    end
-  end
+  listeners.notify(s.finished, s.part)
 end
 
 -- Stores for `ttl` ms how the job ended (0: not at all), and has `commit` notify its listeners.

@@ -21,6 +21,8 @@ QUEUE = {
     "delayed": ("ZSET", "entry -> due ms", "the job"),
     "reasons": ("HASH", "id -> why it failed last", "the job"),
     "listeners": ("HASH", "id -> addresses to notify", "the job"),
+    "listeners:": ("SET", "further addresses of a job with many", "the job"),
+    "unnotified": ("LIST", "ids of finished jobs with listeners to notify", "the next turn"),
     "dead": ("ZSET", "id -> died at ms", "the operator"),
     "turns:": ("ZSET", "tenant -> virtual time; one key for each level", "the job"),
     "lane:": ("LIST", "entries; one key for each level and tenant", "the job"),

@@ -24,10 +24,9 @@
 --   dead         ZSET    id -> died at, server ms                  owner: the operator
 --   reasons      HASH    id -> why it failed last                  owner: the job
 --   done:<id>    STRING  how it ended, a letter (see `ending` in job.lua) and a text; PX ttl
---   listeners    HASH    id -> addresses to notify when it is done owner: the job
 --   settled:<inc> SET    tokens that an incarnation settled outside of its turns; PX 60 s
 --   turns, lane, front, weights (lane) · leases, held, turn, workers (lease) · sleepers (wake) · suspects (job)
---   tenants, age, ages (counters) · replay: (idempotency)
+--   tenants, age, ages (counters) · listeners, unnotified (listeners) · replay: (idempotency)
 
 _jobs_per_call = { PROMOTED = 100, TAKEN_BACK = 100, ABANDONED = 250 }
 
@@ -151,8 +150,9 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
     room = job.claim(s, incarnation, want, (tonumber(switches[2]) or 0) > 0, trial)
   end
   job.commit(s)
+  local more_listeners = listeners.notify_rest(s.part)
 
-  local more = room.want > 0 and (room.full or more_due or more_lost)
+  local more = room.want > 0 and (room.full or more_due or more_lost or more_listeners)
   local idle = idle_ms > 0 and room.want > 0 and not more and (once == 0 or #room.tokens == 0)
   local empty = redis.call("EXISTS", base .. "held:" .. incarnation) == 0
   if once == 1 and empty and not idle then
@@ -341,7 +341,8 @@ function script.show(base, meta, id)
   }
 end
 
--- Returns the same as `show`. If the job is not finished, the listener at `address` is notified when it is.
+-- Returns the same as `show`. If the job is not finished, the listener at `address` is notified when it is. Also
+-- notifies listeners of finished jobs that earlier calls have left.
 --- keys: base meta
 --- args: id: str, address: str
 --- flags: allow-oom
@@ -349,12 +350,8 @@ function script.result(base, meta, id, address)
   local newer = record.check()
   if newer then return newer end
   local body = redis.call("HGET", base .. "jobs", id)
-  if body and record.state(body) ~= state.DEAD and address ~= "" then
-    local old = redis.call("HGET", base .. "listeners", id) or ""
-    if not string.find(" " .. old .. " ", " " .. address .. " ", 1, true) then
-      redis.call("HSET", base .. "listeners", id, old == "" and address or old .. " " .. address)
-    end
-  end
+  if body and record.state(body) ~= state.DEAD and address ~= "" then listeners.add(id, address) end
+  listeners.notify_rest(listeners.slice())
   return { body, redis.call("HGET", base .. "reasons", id), redis.call("GET", base .. "done:" .. id) }
 end
 
@@ -365,14 +362,7 @@ end
 function script.forget(base, meta, id, address)
   local newer = record.check()
   if newer then return newer end
-  local old = redis.call("HGET", base .. "listeners", id)
-  if not old then return 0 end
-  local left = {}
-  for other in string.gmatch(old, "%S+") do
-    if other ~= address then left[#left + 1] = other end
-  end
-  if #left == 0 then return redis.call("HDEL", base .. "listeners", id) end
-  return redis.call("HSET", base .. "listeners", id, table.concat(left, " "))
+  listeners.remove(id, address)
 end
 
 -- Sets a switch. `paused`: no job is claimed, running jobs continue. `due_first`: due jobs are claimed before the lane

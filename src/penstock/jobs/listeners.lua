@@ -1,0 +1,106 @@
+-- Who waits for the result of a job: the listeners that are notified when the job is done.
+--
+--   listeners        HASH  id -> addresses (core/notify.lua), up to 4 KiB; begins with "+" if the job has further ones
+--   listeners:<id>   SET   the further addresses
+--   unnotified       LIST  ids of finished jobs whose listeners have not all been notified
+--
+-- The calls for one job in one process share an address. A script notifies at most 200 addresses, which takes it about
+-- a millisecond. Each later turn, and each later call for a result, notifies another 200 that are left. Whoever is
+-- notified makes such a call.
+
+_listeners = { BYTES = 4096, NOTIFIED = 200 }
+
+-- How many addresses the script may still notify.
+--- () -> table
+--- inline
+function listeners.slice()
+  return { left = _listeners.NOTIFIED }
+end
+
+--- (id: str, address: str)
+--- uses: base
+function listeners.add(id, address)
+  local old = redis.call("HGET", base .. "listeners", id)
+  if not old then
+    redis.call("HSET", base .. "listeners", id, address)
+  elseif not string.find(" " .. old .. " ", " " .. address .. " ", 1, true) then
+    if #old < _listeners.BYTES then
+      redis.call("HSET", base .. "listeners", id, old .. " " .. address)
+    else
+      redis.call("SADD", base .. "listeners:" .. id, address)
+      if string.sub(old, 1, 1) ~= "+" then redis.call("HSET", base .. "listeners", id, "+ " .. old) end
+    end
+  end
+end
+
+--- (id: str, address: str)
+--- uses: base
+function listeners.remove(id, address)
+  local old = redis.call("HGET", base .. "listeners", id)
+  if not old then return end
+  local left = {}
+  for other in string.gmatch(old, "%S+") do
+    if other == "+" then
+      redis.call("SREM", base .. "listeners:" .. id, address)
+      if redis.call("EXISTS", base .. "listeners:" .. id) == 1 then left[#left + 1] = other end
+    elseif other ~= address then
+      left[#left + 1] = other
+    end
+  end
+  if #left == 0 then
+    redis.call("HDEL", base .. "listeners", id)
+  else
+    redis.call("HSET", base .. "listeners", id, table.concat(left, " "))
+  end
+end
+
+-- Notifies the listeners of these finished jobs, as many as fit into `part`. The others are left to later calls.
+--- (ids: table, part: table)
+--- uses: base
+function listeners.notify(ids, part)
+  if #ids == 0 or redis.call("EXISTS", base .. "listeners") == 0 then return end
+  local found = batch.read(base .. "listeners", ids)
+  local later = {}
+  for i = 1, #ids do
+    if found[i] and not listeners.notify_job(ids[i], found[i], part) then later[#later + 1] = ids[i] end
+  end
+  batch.write("RPUSH", base .. "unnotified", later)
+end
+
+-- Notifies listeners that earlier calls have left. Returns whether some are left still.
+--- (part: table) -> bool
+--- uses: base
+function listeners.notify_rest(part)
+  local id = redis.call("LINDEX", base .. "unnotified", 0)
+  while id do
+    local found = redis.call("HGET", base .. "listeners", id)
+    if found and not listeners.notify_job(id, found, part) then return true end
+    redis.call("LPOP", base .. "unnotified")
+    id = redis.call("LINDEX", base .. "unnotified", 0)
+  end
+  return false
+end
+
+-- Notifies the listeners of one job. Returns whether none is left.
+--- (id: str, addresses: str, part: table) -> bool
+--- uses: base
+function listeners.notify_job(id, addresses, part)
+  if part.left <= 0 then return false end
+  for address in string.gmatch(addresses, "%S+") do
+    if address ~= "+" then
+      notify.send(address, "done")
+      part.left = part.left - 1
+    end
+  end
+  if string.sub(addresses, 1, 1) == "+" then
+    local further = redis.call("SPOP", base .. "listeners:" .. id, math.max(0, part.left))
+    for i = 1, #further do notify.send(further[i], "done") end
+    part.left = part.left - #further
+    if redis.call("EXISTS", base .. "listeners:" .. id) == 1 then
+      redis.call("HSET", base .. "listeners", id, "+")
+      return false
+    end
+  end
+  redis.call("HDEL", base .. "listeners", id)
+  return true
+end
