@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from penstock.core.idempotency import KeyPool
+from penstock.core.keys import WAKE_CHANNELS
 from penstock.core.operations import (
     Effect,
     FindNodes,
@@ -30,7 +31,7 @@ from penstock.core.operations import (
 )
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector
-from penstock.driver.listening import CHANNELS, FaceListener
+from penstock.driver.listening import FaceListener
 from penstock.driver.retrying import ASK, LOST, MOVED, NOSCRIPT, STALE_ROUTE, Attempts, error_code, penstock_error
 from penstock.driver.route import Route
 from penstock.driver.subscriber import Connection, Subscriber, Subscriptions
@@ -54,7 +55,7 @@ _CONFIRM_TIMEOUT = 1.0
 
 # Sent once per process, so that a user without the rights to these gets an error at the start, and not in a wait.
 _TRY_CHANNELS: tuple[Command, ...] = (
-    ("SPUBLISH", CHANNELS, ""), ("SSUBSCRIBE", CHANNELS), ("SUNSUBSCRIBE", CHANNELS),
+    ("SPUBLISH", WAKE_CHANNELS, ""), ("SSUBSCRIBE", WAKE_CHANNELS), ("SUNSUBSCRIBE", WAKE_CHANNELS),
 )  # fmt: skip
 
 _NO_REPLY = ConnectionError("no reply")

@@ -24,7 +24,7 @@ from weakref import WeakSet
 
 from penstock.core.slots import Node, slot
 from penstock.driver.connector import Command
-from penstock.driver.listening import Channel, FaceListener, Message, channel_name
+from penstock.driver.listening import FaceListener, Message, WakeChannel, channel_name
 from penstock.driver.retrying import MOVED, Attempts, error_code
 from penstock.errors import ServerUnavailable
 from penstock.settings import Settings
@@ -89,7 +89,7 @@ class Subscriptions(Generic[L]):
         self._numbers = itertools.count(1)
         self.lock = threading.RLock()
         """Held while channels move from one subscriber to another."""
-        self._channels: dict[str, Channel] = {}
+        self._channels: dict[str, WakeChannel] = {}
         self._subscribers: dict[Node | None, Subscriber] = {}
 
     def listen(self, key: str, *, shared: bool, is_cluster: bool) -> L:
@@ -99,7 +99,7 @@ class Subscriptions(Generic[L]):
             channel = self._channels.get(name)
             is_new = channel is None
             if channel is None:
-                channel = self._channels[name] = Channel(name, key)
+                channel = self._channels[name] = WakeChannel(name, key)
             shared_key = key if shared else ""
             number = channel.shared_numbers.get(shared_key) or next(self._numbers)
             listener = self._listener_class(self, channel, number, shared_key)
@@ -125,7 +125,7 @@ class Subscriptions(Generic[L]):
                 del channel.shared_numbers[listener.shared_key]
             return True
 
-    def place(self, channel: Channel) -> None:
+    def place(self, channel: WakeChannel) -> None:
         """Give a channel to the subscriber of its node; if the node is not known, to one that looks for it."""
         with self.lock:
             node = self._face.known_node(channel.key)
@@ -137,7 +137,7 @@ class Subscriptions(Generic[L]):
             else:
                 subscriber.add(channel)
 
-    def drop(self, channel: Channel) -> bool:
+    def drop(self, channel: WakeChannel) -> bool:
         """Forget a channel, unless it has listeners."""
         with self.lock:
             if channel.listeners:
@@ -169,7 +169,7 @@ class Subscriptions(Generic[L]):
 
 
 # The subscribers of this process. A forked child closes its copies of their sockets. Otherwise the server could not see
-# that the parent has died, and would go on sending messages to it.
+# that the parent has died, and would continue to send messages to it.
 _subscribers: WeakSet[Subscriber] = WeakSet()
 
 
@@ -190,7 +190,7 @@ class Subscriber:
 
     def __init__(self, subscriptions: Subscriptions[Any], face: Face, node: Node | None) -> None:
         self.node = node
-        self.channels: dict[str, Channel] = {}
+        self.channels: dict[str, WakeChannel] = {}
         self._subscriptions = subscriptions
         self._face = face
         self._connection: Connection | None = None
@@ -201,7 +201,7 @@ class Subscriber:
         self._is_stopped = False
         _subscribers.add(self)
 
-    def add(self, channel: Channel) -> None:
+    def add(self, channel: WakeChannel) -> None:
         """Subscribe to a channel; now, or as soon as there is a connection. Called with the lock."""
         self.channels[channel.name] = channel
         channel.is_subscribed = channel.is_leaving = False
@@ -302,7 +302,7 @@ class Subscriber:
                 self._face.slot_moved(channel.key)
             self._move(channel)
 
-    def _move(self, channel: Channel) -> None:
+    def _move(self, channel: WakeChannel) -> None:
         """Subscribe to a channel again, at the node that has its slot now; or forget it, if it has no listeners."""
         with self._subscriptions.lock:
             del self.channels[channel.name]

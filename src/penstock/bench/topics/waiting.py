@@ -12,7 +12,7 @@ from typing import Any
 from penstock.bench.figures import Figure, Ratio, at_most, figure
 from penstock.bench.rig import Rig
 from penstock.bench.topic import Figures, Topic
-from penstock.messages.mailbox import Mailbox
+from penstock.core.keys import wake_channel
 from penstock.ops.raw_client import raw_client
 
 TOPIC = Topic()
@@ -53,7 +53,12 @@ def wake_up(rig: Rig) -> Figures:
 def _latencies(wait: Callable[[], float], send: Callable[[], object], times: int) -> list[float]:
     """Seconds from before `send` until `wait` returned, which runs in a thread and returns the time."""
     arrived: queue.SimpleQueue[float] = queue.SimpleQueue()
-    thread = threading.Thread(target=lambda: [arrived.put(wait()) for _ in range(times)])
+
+    def wait_repeatedly() -> None:
+        for _ in range(times):
+            arrived.put(wait())
+
+    thread = threading.Thread(target=wait_repeatedly)
     thread.start()
     durations = []
     for _ in range(times):
@@ -67,17 +72,17 @@ def _latencies(wait: Callable[[], float], send: Callable[[], object], times: int
 
 @TOPIC.scenario
 def users(rig: Rig) -> Figures:
-    """Thousands of users of one process, each of whom waits for a mailbox of its own"""
+    """Thousands of users of one process, each waiting for a mailbox of its own"""
     yield from asyncio.run(_users(rig, rig.at_pace(500, 10_000, 10_000)))
 
 
 async def _users(rig: Rig, count: int) -> list[Figure]:
     async with rig.app as app:
         boxes = [app.mailbox(f"user {n}") for n in range(count)]
-        before, cpu = await asyncio.to_thread(_connections, rig), time.process_time()
+        before, scripts = await asyncio.to_thread(_connections, rig), await asyncio.to_thread(_scripts, rig)
+        cpu = time.process_time()
         waiting = [asyncio.create_task(box.pull.aio(wait=600)) for box in boxes]
-        await asyncio.to_thread(_until_registered, rig, boxes[-1])
-        await asyncio.sleep(1)
+        await asyncio.to_thread(_until_scripts, rig, scripts + count)
         connections = await asyncio.to_thread(_connections, rig) - before
         cpu = time.process_time() - cpu
         began = time.perf_counter()
@@ -98,7 +103,7 @@ def absent(rig: Rig) -> Figures:
     """One message to 10,000 waiting processes of which 90 % have died, woken by the sender alone"""
     count, rounds = 10_000, rig.at_pace(1, 5, 9)
     box = rig.app.mailbox("absent")
-    channels = [f"penstock:wake:{n:05}" for n in range(count)]
+    channels = [wake_channel(f"{n:05}") for n in range(count)]
     alive = channels[9::10]
     durations: list[float] = []
     box.ack(box.post(0))
@@ -136,7 +141,9 @@ def _until_all_hear(subscribed: Any, count: int, send: Callable[[], object]) -> 
 @TOPIC.scenario
 def workers(rig: Rig) -> Figures:
     """Scripts that run for one message in a mailbox that 200 idle workers share"""
-    yield figure("scripts for one message", asyncio.run(_workers(rig, 200, rig.at_pace(5, 50, 200))), "", target=at_most(4))
+    yield figure(
+        "scripts for one message", asyncio.run(_workers(rig, 200, rig.at_pace(5, 50, 200))), "", target=at_most(4)
+    )
 
 
 async def _workers(rig: Rig, count: int, times: int) -> float:
@@ -172,9 +179,11 @@ async def _idle(rig: Rig, seconds: float) -> int:
     async with rig.app as app:
         held = await app.lock("bench-idle", lease=60).acquire.aio()
         chat = await app.chats.create.aio(["ada"])
-        waiting = [asyncio.create_task(app.mailbox(f"idle {n}").pull.aio(wait=600)) for n in range(1000)]
+        waiting: list[asyncio.Future[Any]] = [
+            asyncio.create_task(app.mailbox(f"idle {n}").pull.aio(wait=600)) for n in range(1000)
+        ]
         waiting.append(asyncio.create_task(app.lock("bench-idle", lease=60, wait=600).acquire.aio()))
-        waiting.append(asyncio.ensure_future(anext(chat.follow("ada"))))
+        waiting.append(asyncio.create_task(chat.follow("ada").fetch.aio()))
         await asyncio.sleep(4)
         before = await asyncio.to_thread(rig.commands)
         await asyncio.sleep(seconds)
@@ -196,8 +205,6 @@ def _scripts(rig: Rig) -> int:
         return sum(one["calls"] for name, one in client.info("commandstats").items() if "evalsha" in name)
 
 
-def _until_registered(rig: Rig, box: Mailbox) -> None:
-    key = box._log.keys.base + "waiting"
-    with raw_client(rig.app) as client:
-        while not client.exists(key):
-            time.sleep(0.05)
+def _until_scripts(rig: Rig, count: int) -> None:
+    while _scripts(rig) < count:
+        time.sleep(0.1)
