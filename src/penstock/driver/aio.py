@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -18,7 +19,8 @@ from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector, packer
 from penstock.driver.engine import Engine
 from penstock.driver.listening import AioListener, Inbox
-from penstock.driver.retrying import is_error_reply
+from penstock.driver.lookup import Outcome
+from penstock.driver.retrying import SILENT, error_code, is_error_reply
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -38,12 +40,16 @@ class AioConnection:
         self._sending = False
         self._timer: asyncio.TimerHandle | None = None
         self._reader: asyncio.Task[None] | None = None
+        self._opening: asyncio.Timeout | None = None
         self.closed = False
 
     async def open(self, timeout: float) -> asyncio.Task[None]:
         """Connect within `timeout` seconds. Returns the task that reads the replies."""
+        if self.closed:
+            raise ConnectionError("the connection was closed")
+        timer = self._loop.call_later(timeout, self._end_opening, 0.0)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(None) as self._opening:
                 await self._connection.connect()
                 self._reader = asyncio.create_task(self._read())
                 # Let the reader start. A task that is cancelled before its first step would never disconnect.
@@ -52,7 +58,15 @@ class AioConnection:
             self.close()
             await self._connection.disconnect(nowait=True)
             raise
+        finally:
+            timer.cancel()
+            self._opening = None
         return self._reader
+
+    def _end_opening(self, at: float) -> None:
+        if self._opening is not None:
+            with contextlib.suppress(RuntimeError):  # it is ending already
+                self._opening.reschedule(at)
 
     async def exchange(self, *commands: Command) -> list[Any]:
         if self.closed:
@@ -90,10 +104,11 @@ class AioConnection:
         self._timeout = seconds
 
     def close(self) -> None:
+        self._end_opening(0.0)
         self._fail("the connection was closed")
 
     async def _read(self) -> None:
-        reason = "the connection was closed"
+        reason, silent = "the connection was closed", False
         try:
             read = self._connection.read_response
             while True:
@@ -107,9 +122,9 @@ class AioConnection:
                 if not future.done():
                     future.set_result(reply)
         except Exception as error:
-            reason = str(error) or type(error).__name__
+            reason, silent = str(error) or type(error).__name__, error_code(error) == SILENT
         finally:
-            self._fail(reason)
+            self._fail(reason, silent=silent)
             await self._connection.disconnect(nowait=True)
 
     def _check_overdue(self) -> None:
@@ -122,12 +137,12 @@ class AioConnection:
             return
         until = self._pending[0][1]
         if until <= self._loop.time():
-            self._fail(f"no reply within {self._timeout} s")
+            self._fail(f"no reply within {self._timeout} s", silent=True)
         else:
             self._timer = self._loop.call_at(until, self._check_overdue)
 
-    def _fail(self, reason: str) -> None:
-        """Close the connection, and give each pending reply a ConnectionError, so that its command is sent again."""
+    def _fail(self, reason: str, *, silent: bool = False) -> None:
+        """Close the connection, and give each pending reply a connection error, so that its command is sent again."""
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -136,14 +151,29 @@ class AioConnection:
         while self._pending:
             future, _ = self._pending.popleft()
             if not future.done():
-                future.set_result(ConnectionError(reason))
+                future.set_result(TimeoutError(reason) if silent else ConnectionError(reason))
 
 
 def _raise_if_lost(reply: Any) -> Any:
     # The error is the future's result, not its exception: asyncio logs an exception that no task retrieves.
-    if isinstance(reply, ConnectionError):
+    if isinstance(reply, ConnectionError | TimeoutError):
         raise reply
     return reply
+
+
+class AioOutcomeQueue:
+    """Passes the outcomes of a look-up from the tasks that ask to the one that waits."""
+
+    def __init__(self) -> None:
+        self._outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
+        self.put = self._outcomes.put_nowait
+
+    async def get(self, timeout: float | None) -> Outcome | None:
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._outcomes.get()
+        except TimeoutError:
+            return None
 
 
 class AioEngine(Engine[AioConnection, AioListener]):
@@ -159,6 +189,11 @@ class AioEngine(Engine[AioConnection, AioListener]):
         self._idle: dict[Node, list[AioConnection]] = {}
         self._inbox_readers: dict[Inbox, asyncio.Task[None]] = {}
         self._connection_readers: set[asyncio.Task[None]] = set()
+        # All connections that are open or being opened.
+        self._open: dict[Node, weakref.WeakSet[AioConnection]] = {}
+        self._running: dict[object, asyncio.Task[None]] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._loop = weakref.ref(asyncio.get_running_loop())
 
     async def run(self, work: RoundTrip[R] | Operation[R]) -> R:
         """Run one script call or an operation, and return its result."""
@@ -171,7 +206,11 @@ class AioEngine(Engine[AioConnection, AioListener]):
         for inbox, reader in self._inbox_readers.items():
             inbox.stop()
             reader.cancel()
-        await asyncio.gather(*self._inbox_readers.values(), *self._opening.values(), return_exceptions=True)
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(
+            *self._inbox_readers.values(), *self._opening.values(), *self._background, return_exceptions=True
+        )
         for node in {*self._shared, *self._idle}:
             self.close_connections(node)
         await asyncio.gather(*self._connection_readers, return_exceptions=True)
@@ -215,6 +254,7 @@ class AioEngine(Engine[AioConnection, AioListener]):
         # The library's own timeout would cost a task for each command, so AioConnection checks the time instead.
         made = self._connector.connection("aio", node, timeout=None, sentinel=sentinel)
         connection = AioConnection(made, self.settings.reply_timeout)
+        self._open.setdefault(node, weakref.WeakSet()).add(connection)
         reader = await connection.open(self.settings.connect_timeout)
         self._connection_readers.add(reader)
         reader.add_done_callback(self._connection_readers.discard)
@@ -224,6 +264,41 @@ class AioEngine(Engine[AioConnection, AioListener]):
         for connection in (*self._idle.pop(node, ()), self._shared.pop(node, None)):
             if connection is not None:
                 connection.close()
+
+    def hang_up(self, node: Node) -> None:
+        loop = self._loop()
+        if loop is asyncio._get_running_loop():
+            self.close_connections(node)
+            for connection in self._open.pop(node, ()):
+                connection.close()
+        elif loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self.hang_up, node)
+
+    def outcome_queue(self) -> AioOutcomeQueue:
+        return AioOutcomeQueue()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> Callable[[], object]:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task.cancel
+
+    async def share(self, what: object, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        running = self._running.get(what)
+        if running is None:
+            running = self._running[what] = asyncio.create_task(work())
+            self._background.add(running)
+            running.add_done_callback(self._background.discard)
+            running.add_done_callback(lambda done: done.cancelled() or done.exception())  # its callers may be gone
+            running.add_done_callback(lambda _: self._running.pop(what))
+        try:
+            await asyncio.shield(running)  # cancelling one caller does not cancel it for the others
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if running.cancelled() and task is not None and not task.cancelling():
+                raise ConnectionError("the connection was closed") from None
+            raise
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import re
 import secrets
 import threading
@@ -33,7 +34,18 @@ from penstock.core.operations import (
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector
 from penstock.driver.listening import Connection, Inbox, InboxListener
-from penstock.driver.retrying import ASK, LOST, MOVED, NOSCRIPT, STALE_ROUTE, Attempts, error_code, penstock_error
+from penstock.driver.lookup import OutcomeQueue, look_up
+from penstock.driver.retrying import (
+    ASK,
+    MOVED,
+    NODE_FAILED,
+    NOSCRIPT,
+    STALE_ROUTE,
+    UNANSWERED,
+    Attempts,
+    error_code,
+    penstock_error,
+)
 from penstock.driver.route import Route
 from penstock.errors import DurabilityUnavailable, NotDurable
 from penstock.settings import Settings
@@ -83,6 +95,8 @@ class Engine(Generic[C, L]):
         # The name of the face in the addresses of its listeners.
         self._name = secrets.token_urlsafe(9)
         self._numbers = itertools.count(1)
+        self.pid = os.getpid()
+        connector.add_face(self)
 
     @property
     def address(self) -> str:
@@ -101,8 +115,9 @@ class Engine(Generic[C, L]):
         key = keys[0] if keys else ""
         attempts, ask_node = None, None
         while True:
+            node = ask_node
             try:
-                node = ask_node or await self._node(key)
+                node = node or await self.find_node(key)
                 reply = await self._call_script(
                     node, round_trip, words, asking=ask_node is not None, retried=attempts is not None
                 )
@@ -111,10 +126,10 @@ class Engine(Generic[C, L]):
                 try:
                     pause = attempts.pause_after(error, self.address)
                 except Exception:
-                    if numbered is not None and error_code(error) != LOST:
+                    if numbered is not None and error_code(error) not in UNANSWERED:
                         self._idempotency_keys.release(numbered)
                     raise
-                ask_node = await self.recover(error, key, attempts.failures)
+                ask_node = await self.recover(error, key, attempts.failures, node) if node else None
                 await self.sleep(pause)
             else:
                 break
@@ -164,7 +179,7 @@ class Engine(Generic[C, L]):
         with contextlib.suppress(Exception):
             by_node: dict[Node, list[int]] = {}
             for index, round_trip in enumerate(round_trips):
-                by_node.setdefault(await self._node(round_trip.keys[0]), []).append(index)
+                by_node.setdefault(await self.find_node(round_trip.keys[0]), []).append(index)
             for node, indexes in by_node.items():
                 replies.update(await self._send_pipeline(node, round_trips, indexes))
                 if unknown := [index for index in indexes if error_code(replies[index]) == NOSCRIPT]:
@@ -190,59 +205,54 @@ class Engine(Generic[C, L]):
             commands.append((name, text, len(one.keys), *one.keys, *one.args))
         return dict(zip(indexes, await self.exchange(node, *commands), strict=True))
 
-    async def recover(self, error: Exception, key: str, failures: int) -> Node | None:
-        """Prepare the next attempt after `error`. Returns the node that an ASK error names, for that attempt only."""
+    async def recover(self, error: Exception, key: str, failures: int, node: Node | None = None) -> Node | None:
+        """Prepare the next attempt after `error`. Returns the node that an ASK error names, for that attempt only.
+
+        `node`: the one that was called. None: the node that serves the key.
+        """
         code, route = error_code(error), self._connector.route
-        if route is None:
+        node = node or (route.node(key) if route else None)
+        if route is None or node is None:
             return None
-        node = route.node(key) or route.candidates()[0]
         if code in {MOVED, ASK}:
             named = route.redirect(str(error), node, permanent=code == MOVED)
             return named if code == ASK else None
         if code in STALE_ROUTE:
-            route.invalidate()
-            if code != LOST:
-                # The node's name may lead to another server by now, but its open connections still lead to the old one.
-                self.close_connections(node)
-            elif self._connector.is_embedded and failures > 1:
-                await self.run_in_thread(self._connector.reattach)
+            route.forget(node, patient=code in NODE_FAILED)
+            # A server that was restarted may keep less on disk than before.
+            self._confirm_commands.pop(node, None)
+        if code in NODE_FAILED:
+            # The node's name may lead to another server by now, but its open connections still lead to the old one.
+            self._connector.hang_up(node)
+        if code in UNANSWERED and self._connector.is_embedded and failures > 1:
+            await self.run_in_thread(self._connector.reattach)
         return None
 
     # --- nodes and connections ---
 
-    async def _route(self) -> Route:
+    async def find_route(self) -> Route:
         """The route to the server's nodes. May start an embedded server."""
         while (route := self._connector.route) is None:
             await self.run_in_thread(self._connector.locate)
         return route
 
-    async def _node(self, key: str) -> Node:
+    async def find_node(self, key: str) -> Node:
         """The node that serves the key."""
-        route = self._connector.route or await self._route()
-        return route.node(key) or await self._look_up_node(route, key)
+        route = self._connector.route or await self.find_route()
+        return route.node(key) or await self._look_up_node(route, route.place(key))
 
-    async def _look_up_node(self, route: Route, key: str) -> Node:
-        failure: Exception = ConnectionError(f"no server at {self.address} knows which node serves this key")
-        for asked in route.candidates():
-            try:
-                connection = await self.open_connection(asked, sentinel=route.uses_sentinels)
-                try:
-                    (reply,) = await connection.exchange(route.lookup_command)
-                finally:
-                    connection.close()
-                if isinstance(reply, Exception):
-                    raise reply
-            except Exception as error:
-                failure = error
-                continue
-            route.update(reply, asked)
-            if (node := route.node(key)) is not None:
-                return node
-        raise failure
+    async def _look_up_node(self, route: Route, place: int) -> Node:
+        """Find the node for a place. Callers that look for the same node share one look-up."""
+        suspect = route.suspect(place)
+        await self.share((suspect or place) if route.primaries() else None, partial(look_up, self, route, place))
+        node = route.node_at(place)
+        if node is None:
+            raise ConnectionError(f"no server at {self.address} knows which node serves this key")
+        return node
 
     async def connect_to(self, key: str) -> C:
         """Open a connection to the node that serves the key, for the caller alone."""
-        return await self.connect(await self._node(key))
+        return await self.connect(await self.find_node(key))
 
     async def connect(self, node: Node) -> C:
         """Open a connection to the node. The first one checks the server's version and may raise ServerTooOld."""
@@ -260,7 +270,9 @@ class Engine(Generic[C, L]):
 
     # --- plain commands ---
 
-    async def _retry(self, attempt: Callable[[], Coroutine[Any, Any, R]], give_up_after: float) -> R:
+    async def _retry(
+        self, attempt: Callable[[], Coroutine[Any, Any, R]], give_up_after: float, node: Node | None = None
+    ) -> R:
         """Repeat an attempt until it succeeds, or until `give_up_after` seconds after its first failure."""
         attempts = Attempts(give_up_after)
         while True:
@@ -268,16 +280,17 @@ class Engine(Generic[C, L]):
                 return await attempt()
             except Exception as error:
                 pause = attempts.pause_after(error, self.address)
-                await self.recover(error, "", attempts.failures)
+                if node is not None:
+                    await self.recover(error, "", attempts.failures, node)
                 await self.sleep(pause)
 
     async def _find_nodes(self, key: str) -> list[Node]:
         if key:
-            return [await self._node(key)]
-        route = await self._route()
-        if not route.primaries():
+            return [await self.find_node(key)]
+        route = await self.find_route()
+        for place in route.places_to_look_up():
             try:
-                await self._look_up_node(route, "")
+                await self._look_up_node(route, place)
             except Exception:  # a cluster in which no node serves the slot of "" still has primaries
                 if not route.primaries():
                     raise
@@ -319,7 +332,7 @@ class Engine(Generic[C, L]):
         """Raise NotDurable unless the reply to WAIT or WAITAOF says that the write is safe."""
         copies = reply[0] if isinstance(reply, list) else reply
         if isinstance(copies, Exception):
-            del self._confirm_commands[node]
+            self._confirm_commands.pop(node, None)
         elif copies >= 1:
             return
         raise self._not_durable("the disk" if command[0] == "WAITAOF" else "a replica", reply)
@@ -398,7 +411,7 @@ class Engine(Generic[C, L]):
             opened.append(self.listen(effect.shared_inbox if shared else effect.inbox, effect.block_multiplier))
             return opened[-1]
         if isinstance(effect, SendCommands):
-            return await self._retry(partial(self._send_commands, effect), give_up_after)
+            return await self._retry(partial(self._send_commands, effect), give_up_after, effect.node)
         if isinstance(effect, FindNodes):
             return await self._retry(partial(self._find_nodes, effect.key), give_up_after)
         if isinstance(effect, Sleep):
@@ -442,6 +455,25 @@ class Engine(Generic[C, L]):
 
     def close_connections(self, node: Node) -> None:
         """Close the connections to a node that are kept for further calls."""
+        raise NotImplementedError
+
+    def hang_up(self, node: Node) -> None:
+        """Close every connection to a node, also those in use and those that are being opened.
+
+        The calls on these connections fail at once and look for the node again. Any thread may call this.
+        """
+        raise NotImplementedError
+
+    def outcome_queue(self) -> OutcomeQueue:
+        """An empty queue for the outcomes of a look-up."""
+        raise NotImplementedError
+
+    def start(self, work: Coroutine[Any, Any, None]) -> Callable[[], object]:
+        """Run a coroutine in the background. Returns a function that cancels it, where the face can do that."""
+        raise NotImplementedError
+
+    async def share(self, what: object, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work`, or, if another caller runs it for the same `what` now, wait for that run."""
         raise NotImplementedError
 
     async def sleep(self, seconds: float) -> None:
