@@ -22,7 +22,7 @@ from penstock.driver.server_driver import ServerDriver
 from penstock.errors import ServerUnavailable
 from penstock.settings import Settings
 from tests.conftest import until
-from tests.driver.operations import QUICK, FaceDriver, count, shown
+from tests.driver.operations import QUICK, FaceDriver, append, count, shown
 from tests.servers import Cluster, Server, eventually, free_port
 from tests.speed import scaled
 
@@ -254,3 +254,30 @@ def test_a_forked_child_hangs_up_no_connection_of_its_parent(key: str, server: S
         driver.close()
     """
     subprocess.run([sys.executable, "-c", code, server.address, key], check=True)
+
+
+# --- an event loop that was blocked ---
+
+
+async def test_a_reply_that_arrived_while_the_loop_was_blocked_is_not_lost(own_server: Server, key: str):
+    driver = FaceDriver("aio", own_server.address, replace(QUICK, reply_timeout=0.2))
+    await driver.run(append(key, "a"))
+    for size in (1, 200):
+        tasks = [asyncio.create_task(driver.run(append(key, "b"))) for _ in range(size)]
+        await asyncio.sleep(0)
+        time.sleep(0.4)
+        await asyncio.gather(*tasks)
+    assert len(await driver.run(shown(key))) == 202
+    await driver.aclose()
+
+
+async def test_a_login_that_was_answered_while_the_loop_was_blocked_is_not_lost(own_server: Server, key: str):
+    driver = FaceDriver("aio", own_server.address, replace(QUICK, connect_timeout=0.2))
+    before = own_server.client.info("stats")["total_connections_received"]
+    task = asyncio.create_task(driver.run(count(key)))
+    for _ in range(4):
+        await asyncio.sleep(0)
+    time.sleep(1)
+    assert await task == 1
+    assert own_server.client.info("stats")["total_connections_received"] == before + 1
+    await driver.aclose()

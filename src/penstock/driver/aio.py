@@ -25,6 +25,10 @@ from penstock.driver.retrying import SILENT, error_code, is_error_reply
 R = TypeVar("R")
 T = TypeVar("T")
 
+# While the event loop is blocked, replies may arrive that nobody reads. So a reply is lost only if it has not been read
+# this many seconds after it was found to be overdue.
+_LAST_CHANCE = 0.1
+
 
 class AioConnection:
     """One connection of the client library, and the task that reads it."""
@@ -41,13 +45,14 @@ class AioConnection:
         self._timer: asyncio.TimerHandle | None = None
         self._reader: asyncio.Task[None] | None = None
         self._opening: asyncio.Timeout | None = None
+        self._heard_at = 0.0
         self.closed = False
 
     async def open(self, timeout: float) -> asyncio.Task[None]:
         """Connect within `timeout` seconds. Returns the task that reads the replies."""
         if self.closed:
             raise ConnectionError("the connection was closed")
-        timer = self._loop.call_later(timeout, self._end_opening, 0.0)
+        timer = self._loop.call_later(timeout, self._opening_overdue, self._loop.time() + timeout)
         try:
             async with asyncio.timeout(None) as self._opening:
                 await self._connection.connect()
@@ -62,6 +67,11 @@ class AioConnection:
             timer.cancel()
             self._opening = None
         return self._reader
+
+    def _opening_overdue(self, due: float) -> None:
+        # If the loop was blocked until now, the server's answers may lie unread in the socket.
+        now = self._loop.time()
+        self._end_opening(now + max(_LAST_CHANCE, now - due))
 
     def _end_opening(self, at: float) -> None:
         if self._opening is not None:
@@ -118,6 +128,7 @@ class AioConnection:
                     if not is_error_reply(error):
                         raise
                     reply = error
+                self._heard_at = self._loop.time()
                 future, _ = self._pending.popleft()
                 if not future.done():
                     future.set_result(reply)
@@ -127,19 +138,22 @@ class AioConnection:
             self._fail(reason, silent=silent)
             await self._connection.disconnect(nowait=True)
 
-    def _check_overdue(self) -> None:
+    def _check_overdue(self, found_at: float | None = None) -> None:
         """Fail if the oldest command's reply is overdue; otherwise set the timer for the command that is oldest now.
 
-        One timer serves all commands.
+        One timer serves all commands. `found_at`: when the last check found an overdue reply. The reader may have been
+        kept from reading it until then, so the connection fails only if nothing was read since.
         """
         self._timer = None
         if not self._pending:
             return
-        until = self._pending[0][1]
-        if until <= self._loop.time():
-            self._fail(f"no reply within {self._timeout} s", silent=True)
-        else:
+        now, until = self._loop.time(), self._pending[0][1]
+        if until > now:
             self._timer = self._loop.call_at(until, self._check_overdue)
+        elif found_at is None or self._heard_at > found_at:
+            self._timer = self._loop.call_at(now + _LAST_CHANCE, self._check_overdue, now)
+        else:
+            self._fail(f"no reply within {self._timeout} s", silent=now - self._heard_at >= self._timeout)
 
     def _fail(self, reason: str, *, silent: bool = False) -> None:
         """Close the connection, and give each pending reply a connection error, so that its command is sent again."""
