@@ -16,7 +16,7 @@ import pytest
 import redis
 import valkey
 
-from penstock.core.operations import FindNodes, Operation
+from penstock.core.operations import FindNodes, Operation, Parallel
 from penstock.driver.retrying import LOST, SILENT, error_code
 from penstock.driver.server_driver import ServerDriver
 from penstock.errors import ServerUnavailable
@@ -125,6 +125,33 @@ async def test_many_callers_share_one_look_up(face: str, patient_cluster: Cluste
     route.forget(node)
     await asyncio.gather(*(driver.run(count(key)) for key in keys))
     assert look_ups() - before <= 3
+    await driver.aclose()
+
+
+async def test_parallel_calls_to_the_other_nodes_are_sent(
+    face: str, patient_cluster: Cluster, node_keys: list[list[str]]
+):
+    keys = [key for some in zip(*node_keys, strict=False) for key in some][:9]
+    driver = FaceDriver(
+        face, patient_cluster.address, replace(QUICK, reply_timeout=0.5, connect_timeout=0.5, give_up_after=1)
+    )
+
+    def operation() -> Operation[list[int]]:
+        answers: list[int] = yield Parallel(tuple(count(key) for key in keys))
+        return answers
+
+    assert await driver.run(operation()) == [1] * 9
+    others = [key for key in keys if patient_cluster.owner(key) is not patient_cluster.nodes[1]]
+    if face == "blocking":  # a thread has to find out first which node is silent
+        driver.server_driver.connector.hang_up(("127.0.0.1", patient_cluster.nodes[1].port))
+    with patient_cluster.nodes[1].frozen():
+        task = asyncio.create_task(driver.run(operation()))
+        began = time.monotonic()
+        await until(lambda: all(patient_cluster.owner(key).client.get(key) == b"2" for key in others))
+        assert time.monotonic() - began < scaled(HEALTHY_WITHIN)
+        with pytest.raises(ServerUnavailable):
+            await asyncio.wait_for(task, scaled(20))
+    assert await driver.run(operation()) in ([3] * 9, [3 if key in others else 2 for key in keys])
     await driver.aclose()
 
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from penstock.core.operations import Operation, RoundTrip, Wait
@@ -313,6 +313,16 @@ class AioEngine(Engine[AioConnection, AioListener]):
             if running.cancelled() and task is not None and not task.cancelling():
                 raise ConnectionError("the connection was closed") from None
             raise
+
+    async def gather(self, works: Sequence[Coroutine[Any, Any, R]]) -> list[R]:
+        if len(works) == 1:
+            return [await works[0]]
+        tasks = [asyncio.create_task(work) for work in works]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -197,6 +197,13 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
             mine.set_result(None)
         finally:
             del self._running[what]
+
+    async def gather(self, works: Sequence[Coroutine[Any, Any, R]]) -> list[R]:
+        try:
+            return [await work for work in works]
+        finally:
+            for work in works:
+                work.close()
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - no loop runs here

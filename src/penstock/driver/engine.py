@@ -35,6 +35,7 @@ from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector
 from penstock.driver.listening import Connection, Inbox, InboxListener
 from penstock.driver.lookup import OutcomeQueue, look_up
+from penstock.driver.parallel import send_pipelines
 from penstock.driver.retrying import (
     ASK,
     MOVED,
@@ -177,33 +178,14 @@ class Engine(Generic[C, L]):
         """Call many scripts, in one pipeline to each node. A call that fails in a pipeline is sent again alone."""
         replies: dict[int, Any] = {}
         with contextlib.suppress(Exception):
-            by_node: dict[Node, list[int]] = {}
-            for index, round_trip in enumerate(round_trips):
-                by_node.setdefault(await self.find_node(round_trip.keys[0]), []).append(index)
-            for node, indexes in by_node.items():
-                replies.update(await self._send_pipeline(node, round_trips, indexes))
-                if unknown := [index for index in indexes if error_code(replies[index]) == NOSCRIPT]:
-                    replies.update(await self._send_pipeline(node, round_trips, unknown, load=True))
-        answers = []
-        for index, round_trip in enumerate(round_trips):
-            reply = replies.get(index, _NO_REPLY)
-            if isinstance(reply, Exception):
-                answers.append(await self.send(round_trip, give_up_after))
-            else:
-                answers.append(round_trip.read(reply))
-        return answers
-
-    async def _send_pipeline(
-        self, node: Node, round_trips: Sequence[RoundTrip[Any]], indexes: Sequence[int], *, load: bool = False
-    ) -> dict[int, Any]:
-        """The replies to the round trips at `indexes`. `load`: send the source of each script once."""
-        commands, loaded = list[Command](), set[str]()
-        for one in (round_trips[index] for index in indexes):
-            with_source = load and one.script.sha not in loaded
-            loaded.add(one.script.sha)
-            name, text = ("EVAL", one.script.source) if with_source else ("EVALSHA", one.script.sha)
-            commands.append((name, text, len(one.keys), *one.keys, *one.args))
-        return dict(zip(indexes, await self.exchange(node, *commands), strict=True))
+            replies = await send_pipelines(self, await self.find_route(), round_trips)
+        failed = [index for index in range(len(round_trips)) if isinstance(replies.get(index, _NO_REPLY), Exception)]
+        again = await self.gather([self.send(round_trips[index], give_up_after) for index in failed])
+        answers = dict(zip(failed, again, strict=True))
+        return [
+            answers[index] if index in answers else round_trip.read(replies[index])
+            for index, round_trip in enumerate(round_trips)
+        ]
 
     async def recover(self, error: Exception, key: str, failures: int, node: Node | None = None) -> Node | None:
         """Prepare the next attempt after `error`. Returns the node that an ASK error names, for that attempt only.
@@ -474,6 +456,10 @@ class Engine(Generic[C, L]):
 
     async def share(self, what: object, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `work`, or, if another caller runs it for the same `what` now, wait for that run."""
+        raise NotImplementedError
+
+    async def gather(self, works: Sequence[Coroutine[Any, Any, R]]) -> list[R]:
+        """Run coroutines, side by side where the face can do that. The first error is raised, and ends the others."""
         raise NotImplementedError
 
     async def sleep(self, seconds: float) -> None:
