@@ -88,6 +88,8 @@ class FaceListener:
         self.shared_key = shared_key
         """What the listeners with this address have in common, or "" if the address is this one's alone."""
         self.address = f"{channel.name}/{number}"
+        self.needs_confirmation = not channel.is_subscribed
+        """Whether its first message confirms that the channel is subscribed to."""
         self._registry = registry
 
     def close(self) -> bool:

@@ -55,8 +55,11 @@ class Connection(Protocol):
         """The replies and messages that have arrived; waits for the first one. [] after `timeout` seconds."""
         ...
 
+    def hang_up(self) -> None:
+        """Make whatever uses the connection fail, and close it then. Any thread may call it."""
+
     def close(self) -> None:
-        """Close at once, even while another thread uses the connection."""
+        """Close at once. Only the user of the connection may call it."""
 
     def close_copy(self) -> None:
         """In a forked child: close the child's copy of the socket. The parent's stays open."""
@@ -74,7 +77,7 @@ class Face(Protocol):
     def slot_moved(self, key: str) -> None: ...
     def may_ping(self, node: Node) -> bool: ...
     async def connect(self, node: Node) -> Connection: ...
-    async def recover(self, error: Exception, key: str, failures: int) -> object: ...
+    async def recover(self, error: Exception, key: str, failures: int, node: Node | None) -> object: ...
     async def sleep(self, seconds: float) -> None: ...
     def start_subscriber(self, subscriber: Subscriber) -> None: ...
 
@@ -157,16 +160,6 @@ class Subscriptions(Generic[L]):
                 del self._subscribers[subscriber.node]
             return True
 
-    def hang_up(self, node: Node) -> None:
-        """Close the connection to a node. Its subscriber looks for the node again."""
-        subscriber = self._subscribers.get(node)
-        if subscriber is not None:
-            subscriber.hang_up()
-
-    def all_subscribers(self) -> list[Subscriber]:
-        with self.lock:
-            return list(self._subscribers.values())
-
 
 # The subscribers of this process. A forked child closes its copies of their sockets. Otherwise the server could not see
 # that the parent has died, and would continue to send messages to it.
@@ -211,13 +204,8 @@ class Subscriber:
     def stop(self) -> None:
         """End at once; the listeners get an error. Repeat it until `run` has ended: it may be connecting just now."""
         self._is_stopped = True
-        self.hang_up()
-
-    def hang_up(self) -> None:
-        """Close the connection, even while another thread waits for its messages."""
-        connection = self._connection
-        if connection is not None:
-            connection.close()
+        if (connection := self._connection) is not None:
+            connection.hang_up()
 
     def close_copy(self) -> None:
         """In a forked child: close the child's copy of the socket."""
@@ -283,7 +271,7 @@ class Subscriber:
             number = int(str(message).split()[-2])
             moved = [channel for channel in self.channels.values() if slot(channel.key) == number]
             for one in moved:
-                await self._face.recover(message, one.key, 0)
+                await self._face.recover(message, one.key, 0, self.node)
                 self._move(one)
             return
         kind, name, *rest = message
@@ -294,8 +282,9 @@ class Subscriber:
             channel.deliver(rest[0])
         elif kind == b"ssubscribe":
             self._attempts = Attempts(self._face.settings.give_up_after)
-            channel.is_subscribed = True
-            channel.notify_all("")
+            with self._subscriptions.lock:
+                channel.is_subscribed = True
+                channel.notify_all("")
         elif kind == b"sunsubscribe":
             # Either the subscriber asked for it, or the slot has moved to another node.
             if not channel.is_leaving:
@@ -351,7 +340,7 @@ class Subscriber:
             self._attempts = Attempts(self._face.settings.give_up_after)
             pause = self._attempts.pause_after(error, self._face.address)
         key = next((channel.key for channel in self.channels.values()), "")
-        await self._face.recover(error, key, self._attempts.failures)
+        await self._face.recover(error, key, self._attempts.failures, self.node)
         await self._face.sleep(pause)
 
     def _disconnect(self) -> None:
