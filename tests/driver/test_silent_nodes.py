@@ -16,7 +16,7 @@ import pytest
 import redis
 import valkey
 
-from penstock.core.operations import FindNodes, Operation, Parallel
+from penstock.core.operations import FindNodes, InBackground, Operation, Parallel
 from penstock.driver.retrying import LOST, SILENT, error_code
 from penstock.driver.server_driver import ServerDriver
 from penstock.errors import ServerUnavailable
@@ -307,4 +307,27 @@ async def test_a_login_that_was_answered_while_the_loop_was_blocked_is_not_lost(
     time.sleep(1)
     assert await task == 1
     assert own_server.client.info("stats")["total_connections_received"] == before + 1
+    await driver.aclose()
+
+
+async def test_work_in_the_background_delays_its_caller_only_briefly(
+    face: str, patient_cluster: Cluster, node_keys: list[list[str]]
+):
+    driver = FaceDriver(face, patient_cluster.address, replace(QUICK, reply_timeout=0.5, give_up_after=30))
+    silent, healthy = node_keys[0][0], node_keys[1][0]
+
+    def both() -> Operation[None]:
+        yield Parallel((count(silent), count(healthy)))
+
+    def operation() -> Operation[int]:
+        yield InBackground(both(), 0.2)
+        return (yield count(healthy))
+
+    await driver.run(count(silent))
+    with patient_cluster.nodes[0].frozen():
+        began = time.monotonic()
+        assert await driver.run(operation()) >= 1
+        assert time.monotonic() - began < scaled(2)
+    await until(lambda: patient_cluster.nodes[0].client.get(silent) == b"2")
+    await until(lambda: patient_cluster.nodes[1].client.get(healthy) == b"2")
     await driver.aclose()

@@ -200,7 +200,9 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
 
     def start(self, work: Coroutine[Any, Any, None]) -> Callable[[], object]:
         try:
-            threading.Thread(target=run_to_completion, args=(work,), name="penstock looks up", daemon=True).start()
+            threading.Thread(
+                target=run_to_completion, args=(work,), name="penstock in the background", daemon=True
+            ).start()
         except RuntimeError:  # no more threads, or the interpreter is shutting down
             run_to_completion(work)
         return lambda: None

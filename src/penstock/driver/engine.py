@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -20,6 +18,7 @@ from penstock.core.keys import WAKE_CHANNELS
 from penstock.core.operations import (
     Effect,
     FindNodes,
+    InBackground,
     Listen,
     Listener,
     Operation,
@@ -32,6 +31,7 @@ from penstock.core.operations import (
 )
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector
+from penstock.driver.durability import Durability
 from penstock.driver.listening import FaceListener
 from penstock.driver.lookup import OutcomeQueue, look_up
 from penstock.driver.parallel import send_pipelines
@@ -48,7 +48,7 @@ from penstock.driver.retrying import (
 )
 from penstock.driver.route import Route
 from penstock.driver.subscriber import Connection, Subscriber, Subscriptions
-from penstock.errors import DurabilityUnavailable, NotDurable
+from penstock.errors import PenstockError
 from penstock.settings import Settings
 
 R = TypeVar("R")
@@ -60,9 +60,6 @@ L = TypeVar("L", bound=FaceListener)
 # its place among the waiters of a lock. The server forgets that place soon anyway.
 _CLEANUP_GIVE_UP_AFTER = 3.0
 
-# Seconds between checks whether a replica has the write.
-_REPLICA_CHECK_INTERVAL = 0.05
-
 # How many seconds an operation waits for its subscription before it begins.
 _CONFIRM_TIMEOUT = 1.0
 
@@ -72,9 +69,6 @@ _TRY_CHANNELS: tuple[Command, ...] = (
 )  # fmt: skip
 
 _NO_REPLY = ConnectionError("no reply")
-
-# Seconds for which a node's answer about its durability is used before the node is asked again.
-_DURABILITY_TTL = 60.0
 
 
 def run_to_completion(work: Coroutine[Any, Any, R]) -> R:
@@ -97,8 +91,7 @@ class Engine(Generic[C, L]):
         self._connector = connector
         self.settings: Settings = connector.settings
         self._idempotency_keys = KeyPool()
-        # Node -> (when to ask again, the command that confirms a durable write).
-        self._confirm_commands: dict[Node, tuple[float, Command]] = {}
+        self._durability = Durability(self)
         self._subscriptions = Subscriptions(self, secrets.token_urlsafe(9), self.listener_class)
         self.pid = os.getpid()
         connector.add_face(self)
@@ -156,7 +149,7 @@ class Engine(Generic[C, L]):
         """
         script, durable = round_trip.script, round_trip.durable
         before: tuple[Command, ...] = (("ASKING",),) if asking else ()
-        after: tuple[Command, ...] = (await self._confirm_command(node),) if durable else ()
+        after: tuple[Command, ...] = (await self._durability.confirm_command(node),) if durable else ()
         if round_trip.followed_by:
             after = (*before, round_trip.followed_by)
         replies = await self.exchange(node, *before, ("EVALSHA", script.sha, *words), *after, own_connection=durable)
@@ -173,9 +166,9 @@ class Engine(Generic[C, L]):
                 raise replies[-1]
             return reply, replies[-1]
         if after and retried and after[0][0] == "WAIT":
-            await self._wait_for_replica(node)
+            await self._durability.wait_for_replica(node)
         elif after:
-            self._check_confirmed(node, after[0], replies[-1])
+            self._durability.check_confirmed(node, after[0], replies[-1])
         return reply
 
     async def send_parallel(self, round_trips: Sequence[RoundTrip[Any]], give_up_after: float) -> list[Any]:
@@ -206,7 +199,7 @@ class Engine(Generic[C, L]):
         if code in STALE_ROUTE:
             route.forget(node, patient=code in NODE_FAILED)
             # A server that was restarted may keep less on disk than before.
-            self._confirm_commands.pop(node, None)
+            self._durability.forget(node)
         if code in NODE_FAILED:
             # The node's name may lead to another server by now, but its open connections still lead to the old one.
             self._connector.hang_up(node)
@@ -287,64 +280,6 @@ class Engine(Generic[C, L]):
             penstock_error(reply, error_code(reply)) if isinstance(reply, Exception) else reply for reply in replies
         ]
 
-    # --- durable writes ---
-
-    async def _confirm_command(self, node: Node) -> Command:
-        """The command that returns when the writes before it are safe. Raises DurabilityUnavailable."""
-        until, command = self._confirm_commands.get(node, (0.0, ()))
-        if until < time.monotonic():
-            replies = await self.exchange(node, ("CONFIG", "GET", "append*"), ("INFO", "replication"))
-            command = self._choose_confirm_command(*replies)
-            self._confirm_commands[node] = time.monotonic() + _DURABILITY_TTL, command
-        return command
-
-    def _choose_confirm_command(self, config: Any, info: Any) -> Command:
-        milliseconds = max(1, int(self.settings.durable_timeout * 1000))
-        values = {} if isinstance(config, Exception) else dict(zip(config[::2], config[1::2], strict=True))
-        # Under `everysec` WAITAOF was seen to return without an fsync.
-        syncs_always = values.get(b"appendonly") == b"yes" and values.get(b"appendfsync") == b"always"
-        if syncs_always and self._connector.has_waitaof:
-            return ("WAITAOF", 1, 0, milliseconds)
-        if not isinstance(info, Exception) and b"state=online" in info:
-            return ("WAIT", 1, milliseconds)
-        reason = f" ({config})" if isinstance(config, Exception) else ""
-        raise DurabilityUnavailable(
-            f"{self.address} cannot be trusted to say when a write is safe{reason}; nothing was sent. Give it "
-            "`appendonly yes` and `appendfsync always` and let this user read them with CONFIG GET, or a replica"
-        )
-
-    def _check_confirmed(self, node: Node, command: Command, reply: Any) -> None:
-        """Raise NotDurable unless the reply to WAIT or WAITAOF says that the write is safe."""
-        copies = reply[0] if isinstance(reply, list) else reply
-        if isinstance(copies, Exception):
-            self._confirm_commands.pop(node, None)
-        elif copies >= 1:
-            return
-        raise self._not_durable("the disk" if command[0] == "WAITAOF" else "a replica", reply)
-
-    async def _wait_for_replica(self, node: Node) -> None:
-        """Wait until a replica has everything that the server has written so far. Raises NotDurable.
-
-        For a script call that was sent again. An earlier copy may have done the write, on a connection that is gone.
-        WAIT on another connection returns at once (measured), because it covers only the writes of its own connection.
-        Replicas report their offset once a second.
-        """
-        until, wanted = time.monotonic() + self.settings.durable_timeout, None
-        while True:
-            (info,) = await self.exchange(node, ("INFO", "replication"))
-            if isinstance(info, Exception):
-                raise self._not_durable("a replica", info)
-            if wanted is None:
-                wanted = int(re.findall(rb"master_repl_offset:(\d+)", info)[0])
-            if any(int(offset) >= wanted for offset in re.findall(rb"state=online,offset=(\d+)", info)):
-                return
-            if time.monotonic() >= until:
-                raise self._not_durable("a replica", f"none has reached {wanted}")
-            await self.sleep(_REPLICA_CHECK_INTERVAL)
-
-    def _not_durable(self, where: str, reply: object) -> NotDurable:
-        return NotDurable(f"accepted, but not confirmed by {where} within {self.settings.durable_timeout} s: {reply}")
-
     # --- operations ---
 
     async def drive(self, operation: Operation[R]) -> R:
@@ -397,11 +332,24 @@ class Engine(Generic[C, L]):
             return await self._retry(partial(self._send_commands, effect), give_up_after, effect.node)
         if isinstance(effect, FindNodes):
             return await self._retry(partial(self._find_nodes, effect.key), give_up_after)
+        if isinstance(effect, InBackground):
+            return await self._run_in_background(effect)
         if isinstance(effect, Sleep):
             return await self.sleep(effect.seconds)
         if isinstance(effect, RunInThread):
             return await self.run_in_thread(effect.work, to_completion=True)
         return await self.wait(effect)
+
+    async def _run_in_background(self, effect: InBackground) -> None:
+        ended = self.outcome_queue()
+
+        async def run() -> None:
+            with contextlib.suppress(PenstockError):
+                await self.drive(effect.operation)
+            ended.put(_NO_REPLY)
+
+        self.start(run())
+        await ended.get(effect.wait)
 
     # --- listeners ---
 
@@ -429,6 +377,10 @@ class Engine(Generic[C, L]):
     def slot_moved(self, key: str) -> None:
         if (route := self._connector.route) is not None:
             route.forget_slot(key)
+
+    @property
+    def has_waitaof(self) -> bool:
+        return self._connector.has_waitaof
 
     def may_ping(self, node: Node) -> bool:
         return self._connector.may_ping(node)

@@ -65,7 +65,7 @@ class Connection(Protocol):
         """In a forked child: close the child's copy of the socket. The parent's stays open."""
 
 
-class Face(Protocol):
+class SubscriberFace(Protocol):
     """What subscribers need from the engine of their face."""
 
     @property
@@ -85,7 +85,7 @@ class Face(Protocol):
 class Subscriptions(Generic[L]):
     """The channels of one face, and a subscriber for each node that serves some of them."""
 
-    def __init__(self, face: Face, name: str, listener_class: type[L]) -> None:
+    def __init__(self, face: SubscriberFace, name: str, listener_class: type[L]) -> None:
         self._face = face
         self._name = name
         self._listener_class = listener_class
@@ -181,7 +181,7 @@ class Subscriber:
     `node` None: it looks for the nodes of its channels, passes them on, and ends.
     """
 
-    def __init__(self, subscriptions: Subscriptions[Any], face: Face, node: Node | None) -> None:
+    def __init__(self, subscriptions: Subscriptions[Any], face: SubscriberFace, node: Node | None) -> None:
         self.node = node
         self.channels: dict[str, WakeChannel] = {}
         self._subscriptions = subscriptions
