@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.core.keys import WAKE_CHANNELS
 from penstock.core.operations import Operation
 from penstock.core.slots import Node
-from penstock.driver.listening import CHANNELS
 from penstock.jobs.bindings import scripts
 from penstock.jobs.keys import QueueKeys
 from penstock.ops.checks.result import Verdict
@@ -80,7 +80,7 @@ def _example(name: str, description: Sequence[Any], keys: QueueKeys) -> tuple[st
     """A sample call of this command: the right number of arguments, and keys of this queue."""
     special = {
         "EVAL": ("", "2", *keys.declared), "EVALSHA": ("", "2", *keys.declared),
-        "SPUBLISH": (CHANNELS, ""), "SSUBSCRIBE": (CHANNELS,), "SUNSUBSCRIBE": (CHANNELS,),
+        "SPUBLISH": (WAKE_CHANNELS, ""), "SSUBSCRIBE": (WAKE_CHANNELS,), "SUNSUBSCRIBE": (WAKE_CHANNELS,),
         "OBJECT": ("ENCODING", keys.declared[1]), "SCRIPT": ("LOAD", "return 1"),
     }  # fmt: skip
     if name in special:
@@ -108,7 +108,7 @@ def check_rights(missing: MissingRights | None, prefix: str) -> Iterator[Verdict
         pattern = QueueKeys(prefix, "*").base
         yield "fail", f"user {user!r} may not use all keys of {which}", f"ACL SETUSER {user} ~{pattern}*"
     if missing.channels:
-        yield "fail", f"user {user!r} may not use the channels of wake-ups", f"ACL SETUSER {user} &{CHANNELS}*"
+        yield "fail", f"user {user!r} may not use the channels of wake-ups", f"ACL SETUSER {user} &{WAKE_CHANNELS}*"
     if not refused and not closed and not missing.channels:
         yield "ok", f"user {user!r} may send everything that Penstock sends", ""
 
