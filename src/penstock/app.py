@@ -256,8 +256,9 @@ class Penstock:
         reentrant       let the thread or asyncio task that holds the lock acquire it again, through any reentrant lock
                         of this app on this name. It gets the same `Held`; only the last release frees the lock
 
-        Acquiring takes one round trip if the lock is free, and a blocked read while it is not. It raises LockTimeout
-        after `wait` seconds. This method sends nothing; it raises ConfigurationError or ValueError for bad arguments.
+        Acquiring takes one round trip if the lock is free, and waits for a message while it is not. It raises
+        LockTimeout after `wait` seconds. This method sends nothing; it raises ConfigurationError or ValueError for bad
+        arguments.
         """
         return Lock(
             name, self._driver, self._renewer, lease=lease, wait=wait, on_loss=on_loss, cancel_on_loss=cancel_on_loss,
@@ -301,7 +302,7 @@ class Penstock:
         lease    seconds until the permits of a holder that died are free; None: as the app's settings say
         wait, on_loss, cancel_on_loss  as for `lock`
 
-        Acquiring takes one round trip if the permits are free, and a blocked read while they are not. It raises
+        Acquiring takes one round trip if the permits are free, and waits for a message while they are not. It raises
         PermitTimeout after `wait` seconds. This method sends nothing; it raises ConfigurationError or ValueError for
         bad arguments.
         """

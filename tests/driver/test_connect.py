@@ -295,12 +295,31 @@ def test_a_slot_is_that_of_the_hash_tag():
 def test_a_route_learns_a_cluster_follows_redirections_and_forgets():
     route = Route(ServerAddress("cluster", (("seed", 1),), "", remap=lambda node: (f"{node[0]}.out", node[1])))
     assert route.node("foo") is None
-    route.update([[0, 9999, [b"a", 1, b"id"]], [10000, 16383, [b"", 2, b"id"], [b"replica", 3, b"id"]]], ("seed", 1))
+    reply = [[0, 9999, [b"a", 1, b"id"]], [10000, 16383, [b"", 2, b"id"], [b"replica", 3, b"id"]]]
+    route.store(route.read(reply, ("seed", 1)), route.place("bar"))
     assert route.node("foo") == ("seed.out", 2)
     assert route.redirect("12182 b:5", ("seed", 1), permanent=False) == ("b.out", 5)
     assert route.node("foo") == ("seed.out", 2)
     route.redirect("MOVED 12182 b:5", ("seed", 1), permanent=True)
     assert route.node("foo") == ("b.out", 5)
-    route.invalidate()
-    assert route.node("foo") is None
-    assert set(route.candidates()) == {("seed", 1), ("a.out", 1), ("seed.out", 2)}
+    assert {*route.candidates()[0][:3]} == {("seed", 1), ("a.out", 1), ("seed.out", 2)}
+    assert route.candidates()[0][3:] == [("replica.out", 3)]
+
+
+def test_a_route_forgets_only_the_node_that_failed():
+    route = Route(ServerAddress("cluster", (("a", 1),), ""))
+    answer = route.read([[0, 9999, [b"a", 1, b"id"]], [10000, 16383, [b"b", 2, b"id"]]], ("a", 1))
+    route.store(answer, route.place("bar"))
+    route.forget(("b", 2))
+    assert (route.node("foo"), route.suspect(route.place("foo"))) == (None, ("b", 2))
+    assert route.node("bar") == ("a", 1)
+    assert route.primaries() == [("a", 1), ("b", 2)]
+    assert route.candidates() == [[("a", 1)], [("b", 2)]]
+    assert [answer.table[place] for place in route.places_to_look_up()] == [("b", 2)]
+    route.store(answer, route.place("foo"))
+    assert route.node("foo") == ("b", 2)
+    route.forget(("b", 2))  # a late failure of many
+    assert route.node("foo") == ("b", 2)
+    route.forget_slot("foo")
+    assert (route.node("foo"), route.suspect(route.place("foo"))) == (None, None)
+    assert route.node("bar") == ("a", 1)

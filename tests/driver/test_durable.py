@@ -41,6 +41,18 @@ async def test_a_write_to_the_disk_is_confirmed(face: str, key: str, start: Call
     await driver.aclose()
 
 
+async def test_a_server_that_was_lost_is_asked_again_what_it_keeps(face: str, key: str, start: Callable[..., Server]):
+    started = start("--appendonly", "yes", "--appendfsync", "always")
+    driver = FaceDriver(face, started.address)
+    await driver.run(append(key, "a", durable=True))
+    started.client.config_set("appendfsync", "everysec")
+    started.client.client_kill_filter(_type="normal", skipme=True)
+    with pytest.raises(DurabilityUnavailable):
+        await driver.run(append(key, "b", durable=True))
+    assert await driver.run(shown(key)) == ["a"]
+    await driver.aclose()
+
+
 async def test_a_write_to_a_replica_is_confirmed(face: str, key: str, start: Callable[..., Server]):
     primary = start("--repl-diskless-sync-delay", "0", port=free_port())
     replica = start("--replicaof", "127.0.0.1", str(primary.port), port=free_port())

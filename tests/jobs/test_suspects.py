@@ -137,10 +137,10 @@ def test_suspects_are_cancelled_and_purged(stand: Stand):
     FakeWorker(stand, "w").claim(6)
     lose(stand, "w")
     assert stand.run(stand.bindings.cancel(["x1"])) == ["cancelled"]
-    assert stand.run(stand.bindings.purge("y", 0, 10, "suspects")) == (2, 3, True)
+    assert stand.run(stand.bindings.purge("y", 0, 10, "suspects")) == (2, 3, True, False)
     assert [entry[11:] for entry, _ in stand.dump()["suspects"]] == [b"x2", b"z1", b"z2"]
-    assert stand.run(stand.bindings.purge(None, 0, 2, "suspects")) == (2, 0, False)
-    assert stand.run(stand.bindings.purge(None, 0, 2, "suspects")) == (1, 0, True)
+    assert stand.run(stand.bindings.purge(None, 0, 2, "suspects")) == (2, 0, False, False)
+    assert stand.run(stand.bindings.purge(None, 0, 2, "suspects")) == (1, 0, True, False)
     assert "suspects" not in stand.dump()
     assert stand.counts() == "0 0 0 0"
 

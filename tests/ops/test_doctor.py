@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from penstock import ConfigurationError, Penstock, Settings
+from penstock import ConfigurationError, Penstock, ServerRefused, Settings
 from penstock.cli import main
 from penstock.cli.exits import Exit
 from penstock.ops import probe
@@ -242,40 +242,65 @@ def test_an_admin_has_all_rights(examine):
 
 @pytest.fixture
 def rights():
-    """Asks the doctor, as a user with these rights, about a queue `mail` of prefix `acl`."""
+    """Asks the doctor, as a user with these rights, about a queue `mail` of prefix `acl`.
+
+    The user loses all other rights once it has connected, because the first connection is refused without some rights.
+    """
 
     def ask(*rules, used=("mail",)):
         with Server() as server:
-            server.ask("ACL", "SETUSER", "app", "on", ">secret", *rules)
+            server.ask("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all")
             with Penstock(server.address, prefix="acl") as app:
                 for name in used:
                     app.queue(name).put(1)
             with Penstock(f"unix://{server.socket}?username=app&password=secret", prefix="acl") as app:
+                app.queue("other").count()
+                server.ask("ACL", "SETUSER", "app", "resetkeys", "resetchannels", "-@all", *rules)
                 return [(one.level, one.message, one.advice) for one in Inspector(app).doctor("rights")]
 
     return ask
 
 
 def test_a_right_that_is_missing_is_named_with_the_command_that_gives_it(rights):
-    (result,) = rights("~*", "&*", "+@all", "-zadd", "-blmpop")
-    assert result == ("fail", "user 'app' may not send BLMPOP, ZADD", "ACL SETUSER app +blmpop +zadd")
+    (result,) = rights("~*", "&*", "+@all", "-zadd", "-ssubscribe")
+    assert result == ("fail", "user 'app' may not send SSUBSCRIBE, ZADD", "ACL SETUSER app +ssubscribe +zadd")
 
 
-def test_rights_to_all_existing_queues_are_enough(rights):
-    assert [level for level, _, _ in rights("~{acl:mail}:*", "+@all")] == ["ok"]
-    assert [level for level, _, _ in rights("~{acl:*", "+@all", used=())] == ["ok"]
+def test_rights_to_all_existing_queues_and_to_our_channels_are_enough(rights):
+    assert [level for level, _, _ in rights("~{acl:mail}:*", "&penstock:wake:*", "+@all")] == ["ok"]
+    assert [level for level, _, _ in rights("~{acl:*", "&penstock:wake:*", "+@all", used=())] == ["ok"]
 
 
-@pytest.mark.parametrize("keys", ["~{acl:*}:inbox:*", "~{acl:mail}:?*", "%R~{acl:*", "~{other:*"])
+@pytest.mark.parametrize("keys", ["~{acl:*}:lane:*", "~{acl:mail}:?*", "%R~{acl:*", "~{other:*"])
 @pytest.mark.parametrize("used", [("mail",), ()])
 def test_missing_rights_to_keys_are_kept_apart_from_those_to_commands(rights, keys, used):
-    (result,) = rights(keys, "+@all", used=used)
+    (result,) = rights(keys, "&*", "+@all", used=used)
     queue = "mail" if used else "a queue, such as one named doctor"
     assert result == ("fail", f"user 'app' may not use all keys of {queue}", "ACL SETUSER app ~{acl:*}:*")
 
 
+@pytest.mark.parametrize("channels", [(), ("&penstock:*:x",)])
+def test_missing_rights_to_channels_are_named_with_the_command_that_gives_them(rights, channels):
+    (result,) = rights("~*", *channels, "+@all")
+    assert result == (
+        "fail", "user 'app' may not use the channels of wake-ups", "ACL SETUSER app &penstock:wake:*"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", [("resetchannels",), ("-ssubscribe",), ("-spublish",)])
+def test_a_user_who_is_refused_at_the_start_learns_which_rights_wake_ups_need(missing):
+    with Server() as server:
+        server.ask("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", *missing)
+        with Penstock(f"unix://{server.socket}?username=app&password=secret") as app:
+            (result,) = Inspector(app).doctor("rights")
+            with pytest.raises(ServerRefused, match=r"\+spublish \+ssubscribe \+sunsubscribe &penstock:wake:\*"):
+                app.queue("mail").put(1)
+    assert (result.level, result.topic) == ("fail", "rights")
+    assert "+spublish +ssubscribe +sunsubscribe &penstock:wake:*" in result.message
+
+
 def test_a_queue_among_others_that_a_user_may_not_use_is_named(rights):
-    (result,) = rights("~{acl:mail}:*", "+@all", used=("mail", "raw"))
+    (result,) = rights("~{acl:mail}:*", "&*", "+@all", used=("mail", "raw"))
     assert result[:2] == ("fail", "user 'app' may not use all keys of raw")
 
 
@@ -288,7 +313,7 @@ def test_a_command_that_one_feature_needs_warns_with_that_feature(rights):
 
 def test_a_user_who_may_ask_little_learns_which_checks_are_blind():
     with Server() as server:
-        server.ask("ACL", "SETUSER", "app", "on", ">secret", "~{penstock:*", "+@all", "-@admin", "-@dangerous")
+        server.ask("ACL", "SETUSER", "app", "on", ">secret", "~{penstock:*", "&*", "+@all", "-@admin", "-@dangerous")
         with Penstock(f"unix://{server.socket}?username=app&password=secret") as app:
             app.queue("mail").put(1)
             results = Inspector(app).doctor()

@@ -116,6 +116,8 @@ async def test_each_node_of_a_cluster_has_a_key_for_a_trial_write(do, ask, deplo
     for node in await do(ask.nodes):
         key = await do(ask.run, probe.find_probe_key(node, "any"))
         assert deployment.owner(key).port == node[1]
+    with pytest.raises(ServerError, match="failover"):
+        await do(ask.run, probe.find_probe_key(("127.0.0.1", 1), "any"))
 
 
 @pytest.mark.parametrize(

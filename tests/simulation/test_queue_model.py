@@ -365,7 +365,7 @@ class Histories(RuleBasedStateMachine):
     def purge_slice(self, tenant: str | None, slice_: int) -> None:
         """One slice of a purge. The next call continues it, whatever happened in between."""
         tenant, offset = self.purge or (tenant, 0)
-        cancelled, offset, finished = self.send(self.bindings.purge(tenant, offset, slice_))
+        cancelled, offset, finished, _ = self.send(self.bindings.purge(tenant, offset, slice_))
         self.model.purge(tenant, slice_, cancelled, finished, self.dump)
         self.purge = None if finished else (tenant, offset)
 
@@ -374,7 +374,7 @@ class Histories(RuleBasedStateMachine):
         for list_ in ("delayed", "suspects"):
             offset, finished = 0, False
             while not finished:
-                cancelled, offset, finished = self.send(self.bindings.purge(tenant, offset, 50, list_))
+                cancelled, offset, finished, _ = self.send(self.bindings.purge(tenant, offset, 50, list_))
                 self.model.purge(tenant, 50, cancelled, finished, self.dump, suspects=list_ == "suspects")
         assert not [job for job in self.model.in_state(READY, DELAYED) if tenant in (None, job.tenant)]
 

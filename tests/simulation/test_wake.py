@@ -24,8 +24,11 @@ RENEWAL = 20.0
 PROMPT = 0.51
 """Seconds within which a job starts once it can: 0.5, and a little for the 50 ms that a lost wake-up may cost."""
 
-BETWEEN_FAULTS = IDLE_TTL + RENEWAL + 5
-"""Seconds. For so long the server may regard a dead process as idle, and as the timekeeper."""
+AFTER_FREEZE = IDLE_TTL + RENEWAL + 5
+"""Seconds until the next fault. For so long the server may regard a frozen process as idle, and as the timekeeper."""
+
+AFTER_DEATH = 1.0
+"""Seconds until the next fault. The server finds soon that a process is gone."""
 
 
 @dataclass
@@ -170,10 +173,10 @@ class World:
 
     def add_jobs_and_faults(self) -> None:
         if self.now >= self.fault_at:
-            self.fault_at = self.now + BETWEEN_FAULTS
             busy = [one for one in self.processes if one.running]
             fault = self.chance.choice([self.freeze, self.kill, self.kill, self.kill_under_supervisor])
             fault(self.chance.choice(busy or self.processes))
+            self.fault_at = self.now + (AFTER_FREEZE if fault == self.freeze else AFTER_DEATH)
         for _ in range(self.chance.choice([1, 1, 1, 4])):
             self.jobs += 1
             delay = self.chance.choice([0, 0, 0, 0.4, 3, 12])

@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass
 from operator import add, sub
 from typing import Any
 
-SENT = ("evalsha", "eval", "script|load", "blmpop")
+SENT = ("evalsha", "eval", "script|load", "ssubscribe", "sunsubscribe")
 """Commands that the driver sends and scripts cannot call. The server counts the commands of scripts too."""
 
 

@@ -36,8 +36,8 @@ def bench(
     Parameters
     ----------
     topic
-        What to measure: `jobs`, `completion`, `locks` (with semaphores, rate limits and transactions), `messages`
-        or `files`.
+        What to measure: `jobs`, `completion`, `locks` (with semaphores, rate limits and transactions), `messages`,
+        `files` or `waiting`.
     quick
         A few seconds: enough to see that it works, too little to compare.
     full

@@ -17,6 +17,9 @@ MAX_NAME_BYTES = 1024
 REPLAY = {"replay:": ("STRING", "number of a caller's last call and its answer", "TTL")}
 """The row of `idempotency.lua` in the key table of each noun that has numbered calls."""
 
+WAKE_CHANNELS = "penstock:wake:"
+"""First part of the name of every channel of wake-ups. It is the same for all apps: locks belong to no app."""
+
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
 _LABEL = re.compile(r"[^{}\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}\Z")
 
@@ -86,3 +89,8 @@ def key_with_tag(tag: str) -> str:
     if "{" in tag or "}" in check_text("tag", tag):
         raise ConfigurationError(f"tag {tag!r}: write only the text between the braces")
     return f"{{{tag}}}"
+
+
+def wake_channel(face: str, tag: str = "") -> str:
+    """The channel on which a face receives wake-ups. `tag`: on a cluster, any text in the slot that they come from."""
+    return f"{WAKE_CHANNELS}{{{tag}}}:{face}" if tag else WAKE_CHANNELS + face

@@ -16,6 +16,7 @@ driver performs each effect and sends its result back into the generator:
     Sleep          sleep for some seconds                          None
     FindNodes      find the nodes that hold keys                   a list of nodes
     SendCommands   send commands, not a script, to one node        their replies
+    InBackground   run an operation, and wait only briefly        None
     RunInThread    call a slow function, e.g. to read a file       what it returns
 
     def pull(self, timeout: float) -> Operation[list[bytes]]:
@@ -163,6 +164,17 @@ class SendCommands:
 
 
 @dataclass(frozen=True, slots=True)
+class InBackground:
+    """Run an operation in the background, and wait at most `wait` seconds for its end. Its errors are ignored.
+
+    For work that need not succeed, and must not delay a caller while a node is silent.
+    """
+
+    operation: Operation[Any]
+    wait: float
+
+
+@dataclass(frozen=True, slots=True)
 class Sleep:
     """Sleep for `seconds`. Nothing can end it early."""
 
@@ -179,7 +191,9 @@ class RunInThread:
     work: Callable[[], Any]
 
 
-Effect: TypeAlias = RoundTrip[Any] | Parallel | Listen | Wait | FindNodes | SendCommands | Sleep | RunInThread
+Effect: TypeAlias = (
+    "RoundTrip[Any] | Parallel | Listen | Wait | FindNodes | SendCommands | InBackground | Sleep | RunInThread"
+)
 Operation: TypeAlias = Generator[Effect, Any, R]
 
 

@@ -14,7 +14,7 @@
 
 _idle = { WITNESS = 50 } -- ms
 -- Read at first; read then; skipped at most in one process; forgotten at most and woken at most in one call.
-_idle_slice = { FIRST = 4, NEXT = 100, SKIPPED = 100, GONE = 500, WOKEN = 100 }
+_idle_slice = { FIRST = 4, NEXT = 100, SKIPPED = 100, GONE = 1000, WOKEN = 100 }
 
 -- Sends `text` to the worker that became idle last; with nil, only looks whether it is there. Returns its address and
 -- until when it is idle. Skips workers in the process of `other`, because whatever froze that worker froze them as

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from penstock.core.operations import Operation, RoundTrip, Wait
@@ -18,14 +19,16 @@ from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector, packer
 from penstock.driver.engine import Engine
 from penstock.driver.listening import AioListener
-from penstock.driver.retrying import is_error_reply
+from penstock.driver.lookup import Outcome
+from penstock.driver.retrying import SILENT, error_code, is_error_reply
 from penstock.driver.subscriber import Subscriber
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-# Seconds that a late timer grants to what has arrived but was not read yet.
-_LATE = 0.05
+# While the event loop is blocked, replies may arrive that nobody reads. So a reply is lost only if it has not been read
+# this many seconds after it was found to be overdue.
+_LAST_CHANCE = 0.1
 
 
 class AioConnection:
@@ -46,12 +49,17 @@ class AioConnection:
         self._push_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reader: asyncio.Task[None] | None = None
+        self._opening: asyncio.Timeout | None = None
+        self._heard_at = 0.0
         self.closed = False
 
     async def open(self, timeout: float) -> asyncio.Task[None]:
         """Connect within `timeout` seconds. Returns the task that reads the replies."""
+        if self.closed:
+            raise ConnectionError("the connection was closed")
+        timer = self._loop.call_later(timeout, self._opening_overdue, self._loop.time() + timeout)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(None) as self._opening:
                 await self._connection.connect()
                 self._reader = asyncio.create_task(self._read())
                 # Let the reader start. A task that is cancelled before its first step would never disconnect.
@@ -60,7 +68,20 @@ class AioConnection:
             self.close()
             await self._connection.disconnect(nowait=True)
             raise
+        finally:
+            timer.cancel()
+            self._opening = None
         return self._reader
+
+    def _opening_overdue(self, due: float) -> None:
+        # If the loop was blocked until now, the server's answers may lie unread in the socket.
+        now = self._loop.time()
+        self._end_opening(now + max(_LAST_CHANCE, now - due))
+
+    def _end_opening(self, at: float) -> None:
+        if self._opening is not None:
+            with contextlib.suppress(RuntimeError):  # it is ending already
+                self._opening.reschedule(at)
 
     async def exchange(self, *commands: Command) -> list[Any]:
         if self.closed:
@@ -95,8 +116,7 @@ class AioConnection:
                 raise ConnectionError("the connection was closed")
             self._received.clear()
             left = until - self._loop.time()
-            # After a pause of the whole loop, what has arrived meanwhile is not read yet.
-            timer = self._loop.call_later(max(left, _LATE), self._received.set)
+            timer = self._loop.call_later(max(left, _LAST_CHANCE), self._received.set)
             try:
                 await self._received.wait()
             finally:
@@ -126,7 +146,12 @@ class AioConnection:
     def set_reply_timeout(self, seconds: float) -> None:
         self._timeout = seconds
 
+    def hang_up(self) -> None:
+        """Close; the task that uses the connection gets an error."""
+        self.close()
+
     def close(self) -> None:
+        self._end_opening(0.0)
         self._fail("the connection was closed")
 
     def close_copy(self) -> None:
@@ -138,7 +163,7 @@ class AioConnection:
             copy.close()
 
     async def _read(self) -> None:
-        reason = "the connection was closed"
+        reason, silent = "the connection was closed", False
         try:
             read = self._connection.read_response
             while True:
@@ -148,6 +173,7 @@ class AioConnection:
                     if not is_error_reply(error):
                         raise
                     reply = error
+                self._heard_at = self._loop.time()
                 if not self._pending:
                     self._pushed.append(reply)
                     self._received.set()
@@ -156,27 +182,30 @@ class AioConnection:
                 if not future.done():
                     future.set_result(reply)
         except Exception as error:
-            reason = str(error) or type(error).__name__
+            reason, silent = str(error) or type(error).__name__, error_code(error) == SILENT
         finally:
-            self._fail(reason)
+            self._fail(reason, silent=silent)
             await self._connection.disconnect(nowait=True)
 
-    def _check_overdue(self) -> None:
+    def _check_overdue(self, found_at: float | None = None) -> None:
         """Fail if the oldest command's reply is overdue; otherwise set the timer for the command that is oldest now.
 
-        One timer serves all commands.
+        One timer serves all commands. `found_at`: when the last check found an overdue reply. The reader may have been
+        kept from reading it until then, so the connection fails only if nothing was read since.
         """
         self._timer = None
         if not self._pending:
             return
-        until = self._pending[0][1]
-        if until <= self._loop.time():
-            self._fail(f"no reply within {self._timeout} s")
-        else:
+        now, until = self._loop.time(), self._pending[0][1]
+        if until > now:
             self._timer = self._loop.call_at(until, self._check_overdue)
+        elif found_at is None or self._heard_at > found_at:
+            self._timer = self._loop.call_at(now + _LAST_CHANCE, self._check_overdue, now)
+        else:
+            self._fail(f"no reply within {self._timeout} s", silent=now - self._heard_at >= self._timeout)
 
-    def _fail(self, reason: str) -> None:
-        """Close the connection, and give each pending reply a ConnectionError, so that its command is sent again."""
+    def _fail(self, reason: str, *, silent: bool = False) -> None:
+        """Close the connection, and give each pending reply a connection error, so that its command is sent again."""
         self.closed = True
         self._received.set()
         if self._timer is not None:
@@ -186,14 +215,29 @@ class AioConnection:
         while self._pending:
             future, _ = self._pending.popleft()
             if not future.done():
-                future.set_result(ConnectionError(reason))
+                future.set_result(TimeoutError(reason) if silent else ConnectionError(reason))
 
 
 def _raise_if_lost(reply: Any) -> Any:
     # The error is the future's result, not its exception: asyncio logs an exception that no task retrieves.
-    if isinstance(reply, ConnectionError):
+    if isinstance(reply, ConnectionError | TimeoutError):
         raise reply
     return reply
+
+
+class AioOutcomeQueue:
+    """Passes the outcomes of a look-up from the tasks that ask to the one that waits."""
+
+    def __init__(self) -> None:
+        self._outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
+        self.put = self._outcomes.put_nowait
+
+    async def get(self, timeout: float | None) -> Outcome | None:
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._outcomes.get()
+        except TimeoutError:
+            return None
 
 
 class AioEngine(Engine[AioConnection, AioListener]):
@@ -209,6 +253,11 @@ class AioEngine(Engine[AioConnection, AioListener]):
         self._idle: dict[Node, list[AioConnection]] = {}
         self._subscriber_tasks: dict[Subscriber, asyncio.Task[None]] = {}
         self._connection_readers: set[asyncio.Task[None]] = set()
+        # All connections that are open or being opened.
+        self._open: dict[Node, weakref.WeakSet[AioConnection]] = {}
+        self._running: dict[object, asyncio.Task[None]] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._loop = weakref.ref(asyncio.get_running_loop())
 
     async def run(self, work: RoundTrip[R] | Operation[R]) -> R:
         """Run one script call or an operation, and return its result."""
@@ -221,7 +270,11 @@ class AioEngine(Engine[AioConnection, AioListener]):
         for subscriber, task in self._subscriber_tasks.items():
             subscriber.stop()
             task.cancel()
-        await asyncio.gather(*self._subscriber_tasks.values(), *self._opening.values(), return_exceptions=True)
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(
+            *self._subscriber_tasks.values(), *self._opening.values(), *self._background, return_exceptions=True
+        )
         for node in {*self._shared, *self._idle}:
             self.close_connections(node)
         await asyncio.gather(*self._connection_readers, return_exceptions=True)
@@ -265,6 +318,7 @@ class AioEngine(Engine[AioConnection, AioListener]):
         # The library's own timeout would cost a task for each command, so AioConnection checks the time instead.
         made = self._connector.connection("aio", node, timeout=None, sentinel=sentinel)
         connection = AioConnection(made, self.settings.reply_timeout)
+        self._open.setdefault(node, weakref.WeakSet()).add(connection)
         reader = await connection.open(self.settings.connect_timeout)
         self._connection_readers.add(reader)
         reader.add_done_callback(self._connection_readers.discard)
@@ -274,6 +328,51 @@ class AioEngine(Engine[AioConnection, AioListener]):
         for connection in (*self._idle.pop(node, ()), self._shared.pop(node, None)):
             if connection is not None:
                 connection.close()
+
+    def hang_up(self, node: Node) -> None:
+        loop = self._loop()
+        if loop is asyncio._get_running_loop():
+            self.close_connections(node)
+            for connection in self._open.pop(node, ()):
+                connection.close()
+        elif loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self.hang_up, node)
+
+    def outcome_queue(self) -> AioOutcomeQueue:
+        return AioOutcomeQueue()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> Callable[[], object]:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task.cancel
+
+    async def share(self, what: object, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        running = self._running.get(what)
+        if running is None:
+            running = self._running[what] = asyncio.create_task(work())
+            self._background.add(running)
+            running.add_done_callback(self._background.discard)
+            running.add_done_callback(lambda done: done.cancelled() or done.exception())  # its callers may be gone
+            running.add_done_callback(lambda _: self._running.pop(what))
+        try:
+            await asyncio.shield(running)  # cancelling one caller does not cancel it for the others
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if running.cancelled() and task is not None and not task.cancelling():
+                raise ConnectionError("the connection was closed") from None
+            raise
+
+    async def gather(self, works: Sequence[Coroutine[Any, Any, R]]) -> list[R]:
+        if len(works) == 1:
+            return [await works[0]]
+        tasks = [asyncio.create_task(work) for work in works]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -5,17 +5,22 @@ Threads share the engine. Methods are `async def` only to fit the shared code of
 
 from __future__ import annotations
 
-import contextlib
+import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from penstock.core.operations import Operation, RoundTrip, Wait
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector, packer
 from penstock.driver.engine import Engine, run_to_completion
 from penstock.driver.listening import BlockingListener
+from penstock.driver.lookup import Outcome
 from penstock.driver.retrying import is_error_reply, is_timeout
 from penstock.driver.subscriber import Subscriber
 
@@ -29,14 +34,23 @@ _STOP_TIMEOUT = 1.0
 class BlockingConnection:
     """One connection of the client library."""
 
-    __slots__ = ("_closed", "_connection", "_pack", "_sending")
+    __slots__ = ("__weakref__", "_closed", "_connection", "_pack", "_sending")
 
-    def __init__(self, connection: Any, timeout: float) -> None:
+    def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._pack = packer()
         self._closed = False
         self._sending = threading.Lock()
-        connection.connect()
+
+    def open(self, timeout: float) -> None:
+        """Connect. `timeout`: seconds for each later reply."""
+        try:
+            self._connection.connect()
+            if self._closed:
+                raise ConnectionError("the connection was closed")
+        except BaseException:
+            self.close()
+            raise
         self.set_reply_timeout(timeout)
 
     async def exchange(self, *commands: Command) -> list[Any]:
@@ -51,7 +65,9 @@ class BlockingConnection:
 
     def push(self, *commands: Command) -> None:
         """Send commands whose replies are returned by `receive`. Any thread may call it."""
-        with self._sending, contextlib.suppress(Exception):  # if the connection has failed, `receive` raises
+        if self._closed:  # the library would connect again
+            return
+        with self._sending, suppress(Exception):  # if the connection has failed, `receive` raises
             self._connection.send_packed_command([self._pack(command) for command in commands], check_health=False)
 
     async def receive(self, timeout: float) -> list[Any]:
@@ -76,16 +92,38 @@ class BlockingConnection:
 
     def set_reply_timeout(self, seconds: float) -> None:
         # Neither library has a method for this; in both the socket is in this attribute.
-        if (socket := self._connection._sock) is not None:
-            socket.settimeout(seconds)
+        if (opened := self._connection._sock) is not None:
+            opened.settimeout(seconds)
+
+    def hang_up(self) -> None:
+        """Make the thread that uses the connection fail. That thread closes it."""
+        self._closed = True
+        if (opened := self._connection._sock) is not None:
+            with suppress(OSError):
+                # Not the method of a TLS socket, which would change its state while the other thread reads.
+                socket.socket.shutdown(opened, socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._closed = True
         self._connection.disconnect()
 
     def close_copy(self) -> None:
-        if (socket := self._connection._sock) is not None:
-            socket.close()
+        if (copy := self._connection._sock) is not None:
+            copy.close()
+
+
+class BlockingOutcomeQueue:
+    """Passes the outcomes of a look-up from the threads that ask to the one that waits."""
+
+    def __init__(self) -> None:
+        self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
+        self.put = self._outcomes.put
+
+    async def get(self, timeout: float | None) -> Outcome | None:
+        try:
+            return self._outcomes.get(timeout=timeout if timeout is None else max(0.0, timeout))
+        except Empty:
+            return None
 
 
 class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
@@ -97,6 +135,10 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
         super().__init__(connector)
         self._idle: dict[Node, list[BlockingConnection]] = {}
         self._subscriber_threads: dict[Subscriber, threading.Thread] = {}
+        # All connections that are open or being opened.
+        self._open: dict[Node, WeakValueDictionary[int, BlockingConnection]] = {}
+        self._running: dict[object, Future[None]] = {}
+        self._running_lock = threading.Lock()
 
     def run(self, work: RoundTrip[R] | Operation[R]) -> R:
         """Run one script call or an operation, and return its result."""
@@ -125,9 +167,10 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
         try:
             replies = connection.send(commands)
         except BaseException as error:
-            connection.close()
-            if isinstance(error, Exception):
+            # After a hang-up the idle connections are new ones.
+            if isinstance(error, Exception) and not connection._closed:
                 self.close_connections(node)
+            connection.close()
             raise
         idle.append(connection)
         return replies
@@ -135,12 +178,59 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
     async def open_connection(self, node: Node, *, sentinel: bool = False) -> BlockingConnection:
         # The library logs in while it connects, so connect_timeout is the timeout for those replies too.
         timeout = self.settings.connect_timeout
-        connection = self._connector.connection("blocking", node, timeout=timeout, sentinel=sentinel)
-        return BlockingConnection(connection, self.settings.reply_timeout)
+        connection = BlockingConnection(
+            self._connector.connection("blocking", node, timeout=timeout, sentinel=sentinel)
+        )
+        self._open.setdefault(node, WeakValueDictionary())[id(connection)] = connection
+        connection.open(self.settings.reply_timeout)
+        return connection
 
     def close_connections(self, node: Node) -> None:
         for connection in self._idle.pop(node, ()):
             connection.close()
+
+    def hang_up(self, node: Node) -> None:
+        self.close_connections(node)
+        for reference in self._open.get(node, WeakValueDictionary()).valuerefs():
+            if (connection := reference()) is not None:
+                connection.hang_up()
+
+    def outcome_queue(self) -> BlockingOutcomeQueue:
+        return BlockingOutcomeQueue()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> Callable[[], object]:
+        try:
+            threading.Thread(
+                target=run_to_completion, args=(work,), name="penstock in the background", daemon=True
+            ).start()
+        except RuntimeError:  # no more threads, or the interpreter is shutting down
+            run_to_completion(work)
+        return lambda: None
+
+    async def share(self, what: object, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        with self._running_lock:
+            running = self._running.get(what)
+            mine = Future[None]()
+            if running is None:
+                self._running[what] = mine
+        if running is not None:
+            return running.result()
+        try:
+            await work()
+        except BaseException as error:
+            mine.set_exception(error if isinstance(error, Exception) else ConnectionError("interrupted"))
+            raise
+        else:
+            mine.set_result(None)
+        finally:
+            del self._running[what]
+
+    async def gather(self, works: Sequence[Coroutine[Any, Any, R]]) -> list[R]:
+        try:
+            return [await work for work in works]
+        finally:
+            for work in works:
+                work.close()
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - no loop runs here

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, MutableMapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from penstock.config import Configuration
 from penstock.core.slots import Node
@@ -28,6 +28,16 @@ from penstock.settings import Settings
 
 if TYPE_CHECKING:  # imported only when an embedded server is used
     from penstock.embedded.client import Attachment
+
+
+class ConnectionHolder(Protocol):
+    """The blocking engine of a process, or the engine of one event loop."""
+
+    pid: int
+    """The process that made it."""
+
+    def hang_up(self, node: Node) -> None: ...
+
 
 FaceName: TypeAlias = Literal["blocking", "aio"]
 Command: TypeAlias = tuple[str | bytes | int | float, ...]
@@ -64,6 +74,7 @@ class Connector:
         self._pinged: dict[Node, float] = {}
         self._lock = threading.RLock()
         self._pid = 0
+        self._faces: WeakValueDictionary[int, ConnectionHolder] = WeakValueDictionary()
         self._blocking: Any = None
         self._aio: MutableMapping[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
         if server is not None:
@@ -151,6 +162,20 @@ class Connector:
         return self._construct(
             self._module(face, "connection"), "SSLConnection" if address.tls else "Connection", options
         )
+
+    def add_face(self, face: ConnectionHolder) -> None:
+        self._faces[id(face)] = face
+
+    def hang_up(self, node: Node) -> None:
+        """Close every connection of this process to a node that serves nobody now, whichever face has opened it.
+
+        The calls on these connections fail at once and look for the node again, instead of waiting for a reply each.
+        """
+        if self.route is not None and self.route.note_hang_up(node):
+            for reference in self._faces.valuerefs():
+                # A forked child must leave the connections alone that it has inherited.
+                if (face := reference()) is not None and face.pid == os.getpid():
+                    face.hang_up(node)
 
     def _connection_options(self, timeout: float | None) -> dict[str, Any]:
         """Options that override those of the user's client. The library never retries: `retrying.py` does."""

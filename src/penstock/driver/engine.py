@@ -7,17 +7,18 @@ blocking face never suspend, so `run_to_completion` runs such a coroutine in one
 from __future__ import annotations
 
 import contextlib
-import re
+import os
 import secrets
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from penstock.core.idempotency import KeyPool
+from penstock.core.keys import WAKE_CHANNELS
 from penstock.core.operations import (
     Effect,
     FindNodes,
+    InBackground,
     Listen,
     Listener,
     Operation,
@@ -30,11 +31,24 @@ from penstock.core.operations import (
 )
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector
-from penstock.driver.listening import CHANNELS, FaceListener
-from penstock.driver.retrying import ASK, LOST, MOVED, NOSCRIPT, STALE_ROUTE, Attempts, error_code, penstock_error
+from penstock.driver.durability import Durability
+from penstock.driver.listening import FaceListener
+from penstock.driver.lookup import OutcomeQueue, look_up
+from penstock.driver.parallel import send_pipelines
+from penstock.driver.retrying import (
+    ASK,
+    MOVED,
+    NODE_FAILED,
+    NOSCRIPT,
+    STALE_ROUTE,
+    UNANSWERED,
+    Attempts,
+    error_code,
+    penstock_error,
+)
 from penstock.driver.route import Route
 from penstock.driver.subscriber import Connection, Subscriber, Subscriptions
-from penstock.errors import DurabilityUnavailable, NotDurable
+from penstock.errors import PenstockError
 from penstock.settings import Settings
 
 R = TypeVar("R")
@@ -46,21 +60,15 @@ L = TypeVar("L", bound=FaceListener)
 # its place among the waiters of a lock. The server forgets that place soon anyway.
 _CLEANUP_GIVE_UP_AFTER = 3.0
 
-# Seconds between checks whether a replica has the write.
-_REPLICA_CHECK_INTERVAL = 0.05
-
 # How many seconds an operation waits for its subscription before it begins.
 _CONFIRM_TIMEOUT = 1.0
 
 # Sent once per process, so that a user without the rights to these gets an error at the start, and not in a wait.
 _TRY_CHANNELS: tuple[Command, ...] = (
-    ("SPUBLISH", CHANNELS, ""), ("SSUBSCRIBE", CHANNELS), ("SUNSUBSCRIBE", CHANNELS),
+    ("SPUBLISH", WAKE_CHANNELS, ""), ("SSUBSCRIBE", WAKE_CHANNELS), ("SUNSUBSCRIBE", WAKE_CHANNELS),
 )  # fmt: skip
 
 _NO_REPLY = ConnectionError("no reply")
-
-# Seconds for which a node's answer about its durability is used before the node is asked again.
-_DURABILITY_TTL = 60.0
 
 
 def run_to_completion(work: Coroutine[Any, Any, R]) -> R:
@@ -83,9 +91,10 @@ class Engine(Generic[C, L]):
         self._connector = connector
         self.settings: Settings = connector.settings
         self._idempotency_keys = KeyPool()
-        # Node -> (when to ask again, the command that confirms a durable write).
-        self._confirm_commands: dict[Node, tuple[float, Command]] = {}
+        self._durability = Durability(self)
         self._subscriptions = Subscriptions(self, secrets.token_urlsafe(9), self.listener_class)
+        self.pid = os.getpid()
+        connector.add_face(self)
 
     @property
     def address(self) -> str:
@@ -104,8 +113,9 @@ class Engine(Generic[C, L]):
         key = keys[0] if keys else ""
         attempts, ask_node = None, None
         while True:
+            node = ask_node
             try:
-                node = ask_node or await self._node(key)
+                node = node or await self.find_node(key)
                 reply = await self._call_script(
                     node, round_trip, words, asking=ask_node is not None, retried=attempts is not None
                 )
@@ -114,10 +124,10 @@ class Engine(Generic[C, L]):
                 try:
                     pause = attempts.pause_after(error, self.address)
                 except Exception:
-                    if numbered is not None and error_code(error) != LOST:
+                    if numbered is not None and error_code(error) not in UNANSWERED:
                         self._idempotency_keys.release(numbered)
                     raise
-                ask_node = await self.recover(error, key, attempts.failures)
+                ask_node = await self.recover(error, key, attempts.failures, node) if node else None
                 await self.sleep(pause)
             else:
                 break
@@ -139,7 +149,7 @@ class Engine(Generic[C, L]):
         """
         script, durable = round_trip.script, round_trip.durable
         before: tuple[Command, ...] = (("ASKING",),) if asking else ()
-        after: tuple[Command, ...] = (await self._confirm_command(node),) if durable else ()
+        after: tuple[Command, ...] = (await self._durability.confirm_command(node),) if durable else ()
         if round_trip.followed_by:
             after = (*before, round_trip.followed_by)
         replies = await self.exchange(node, *before, ("EVALSHA", script.sha, *words), *after, own_connection=durable)
@@ -156,96 +166,68 @@ class Engine(Generic[C, L]):
                 raise replies[-1]
             return reply, replies[-1]
         if after and retried and after[0][0] == "WAIT":
-            await self._wait_for_replica(node)
+            await self._durability.wait_for_replica(node)
         elif after:
-            self._check_confirmed(node, after[0], replies[-1])
+            self._durability.check_confirmed(node, after[0], replies[-1])
         return reply
 
     async def send_parallel(self, round_trips: Sequence[RoundTrip[Any]], give_up_after: float) -> list[Any]:
         """Call many scripts, in one pipeline to each node. A call that fails in a pipeline is sent again alone."""
         replies: dict[int, Any] = {}
         with contextlib.suppress(Exception):
-            by_node: dict[Node, list[int]] = {}
-            for index, round_trip in enumerate(round_trips):
-                by_node.setdefault(await self._node(round_trip.keys[0]), []).append(index)
-            for node, indexes in by_node.items():
-                replies.update(await self._send_pipeline(node, round_trips, indexes))
-                if unknown := [index for index in indexes if error_code(replies[index]) == NOSCRIPT]:
-                    replies.update(await self._send_pipeline(node, round_trips, unknown, load=True))
-        answers = []
-        for index, round_trip in enumerate(round_trips):
-            reply = replies.get(index, _NO_REPLY)
-            if isinstance(reply, Exception):
-                answers.append(await self.send(round_trip, give_up_after))
-            else:
-                answers.append(round_trip.read(reply))
-        return answers
+            replies = await send_pipelines(self, await self.find_route(), round_trips)
+        failed = [index for index in range(len(round_trips)) if isinstance(replies.get(index, _NO_REPLY), Exception)]
+        again = await self.gather([self.send(round_trips[index], give_up_after) for index in failed])
+        answers = dict(zip(failed, again, strict=True))
+        return [
+            answers[index] if index in answers else round_trip.read(replies[index])
+            for index, round_trip in enumerate(round_trips)
+        ]
 
-    async def _send_pipeline(
-        self, node: Node, round_trips: Sequence[RoundTrip[Any]], indexes: Sequence[int], *, load: bool = False
-    ) -> dict[int, Any]:
-        """The replies to the round trips at `indexes`. `load`: send the source of each script once."""
-        commands, loaded = list[Command](), set[str]()
-        for one in (round_trips[index] for index in indexes):
-            with_source = load and one.script.sha not in loaded
-            loaded.add(one.script.sha)
-            name, text = ("EVAL", one.script.source) if with_source else ("EVALSHA", one.script.sha)
-            commands.append((name, text, len(one.keys), *one.keys, *one.args))
-        return dict(zip(indexes, await self.exchange(node, *commands), strict=True))
+    async def recover(self, error: Exception, key: str, failures: int, node: Node | None = None) -> Node | None:
+        """Prepare the next attempt after `error`. Returns the node that an ASK error names, for that attempt only.
 
-    async def recover(self, error: Exception, key: str, failures: int) -> Node | None:
-        """Prepare the next attempt after `error`. Returns the node that an ASK error names, for that attempt only."""
+        `node`: the one that was called. None: the node that serves the key.
+        """
         code, route = error_code(error), self._connector.route
-        if route is None:
+        node = node or (route.node(key) if route else None)
+        if route is None or node is None:
             return None
-        node = route.node(key) or route.candidates()[0]
         if code in {MOVED, ASK}:
             named = route.redirect(str(error), node, permanent=code == MOVED)
             return named if code == ASK else None
         if code in STALE_ROUTE:
-            route.invalidate()
-            if code != LOST:
-                # The node's name may lead to another server by now, but its open connections still lead to the old one.
-                self.close_connections(node)
-            elif self._connector.is_embedded and failures > 1:
-                await self.run_in_thread(self._connector.reattach)
+            route.forget(node, patient=code in NODE_FAILED)
+            # A server that was restarted may keep less on disk than before.
+            self._durability.forget(node)
+        if code in NODE_FAILED:
+            # The node's name may lead to another server by now, but its open connections still lead to the old one.
+            self._connector.hang_up(node)
+        if code in UNANSWERED and self._connector.is_embedded and failures > 1:
+            await self.run_in_thread(self._connector.reattach)
         return None
 
     # --- nodes and connections ---
 
-    async def _route(self) -> Route:
+    async def find_route(self) -> Route:
         """The route to the server's nodes. May start an embedded server."""
         while (route := self._connector.route) is None:
             await self.run_in_thread(self._connector.locate)
         return route
 
-    async def _node(self, key: str) -> Node:
+    async def find_node(self, key: str) -> Node:
         """The node that serves the key."""
-        route = self._connector.route or await self._route()
-        return route.node(key) or await self._look_up_node(route, key)
+        route = self._connector.route or await self.find_route()
+        return route.node(key) or await self._look_up_node(route, route.place(key))
 
-    async def _look_up_node(self, route: Route, key: str) -> Node:
-        failure: Exception = ConnectionError(f"no server at {self.address} knows which node serves this key")
-        for asked in route.candidates():
-            try:
-                connection = await self.open_connection(asked, sentinel=route.uses_sentinels)
-                try:
-                    (reply,) = await connection.exchange(route.lookup_command)
-                finally:
-                    connection.close()
-                if isinstance(reply, Exception):
-                    raise reply
-            except Exception as error:
-                failure = error
-                continue
-            route.update(reply, asked)
-            if (node := route.node(key)) is not None:
-                return node
-        raise failure
-
-    async def connect_to(self, key: str) -> C:
-        """Open a connection to the node that serves the key, for the caller alone."""
-        return await self.connect(await self._node(key))
+    async def _look_up_node(self, route: Route, place: int) -> Node:
+        """Find the node for a place. Callers that look for the same node share one look-up."""
+        suspect = route.suspect(place)
+        await self.share((suspect or place) if route.primaries() else None, partial(look_up, self, route, place))
+        node = route.node_at(place)
+        if node is None:
+            raise ConnectionError(f"no server at {self.address} knows which node serves this key")
+        return node
 
     async def connect(self, node: Node) -> C:
         """Open a connection to the node. The first one checks the server's version and may raise ServerTooOld."""
@@ -266,7 +248,9 @@ class Engine(Generic[C, L]):
 
     # --- plain commands ---
 
-    async def _retry(self, attempt: Callable[[], Coroutine[Any, Any, R]], give_up_after: float) -> R:
+    async def _retry(
+        self, attempt: Callable[[], Coroutine[Any, Any, R]], give_up_after: float, node: Node | None = None
+    ) -> R:
         """Repeat an attempt until it succeeds, or until `give_up_after` seconds after its first failure."""
         attempts = Attempts(give_up_after)
         while True:
@@ -274,16 +258,17 @@ class Engine(Generic[C, L]):
                 return await attempt()
             except Exception as error:
                 pause = attempts.pause_after(error, self.address)
-                await self.recover(error, "", attempts.failures)
+                if node is not None:
+                    await self.recover(error, "", attempts.failures, node)
                 await self.sleep(pause)
 
     async def _find_nodes(self, key: str) -> list[Node]:
         if key:
-            return [await self._node(key)]
-        route = await self._route()
-        if not route.primaries():
+            return [await self.find_node(key)]
+        route = await self.find_route()
+        for place in route.places_to_look_up():
             try:
-                await self._look_up_node(route, "")
+                await self._look_up_node(route, place)
             except Exception:  # a cluster in which no node serves the slot of "" still has primaries
                 if not route.primaries():
                     raise
@@ -294,64 +279,6 @@ class Engine(Generic[C, L]):
         return [
             penstock_error(reply, error_code(reply)) if isinstance(reply, Exception) else reply for reply in replies
         ]
-
-    # --- durable writes ---
-
-    async def _confirm_command(self, node: Node) -> Command:
-        """The command that returns when the writes before it are safe. Raises DurabilityUnavailable."""
-        until, command = self._confirm_commands.get(node, (0.0, ()))
-        if until < time.monotonic():
-            replies = await self.exchange(node, ("CONFIG", "GET", "append*"), ("INFO", "replication"))
-            command = self._choose_confirm_command(*replies)
-            self._confirm_commands[node] = time.monotonic() + _DURABILITY_TTL, command
-        return command
-
-    def _choose_confirm_command(self, config: Any, info: Any) -> Command:
-        milliseconds = max(1, int(self.settings.durable_timeout * 1000))
-        values = {} if isinstance(config, Exception) else dict(zip(config[::2], config[1::2], strict=True))
-        # Under `everysec` WAITAOF was seen to return without an fsync.
-        syncs_always = values.get(b"appendonly") == b"yes" and values.get(b"appendfsync") == b"always"
-        if syncs_always and self._connector.has_waitaof:
-            return ("WAITAOF", 1, 0, milliseconds)
-        if not isinstance(info, Exception) and b"state=online" in info:
-            return ("WAIT", 1, milliseconds)
-        reason = f" ({config})" if isinstance(config, Exception) else ""
-        raise DurabilityUnavailable(
-            f"{self.address} cannot be trusted to say when a write is safe{reason}; nothing was sent. Give it "
-            "`appendonly yes` and `appendfsync always` and let this user read them with CONFIG GET, or a replica"
-        )
-
-    def _check_confirmed(self, node: Node, command: Command, reply: Any) -> None:
-        """Raise NotDurable unless the reply to WAIT or WAITAOF says that the write is safe."""
-        copies = reply[0] if isinstance(reply, list) else reply
-        if isinstance(copies, Exception):
-            del self._confirm_commands[node]
-        elif copies >= 1:
-            return
-        raise self._not_durable("the disk" if command[0] == "WAITAOF" else "a replica", reply)
-
-    async def _wait_for_replica(self, node: Node) -> None:
-        """Wait until a replica has everything that the server has written so far. Raises NotDurable.
-
-        For a script call that was sent again. An earlier copy may have done the write, on a connection that is gone.
-        WAIT on another connection returns at once (measured), because it covers only the writes of its own connection.
-        Replicas report their offset once a second.
-        """
-        until, wanted = time.monotonic() + self.settings.durable_timeout, None
-        while True:
-            (info,) = await self.exchange(node, ("INFO", "replication"))
-            if isinstance(info, Exception):
-                raise self._not_durable("a replica", info)
-            if wanted is None:
-                wanted = int(re.findall(rb"master_repl_offset:(\d+)", info)[0])
-            if any(int(offset) >= wanted for offset in re.findall(rb"state=online,offset=(\d+)", info)):
-                return
-            if time.monotonic() >= until:
-                raise self._not_durable("a replica", f"none has reached {wanted}")
-            await self.sleep(_REPLICA_CHECK_INTERVAL)
-
-    def _not_durable(self, where: str, reply: object) -> NotDurable:
-        return NotDurable(f"accepted, but not confirmed by {where} within {self.settings.durable_timeout} s: {reply}")
 
     # --- operations ---
 
@@ -402,14 +329,27 @@ class Engine(Generic[C, L]):
         if isinstance(effect, Listen):
             return await self._open_listener(effect, opened)
         if isinstance(effect, SendCommands):
-            return await self._retry(partial(self._send_commands, effect), give_up_after)
+            return await self._retry(partial(self._send_commands, effect), give_up_after, effect.node)
         if isinstance(effect, FindNodes):
             return await self._retry(partial(self._find_nodes, effect.key), give_up_after)
+        if isinstance(effect, InBackground):
+            return await self._run_in_background(effect)
         if isinstance(effect, Sleep):
             return await self.sleep(effect.seconds)
         if isinstance(effect, RunInThread):
             return await self.run_in_thread(effect.work, to_completion=True)
         return await self.wait(effect)
+
+    async def _run_in_background(self, effect: InBackground) -> None:
+        ended = self.outcome_queue()
+
+        async def run() -> None:
+            with contextlib.suppress(PenstockError):
+                await self.drive(effect.operation)
+            ended.put(_NO_REPLY)
+
+        self.start(run())
+        await ended.get(effect.wait)
 
     # --- listeners ---
 
@@ -421,12 +361,11 @@ class Engine(Generic[C, L]):
         return self._subscriptions.listen(key, shared=shared, is_cluster=self._connector.is_cluster)
 
     async def _open_listener(self, effect: Listen, opened: list[Listener]) -> L:
-        await self._route()
+        await self.find_route()
         listener = self.listen(effect.key, shared=effect.shared)
         opened.append(listener)
-        if not listener.channel.is_subscribed:
-            # Its first message confirms the subscription. Without one, the operation begins anyway, and looks at the
-            # state again when the confirmation comes.
+        if listener.needs_confirmation:
+            # Without it, the operation begins anyway, and looks at the state again when the confirmation comes.
             await self.wait(Wait(listener, _CONFIRM_TIMEOUT))
         return listener
 
@@ -435,12 +374,13 @@ class Engine(Generic[C, L]):
         route = self._connector.route
         return route.node(key) if route is not None else None
 
-    async def find_node(self, key: str) -> Node:
-        return await self._node(key)
-
     def slot_moved(self, key: str) -> None:
         if (route := self._connector.route) is not None:
             route.forget_slot(key)
+
+    @property
+    def has_waitaof(self) -> bool:
+        return self._connector.has_waitaof
 
     def may_ping(self, node: Node) -> bool:
         return self._connector.may_ping(node)
@@ -460,6 +400,29 @@ class Engine(Generic[C, L]):
 
     def close_connections(self, node: Node) -> None:
         """Close the connections to a node that are kept for further calls."""
+        raise NotImplementedError
+
+    def hang_up(self, node: Node) -> None:
+        """Close every connection to a node, also those in use and those that are being opened.
+
+        The calls on these connections fail at once and look for the node again. Any thread may call this.
+        """
+        raise NotImplementedError
+
+    def outcome_queue(self) -> OutcomeQueue:
+        """An empty queue for the outcomes of a look-up."""
+        raise NotImplementedError
+
+    def start(self, work: Coroutine[Any, Any, None]) -> Callable[[], object]:
+        """Run a coroutine in the background. Returns a function that cancels it, where the face can do that."""
+        raise NotImplementedError
+
+    async def share(self, what: object, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work`, or, if another caller runs it for the same `what` now, wait for that run."""
+        raise NotImplementedError
+
+    async def gather(self, works: Sequence[Coroutine[Any, Any, R]]) -> list[R]:
+        """Run coroutines, side by side where the face can do that. The first error is raised, and ends the others."""
         raise NotImplementedError
 
     async def sleep(self, seconds: float) -> None:

@@ -16,17 +16,15 @@ from functools import cache
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeAlias
 
+from penstock.core.keys import wake_channel
 from penstock.core.slots import SLOTS, slot
 
 Message: TypeAlias = str | Exception
 
-CHANNELS = "penstock:wake:"
-"""First part of the name of every channel. It is the same for all apps: locks are not part of an app."""
-
 
 def channel_name(face: str, key: str, *, is_cluster: bool) -> str:
     """The channel on which a face hears of changes in the slot of a key."""
-    return f"{CHANNELS}{{{_slot_tags()[slot(key)]}}}:{face}" if is_cluster else CHANNELS + face
+    return wake_channel(face, _slot_tags()[slot(key)] if is_cluster else "")
 
 
 @cache
@@ -41,7 +39,7 @@ def _slot_tags() -> list[str]:
     return [tags[number] for number in range(SLOTS)]
 
 
-class Channel:
+class WakeChannel:
     """One channel of a face, and its listeners by the number in their address. A shared number has several listeners.
 
     `key`: any key in its slot.
@@ -75,7 +73,7 @@ class Channel:
                 listener.notify(message)
 
 
-class Registry(Protocol):
+class ListenerRegistry(Protocol):
     """What a listener needs from the face that it belongs to."""
 
     def remove(self, listener: FaceListener) -> bool: ...
@@ -84,12 +82,14 @@ class Registry(Protocol):
 class FaceListener:
     """What the listeners of both faces share. A listener is open from its creation until `close`."""
 
-    def __init__(self, registry: Registry, channel: Channel, number: int, shared_key: str) -> None:
+    def __init__(self, registry: ListenerRegistry, channel: WakeChannel, number: int, shared_key: str) -> None:
         self.channel = channel
         self.number = number
         self.shared_key = shared_key
         """What the listeners with this address have in common, or "" if the address is this one's alone."""
         self.address = f"{channel.name}/{number}"
+        self.needs_confirmation = not channel.is_subscribed
+        """Whether its first message confirms that the channel is subscribed to."""
         self._registry = registry
 
     def close(self) -> bool:
@@ -103,7 +103,7 @@ class FaceListener:
 class BlockingListener(FaceListener):
     """A listener on which one thread waits."""
 
-    def __init__(self, registry: Registry, channel: Channel, number: int, shared_key: str) -> None:
+    def __init__(self, registry: ListenerRegistry, channel: WakeChannel, number: int, shared_key: str) -> None:
         self._messages: SimpleQueue[Message] = SimpleQueue()
         super().__init__(registry, channel, number, shared_key)
 
@@ -124,7 +124,7 @@ class BlockingListener(FaceListener):
 class AioListener(FaceListener):
     """A listener on which one asyncio task waits."""
 
-    def __init__(self, registry: Registry, channel: Channel, number: int, shared_key: str) -> None:
+    def __init__(self, registry: ListenerRegistry, channel: WakeChannel, number: int, shared_key: str) -> None:
         self._messages: list[Message] = []
         self._sleeping: asyncio.Future[None] | None = None
         super().__init__(registry, channel, number, shared_key)

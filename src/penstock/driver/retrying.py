@@ -13,6 +13,7 @@ some of the server's messages. `error_code` recovers it, from the error's class 
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
 import time
@@ -29,7 +30,8 @@ from penstock.errors import (
 
 log = logging.getLogger("penstock")
 
-LOST = "LOST"  # the connection or its reply is lost; the server may have run the script
+LOST = "LOST"  # the connection was closed or refused; the server may have run the script
+SILENT = "SILENT"  # the node did not answer in time, although nobody closed the connection
 NOSCRIPT = "NOSCRIPT"
 MOVED = "MOVED"
 ASK = "ASK"
@@ -50,7 +52,7 @@ _CODES = {
     "ClusterDownError": "CLUSTERDOWN",
     "ClusterCrossSlotError": "CROSSSLOT",
     "ConnectionError": LOST,
-    "TimeoutError": LOST,
+    "TimeoutError": SILENT,
     "InvalidResponse": LOST,
     "OSError": LOST,
     "EOFError": LOST,
@@ -58,10 +60,22 @@ _CODES = {
 
 # The server answers BUSY while another client's slow script runs. It sends UNBLOCKED to a client in a blocked read when
 # it becomes a replica.
-_RETRYABLE = {LOST, MOVED, ASK, "LOADING", "TRYAGAIN", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "UNBLOCKED"}
+_RETRYABLE = {
+    LOST, SILENT, MOVED, ASK, "LOADING", "TRYAGAIN", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "UNBLOCKED",
+}  # fmt: skip
 
-# After one of these errors, another node may serve the key.
-STALE_ROUTE = {LOST, "READONLY", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED"}
+# After one of these errors the server may have run the script.
+UNANSWERED = {LOST, SILENT}
+
+# After one of these errors the node serves nobody: every connection to it is useless.
+NODE_FAILED = {SILENT, "READONLY", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED"}
+
+# After one of these errors, another node may serve the key. A node that restarts answers LOADING until it has read its
+# data, and its replica may have taken over meanwhile.
+STALE_ROUTE = {LOST, "LOADING", *NODE_FAILED}
+
+# The system reports these instead of a timeout if a host or the way to it has died.
+_SILENT_ERRNOS = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH}
 
 _ERROR_CLASSES: dict[str, type[PenstockError]] = {
     "OOM": ServerFull,
@@ -93,7 +107,7 @@ _last_warning = float("-inf")
 
 
 def error_code(error: BaseException) -> str:
-    """The server's error code, or `LOST` for a failed connection, or "" for an error of any other kind."""
+    """The server's error code, `LOST` or `SILENT` for a failed connection, or "" for an error of any other kind."""
     if isinstance(error, PenstockError):
         return ""
     for kind in type(error).__mro__:
@@ -101,11 +115,18 @@ def error_code(error: BaseException) -> str:
             if code == LOST and error.__cause__ is not None:
                 # On a unix socket the asyncio client of valkey-py wraps the error of its handshake in another one.
                 return error_code(error.__cause__) or code
+            if code == LOST and _errno(error) in _SILENT_ERRNOS:
+                return SILENT
             return code
         if kind.__name__ == "ResponseError":
             code = str(error).partition(" ")[0]
             return code if code.isupper() else "ERR"
     return ""
+
+
+def _errno(error: BaseException) -> int | None:
+    # The libraries raise their own error while they handle the system's.
+    return next((one.errno for one in (error, error.__context__) if isinstance(one, OSError)), None)
 
 
 def is_error_reply(error: BaseException) -> bool:
@@ -169,7 +190,7 @@ def penstock_error(error: Exception, code: str) -> PenstockError:
 
 
 def _unavailable(error: Exception, code: str, address: str, passed: float) -> str:
-    if code == LOST:
+    if code in UNANSWERED:
         reason = str(error).rstrip(".") or type(error).__name__
         return (
             f"no server answers at {address}, tried for {passed:.1f} s: {reason}. "

@@ -1,9 +1,14 @@
 """Which node serves a key: on one server, behind Sentinel and on a cluster. Pure bookkeeping, without I/O.
 
-One server serves all keys. Behind Sentinel and on a cluster the node has to be looked up: the engine sends
-`lookup_command` to one of the `candidates()` after another, and passes the reply to `update`, until the node is known.
-After MOVED or ASK, `redirect` returns the node that the error names. After a lost connection or an error such as
-READONLY, `invalidate` makes the next call look the node up again.
+One server serves all keys. Behind Sentinel and on a cluster the node has to be looked up (see `lookup.py`). The table
+that a look-up found is used until a call fails. Then only the node that was called is in doubt:
+
+                 a call fails: `forget`
+    trusted ───────────────────────────────▶ in doubt: its keys are looked up again before the next call
+       ▲                                        │
+       └── a look-up or MOVED names it again ───┘
+
+Meanwhile the table still serves the keys of all other nodes.
 
 The cluster clients of the libraries are not used. A script call, the WAIT that confirms it, and a blocked read need a
 connection to a known node, and one implementation has to serve both faces and both libraries.
@@ -12,10 +17,33 @@ connection to a known node, and one implementation has to serve both faces and b
 from __future__ import annotations
 
 import random
-from typing import Any
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeAlias
 
 from penstock.core.slots import SLOTS, Node, slot
 from penstock.driver.address import ServerAddress
+
+Table: TypeAlias = list[Node | None]
+"""The node of each slot, or None. Behind Sentinel, and on one server, a single node that serves all keys."""
+
+# A look-up asks this many nodes at once. Only if they do not know, it asks the next ones, because a large cluster has
+# many clients, and all of them look for a node that failed.
+_ASKED_AT_ONCE = 8
+
+# For this many seconds after a look-up has named a node, a failure there starts no new look-up. Many callers fail at
+# the same time, and the look-up of the first one has answered all of them.
+_TRUST_FOR = 0.2
+
+# The connections to a node are hung up at most once in this many seconds. A later failure is that of a new connection.
+_HANG_UP_INTERVAL = 1.0
+
+
+class Answer(NamedTuple):
+    """What the reply to a look-up says."""
+
+    table: Table
+    replicas: list[Node]
 
 
 class Route:
@@ -26,12 +54,16 @@ class Route:
 
     def __init__(self, address: ServerAddress) -> None:
         self._address = address
-        # The node of all keys, except on a cluster.
-        self._single_node: Node | None = address.nodes[0] if address.topology == "server" else None
-        # The node of each slot, on a cluster. Empty: look it up.
-        self._slots: list[Node | None] = []
-        # The nodes that a lookup may ask, in a dict for its order.
-        self._candidates = dict.fromkeys(address.nodes)
+        self._is_cluster = address.topology == "cluster"
+        # Empty: look the node up.
+        self._table: Table = [address.nodes[0]] if address.topology == "server" else []
+        # The nodes in doubt, and whether a look-up should wait a little for an answer that names another one.
+        self._in_doubt: dict[Node, bool] = {}
+        self._confirmed_at: dict[Node, float] = {}
+        self._hung_up_at: dict[Node, float] = {}
+        # The nodes that a look-up may ask: first those that are given or serve slots, then their replicas.
+        self._candidates = list(address.nodes)
+        self._replicas: list[Node] = []
 
     @property
     def uses_sentinels(self) -> bool:
@@ -45,53 +77,128 @@ class Route:
             return ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._address.service)
         return ("CLUSTER", "SLOTS")
 
+    def place(self, key: str) -> int:
+        """The place of the key in a table: its slot on a cluster, else 0."""
+        return slot(key) if self._is_cluster else 0
+
     def node(self, key: str) -> Node | None:
         """The node that serves the key; None if it has to be looked up."""
-        if self._slots:
-            return self._slots[slot(key)]
-        return self._single_node
+        if not self._table:
+            return None
+        node = self._table[slot(key) if self._is_cluster else 0]
+        return None if self._in_doubt and node in self._in_doubt else node
+
+    def node_at(self, place: int) -> Node | None:
+        """The node that serves this place; None if it has to be looked up."""
+        node = self._table[place] if self._table else None
+        return None if node in self._in_doubt else node
+
+    def suspect(self, place: int) -> Node | None:
+        """The node that served this place before it came into doubt."""
+        node = self._table[place] if self._table else None
+        return node if node in self._in_doubt else None
+
+    def is_patient(self, suspect: Node | None) -> bool:
+        """Whether a look-up should wait a little for an answer that names another node than this one."""
+        return suspect is not None and self._in_doubt.get(suspect, False)
 
     def primaries(self) -> list[Node]:
-        """The known nodes that hold keys; [] if they have to be looked up."""
-        return [self._single_node] if self._single_node else list(dict.fromkeys(filter(None, self._slots)))
+        """The known nodes that hold keys, including those in doubt; [] if they have to be looked up."""
+        return _distinct(self._table)
 
-    def candidates(self) -> list[Node]:
-        """The nodes that a lookup may ask, in random order, so that an isolated node is not always the first."""
-        return random.sample(list(self._candidates), len(self._candidates))
+    def places_to_look_up(self) -> list[int]:
+        """A place of each primary in doubt. If no node is known, the place of the key ""."""
+        if not self.primaries():
+            return [self.place("")]
+        return [self._table.index(node) for node in list(self._in_doubt) if node in self._table]
 
-    def update(self, reply: Any, asked: Node) -> None:
-        """Store the lookup reply of `asked`. A Sentinel that does not know the service sends a nil reply."""
+    def candidates(self) -> list[list[Node]]:
+        """The nodes that a look-up may ask, in the groups in which to ask them.
+
+        Each group is in random order, so that not every client asks the same node. Nodes in doubt come last.
+        """
+        order = [*_shuffled(self._candidates), *_shuffled(self._replicas)]
+        trusted = [node for node in order if node not in self._in_doubt]
+        groups = [trusted[at : at + _ASKED_AT_ONCE] for at in range(0, len(trusted), _ASKED_AT_ONCE)]
+        in_doubt = [node for node in order if node in self._in_doubt]
+        return [*groups, in_doubt] if in_doubt else groups
+
+    def read(self, reply: Any, asked: Node) -> Answer:
+        """What the lookup reply of `asked` says. A Sentinel that does not know the service sends a nil reply."""
         if self.uses_sentinels:
-            self._single_node = (reply[0].decode(), int(reply[1])) if reply else None
-            return
-        slots: list[Node | None] = [None] * SLOTS
-        for first, last, primary, *_ in reply:
-            slots[first : last + 1] = [self._reachable(primary[0], int(primary[1]), asked)] * (last + 1 - first)
-        self._slots = slots
-        self._candidates = dict.fromkeys((*self._address.nodes, *filter(None, slots)))
+            return Answer([(reply[0].decode(), int(reply[1])) if reply else None], [])
+        table: Table = [None] * SLOTS
+        replicas: list[Node] = []
+        for first, last, primary, *others in reply:
+            table[first : last + 1] = [self._reachable(primary, asked)] * (last + 1 - first)
+            replicas += (self._reachable(one, asked) for one in others)
+        return Answer(table, replicas)
+
+    def store(self, answer: Answer, place: int) -> None:
+        """Use this answer of a look-up for `place` from now on, and trust the node that it names there."""
+        self._table = answer.table
+        if self._is_cluster:
+            self._candidates = _distinct((*self._address.nodes, *answer.table))
+            self._replicas = [node for node in _distinct(answer.replicas) if node not in self._candidates]
+        known = {*self._table, *self._candidates, *self._replicas}
+        for kept in (self._in_doubt, self._confirmed_at, self._hung_up_at):
+            for node in [node for node in list(kept) if node not in known]:
+                kept.pop(node, None)
+        if (named := answer.table[place]) is not None:
+            self._trust(named)
 
     def redirect(self, message: str, asked: Node, *, permanent: bool) -> Node:
         """The node that an error `MOVED slot host:port` (permanent) or `ASK slot host:port` (for one call) names."""
         number, place = message.split()[-2:]
         host, _, port = place.rpartition(":")
-        node = self._reachable(host.encode(), int(port), asked)
-        if permanent and self._slots:
-            self._slots[int(number)] = node
+        node = self._reachable((host.encode(), int(port)), asked)
+        if permanent and self._table:
+            self._table[int(number)] = node
+            if node in self._in_doubt:
+                self._trust(node)
         return node
 
-    def invalidate(self) -> None:
-        """Look the nodes up before the next call. The node of a single server never changes."""
-        if self.uses_sentinels:
-            self._single_node = None
-        elif self._address.topology == "cluster":
-            self._slots = []
+    def forget(self, node: Node, *, patient: bool = False) -> None:
+        """Look the keys of this node up before the next call. A single server always serves all keys.
+
+        `patient`: prefer an answer that names another node, and wait a little for it.
+        """
+        if self._address.topology == "server":
+            return
+        if time.monotonic() - self._confirmed_at.get(node, float("-inf")) >= _TRUST_FOR:
+            self._in_doubt[node] = patient or self._in_doubt.get(node, False)
 
     def forget_slot(self, key: str) -> None:
-        """Look up the node of this key's slot before the next call: the slot has moved."""
-        if self._slots:
-            self._slots[slot(key)] = None
+        """Look the node of this key up before the next call: its slot has moved."""
+        if self._is_cluster and self._table:
+            self._table[slot(key)] = None
 
-    def _reachable(self, host: bytes | None, port: int, asked: Node) -> Node:
+    def hung_up_at(self, node: Node) -> float:
+        """When all connections to the node were hung up last; minus infinity if they never were."""
+        return self._hung_up_at.get(node, float("-inf"))
+
+    def note_hang_up(self, node: Node) -> bool:
+        """Note that all connections to the node are hung up now. False if that was done a moment ago."""
+        now = time.monotonic()
+        if now - self.hung_up_at(node) < _HANG_UP_INTERVAL:
+            return False
+        self._hung_up_at[node] = now
+        return True
+
+    def _trust(self, node: Node) -> None:
+        self._confirmed_at[node] = time.monotonic()
+        self._in_doubt.pop(node, None)
+
+    def _reachable(self, named: Any, asked: Node) -> Node:
         # A node that does not know its own name sends none, or "?". It means the host that was asked.
+        host, port = named[0], int(named[1])
         node = (host.decode() if host and host != b"?" else asked[0]), port
         return self._address.remap(node) if self._address.remap else node
+
+
+def _distinct(nodes: Iterable[Node | None]) -> list[Node]:
+    return list(dict.fromkeys(node for node in nodes if node is not None))
+
+
+def _shuffled(nodes: list[Node]) -> list[Node]:
+    return random.sample(nodes, len(nodes))

@@ -24,7 +24,7 @@ from weakref import WeakSet
 
 from penstock.core.slots import Node, slot
 from penstock.driver.connector import Command
-from penstock.driver.listening import Channel, FaceListener, Message, channel_name
+from penstock.driver.listening import FaceListener, Message, WakeChannel, channel_name
 from penstock.driver.retrying import MOVED, Attempts, error_code
 from penstock.errors import ServerUnavailable
 from penstock.settings import Settings
@@ -55,14 +55,17 @@ class Connection(Protocol):
         """The replies and messages that have arrived; waits for the first one. [] after `timeout` seconds."""
         ...
 
+    def hang_up(self) -> None:
+        """Make whatever uses the connection fail, and close it then. Any thread may call it."""
+
     def close(self) -> None:
-        """Close at once, even while another thread uses the connection."""
+        """Close at once. Only the user of the connection may call it."""
 
     def close_copy(self) -> None:
         """In a forked child: close the child's copy of the socket. The parent's stays open."""
 
 
-class Face(Protocol):
+class SubscriberFace(Protocol):
     """What subscribers need from the engine of their face."""
 
     @property
@@ -74,7 +77,7 @@ class Face(Protocol):
     def slot_moved(self, key: str) -> None: ...
     def may_ping(self, node: Node) -> bool: ...
     async def connect(self, node: Node) -> Connection: ...
-    async def recover(self, error: Exception, key: str, failures: int) -> object: ...
+    async def recover(self, error: Exception, key: str, failures: int, node: Node | None) -> object: ...
     async def sleep(self, seconds: float) -> None: ...
     def start_subscriber(self, subscriber: Subscriber) -> None: ...
 
@@ -82,14 +85,14 @@ class Face(Protocol):
 class Subscriptions(Generic[L]):
     """The channels of one face, and a subscriber for each node that serves some of them."""
 
-    def __init__(self, face: Face, name: str, listener_class: type[L]) -> None:
+    def __init__(self, face: SubscriberFace, name: str, listener_class: type[L]) -> None:
         self._face = face
         self._name = name
         self._listener_class = listener_class
         self._numbers = itertools.count(1)
         self.lock = threading.RLock()
         """Held while channels move from one subscriber to another."""
-        self._channels: dict[str, Channel] = {}
+        self._channels: dict[str, WakeChannel] = {}
         self._subscribers: dict[Node | None, Subscriber] = {}
 
     def listen(self, key: str, *, shared: bool, is_cluster: bool) -> L:
@@ -99,7 +102,7 @@ class Subscriptions(Generic[L]):
             channel = self._channels.get(name)
             is_new = channel is None
             if channel is None:
-                channel = self._channels[name] = Channel(name, key)
+                channel = self._channels[name] = WakeChannel(name, key)
             shared_key = key if shared else ""
             number = channel.shared_numbers.get(shared_key) or next(self._numbers)
             listener = self._listener_class(self, channel, number, shared_key)
@@ -125,7 +128,7 @@ class Subscriptions(Generic[L]):
                 del channel.shared_numbers[listener.shared_key]
             return True
 
-    def place(self, channel: Channel) -> None:
+    def place(self, channel: WakeChannel) -> None:
         """Give a channel to the subscriber of its node; if the node is not known, to one that looks for it."""
         with self.lock:
             node = self._face.known_node(channel.key)
@@ -137,7 +140,7 @@ class Subscriptions(Generic[L]):
             else:
                 subscriber.add(channel)
 
-    def drop(self, channel: Channel) -> bool:
+    def drop(self, channel: WakeChannel) -> bool:
         """Forget a channel, unless it has listeners."""
         with self.lock:
             if channel.listeners:
@@ -157,19 +160,9 @@ class Subscriptions(Generic[L]):
                 del self._subscribers[subscriber.node]
             return True
 
-    def hang_up(self, node: Node) -> None:
-        """Close the connection to a node. Its subscriber looks for the node again."""
-        subscriber = self._subscribers.get(node)
-        if subscriber is not None:
-            subscriber.hang_up()
-
-    def all_subscribers(self) -> list[Subscriber]:
-        with self.lock:
-            return list(self._subscribers.values())
-
 
 # The subscribers of this process. A forked child closes its copies of their sockets. Otherwise the server could not see
-# that the parent has died, and would go on sending messages to it.
+# that the parent has died, and would continue to send messages to it.
 _subscribers: WeakSet[Subscriber] = WeakSet()
 
 
@@ -188,9 +181,9 @@ class Subscriber:
     `node` None: it looks for the nodes of its channels, passes them on, and ends.
     """
 
-    def __init__(self, subscriptions: Subscriptions[Any], face: Face, node: Node | None) -> None:
+    def __init__(self, subscriptions: Subscriptions[Any], face: SubscriberFace, node: Node | None) -> None:
         self.node = node
-        self.channels: dict[str, Channel] = {}
+        self.channels: dict[str, WakeChannel] = {}
         self._subscriptions = subscriptions
         self._face = face
         self._connection: Connection | None = None
@@ -201,7 +194,7 @@ class Subscriber:
         self._is_stopped = False
         _subscribers.add(self)
 
-    def add(self, channel: Channel) -> None:
+    def add(self, channel: WakeChannel) -> None:
         """Subscribe to a channel; now, or as soon as there is a connection. Called with the lock."""
         self.channels[channel.name] = channel
         channel.is_subscribed = channel.is_leaving = False
@@ -211,13 +204,8 @@ class Subscriber:
     def stop(self) -> None:
         """End at once; the listeners get an error. Repeat it until `run` has ended: it may be connecting just now."""
         self._is_stopped = True
-        self.hang_up()
-
-    def hang_up(self) -> None:
-        """Close the connection, even while another thread waits for its messages."""
-        connection = self._connection
-        if connection is not None:
-            connection.close()
+        if (connection := self._connection) is not None:
+            connection.hang_up()
 
     def close_copy(self) -> None:
         """In a forked child: close the child's copy of the socket."""
@@ -283,7 +271,7 @@ class Subscriber:
             number = int(str(message).split()[-2])
             moved = [channel for channel in self.channels.values() if slot(channel.key) == number]
             for one in moved:
-                await self._face.recover(message, one.key, 0)
+                await self._face.recover(message, one.key, 0, self.node)
                 self._move(one)
             return
         kind, name, *rest = message
@@ -294,15 +282,16 @@ class Subscriber:
             channel.deliver(rest[0])
         elif kind == b"ssubscribe":
             self._attempts = Attempts(self._face.settings.give_up_after)
-            channel.is_subscribed = True
-            channel.notify_all("")
+            with self._subscriptions.lock:
+                channel.is_subscribed = True
+                channel.notify_all("")
         elif kind == b"sunsubscribe":
             # Either the subscriber asked for it, or the slot has moved to another node.
             if not channel.is_leaving:
                 self._face.slot_moved(channel.key)
             self._move(channel)
 
-    def _move(self, channel: Channel) -> None:
+    def _move(self, channel: WakeChannel) -> None:
         """Subscribe to a channel again, at the node that has its slot now; or forget it, if it has no listeners."""
         with self._subscriptions.lock:
             del self.channels[channel.name]
@@ -351,7 +340,7 @@ class Subscriber:
             self._attempts = Attempts(self._face.settings.give_up_after)
             pause = self._attempts.pause_after(error, self._face.address)
         key = next((channel.key for channel in self.channels.values()), "")
-        await self._face.recover(error, key, self._attempts.failures)
+        await self._face.recover(error, key, self._attempts.failures, self.node)
         await self._face.sleep(pause)
 
     def _disconnect(self) -> None:

@@ -170,13 +170,14 @@ class QueueBindings:
 
     def purge(
         self, tenant: str | None, offset: int, limit: int = SLICE, source: Literal["delayed", "suspects"] = "delayed"
-    ) -> RoundTrip[tuple[int, int, bool]]:
+    ) -> RoundTrip[tuple[int, int, bool, bool]]:
         """Cancel a slice of the waiting jobs of a tenant, or of all (None): those in lanes, then those in `source`.
 
-        Returns how many were cancelled, the `offset` for the next call, and whether `source` is done.
+        With a limit of 0 it only notifies listeners that are left. Returns how many were cancelled, the `offset` for
+        the next call, whether `source` is done, and whether listeners are left to be notified.
         """
         args = (self.clock.now_ms, tenant or "", int(tenant is None), source, offset, limit)
-        return self._call("purge", args, lambda reply: (reply[0], reply[1], bool(reply[2])))
+        return self._call("purge", args, lambda reply: (reply[0], reply[1], bool(reply[2]), bool(reply[3])))
 
     # --- dead letters ---
 

@@ -4,17 +4,18 @@
 --   listeners:<id>   SET   the further addresses
 --   unnotified       LIST  ids of finished jobs whose listeners have not all been notified
 --
--- The calls for one job in one process share an address. A script notifies at most 200 addresses, which takes it about
--- a millisecond. Each later turn, and each later call for a result, notifies another 200 that are left. Whoever is
--- notified makes such a call.
+-- The calls for one job in one process share an address. A script notifies at most 200 processes, or looks at 500 that
+-- are gone; either takes it about a millisecond. Each later turn, and each later call for a result, notifies another 200
+-- that are left. Whoever is notified makes such a call.
 
-_listeners = { BYTES = 4096, NOTIFIED = 200 }
+_listeners = { BYTES = 4096 }
+_cost = { SLICE = 1000, NOTIFIED = 5, GONE = 2 } -- of one script; of a process that is notified, and of one that is gone
 
--- How many addresses the script may still notify.
+-- How much the script may still spend on notifications.
 --- () -> table
 --- inline
 function listeners.slice()
-  return { left = _listeners.NOTIFIED }
+  return { left = _cost.SLICE }
 end
 
 --- (id: str, address: str)
@@ -87,16 +88,17 @@ end
 function listeners.notify_job(id, addresses, part)
   if part.left <= 0 then return false end
   for address in string.gmatch(addresses, "%S+") do
-    if address ~= "+" then
-      notify.send(address, "done")
-      part.left = part.left - 1
-    end
+    if address ~= "+" then part.left = part.left - (notify.send(address, "done") and _cost.NOTIFIED or _cost.GONE) end
   end
   if string.sub(addresses, 1, 1) == "+" then
-    local further = redis.call("SPOP", base .. "listeners:" .. id, math.max(0, part.left))
-    for i = 1, #further do notify.send(further[i], "done") end
-    part.left = part.left - #further
-    if redis.call("EXISTS", base .. "listeners:" .. id) == 1 then
+    local further = { id }
+    while part.left > 0 and #further > 0 do
+      further = redis.call("SPOP", base .. "listeners:" .. id, math.ceil(part.left / _cost.NOTIFIED))
+      for i = 1, #further do
+        part.left = part.left - (notify.send(further[i], "done") and _cost.NOTIFIED or _cost.GONE)
+      end
+    end
+    if #further > 0 and redis.call("EXISTS", base .. "listeners:" .. id) == 1 then
       redis.call("HSET", base .. "listeners", id, "+")
       return false
     end

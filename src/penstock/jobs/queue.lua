@@ -291,7 +291,8 @@ end
 
 -- Cancels a slice of the waiting jobs of one tenant, or of `all`: first those in lanes, then those in `source`, which
 -- is `delayed` or `suspects`. `offset` counts from the end of `source`, because promotions remove entries at its start.
--- Returns { how many were cancelled, the next offset, 1 when done }.
+-- With a limit of 0 it only notifies listeners that are left. Returns { how many were cancelled, the next offset, 1 when
+-- done, 1 if listeners are left to be notified }.
 --- keys: base meta
 --- args: given: int, tenant: str, all: int, source: str, offset: int, limit: int
 --- flags: allow-oom
@@ -324,7 +325,7 @@ function script.purge(base, meta, given, tenant, all, source, offset, limit)
   end
   job.commit(s)
   if #s.finished > 0 then redis.call("HINCRBY", meta, "cancelled", #s.finished) end
-  return { #s.finished, offset, part.left > 0 and 1 or 0 }
+  return { #s.finished, offset, part.left > 0 and 1 or 0, listeners.notify_rest(s.part) and 1 or 0 }
 end
 
 -- Returns { record or false, reason or false, done or false }.

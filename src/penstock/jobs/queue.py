@@ -277,13 +277,16 @@ class Queue:
         """Cancel waiting jobs, of `tenant` or of all (None). `most`: how many at most; None: as many as wait now."""
         if most is None:
             most = yield from self.count_waiting(tenant)
-        total = 0
+        total, more_listeners = 0, False
         sources: tuple[Literal["delayed", "suspects"], ...] = ("delayed", "suspects")
         for source in sources:
             offset, is_done = 0, False
             while total < most and not is_done:
-                cancelled, offset, is_done = yield self.bindings.purge(tenant, offset, min(SLICE, most - total), source)
+                limit = min(SLICE, most - total)
+                cancelled, offset, is_done, more_listeners = yield self.bindings.purge(tenant, offset, limit, source)
                 total += cancelled
+        while more_listeners:
+            *_, more_listeners = yield self.bindings.purge(tenant, 0, 0)
         return total
 
     def count_waiting(self, tenant: str | None) -> Operation[int]:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from penstock.app import Penstock
 from penstock.core.operations import Operation
-from penstock.errors import ConfigurationError, ServerError
+from penstock.errors import ConfigurationError, ServerError, ServerRefused
 from penstock.ops import probe
 from penstock.ops.checks.app import check_keys, check_queues
 from penstock.ops.checks.latency import check_latency
@@ -76,6 +76,9 @@ def _check_servers(app: Penstock, topics: list[str]) -> Operation[list[CheckResu
         server = f"{node[0]}:{node[1]}" if len(nodes) > 1 else ""
         try:
             found = yield from measure(app, node, topics, queues)
+        except ServerRefused as error:
+            results.append(CheckResult("rights", "fail", str(error), "allow it, then run the doctor again", server))
+            continue
         except ServerError as error:
             advice = "start it, or repair the connection to it"
             results.append(CheckResult("server", "fail", str(error), advice, server))

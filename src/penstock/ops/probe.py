@@ -25,6 +25,9 @@ KEYS_PER_SCAN = 1000
 SAMPLES = 200
 """Round trips in one measurement."""
 
+_MOST_PROBE_KEYS = 20_000
+"""So many keys are tried to find one in a slot of a certain server: some are in nearly every slot."""
+
 _SETTINGS = (
     "maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "save", "min-replicas-to-write",
     "latency-monitor-threshold",
@@ -209,11 +212,14 @@ def time_scripts(node: Node) -> Operation[list[float]]:
 
 
 def find_probe_key(node: Node, prefix: str) -> Operation[str]:
-    """A key for trial writes, in a slot of this server. No round trip once the slots are known."""
-    number = 0
-    while node not in (yield FindNodes(probe_key(prefix, number))):
-        number += 1
-    return probe_key(prefix, number)
+    """A key for trial writes, in a slot of this server. No round trip once the slots are known.
+
+    Raises ServerError if the server has no slots, for instance because a replica has taken over meanwhile.
+    """
+    for number in range(_MOST_PROBE_KEYS):
+        if node in (yield FindNodes(probe_key(prefix, number))):
+            return probe_key(prefix, number)
+    raise ServerError(f"{node[0]}:{node[1]} serves no keys (any more): was there a failover? Run the command again")
 
 
 def time_confirmations(node: Node, key: str, times: int = 3) -> Operation[list[float] | None]:

@@ -47,6 +47,9 @@ _LONGEST_SLEEP = 3600.0
 _SLOW_TURN = 0.5
 """Seconds that a round waits for the turn of one queue. Then it continues with the other queues."""
 
+_NEXT_SLOW_TURN = 0.05
+"""The same, for each further queue of a round in which a turn was slow: several queues may be on the silent node."""
+
 
 class App(Protocol):
     """The part of `penstock.Penstock` that a worker uses. A Protocol: this package must not import that class."""
@@ -247,7 +250,7 @@ class Worker:
     async def _round(self) -> None:
         self._round_due.clear()
         self._hand_back(self._inflight.take_stalled())
-        earlier_has_more = False
+        earlier_has_more, patience = False, _SLOW_TURN
         for feed in self._feeds:
             room = 0 if self._stop_calls or earlier_has_more else self._inflight.room
             if self._stop_calls:
@@ -258,17 +261,19 @@ class Worker:
                     feed.awake and self._inflight.should_claim and room > 0
                 )
             if feed.must_send or wants_turn:
-                await self._take_turn(feed, room)
+                await self._take_turn(feed, room, patience)
+                if feed in self._slow_turns:
+                    patience = _NEXT_SLOW_TURN
             earlier_has_more |= feed.awake and feed not in self._slow_turns
 
-    async def _take_turn(self, feed: Feed, want: int) -> None:
+    async def _take_turn(self, feed: Feed, want: int, patience: float) -> None:
         """Take a turn. With several queues, do not wait for a slow server: the other queues may be on other nodes."""
         if len(self._feeds) == 1:
             await self._turn(feed, want)
             return
         earlier = self._slow_turns.get(feed)
         turn = self._slow_turns[feed] = earlier or asyncio.create_task(self._turn(feed, want))
-        await asyncio.wait([turn], timeout=0 if earlier else _SLOW_TURN)
+        await asyncio.wait([turn], timeout=0 if earlier else patience)
         if turn.done():
             del self._slow_turns[feed]
             turn.result()

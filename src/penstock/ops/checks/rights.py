@@ -1,4 +1,4 @@
-"""Checks whether the connected user may send every command and use every key that Penstock needs.
+"""Checks whether the connected user may send every command, and use every key and channel, that Penstock needs.
 
 The check uses `ACL DRYRUN`, which executes nothing.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.core.keys import WAKE_CHANNELS
 from penstock.core.operations import Operation
 from penstock.core.slots import Node
 from penstock.jobs.bindings import scripts
@@ -20,7 +21,7 @@ from penstock.ops.probe import ask
 EXAMPLE_QUEUE = "doctor"
 """A queue whose keys are tried if the app has no queue yet."""
 
-_ALWAYS_NEEDED = ("PING", "INFO", "EVAL", "EVALSHA", "BLMPOP")
+_ALWAYS_NEEDED = ("PING", "INFO", "EVAL", "EVALSHA", "SSUBSCRIBE", "SUNSUBSCRIBE")
 
 _NEEDED_FOR = {
     "SCRIPT": "enqueueing inside a pipeline", "WAIT": "durable=True by a replica", "WAITAOF": "durable=True",
@@ -41,6 +42,9 @@ class MissingRights:
     queues: list[str]
     """Queues that have keys which the user may not use."""
 
+    channels: bool
+    """Whether there are channels of wake-ups that the user may not use."""
+
 
 def needed_commands() -> list[str]:
     """The commands that producers, workers and their scripts send."""
@@ -58,25 +62,26 @@ def missing_rights(node: Node, commands: Sequence[str], queues: Sequence[QueueKe
         return None
     known = [(name, found[0]) for name, found in zip(commands, descriptions, strict=True) if found[0]]
     forbidden: dict[str, None] = {}
-    closed = []
+    closed, channels = [], False
     for keys in queues:
         examples = (_example(name, description, keys) for name, description in known)
         answers = yield from ask(node, *(("ACL", "DRYRUN", user, *example) for example in examples))
         if None in answers:
             return None
         refused = {name: answer for (name, _), answer in zip(known, answers, strict=True) if answer != b"OK"}
-        forbidden |= {name: None for name, answer in refused.items() if not answer.endswith(b" key")}
+        forbidden |= {name: None for name, answer in refused.items() if not answer.endswith((b" key", b" channel"))}
+        channels |= any(answer.endswith(b" channel") for answer in refused.values())
         if any(answer.endswith(b" key") for answer in refused.values()):
             closed.append(keys.queue)
-    return MissingRights(user.decode(errors="backslashreplace"), list(forbidden), closed)
+    return MissingRights(user.decode(errors="backslashreplace"), list(forbidden), closed, channels)
 
 
 def _example(name: str, description: Sequence[Any], keys: QueueKeys) -> tuple[str, ...]:
     """A sample call of this command: the right number of arguments, and keys of this queue."""
     special = {
         "EVAL": ("", "2", *keys.declared), "EVALSHA": ("", "2", *keys.declared),
-        "BLMPOP": ("0.001", "1", keys.inbox, "LEFT"), "OBJECT": ("ENCODING", keys.declared[1]),
-        "SCRIPT": ("LOAD", "return 1"),
+        "SPUBLISH": (WAKE_CHANNELS, ""), "SSUBSCRIBE": (WAKE_CHANNELS,), "SUNSUBSCRIBE": (WAKE_CHANNELS,),
+        "OBJECT": ("ENCODING", keys.declared[1]), "SCRIPT": ("LOAD", "return 1"),
     }  # fmt: skip
     if name in special:
         return (name, *special[name])
@@ -102,7 +107,9 @@ def check_rights(missing: MissingRights | None, prefix: str) -> Iterator[Verdict
         which = f"a queue, such as one named {names}" if closed == [EXAMPLE_QUEUE] else names
         pattern = QueueKeys(prefix, "*").base
         yield "fail", f"user {user!r} may not use all keys of {which}", f"ACL SETUSER {user} ~{pattern}*"
-    if not refused and not closed:
+    if missing.channels:
+        yield "fail", f"user {user!r} may not use the channels of wake-ups", f"ACL SETUSER {user} &{WAKE_CHANNELS}*"
+    if not refused and not closed and not missing.channels:
         yield "ok", f"user {user!r} may send everything that Penstock sends", ""
 
 

@@ -1,0 +1,110 @@
+"""Asks which node serves a key: the nodes of a cluster, or the Sentinels. All are asked side by side.
+
+The first answer that names a node for the place in question is used, so a candidate that does not answer delays nobody.
+If the node that served the place has fallen silent or was demoted, some candidates may not know its successor yet. Then
+an answer that names another node is used at once; one that names the same node again is used only when all candidates
+have answered, or half a second has passed.
+
+The code is written once for both faces. A face supplies the queue of the answers, and runs the coroutines that ask:
+as tasks, or in threads that end with the answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeAlias
+
+from penstock.core.slots import Node
+from penstock.driver.connector import Command
+from penstock.driver.route import Answer, Route
+
+# Wait this many seconds for a better answer, or for any answer before further candidates are asked.
+_GRACE = 0.5
+
+Outcome: TypeAlias = Answer | Exception
+
+
+class OutcomeQueue(Protocol):
+    """Passes outcomes to the coroutine that waits for them."""
+
+    def put(self, outcome: Outcome, /) -> None: ...
+
+    async def get(self, timeout: float | None) -> Outcome | None:
+        """The next outcome; None if none has arrived after `timeout` seconds."""
+        ...
+
+
+class CandidateConnection(Protocol):
+    """A connection to a candidate."""
+
+    async def exchange(self, *commands: Command) -> list[Any]: ...
+    def close(self) -> None: ...
+
+
+class LookupFace(Protocol):
+    """What a look-up needs from the engine of its face."""
+
+    @property
+    def address(self) -> str: ...
+    def outcome_queue(self) -> OutcomeQueue: ...
+    def start(self, work: Coroutine[Any, Any, None]) -> Callable[[], object]:
+        """Run a coroutine in the background. Returns a function that cancels it, where the face can do that."""
+        ...
+
+    async def open_connection(self, node: Node, *, sentinel: bool = False) -> CandidateConnection: ...
+
+
+async def look_up(face: LookupFace, route: Route, place: int) -> None:
+    """Find the node for a place, and store the answer in the route. Raises if no candidate names one."""
+    if route.node_at(place) is not None:  # another caller has just found it
+        return
+    arrived, stops, asked = face.outcome_queue(), list[Callable[[], object]](), 0
+    suspect, patient = route.suspect(place), route.is_patient(route.suspect(place))
+    same: Answer | None = None  # names the suspect again
+    incomplete: Answer | None = None  # names no node for the place
+    failure: Exception | None = None
+    groups = route.candidates()
+    try:
+        for group in groups:
+            stops += [face.start(_ask(face, route, node, arrived)) for node in group]
+            asked += len(group)
+            grace_ends = time.monotonic() + _GRACE
+            while asked:
+                # The last group has all the time that connecting and a reply may take.
+                waits = group is groups[-1] and same is None
+                outcome = await arrived.get(None if waits else grace_ends - time.monotonic())
+                if outcome is None:
+                    break
+                asked -= 1
+                if isinstance(outcome, Exception):
+                    failure = outcome
+                elif outcome.table[place] is None:
+                    incomplete = outcome
+                elif patient and outcome.table[place] == suspect:
+                    same = outcome
+                else:
+                    return route.store(outcome, place)
+            if same is not None:
+                return route.store(same, place)
+    finally:
+        for stop in stops:
+            stop()
+    if incomplete is not None:
+        route.store(incomplete, place)
+        failure = None
+    raise failure or ConnectionError(f"no server at {face.address} knows which node serves this key")
+
+
+async def _ask(face: LookupFace, route: Route, node: Node, arrived: OutcomeQueue) -> None:
+    try:
+        connection = await face.open_connection(node, sentinel=route.uses_sentinels)
+        try:
+            (reply,) = await connection.exchange(route.lookup_command)
+        finally:
+            connection.close()
+        if isinstance(reply, Exception):
+            raise reply
+        arrived.put(route.read(reply, node))
+    except Exception as error:
+        arrived.put(error)

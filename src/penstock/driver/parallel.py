@@ -1,0 +1,81 @@
+"""Sends many script calls together, in one pipeline to each node.
+
+A node that does not answer should not delay the calls to the others. On asyncio, all nodes are served side by side. A
+blocking caller serves one after another: nodes that were silent lately, and nodes that have to be looked up, come last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+from penstock.core.operations import RoundTrip
+from penstock.core.slots import Node
+from penstock.driver.connector import Command
+from penstock.driver.retrying import NOSCRIPT, error_code
+from penstock.driver.route import Route
+
+R = TypeVar("R")
+
+
+class PipelineFace(Protocol):
+    """What is needed from the engine of a face."""
+
+    async def find_node(self, key: str) -> Node: ...
+    async def exchange(self, node: Node, *commands: Command) -> list[Any]: ...
+    async def recover(self, error: Exception, key: str, failures: int, node: Node | None = None) -> Node | None: ...
+    async def gather(self, works: Sequence[Coroutine[Any, Any, R]]) -> list[R]: ...
+
+
+async def send_pipelines(face: PipelineFace, route: Route, round_trips: Sequence[RoundTrip[Any]]) -> dict[int, Any]:
+    """The replies to the round trips, by index. Those that a node did not answer are missing."""
+    by_node: dict[Node, list[int]] = {}
+    unknown: list[int] = []
+    for index, round_trip in enumerate(round_trips):
+        node = route.node(round_trip.keys[0])
+        (unknown if node is None else by_node.setdefault(node, [])).append(index)
+    works = [_send_to_node(face, node, round_trips, by_node[node]) for node in sorted(by_node, key=route.hung_up_at)]
+    if unknown:
+        works.append(_look_up_and_send(face, round_trips, unknown))
+    return _union(await face.gather(works))
+
+
+async def _look_up_and_send(
+    face: PipelineFace, round_trips: Sequence[RoundTrip[Any]], indexes: Sequence[int]
+) -> dict[int, Any]:
+    by_node: dict[Node, list[int]] = {}
+    with contextlib.suppress(Exception):
+        for index in indexes:
+            by_node.setdefault(await face.find_node(round_trips[index].keys[0]), []).append(index)
+    return _union(await face.gather([_send_to_node(face, node, round_trips, by_node[node]) for node in by_node]))
+
+
+async def _send_to_node(
+    face: PipelineFace, node: Node, round_trips: Sequence[RoundTrip[Any]], indexes: Sequence[int]
+) -> dict[int, Any]:
+    replies: dict[int, Any] = {}
+    try:
+        replies |= await _send_pipeline(face, node, round_trips, indexes)
+        if unknown := [index for index in indexes if error_code(replies[index]) == NOSCRIPT]:
+            replies |= await _send_pipeline(face, node, round_trips, unknown, load=True)
+    except Exception as error:
+        await face.recover(error, round_trips[indexes[0]].keys[0], 0, node)
+    return replies
+
+
+async def _send_pipeline(
+    face: PipelineFace, node: Node, round_trips: Sequence[RoundTrip[Any]], indexes: Sequence[int], *, load: bool = False
+) -> dict[int, Any]:
+    """The replies to the round trips at `indexes`. `load`: send the source of each script once."""
+    commands, loaded = list[Command](), set[str]()
+    for one in (round_trips[index] for index in indexes):
+        with_source = load and one.script.sha not in loaded
+        loaded.add(one.script.sha)
+        name, text = ("EVAL", one.script.source) if with_source else ("EVALSHA", one.script.sha)
+        commands.append((name, text, len(one.keys), *one.keys, *one.args))
+    return dict(zip(indexes, await face.exchange(node, *commands), strict=True))
+
+
+def _union(some: Sequence[dict[int, Any]]) -> dict[int, Any]:
+    return {index: reply for replies in some for index, reply in replies.items()}
