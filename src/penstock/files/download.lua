@@ -191,7 +191,7 @@ function script.share(base, state, given, receiver, token, lease_ms, limit, room
   if not cursor then return channel.refuse(why) end
   local ends_at = tonumber(string.match(redis.call("HGET", base .. "owners", receiver) or "0", "^%d+"))
   if ends_at > now then
-    shared_reader.register(receiver, l.top, address, now, 0)
+    waiting.remove("idle:" .. receiver, address)
     download.await_owner(address, wait_ms)
     return { "HELD", ends_at - now }
   end
@@ -210,15 +210,16 @@ function script.share(base, state, given, receiver, token, lease_ms, limit, room
     cursor = math.max(cursor, low)
   end
   redis.call("HSET", base .. "seen", receiver, string.format("%d", now))
-  sleepers.answered(base .. "woken", receiver .. "\0")
+  if limit > 0 then sleepers.answered(base .. "woken", receiver .. "\0") end
+  waiting.remove("idle:" .. receiver, address) -- before `claim`, which may wake one of the others
+  download.stop_waiting(address)
   local answer = { "OK", -1 }
   local head = #answer
   shared_reader.claim(l, receiver, cursor, now, token, earlier, lease_ms, limit, room, answer)
   if #answer > head then
     log.wake_rest(l, now)
-    wait_ms = 0
+  elseif wait_ms > 0 then
+    answer[_share.DUE] = shared_reader.register(receiver, l.top, address, now, wait_ms)
   end
-  download.stop_waiting(address)
-  answer[_share.DUE] = shared_reader.register(receiver, l.top, address, now, wait_ms)
   return answer
 end

@@ -223,7 +223,8 @@ class LogBindings:
 
     def stop_waiting(self, reader: str, address: str) -> RoundTrip[int]:
         """Deregister an address. `reader`: the one that it waits for, if it is shared; else ""."""
-        return RoundTrip(self._scripts["stop_waiting"], self._declared, (reader, address), int)
+        args = (self.clock.now_ms, reader, address)
+        return RoundTrip(self._scripts["stop_waiting"], self._declared, args, int)
 
     def wake(self) -> RoundTrip[WakeReply]:
         """Wake the next slice of those that wait for this log."""

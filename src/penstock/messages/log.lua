@@ -469,12 +469,13 @@ function script.pull(base, state, given, member, device, acked, after, limit, ro
   return answer
 end
 
--- Removes an address from all those that wait; from the idle workers of this reader.
+-- Removes an address from all those that wait, and from the idle workers of this reader.
 --- keys: base state
---- args: reader: str, address: str
+--- args: given: int, reader: str, address: str
 --- flags: allow-oom
-function script.stop_waiting(base, state, reader, address)
-  for _, list in ipairs({ "waiting", "standby", "wanting", "idle:" .. reader }) do waiting.remove(list, address) end
+function script.stop_waiting(base, state, given, reader, address)
+  for _, list in ipairs({ "waiting", "standby", "wanting" }) do waiting.remove(list, address) end
+  shared_reader.leave(reader, address, clock.now(given))
   return 1
 end
 

@@ -6,9 +6,9 @@
 --   claim:<t>    STRING  the claims that the call with this token made, so that a repeated call returns them again; PX
 --                        its lease, a minute at most
 --   idle         ZSET    reader with idle workers -> number of the last message of which one of them heard; PX
---                        "<r> NUL" -> -1 while idle:<r NUL> is there
+--                        "<r> NUL" -> -1 while idle:<r> NUL is there
 --   idle:<r>     ZSET    address of an idle worker -> server ms until which it waits (sleepers.lua); PX
---                        The last workers of a reader that has ended, until they are woken, have the name <r NUL>.
+--                        idle:<r> NUL: the last workers of a reader that has ended, until all of them are woken
 --   woken        HASH    "<r> NUL" and a field of sleepers.lua; PX a minute. And
 --                          watcher, watch_at  the idle worker that looks for messages when the first lease runs out,
 --                                             and when
@@ -28,7 +28,8 @@
 -- lease may run out, one or two idle workers look for its message.
 
 _reply = { DUE = 2 } -- its place in the reply to a claim
-_idle = { READERS = 64, DEPUTY = 300, ADDRESSES = 100 } -- readers that one call serves; ms; addresses that it looks at
+-- Readers that one call serves; workers that are gone, after which it leaves the others; ms; workers to choose from.
+_idle = { READERS = 64, GONE = 300, DEPUTY = 300, ADDRESSES = 100 }
 
 -- Drops the claims up to `cursor`, because the reader has acknowledged everything up to there.
 --- (name: str, cursor: int)
@@ -79,16 +80,12 @@ function shared_reader.due(name, now)
   return first[2] and math.max(0, first[2] - now) or -1
 end
 
--- Registers a worker that has found no message, for `ms`; 0 removes it. Returns the milliseconds after which it looks
--- for messages even if it is not woken, because a lease may run out; or -1.
+-- Registers a worker that has found no message, for `ms`. Returns the milliseconds after which it looks for messages
+-- even if it is not woken, because a lease may run out; or -1.
 --- (name: str, top: int, address: str, now: int, ms: int) -> int
 --- uses: base
 function shared_reader.register(name, top, address, now, ms)
   local list, marks = base .. "idle:" .. name, base .. "woken"
-  if ms == 0 then
-    waiting.remove("idle:" .. name, address)
-    return -1
-  end
   redis.call("ZADD", list, now + ms, address)
   redis.call("ZADD", base .. "idle", top, name)
   for _, key in ipairs({ list, base .. "idle" }) do
@@ -146,13 +143,14 @@ function shared_reader.watch(name, now)
   end
 end
 
--- Wakes one idle worker of this reader.
---- (name: str, now: int)
+-- Wakes one idle worker of this reader. Returns how many were found to be gone.
+--- (name: str, now: int) -> int
 --- uses: base
 function shared_reader.wake_one(name, now)
   local marks = base .. "woken"
-  sleepers.wake_one(base .. "idle:" .. name, marks, name .. "\0", now)
+  local gone = sleepers.wake_one(base .. "idle:" .. name, marks, name .. "\0", now)
   redis.call("PEXPIRE", marks, 60000)
+  return #gone
 end
 
 -- Wakes one idle worker of each reader whose workers have not heard of message `top`; a slice of these readers. Returns
@@ -160,33 +158,42 @@ end
 --- (top: int, now: int) -> int
 --- uses: base
 function shared_reader.wake(top, now)
-  local before = "(" .. top
+  local before, gone = "(" .. top, 0
   local found = redis.call("ZRANGE", base .. "idle", "0", before, "BYSCORE", "LIMIT", 0, _idle.READERS)
   for i = 1, #found do
-    shared_reader.wake_one(found[i], now)
-    if redis.call("EXISTS", base .. "idle:" .. found[i]) == 1 then
-      redis.call("ZADD", base .. "idle", top, found[i])
-    else
+    gone = gone + shared_reader.wake_one(found[i], now)
+    if redis.call("EXISTS", base .. "idle:" .. found[i]) == 0 then
       redis.call("ZREM", base .. "idle", found[i])
-    end
+    elseif gone == 0 or redis.call("HEXISTS", base .. "woken", found[i] .. "\0woken") == 1 then
+      redis.call("ZADD", base .. "idle", top, found[i])
+    end -- else there may be a worker behind those that are gone
+    if gone >= _idle.GONE then break end
   end
-  return #found < _idle.READERS and 0 or redis.call("ZCOUNT", base .. "idle", "0", before)
+  if gone < _idle.GONE and #found < _idle.READERS then return 0 end
+  return redis.call("ZCOUNT", base .. "idle", "0", before)
+end
+
+-- Call it when a worker gives up before its next call. If it was woken, another one is woken instead.
+--- (name: str, address: str, now: int)
+--- uses: base
+function shared_reader.leave(name, address, now)
+  if redis.call("ZREM", base .. "idle:" .. name, address) == 0 then
+    sleepers.answered(base .. "woken", name .. "\0")
+    shared_reader.wake_one(name, now)
+  end
 end
 
 -- Call it when a reader has ended: all its workers are to be woken, by `wake_ended`.
 --- (name: str)
 --- uses: base
 function shared_reader.dismiss(name)
-  local list, last = base .. "idle:" .. name, base .. "idle:" .. name .. "\0"
+  local list = base .. "idle:" .. name
   redis.call("ZREM", base .. "idle", name)
   if redis.call("EXISTS", list) == 0 then return end
   -- Under another name, so that a worker that registers again is not one of them.
-  if redis.call("RENAMENX", list, last) == 0 then
-    redis.call("ZUNIONSTORE", last, 2, last, list)
-    redis.call("UNLINK", list)
-  end
-  redis.call("ZADD", base .. "idle", -1, name .. "\0")
-  local ttl = redis.call("PTTL", last)
+  repeat name = name .. "\0" until redis.call("RENAMENX", list, base .. "idle:" .. name) == 1
+  redis.call("ZADD", base .. "idle", -1, name)
+  local ttl = redis.call("PTTL", base .. "idle:" .. name)
   if redis.call("PTTL", base .. "idle") < ttl then redis.call("PEXPIRE", base .. "idle", ttl) end
 end
 
@@ -247,7 +254,11 @@ function shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, lim
     redis.call("SET", base .. "claim:" .. token, cmsgpack.pack(taken), "PX", math.min(lease_ms, 60000))
   end
   redis.call("ZADD", base .. "readers", math.max(cursor, shared_reader.cursor(name, unclaimed)), name)
-  if unclaimed <= l.top or #late == limit then shared_reader.wake_one(name, now) end
+  if limit > 0 and (unclaimed <= l.top or #late == limit) then
+    local gone = shared_reader.wake_one(name, now)
+    -- There may be a worker behind those that are gone: the next call of `wake` wakes it.
+    if gone > 0 then redis.call("ZADD", base .. "idle", "XX", l.top - 1, name) end
+  end
   if #taken > 0 then shared_reader.watch(name, now) end
 end
 
@@ -264,18 +275,25 @@ function script.claim(base, state, given, member, token, lease_ms, limit, room, 
   local now = clock.now(given)
   if not l then
     log.wake_changed()
-    if member == "" then shared_reader.register("", 0, address, now, wait_ms) end
+    if member == "" and wait_ms > 0 then
+      shared_reader.register("", 0, address, now, wait_ms)
+    else
+      waiting.remove("idle:" .. member, address)
+    end
     return { "GONE" }
   end
   local name, cursor = log.reader(member, "")
   if not cursor then return log.refuse() end
   redis.call("HSET", base .. "seen", name, string.format("%d", now))
   sleepers.answered(base .. "woken", name .. "\0")
+  waiting.remove("idle:" .. name, address) -- before `claim`, which may wake one of the others
   local answer = { "OK", -1 }
   local head = #answer
   local earlier = redis.call("GET", base .. "claim:" .. token)
   shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, limit, room, answer)
-  answer[_reply.DUE] = shared_reader.register(name, l.top, address, now, #answer == head and wait_ms or 0)
+  if #answer == head and wait_ms > 0 then
+    answer[_reply.DUE] = shared_reader.register(name, l.top, address, now, wait_ms)
+  end
   return answer
 end
 
