@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeAlias
 from penstock.core.clock import Clock
 from penstock.core.operations import Driver, Operation, Parallel, RoundTrip, verb
 from penstock.errors import ChatGone, ServerError
-from penstock.messages.bindings import ChatIndexBindings, LogBindings
+from penstock.messages.bindings import ChatIndexBindings, LogBindings, WakeReply
 from penstock.messages.keys import LogKeys, check_reader
-from penstock.messages.log import check_wait, post_all, trim_rest
+from penstock.messages.log import check_wait, post_all, trim_rest, wake_rest
 from penstock.messages.message import Keep
 from penstock.messages.reader import Follow, LogReader
 from penstock.settings import Settings
@@ -82,10 +82,12 @@ def notify_members(index_of: IndexOf, chat: str, readers: Iterable[str]) -> Oper
 
     A server error is ignored: the messages are in the chat, and the hint is repeated later.
     """
-    members = dict.fromkeys(member_of(reader) for reader in readers)
-    if members:
+    indexes = [index_of(member) for member in dict.fromkeys(member_of(reader) for reader in readers)]
+    if indexes:
         with contextlib.suppress(ServerError):
-            yield from run_in_batches(index_of(member).hint([chat]) for member in members)
+            wakes: list[WakeReply] = yield from run_in_batches(index.hint([chat]) for index in indexes)
+            for index, wake in zip(indexes, wakes, strict=True):
+                yield from wake_rest(index, wake)
 
 
 class Reader(LogReader):
@@ -219,9 +221,10 @@ class Chat:
 
     def _leave(self, index: ChatIndexBindings, member: str) -> Operation[bool]:
         entry = yield index.find(self.id)
-        was_member, more_to_trim = yield self._log.leave(member)
+        was_member, more_to_trim, wake = yield self._log.leave(member)
         if entry is not None:
             yield index.remove(self.id, entry)
+        yield from wake_rest(self._log, wake)
         yield from trim_rest(self._log, more_to_trim)
         return bool(was_member)
 
@@ -269,7 +272,8 @@ class Chat:
             return False
         indexes = [self._index_of(name) for name in dict.fromkeys(member.name for member in [*members, *page])]
         entries = yield from run_in_batches(index.find(self.id) for index in indexes)
-        existed = yield self._log.delete()
+        existed, wake = yield self._log.delete()
+        yield from wake_rest(self._log, wake)
         known = [(index, entry) for index, entry in zip(indexes, entries, strict=True) if entry is not None]
         yield from run_in_batches(index.remove(self.id, entry) for index, entry in known)
         return bool(existed)
