@@ -3,14 +3,13 @@ several."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from penstock.core.clock import Clock
-from penstock.core.operations import Driver, Operation, Parallel, RoundTrip, verb
-from penstock.errors import ChatGone, ServerError
+from penstock.core.operations import Driver, InBackground, Operation, Parallel, RoundTrip, verb
+from penstock.errors import ChatGone
 from penstock.messages.bindings import ChatIndexBindings, LogBindings, WakeReply
 from penstock.messages.keys import LogKeys, check_reader
 from penstock.messages.log import check_wait, post_all, trim_rest, wake_rest
@@ -27,6 +26,9 @@ MAX_MEMBERS = 1000
 
 BATCH = 100
 """Calls, each for another chat or user, that are sent together."""
+
+HINT_PATIENCE = 0.3
+"""Seconds for which a sender waits until all members are notified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +82,18 @@ def notify_members(index_of: IndexOf, chat: str, readers: Iterable[str]) -> Oper
     """Notify the members that these readers belong to that the chat has new messages, by a hint in each member's index
     of chats.
 
-    A server error is ignored: the messages are in the chat, and the hint is repeated later.
+    The indexes may be on a node that does not answer. Then this takes no longer than a moment, continues in the
+    background, and fails silently: the messages are in the chat, and the hint is repeated later.
     """
     indexes = [index_of(member) for member in dict.fromkeys(member_of(reader) for reader in readers)]
     if indexes:
-        with contextlib.suppress(ServerError):
-            wakes: list[WakeReply] = yield from run_in_batches(index.hint([chat]) for index in indexes)
-            for index, wake in zip(indexes, wakes, strict=True):
-                yield from wake_rest(index, wake)
+        yield InBackground(_hint(indexes, chat), HINT_PATIENCE)
+
+
+def _hint(indexes: Sequence[ChatIndexBindings], chat: str) -> Operation[None]:
+    wakes: list[WakeReply] = yield from run_in_batches(index.hint([chat]) for index in indexes)
+    for index, wake in zip(indexes, wakes, strict=True):
+        yield from wake_rest(index, wake)
 
 
 class Reader(LogReader):
