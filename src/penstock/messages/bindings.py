@@ -35,7 +35,7 @@ PULL_BYTES = 1024 * 1024
 def log_scripts() -> Library:
     return Library(
         "core/clock.lua", "core/notify.lua", "core/waiting.lua", "core/sleepers.lua", "core/idempotency.lua",
-        "messages/log.lua", "messages/readers.lua", "messages/shared_reader.lua",
+        "messages/log.lua", "messages/waking.lua", "messages/readers.lua", "messages/shared_reader.lua",
     )  # fmt: skip
 
 
