@@ -16,6 +16,7 @@ import valkey
 
 from penstock import Penstock, Settings
 from penstock.testing import MovableClock
+from tests.faces import Faces
 from tests.jobs.stand import Stand
 from tests.leaks import leaks_of_test
 from tests.leftovers import swept
@@ -103,6 +104,13 @@ def script_server() -> Iterator[Server]:
     """A server for tests that call scripts directly."""
     with Server() as started:
         yield started
+
+
+@pytest.fixture
+def faces(script_server: Server) -> Iterator[Faces]:
+    """Faces that hear what scripts send to their listeners."""
+    with contextlib.closing(Faces(script_server)) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import valkey
 
 from penstock.core.scripts import Script, cut, read
-from tests.servers import Server, eventually
+from tests.faces import Faces
+from tests.servers import Server
 
 _SCRIPTS = """
 --- keys: base
@@ -41,46 +39,6 @@ def client(script_server: Server) -> Any:
 def scripts() -> dict[str, Script]:
     files = {name: read(name) for name in ("core/notify.lua", "core/waiting.lua")}
     return dict(cut({**files, "test.lua": _SCRIPTS}))
-
-
-class Faces:
-    """Subscribed connections. `heard`: the messages for listeners of each face that were not read before."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self.connections: dict[str, Any] = {}
-
-    def open(self, *names: str) -> list[str]:
-        for name in names:
-            connection = valkey.connection.UnixDomainSocketConnection(path=str(self._server.socket))
-            connection.connect()
-            connection.send_command("SSUBSCRIBE", name)
-            connection.read_response()
-            self.connections[name] = connection
-        return [f"{name}/1" for name in names]
-
-    def heard(self) -> dict[str, list[bytes]]:
-        messages: dict[str, list[bytes]] = {}
-        for name, connection in self.connections.items():
-            connection.send_command("PING")  # its reply follows every message that was sent before
-            while (reply := connection.read_response())[0] != b"pong":
-                if reply[2]:
-                    messages.setdefault(name, []).append(reply[2])
-        return messages
-
-    def close(self) -> None:
-        before = len(self._server.subscribers())
-        for connection in self.connections.values():
-            connection.disconnect()
-        eventually(lambda: len(self._server.subscribers()) == before - len(self.connections))
-        self.connections.clear()
-
-
-@pytest.fixture
-def faces(script_server: Server) -> Iterator[Faces]:
-    opened = Faces(script_server)
-    with contextlib.closing(opened):
-        yield opened
 
 
 @pytest.fixture

@@ -29,21 +29,13 @@ from tests.counting.counted_lines import (
     written,
 )
 from tests.driver.proxy import Proxy
+from tests.files.manual_run import EagerListener
 from tests.servers import Server
 from tests.speed import scaled
 
 
 class ProcessDied(BaseException):
     """Ends an operation. Round trips that it makes on its way out are not sent."""
-
-
-class SilentListener:
-    """Is never notified."""
-
-    address = post = "silent/1"
-
-    def close(self) -> None:
-        """There is nothing to close."""
 
 
 class Process:
@@ -69,9 +61,9 @@ class Process:
 
     def _done(self, effect: Any, copies: int) -> Any:
         if isinstance(effect, Listen):
-            return SilentListener()
+            return EagerListener()
         if isinstance(effect, Wait):
-            return []
+            return ["0"]
         if isinstance(effect, RoundTrip):
             self._sent.append(effect)
         for _ in range(copies if isinstance(effect, RoundTrip) else 1):

@@ -28,6 +28,7 @@ from penstock.driver.route import Route
 from penstock.driver.server_driver import ServerDriver
 from penstock.errors import ConfigurationError, ServerRefused, ServerTooOld, ServerUnavailable
 from penstock.settings import Settings
+from tests.driver.operations import count
 from tests.servers import Server, free_port
 from tests.speed import scaled
 
@@ -264,6 +265,14 @@ async def test_a_user_who_lacks_a_right_gets_an_error_at_once(face: str, server:
     driver = ServerDriver(f"unix://few:x@{server.socket}")
     with pytest.raises(ServerRefused, match="lacks a right"):
         await run(driver, face, echo())
+    await driver.aclose()
+
+
+async def test_a_right_that_a_script_lacks_gives_the_same_error(face: str, server: Server):
+    server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "&*", "+@all", "-incr")
+    driver = ServerDriver(f"unix://few:x@{server.socket}")
+    with pytest.raises(ServerRefused, match=r"'incr'.*lacks a right"):
+        await run(driver, face, count("acl"))
     await driver.aclose()
 
 

@@ -54,7 +54,7 @@ NUMBERED: dict[str, RoundTrip[Any]] = {
     "close": LOG.close(),
     "add_receiver": LOG.add_receiver("di"),
     "remove_receiver": LOG.remove_receiver("cy"),
-    "delete_channel": LOG.delete(),
+    "delete_channel": LOG.delete_channel(),
 }
 OTHERS: dict[str, RoundTrip[Any]] = {
     "source_entries": LOG.source_entries(["pathf1", "placef0", "none"]),

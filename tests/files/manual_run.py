@@ -23,14 +23,13 @@ class Killed(BaseException):
     """Ends an operation. Round trips that it makes on its way out are not sent."""
 
 
-class SilentListener:
-    """Is never notified, so that a waiting operation asks again and again."""
+class EagerListener:
+    """Whoever waits for it is woken at once, so that a waiting operation asks again and again."""
 
-    address = "silent/1"
-    post = "silent/1"
+    address = "nobody/1"
 
-    def close(self) -> None:
-        pass
+    def close(self) -> bool:
+        return True
 
 
 class ManualRun:
@@ -72,9 +71,9 @@ class ManualRun:
             case RunInThread():
                 return effect.work()
             case Listen():
-                return SilentListener()
+                return EagerListener()
             case Wait():
-                return []
+                return ["0"]
             case RoundTrip():
                 return self._channel._driver.blocking.run(effect)
             case _:

@@ -13,6 +13,7 @@ from penstock.files.bindings import DEFAULT_RECORDS
 from penstock.files.keys import FILES
 from penstock.messages.bindings import log_scripts
 from penstock.settings import MiB
+from tests.faces import Faces
 from tests.files.channel_calls import (
     ADDS,
     BASE,
@@ -52,7 +53,10 @@ def test_a_numbered_call_that_is_repeated_returns_the_same_and_changes_nothing(c
     before = dump(client)
     assert send(client, NUMBERED[name], "7") == answer
     assert dump(client) == before
-    for other in (LOG.delete(), LOG.open(["bo"], None, None)):  # a late copy does not undo what others did since
+    for other in (
+        LOG.delete_channel(),
+        LOG.open(["bo"], None, None),
+    ):  # a late copy does not undo what others did since
         send(client, other)
     if name != "put":
         before = dump(client)
@@ -185,18 +189,19 @@ def test_counts_stay_until_the_channel_is_deleted(client: Any):
     assert "state" in eternal(client)
     run(client, LOG.open(["new"], None, None))  # the receiver that counted has been removed
     run(client, LOG.remove_receiver("new"))
-    assert run(client, LOG.delete())
+    assert run(client, LOG.delete_channel())[0]
     assert eternal(client) == []
-    assert not run(client, LOG.delete())
+    assert not run(client, LOG.delete_channel())[0]
 
 
-def test_a_deleted_channel_leaves_no_key_and_wakes_all_waiters(client: Any):
+def test_a_deleted_channel_leaves_no_key_and_wakes_all_waiters(client: Any, faces: Faces):
     fill(client)
+    faces.open("p")
     run(client, receive(2, acked=6, address="p/1", ttl=TTL))
     run(client, LOG.remove_receiver("cy"))
-    assert run(client, LOG.delete())
+    assert run(client, LOG.delete_channel())[0]
     assert eternal(client) == []
-    assert client.lpop(BASE + "inbox:p") == b"1 0"
+    assert faces.heard() == {"p": [b"1 0"]}
     with pytest.raises(ChannelError, match="deleted"):
         run(client, put("D"))
     assert run(client, receive(3)).status == "GONE"
@@ -243,8 +248,8 @@ def test_a_full_server_refuses_files_but_lets_receivers_receive_and_free_them(cl
                 send(client, step, "7" if name in NUMBERED else "")
         run(client, receive(8))
         assert run(client, receive(9, acked=7)).status == "ENDED"
-        assert run(client, LOG.remove_receiver("bo")) == (True, False)
-        assert run(client, LOG.delete())
+        assert run(client, LOG.remove_receiver("bo"))[:2] == (True, False)
+        assert run(client, LOG.delete_channel())[0]
     finally:
         client.config_set("maxmemory", 0)
     assert eternal(client) == []

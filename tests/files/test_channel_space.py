@@ -13,6 +13,7 @@ from penstock.core.operations import RoundTrip
 from penstock.files.bindings import ChannelBindings
 from penstock.messages.keys import LogKeys
 from penstock.settings import MiB, Settings
+from tests.faces import Faces
 from tests.jobs.stand import START
 from tests.messages.test_log_scripts import send
 from tests.servers import Server
@@ -62,23 +63,26 @@ def test_a_sender_trims_records_that_another_process_left_untrimmed(client: Any,
     raise AssertionError("it was not trimmed")
 
 
-def test_one_block_wakes_hundreds_of_waiting_receivers(client: Any):
-    """One script wakes a hundred waiters, and those wake the others."""
+def test_one_block_wakes_hundreds_of_waiting_receivers(client: Any, faces: Faces):
+    """They are listeners of one face, as each stream of a process would be if it had an address of its own."""
+    faces.open("p")
     run(client, LOG.open([f"r{n}" for n in range(350)], None, None))
     for n in range(350):
         run(client, receive(1, f"r{n}", address=f"p/{n}", ttl=9))
         run(client, receive(2, f"r{n}", address=f"p/{n}", ttl=9))
     run(client, put("B", "D", "E", file="f", size=1))
     woken = set[int]()
-    while found := client.lpop(LOG.keys.inbox + "p", 1000):
-        for n in (int(message.split()[0]) for message in found):
+    while found := faces.heard():
+        for n in (int(message.split()[0]) for message in found["p"]):
             woken.add(n)
             run(client, receive(3, f"r{n}", address=f"p/{n}", ttl=9))
     assert len(woken) == 350
 
 
 @pytest.mark.parametrize("counted", [b"", msgspec.msgpack.encode((1, 0, {}, []))])
-def test_hundreds_of_processes_that_share_all_learn_of_the_end(client: Any, counted: bytes):
+def test_hundreds_of_processes_that_share_all_learn_of_the_end(client: Any, faces: Faces, counted: bytes):
+    faces.open("p")
+
     def share(token: str, *claims: bytes, n: int, counts: bytes = b"") -> Any:
         more: dict[str, Any] = {"limit": 9, "counts": counts, "claims": claims}
         return run(client, LOG.share("ada", token, lease=5, address=f"p/{n}", ttl=9, **more))
@@ -90,8 +94,8 @@ def test_hundreds_of_processes_that_share_all_learn_of_the_end(client: Any, coun
     claims = share("last", n=1000).claims
     assert share("end", *claims, n=1000, counts=counted).status == "ENDED"
     ended = set[int]()
-    while found := client.lpop(LOG.keys.inbox + "p", 1000):
-        for n in (int(message.split()[0]) for message in found):
+    while found := faces.heard():
+        for n in (int(message.split()[0]) for message in found["p"]):
             assert share(f"2-{n}", n=n).status == "ENDED"
             ended.add(n)
     assert len(ended) == 350

@@ -54,9 +54,9 @@ async def test_messages_with_one_id_are_posted_once(box: Mailbox, do: Do):
     assert bodies(await do(box.pull)) == []
 
 
-async def test_a_waiting_pull_sends_no_commands(box: Mailbox, do: Do, nodes: list[Any]):
+async def test_a_waiting_pull_sends_no_commands(box: Mailbox, do: Do, nodes: list[Any], raw: Any):
     asked = asyncio.create_task(do(box.pull, wait=20))
-    await until(lambda: sum(c["cmd"] == "blmpop" for node in nodes for c in node.client_list()))
+    await until(lambda: [*raw.scan_iter(match="*:waiting")])
     await asyncio.sleep(0.3)
     before = sum(map(commands, nodes))
     await asyncio.sleep(0.5)

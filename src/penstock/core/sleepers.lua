@@ -26,22 +26,25 @@ function sleepers.notify_last(list, now, other, text, gone)
   local skipped, n = 0, _idle_slice.FIRST
   while skipped < _idle_slice.SKIPPED and #gone < _idle_slice.GONE do
     local found = redis.call("ZRANGE", list, skipped, skipped + n - 1, "REV", "WITHSCORES")
+    local before, is_last, reached, until_ = #gone, #found < 2 * n, nil, nil
     for i = 1, #found, 2 do
       local address = found[i]
       if tonumber(found[i + 1]) <= now then
         if skipped == 0 then redis.call("DEL", list) end
-        return
+        is_last = true
+        break
       end
       if notify.face(address) == face then
         skipped = skipped + 1
       elseif text and notify.send(address, text) or not text and notify.reaches(address) then
-        return address, found[i + 1]
+        reached, until_ = address, found[i + 1]
+        break
       else
-        redis.call("ZREM", list, address)
         gone[#gone + 1] = address
       end
     end
-    if #found < 2 * n then return end
+    if #gone > before then redis.call("ZREM", list, unpack(gone, before + 1)) end
+    if reached or is_last then return reached, until_ end
     n = _idle_slice.NEXT
   end
 end

@@ -119,6 +119,8 @@ def error_code(error: BaseException) -> str:
                 return SILENT
             return code
         if kind.__name__ == "ResponseError":
+            if "ACL failure in script" in str(error):
+                return "NOPERM"
             code = str(error).partition(" ")[0]
             return code if code.isupper() else "ERR"
     return ""

@@ -15,7 +15,7 @@ from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
 from penstock.errors import ChannelClosed, ChannelError, NoReceiver, PenstockError, SentElsewhere
 from penstock.files.records import ChannelRecord, as_record
-from penstock.messages.bindings import PULL_BYTES, LogBindings
+from penstock.messages.bindings import PULL_BYTES, LogBindings, WakeReply
 from penstock.messages.keys import LogKeys
 from penstock.settings import Settings
 
@@ -32,7 +32,7 @@ DEFAULT_RECORDS = 4
 @cache
 def channel_scripts() -> Library:
     return Library(
-        "core/clock.lua", "core/notify.lua", "core/idempotency.lua",
+        "core/clock.lua", "core/notify.lua", "core/waiting.lua", "core/sleepers.lua", "core/idempotency.lua",
         "messages/log.lua", "messages/readers.lua", "messages/shared_reader.lua",
         "files/channel.lua", "files/upload.lua", "files/download.lua", "files/counts.lua",
     )  # fmt: skip
@@ -112,7 +112,7 @@ class ShareReply:
             claims that were to be settled, and nothing was settled. MISSED: the receiver was passed over, and `missed`
             records before number `first` are gone
     claims  one for each of the records
-    due_in  seconds until the first lease of another process runs out, or None
+    due_in  seconds after which to ask again even without a record, because a lease runs out; or None
     """
 
     status: str
@@ -257,9 +257,10 @@ class ChannelBindings(LogBindings):
             return PutReply(True, reply[2], (reply[3] or b"").decode(), None if reply[1] < 0 else reply[1] / 1000)
         raise self.error_for(reply, "")
 
-    def close(self) -> RoundTrip[bool]:
+    def close(self) -> RoundTrip[tuple[bool, WakeReply]]:
         """Returns whether the channel was open."""
-        return self._call("close", (*UNNUMBERED, self.clock.now_ms), lambda reply: bool(reply[1]))
+        args = (*UNNUMBERED, self.clock.now_ms)
+        return self._call("close", args, lambda reply: (bool(reply[1]), WakeReply(reply[2])))
 
     # --- receive ---
 
@@ -347,10 +348,10 @@ class ChannelBindings(LogBindings):
         args = (*UNNUMBERED, self.clock.now_ms, receiver)
         return self._call("add_receiver", args, lambda reply: bool(reply[1]), receiver)
 
-    def remove_receiver(self, receiver: str) -> RoundTrip[tuple[bool, bool]]:
+    def remove_receiver(self, receiver: str) -> RoundTrip[tuple[bool, bool, WakeReply]]:
         """Returns whether there was such a receiver, and whether there is more to trim."""
         args = (*UNNUMBERED, self.clock.now_ms, receiver)
-        return self._call("remove_receiver", args, lambda reply: (bool(reply[1]), bool(reply[2])))
+        return self._call("remove_receiver", args, lambda reply: (bool(reply[1]), bool(reply[2]), WakeReply(reply[3])))
 
     # --- the channel as a whole ---
 
@@ -372,9 +373,9 @@ class ChannelBindings(LogBindings):
 
         return self._call("info", (self.clock.now_ms,), read)
 
-    def delete(self) -> RoundTrip[bool]:
+    def delete_channel(self) -> RoundTrip[tuple[bool, WakeReply]]:
         """Returns whether there was a channel."""
-        return self._call("delete_channel", UNNUMBERED, lambda reply: bool(reply[1]))
+        return self._call("delete_channel", UNNUMBERED, lambda reply: (bool(reply[1]), WakeReply(reply[2])))
 
     # --- the counts of an aggregate, which belong to its receiver ---
 

@@ -56,12 +56,12 @@ function channel.cursor(l, receiver)
   return nil, redis.call("ZSCORE", base .. "finished", receiver) and "ENDED" or "NOT_A_MEMBER"
 end
 
--- Returns the refusal of a receiver without a cursor. `why`: ENDED or NOT_A_MEMBER. Processes that wait are notified of
--- ENDED, because they may wait for this receiver.
+-- Returns the refusal of a receiver without a cursor. `why`: ENDED or NOT_A_MEMBER. Wakes the next slice of those that
+-- wait, because they may wait for this receiver.
 --- (why: str) -> table
 --- uses: base
 function channel.refuse(why)
-  if why == "ENDED" then log.wake("waiting", "+inf") end
+  log.wake_changed()
   return { why }
 end
 
@@ -94,27 +94,30 @@ function channel.close_number()
 end
 
 -- Marks a receiver of a closed channel as finished: it has received everything. The last one finishes the channel.
---- (l: table, receiver: str, now: int)
+-- Wakes a slice of those that wait. Returns how many are left.
+--- (l: table, receiver: str, now: int) -> int
 --- uses: base state
 function channel.finish_receiver(l, receiver, now)
   channel.remove_receiver(receiver)
   redis.call("ZADD", base .. "finished", now, receiver)
-  log.wake("waiting", "+inf")
-  if redis.call("EXISTS", base .. "readers") == 0 then channel.finish(l) end
+  if redis.call("EXISTS", base .. "readers") == 0 then return channel.finish(l) end
+  return log.report_change()
 end
 
--- Marks a channel as finished: frees its records, and the keys that are needed only while records arrive.
---- (l: table)
+-- Marks a channel as finished: frees its records, and the keys that are needed only while records arrive. Wakes a slice
+-- of those that wait. Returns how many are left.
+--- (l: table) -> int
 --- uses: base state
 function channel.finish(l)
-  log.wake("waiting", "+inf")
   log.free_claims()
-  redis.call("UNLINK", base .. "log", base .. "ends", base .. "readers", base .. "seen", base .. "next",
-    base .. "wanting")
+  local left = log.report_change() + log.dismiss_senders()
+  redis.call("UNLINK", base .. "log", base .. "ends", base .. "readers", base .. "seen", base .. "next")
   l.begun, l.first = l.ended, l.top + 1
   redis.call("HSET", state, "first", l.first, "begun", l.begun)
-  if redis.call("HGET", state, "counted") then return end
-  for _, key in ipairs(channel.kept_keys()) do redis.call("PEXPIRE", key, _kept.MS) end
+  if not redis.call("HGET", state, "counted") then
+    for _, key in ipairs(channel.kept_keys()) do redis.call("PEXPIRE", key, _kept.MS) end
+  end
+  return left
 end
 
 -- Returns the keys that a finished channel keeps. Some of them may belong to receivers that were passed over.
@@ -197,8 +200,9 @@ function script.open(base, state, caller, number, given, limit, patience, receiv
     fault, l = log.open()
   elseif limit > 0 then
     log.set_limits(0, limit, 0, 1)
+    fault, l = log.open()
   end
-  log.wake("wanting", "+inf")
+  log.wake_senders(l)
   if patience > 0 then
     redis.call("HSET", state, "patience", patience)
   elseif patience < 0 then
@@ -208,8 +212,8 @@ function script.open(base, state, caller, number, given, limit, patience, receiv
   return idempotency.keep(caller, number, { "OK" })
 end
 
--- Closes the channel: appends the CLOSE record, after which nothing can be sent. Returns { "OK", 1 if it was open } or
--- { "GONE" }.
+-- Closes the channel: appends the CLOSE record, after which nothing can be sent. Returns { "OK", 1 if it was open, how
+-- many of those that wait are left to wake } or { "GONE" }.
 --- keys: base state
 --- args: caller: str, number: int, given: int
 --- flags: allow-oom
@@ -219,14 +223,17 @@ function script.close(base, state, caller, number, given)
   local past = idempotency.replay(caller, number)
   if past then return past end
   if not l then return { "GONE" } end
-  if channel.close_number() > 0 then return { "OK", 0 } end
-  local now = clock.now(given)
+  if channel.close_number() > 0 then return { "OK", 0, 0 } end
+  local now, left = clock.now(given)
   channel.append(l, now, kind.CLOSE, "")
   log.save(l, now, false)
   redis.call("HSET", state, "end", l.top)
-  log.wake("wanting", "+inf")
-  if redis.call("EXISTS", base .. "readers") == 0 then channel.finish(l) else log.wake_readers(l, now) end
-  return idempotency.keep(caller, number, { "OK", 1 })
+  if redis.call("EXISTS", base .. "readers") == 0 then
+    left = channel.finish(l)
+  else
+    left = log.report(l, now) + log.dismiss_senders()
+  end
+  return idempotency.keep(caller, number, { "OK", 1, left })
 end
 
 -- Adds a receiver of what is sent from now on. Returns { "OK", 1 if it is new }, { "GONE" }, or { "CLOSED", number of
@@ -246,7 +253,8 @@ function script.add_receiver(base, state, caller, number, given, receiver)
   return idempotency.keep(caller, number, { "OK", 1 })
 end
 
--- Removes a receiver: nothing is kept for it. Returns { "OK", 1 if it was one, 1 if there is more to trim }.
+-- Removes a receiver: nothing is kept for it. Wakes those that wait, because some of them may wait for it. Returns
+-- { "OK", 1 if it was one, 1 if there is more to trim, how many of those that wait are left to wake }.
 --- keys: base state
 --- args: caller: str, number: int, given: int, receiver: str
 --- flags: allow-oom
@@ -257,15 +265,15 @@ function script.remove_receiver(base, state, caller, number, given, receiver)
   if past then return past end
   local now, cursor, why = clock.now(given), nil, "GONE"
   if l then cursor, why = channel.cursor(l, receiver) end
-  if not cursor and why ~= "LATE" then return { "OK", 0, 0 } end
-  local more = 0
+  if not cursor and why ~= "LATE" then return { "OK", 0, 0, 0 } end
+  local more, left = 0
   if channel.close_number() > 0 then
-    channel.finish_receiver(l, receiver, now)
+    left = channel.finish_receiver(l, receiver, now)
   else
     channel.remove_receiver(receiver)
-    more = channel.trim(l, now)
+    more, left = channel.trim(l, now), log.report_change()
   end
-  return idempotency.keep(caller, number, { "OK", 1, more })
+  return idempotency.keep(caller, number, { "OK", 1, more, left })
 end
 
 -- Returns { "OK", now, top, first, bytes, limit, peak, patience or 0, number of the CLOSE record or 0, number of
@@ -300,7 +308,8 @@ function script.info(base, state, given)
   }
 end
 
--- Deletes the channel with its counts. Returns { "OK", 1 if there was one }.
+-- Deletes the channel with its counts. Returns { "OK", 1 if there was one, how many of those that wait are left to wake
+-- }.
 --- keys: base state
 --- args: caller: str, number: int
 --- flags: allow-oom
@@ -309,12 +318,12 @@ function script.delete_channel(base, state, caller, number)
   if fault then return fault end
   local past = idempotency.replay(caller, number)
   if past then return past end
-  if not l then return idempotency.keep(caller, number, { "OK", 0 }) end
+  if not l then return idempotency.keep(caller, number, { "OK", 0, 0 }) end
   for _, field in ipairs(redis.call("HKEYS", state)) do
     local receiver = string.match(field, "^counts:(.*)$")
     if receiver then counts.delete(receiver) end
   end
-  log.delete()
+  local left = log.delete()
   redis.call("UNLINK", unpack(channel.kept_keys()))
-  return idempotency.keep(caller, number, { "OK", 1 })
+  return idempotency.keep(caller, number, { "OK", 1, left })
 end

@@ -12,9 +12,10 @@ from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread, 
 from penstock.core.renewal import Renewer
 from penstock.files.bindings import ChannelBindings, ChannelInfo
 from penstock.files.receiver import Receiver
-from penstock.files.sender import Progress, Sender, Sent
+from penstock.files.sender import Progress, Sender, Sent, close_channel
 from penstock.files.source import find_sources
 from penstock.messages.keys import LogKeys
+from penstock.messages.log import wake_rest
 from penstock.settings import MiB, Settings
 
 Paths: TypeAlias = str | Path | Iterable[str | Path]
@@ -101,10 +102,10 @@ class Channel:
         return self.bindings.open([check_name("receiver", name) for name in receivers], limit, patience)
 
     @verb
-    def close(self) -> RoundTrip[bool]:
+    def close(self) -> Operation[bool]:
         """Close the channel: it takes no more files, and receivers still get what was sent. Returns False if it was
-        closed already. One round trip."""
-        return self.bindings.close()
+        closed already. One round trip, and one more for each 64 processes that wait for it."""
+        return close_channel(self.bindings)
 
     def receiver(self, name: str) -> Receiver:
         """A receiver of this channel. No round trip."""
@@ -117,9 +118,12 @@ class Channel:
         return self.bindings.info()
 
     @verb
-    def delete(self) -> RoundTrip[bool]:
-        """Delete the channel and its aggregates' counts. Returns False if there was no channel. One round trip."""
-        return self.bindings.delete()
+    def delete(self) -> Operation[bool]:
+        """Delete the channel and its aggregates' counts. Returns False if there was no channel. One round trip, and one
+        more for each 64 processes that wait for it."""
+        existed, wake = yield self.bindings.delete_channel()
+        yield from wake_rest(self.bindings, wake)
+        return bool(existed)
 
 
 def _check(limit: int | None, patience: float | None) -> None:

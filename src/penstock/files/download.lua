@@ -1,7 +1,5 @@
 -- The scripts of receivers: a process that receives alone, or several that share the work. channel.lua has the key map.
 
--- HELD: a score above every record number, so that no new record notifies the address, but a change of the owner does.
-_waiting = { HELD = 1000000000000000 }
 _share = { DUE = 2 } -- its place in the reply to a share
 
 -- Makes this process the owner of the receiver, unless another process holds a lease on it. `number`: of this call,
@@ -24,6 +22,23 @@ function download.own(receiver, token, dead_token, number, now, lease_ms)
   redis.call("HSET", base .. "owners", receiver, entry)
   redis.call("HSET", base .. "seen", receiver, string.format("%d", now))
   return fresh and "FRESH" or "MINE", again
+end
+
+-- Registers a process that waits until it can be the owner of a receiver, for `ms`; 0 removes it. Wakes the next slice of
+-- those that a lease that ended has not woken yet.
+--- (address: str, ms: int)
+--- uses: base
+function download.await_owner(address, ms)
+  waiting.wake("standby")
+  if ms > 0 then waiting.add("standby", address, ms) else download.stop_waiting(address) end
+end
+
+-- Removes a process from those that wait for a record or for the end of a lease.
+--- (address: str)
+--- uses: base
+function download.stop_waiting(address)
+  waiting.remove("waiting", address)
+  waiting.remove("standby", address)
 end
 
 -- Returns how many records after `position` make up to `room` bytes: at least one if there is one, at most a thousand.
@@ -67,7 +82,8 @@ function script.receive(base, state, given, receiver, token, dead_token, number,
   local fault, l = log.open()
   if fault then return fault end
   if not l then
-    log.wait("waiting", 0, address, wait_ms)
+    log.wake_changed()
+    log.await_message(address, wait_ms)
     return { "GONE" }
   end
   local now, found = clock.now(given), counts.decode(packed_counts)
@@ -82,7 +98,7 @@ function script.receive(base, state, given, receiver, token, dead_token, number,
   if tonumber(redis.call("HGET", base .. "next", receiver) or 0) - 1 > cursor then return { "SHARED" } end
   local owned, again, by = download.own(receiver, token, dead_token, number, now, lease_ms)
   if owned == "HELD" then
-    log.wait("waiting", _waiting.HELD, address, wait_ms)
+    download.await_owner(address, wait_ms)
     return { "HELD", again, by }
   end
   local more = 0
@@ -96,8 +112,14 @@ function script.receive(base, state, given, receiver, token, dead_token, number,
   end
   local fresh = owned == "FRESH"
   local position = math.max(cursor, l.first - 1, fresh and 0 or after)
-  if position < l.top then log.wake_readers(l, now) end
-  log.wait("waiting", l.top, address, position >= l.top and wait_ms or 0)
+  waiting.wake("standby")
+  if position < l.top then log.wake_rest(l, now) end
+  if wait_ms == 0 then
+    download.stop_waiting(address)
+  elseif position >= l.top then
+    -- With a record, the address stays registered: another stream of this face may wait for a later one.
+    log.await_message(address, wait_ms)
+  end
   if fresh then
     local kept = redis.call("HGET", base .. "marks", receiver) or ""
     return { "OK", l.top, l.first, cursor, more, 1, kept, download.records_within(l, position, room) }
@@ -122,7 +144,7 @@ function script.renew(base, state, given, receiver, token, lease_ms)
     redis.call("HSET", base .. "seen", receiver, string.format("%d", now))
   else
     redis.call("HDEL", base .. "owners", receiver)
-    log.wake("waiting", "+inf")
+    waiting.report("standby")
   end
   return 1
 end
@@ -131,8 +153,8 @@ end
 -- claims up to `limit` records. A second call with this `token` settles nothing, and returns the same records. If there
 -- is no record, `address` is registered for `wait_ms`, and notified of the next one.
 --
--- Returns { "OK", ms until the first lease runs out or -1, claim, number, ms, by, body, … } or { "ENDED" }. Or, if
--- nothing was settled, one of:
+-- Returns { "OK", ms after which to ask again even without a record or -1, claim, number, ms, by, body, … } or
+-- { "ENDED" }. Or, if nothing was settled, one of:
 --   { "LOST" }: another process has one of the claims by now
 --   { "MISSED", how many records, number of the next one }: the receiver was passed over; only one process gets this
 --   { "HELD", ms until its lease ends }: a process receives alone
@@ -146,7 +168,8 @@ function script.share(base, state, given, receiver, token, lease_ms, limit, room
   local fault, l = log.open()
   if fault then return fault end
   if not l then
-    log.wait("waiting", 0, address, wait_ms)
+    log.wake_changed()
+    log.await_message(address, wait_ms)
     return { "GONE" }
   end
   local now, found = clock.now(given), counts.decode(packed_counts)
@@ -168,7 +191,8 @@ function script.share(base, state, given, receiver, token, lease_ms, limit, room
   if not cursor then return channel.refuse(why) end
   local ends_at = tonumber(string.match(redis.call("HGET", base .. "owners", receiver) or "0", "^%d+"))
   if ends_at > now then
-    log.wait("waiting", _waiting.HELD, address, wait_ms)
+    waiting.remove("idle:" .. receiver, address)
+    download.await_owner(address, wait_ms)
     return { "HELD", ends_at - now }
   end
   if #ARGV >= claims and not earlier then
@@ -186,14 +210,16 @@ function script.share(base, state, given, receiver, token, lease_ms, limit, room
     cursor = math.max(cursor, low)
   end
   redis.call("HSET", base .. "seen", receiver, string.format("%d", now))
+  if limit > 0 then sleepers.answered(base .. "woken", receiver .. "\0") end
+  waiting.remove("idle:" .. receiver, address) -- before `claim`, which may wake one of the others
+  download.stop_waiting(address)
   local answer = { "OK", -1 }
   local head = #answer
   shared_reader.claim(l, receiver, cursor, now, token, earlier, lease_ms, limit, room, answer)
   if #answer > head then
-    wait_ms = 0
-    log.wake_readers(l, now)
+    log.wake_rest(l, now)
+  elseif wait_ms > 0 then
+    answer[_share.DUE] = shared_reader.register(receiver, l.top, address, now, wait_ms)
   end
-  log.wait("waiting", l.top, address, wait_ms)
-  if wait_ms > 0 then answer[_share.DUE] = shared_reader.due(receiver, now) end
   return answer
 end

@@ -18,7 +18,7 @@ from penstock.files.records import BlockHeader, ChannelRecord
 from penstock.files.saving import SavingStream
 from penstock.files.shared_stream import SharedStream
 from penstock.files.stream import ReceiverStream
-from penstock.messages.log import trim_rest
+from penstock.messages.log import trim_rest, wake_rest
 from penstock.settings import MiB
 
 T = TypeVar("T")
@@ -146,7 +146,8 @@ class Receiver:
     @verb
     def leave(self) -> Operation[bool]:
         """Receive no more, so that the channel keeps nothing for this receiver. Returns False if it was no receiver.
-        One round trip."""
-        was_receiver, more_to_trim = yield self._channel.remove_receiver(self.name)
+        One round trip, and one more for each 64 processes that wait for records of the channel."""
+        was_receiver, more_to_trim, wake = yield self._channel.remove_receiver(self.name)
+        yield from wake_rest(self._channel, wake)
         yield from trim_rest(self._channel, more_to_trim)
         return bool(was_receiver)

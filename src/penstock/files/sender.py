@@ -18,7 +18,7 @@ from penstock.files.regular_file import identity_of, inode_of
 from penstock.files.source import Source
 from penstock.files.upload import PendingFile, SentFile, Upload, UploadContext
 from penstock.messages.bindings import default_on
-from penstock.messages.log import ask_until
+from penstock.messages.log import ask_until, wake_rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,13 @@ class Sent:
         return sum(file.size for file in self.files)
 
 
+def close_channel(channel: ChannelBindings) -> Operation[bool]:
+    """Close a channel, and notify those that wait for it. Returns whether it was open."""
+    was_open, wake = yield channel.close()
+    yield from wake_rest(channel, wake)
+    return bool(was_open)
+
+
 class Sender:
     """One call of `send` or `send_lines`. `host` distinguishes the files of several hosts; None: this host's name."""
 
@@ -88,7 +95,7 @@ class Sender:
                 self._failed.append(error)
             self._bytes_read += file.size
         if close:
-            yield self._channel.close()
+            yield from close_channel(self._channel)
             self._sent.closed = True
         if self._failed:
             faults = "; ".join(map(str, self._failed))
@@ -188,7 +195,7 @@ class Sender:
     ) -> Operation[None]:
         while (yield put()).full:
             yield from ask_until(
-                lambda reply: not reply.full, await_space, self._channel, None,
+                lambda reply: not reply.full, await_space, self._channel, None, is_one_of_many=True,
                 due=lambda reply: reply.due_in, interval=self._channel.settings.sleep,
             )  # fmt: skip
 

@@ -129,7 +129,8 @@ function script.put(base, state, caller, number, given, path, upload_id, token, 
       redis.call("HDEL", base .. "sources", old[i])
     end
   end
-  log.wake_readers(l, now)
+  log.report(l, now)
+  log.wake_senders(l)
   return idempotency.keep(caller, number, { "OK", bytes, upload.slowest() })
 end
 
@@ -143,7 +144,9 @@ function script.await_space(base, state, given, size, address, wait_ms)
   local fault, l = log.open()
   if fault then return fault end
   local space = l and math.min(l.bytes, math.max(size, math.floor(l.bytes / 4)))
-  local full = l and channel.close_number() == 0 and upload.refuse_if_full(l, space, clock.now(given))
-  log.wait("wanting", space or 0, address, full and wait_ms or 0)
+  local is_open = l and channel.close_number() == 0
+  local full = is_open and upload.refuse_if_full(l, space, clock.now(given))
+  log.await_space(space or 0, address, full and wait_ms or 0)
+  if is_open then log.wake_senders(l) else log.dismiss_senders() end
   return full or { "OK", l and l.ended - l.begun or 0, "" }
 end

@@ -34,14 +34,26 @@ PULL_BYTES = 1024 * 1024
 @cache
 def log_scripts() -> Library:
     return Library(
-        "core/clock.lua", "core/notify.lua", "core/idempotency.lua",
+        "core/clock.lua", "core/notify.lua", "core/waiting.lua", "core/sleepers.lua", "core/idempotency.lua",
         "messages/log.lua", "messages/readers.lua", "messages/shared_reader.lua",
     )  # fmt: skip
 
 
 @cache
 def chat_index_scripts() -> Library:
-    return Library("core/clock.lua", "core/notify.lua", "messages/chats.lua")
+    return Library("core/clock.lua", "core/notify.lua", "core/waiting.lua", "messages/chats.lua")
+
+
+@dataclass(frozen=True, slots=True)
+class WakeReply:
+    """What a script that woke a slice of those that wait leaves to its caller.
+
+    left       how many the next calls of `wake` will wake
+    to_notify  readers whose members wait for news of all their chats; the caller notifies these members
+    """
+
+    left: int = 0
+    to_notify: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +63,13 @@ class PullReply:
     last          number of the log's last message
     cursor        number of the last message that the reader has acknowledged
     more_to_trim  the server still has messages to free
-    to_notify     readers whose members wait for news of all their chats; the caller notifies these members
+    to_notify     as in WakeReply
     """
 
     last: int
     cursor: int
     more_to_trim: bool
-    to_notify: list[str]
+    to_notify: Sequence[str]
     mail: Mail
 
 
@@ -65,12 +77,10 @@ class PullReply:
 class ClaimReply:
     """Claimed messages, each with the name of its claim.
 
-    `due_in`: seconds until the first lease of another worker runs out, or None if there is no such lease. `to_notify`:
-    as in PullReply.
+    `due_in`: seconds after which to ask again even without a message, because a lease runs out; or None.
     """
 
     due_in: float | None
-    to_notify: list[str]
     messages: list[tuple[bytes, Message]]
 
 
@@ -173,14 +183,14 @@ class LogBindings:
 
     def post(
         self, sender: str, messages: Sequence[tuple[str, bytes]], *, create: bool, address: str = "", ttl: float = 0.0
-    ) -> RoundTrip[tuple[list[int], list[str]]]:
-        """Append messages, given as pairs of id and body. Returns their numbers, and the readers to notify.
+    ) -> RoundTrip[tuple[list[int], WakeReply]]:
+        """Append messages, given as pairs of id and body. Returns their numbers.
 
         `create`: any sender may post, and a log that does not exist is made; otherwise the sender must be a member.
         """
         id_and_body = [part for message in messages for part in message]
         args = (*UNNUMBERED, self.clock.now_ms, int(create), sender, address, int(ttl * 1000), *id_and_body)
-        return self._call("post", args, lambda reply: (reply[1], decode_names(reply[2])), sender)
+        return self._call("post", args, lambda reply: (reply[1], _wake_reply(*reply[2:])), sender)
 
     # --- read ---
 
@@ -195,7 +205,7 @@ class LogBindings:
         )  # fmt: skip
 
         def read(reply: Sequence[Any]) -> PullReply:
-            _, last, first, cursor, more, to_notify, *rows = reply
+            _, last, first, cursor, more, _, to_notify, *rows = reply
             position = max(cursor, after)
             gap = Gap(first, first - 1 - position) if first - 1 > position else None
             mail = Mail(self._messages(rows, position), gap, max(0, last - max(cursor, first - 1)))
@@ -211,9 +221,14 @@ class LogBindings:
             messages.append(Message(number, sender.decode(), at / 1000, body, self.keys.name, missed))
         return messages
 
-    def stop_waiting(self, address: str) -> RoundTrip[int]:
-        """Deregister the waiter at this address."""
-        return RoundTrip(self._scripts["stop_waiting"], self._declared, (address,), int)
+    def stop_waiting(self, reader: str, address: str) -> RoundTrip[int]:
+        """Deregister an address. `reader`: the one that it waits for, if it is shared; else ""."""
+        args = (self.clock.now_ms, reader, address)
+        return RoundTrip(self._scripts["stop_waiting"], self._declared, args, int)
+
+    def wake(self) -> RoundTrip[WakeReply]:
+        """Wake the next slice of those that wait for this log."""
+        return self._call("wake", (self.clock.now_ms,), lambda reply: _wake_reply(*reply[1:]))
 
     def trim(self) -> RoundTrip[bool]:
         """Free the next slice of messages that no reader needs. Returns whether there are more."""
@@ -230,12 +245,12 @@ class LogBindings:
         )  # fmt: skip
 
         def read(reply: Sequence[Any]) -> ClaimReply:
-            _, due_ms, to_notify, *rows = reply
+            _, due_ms, *rows = reply
             claimed = []
             for at in range(0, len(rows), 5):
                 (message,) = self._messages(rows[at + 1 : at + 5], rows[at + 1] - 1)
                 claimed.append((rows[at], message))
-            return ClaimReply(None if due_ms < 0 else due_ms / 1000, decode_names(to_notify), claimed)
+            return ClaimReply(None if due_ms < 0 else due_ms / 1000, claimed)
 
         return self._call("claim", args, read, member)
 
@@ -257,10 +272,10 @@ class LogBindings:
         still there. Returns its cursor."""
         return self._call("join", (*UNNUMBERED, member, last), lambda reply: int(reply[1]))
 
-    def leave(self, member: str) -> RoundTrip[tuple[bool, bool]]:
+    def leave(self, member: str) -> RoundTrip[tuple[bool, bool, WakeReply]]:
         """Returns whether it was a member, and whether there is more to trim."""
         args = (*UNNUMBERED, self.clock.now_ms, member)
-        return self._call("leave", args, lambda reply: (bool(reply[1]), bool(reply[2])))
+        return self._call("leave", args, lambda reply: (bool(reply[1]), bool(reply[2]), WakeReply(reply[3])))
 
     def drop_device(self, member: str, device: str) -> RoundTrip[tuple[bool, bool]]:
         """Returns whether the device was a reader, and whether there is more to trim."""
@@ -283,9 +298,9 @@ class LogBindings:
         """Set the limits. Returns whether there is more to trim. `create`: make a log that does not exist."""
         return self._call("limit", (self.clock.now_ms, int(create), *_limits(keep)), lambda reply: bool(reply[1]))
 
-    def delete(self) -> RoundTrip[bool]:
+    def delete(self) -> RoundTrip[tuple[bool, WakeReply]]:
         """Returns whether there was a log."""
-        return self._call("delete", UNNUMBERED, lambda reply: bool(reply[1]))
+        return self._call("delete", UNNUMBERED, lambda reply: (bool(reply[1]), WakeReply(reply[2])))
 
     def status(self, member: str, device: str = "", *, watch: bool = False) -> RoundTrip[LogStatus]:
         def read(reply: Sequence[Any]) -> LogStatus:
@@ -296,6 +311,10 @@ class LogBindings:
             return LogStatus(now / 1000, last, first, size, readers, cursor, seen / 1000 or None, unread, claimed)
 
         return self._call("status", (self.clock.now_ms, member, device, int(watch)), read, member)
+
+
+def _wake_reply(left: int, to_notify: Iterable[bytes]) -> WakeReply:
+    return WakeReply(left, decode_names(to_notify))
 
 
 def _limits(keep: Keep) -> tuple[int, int, int, int]:
@@ -344,15 +363,19 @@ class ChatIndexBindings:
 
         return self._call("page", (b"-inf" if after == b"-inf" else b"(" + after, limit), read)
 
-    def hint(self, chats: Iterable[str]) -> RoundTrip[None]:
+    def hint(self, chats: Iterable[str]) -> RoundTrip[WakeReply]:
         """Note that these chats have new messages, and notify the user's processes that wait for a hint."""
-        return self._call("hint", (self.clock.now_ms, *chats), lambda _: None)
+        return self._call("hint", (self.clock.now_ms, *chats), WakeReply)
+
+    def wake(self) -> RoundTrip[WakeReply]:
+        """Wake the next slice of the user's faces that wait."""
+        return self._call("wake", (), WakeReply)
 
     def news(self, since: bytes, address: str = "", ttl: float = 0.0) -> RoundTrip[tuple[bytes, list[str]]]:
         """Returns the `since` of the next call, and the chats with a hint after this `since`; b"-inf" asks for all
         hints. `address`, `ttl`: as in LogBindings."""
         return self._call("news", (since, address, int(ttl * 1000)), lambda reply: (reply[0], decode_names(reply[1:])))
 
-    def stop_waiting(self, address: str) -> RoundTrip[int]:
-        """Deregister the waiter at this address."""
-        return self._call("news", (b"+inf", address, 0), lambda _: 0)
+    def stop_waiting(self, reader: str, address: str) -> RoundTrip[int]:
+        """Deregister an address. `reader`: not used."""
+        return self._call("stop_waiting", (address,), lambda _: 0)

@@ -3,17 +3,16 @@ several."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from penstock.core.clock import Clock
-from penstock.core.operations import Driver, Operation, Parallel, RoundTrip, verb
-from penstock.errors import ChatGone, ServerError
-from penstock.messages.bindings import ChatIndexBindings, LogBindings
+from penstock.core.operations import Driver, InBackground, Operation, Parallel, RoundTrip, verb
+from penstock.errors import ChatGone
+from penstock.messages.bindings import ChatIndexBindings, LogBindings, WakeReply
 from penstock.messages.keys import LogKeys, check_reader
-from penstock.messages.log import check_wait, post_all, trim_rest
+from penstock.messages.log import check_wait, post_all, trim_rest, wake_rest
 from penstock.messages.message import Keep
 from penstock.messages.reader import Follow, LogReader
 from penstock.settings import Settings
@@ -27,6 +26,9 @@ MAX_MEMBERS = 1000
 
 BATCH = 100
 """Calls, each for another chat or user, that are sent together."""
+
+HINT_PATIENCE = 0.3
+"""Seconds for which a sender waits until all members are notified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +82,18 @@ def notify_members(index_of: IndexOf, chat: str, readers: Iterable[str]) -> Oper
     """Notify the members that these readers belong to that the chat has new messages, by a hint in each member's index
     of chats.
 
-    A server error is ignored: the messages are in the chat, and the hint is repeated later.
+    The indexes may be on a node that does not answer. Then this takes no longer than a moment, continues in the
+    background, and fails silently: the messages are in the chat, and the hint is repeated later.
     """
-    members = dict.fromkeys(member_of(reader) for reader in readers)
-    if members:
-        with contextlib.suppress(ServerError):
-            yield from run_in_batches(index_of(member).hint([chat]) for member in members)
+    indexes = [index_of(member) for member in dict.fromkeys(member_of(reader) for reader in readers)]
+    if indexes:
+        yield InBackground(_hint(indexes, chat), HINT_PATIENCE)
+
+
+def _hint(indexes: Sequence[ChatIndexBindings], chat: str) -> Operation[None]:
+    wakes: list[WakeReply] = yield from run_in_batches(index.hint([chat]) for index in indexes)
+    for index, wake in zip(indexes, wakes, strict=True):
+        yield from wake_rest(index, wake)
 
 
 class Reader(LogReader):
@@ -219,9 +227,10 @@ class Chat:
 
     def _leave(self, index: ChatIndexBindings, member: str) -> Operation[bool]:
         entry = yield index.find(self.id)
-        was_member, more_to_trim = yield self._log.leave(member)
+        was_member, more_to_trim, wake = yield self._log.leave(member)
         if entry is not None:
             yield index.remove(self.id, entry)
+        yield from wake_rest(self._log, wake)
         yield from trim_rest(self._log, more_to_trim)
         return bool(was_member)
 
@@ -269,7 +278,8 @@ class Chat:
             return False
         indexes = [self._index_of(name) for name in dict.fromkeys(member.name for member in [*members, *page])]
         entries = yield from run_in_batches(index.find(self.id) for index in indexes)
-        existed = yield self._log.delete()
+        existed, wake = yield self._log.delete()
+        yield from wake_rest(self._log, wake)
         known = [(index, entry) for index, entry in zip(indexes, entries, strict=True) if entry is not None]
         yield from run_in_batches(index.remove(self.id, entry) for index, entry in known)
         return bool(existed)

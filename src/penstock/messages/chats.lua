@@ -12,8 +12,7 @@
 --
 --   mine     ZSET  chat -> server µs at which it was added; negative while it is pending
 --   news     ZSET  chat -> server µs of its last hint; PX a day
---   waiting  ZSET  address of a process that waits for a hint -> 0; PX
---   inbox: (notify)
+--   waiting  ZSET  faces that wait for a hint (waiting.lua)
 --
 -- No two scores of `mine`, or of `news`, are equal. So a page begins after a score, and `remove` recognises an entry
 -- that has changed by its score.
@@ -27,17 +26,16 @@ function chats.micros(given)
   return clock.micros()
 end
 
--- Adds a hint for each of these chats, names[from] and those after it, and notifies the processes that wait for one.
---- (given: int, names: table, from: int)
+-- Adds a hint for each of these chats, names[from] and those after it, and wakes a slice of the faces that wait for one.
+-- Returns how many are left.
+--- (given: int, names: table, from: int) -> int
 --- uses: base
 function chats.hint(given, names, from)
   local last = redis.call("ZRANGE", base .. "news", 0, 0, "REV", "WITHSCORES")
   local score = math.max(chats.micros(given), (tonumber(last[2]) or 0) + 1)
   for i = from, #names do redis.call("ZADD", base .. "news", score + i - from, names[i]) end
   redis.call("PEXPIRE", base .. "news", 86400000)
-  local found = redis.call("ZRANGE", base .. "waiting", 0, 99)
-  for i = 1, #found do notify.send(found[i], "0") end
-  if #found > 0 then redis.call("ZREM", base .. "waiting", unpack(found)) end
+  return waiting.report("waiting")
 end
 
 -- Adds a chat, as pending or confirmed; or changes it from one to the other. Returns its score.
@@ -83,13 +81,27 @@ function script.find(base, mine, chat)
   return redis.call("ZSCORE", mine, chat)
 end
 
--- Adds a hint for each of these chats.
+-- Adds a hint for each of these chats. Returns how many of the faces that wait are left to be woken.
 --- keys: base mine
 --- args: given: int, names: *
 --- flags: allow-oom
 function script.hint(base, mine, given, names, ...)
-  chats.hint(given, ARGV, names)
-  return 1
+  return chats.hint(given, ARGV, names)
+end
+
+-- Wakes the next slice of the faces that wait for a hint. Returns how many are left.
+--- keys: base mine
+--- flags: allow-oom
+function script.wake(base, mine)
+  return waiting.wake("waiting")
+end
+
+-- Removes an address from those that wait.
+--- keys: base mine
+--- args: address: str
+--- flags: allow-oom
+function script.stop_waiting(base, mine, address)
+  return waiting.remove("waiting", address)
 end
 
 -- Returns up to 500 chats with a hint after `since`, in the order of their hints: { the next `since`, chat, … }. If
@@ -98,6 +110,7 @@ end
 --- args: since: str, address: str, wait_ms: int
 --- flags: allow-oom
 function script.news(base, mine, since, address, wait_ms)
+  waiting.wake("waiting")
   local found = redis.call("ZRANGE", base .. "news", "(" .. since, "+inf", "BYSCORE", "LIMIT", 0, 500, "WITHSCORES")
   local last, answer = since, {}
   for i = 1, #found, 2 do
@@ -105,10 +118,9 @@ function script.news(base, mine, since, address, wait_ms)
     answer[#answer + 1] = found[i]
   end
   if #found == 0 and wait_ms > 0 then
-    redis.call("ZADD", base .. "waiting", 0, address)
-    if redis.call("PTTL", base .. "waiting") < wait_ms then redis.call("PEXPIRE", base .. "waiting", wait_ms) end
-  elseif address ~= "" then
-    redis.call("ZREM", base .. "waiting", address)
+    waiting.add("waiting", address, wait_ms)
+  elseif wait_ms == 0 then
+    waiting.remove("waiting", address)
   end
   return { last, unpack(answer) }
 end

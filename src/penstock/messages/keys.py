@@ -18,15 +18,18 @@ LOG = {
     "seen": ("HASH", "reader -> when it last pulled", "the reader"),
     "devices": ("HASH", "member -> its devices", "the member"),
     "sent": ("ZSET", "message id -> number", "TTL"),
-    "waiting": ("ZSET", "address of a waiting reader -> last number when it registered", "TTL"),
+    "waiting": ("ZSET", "address of a face that waits for a message -> last event when it registered", "TTL"),
+    "standby": ("ZSET", "address of a face that waits for the end of a lease -> last event when it registered", "TTL"),
     "wanting": ("ZSET", "address of a waiting sender -> bytes of space it needs", "TTL"),
     "watching": ("ZSET", "reader -> when to notify its member", "the reader"),
     "next": ("HASH", "shared reader -> first number that no worker has claimed", "the reader"),
     "claimed:": ("ZSET", "claim -> number; one key for each shared reader", "the reader"),
     "leased:": ("ZSET", "claim -> when its lease ends; one key for each shared reader", "the reader"),
+    "idle": ("ZSET", "shared reader with idle workers -> last number when the first of them registered", "TTL"),
+    "idle:": ("ZSET", "address of an idle worker -> until when it waits; one key for each shared reader", "TTL"),
+    "woken": ("HASH", "shared reader -> which of its workers was woken last", "TTL"),
     "claim:": ("STRING", "the claims that a call returned", "TTL"),
     **REPLAY,
-    "inbox:": ("LIST", "notifications for one process", "TTL"),
 }
 """A numbered log with readers: a mailbox or a chat."""
 
@@ -34,8 +37,7 @@ LOG = {
 CHATS = {
     "mine": ("ZSET", "chat -> when it was added; negative while the join is pending", "the user's last chat"),
     "news": ("ZSET", "chat -> when its last hint arrived", "TTL"),
-    "waiting": ("ZSET", "address of a waiting process -> 0", "TTL"),
-    "inbox:": ("LIST", "notifications for one process", "TTL"),
+    "waiting": ("ZSET", "address of a face that waits for a hint -> last event when it registered", "TTL"),
 }
 """The index of one user's chats (see `chats.lua`)."""
 
@@ -71,10 +73,6 @@ class LogKeys:
     def declared(self) -> tuple[str, str]:
         """The keys that every script declares: `base`, and the key that exists for as long as the log or index does."""
         return (self.base, self.base + ("mine" if self.kind == "chats" else "state"))
-
-    @cached_property
-    def inbox(self) -> str:
-        return self.base + "inbox:"
 
     @cached_property
     def log(self) -> str:

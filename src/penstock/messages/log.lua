@@ -16,12 +16,12 @@
 --   seen         HASH    reader -> server ms at which it last pulled
 --   devices      HASH    member -> its devices. A reader is a member, or a device: <member> NUL <device>
 --   sent         ZSET    message id -> number; PX a day, the last 1000
---   waiting      ZSET    address of a reader that waits for a message -> top when it registered; PX
+--   waiting      ZSET    faces that wait for a message (waiting.lua)
 --   wanting      ZSET    address of a sender that waits for space -> bytes; PX
 --   watching     ZSET    reader that has read everything and whose member waits for messages of all its chats -> top at
---                        that time. Once `wake_readers` has returned it to a sender, which notifies the member: the
+--                        that time. Once `wake_rest` has returned it to a sender, which notifies the member: the
 --                        server ms from which it may be returned to another sender
---   next, claimed:, leased:, claim: (shared_reader.lua) · replay: (idempotency) · inbox: (notify)
+--   next, claimed:, leased:, claim:, idle, idle:, woken: (shared_reader.lua) · replay: (idempotency)
 --
 -- Only acknowledging moves a cursor, reading never does. Messages up to the lowest cursor are freed in the same call.
 --
@@ -34,7 +34,7 @@
 log = { FORMAT = 1, MESSAGE_OVERHEAD = 32, MAX_DEVICES = 100 }
 
 _fields = { BY = 2, BODY = 6 } -- names and values of an entry that `append` wrote
-_watching = { TIMES = 1000000000000, MS = 3600000 } -- a score from TIMES on is a time, else a number; MS: an hour
+_watching = { TIMES = 1000000000000, MS = 3600000, SLICE = 100 } -- a score from TIMES on is a time, else a number; an hour
 
 -- Returns two values: an error if the log has a newer format than this code, else nil; and the fields of `state`, or
 -- nil if there is no log.
@@ -75,42 +75,100 @@ function log.size(by, body)
   return #by + #body + log.MESSAGE_OVERHEAD
 end
 
--- Registers an address in `waiting` or `wanting`, for at least `ms`; 0 removes it.
---- (list: str, score: int, address: str, ms: int)
+-- Registers a sender for `ms`: it is notified when there is space for so many bytes. 0 removes it.
+--- (bytes: int, address: str, ms: int)
 --- uses: base
-function log.wait(list, score, address, ms)
-  local key = base .. list
+function log.await_space(bytes, address, ms)
+  local key = base .. "wanting"
   if ms > 0 then
-    redis.call("ZADD", key, score, address)
+    redis.call("ZADD", key, bytes, address)
     if redis.call("PTTL", key) < ms then redis.call("PEXPIRE", key, ms) end
-  elseif address ~= "" then
-    redis.call("ZREM", key, address)
+  else
+    waiting.remove("wanting", address)
   end
 end
 
--- Notifies and deregisters up to a hundred addresses with scores up to `below`. The calls that these make next notify
--- further ones.
---- (list: str, below: str)
+-- Wakes a slice of the senders for which there is space now. Their next calls wake the others.
+--- (l: table)
 --- uses: base
-function log.wake(list, below)
-  local found = redis.call("ZRANGE", base .. list, "-inf", below, "BYSCORE", "LIMIT", 0, 100)
-  for i = 1, #found do notify.send(found[i], "0") end
-  if #found > 0 then redis.call("ZREM", base .. list, unpack(found)) end
+function log.wake_senders(l)
+  if redis.call("EXISTS", base .. "wanting") == 0 then return end
+  local space = l.bytes > 0 and string.format("%d", math.max(0, l.bytes - l.ended + l.begun)) or "+inf"
+  waiting.wake_below("wanting", space)
 end
 
--- Call it when there is a message. Notifies the readers that wait for this log. Returns readers whose members wait for
--- messages of all their chats: these must be notified by the caller, because their indexes are in other slots. A reader
--- that still has not read an hour later is returned again, because that caller may have died too early.
---- (l: table, now: int) -> table
+-- Wakes a slice of all senders that wait, because the log takes no more messages. Returns how many are left.
+--- () -> int
 --- uses: base
-function log.wake_readers(l, now)
-  if redis.call("EXISTS", base .. "waiting", base .. "watching") == 0 then return {} end
-  log.wake("waiting", "(" .. l.top)
-  local watching = base .. "watching"
-  local found = redis.call("ZRANGE", watching, "-inf", "(" .. l.top, "BYSCORE", "LIMIT", 0, 20)
-  if #found == 0 then found = redis.call("ZRANGE", watching, _watching.TIMES, now, "BYSCORE", "LIMIT", 0, 20) end
+function log.dismiss_senders()
+  return waiting.wake_below("wanting", "+inf")
+end
+
+-- Registers a face that waits for a message, for `ms`; 0 removes it.
+--- (address: str, ms: int)
+--- uses: base
+function log.await_message(address, ms)
+  if ms > 0 then waiting.add("waiting", address, ms) else waiting.remove("waiting", address) end
+end
+
+-- Call it when there are new messages. It wakes a slice of those that wait for them; the caller repeats `wake_rest`
+-- until none is left. Returns the same as that.
+--- (l: table, now: int) -> int, table
+--- uses: base
+function log.report(l, now)
+  if redis.call("EXISTS", base .. "waiting", base .. "watching", base .. "idle") == 0 then return 0, {} end
+  return log.wake_others(l, now, waiting.report("waiting"))
+end
+
+-- Wakes a slice of the faces that wait for this log, and a worker of each shared reader. Returns how many are left, and
+-- readers whose members the caller notifies (see `wake_others`).
+--- (l: table, now: int) -> int, table
+--- uses: base
+function log.wake_rest(l, now)
+  if redis.call("EXISTS", base .. "waiting", base .. "watching", base .. "idle") == 0 then return 0, {} end
+  return log.wake_others(l, now, waiting.wake("waiting"))
+end
+
+-- Wakes a worker of each shared reader. Returns how many are left, with these `left`, and up to a hundred readers whose
+-- members wait for messages of all their chats: the caller notifies these members. A reader that has not read within an
+-- hour is returned again, because the caller may have died before it did that.
+--- (l: table, now: int, left: int) -> int, table
+--- uses: base
+function log.wake_others(l, now, left)
+  left = left + shared_reader.wake(l.top, now)
+  local watching, before = base .. "watching", "(" .. l.top
+  local found = redis.call("ZRANGE", watching, "-inf", before, "BYSCORE", "LIMIT", 0, _watching.SLICE)
+  if #found == _watching.SLICE then
+    left = left + redis.call("ZCOUNT", watching, "-inf", before) - #found
+  elseif #found == 0 then
+    found = redis.call("ZRANGE", watching, _watching.TIMES, now, "BYSCORE", "LIMIT", 0, _watching.SLICE)
+  end
   for i = 1, #found do redis.call("ZADD", watching, now + _watching.MS, found[i]) end
-  return found
+  return left, found
+end
+
+-- Call it when something else has changed that waiting readers must see, such as their removal. Wakes a slice of the
+-- faces that wait. Returns how many are left.
+--- () -> int
+--- uses: base
+function log.report_change()
+  return waiting.report("waiting") + waiting.report("standby") + shared_reader.wake_ended()
+end
+
+-- Wakes the next slice of those that a change has not reached yet. Returns how many are left.
+--- () -> int
+--- uses: base
+function log.wake_changed()
+  return waiting.wake("waiting") + waiting.wake("standby") + shared_reader.wake_ended()
+end
+
+-- Returns the refusal of a reader that is not a member, perhaps because it was just removed. So were others, perhaps:
+-- wakes the next slice of those that wait.
+--- () -> table
+--- uses: base
+function log.refuse()
+  log.wake_changed()
+  return { "NOT_A_MEMBER" }
 end
 
 -- Returns a field of an entry of the stream, or "".
@@ -184,32 +242,32 @@ function log.free_to(l, to)
   end
   l.first = to + 1
   redis.call("HSET", state, "first", l.first, "begun", l.begun)
-  local space = l.bytes > 0 and string.format("%d", math.max(0, l.bytes - l.ended + l.begun)) or "+inf"
-  if redis.call("EXISTS", base .. "wanting") == 1 then log.wake("wanting", space) end
+  log.wake_senders(l)
 end
 
--- Deletes the claims of all shared readers.
+-- Deletes the claims of all shared readers, which have ended.
 --- uses: base
 function log.free_claims()
   local shared = redis.call("HKEYS", base .. "next")
-  for i = 1, #shared do redis.call("UNLINK", base .. "claimed:" .. shared[i], base .. "leased:" .. shared[i]) end
+  for i = 1, #shared do
+    redis.call("UNLINK", base .. "claimed:" .. shared[i], base .. "leased:" .. shared[i])
+    shared_reader.dismiss(shared[i])
+  end
 end
 
--- Deletes the log. Notifies waiting readers and senders first: they ask again, and find that it is gone.
+-- Deletes the log, and wakes a slice of those that wait: they ask again, and find that it is gone. The lists of those
+-- that wait stay, so that the caller can wake the rest. Returns how many are left.
+--- () -> int
 --- uses: base state
 function log.delete()
-  for _ = 1, 10 do
-    log.wake("waiting", "+inf")
-    log.wake("wanting", "+inf")
-  end
   log.free_claims()
+  local left = log.report_change() + log.dismiss_senders()
   local keys = { state }
-  for _, name in ipairs({
-    "log", "ends", "readers", "seen", "devices", "sent", "waiting", "wanting", "watching", "next",
-  }) do
+  for _, name in ipairs({ "log", "ends", "readers", "seen", "devices", "sent", "watching", "next" }) do
     keys[#keys + 1] = base .. name
   end
   redis.call("UNLINK", unpack(keys))
+  return left
 end
 
 -- Appends a message and returns its number. `id` may be "". Call `log.save` after the last one.
@@ -297,8 +355,8 @@ end
 --                     reader ""
 --   address, wait_ms  if the reply is FULL, the address is registered for `wait_ms`, and notified when there is space
 --
--- Returns { "OK", { number of each message, … }, { reader to notify, … } }, see `log.wake_readers`; or { "GONE" |
--- "NOT_A_MEMBER" | "FULL" | "LARGE" }.
+-- Returns { "OK", { number of each message, … }, how many are left to wake, { reader to notify, … } }, see `wake_rest`;
+-- or { "GONE" | "NOT_A_MEMBER" | "FULL" | "LARGE" }.
 --- keys: base state
 --- args: caller: str, number: int, given: int, create: int, by: str, address: str, wait_ms: int, messages: *
 function script.post(base, state, caller, number, given, create, by, address, wait_ms, messages, ...)
@@ -329,7 +387,7 @@ function script.post(base, state, caller, number, given, create, by, address, wa
     local is_full = l.bytes > 0 and l.ended - l.begun + size > l.bytes
       or l.messages > 0 and l.top - l.first + 1 + fresh > l.messages
     if is_full then
-      log.wait("wanting", 0, address, wait_ms)
+      log.await_space(0, address, wait_ms)
       return { "FULL" }
     end
   end
@@ -348,13 +406,16 @@ function script.post(base, state, caller, number, given, create, by, address, wa
       numbers[#numbers + 1] = tonumber(known[id])
     end
   end
-  local to_notify = {}
+  local left, to_notify = 0, {}
   if fresh > 0 then
     log.save(l, now, ids)
-    to_notify = log.wake_readers(l, now)
+    left, to_notify = log.report(l, now)
   end
-  log.wait("wanting", 0, address, 0)
-  return idempotency.keep(caller, number, { "OK", numbers, to_notify })
+  if address ~= "" then
+    log.await_space(0, address, 0)
+    log.wake_senders(l)
+  end
+  return idempotency.keep(caller, number, { "OK", numbers, left, to_notify })
 end
 
 -- Acknowledges everything up to `acked`. Then returns up to `limit` messages after the cursor, or after `after` if that
@@ -363,8 +424,10 @@ end
 --   address, wait_ms  if there is no message, the address is registered for `wait_ms`, and notified of the next one
 --   watch             1: if there is no message, the next sender is asked to notify the reader's member (`watching`)
 --
--- Returns { "OK", top, first, cursor, 1 if there is more to trim, { reader to notify, … }, number, ms, by, body, … },
--- { "BEYOND", top } or { "GONE" | "NOT_A_MEMBER" | "MANY" }.
+-- Without wait_ms, an address is removed from those that wait.
+--
+-- Returns { "OK", top, first, cursor, 1 if there is more to trim, how many are left to wake, { reader to notify, … },
+-- number, ms, by, body, … }, { "BEYOND", top } or { "GONE" | "NOT_A_MEMBER" | "MANY" }.
 --- keys: base state
 --- args: given: int, member: str, device: str, acked: int, after: int, limit: int, room: int, address: str
 --- args: wait_ms: int, watch: int
@@ -373,11 +436,12 @@ function script.pull(base, state, given, member, device, acked, after, limit, ro
   local fault, l = log.open()
   if fault then return fault end
   if not l then
-    if member == "" then log.wait("waiting", 0, address, wait_ms) end
+    log.wake_changed()
+    log.await_message(address, member == "" and wait_ms or 0)
     return { "GONE" }
   end
   local name, cursor, devices = log.reader(member, device)
-  if not cursor then return { "NOT_A_MEMBER" } end
+  if not cursor then return log.refuse() end
   if devices and #devices > log.MAX_DEVICES then return { "MANY" } end
   if acked > l.top then return { "BEYOND", l.top } end
   local now, more = clock.now(given), 0
@@ -391,24 +455,41 @@ function script.pull(base, state, given, member, device, acked, after, limit, ro
   elseif l.age > 0 or acked > 0 then
     more = log.trim(l, now)
   end
-  local to_notify = limit > 0 and log.wake_readers(l, now) or {}
-  local answer = { "OK", l.top, l.first, cursor, more, to_notify }
+  local left, to_notify = 0, {}
+  if limit > 0 then left, to_notify = log.wake_rest(l, now) end
+  local answer = { "OK", l.top, l.first, cursor, more, left, to_notify }
   local head = #answer
   log.read(l, math.max(cursor, after, l.first - 1), limit, room, answer)
   if limit > 0 then
     local found = #answer > head
-    log.wait("waiting", l.top, address, found and 0 or wait_ms)
+    -- With a message, the address stays: another listener of this face may wait for a later one.
+    if not found or wait_ms == 0 then log.await_message(address, wait_ms) end
     if watch == 1 and not found then redis.call("ZADD", base .. "watching", l.top, name) end
   end
   return answer
 end
 
--- Removes an address from `waiting` and `wanting`. Returns how many entries that were.
+-- Removes an address from all those that wait, and from the idle workers of this reader.
 --- keys: base state
---- args: address: str
+--- args: given: int, reader: str, address: str
 --- flags: allow-oom
-function script.stop_waiting(base, state, address)
-  return redis.call("ZREM", base .. "waiting", address) + redis.call("ZREM", base .. "wanting", address)
+function script.stop_waiting(base, state, given, reader, address)
+  for _, list in ipairs({ "waiting", "standby", "wanting" }) do waiting.remove(list, address) end
+  shared_reader.leave(reader, address, clock.now(given))
+  return 1
+end
+
+-- Wakes the next slice of those that wait. Returns { "OK", how many are left, { reader to notify, … } }.
+--- keys: base state
+--- args: given: int
+--- flags: allow-oom
+function script.wake(base, state, given)
+  local fault, l = log.open()
+  if fault then return fault end
+  local left, to_notify = log.wake_changed(), {}
+  if not l or redis.call("HEXISTS", state, "end") == 1 then left = left + log.dismiss_senders() end
+  if l then left, to_notify = log.wake_others(l, clock.now(given), left) end
+  return { "OK", left, to_notify }
 end
 
 -- Frees the next slice of messages. Returns { "OK", 1 if there are more }.
@@ -436,10 +517,12 @@ function script.limit(base, state, given, create, messages, bytes, age_ms, refus
   end
   log.set_limits(messages, bytes, age_ms, refuse)
   fault, l = log.open()
-  return { "OK", log.trim(l, clock.now(given)) }
+  local more = log.trim(l, clock.now(given))
+  log.wake_senders(l)
+  return { "OK", more }
 end
 
--- Deletes the log. Returns { "OK", 1 if there was one }.
+-- Deletes the log. Returns { "OK", 1 if there was one, how many of those that wait are left to wake }.
 --- keys: base state
 --- args: caller: str, number: int
 --- flags: allow-oom
@@ -448,6 +531,6 @@ function script.delete(base, state, caller, number)
   if fault then return fault end
   local past = idempotency.replay(caller, number)
   if past then return past end
-  if l then log.delete() end
-  return idempotency.keep(caller, number, { "OK", l and 1 or 0 })
+  local left = l and log.delete() or 0
+  return idempotency.keep(caller, number, { "OK", l and 1 or 0, left })
 end

@@ -1,4 +1,4 @@
-"""Operations on a log that take several round trips: wait for an answer, post many messages, trim in slices."""
+"""Operations on a log that take several round trips: wait for an answer, post many messages, wake or trim in slices."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from penstock.core.operations import Listen, Listener, Operation, RoundTrip, Wait
-from penstock.messages.bindings import LogBindings, default_on
+from penstock.core.operations import (
+    Listen,
+    Listener,
+    Operation,
+    RoundTrip,
+    Wait,
+    recheck_delay,
+    wait_until_recheck,
+)
+from penstock.messages.bindings import LogBindings, WakeReply, default_on
 from penstock.messages.keys import LogKeys
 from penstock.settings import SLEEPER_TTL_FACTOR
 
@@ -26,16 +34,20 @@ REREGISTER_INTERVAL = 300.0
 LOCAL_RECHECK_INTERVAL = 0.5
 """Seconds between two calls of a `local_check`, which sends no command."""
 
+WAKE_SLICE = 64
+"""How many faces one call of `wake` wakes at least, if there are so many; see `waiting.lua`."""
+
 POST_BATCH = 500
 """Messages in one round trip of a bulk send: about two milliseconds of server time."""
 
 
 class Bindings(Protocol):
-    """The part of a noun's bindings that `ask_until` needs."""
+    """The part of a noun's bindings that the operations below need."""
 
     keys: LogKeys
 
-    def stop_waiting(self, address: str) -> RoundTrip[int]: ...
+    def stop_waiting(self, reader: str, address: str) -> RoundTrip[int]: ...
+    def wake(self) -> RoundTrip[WakeReply]: ...
 
 
 def check_wait(verb: str, wait: float | None) -> None:
@@ -50,6 +62,7 @@ def check_limit(verb: str, limit: int) -> None:
 
 def ask_until(
     found: Callable[[R], object], ask: Ask[R], bindings: Bindings, wait: float | None, *,
+    is_one_of_many: bool = False, shared_reader: str = "",
     due: Callable[[R], float | None] = lambda _: None,
     local_check: Callable[[R], Callable[[], bool] | None] = lambda _: None,
     interval: float = REREGISTER_INTERVAL,
@@ -62,6 +75,9 @@ def ask_until(
     due          returns the seconds after which to ask again, or None
     local_check  returns a function that is called about twice a second and ends the sleep with True, or None
 
+    Operations of one face that wait for the same log share an address, so that the server keeps it once. But an
+    operation that `is_one_of_many`, such as a worker of this `shared_reader`, has an address of its own.
+
     One round trip if `wait` is 0. Otherwise one at first and one for each wake-up; if the wait is cancelled, one more
     to deregister.
     """
@@ -69,18 +85,22 @@ def ask_until(
         answer: R = yield ask("", 0.0)
         return answer
     deadline = None if wait is None else time.monotonic() + wait
-    listener = yield Listen(bindings.keys.inbox)
+    listener = yield Listen(bindings.keys.base, shared=not is_one_of_many)
     try:
         while True:
             left = None if deadline is None else deadline - time.monotonic()
-            is_last = left is not None and left <= 0
-            answer = yield ask(listener.address, 0.0 if is_last else interval * SLEEPER_TTL_FACTOR)
-            if is_last or found(answer):
+            if left is not None and left <= 0:
+                # Without a time to live, the address is deregistered, unless other operations share it.
+                answer = yield ask(listener.address if listener.close() else "", 0.0)
+                return answer
+            answer = yield ask(listener.address, interval * SLEEPER_TTL_FACTOR)
+            if found(answer):
                 return answer
             pauses = (interval, left, due(answer))
             yield from _sleep(listener, min(pause for pause in pauses if pause is not None), local_check(answer))
     except BaseException:
-        yield bindings.stop_waiting(listener.address)
+        if listener.close():
+            yield bindings.stop_waiting(shared_reader, listener.address)
         raise
     finally:
         listener.close()
@@ -88,13 +108,25 @@ def ask_until(
 
 def _sleep(listener: Listener, pause: float, local_check: Callable[[], bool] | None) -> Operation[None]:
     if local_check is None:
-        yield Wait(listener, pause)
+        yield from wait_until_recheck(listener, pause, None)
         return
     until = time.monotonic() + pause
-    while (left := until - time.monotonic()) > 0:
-        messages = yield Wait(listener, min(left, LOCAL_RECHECK_INTERVAL))
-        if messages or local_check():
-            return
+    while (left := until - time.monotonic()) > 0 and not local_check():
+        for message in (yield Wait(listener, min(left, LOCAL_RECHECK_INTERVAL))):
+            until = min(until, time.monotonic() + recheck_delay(message))
+
+
+def wake_rest(bindings: Bindings, wake: WakeReply) -> Operation[list[str]]:
+    """Wake those that wait and that a script has left, slice by slice. Returns the readers to notify.
+
+    The processes that were woken do the same, so it usually takes few round trips even for thousands.
+    """
+    to_notify, left = [*wake.to_notify], wake.left
+    while left > 0:
+        wake = yield bindings.wake()
+        to_notify += wake.to_notify
+        left = min(left - WAKE_SLICE, wake.left)
+    return to_notify
 
 
 def trim_rest(log: LogBindings, more_to_trim: bool) -> Operation[None]:
@@ -113,8 +145,8 @@ def post_all(
     those of a wait.
     """
     if wait == 0 and len(messages) <= POST_BATCH:
-        reply: tuple[list[int], list[str]] = yield log.post(sender, messages, create=create)
-        return reply
+        reply, wake = yield log.post(sender, messages, create=create)
+        return reply, (yield from wake_rest(log, wake))
     numbers: list[int] = []
     to_notify: dict[str, None] = {}
     for start in range(0, len(messages), POST_BATCH):
@@ -123,10 +155,12 @@ def post_all(
         def ask(address: str, ttl: float, batch: Sequence[tuple[str, bytes]] = batch) -> RoundTrip[Any]:
             return default_on(b"FULL", log.post(sender, batch, create=create, address=address, ttl=ttl), None)
 
-        # Messages that grow too old make space as well, but no sender is notified of that: ask more often.
-        answer = yield from ask_until(lambda answer: answer is not None, ask, log, wait, interval=log.settings.sleep)
+        # No sender is notified of the space that messages leave when they grow too old: ask more often.
+        answer = yield from ask_until(
+            lambda answer: answer is not None, ask, log, wait, is_one_of_many=True, interval=log.settings.sleep
+        )
         if answer is None:
             raise log.error_for([b"FULL"], sender)
         numbers += answer[0]
-        to_notify |= dict.fromkeys(answer[1])
+        to_notify |= dict.fromkeys((yield from wake_rest(log, answer[1])))
     return numbers, list(to_notify)

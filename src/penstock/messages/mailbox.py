@@ -12,7 +12,7 @@ from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import LeaseLost
 from penstock.messages.bindings import ClaimAction, ClaimReply, LogBindings, LogStatus, default_on
 from penstock.messages.keys import LogKeys
-from penstock.messages.log import ask_until, check_limit, check_wait, post_all, trim_rest
+from penstock.messages.log import ask_until, check_limit, check_wait, post_all, trim_rest, wake_rest
 from penstock.messages.message import Keep, Message
 from penstock.messages.reader import LogReader
 from penstock.settings import Settings
@@ -173,11 +173,11 @@ class Mailbox(LogReader):
 
         def ask(address: str, ttl: float) -> RoundTrip[ClaimReply]:
             call = self._log.claim("", token, lease=lease, limit=n, address=address, ttl=ttl)
-            return default_on(b"GONE", call, ClaimReply(None, [], []))
+            return default_on(b"GONE", call, ClaimReply(None, []))
 
         try:
             reply = yield from ask_until(
-                lambda reply: reply.messages, ask, self._log, wait, due=lambda reply: reply.due_in
+                lambda reply: reply.messages, ask, self._log, wait, is_one_of_many=True, due=lambda reply: reply.due_in
             )
         except BaseException:
             # The server may have handed out messages in a reply that never arrived: give them back at once.
@@ -206,7 +206,9 @@ class Mailbox(LogReader):
         yield from trim_rest(self._log, more_to_trim)
 
     @verb
-    def delete(self) -> RoundTrip[bool]:
+    def delete(self) -> Operation[bool]:
         """Delete the mailbox and its messages; numbers begin at 1 again. Returns False if there was no mailbox. One
-        round trip."""
-        return self._log.delete()
+        round trip, and one more for each 64 processes that wait for its messages."""
+        existed, wake = yield self._log.delete()
+        yield from wake_rest(self._log, wake)
+        return bool(existed)

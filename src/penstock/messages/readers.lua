@@ -60,6 +60,7 @@ function log.remove_reader(name)
   redis.call("ZREM", base .. "watching", name)
   if redis.call("HDEL", base .. "next", name) == 1 then
     redis.call("UNLINK", base .. "claimed:" .. name, base .. "leased:" .. name)
+    shared_reader.dismiss(name)
   end
 end
 
@@ -84,8 +85,9 @@ function script.join(base, state, caller, number, member, last)
   return idempotency.keep(caller, number, { "OK", cursor, 1 })
 end
 
--- Removes a member with all its devices. When the last member leaves, the log is deleted. Returns { "OK", 1 if it was a
--- member, 1 if there is more to trim }.
+-- Removes a member with all its devices, and wakes those that wait, because the member may be one of them. When the last
+-- member leaves, the log is deleted. Returns { "OK", 1 if it was a member, 1 if there is more to trim, how many are left
+-- to wake }.
 --- keys: base state
 --- args: caller: str, number: int, given: int, member: str
 --- flags: allow-oom
@@ -94,13 +96,17 @@ function script.leave(base, state, caller, number, given, member)
   if fault then return fault end
   local past = idempotency.replay(caller, number)
   if past then return past end
-  if not l or not log.is_member(member) then return idempotency.keep(caller, number, { "OK", 0, 0 }) end
+  if not l or not log.is_member(member) then return idempotency.keep(caller, number, { "OK", 0, 0, 0 }) end
   local devices = log.devices(member)
   for i = 1, #devices do log.remove_reader(log.reader_name(member, devices[i])) end
   redis.call("HDEL", base .. "devices", member)
-  local more = 0
-  if redis.call("ZCARD", base .. "readers") == 0 then log.delete() else more = log.trim(l, clock.now(given)) end
-  return idempotency.keep(caller, number, { "OK", 1, more })
+  local more, left = 0
+  if redis.call("ZCARD", base .. "readers") == 0 then
+    left = log.delete()
+  else
+    more, left = log.trim(l, clock.now(given)), log.report_change()
+  end
+  return idempotency.keep(caller, number, { "OK", 1, more, left })
 end
 
 -- Removes a device that will not read again. If it was the last one, the member takes over its cursor. Returns { "OK",

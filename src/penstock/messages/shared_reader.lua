@@ -5,6 +5,14 @@
 --   leased:<r>   ZSET    claim -> server ms at which its lease ends
 --   claim:<t>    STRING  the claims that the call with this token made, so that a repeated call returns them again; PX
 --                        its lease, a minute at most
+--   idle         ZSET    reader with idle workers -> number of the last message of which one of them heard; PX
+--                        "<r> NUL" -> -1 while idle:<r> NUL is there
+--   idle:<r>     ZSET    address of an idle worker -> server ms until which it waits (sleepers.lua); PX
+--                        idle:<r> NUL: the last workers of a reader that has ended, until all of them are woken
+--   woken        HASH    "<r> NUL" and a field of sleepers.lua; PX a minute. And
+--                          watcher, watch_at  the idle worker that looks for messages when the first lease runs out,
+--                                             and when
+--                          deputy             the idle worker, of another process, that does the same 300 ms later
 --
 --             claim                ack
 --   (new) ──────────▶ claimed ──────────▶ (done)
@@ -16,7 +24,12 @@
 --
 -- A claim is "number:deliveries:token", with the token of the call that made it.
 
+-- New messages wake one idle worker of each reader. If it leaves some of them, its claim wakes the next one. When a
+-- lease may run out, one or two idle workers look for its message.
+
 _reply = { DUE = 2 } -- its place in the reply to a claim
+-- Readers that one call serves; workers that are gone, after which it leaves the others; ms; workers to choose from.
+_idle = { READERS = 64, GONE = 300, DEPUTY = 300, ADDRESSES = 100 }
 
 -- Drops the claims up to `cursor`, because the reader has acknowledged everything up to there.
 --- (name: str, cursor: int)
@@ -67,6 +80,135 @@ function shared_reader.due(name, now)
   return first[2] and math.max(0, first[2] - now) or -1
 end
 
+-- Registers a worker that has found no message, for `ms`. Returns the milliseconds after which it looks for messages
+-- even if it is not woken, because a lease may run out; or -1.
+--- (name: str, top: int, address: str, now: int, ms: int) -> int
+--- uses: base
+function shared_reader.register(name, top, address, now, ms)
+  local list, marks = base .. "idle:" .. name, base .. "woken"
+  redis.call("ZADD", list, now + ms, address)
+  redis.call("ZADD", base .. "idle", top, name)
+  for _, key in ipairs({ list, base .. "idle" }) do
+    if redis.call("PTTL", key) < ms then redis.call("PEXPIRE", key, ms) end
+  end
+  local due = shared_reader.due(name, now)
+  if due < 0 then return -1 end
+  local watch = redis.call("HMGET", marks, name .. "\0watcher", name .. "\0watch_at", name .. "\0deputy")
+  local watcher, watch_at, deputy = unpack(watch)
+  if not watcher or watcher == address or not shared_reader.is_watched(list, watcher, watch_at, now, now + due) then
+    redis.call("HSET", marks, name .. "\0watcher", address, name .. "\0watch_at", now + due)
+    redis.call("PEXPIRE", marks, 60000)
+    return due
+  end
+  if notify.face(watcher) == notify.face(address) then return -1 end
+  if deputy and deputy ~= address and redis.call("ZSCORE", list, deputy) then return -1 end
+  redis.call("HSET", marks, name .. "\0deputy", address)
+  return due + _idle.DEPUTY
+end
+
+-- Whether a worker that is still idle looks for messages before `ends_at`.
+--- (list: str, watcher: str | false, watch_at: str | false, now: int, ends_at: int) -> bool
+function shared_reader.is_watched(list, watcher, watch_at, now, ends_at)
+  if not watcher or tonumber(watch_at) <= now or tonumber(watch_at) > ends_at then return false end
+  return redis.call("ZSCORE", list, watcher)
+end
+
+-- Asks an idle worker to look for messages when the first lease runs out, and one of another process to do so 300 ms
+-- later; unless one does so anyway. They are those that have been idle for longest, because they are the last to be
+-- woken for a new message.
+--- (name: str, now: int)
+--- uses: base
+function shared_reader.watch(name, now)
+  local list, marks = base .. "idle:" .. name, base .. "woken"
+  if redis.call("EXISTS", list) == 0 then return end
+  local due = shared_reader.due(name, now)
+  if due < 0 then return end
+  local watcher, watch_at = unpack(redis.call("HMGET", marks, name .. "\0watcher", name .. "\0watch_at"))
+  if shared_reader.is_watched(list, watcher, watch_at, now, now + due) then return end
+  local found, chosen = redis.call("ZRANGE", list, 0, _idle.ADDRESSES - 1), nil
+  for i = 1, #found do
+    local address = found[i]
+    if not chosen or notify.face(chosen) ~= notify.face(address) then
+      if not notify.send(address, string.format("%d", due + (chosen and _idle.DEPUTY or 0))) then
+        redis.call("ZREM", list, address)
+      elseif chosen then
+        redis.call("HSET", marks, name .. "\0deputy", address)
+        return
+      else
+        chosen = address
+        redis.call("HSET", marks, name .. "\0watcher", address, name .. "\0watch_at", now + due)
+        redis.call("PEXPIRE", marks, 60000)
+      end
+    end
+  end
+end
+
+-- Wakes one idle worker of this reader. Returns how many were found to be gone.
+--- (name: str, now: int) -> int
+--- uses: base
+function shared_reader.wake_one(name, now)
+  local marks = base .. "woken"
+  local gone = sleepers.wake_one(base .. "idle:" .. name, marks, name .. "\0", now)
+  redis.call("PEXPIRE", marks, 60000)
+  return #gone
+end
+
+-- Wakes one idle worker of each reader whose workers have not heard of message `top`; a slice of these readers. Returns
+-- how many are left.
+--- (top: int, now: int) -> int
+--- uses: base
+function shared_reader.wake(top, now)
+  local before, gone = "(" .. top, 0
+  local found = redis.call("ZRANGE", base .. "idle", "0", before, "BYSCORE", "LIMIT", 0, _idle.READERS)
+  for i = 1, #found do
+    gone = gone + shared_reader.wake_one(found[i], now)
+    if redis.call("EXISTS", base .. "idle:" .. found[i]) == 0 then
+      redis.call("ZREM", base .. "idle", found[i])
+    elseif gone == 0 or redis.call("HEXISTS", base .. "woken", found[i] .. "\0woken") == 1 then
+      redis.call("ZADD", base .. "idle", top, found[i])
+    end -- else there may be a worker behind those that are gone
+    if gone >= _idle.GONE then break end
+  end
+  if gone < _idle.GONE and #found < _idle.READERS then return 0 end
+  return redis.call("ZCOUNT", base .. "idle", "0", before)
+end
+
+-- Call it when a worker gives up before its next call. If it was woken, another one is woken instead.
+--- (name: str, address: str, now: int)
+--- uses: base
+function shared_reader.leave(name, address, now)
+  if redis.call("ZREM", base .. "idle:" .. name, address) == 0 then
+    sleepers.answered(base .. "woken", name .. "\0")
+    shared_reader.wake_one(name, now)
+  end
+end
+
+-- Call it when a reader has ended: all its workers are to be woken, by `wake_ended`.
+--- (name: str)
+--- uses: base
+function shared_reader.dismiss(name)
+  local list = base .. "idle:" .. name
+  redis.call("ZREM", base .. "idle", name)
+  if redis.call("EXISTS", list) == 0 then return end
+  -- Under another name, so that a worker that registers again is not one of them.
+  repeat name = name .. "\0" until redis.call("RENAMENX", list, base .. "idle:" .. name) == 1
+  redis.call("ZADD", base .. "idle", -1, name)
+  local ttl = redis.call("PTTL", base .. "idle:" .. name)
+  if redis.call("PTTL", base .. "idle") < ttl then redis.call("PEXPIRE", base .. "idle", ttl) end
+end
+
+-- Wakes a slice of the workers of readers that have ended. Returns how many are left.
+--- () -> int
+--- uses: base
+function shared_reader.wake_ended()
+  local name = redis.call("ZRANGE", base .. "idle", -1, -1, "BYSCORE", "LIMIT", 0, 1)[1]
+  if not name then return 0 end
+  local left = waiting.wake_below("idle:" .. name, "+inf")
+  if left > 0 then return left end
+  redis.call("ZREM", base .. "idle", name)
+  return redis.call("ZCOUNT", base .. "idle", -1, -1)
+end
+
 -- Claims messages: first those whose lease ran out, then new ones. Appends each claim and its message to `into`.
 -- `earlier`: the claims of an earlier call with this token, or false. If given, those that still exist are appended,
 -- and no others are made.
@@ -112,33 +254,46 @@ function shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, lim
     redis.call("SET", base .. "claim:" .. token, cmsgpack.pack(taken), "PX", math.min(lease_ms, 60000))
   end
   redis.call("ZADD", base .. "readers", math.max(cursor, shared_reader.cursor(name, unclaimed)), name)
+  if limit > 0 and (unclaimed <= l.top or #late == limit) then
+    local gone = shared_reader.wake_one(name, now)
+    -- There may be a worker behind those that are gone: the next call of `wake` wakes it.
+    if gone > 0 then redis.call("ZADD", base .. "idle", "XX", l.top - 1, name) end
+  end
+  if #taken > 0 then shared_reader.watch(name, now) end
 end
 
 -- Claims up to `limit` messages for one of several workers. `token` is minted by the caller; a second call with it
 -- returns the same messages. If there is no message, `address` is registered for `wait_ms`, and notified of the next
--- one. Returns { "OK", ms until the first lease runs out or -1, { reader to notify, … }, claim, number, ms, by, body,
--- … } or { "GONE" | "NOT_A_MEMBER" }.
+-- one. Returns { "OK", ms after which to ask again even without a message or -1, claim, number, ms, by, body, … } or
+-- { "GONE" | "NOT_A_MEMBER" }.
 --- keys: base state
 --- args: given: int, member: str, token: str, lease_ms: int, limit: int, room: int, address: str, wait_ms: int
 --- flags: allow-oom
 function script.claim(base, state, given, member, token, lease_ms, limit, room, address, wait_ms)
   local fault, l = log.open()
   if fault then return fault end
+  local now = clock.now(given)
   if not l then
-    if member == "" then log.wait("waiting", 0, address, wait_ms) end
+    log.wake_changed()
+    if member == "" and wait_ms > 0 then
+      shared_reader.register("", 0, address, now, wait_ms)
+    else
+      waiting.remove("idle:" .. member, address)
+    end
     return { "GONE" }
   end
   local name, cursor = log.reader(member, "")
-  if not cursor then return { "NOT_A_MEMBER" } end
-  local now = clock.now(given)
+  if not cursor then return log.refuse() end
   redis.call("HSET", base .. "seen", name, string.format("%d", now))
-  local answer = { "OK", -1, log.wake_readers(l, now) }
+  sleepers.answered(base .. "woken", name .. "\0")
+  waiting.remove("idle:" .. name, address) -- before `claim`, which may wake one of the others
+  local answer = { "OK", -1 }
   local head = #answer
   local earlier = redis.call("GET", base .. "claim:" .. token)
   shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, limit, room, answer)
-  if #answer > head then wait_ms = 0 end
-  log.wait("waiting", l.top, address, wait_ms)
-  if wait_ms > 0 then answer[_reply.DUE] = shared_reader.due(name, now) end
+  if #answer == head and wait_ms > 0 then
+    answer[_reply.DUE] = shared_reader.register(name, l.top, address, now, wait_ms)
+  end
   return answer
 end
 
@@ -174,7 +329,9 @@ function script.settle_claims(base, state, given, member, action, ms, claims, ..
       more = log.trim(l, now)
     end
   elseif action == "release" then
-    log.wake("waiting", "+inf")
+    shared_reader.wake_one(name, now)
+  else
+    shared_reader.watch(name, now)
   end
   return { "OK", more, lost }
 end
