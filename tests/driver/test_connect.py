@@ -1,5 +1,6 @@
 """Addresses, clients that are handed in, and the errors of a connection that fails."""
 
+import asyncio
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from penstock.core.scripts import Script
 from penstock.core.slots import slot
 from penstock.driver.address import ServerAddress, parse_address, read_client
 from penstock.driver.connector import MINIMUM, Connector
+from penstock.driver.engine import TRY_CHANNELS
 from penstock.driver.route import Route
 from penstock.driver.server_driver import ServerDriver
 from penstock.errors import ConfigurationError, ServerRefused, ServerTooOld, ServerUnavailable
@@ -289,6 +291,24 @@ async def test_the_version_is_asked_for_once(face: str, server: Server):
         await run(driver, face, echo())
     assert server.client.info("commandstats")["cmdstat_info"]["calls"] == before + 2
     await driver.aclose()
+
+
+async def test_connections_that_are_opened_while_others_try_to_publish_read_their_own_replies(
+    face: str, server: Server
+):
+    opened = asyncio.Event()
+
+    def publish() -> None:
+        while not opened.is_set():
+            server.client.execute_command(*TRY_CHANNELS[0])
+
+    publishing = asyncio.create_task(anyio.to_thread.run_sync(publish))
+    for _ in range(100):
+        driver = ServerDriver(server.address)
+        assert [await run(driver, face, echo(text)) for text in ("one", "two")] == [b"one", b"two"]
+        await driver.aclose()
+    opened.set()
+    await publishing
 
 
 # --- routes ---

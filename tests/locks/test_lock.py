@@ -279,21 +279,6 @@ async def test_a_thousand_waiters_use_one_connection_and_do_not_poll(
     raw.delete(name)
 
 
-async def test_waits_for_many_locks_share_a_connection(app: Penstock, deployment: Any, nodes: list[Any], name: str):
-    if len(nodes) > 1:
-        pytest.skip("on a cluster each lock has its own slot")
-    names = [f"{name}:{n}" for n in range(30)]
-    helds = [await app.lock(one, lease=10).acquire.aio() for one in names]
-    tasks = [asyncio.create_task(app.lock(one, lease=10).acquire.aio()) for one in names]
-    for one in names:
-        await waiting(app.lock(one, lease=1))
-    await until(lambda: len(deployment.subscribers()) == 1)
-    for held in helds:
-        await held.release.aio()
-    for held in await asyncio.gather(*tasks):
-        await held.release.aio()
-
-
 # --- renewed, lost ---
 
 

@@ -63,10 +63,14 @@ _CLEANUP_GIVE_UP_AFTER = 3.0
 # How many seconds an operation waits for its subscription before it begins.
 _CONFIRM_TIMEOUT = 1.0
 
-# Sent once per process, so that a user without the rights to these gets an error at the start, and not in a wait.
-_TRY_CHANNELS: tuple[Command, ...] = (
-    ("SPUBLISH", WAKE_CHANNELS, ""), ("SSUBSCRIBE", WAKE_CHANNELS), ("SUNSUBSCRIBE", WAKE_CHANNELS),
+TRY_CHANNELS: tuple[Command, ...] = (
+    ("SPUBLISH", WAKE_CHANNELS + "published", ""),
+    ("SSUBSCRIBE", WAKE_CHANNELS + "subscribed"), ("SUNSUBSCRIBE", WAKE_CHANNELS + "subscribed"),
 )  # fmt: skip
+"""Sent once per process, so that a user without the rights to these gets an error at the start, and not in a wait.
+
+The channels differ: a process must not get the message of another one, which it would read as a reply.
+"""
 
 _NO_REPLY = ConnectionError("no reply")
 
@@ -234,7 +238,7 @@ class Engine(Generic[C, L]):
         connection = await self.open_connection(node)
         if self._connector.version is None:
             try:
-                info, *tried = await connection.exchange(("INFO", "server"), *_TRY_CHANNELS)
+                info, *tried = await connection.exchange(("INFO", "server"), *TRY_CHANNELS)
                 if isinstance(info, Exception) and error_code(info) != "NOPERM":
                     raise info
                 for reply in tried:

@@ -1,9 +1,9 @@
 """The common part of locks and semaphores: `acquire` and `with`, a lease that is renewed, waiting in order of arrival.
 
 Each call of `acquire` makes a request with its own token, which may be sent any number of times. A request that has to
-wait joins the waiters in the server (see `waiters.lua`). Its caller sleeps until a message arrives, or until the time
-at which the server asked it to try again. A cancelled wait gives up its place among the waiters, or releases the lock
-if that was handed over in the meantime.
+wait joins the waiters in the server (see `waiters.lua`). Its caller sleeps until a message arrives, until the time at
+which the server asked it to try again, or until nobody in this process has tried for ten seconds. A cancelled wait
+gives up its place among the waiters, or releases the lock if that was handed over in the meantime.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from penstock.core.ids import mint_token
-from penstock.core.operations import Driver, Listen, Operation, verb, wait_until_recheck
+from penstock.core.operations import Driver, Listen, Listener, Operation, Wait, recheck_delay, verb
 from penstock.core.renewal import Renewer, now
 from penstock.errors import PenstockError
 from penstock.locks.bindings import AcquireReply, LeaseBindings
+from penstock.locks.last_tries import LastTries
 from penstock.locks.lease import Lease, hand_over
 
 L = TypeVar("L", bound=Lease)
@@ -113,25 +114,35 @@ class LeasedResource(Generic[L, B]):
         """Join the waiters. None if the request was not granted before the deadline."""
         listener = yield Listen(self.bindings.declared[0])
         packed, ticket = self.bindings.request.pack(token, listener.address), 0
+        tries = LastTries.of(self._driver)
         try:
-            while True:
-                in_time, sent_at = deadline is None or time.monotonic() < deadline, now()
-                reply = yield self.bindings.acquire(packed, ticket, join=in_time)
-                if reply.granted:
-                    return self._start_lease(token, packed, reply, sent_at)
-                if reply.refused:
-                    raise self._refused_error(reply.refused)
-                if not in_time:
-                    if reply.more:
-                        continue
-                    return None
-                ticket = reply.ticket
-                yield from wait_until_recheck(listener, reply.retry_in, deadline)
+            with tries.waiting(self.bindings.declared):
+                while True:
+                    in_time, sent_at = deadline is None or time.monotonic() < deadline, now()
+                    tries.note(self.bindings.declared)
+                    reply = yield self.bindings.acquire(packed, ticket, join=in_time)
+                    if reply.granted:
+                        return self._start_lease(token, packed, reply, sent_at)
+                    if reply.refused:
+                        raise self._refused_error(reply.refused)
+                    if not (in_time or reply.more):
+                        return None
+                    ticket = reply.ticket
+                    yield from self._sleep(listener, tries, reply.retry_in, deadline)
         except BaseException:
             yield from hand_over(self.bindings, packed)
             raise
         finally:
             listener.close()
+
+    def _sleep(self, listener: Listener, tries: LastTries, retry_in: float, deadline: float | None) -> Operation[None]:
+        """Sleep until the request should be sent again, or until the deadline."""
+        asked = time.monotonic() + retry_in
+        if deadline is not None:
+            asked = min(asked, deadline)
+        while (left := min(asked, tries.next(self.bindings.declared)) - time.monotonic()) > 0:
+            for message in (yield Wait(listener, left)):
+                asked = min(asked, time.monotonic() + recheck_delay(message))
 
     def _start_lease(self, token: str, packed: bytes, reply: AcquireReply, sent_at: float) -> L:
         held = self._new_lease(token, packed, reply.fence, sent_at)

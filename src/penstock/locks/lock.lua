@@ -48,25 +48,28 @@ function lock.renew(r)
 end
 
 -- Whether all the locks that a waiter wants are free, and it is the first waiter of each.
---- (view: table, request: str, r: table) -> bool
-function lock.can_give(view, request, r)
+--- (view: table, request: str, r: table, ticket: int) -> bool
+function lock.can_give(view, request, r, ticket)
   local keys = r[_request.KEYS]
   for i = 1, #keys, 2 do
     if redis.call("EXISTS", keys[i + 1]) == 1 then return false end
-    if waiters.head(view, keys[i]) ~= request then return false end
+    if not waiters.is_first(view, keys[i], request, ticket) then return false end
   end
   return true
 end
 
--- Hands each free lock in `view.freed` over to its first waiter. The list grows when a silent waiter is dropped. Returns
--- 1 if there is more to do; then the caller repeats the call, and some waiter tries again in a second.
+-- Hands each free lock in `view.freed` over to its first waiter. The list grows when a waiter is dropped. Returns 1 if
+-- there is more to do, because many waiters are gone; then the caller repeats the call, or some waiter does so in a
+-- second.
 --- (view: table, us: int) -> int
 function lock.hand_over(view, us)
   local freed, i = view.freed, 1
   while i < #freed and i < 2000 and view.left > 0 do
     if redis.call("EXISTS", freed[i + 1]) == 0 then
-      local head, r = waiters.head(view, freed[i])
-      if head and lock.can_give(view, head, r) and view.left > 0 then
+      local head, r, ticket = waiters.head(view, freed[i])
+      if head and #r[_request.KEYS] > 2 and not lock.can_give(view, head, r, ticket) then
+        waiters.is_there(view, head, r) -- if it is gone, it is not in the way of the next one any longer
+      elseif head and waiters.ask(view, head, r, 0) then
         local ms = math.min(r[_request.LEASE_MS], 2000)
         lock.give(r, us, ms)
         waiters.offer(view, head, r, ms)
@@ -75,8 +78,8 @@ function lock.hand_over(view, us)
     i = i + 2
   end
   if view.left > 0 and i > #freed then return 0 end
-  for rest = math.max(1, i - 2), math.min(#freed, 200), 2 do
-    waiters.ensure_check(view, freed[rest], view.now + 1000, "")
+  for left = math.max(1, i - 2), math.min(#freed, i + 18), 2 do
+    waiters.ask_last(view, freed[left], view.now + 1000, "")
   end
   return 1
 end
@@ -121,11 +124,7 @@ function script.acquire(base, name, request, ticket, join)
   if r[_request.ADDRESS] ~= "" then waiters.mark_alive(r, now) end
 
   local view, first = waiters.view(now), not busy
-  for i = 1, #KEYS, 2 do
-    if not first then break end
-    local head, _, before = waiters.head(view, KEYS[i])
-    if head and head ~= request and (ticket == 0 or ticket > before) then first = false end
-  end
+  for i = 1, #KEYS, 2 do first = first and waiters.is_first(view, KEYS[i], request, ticket) end
   local answer
   if first then
     answer = { 1, lock.give(r, us, r[_request.LEASE_MS]) }

@@ -78,28 +78,31 @@ function permit.remove_expired(now)
 end
 
 -- Hands free permits over to the first waiters, at most a hundred. Each of them calls this again when it takes its own.
--- Returns 1 if there are more waiters to look at, because many are gone; then the caller repeats the call, and some
--- waiter tries again in a second.
+-- Returns 1 if there are more waiters to look at, because many are gone; then the caller repeats the call, or some
+-- waiter does so in a second.
 --- (view: table) -> int
 --- uses: base holders
 function permit.hand_over(view)
-  for _ = 1, 100 do
+  local offered = 0
+  while offered < 100 do
     local head, r = waiters.head(view, base)
     if not head then return 0 end
     if view.left <= 0 then
-      waiters.ensure_check(view, base, view.now + 1000, "")
+      waiters.ask_last(view, base, view.now + 1000, "")
       return 1
     end
     local limit = permit.limit(r)
+    local free = limit - permit.live(view.now)
     if r[_request.PERMITS] > limit then
-      waiters.leave(head, r)
-      notify.send(r[_request.ADDRESS], "0")
-    elseif r[_request.PERMITS] > limit - permit.live(view.now) then
-      return 0
-    else
+      if waiters.ask(view, head, r, 0) then waiters.leave(head, r) end
+    elseif r[_request.PERMITS] > free then
+      -- If it is gone, it is not in the way of a smaller request any longer.
+      if free <= 0 or waiters.is_there(view, head, r) then return 0 end
+    elseif waiters.ask(view, head, r, 0) then
       local ms = math.min(r[_request.LEASE_MS], 2000)
       permit.give(r, view.now + ms, view.now)
       waiters.offer(view, head, r, ms)
+      offered = offered + 1
     end
   end
   return 0
@@ -136,11 +139,7 @@ function script.acquire(base, holders, request, ticket, join)
   if held > 0 then permit.drop(r) end
 
   local limit = permit.limit(r)
-  local first = r[_request.PERMITS] <= limit - permit.live(now)
-  if first then
-    local head, _, before = waiters.head(view, base)
-    first = not head or head == request or (ticket > 0 and ticket < before)
-  end
+  local first = r[_request.PERMITS] <= limit - permit.live(now) and waiters.is_first(view, base, request, ticket)
   local answer
   if r[_request.PERMITS] > limit then
     waiters.leave(request, r)

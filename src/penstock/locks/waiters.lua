@@ -14,16 +14,17 @@
 -- { token, lease ms, address, { base, key, … }, permits, limit } in MessagePack. Each attempt sends it again. A message
 -- to its address (notify.lua) asks for an attempt in a given number of milliseconds.
 --
--- A waiter whose process has gone is not subscribed to messages any longer. It is dropped as soon as it is the first
--- waiter, or was to check. If the process has only lost its connection, it asks again with its old ticket.
+-- A waiter whose process has gone is not subscribed to messages any longer. It is dropped when it would be served, or
+-- when it is in the way of another. If the process has only lost its connection, it asks again with its old ticket.
 --
 -- Waiters do not poll. When a lease or an offer may expire, one waiter tries again at that time, and a waiter of
--- another process a third of a second later. All other waiters together try again only once in 10 s. After an offer to
--- one process, a waiter of another process checks whether the offer was taken.
+-- another process a third of a second later. After an offer to one process, a waiter of another process checks whether
+-- the offer was taken. If those that were to check have died, some waiter of each process tries again within 10 s
+-- (`last_tries.py`).
 
 _request = { TOKEN = 1, LEASE_MS = 2, ADDRESS = 3, KEYS = 4, PERMITS = 5, LIMIT = 6 }
-_most = { DROPPED = 400, WATCHED = 8 } -- waiters that a call drops; waiters that a call considers for a check
-_sweep = { FROM = 16, WAITERS = 2 } -- the waiters are swept from this number on; how many each new one looks at
+_most = { DROPPED = 300, ASKED = 8 } -- waiters that one call drops; waiters that it asks for a check
+_sweep = { FROM = 64, WAITERS = 2 } -- the waiters are swept from this number on; how many each new one looks at
 
 -- What one call of a script knows about the waiters:
 --
@@ -31,22 +32,29 @@ _sweep = { FROM = 16, WAITERS = 2 } -- the waiters are swept from this number on
 --   left   how many more waiters it may drop
 --   freed  pairs of base and key that it has to look at, because another waiter may be the first one now
 --   faces  face -> whether it is subscribed to messages
+--   asks   whether some face was not; from then on each face is asked before its waiters are considered
 --- (now: int) -> table
 --- inline
 function waiters.view(now)
-  return { now = now, left = _most.DROPPED, freed = {}, faces = {} }
+  return { now = now, left = _most.DROPPED, freed = {}, faces = {}, asks = false }
 end
 
--- Whether the process of a waiter can be notified.
---- (view: table, r: table) -> bool
-function waiters.is_there(view, r)
+-- Whether the process of a waiter can be notified. If not, drops the waiter.
+--- (view: table, request: str, r: table) -> bool
+function waiters.is_there(view, request, r)
   local face = notify.face(r[_request.ADDRESS])
-  local known = view.faces[face]
-  if known == nil then
-    known = notify.reaches(r[_request.ADDRESS])
-    view.faces[face] = known
-  end
-  return known
+  if view.faces[face] == nil then view.faces[face] = notify.reaches(r[_request.ADDRESS]) end
+  if not view.faces[face] then waiters.drop(view, request, r) end
+  return view.faces[face]
+end
+
+-- Asks a waiter to try again in `ms`. Returns false if its process is gone, and drops the waiter.
+--- (view: table, request: str, r: table, ms: int) -> bool
+function waiters.ask(view, request, r, ms)
+  local sent = notify.send(r[_request.ADDRESS], tostring(ms))
+  view.faces[notify.face(r[_request.ADDRESS])] = sent
+  if not sent then waiters.drop(view, request, r) end
+  return sent
 end
 
 -- Removes a request from the waiters for all that it wants.
@@ -69,7 +77,7 @@ end
 -- Drops a waiter whose process is silent or gone.
 --- (view: table, request: str, r: table)
 function waiters.drop(view, request, r)
-  view.left = view.left - #r[_request.KEYS] / 2
+  view.left, view.asks = view.left - #r[_request.KEYS] / 2, true
   waiters.leave(request, r)
   waiters.note_freed(view, r)
 end
@@ -98,14 +106,16 @@ end
 -- Whether to skip a waiter: its process is gone, its check is three seconds overdue, or its face did not take an offer.
 --- (view: table, base: str, request: str, r: table) -> bool
 function waiters.is_silent(view, base, request, r)
-  if not waiters.is_there(view, r) then return true end
+  local face = notify.face(r[_request.ADDRESS])
+  if view.asks and view.faces[face] == nil then view.faces[face] = notify.reaches(r[_request.ADDRESS]) end
+  if view.faces[face] == false then return true end
   local check = redis.call("ZSCORE", base .. "checks", request)
   if check and check + 3000 < view.now then return true end
-  return redis.call("ZSCORE", base .. "unresponsive", notify.face(r[_request.ADDRESS])) ~= false
+  return redis.call("ZSCORE", base .. "unresponsive", face) ~= false
 end
 
--- Returns the first live waiter: packed, unpacked, and its ticket. Drops the silent ones before it. If it may not drop
--- any more of them (`view.left`), it returns the first that it did not look at.
+-- Returns the first waiter: packed, unpacked, and its ticket. Drops the silent ones before it. If it may not drop any
+-- more of them (`view.left`), it returns the first that it did not look at.
 --- (view: table, base: str) -> str | nil, table, int
 function waiters.head(view, base)
   local found = redis.call("ZRANGE", base .. "waiters", 0, 0, "WITHSCORES")
@@ -122,13 +132,22 @@ function waiters.head(view, base)
   end
 end
 
+-- Whether no live waiter is before a request. `ticket`: its ticket, or 0 if it does not wait yet.
+--- (view: table, base: str, request: str, ticket: int) -> bool
+function waiters.is_first(view, base, request, ticket)
+  repeat
+    local head, r, before = waiters.head(view, base)
+    if not head or head == request or (ticket > 0 and ticket < before) then return true end
+  until view.left <= 0 or waiters.is_there(view, head, r)
+  return false
+end
+
 -- Drops some of the waiters that are gone. Without this they would accumulate while one owner keeps the lock.
 --- (view: table, base: str)
 function waiters.sweep(view, base)
   if redis.call("ZCARD", base .. "waiters") < _sweep.FROM then return end
   for _, request in ipairs(redis.call("ZRANDMEMBER", base .. "waiters", _sweep.WAITERS)) do
-    local r = cmsgpack.unpack(request)
-    if not waiters.is_there(view, r) then waiters.drop(view, request, r) end
+    waiters.is_there(view, request, cmsgpack.unpack(request))
   end
 end
 
@@ -152,58 +171,50 @@ function waiters.join(view, request, r, ticket, us)
   return ticket
 end
 
--- Returns the live waiters, at most four, that will try again until `at`: unpacked, by request. Drops those that are
--- gone.
---- (view: table, base: str, at: int) -> table
-function waiters.checking(view, base, at)
-  local live = {}
-  local checks = redis.call("ZRANGE", base .. "checks", "(" .. view.now, at, "BYSCORE", "LIMIT", 0, 4)
-  for i = 1, #checks do
-    local r = cmsgpack.unpack(checks[i])
-    if waiters.is_there(view, r) then live[checks[i]] = r else waiters.drop(view, checks[i], r) end
-  end
-  return live
-end
-
 -- Schedules the next check of a waiter. Returns the ms until then. `due`: when a lease or an offer may expire. Two
--- waiters of different faces check at that time, and the others later.
+-- waiters of different faces check at that time, and the others in an hour.
 --- (view: table, base: str, request: str, r: table, due: int) -> int
 function waiters.schedule_check(view, base, request, r, due)
+  local checks = redis.call("ZRANGE", base .. "checks", "(" .. view.now, due + 300, "BYSCORE", "LIMIT", 0, 4)
   local others, mine = 0, notify.face(r[_request.ADDRESS])
-  for other, its in pairs(waiters.checking(view, base, due + 300)) do
-    if other ~= request then
+  for i = 1, #checks do
+    if checks[i] ~= request then
       -- A waiter of the same face counts as two, because this one would not check if the face died.
-      others = others + (notify.face(its[_request.ADDRESS]) == mine and 2 or 1)
+      others = others + (notify.face(cmsgpack.unpack(checks[i])[_request.ADDRESS]) == mine and 2 or 1)
     end
   end
-  local ms = math.min(14400000, 10000 * math.max(2, redis.call("ZCARD", base .. "waiters")))
+  local ms = 3600000
   if others < 2 then ms = math.min(ms, math.max(1, due - view.now + 300 * others)) end
   redis.call("ZADD", base .. "checks", view.now + ms, request)
   redis.call("PEXPIRE", base .. "checks", 86400000)
   return ms
 end
 
--- Ensures that a waiter of some face other than `except` tries again at `at`. If no such check is scheduled, asks the
--- waiter that arrived last for it.
+-- Asks the waiter that arrived last, of a face other than `except`, to try again at `at`.
 --- (view: table, base: str, at: int, except: str)
-function waiters.ensure_check(view, base, at, except)
-  for _, r in pairs(waiters.checking(view, base, at + 300)) do
-    if notify.face(r[_request.ADDRESS]) ~= except then return end
-  end
-  local last = redis.call("ZRANGE", base .. "waiters", 0, _most.WATCHED - 1, "REV")
+function waiters.ask_last(view, base, at, except)
+  local last = redis.call("ZRANGE", base .. "waiters", 0, _most.ASKED - 1, "REV")
   for i = 1, #last do
     local r = cmsgpack.unpack(last[i])
-    if not waiters.is_there(view, r) then
-      waiters.drop(view, last[i], r)
-    elseif notify.face(r[_request.ADDRESS]) ~= except then
+    if notify.face(r[_request.ADDRESS]) ~= except and waiters.ask(view, last[i], r, at - view.now) then
       redis.call("ZADD", base .. "checks", at, last[i])
-      notify.send(r[_request.ADDRESS], tostring(at - view.now))
       return
     end
   end
 end
 
--- Offers a waiter what it was just granted for `ms`. Its next attempt takes the offer and gets the whole lease.
+-- Ensures that a waiter of some face other than `except` tries again at `at`.
+--- (view: table, base: str, at: int, except: str)
+function waiters.ensure_check(view, base, at, except)
+  local checks = redis.call("ZRANGE", base .. "checks", "(" .. view.now, at + 300, "BYSCORE", "LIMIT", 0, 4)
+  for i = 1, #checks do
+    if notify.face(cmsgpack.unpack(checks[i])[_request.ADDRESS]) ~= except then return end
+  end
+  waiters.ask_last(view, base, at, except)
+end
+
+-- Records that a waiter, which was asked to try again at once, can take what it wants within `ms`. Its next attempt
+-- takes the offer and gets the whole lease.
 --- (view: table, request: str, r: table, ms: int)
 function waiters.offer(view, request, r, ms)
   local keys = r[_request.KEYS]
@@ -212,7 +223,6 @@ function waiters.offer(view, request, r, ms)
     redis.call("ZADD", keys[i] .. "offers", view.now + ms, request)
     redis.call("PEXPIRE", keys[i] .. "offers", 600000)
   end
-  notify.send(r[_request.ADDRESS], "0")
   local face = notify.face(r[_request.ADDRESS])
   for i = 1, #keys, 2 do waiters.ensure_check(view, keys[i], view.now + ms, face) end
 end

@@ -1,0 +1,64 @@
+"""When a process last tried to get each lock or semaphore that it waits for.
+
+The server asks two waiters of different processes to try again when a lease may end. If both died together with the
+owner, nobody would look. So one waiter of each process tries again when none of its waiters did for ten seconds. A
+process that waits for many locks does that for one of them every ten seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from weakref import WeakKeyDictionary
+
+from penstock.core.operations import Driver
+
+INTERVAL = 10.0
+"""Seconds between two tries of an idle process."""
+
+
+class LastTries:
+    """The last tries of one app in this process, by the keys that were asked for."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._waiters: Counter[tuple[str, ...]] = Counter()
+        self._tried: dict[tuple[str, ...], float] = {}
+
+    @classmethod
+    def of(cls, driver: Driver) -> LastTries:
+        """Those of the app with this driver. A forked child begins with none."""
+        found = _of_drivers.get(driver)
+        if found is None or found._pid != os.getpid():
+            found = _of_drivers[driver] = cls()
+        return found
+
+    @contextmanager
+    def waiting(self, keys: tuple[str, ...]) -> Iterator[None]:
+        """Count a waiter for the length of a block."""
+        with self._lock:
+            self._waiters[keys] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiters[keys] -= 1
+                if not self._waiters[keys]:
+                    del self._waiters[keys]
+                    self._tried.pop(keys, None)
+
+    def note(self, keys: tuple[str, ...]) -> None:
+        """A waiter is about to try."""
+        self._tried[keys] = time.monotonic()
+
+    def next(self, keys: tuple[str, ...]) -> float:
+        """The `time.monotonic()` at which some waiter for these keys should try again."""
+        return self._tried[keys] + INTERVAL * len(self._tried)
+
+
+_of_drivers: WeakKeyDictionary[Driver, LastTries] = WeakKeyDictionary()
