@@ -242,9 +242,10 @@ def test_a_worker_that_was_woken_and_gives_up_hands_its_wake_up_on(box: Any, fac
     make_idle(box, *faces.open("a", "b"), "b/2")
     post(box)
     assert faces.heard() == {"b": [b"2 0"], "a": [b"1 50"]}
-    run(box, BOX.stop_waiting("", "b/2"))
+    run(box, BOX.stop_waiting("b/2", ""))
     assert faces.heard()["b"] == [b"1 0"]
-    run(box, BOX.stop_waiting("", "a/1"))
+    run(box, BOX.stop_waiting("a/1", ""))
+    run(box, BOX.stop_waiting("a/9"))
     assert faces.heard() == {}
     assert box.exists(JOBS + "idle:") == 0
 

@@ -103,13 +103,13 @@ function log.refuse()
   return { "NOT_A_MEMBER" }
 end
 
--- Removes an address from all those that wait, and from the idle workers of this reader.
+-- Removes an address from all those that wait. `is_worker` 1: it is that of a worker of this shared reader.
 --- keys: base state
---- args: given: int, reader: str, address: str
+--- args: given: int, address: str, is_worker: int, reader: str
 --- flags: allow-oom
-function script.stop_waiting(base, state, given, reader, address)
+function script.stop_waiting(base, state, given, address, is_worker, reader)
   for _, list in ipairs({ "waiting", "standby", "wanting" }) do waiting.remove(list, address) end
-  shared_reader.leave(reader, address, clock.now(given))
+  if is_worker == 1 then shared_reader.leave(reader, address, clock.now(given)) end
   return 1
 end
 
