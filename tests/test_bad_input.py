@@ -1,6 +1,5 @@
 """Bad input costs one clear error and nothing else: here is each kind of it, and a worker that continues."""
 
-import asyncio
 import logging
 import sys
 import time
@@ -194,19 +193,12 @@ async def test_a_user_without_the_rights(do: Do, start: Callable[..., Server]):
     await refused(app, do, ServerRefused, "this user lacks a right")
 
 
-async def test_a_user_who_may_not_block(do: Do, start: Callable[..., Server], caplog: pytest.LogCaptureFixture):
-    """A worker that cannot be woken raises that error, instead of sleeping for ever."""
+async def test_a_user_who_may_not_be_woken(do: Do, start: Callable[..., Server], caplog: pytest.LogCaptureFixture):
+    """The first call of any kind raises the error, instead of a wait that lasts for ever."""
     server = start()
-    server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "&*", "+@all", "-blmpop")
+    server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "&*", "+@all", "-ssubscribe")
     app = Penstock(f"unix://few:x@{server.socket}", settings=QUICK)
-    shop = Shop(app)
-    job = await do(shop.add.enqueue, 1, 2)
-    with pytest.raises(ServerRefused, match="this user lacks a right"):
-        await do(job.result, 1)
-    with pytest.raises(ServerRefused, match="this user lacks a right"):
-        async with running_worker(app):
-            await asyncio.sleep(0.5)
-    await app.aclose()
+    await refused(app, do, ServerRefused, "this user lacks a right that wake-ups need")
 
 
 async def test_a_server_that_is_too_old(do: Do, start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch):
@@ -244,6 +236,6 @@ async def test_a_server_that_restarts_while_the_worker_is_idle(do: Do, start: Ca
     async with running_worker(app):
         await shop.is_working()
         server.restart()
-        await until(server.blocked_readers)
+        await until(server.subscribers)
         await shop.is_working()
     await app.aclose()
