@@ -91,7 +91,6 @@ async def test_members_that_died_do_not_delay_a_living_one(app: Penstock, raw: A
         await chat.send.aio("ada", n)
         took.append(await woken_after(begun, waits))
         await chat.reader("zoe").ack.aio(n + 1)
-    assert min(took[1:]) < took[0] + 0.05
     assert took[0] < scaled(0.05 if kind == "chat" else 0.25)
     assert min(took) < scaled(0.05)
 
