@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -86,14 +87,12 @@ def use_worker(app: Penstock) -> None:
 
 
 def use_locks(app: Penstock) -> None:
-    with app.lock("invoice:7", lease=10) as held:
-        soon(held.release)
-        with app.lock("invoice:7", lease=10, wait=20):
-            pass
-    with app.semaphore("market", limit=1) as permit:
-        soon(permit.release)
-        with app.semaphore("market", limit=1, wait=20):
-            pass
+    soon(app.lock("invoice:7", lease=10).acquire().release)
+    with app.lock("invoice:7", lease=10, wait=20):
+        pass
+    soon(app.semaphore("market", limit=1).acquire().release)
+    with app.semaphore("market", limit=1, wait=20):
+        pass
     for side in (app.read_write_lock("catalog", lease=10).read(), app.read_write_lock("catalog", lease=10).write()):
         with side:
             pass
@@ -113,7 +112,42 @@ def use_completion(app: Penstock) -> None:
     directory.remove("1")
 
 
-USES = [use_queue, use_worker, use_locks, use_completion]
+def use_messages(app: Penstock) -> None:
+    box = app.mailbox("ada")
+    soon(lambda: box.post("hi"))
+    (message,) = box.pull(wait=20)
+    box.ack(message)
+    soon(lambda: box.post_many([1, 2]))
+    for claimed in box.claim(2, wait=20):
+        claimed.ack()
+    assert box.delete()
+    chat = app.chats.create(["ada", "bo"], sender="cy", message="hi", id="ops")
+    mine = app.chats.of("bo")
+    mine.ack(mine.pull())
+    soon(lambda: chat.send("cy", "again"))
+    (message,) = mine.pull(wait=20)
+    chat.reader("ada", "phone").pull()
+    chat.join("di", history=1)
+    assert chat.kick("di")
+    assert chat.delete()
+
+
+def use_files(app: Penstock) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log"
+        path.write_text("one\ntwo\n")
+        channel = app.files("access")
+        channel.open(["alone", "shared", "counter"])
+        soon(lambda: channel.send_lines(path, close=True))
+        assert list(channel.receiver("alone").lines()) == [b"one", b"two"]
+        assert list(channel.receiver("shared").lines(share=True)) == [b"one", b"two"]
+        counted = app.aggregate("access", receiver="counter")(lambda lines: {"lines": {"n": len(lines)}})
+        assert counted.run().lines == 2
+        assert counted.top("lines")
+        assert channel.delete()
+
+
+USES = [use_queue, use_worker, use_locks, use_completion, use_messages, use_files]
 
 
 @pytest.mark.parametrize("use", USES)
