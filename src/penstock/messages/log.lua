@@ -19,8 +19,8 @@
 --   waiting      ZSET    faces that wait for a message (waiting.lua)
 --   wanting      ZSET    address of a sender that waits for space -> bytes; PX
 --   watching     ZSET    reader that has read everything and whose member waits for messages of all its chats -> top at
---                        that time. Once `wake_rest` has returned it to a sender, which notifies the member: the
---                        server ms from which it may be returned to another sender
+--                        that time. After `wake_rest` has returned it to a sender, which notifies the member, the
+--                        score is the server ms from which it may be returned to another sender
 --   next, claimed:, leased:, claim:, idle, idle:, woken: (shared_reader.lua) · replay: (idempotency)
 --
 -- Only acknowledging moves a cursor, reading never does. Messages up to the lowest cursor are freed in the same call.
@@ -34,7 +34,7 @@
 log = { FORMAT = 1, MESSAGE_OVERHEAD = 32, MAX_DEVICES = 100 }
 
 _fields = { BY = 2, BODY = 6 } -- names and values of an entry that `append` wrote
-_watching = { TIMES = 1000000000000, MS = 3600000, SLICE = 100 } -- a score from TIMES on is a time, else a number; an hour
+_watching = { TIMES = 1000000000000, MS = 3600000, SLICE = 100 } -- scores from TIMES on are times; an hour
 
 -- Returns two values: an error if the log has a newer format than this code, else nil; and the fields of `state`, or
 -- nil if there is no log.
@@ -112,7 +112,7 @@ function log.await_message(address, ms)
 end
 
 -- Call it when there are new messages. It wakes a slice of those that wait for them; the caller repeats `wake_rest`
--- until none is left. Returns the same as that.
+-- until none is left. Returns what `wake_rest` returns.
 --- (l: table, now: int) -> int, table
 --- uses: base
 function log.report(l, now)
@@ -129,9 +129,9 @@ function log.wake_rest(l, now)
   return log.wake_others(l, now, waiting.wake("waiting"))
 end
 
--- Wakes a worker of each shared reader. Returns how many are left, with these `left`, and up to a hundred readers whose
--- members wait for messages of all their chats: the caller notifies these members. A reader that has not read within an
--- hour is returned again, because the caller may have died before it did that.
+-- Wakes a worker of each shared reader. Returns how many are left, added to the argument `left`, and up to a hundred
+-- readers whose members wait for messages of all their chats: the caller notifies these members. A reader that has not
+-- read within an hour is returned again, because the caller may have died before it notified the member.
 --- (l: table, now: int, left: int) -> int, table
 --- uses: base
 function log.wake_others(l, now, left)
@@ -162,8 +162,8 @@ function log.wake_changed()
   return waiting.wake("waiting") + waiting.wake("standby") + shared_reader.wake_ended()
 end
 
--- Returns the refusal of a reader that is not a member, perhaps because it was just removed. So were others, perhaps:
--- wakes the next slice of those that wait.
+-- Returns the refusal of a reader that is not a member. It may just have been removed, and others with it: wakes the
+-- next slice of those that wait, so that they notice.
 --- () -> table
 --- uses: base
 function log.refuse()

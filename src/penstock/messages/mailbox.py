@@ -177,7 +177,7 @@ class Mailbox(LogReader):
 
         try:
             reply = yield from ask_until(
-                lambda reply: reply.messages, ask, self._log, wait, is_one_of_many=True, due=lambda reply: reply.due_in
+                lambda reply: reply.messages, ask, self._log, wait, own_address=True, due=lambda reply: reply.due_in
             )
         except BaseException:
             # The server may have handed out messages in a reply that never arrived: give them back at once.
