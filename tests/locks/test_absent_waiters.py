@@ -139,6 +139,17 @@ def thousand_waiters(deployment: Server) -> Join:
     return join
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_dead_do_not_accumulate_while_one_owner_keeps_the_lock(app: Penstock, raw: Any, kind: str):
+    one = leased(app, kind, "kept")
+    held = await one.acquire.aio()
+    for n in range(400):
+        dead = one.bindings.request.pack(f"penstock/elsewhere/1/{n}", f"penstock:wake:dead{n}/1")
+        await app._driver.aio.run(one.bindings.acquire(dead, 0, join=True))
+    assert raw.zcard(one.bindings.declared[0] + "waiters") < 100
+    await held.release.aio()
+
+
 async def newest(client: Any, one: LeasedResource[Any, Any]) -> asyncio.Task[Any]:
     """A waiter behind the thousand."""
     task = asyncio.create_task(one.acquire.aio())

@@ -34,7 +34,7 @@ NUMBERED: dict[str, RoundTrip[Any]] = {
 }
 OTHERS: dict[str, RoundTrip[Any]] = {
     "pull": LOG.pull("ada", limit=5, acked=1, address="p/1", ttl=5),
-    "stop_waiting": LOG.stop_waiting("", "p/1"),
+    "stop_waiting": LOG.stop_waiting("p/1", ""),
     "wake": LOG.wake(),
     "trim": LOG.trim(),
     "drop_device": LOG.drop_device("ada", "phone"),
@@ -52,7 +52,7 @@ OF_INDEX: dict[str, RoundTrip[Any]] = {
     "hint": INDEX.hint(["ops"]),
     "news": INDEX.news(b"0", "p/1", 5),
     "wake of the index": INDEX.wake(),
-    "stop_waiting of the index": INDEX.stop_waiting("", "p/1"),
+    "stop_waiting of the index": INDEX.stop_waiting("p/1"),
 }
 
 

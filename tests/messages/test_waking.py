@@ -91,7 +91,6 @@ async def test_members_that_died_do_not_delay_a_living_one(app: Penstock, raw: A
         await chat.send.aio("ada", n)
         took.append(await woken_after(begun, waits))
         await chat.reader("zoe").ack.aio(n + 1)
-    assert min(took[1:]) < took[0] + 0.05
     assert took[0] < scaled(0.05 if kind == "chat" else 0.25)
     assert min(took) < scaled(0.05)
 
@@ -120,11 +119,12 @@ async def test_living_faces_hear_at_once_where_nine_of_ten_died(app: Penstock, r
 # --- many that wait ---
 
 
-async def test_thousands_of_waiting_users_share_a_few_connections(app: Penstock, nodes: list[Any]):
-    boxes = [app.mailbox(f"u{n}") for n in range(10_000)]
+@pytest.mark.parametrize(("place", "users"), [("valkey", 10_000), ("cluster", 2000)])
+async def test_thousands_of_waiting_users_share_a_few_connections(app: Penstock, nodes: list[Any], users: int):
+    boxes = [app.mailbox(f"u{n}") for n in range(users)]
     waits = [asyncio.create_task(box.pull.aio(wait=120)) for box in boxes]
-    await until(lambda: nodes[0].dbsize() >= len(boxes), within=60)
-    assert len(nodes[0].client_list()) <= 16
+    await until(lambda: sum(node.dbsize() for node in nodes) >= users, within=60)
+    assert [node.client_list() for node in nodes if len(node.client_list()) > 16] == []
     for start in range(0, len(boxes), 500):
         await asyncio.gather(*(box.post.aio(box.name) for box in boxes[start : start + 500]))
     mail = await asyncio.wait_for(asyncio.gather(*waits), scaled(30))

@@ -123,6 +123,55 @@ def test_the_hint_of_a_chat_reaches_every_device_of_its_user(client: Any, faces:
     assert {name for name, texts in faces.heard().items() if b"1 0" in texts} == set(faces.names)
 
 
+# --- senders that wait for space ---
+
+
+def wait_to_post(client: Any, address: str, size: int = 1) -> None:
+    assert send(client, BOX.post("", [("", b"x" * size)], create=True, address=address, ttl=60))[0] == b"FULL"
+    CLOCK.now_ms += 1
+
+
+def test_senders_that_wait_for_a_place_are_woken_in_order(client: Any, faces: Faces):
+    run(client, BOX.limit(Keep(messages=2, full="refuse"), create=True))
+    post(client, 2)
+    addresses = list(reversed(faces.open(*(f"f{n:03}" for n in range(100)))))
+    for address in addresses:
+        wait_to_post(client, address)
+    run(client, BOX.pull("", limit=0, acked=1))
+    heard = {name for name, texts in faces.heard().items() if b"1 0" in texts}
+    assert heard == {address.partition("/")[0] for address in addresses[:64]}
+    run(client, BOX.post("", [("", b"x")], create=True, address=addresses[0], ttl=60))
+    assert faces.heard() == {}  # it is full again
+    for address in addresses[1:64]:
+        wait_to_post(client, address)
+    run(client, BOX.pull("", limit=0, acked=2))
+    assert {f"{name}/1" for name, texts in faces.heard().items() if b"1 0" in texts} > set(addresses[64:])
+
+
+def test_senders_are_woken_when_their_message_fits(client: Any, faces: Faces):
+    run(client, BOX.limit(Keep(bytes=1000, full="refuse"), create=True))
+    for size in (100, 100, 500):
+        run(client, BOX.post("", [("", b"x" * size)], create=True))
+    small, large = faces.open("small", "large")
+    wait_to_post(client, small, 300)
+    wait_to_post(client, large, 436)
+    run(client, BOX.pull("", limit=0, acked=1))
+    assert faces.heard() == {"small": [b"1 0"]}
+    run(client, BOX.pull("", limit=0, acked=2))
+    assert faces.heard() == {"large": [b"1 0"]}
+    run(client, BOX.post("", [("", b"x" * 436)], create=True, address=large, ttl=60))
+
+
+@pytest.mark.parametrize("keep", [Keep(), Keep(bytes=2000, full="refuse"), Keep(bytes=500)])
+def test_a_changed_limit_wakes_the_senders(client: Any, faces: Faces, keep: Keep):
+    run(client, BOX.limit(Keep(bytes=1000, full="refuse"), create=True))
+    run(client, BOX.post("", [("", b"x" * 900)], create=True))
+    (address,) = faces.open("p")
+    wait_to_post(client, address, 300)
+    run(client, BOX.limit(keep, create=True))
+    assert faces.heard() == {"p": [b"1 0"]}
+
+
 # --- workers that share a mailbox ---
 
 
@@ -193,9 +242,10 @@ def test_a_worker_that_was_woken_and_gives_up_hands_its_wake_up_on(box: Any, fac
     make_idle(box, *faces.open("a", "b"), "b/2")
     post(box)
     assert faces.heard() == {"b": [b"2 0"], "a": [b"1 50"]}
-    run(box, BOX.stop_waiting("", "b/2"))
+    run(box, BOX.stop_waiting("b/2", ""))
     assert faces.heard()["b"] == [b"1 0"]
-    run(box, BOX.stop_waiting("", "a/1"))
+    run(box, BOX.stop_waiting("a/1", ""))
+    run(box, BOX.stop_waiting("a/9"))
     assert faces.heard() == {}
     assert box.exists(JOBS + "idle:") == 0
 

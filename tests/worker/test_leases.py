@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import Job, Penstock, Status
+from penstock.worker.heartbeat import _PeriodicThread
 from tests.conftest import MakeApp, Time, until
 from tests.speed import Deadline, scaled
 from tests.worker.in_process import running_worker
@@ -210,3 +211,15 @@ async def test_a_lost_job_is_not_claimed_again_while_its_thread_occupies_the_onl
         release.set()
         await until(lambda: not worker._inflight.lost_in_threads)
     await app.queue("q").purge.aio()
+
+
+def test_the_threads_of_a_worker_replace_no_attribute_of_their_class():
+    """After a fork, Python calls private methods of the threads that the child does not have."""
+
+    class Idle(_PeriodicThread):
+        def _check(self) -> None: ...
+
+    loop = asyncio.new_event_loop()
+    added = set(vars(Idle("x", loop, 1.0))) - set(vars(threading.Thread()))
+    assert [name for name in added if hasattr(threading.Thread, name)] == []
+    loop.close()

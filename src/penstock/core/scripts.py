@@ -43,12 +43,12 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pkgutil import get_data
 from typing import TypeAlias
 
 from penstock.core import idempotency
+from penstock.core.cached import cached_property
 
 _STRING = r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
 # A function or a script, with the comment right above it.

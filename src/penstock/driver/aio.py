@@ -134,7 +134,7 @@ class AioConnection:
         """
         self._sending = True
         try:
-            while self._unsent:
+            while self._unsent and not self.closed:  # if it were closed, the library would connect again
                 packed, self._unsent = self._unsent, []
                 await self._connection.send_packed_command(packed, check_health=False)
         except BaseException as error:

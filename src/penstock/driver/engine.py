@@ -389,6 +389,20 @@ class Engine(Generic[C, L]):
     def may_ping(self, node: Node) -> bool:
         return self._connector.may_ping(node)
 
+    def check_primary(self, node: Node) -> None:
+        """Behind Sentinel: ask in the background whether the node is still the primary, and hang up if it is not.
+
+        A primary that was frozen answers again after its thaw, until a Sentinel demotes it some 10 s later.
+        """
+        if self._connector.route is not None and self._connector.route.uses_sentinels:
+            self.start(self._check_primary(self._connector.route, node))
+
+    async def _check_primary(self, route: Route, node: Node) -> None:
+        route.forget(node)
+        with contextlib.suppress(Exception):  # no Sentinel answers: the next check asks again
+            if await self.find_node("") != node:
+                self._connector.hang_up(node)
+
     # --- what a face supplies ---
 
     async def exchange(self, node: Node, *commands: Command, own_connection: bool = False) -> list[Any]:

@@ -33,7 +33,7 @@ DEFAULT_RECORDS = 4
 def channel_scripts() -> Library:
     return Library(
         "core/clock.lua", "core/notify.lua", "core/waiting.lua", "core/sleepers.lua", "core/idempotency.lua",
-        "messages/log.lua", "messages/readers.lua", "messages/shared_reader.lua",
+        "messages/log.lua", "messages/waking.lua", "messages/readers.lua", "messages/shared_reader.lua",
         "files/channel.lua", "files/upload.lua", "files/download.lua", "files/counts.lua",
     )  # fmt: skip
 

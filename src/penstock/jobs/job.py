@@ -201,20 +201,21 @@ class Job(QueueHandle[JobQueue], Generic[R]):
             return self._result_or_raise((yield bindings.result(self.key, "")), was_pending=False)
         deadline = None if timeout is None or timeout == math.inf else time.monotonic() + timeout
         listener = yield Listen(bindings.keys.base + self.key, shared=True)
-        was_pending, stored = False, None
+        was_pending, known_done = False, False
         try:
             while True:
-                stored = yield bindings.result(self.key, listener.address)
+                stored: StoredJob = yield bindings.result(self.key, listener.address)
+                known_done = not _in_progress(stored)
                 left = None if deadline is None else deadline - time.monotonic()
-                if not _in_progress(stored) or (left is not None and left <= 0):
+                if known_done or (left is not None and left <= 0):
                     break
-                if stored.record.ttl == 0:
+                if stored.record is not None and stored.record.ttl == 0:
                     break
                 was_pending = True
                 yield Wait(listener, left)
         finally:
             # While other waiters in this process share the address, it stays registered.
-            if listener.close() and (stored is None or _in_progress(stored)):
+            if listener.close() and not known_done:
                 yield bindings.forget(self.key, listener.address)
         return self._result_or_raise(stored, was_pending=was_pending)
 

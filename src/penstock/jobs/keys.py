@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
+from penstock.core.cached import cached_property
 from penstock.core.keys import REPLAY
 
 OWNED = "the queue"

@@ -13,12 +13,12 @@ import inspect
 import re
 import typing
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from penstock import codec
+from penstock.core.cached import cached_property
 from penstock.errors import BadCall, ConfigurationError
 
 _WHERE = re.compile(r" - at `\$\.?(.*)`$")

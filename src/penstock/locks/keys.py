@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
+from penstock.core.cached import cached_property
 from penstock.core.keys import REPLAY, check_slot_shareable, check_text, hash_tag
 from penstock.errors import ConfigurationError
 

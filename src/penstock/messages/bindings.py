@@ -35,7 +35,7 @@ PULL_BYTES = 1024 * 1024
 def log_scripts() -> Library:
     return Library(
         "core/clock.lua", "core/notify.lua", "core/waiting.lua", "core/sleepers.lua", "core/idempotency.lua",
-        "messages/log.lua", "messages/readers.lua", "messages/shared_reader.lua",
+        "messages/log.lua", "messages/waking.lua", "messages/readers.lua", "messages/shared_reader.lua",
     )  # fmt: skip
 
 
@@ -221,9 +221,9 @@ class LogBindings:
             messages.append(Message(number, sender.decode(), at / 1000, body, self.keys.name, missed))
         return messages
 
-    def stop_waiting(self, reader: str, address: str) -> RoundTrip[int]:
-        """Deregister an address. `reader`: the one that it waits for, if it is shared; else ""."""
-        args = (self.clock.now_ms, reader, address)
+    def stop_waiting(self, address: str, shared_reader: str | None = None) -> RoundTrip[int]:
+        """Deregister an address. `shared_reader`: it is that of a worker of this reader."""
+        args = (self.clock.now_ms, address, int(shared_reader is not None), shared_reader or "")
         return RoundTrip(self._scripts["stop_waiting"], self._declared, args, int)
 
     def wake(self) -> RoundTrip[WakeReply]:
@@ -376,6 +376,6 @@ class ChatIndexBindings:
         hints. `address`, `ttl`: as in LogBindings."""
         return self._call("news", (since, address, int(ttl * 1000)), lambda reply: (reply[0], decode_names(reply[1:])))
 
-    def stop_waiting(self, reader: str, address: str) -> RoundTrip[int]:
-        """Deregister an address. `reader`: not used."""
+    def stop_waiting(self, address: str, shared_reader: str | None = None) -> RoundTrip[int]:
+        """Deregister an address. An index has no shared readers."""
         return self._call("stop_waiting", (address,), lambda _: 0)

@@ -6,8 +6,8 @@ A table has a row for each key: suffix -> (type, content, what deletes it).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
+from penstock.core.cached import cached_property
 from penstock.core.keys import REPLAY, check_text
 from penstock.errors import ConfigurationError
 

@@ -17,7 +17,8 @@
 --   devices      HASH    member -> its devices. A reader is a member, or a device: <member> NUL <device>
 --   sent         ZSET    message id -> number; PX a day, the last 1000
 --   waiting      ZSET    faces that wait for a message (waiting.lua)
---   wanting      ZSET    address of a sender that waits for space -> bytes; PX
+--   standby      ZSET    in a channel of files: faces that wait for the end of a lease (waiting.lua)
+--   wanting      ZSET    address of a sender that waits for space -> bytes, plus a fraction for its turn; PX
 --   watching     ZSET    reader that has read everything and whose member waits for messages of all its chats -> top at
 --                        that time. After `wake_rest` has returned it to a sender, which notifies the member, the
 --                        score is the server ms from which it may be returned to another sender
@@ -34,7 +35,6 @@
 log = { FORMAT = 1, MESSAGE_OVERHEAD = 32, MAX_DEVICES = 100 }
 
 _fields = { BY = 2, BODY = 6 } -- names and values of an entry that `append` wrote
-_watching = { TIMES = 1000000000000, MS = 3600000, SLICE = 100 } -- scores from TIMES on are times; an hour
 
 -- Returns two values: an error if the log has a newer format than this code, else nil; and the fields of `state`, or
 -- nil if there is no log.
@@ -73,102 +73,6 @@ end
 --- inline
 function log.size(by, body)
   return #by + #body + log.MESSAGE_OVERHEAD
-end
-
--- Registers a sender for `ms`: it is notified when there is space for so many bytes. 0 removes it.
---- (bytes: int, address: str, ms: int)
---- uses: base
-function log.await_space(bytes, address, ms)
-  local key = base .. "wanting"
-  if ms > 0 then
-    redis.call("ZADD", key, bytes, address)
-    if redis.call("PTTL", key) < ms then redis.call("PEXPIRE", key, ms) end
-  else
-    waiting.remove("wanting", address)
-  end
-end
-
--- Wakes a slice of the senders for which there is space now. Their next calls wake the others.
---- (l: table)
---- uses: base
-function log.wake_senders(l)
-  if redis.call("EXISTS", base .. "wanting") == 0 then return end
-  local space = l.bytes > 0 and string.format("%d", math.max(0, l.bytes - l.ended + l.begun)) or "+inf"
-  waiting.wake_below("wanting", space)
-end
-
--- Wakes a slice of all senders that wait, because the log takes no more messages. Returns how many are left.
---- () -> int
---- uses: base
-function log.dismiss_senders()
-  return waiting.wake_below("wanting", "+inf")
-end
-
--- Registers a face that waits for a message, for `ms`; 0 removes it.
---- (address: str, ms: int)
---- uses: base
-function log.await_message(address, ms)
-  if ms > 0 then waiting.add("waiting", address, ms) else waiting.remove("waiting", address) end
-end
-
--- Call it when there are new messages. It wakes a slice of those that wait for them; the caller repeats `wake_rest`
--- until none is left. Returns what `wake_rest` returns.
---- (l: table, now: int) -> int, table
---- uses: base
-function log.report(l, now)
-  if redis.call("EXISTS", base .. "waiting", base .. "watching", base .. "idle") == 0 then return 0, {} end
-  return log.wake_others(l, now, waiting.report("waiting"))
-end
-
--- Wakes a slice of the faces that wait for this log, and a worker of each shared reader. Returns how many are left, and
--- readers whose members the caller notifies (see `wake_others`).
---- (l: table, now: int) -> int, table
---- uses: base
-function log.wake_rest(l, now)
-  if redis.call("EXISTS", base .. "waiting", base .. "watching", base .. "idle") == 0 then return 0, {} end
-  return log.wake_others(l, now, waiting.wake("waiting"))
-end
-
--- Wakes a worker of each shared reader. Returns how many are left, added to the argument `left`, and up to a hundred
--- readers whose members wait for messages of all their chats: the caller notifies these members. A reader that has not
--- read within an hour is returned again, because the caller may have died before it notified the member.
---- (l: table, now: int, left: int) -> int, table
---- uses: base
-function log.wake_others(l, now, left)
-  left = left + shared_reader.wake(l.top, now)
-  local watching, before = base .. "watching", "(" .. l.top
-  local found = redis.call("ZRANGE", watching, "-inf", before, "BYSCORE", "LIMIT", 0, _watching.SLICE)
-  if #found == _watching.SLICE then
-    left = left + redis.call("ZCOUNT", watching, "-inf", before) - #found
-  elseif #found == 0 then
-    found = redis.call("ZRANGE", watching, _watching.TIMES, now, "BYSCORE", "LIMIT", 0, _watching.SLICE)
-  end
-  for i = 1, #found do redis.call("ZADD", watching, now + _watching.MS, found[i]) end
-  return left, found
-end
-
--- Call it when something else has changed that waiting readers must see, such as their removal. Wakes a slice of the
--- faces that wait. Returns how many are left.
---- () -> int
---- uses: base
-function log.report_change()
-  return waiting.report("waiting") + waiting.report("standby") + shared_reader.wake_ended()
-end
-
--- Wakes the next slice of those that a change has not reached yet. Returns how many are left.
---- () -> int
---- uses: base
-function log.wake_changed()
-  return waiting.wake("waiting") + waiting.wake("standby") + shared_reader.wake_ended()
-end
-
--- Returns the refusal of a reader that is not a member. It may just have been removed, and others with it: wakes the
--- next slice of those that wait, so that they notice.
---- () -> table
---- uses: base
-function log.refuse()
-  log.wake_changed()
-  return { "NOT_A_MEMBER" }
 end
 
 -- Returns a field of an entry of the stream, or "".
@@ -387,7 +291,8 @@ function script.post(base, state, caller, number, given, create, by, address, wa
     local is_full = l.bytes > 0 and l.ended - l.begun + size > l.bytes
       or l.messages > 0 and l.top - l.first + 1 + fresh > l.messages
     if is_full then
-      log.await_space(0, address, wait_ms)
+      -- The fraction grows with time, so of senders that wait for the same space the earliest is woken first.
+      log.await_space((l.bytes > 0 and size - 1 or 0) + now % 86400000 / 86400000, address, wait_ms)
       return { "FULL" }
     end
   end
@@ -467,29 +372,6 @@ function script.pull(base, state, given, member, device, acked, after, limit, ro
     if watch == 1 and not found then redis.call("ZADD", base .. "watching", l.top, name) end
   end
   return answer
-end
-
--- Removes an address from all those that wait, and from the idle workers of this reader.
---- keys: base state
---- args: given: int, reader: str, address: str
---- flags: allow-oom
-function script.stop_waiting(base, state, given, reader, address)
-  for _, list in ipairs({ "waiting", "standby", "wanting" }) do waiting.remove(list, address) end
-  shared_reader.leave(reader, address, clock.now(given))
-  return 1
-end
-
--- Wakes the next slice of those that wait. Returns { "OK", how many are left, { reader to notify, … } }.
---- keys: base state
---- args: given: int
---- flags: allow-oom
-function script.wake(base, state, given)
-  local fault, l = log.open()
-  if fault then return fault end
-  local left, to_notify = log.wake_changed(), {}
-  if not l or redis.call("HEXISTS", state, "end") == 1 then left = left + log.dismiss_senders() end
-  if l then left, to_notify = log.wake_others(l, clock.now(given), left) end
-  return { "OK", left, to_notify }
 end
 
 -- Frees the next slice of messages. Returns { "OK", 1 if there are more }.

@@ -46,7 +46,7 @@ class Bindings(Protocol):
 
     keys: LogKeys
 
-    def stop_waiting(self, reader: str, address: str) -> RoundTrip[int]: ...
+    def stop_waiting(self, address: str, shared_reader: str | None = None) -> RoundTrip[int]: ...
     def wake(self) -> RoundTrip[WakeReply]: ...
 
 
@@ -62,7 +62,7 @@ def check_limit(verb: str, limit: int) -> None:
 
 def ask_until(
     found: Callable[[R], object], ask: Ask[R], bindings: Bindings, wait: float | None, *,
-    own_address: bool = False, shared_reader: str = "",
+    own_address: bool = False, shared_reader: str | None = None,
     due: Callable[[R], float | None] = lambda _: None,
     local_check: Callable[[R], Callable[[], bool] | None] = lambda _: None,
     interval: float = REREGISTER_INTERVAL,
@@ -76,7 +76,8 @@ def ask_until(
     local_check  returns a function that is called about twice a second and ends the sleep with True, or None
 
     Operations of one face that wait for the same log share an address, which the server keeps once. With `own_address`
-    this one has its own: for an event that wakes only one of those that wait, such as a worker of this `shared_reader`.
+    this one has its own: for an event that wakes only one of those that wait. `shared_reader`: this operation is a
+    worker of this reader.
 
     One round trip if `wait` is 0. Otherwise one at first and one for each wake-up; if the wait is cancelled, one more
     to deregister.
@@ -100,7 +101,7 @@ def ask_until(
             yield from _sleep(listener, min(pause for pause in pauses if pause is not None), local_check(answer))
     except BaseException:
         if listener.close():
-            yield bindings.stop_waiting(shared_reader, listener.address)
+            yield bindings.stop_waiting(listener.address, shared_reader)
         raise
     finally:
         listener.close()

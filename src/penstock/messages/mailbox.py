@@ -177,8 +177,9 @@ class Mailbox(LogReader):
 
         try:
             reply = yield from ask_until(
-                lambda reply: reply.messages, ask, self._log, wait, own_address=True, due=lambda reply: reply.due_in
-            )
+                lambda reply: reply.messages, ask, self._log, wait,
+                own_address=True, shared_reader="", due=lambda reply: reply.due_in,
+            )  # fmt: skip
         except BaseException:
             # The server may have handed out messages in a reply that never arrived: give them back at once.
             lost = yield ask("", 0.0)

@@ -33,7 +33,8 @@ class LogReader:
         limit  1 to 1000; fewer are returned when they make up a megabyte
         wait   seconds to wait for the first message; 0 answers at once, None waits for ever
 
-        One round trip when there are messages. A waiting pull sends about one command each 10 s.
+        One round trip when there are messages. A waiting pull sends one command when it begins, one for each wake-up,
+        and one in five minutes. All waits of a process share one connection.
         """
         check_wait("pull", wait)
         check_limit("pull", limit)

@@ -28,13 +28,13 @@ class _PeriodicThread(threading.Thread):
         super().__init__(name=f"penstock-{name}", daemon=True)
         self._loop = loop
         self._interval = interval
-        self._stop = threading.Event()
+        self._ended = threading.Event()
 
     def stop(self) -> None:
-        self._stop.set()
+        self._ended.set()
 
     def run(self) -> None:
-        while not self._stop.wait(self._interval):
+        while not self._ended.wait(self._interval):
             try:
                 self._check()
             except Exception:
