@@ -108,7 +108,7 @@ class Listener(Protocol):
     def close(self) -> bool:
         """Stop listening; sends nothing to the server. Returns whether no other listener has this address.
 
-        Only then may the operation deregister the address. No later listener will have it.
+        Only then may the operation deregister the address. An address is never reused for a later listener.
         """
         ...
 
@@ -118,8 +118,8 @@ class Listen:
     """Open a listener. Result: the `Listener`, which the driver closes when the operation ends.
 
     key     a key of what the operation waits for, or any other text with the same hash tag
-    shared  all listeners of a face that share the same key have one address. Each gets every message, so that the
-            server keeps one address for them. Otherwise the address belongs to this listener alone.
+    shared  all shared listeners of a face with the same key have one address, which the server keeps once. Each of
+            them gets every message. Otherwise the address belongs to this listener alone.
 
     A listener also gets an empty message when messages may have been lost, for instance with a connection.
     """

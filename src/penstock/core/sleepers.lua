@@ -1,7 +1,7 @@
 -- Idle workers that serve the same work, such as the jobs of a queue. New work wakes one of them, and not all.
 --
 --   list    ZSET   address (notify.lua) -> server ms until which the worker is idle
---   marks   HASH   <prefix>woken: ms of the last wake-up, until a worker follows it
+--   marks   HASH   <prefix>woken: ms of the last wake-up; deleted when a worker looks for work
 --                  <prefix>witness, <prefix>check_at: the worker that looks for work in case the woken one does not,
 --                  and when
 --
@@ -13,7 +13,8 @@
 -- another process than the worker that was woken.
 
 _idle = { WITNESS = 50 } -- ms
--- Read at first; read then; skipped at most in one process; forgotten at most and woken at most in one call.
+-- `notify_last` reads the first 4 workers, then 100 at a time, and skips at most 100 of one process. One call forgets
+-- about a thousand workers that are gone, and wakes at most 100.
 _idle_slice = { FIRST = 4, NEXT = 100, SKIPPED = 100, GONE = 1000, WOKEN = 100 }
 
 -- Sends `text` to the worker that became idle last; with nil, only looks whether it is there. Returns its address and

@@ -8,8 +8,8 @@
 -- was woken calls a script of this component next, and that wakes another slice. The last face in the list looks again
 -- after a second, so the rest is woken even if the caller and the faces of the first slices die.
 
-_slice = { FACES = 64, ADDRESSES = 500 } -- woken by one call; looked at by one call, where most of them are gone
-_sweep = { FROM = 16, ADDRESSES = 2 } -- the list is swept from this length on; addresses that each new one checks
+_slice = { FACES = 64, ADDRESSES = 500 } -- one call wakes at most 64 faces, and tries about 500 addresses at most
+_sweep = { FROM = 16, ADDRESSES = 2 } -- in a list longer than 16, each new address checks two random ones
 
 -- Registers an address for `ms`. A face that is registered already keeps its place: another of its listeners waits for
 -- an earlier event.

@@ -26,8 +26,8 @@ from penstock.driver.subscriber import Subscriber
 R = TypeVar("R")
 T = TypeVar("T")
 
-# While the event loop is blocked, replies may arrive that nobody reads. So a reply is lost only if it has not been read
-# this many seconds after it was found to be overdue.
+# While the event loop is blocked, replies may arrive that nobody reads. So an overdue reply gets this many more
+# seconds, in which the reader may find it, before it counts as lost.
 _LAST_CHANCE = 0.1
 
 

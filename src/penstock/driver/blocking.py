@@ -167,7 +167,7 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
         try:
             replies = connection.send(commands)
         except BaseException as error:
-            # After a hang-up the idle connections are new ones.
+            # A hang-up has closed the idle connections already: those that are there now are new, and stay.
             if isinstance(error, Exception) and not connection._closed:
                 self.close_connections(node)
             connection.close()

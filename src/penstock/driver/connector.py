@@ -173,7 +173,7 @@ class Connector:
         """
         if self.route is not None and self.route.note_hang_up(node):
             for reference in self._faces.valuerefs():
-                # A forked child must leave the connections alone that it has inherited.
+                # A forked child must not touch the connections that it has inherited.
                 if (face := reference()) is not None and face.pid == os.getpid():
                     face.hang_up(node)
 

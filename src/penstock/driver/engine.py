@@ -69,7 +69,7 @@ TRY_CHANNELS: tuple[Command, ...] = (
 )  # fmt: skip
 """Sent once per process, so that a user without the rights to these gets an error at the start, and not in a wait.
 
-The channels differ: a process must not get the message of another one, which it would read as a reply.
+SPUBLISH goes to a channel that nobody subscribes to: another process would take the message for a reply.
 """
 
 _NO_REPLY = ConnectionError("no reply")

@@ -313,7 +313,7 @@ class Subscriber:
             self._face.check_primary(self.node)
 
     def _drop_unused(self) -> None:
-        """End the subscriptions that have had no listeners for a while. Without any, the connection is closed."""
+        """End the subscriptions that have had no listeners for a while. If none is left, the connection is closed."""
         with self._subscriptions.lock:
             unused = [channel for channel in self.channels.values() if not channel.listeners]
             if len(unused) < len(self.channels):

@@ -24,8 +24,8 @@ function download.own(receiver, token, dead_token, number, now, lease_ms)
   return fresh and "FRESH" or "MINE", again
 end
 
--- Registers a process that waits until it can be the owner of a receiver, for `ms`; 0 removes it. Wakes the next slice of
--- those that a lease that ended has not woken yet.
+-- Registers a process that waits until it can be the owner of a receiver, for `ms`; 0 removes it. Also wakes the
+-- next slice of those that do not know yet that a lease has ended.
 --- (address: str, ms: int)
 --- uses: base
 function download.await_owner(address, ms)

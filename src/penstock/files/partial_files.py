@@ -40,8 +40,8 @@ def temporary_folder() -> Path:
 
 @cache
 def boot_id() -> str:
-    """Identifies the current boot of this host: bytes that were written before a power loss may be missing. Linux has
-    such an id; other systems do not, and there it is constant."""
+    """Identifies the current boot of this host. A partial file of an earlier boot is not resumed, because bytes of it
+    may be missing after a power loss. Linux has such an id; on other systems this is constant."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -195,7 +195,7 @@ class Sender:
     ) -> Operation[None]:
         while (yield put()).full:
             yield from ask_until(
-                lambda reply: not reply.full, await_space, self._channel, None, is_one_of_many=True,
+                lambda reply: not reply.full, await_space, self._channel, None, own_address=True,
                 due=lambda reply: reply.due_in, interval=self._channel.settings.sleep,
             )  # fmt: skip
 

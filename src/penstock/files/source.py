@@ -79,7 +79,7 @@ def _add(by_inode: dict[str, Path], file: Path) -> None:
 
 
 def _named(files: Iterable[Path]) -> Iterator[tuple[Path, str]]:
-    """Each file with its name: the last parts of its path, as many as no other file's path ends with."""
+    """Each file with its name: as few of the last parts of its path as distinguish it from all other files."""
     parts = {file: _parts(file) for file in files}
     ends = Counter(path[-n:] for path in parts.values() for n in range(1, len(path) + 1))
     for file, path in parts.items():
@@ -88,7 +88,8 @@ def _named(files: Iterable[Path]) -> Iterator[tuple[Path, str]]:
 
 
 def _parts(file: Path) -> tuple[str, ...]:
-    """The parts of its absolute path. A link keeps its own name, unless a `..` after it makes that another path."""
+    """The parts of its absolute path. Links keep their names; but in a path with `..` linked folders are resolved,
+    because a `..` behind a link leads to the parent of the folder that it points to."""
     path = file.absolute()
     return (path.parent.resolve() / path.name if ".." in path.parts else path).parts[1:]
 

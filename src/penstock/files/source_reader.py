@@ -209,8 +209,8 @@ def _unpacker_for(head: bytes, path: Path) -> type[Gunzip] | type[Unzstd] | None
 
 
 class _Text:
-    """Joins pieces of text, and returns bytes from any offset; each call's offset must be as high as the last one's, or
-    higher. If the pieces end in FileDamaged, all whole lines are returned before it is raised."""
+    """Joins pieces of text, and returns bytes from an offset, which must not be lower than that of the call before. If
+    the pieces end in FileDamaged, all whole lines are returned before it is raised."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces

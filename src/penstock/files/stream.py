@@ -54,8 +54,8 @@ class ReceiverStream(Generic[T]):
         raise NotImplementedError
 
     def commit_with(self, take_counts: Callable[[], bytes]) -> None:
-        """From now on, settle atomically with the items the counts that this function returns, packed for `counts.lua`:
-        both or neither."""
+        """From now on, settle the items together with the counts that this function returns, both or neither. The
+        counts are packed for `counts.lua`."""
         self._take_counts = take_counts
 
     @verb

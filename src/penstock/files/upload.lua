@@ -78,8 +78,8 @@ end
 -- Does all of it or nothing.
 --
 --   expected  "-": the upload continues. Its entry must be at `path`, with this token.
---             Otherwise it begins. There must be no entry at `path`, and this one at `inode`, or none if it is "":
---             another process may have sent the file since the sender read the entries.
+--             Otherwise it begins. There must be no entry at `path`, and the entry at `inode` must be this one ("": no
+--             entry). If not, another process has sent the file since the sender read the entries.
 --   outcome   "": the upload does not end with these records.
 --             Otherwise it ends. Its entry at `path` is removed. The outcome is stored at `inode`, unless it is "-".
 --

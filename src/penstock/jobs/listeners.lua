@@ -9,7 +9,7 @@
 -- that are left. Whoever is notified makes such a call.
 
 _listeners = { BYTES = 4096 }
-_cost = { SLICE = 1000, NOTIFIED = 5, GONE = 2 } -- of one script; of a process that is notified, and of one that is gone
+_cost = { SLICE = 1000, NOTIFIED = 5, GONE = 2 } -- most in one script; of notifying a process; of one that is gone
 
 -- How much the script may still spend on notifications.
 --- () -> table
@@ -55,7 +55,8 @@ function listeners.remove(id, address)
   end
 end
 
--- Notifies the listeners of these finished jobs, as many as fit into `part`. The others are left to later calls.
+-- Notifies the listeners of these finished jobs, as many as `part` (from `slice`) allows. The others are left to
+-- later calls.
 --- (ids: table, part: table)
 --- uses: base
 function listeners.notify(ids, part)

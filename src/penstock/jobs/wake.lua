@@ -62,7 +62,7 @@ function wake.set_alarm(now, due)
   if not reached then wake.appoint(now) end
 end
 
--- Milliseconds until a job is due or a lease runs out; -1 if neither will be.
+-- Milliseconds until the next job is due or the next lease runs out; -1 if there is neither.
 --- (now: int) -> int
 --- uses: base
 function wake.next_event(now)

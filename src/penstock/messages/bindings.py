@@ -46,7 +46,7 @@ def chat_index_scripts() -> Library:
 
 @dataclass(frozen=True, slots=True)
 class WakeReply:
-    """What a script that woke a slice of those that wait leaves to its caller.
+    """What is left to the caller of a script, after the script woke one slice of those that wait.
 
     left       how many the next calls of `wake` will wake
     to_notify  readers whose members wait for news of all their chats; the caller notifies these members

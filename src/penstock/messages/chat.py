@@ -79,8 +79,7 @@ def run_in_batches(calls: Iterable[RoundTrip[Any]]) -> Operation[list[Any]]:
 
 
 def notify_members(index_of: IndexOf, chat: str, readers: Iterable[str]) -> Operation[None]:
-    """Notify the members that these readers belong to that the chat has new messages, by a hint in each member's index
-    of chats.
+    """Notify the members of these readers: the chat has new messages. This adds a hint to each member's index of chats.
 
     The indexes may be on a node that does not answer. Then this takes no longer than a moment, continues in the
     background, and fails silently: the messages are in the chat, and the hint is repeated later.

@@ -25,7 +25,7 @@ LOG = {
     "next": ("HASH", "shared reader -> first number that no worker has claimed", "the reader"),
     "claimed:": ("ZSET", "claim -> number; one key for each shared reader", "the reader"),
     "leased:": ("ZSET", "claim -> when its lease ends; one key for each shared reader", "the reader"),
-    "idle": ("ZSET", "shared reader with idle workers -> last number when the first of them registered", "TTL"),
+    "idle": ("ZSET", "shared reader with idle workers -> number of the last message that one of them knows of", "TTL"),
     "idle:": ("ZSET", "address of an idle worker -> until when it waits; one key for each shared reader", "TTL"),
     "woken": ("HASH", "shared reader -> which of its workers was woken last", "TTL"),
     "claim:": ("STRING", "the claims that a call returned", "TTL"),

@@ -18,10 +18,10 @@
 --   sent         ZSET    message id -> number; PX a day, the last 1000
 --   waiting      ZSET    faces that wait for a message (waiting.lua)
 --   standby      ZSET    in a channel of files: faces that wait for the end of a lease (waiting.lua)
---   wanting      ZSET    address of a sender that waits for space -> bytes, with a fraction by time; PX
+--   wanting      ZSET    address of a sender that waits for space -> bytes, plus a fraction for its turn; PX
 --   watching     ZSET    reader that has read everything and whose member waits for messages of all its chats -> top at
---                        that time. Once `wake_rest` has returned it to a sender, which notifies the member: the
---                        server ms from which it may be returned to another sender
+--                        that time. After `wake_rest` has returned it to a sender, which notifies the member, the
+--                        score is the server ms from which it may be returned to another sender
 --   next, claimed:, leased:, claim:, idle, idle:, woken: (shared_reader.lua) · replay: (idempotency)
 --
 -- Only acknowledging moves a cursor, reading never does. Messages up to the lowest cursor are freed in the same call.
@@ -291,7 +291,7 @@ function script.post(base, state, caller, number, given, create, by, address, wa
     local is_full = l.bytes > 0 and l.ended - l.begun + size > l.bytes
       or l.messages > 0 and l.top - l.first + 1 + fresh > l.messages
     if is_full then
-      -- Of several senders that wait for the same space, the first one comes first.
+      -- The fraction grows with time, so of senders that wait for the same space the earliest is woken first.
       log.await_space((l.bytes > 0 and size - 1 or 0) + now % 86400000 / 86400000, address, wait_ms)
       return { "FULL" }
     end

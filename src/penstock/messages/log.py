@@ -62,7 +62,7 @@ def check_limit(verb: str, limit: int) -> None:
 
 def ask_until(
     found: Callable[[R], object], ask: Ask[R], bindings: Bindings, wait: float | None, *,
-    is_one_of_many: bool = False, shared_reader: str | None = None,
+    own_address: bool = False, shared_reader: str | None = None,
     due: Callable[[R], float | None] = lambda _: None,
     local_check: Callable[[R], Callable[[], bool] | None] = lambda _: None,
     interval: float = REREGISTER_INTERVAL,
@@ -75,9 +75,9 @@ def ask_until(
     due          returns the seconds after which to ask again, or None
     local_check  returns a function that is called about twice a second and ends the sleep with True, or None
 
-    Operations of one face that wait for the same log share an address, so that the server keeps it once. But an
-    operation that `is_one_of_many`, of which one is woken at a time, has an address of its own. `shared_reader`: it is
-    a worker of this reader.
+    Operations of one face that wait for the same log share an address, which the server keeps once. With `own_address`
+    this one has its own: for an event that wakes only one of those that wait. `shared_reader`: this operation is a
+    worker of this reader.
 
     One round trip if `wait` is 0. Otherwise one at first and one for each wake-up; if the wait is cancelled, one more
     to deregister.
@@ -86,12 +86,12 @@ def ask_until(
         answer: R = yield ask("", 0.0)
         return answer
     deadline = None if wait is None else time.monotonic() + wait
-    listener = yield Listen(bindings.keys.base, shared=not is_one_of_many)
+    listener = yield Listen(bindings.keys.base, shared=not own_address)
     try:
         while True:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                # Without a time to live, the address is deregistered, unless other operations share it.
+                # An address with the ttl 0 is deregistered. It stays registered if other operations share it.
                 answer = yield ask(listener.address if listener.close() else "", 0.0)
                 return answer
             answer = yield ask(listener.address, interval * SLEEPER_TTL_FACTOR)
@@ -118,7 +118,7 @@ def _sleep(listener: Listener, pause: float, local_check: Callable[[], bool] | N
 
 
 def wake_rest(bindings: Bindings, wake: WakeReply) -> Operation[list[str]]:
-    """Wake those that wait and that a script has left, slice by slice. Returns the readers to notify.
+    """Wake, slice by slice, those that the last script has left to wake. Returns the readers to notify.
 
     The processes that were woken do the same, so it usually takes few round trips even for thousands.
     """
@@ -158,7 +158,7 @@ def post_all(
 
         # No sender is notified of the space that messages leave when they grow too old: ask more often.
         answer = yield from ask_until(
-            lambda answer: answer is not None, ask, log, wait, is_one_of_many=True, interval=log.settings.sleep
+            lambda answer: answer is not None, ask, log, wait, own_address=True, interval=log.settings.sleep
         )
         if answer is None:
             raise log.error_for([b"FULL"], sender)

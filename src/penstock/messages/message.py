@@ -56,7 +56,7 @@ class Message:
     at      when the server stored it, in seconds since 1970
     data    the encoded body; left out of `repr`, because it may be large or confidential
     place   the mailbox's name, or the chat's id
-    missed  how many messages directly before this one the log's `Keep` dropped before this reader had read them
+    missed  how many messages are missing directly before this one, because the log's `Keep` dropped them unread
     """
 
     id: int

@@ -5,7 +5,7 @@
 --   leased:<r>   ZSET    claim -> server ms at which its lease ends
 --   claim:<t>    STRING  the claims that the call with this token made, so that a repeated call returns them again; PX
 --                        its lease, a minute at most
---   idle         ZSET    reader with idle workers -> number of the last message of which one of them heard; PX
+--   idle         ZSET    reader with idle workers -> number of the last message that one of them knows of; PX
 --                        "<r> NUL" -> -1 while idle:<r> NUL is there
 --   idle:<r>     ZSET    address of an idle worker -> server ms until which it waits (sleepers.lua); PX
 --                        idle:<r> NUL: the last workers of a reader that has ended, until all of them are woken
@@ -28,7 +28,8 @@
 -- lease may run out, one or two idle workers look for its message.
 
 _reply = { DUE = 2 } -- its place in the reply to a claim
--- Readers that one call serves; workers that are gone, after which it leaves the others; ms; workers to choose from.
+-- One call serves at most 64 readers, and stops after 300 workers that are gone. The deputy acts 300 ms after the
+-- watcher; both are chosen from the first 100 addresses.
 _idle = { READERS = 64, GONE = 300, DEPUTY = 300, ADDRESSES = 100 }
 
 -- Drops the claims up to `cursor`, because the reader has acknowledged everything up to there.
@@ -153,7 +154,7 @@ function shared_reader.wake_one(name, now)
   return #gone
 end
 
--- Wakes one idle worker of each reader whose workers have not heard of message `top`; a slice of these readers. Returns
+-- Wakes one idle worker of each reader of whose workers none knows of message `top`; a slice of these readers. Returns
 -- how many are left.
 --- (top: int, now: int) -> int
 --- uses: base

@@ -4,7 +4,7 @@
 -- the first one, and returns how many are left; its caller repeats `wake` until none is left. Each face that was woken
 -- calls a script of this log next, and that wakes another slice.
 
-_watching = { TIMES = 1000000000000, MS = 3600000, SLICE = 100 } -- a score from TIMES on is a time, else a number; an hour
+_watching = { TIMES = 1000000000000, MS = 3600000, SLICE = 100 } -- scores from TIMES on are times; an hour
 
 -- Registers a sender for `ms`: it is notified when so many bytes are free. 0 removes it.
 --- (bytes: number, address: str, ms: int)
@@ -44,7 +44,7 @@ function log.await_message(address, ms)
 end
 
 -- Call it when there are new messages. It wakes a slice of those that wait for them; the caller repeats `wake_rest`
--- until none is left. Returns the same as that.
+-- until none is left. Returns what `wake_rest` returns.
 --- (l: table, now: int) -> int, table
 --- uses: base
 function log.report(l, now)
@@ -61,9 +61,9 @@ function log.wake_rest(l, now)
   return log.wake_others(l, now, waiting.wake("waiting"))
 end
 
--- Wakes a worker of each shared reader. Returns how many are left, with these `left`, and up to a hundred readers whose
--- members wait for messages of all their chats: the caller notifies these members. A reader that has not read within an
--- hour is returned again, because the caller may have died before it did that.
+-- Wakes a worker of each shared reader. Returns how many are left, added to the argument `left`, and up to a hundred
+-- readers whose members wait for messages of all their chats: the caller notifies these members. A reader that has not
+-- read within an hour is returned again, because the caller may have died before it notified the member.
 --- (l: table, now: int, left: int) -> int, table
 --- uses: base
 function log.wake_others(l, now, left)
@@ -94,8 +94,8 @@ function log.wake_changed()
   return waiting.wake("waiting") + waiting.wake("standby") + shared_reader.wake_ended()
 end
 
--- Returns the refusal of a reader that is not a member, perhaps because it was just removed. So were others, perhaps:
--- wakes the next slice of those that wait.
+-- Returns the refusal of a reader that is not a member. It may just have been removed, and others with it: wakes the
+-- next slice of those that wait, so that they notice.
 --- () -> table
 --- uses: base
 function log.refuse()

@@ -51,7 +51,7 @@ def wake_up(rig: Rig) -> Figures:
 
 
 def _latencies(wait: Callable[[], float], send: Callable[[], object], times: int) -> list[float]:
-    """Seconds from before `send` until `wait` returned, which runs in a thread and returns the time."""
+    """Seconds from each `send` until `wait` returned. `wait` runs in a thread, and returns the time at its end."""
     arrived: queue.SimpleQueue[float] = queue.SimpleQueue()
 
     def wait_repeatedly() -> None:
