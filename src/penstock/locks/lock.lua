@@ -59,8 +59,8 @@ function lock.can_give(view, request, r, ticket)
 end
 
 -- Hands each free lock in `view.freed` over to its first waiter. The list grows when a waiter is dropped. Returns 1 if
--- there is more to do, because many waiters are gone; then the caller repeats the call, or some waiter does so in a
--- second.
+-- so many waiters are gone that one call cannot drop them all; then the caller repeats the call. In case the caller has
+-- died, a waiter is asked to try again in a second.
 --- (view: table, us: int) -> int
 function lock.hand_over(view, us)
   local freed, i = view.freed, 1
@@ -68,7 +68,7 @@ function lock.hand_over(view, us)
     if redis.call("EXISTS", freed[i + 1]) == 0 then
       local head, r, ticket = waiters.head(view, freed[i])
       if head and #r[_request.KEYS] > 2 and not lock.can_give(view, head, r, ticket) then
-        waiters.is_there(view, head, r) -- if it is gone, it is not in the way of the next one any longer
+        waiters.drop_if_gone(view, head, r) -- then it is not in the way of the next one any longer
       elseif head and waiters.ask(view, head, r, 0) then
         local ms = math.min(r[_request.LEASE_MS], 2000)
         lock.give(r, us, ms)
@@ -78,8 +78,8 @@ function lock.hand_over(view, us)
     i = i + 2
   end
   if view.left > 0 and i > #freed then return 0 end
-  for left = math.max(1, i - 2), math.min(#freed, i + 18), 2 do
-    waiters.ask_last(view, freed[left], view.now + 1000, "")
+  for j = math.max(1, i - 2), math.min(#freed, i + 18), 2 do
+    waiters.ask_last(view, freed[j], view.now + 1000, "")
   end
   return 1
 end
@@ -102,7 +102,7 @@ end
 -- KEYS: base and name of each lock, as in the request. `ticket`: from the reply to the last attempt; 0 for the first.
 -- `join`: 1 to join the waiters, or keep the place among them, if the locks are not granted.
 -- Returns { 1, fence }, { 0, ticket, ms until it should try again }, or { -1, number of a name that holds other data }.
--- 0 ms: it was not found out yet whether the locks can be granted, because many waiters are gone.
+-- 0 ms: so many waiters are gone that one call cannot drop them all; it is not known yet if the locks can be granted.
 --- keys: base name
 --- args: request: str, ticket: int, join: int
 function script.acquire(base, name, request, ticket, join)

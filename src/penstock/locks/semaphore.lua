@@ -78,8 +78,8 @@ function permit.remove_expired(now)
 end
 
 -- Hands free permits over to the first waiters, at most a hundred. Each of them calls this again when it takes its own.
--- Returns 1 if there are more waiters to look at, because many are gone; then the caller repeats the call, or some
--- waiter does so in a second.
+-- Returns 1 if so many waiters are gone that one call cannot drop them all; then the caller repeats the call. In case
+-- the caller has died, a waiter is asked to try again in a second.
 --- (view: table) -> int
 --- uses: base holders
 function permit.hand_over(view)
@@ -94,10 +94,10 @@ function permit.hand_over(view)
     local limit = permit.limit(r)
     local free = limit - permit.live(view.now)
     if r[_request.PERMITS] > limit then
-      if waiters.ask(view, head, r, 0) then waiters.leave(head, r) end
+      if waiters.ask(view, head, r, 0) then waiters.leave(head, r) end -- its next attempt is refused
     elseif r[_request.PERMITS] > free then
-      -- If it is gone, it is not in the way of a smaller request any longer.
-      if free <= 0 or waiters.is_there(view, head, r) then return 0 end
+      -- If the waiter is gone, it must not be in the way of a smaller request.
+      if free <= 0 or not waiters.drop_if_gone(view, head, r) then return 0 end
     elseif waiters.ask(view, head, r, 0) then
       local ms = math.min(r[_request.LEASE_MS], 2000)
       permit.give(r, view.now + ms, view.now)
@@ -120,7 +120,8 @@ end
 -- `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1 to join the waiters, or keep the place among
 -- them, if the permits are not granted.
 -- Returns { 1, fence or 0 }, { 0, ticket, ms until it should try again }, or { -1, the limit } if it wants more permits
--- than the limit. 0 ms: it was not found out yet whether they can be granted, because many waiters are gone.
+-- than the limit. 0 ms: so many waiters are gone that one call cannot drop them all; it is not known yet if the permits
+-- can be granted.
 --- keys: base holders
 --- args: request: str, ticket: int, join: int
 function script.acquire(base, holders, request, ticket, join)

@@ -84,7 +84,7 @@ class Transaction:
         self._condition_clauses: list[Clause] = []
         self._write_clauses: list[Clause] = []
         self._count = 0
-        self._key: IdempotencyKey | None = None
+        self._idempotency_key: IdempotencyKey | None = None
         self._is_done = False
 
     def __repr__(self) -> str:
@@ -247,7 +247,7 @@ class Transaction:
 
     def _position(self, clause: Clause, key: str, count: int) -> int:
         """The position of the key in KEYS. `count`: how many operations the clause counts as."""
-        if self._key is not None or self._is_done:
+        if self._idempotency_key is not None or self._is_done:
             raise ValueError(f"{clause}: this transaction was sent; make another one")
         self._count += count
         if self._count > MAX_OPERATIONS:
@@ -286,14 +286,14 @@ class Transaction:
         conditions, writes = pack_rows(self._conditions), pack_rows(self._writes)
         if len(conditions) + len(writes) > MAX_BYTES:
             raise ValueError(f"commit(): {len(conditions) + len(writes):,} bytes, at most {MAX_BYTES:,}; make several")
-        key = self._key = self._key or take_key()
+        key = self._idempotency_key = self._idempotency_key or take_key()
         sent = self._bindings.commit(self._home, tuple(self._positions), key, conditions, writes)
         return sent.then(self._results)
 
     def _results(self, reply: CommitReply) -> tuple[int | float, ...]:
-        if self._key is not None:
-            release_key(self._key)
-            self._key = None
+        if self._idempotency_key is not None:
+            release_key(self._idempotency_key)
+            self._idempotency_key = None
         if reply.outcome == "done":
             self._is_done = True
             return reply.results

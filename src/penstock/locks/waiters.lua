@@ -32,20 +32,20 @@ _sweep = { FROM = 64, WAITERS = 2 } -- the waiters are swept from this number on
 --   left   how many more waiters it may drop
 --   freed  pairs of base and key that it has to look at, because another waiter may be the first one now
 --   faces  face -> whether it is subscribed to messages
---   asks   whether some face was not; from then on each face is asked before its waiters are considered
+--   probe  whether some waiter was dropped; from then on each face is checked before its waiters are considered
 --- (now: int) -> table
 --- inline
 function waiters.view(now)
-  return { now = now, left = _most.DROPPED, freed = {}, faces = {}, asks = false }
+  return { now = now, left = _most.DROPPED, freed = {}, faces = {}, probe = false }
 end
 
--- Whether the process of a waiter can be notified. If not, drops the waiter.
+-- Drops a waiter if its process cannot be notified. Returns whether it did.
 --- (view: table, request: str, r: table) -> bool
-function waiters.is_there(view, request, r)
+function waiters.drop_if_gone(view, request, r)
   local face = notify.face(r[_request.ADDRESS])
   if view.faces[face] == nil then view.faces[face] = notify.reaches(r[_request.ADDRESS]) end
   if not view.faces[face] then waiters.drop(view, request, r) end
-  return view.faces[face]
+  return not view.faces[face]
 end
 
 -- Asks a waiter to try again in `ms`. Returns false if its process is gone, and drops the waiter.
@@ -77,7 +77,7 @@ end
 -- Drops a waiter whose process is silent or gone.
 --- (view: table, request: str, r: table)
 function waiters.drop(view, request, r)
-  view.left, view.asks = view.left - #r[_request.KEYS] / 2, true
+  view.left, view.probe = view.left - #r[_request.KEYS] / 2, true
   waiters.leave(request, r)
   waiters.note_freed(view, r)
 end
@@ -107,7 +107,7 @@ end
 --- (view: table, base: str, request: str, r: table) -> bool
 function waiters.is_silent(view, base, request, r)
   local face = notify.face(r[_request.ADDRESS])
-  if view.asks and view.faces[face] == nil then view.faces[face] = notify.reaches(r[_request.ADDRESS]) end
+  if view.probe and view.faces[face] == nil then view.faces[face] = notify.reaches(r[_request.ADDRESS]) end
   if view.faces[face] == false then return true end
   local check = redis.call("ZSCORE", base .. "checks", request)
   if check and check + 3000 < view.now then return true end
@@ -138,7 +138,7 @@ function waiters.is_first(view, base, request, ticket)
   repeat
     local head, r, before = waiters.head(view, base)
     if not head or head == request or (ticket > 0 and ticket < before) then return true end
-  until view.left <= 0 or waiters.is_there(view, head, r)
+  until view.left <= 0 or not waiters.drop_if_gone(view, head, r)
   return false
 end
 
@@ -147,7 +147,7 @@ end
 function waiters.sweep(view, base)
   if redis.call("ZCARD", base .. "waiters") < _sweep.FROM then return end
   for _, request in ipairs(redis.call("ZRANDMEMBER", base .. "waiters", _sweep.WAITERS)) do
-    waiters.is_there(view, request, cmsgpack.unpack(request))
+    waiters.drop_if_gone(view, request, cmsgpack.unpack(request))
   end
 end
 
