@@ -19,7 +19,7 @@ _DURABILITY_TTL = 60.0
 
 
 class DurabilityFace(Protocol):
-    """What this needs from the engine of its face."""
+    """What `Durability` needs from the engine of its face."""
 
     @property
     def settings(self) -> Settings: ...
@@ -79,8 +79,9 @@ class Durability:
     async def wait_for_replica(self, node: Node) -> None:
         """Wait until a replica has everything that the server has written so far. Raises NotDurable.
 
-        For a script call that was sent again. An earlier copy may have done the write, on a connection that is gone.
-        WAIT on another connection returns at once (measured), because it covers only the writes of its own connection.
+        Used for a script call that was sent again, where the reply to WAIT proves nothing. An earlier copy may have
+        done the write, on a connection that is gone. WAIT on another connection returns at once (measured), because it
+        covers only the writes of its own connection.
         Replicas report their offset once a second.
         """
         until, wanted = time.monotonic() + self._face.settings.durable_timeout, None

@@ -1,9 +1,9 @@
-"""Asks which node serves a key: the nodes of a cluster, or the Sentinels. All are asked side by side.
+"""Asks candidates which node serves a place (a slot of a cluster, or 0): the nodes of the cluster, or the Sentinels.
 
-The first answer that names a node for the place in question is used, so a candidate that does not answer delays nobody.
-If the node that served the place has fallen silent or was demoted, some candidates may not know its successor yet. Then
-an answer that names another node is used at once; one that names the same node again is used only when all candidates
-have answered, or half a second has passed.
+They are asked in groups, those of a group side by side. The first answer that names a node for the place is used, so a
+candidate that does not answer delays nobody. If the node that served the place has fallen silent or was demoted, some
+candidates may not know its successor yet. Then an answer that names another node is used at once; one that names the
+same node again is used only when all candidates have answered, or half a second has passed.
 
 The code is written once for both faces. A face supplies the queue of the answers, and runs the coroutines that ask:
 as tasks, or in threads that end with the answer.
@@ -19,7 +19,8 @@ from penstock.core.slots import Node
 from penstock.driver.connector import Command
 from penstock.driver.route import Answer, Route
 
-# Wait this many seconds for a better answer, or for any answer before further candidates are asked.
+# Wait this many seconds for the answers of a group before the next group is asked, or before an answer that names the
+# same node again is used.
 _GRACE = 0.5
 
 Outcome: TypeAlias = Answer | Exception

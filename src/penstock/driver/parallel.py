@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class PipelineFace(Protocol):
-    """What is needed from the engine of a face."""
+    """What `send_pipelines` needs from the engine of its face."""
 
     async def find_node(self, key: str) -> Node: ...
     async def exchange(self, node: Node, *commands: Command) -> list[Any]: ...

@@ -35,7 +35,8 @@ _ASKED_AT_ONCE = 8
 # the same time, and the look-up of the first one has answered all of them.
 _TRUST_FOR = 0.2
 
-# The connections to a node are hung up at most once in this many seconds. A later failure is that of a new connection.
+# The connections to a node are hung up at most once in this many seconds. A failure within that time is
+# taken for that of an old connection, and a later one for that of a new connection.
 _HANG_UP_INTERVAL = 1.0
 
 

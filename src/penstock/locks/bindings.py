@@ -76,7 +76,8 @@ class AcquireReply:
     granted   whether the request now holds what it asked for; `fence` is then set
     ticket    its place among the waiters
     retry_in  seconds after which to try again if no message arrives earlier
-    more      whether to send it again: many waiters are gone, so it was not found out yet if it can be granted
+    more      whether to send it again at once: this call dropped as many dead waiters as one call may, and does not
+              know yet whether the request can be granted
     refused   0, unless the request can never be granted. For locks: the number, from 1, of the lock whose key holds
               other data. For a semaphore: its limit, which is lower than the permits requested
     """
@@ -93,7 +94,8 @@ class ReleaseReply(NamedTuple):
     """The answer to a release.
 
     was_held  whether the request held all that it asked for
-    more      whether many of the waiters are gone, so that the release has to be sent again to find the next owner
+    more      whether to send it again at once: this call dropped as many dead waiters as one call may, and has not
+              reached the next owner yet
     """
 
     was_held: bool
@@ -171,7 +173,7 @@ class SemaphoreBindings(LeaseBindings):
         self._name = keys.name
 
     def set_limit(self, limit: int | None) -> RoundTrip[bool]:
-        """Store a limit, or remove it. True if it has to be sent again, because many of the waiters are gone."""
+        """Store a limit, or remove it. True: send it again, because one call drops only so many dead waiters."""
         return RoundTrip(self.scripts["set_limit"], self.declared, (limit or 0,), bool)
 
     def info(self) -> RoundTrip[SemaphoreInfo]:
@@ -311,7 +313,7 @@ class TransactionBindings:
         self._token = token
 
     def position(self, number: int) -> int:
-        """The position in KEYS of the transaction's own key `number`, from 0. Lua counts from 1."""
+        """The position in KEYS, counted from 1 as in Lua, of the transaction's key `number`, counted from 0."""
         return 2 + len(self._locks) + number
 
     def commit(

@@ -1,8 +1,8 @@
 """When a process last tried to get each lock or semaphore that it waits for.
 
 The server asks two waiters of different processes to try again when a lease may end. If both died together with the
-owner, nobody would look. So one waiter of each process tries again when none of its waiters did for ten seconds. A
-process that waits for many locks does that for one of them every ten seconds.
+owner, nobody would try. So each process tries on its own: when none of its waiters has tried for ten seconds, one does.
+A process that waits for several locks tries one of them every ten seconds, in turn.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LastTries:
 
     @classmethod
     def of(cls, driver: Driver) -> LastTries:
-        """Those of the app with this driver. A forked child begins with none."""
+        """The last tries of the app that has this driver. A forked child begins with none."""
         found = _of_drivers.get(driver)
         if found is None or found._pid != os.getpid():
             found = _of_drivers[driver] = cls()

@@ -17,9 +17,9 @@ from penstock.locks.bindings import LeaseBindings, ReleaseReply
 
 
 def hand_over(bindings: LeaseBindings, packed: bytes) -> Operation[None]:
-    """Release what a request holds, and find the next owner, however many of the waiters are gone.
+    """Release what a request holds, and find the next owner, however many dead waiters are before it.
 
-    If the server becomes unavailable meanwhile, one of the waiters continues.
+    If the server becomes unavailable meanwhile, one of the waiters continues the search.
     """
     with contextlib.suppress(PenstockError):
         while (yield bindings.release(packed)).more:

@@ -2,7 +2,7 @@
 --
 --   bucket      STRING  server microseconds at which the bucket is full again; TTL until then
 --   window      ZSET    unit -> the moment from which it may be used; TTL until the last one is older than `per`
---   free:<kind> ZSET    call/n -> the future moment of a reservation of n units that was handed back
+--   free:<kind> ZSET    caller/number/n -> the future moment of a reservation of n units that was handed back
 --   replay: see core/idempotency.lua
 --
 -- A bucket holds `burst` units and gains one in each `interval` microseconds. A request moves the time at which the

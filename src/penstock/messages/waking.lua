@@ -4,7 +4,8 @@
 -- the first one, and returns how many are left; its caller repeats `wake` until none is left. Each face that was woken
 -- calls a script of this log next, and that wakes another slice.
 
-_watching = { TIMES = 1000000000000, MS = 3600000, SLICE = 100 } -- scores from TIMES on are times; an hour
+-- A score in `watching` below TIMES is a message number, and one from TIMES on is a time in ms. MS: an hour.
+_watching = { TIMES = 1000000000000, MS = 3600000, SLICE = 100 }
 
 -- Registers a sender for `ms`: it is notified when so many bytes are free. 0 removes it.
 --- (bytes: number, address: str, ms: int)
@@ -52,8 +53,8 @@ function log.report(l, now)
   return log.wake_others(l, now, waiting.report("waiting"))
 end
 
--- Wakes a slice of the faces that wait for this log, and a worker of each shared reader. Returns how many are left, and
--- readers whose members the caller notifies (see `wake_others`).
+-- Wakes a slice of the faces that wait for this log, and a worker of each shared reader. Returns what `wake_others`
+-- returns.
 --- (l: table, now: int) -> int, table
 --- uses: base
 function log.wake_rest(l, now)
@@ -61,9 +62,10 @@ function log.wake_rest(l, now)
   return log.wake_others(l, now, waiting.wake("waiting"))
 end
 
--- Wakes a worker of each shared reader. Returns how many are left, added to the argument `left`, and up to a hundred
--- readers whose members wait for messages of all their chats: the caller notifies these members. A reader that has not
--- read within an hour is returned again, because the caller may have died before it notified the member.
+-- Wakes a worker of each shared reader. Returns two values. The first is how many are left to be woken, including the
+-- argument `left`. The second is up to a hundred readers whose members wait for messages of all their chats; the caller
+-- must notify these members. A reader that has not read within an hour is returned again, because the caller may have
+-- died before it notified the member.
 --- (l: table, now: int, left: int) -> int, table
 --- uses: base
 function log.wake_others(l, now, left)
@@ -94,8 +96,8 @@ function log.wake_changed()
   return waiting.wake("waiting") + waiting.wake("standby") + shared_reader.wake_ended()
 end
 
--- Returns the refusal of a reader that is not a member. It may just have been removed, and others with it: wakes the
--- next slice of those that wait, so that they notice.
+-- Returns the error for a reader that is not a member. If it was removed a moment ago, others may have been removed
+-- with it. So that they notice, this wakes the next slice of those that wait.
 --- () -> table
 --- uses: base
 function log.refuse()
