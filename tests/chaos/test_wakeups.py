@@ -109,8 +109,8 @@ def test_two_hundred_waits_share_a_connection(start: Callable[..., Server], face
             processes.trigger(app, n)
             assert processes.late(n, 1) == []
         assert len(server.subscribers()) == 1
-        # Each of two hundred threads that are woken at once uses a connection for its next call.
-        assert face == "blocking" or len(server.client.client_list()) < 16
+        # Each of two hundred threads that are woken at once uses a connection for its next call. Few of them are kept.
+        eventually(lambda: len(server.client.client_list()) < 16)
 
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "abandoned"])

@@ -27,6 +27,10 @@ from penstock.driver.subscriber import Subscriber
 R = TypeVar("R")
 T = TypeVar("T")
 
+# More idle connections to a node, of many threads that called at once, are closed after some seconds while something
+# waits.
+_MOST_IDLE = 8
+
 # `close` waits this many seconds for each subscriber's thread to end.
 _STOP_TIMEOUT = 1.0
 
@@ -188,6 +192,12 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
     def close_connections(self, node: Node) -> None:
         for connection in self._idle.pop(node, ()):
             connection.close()
+
+    def close_surplus(self) -> None:
+        for idle in list(self._idle.values()):
+            with suppress(IndexError):  # other threads take connections meanwhile
+                while len(idle) > _MOST_IDLE:
+                    idle.pop(0).close()
 
     def hang_up(self, node: Node) -> None:
         self.close_connections(node)

@@ -420,6 +420,9 @@ class Engine(Generic[C, L]):
         """Close the connections to a node that are kept for further calls."""
         raise NotImplementedError
 
+    def close_surplus(self) -> None:
+        """Close idle connections beyond the few that are kept for further calls."""
+
     def hang_up(self, node: Node) -> None:
         """Close every connection to a node, also those in use and those that are being opened.
 

@@ -80,6 +80,7 @@ class SubscriberFace(Protocol):
     async def connect(self, node: Node) -> Connection: ...
     async def recover(self, error: Exception, key: str, failures: int, node: Node | None) -> object: ...
     async def sleep(self, seconds: float) -> None: ...
+    def close_surplus(self) -> None: ...
     def start_subscriber(self, subscriber: Subscriber) -> None: ...
 
 
@@ -191,7 +192,7 @@ class Subscriber:
         self._attempts = Attempts(face.settings.give_up_after)
         self._interval = face.settings.ping_interval
         self._pinged_at = 0.0
-        self._used_at = time.monotonic()
+        self._used_at = self._checked_at = time.monotonic()
         self._is_stopped = False
         _subscribers.add(self)
 
@@ -245,8 +246,10 @@ class Subscriber:
                 await self._handle(message)
         else:
             self._check_silence()
-        if time.monotonic() - self._used_at > self._interval:
+        if time.monotonic() - self._checked_at > self._interval:
+            self._checked_at = time.monotonic()
             self._drop_unused()
+            self._face.close_surplus()
 
     async def _pass_on_moved(self) -> None:
         """Find the node of each channel, and pass on those of other nodes."""
