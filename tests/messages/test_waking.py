@@ -224,6 +224,42 @@ async def test_a_message_wakes_one_of_many_idle_workers(box: Mailbox, raw: Any):
     await box.delete.aio()
 
 
+async def test_a_worker_finds_a_message_though_all_that_were_woken_are_frozen(
+    app: Penstock, make_app: Callable[..., Penstock], deployment: Any
+):
+    box = make_app(prefix=app.settings.prefix, sleep=1.0).mailbox("jobs")
+    await box.ack.aio(await box.post.aio("first"))
+    with contextlib.closing(Faces(deployment)) as faces:
+        wait = asyncio.create_task(box.claim.aio(wait=60))
+        await asyncio.sleep(0.3)
+        # Subscribed, but it never claims: the woken worker and its witness, of two processes.
+        for n, address in enumerate(faces.open("penstock:wake:frozen1", "penstock:wake:frozen2")):
+            await app._driver.aio.run(log_of(box).claim("", f"t{n}", lease=10, limit=1, address=address, ttl=90))
+        await box.post.aio("hi")
+        (claimed,) = await asyncio.wait_for(wait, scaled(10))
+        await claimed.ack.aio()
+        assert len(faces.heard()) == 2
+        for name in faces.names:
+            await app._driver.aio.run(log_of(box).stop_waiting(f"{name}/1", shared_reader=""))
+    await box.delete.aio()
+
+
+async def test_a_dead_deputy_does_not_keep_a_worker_from_a_lease_that_runs_out(app: Penstock, deployment: Any):
+    """The watcher is frozen and its deputy has died: the third looks."""
+    box = app.mailbox("jobs")
+    await box.post.aio("hi")
+    await box.claim.aio(lease=1.5)
+    with contextlib.closing(Faces(deployment)) as faces:
+        for n, address in enumerate(faces.open("penstock:wake:frozen", "penstock:wake:dead")):
+            await app._driver.aio.run(log_of(box).claim("", f"t{n}", lease=10, limit=1, address=address, ttl=90))
+        faces.end("penstock:wake:dead")
+        (claimed,) = await asyncio.wait_for(box.claim.aio(wait=60), scaled(10))
+        await claimed.ack.aio()
+        for name in ("frozen", "dead"):
+            await app._driver.aio.run(log_of(box).stop_waiting(f"penstock:wake:{name}/1", shared_reader=""))
+    await box.delete.aio()
+
+
 async def test_a_frozen_worker_that_was_woken_delays_a_message_little(box: Mailbox, raw: Any, process: Any):
     ours = [asyncio.create_task(box.claim.aio(wait=60)) for _ in range(10)]
     await until(lambda: listed(raw, log_of(box).keys.base + "idle:") == 10)

@@ -264,6 +264,7 @@ def test_when_a_lease_may_run_out_two_workers_of_different_processes_look(box: A
 
 
 def test_a_worker_that_becomes_idle_looks_when_the_first_lease_runs_out_unless_two_others_do(box: Any, faces: Faces):
+    faces.open("a", "b", "c")
     post(box, 2)
     run(box, claim("w/1"))
     run(box, claim("w/2"))

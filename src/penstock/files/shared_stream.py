@@ -78,7 +78,7 @@ class SharedStream(ReceiverStream[T]):
 
         reply = yield from ask_until(
             lambda reply: reply.records or reply.status in {"ENDED", "MISSED"}, ask, self._channel, self._wait,
-            own_address=True, shared_reader=self._receiver,
+            own_address=True, shared_reader=self._receiver, interval=self._channel.settings.sleep,
             due=lambda reply: 0.0 if reply.status == "LOST" else reply.due_in,
         )  # fmt: skip
         self._ended = reply.status == "ENDED"

@@ -178,7 +178,7 @@ class Mailbox(LogReader):
         try:
             reply = yield from ask_until(
                 lambda reply: reply.messages, ask, self._log, wait,
-                own_address=True, shared_reader="", due=lambda reply: reply.due_in,
+                own_address=True, shared_reader="", due=lambda reply: reply.due_in, interval=self._log.settings.sleep,
             )  # fmt: skip
         except BaseException:
             # The server may have handed out messages in a reply that never arrived: give them back at once.

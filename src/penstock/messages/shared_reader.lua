@@ -102,7 +102,7 @@ function shared_reader.register(name, top, address, now, ms)
     return due
   end
   if notify.face(watcher) == notify.face(address) then return -1 end
-  if deputy and deputy ~= address and redis.call("ZSCORE", list, deputy) then return -1 end
+  if deputy and deputy ~= address and redis.call("ZSCORE", list, deputy) and notify.reaches(deputy) then return -1 end
   redis.call("HSET", marks, name .. "\0deputy", address)
   return due + _idle.DEPUTY
 end
