@@ -21,7 +21,7 @@ from penstock.core.slots import slot
 from penstock.testing import message_violations
 from tests.chaos.waiting_processes import PREFIX, Waiting, WaitingProcesses, everything
 from tests.chaos.waits import WAITS
-from tests.clusters import names_in_slot
+from tests.clusters import move_slot, names_in_slot
 from tests.servers import Cluster, Server, eventually
 
 FACES = ("blocking", "aio")
@@ -201,16 +201,6 @@ def _repeating(work: Callable[[], None]) -> Iterator[None]:
 # --- slots ---
 
 
-def migrate_key_by_key(source: Server, target: Server, number: int) -> None:
-    ids = [node.ask("CLUSTER", "MYID") for node in (source, target)]
-    target.ask("CLUSTER", "SETSLOT", number, "IMPORTING", ids[0])
-    source.ask("CLUSTER", "SETSLOT", number, "MIGRATING", ids[1])
-    while keys := source.client.execute_command("CLUSTER", "GETKEYSINSLOT", number, 200):
-        source.client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
-    for node in (target, source):
-        node.ask("CLUSTER", "SETSLOT", number, "NODE", ids[1])
-
-
 def migrate_atomically(source: Server, target: Server, number: int) -> None:
     """Valkey 9 moves the slot as a whole."""
     new = target.ask("CLUSTER", "MYID")
@@ -218,7 +208,7 @@ def migrate_atomically(source: Server, target: Server, number: int) -> None:
     eventually(lambda: "success" in source.ask("CLUSTER", "GETSLOTMIGRATIONS"))
 
 
-@pytest.mark.parametrize("migrate", [migrate_key_by_key, migrate_atomically])
+@pytest.mark.parametrize("migrate", [move_slot, migrate_atomically])
 def test_a_thousand_waiters_follow_their_slot(migrate: Callable[[Server, Server, int], None]):
     number = 4321
     with Cluster(2) as cluster, Penstock(cluster.address, prefix=PREFIX) as app:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from penstock import Lock, Penstock, ServerUnavailable
+from penstock.core.slots import slot
+from tests.clusters import move_slot
 from tests.conftest import Do, MakeApp, until
 from tests.servers import Cluster, Server
 from tests.speed import Deadline, scaled
@@ -136,17 +138,6 @@ async def test_nobody_is_forgotten_while_connections_are_lost_all_the_time(make_
 # --- a slot that moves ---
 
 
-def move_slot(source: Server, target: Server, key: str) -> None:
-    slot = int(source.ask("CLUSTER", "KEYSLOT", key))
-    ids = [node.ask("CLUSTER", "MYID") for node in (source, target)]
-    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
-    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
-    while keys := source.client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
-        source.client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
-    for node in (target, source):
-        node.ask("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
-
-
 async def test_waiters_follow_a_slot_to_another_node(small_cluster: Cluster):
     app, other = Penstock(small_cluster.address), Penstock(small_cluster.address)
     source = small_cluster.owner("moving")
@@ -154,12 +145,12 @@ async def test_waiters_follow_a_slot_to_another_node(small_cluster: Cluster):
     held = await app.lock("moving", lease=30).acquire.aio()
     order: list[int] = []
     tasks = await line_up([(app, other)[n % 2].lock("moving", lease=30) for n in range(10)], order)
-    move_slot(source, target, "moving")
+    move_slot(source, target, slot("moving"))
     await until(lambda: len(target.subscribers()) == 2)
     await held.release.aio()
     await asyncio.wait_for(asyncio.gather(*tasks), scaled(10))
     assert order == list(range(10))
-    move_slot(target, source, "moving")
+    move_slot(target, source, slot("moving"))
     await app.aclose()
     await other.aclose()
     for node in small_cluster.nodes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import astuple, replace
 from functools import cached_property
@@ -99,6 +99,20 @@ class Rig:
     def commands(self) -> int:
         with raw_client(self.app) as client:
             return commands_sent(client)
+
+    async def commands_while_waiting(self, tasks: Collection[asyncio.Future[Any]], begin: float, seconds: float) -> int:
+        """The commands that the server gets in `seconds` while these tasks wait, and cancel them at the end.
+
+        `begin`: seconds within which all of them have begun to wait, which are not counted.
+        """
+        await asyncio.sleep(begin)
+        before = await asyncio.to_thread(self.commands)
+        await asyncio.sleep(seconds)
+        sent = await asyncio.to_thread(self.commands) - before
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        return sent
 
     def memory(self) -> int:
         """Bytes that the server uses, after it has freed deleted keys."""

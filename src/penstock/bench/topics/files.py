@@ -162,14 +162,7 @@ def idle(rig: Rig) -> Figures:
             tasks: list[asyncio.Task[Any]] = [asyncio.create_task(app.files(full).send.aio(path))]
             for receiver in names:
                 tasks.append(asyncio.create_task(app.files(empty).receiver(receiver).blocks().fetch.aio()))
-            await asyncio.sleep(2)  # until all wait
-            before = await asyncio.to_thread(rig.commands)
-            await asyncio.sleep(seconds)
-            sent = await asyncio.to_thread(rig.commands) - before
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            return sent
+            return await rig.commands_while_waiting(tasks, 2, seconds)
 
     with (
         file_of(bytes(4 << 20)) as path,

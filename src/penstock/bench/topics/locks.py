@@ -86,14 +86,7 @@ def idle(rig: Rig) -> Figures:
             semaphore = app.semaphore("held", limit=1, lease=10)
             tasks: list[asyncio.Task[Any]] = [asyncio.create_task(lock.acquire.aio()) for _ in range(100)]
             tasks += [asyncio.create_task(semaphore.acquire.aio()) for _ in range(20)]
-            await asyncio.sleep(4)  # until all wait, and each of them has checked once more
-            before = await asyncio.to_thread(rig.commands)
-            await asyncio.sleep(seconds)
-            sent = await asyncio.to_thread(rig.commands) - before
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            return sent
+            return await rig.commands_while_waiting(tasks, 4, seconds)  # after 4 s each has checked once more
 
     with raw_client(rig.app) as client:
         client.set(name, "penstock/elsewhere/1/bench", px=600_000)

@@ -184,13 +184,7 @@ async def _idle(rig: Rig, seconds: float) -> int:
         ]
         waiting.append(asyncio.create_task(app.lock("bench-idle", lease=60, wait=600).acquire.aio()))
         waiting.append(asyncio.create_task(chat.follow("ada").fetch.aio()))
-        await asyncio.sleep(4)
-        before = await asyncio.to_thread(rig.commands)
-        await asyncio.sleep(seconds)
-        sent = await asyncio.to_thread(rig.commands) - before
-        for task in waiting:
-            task.cancel()
-        await asyncio.wait(waiting)
+        sent = await rig.commands_while_waiting(waiting, 4, seconds)
         await held.release.aio()
         return sent
 
