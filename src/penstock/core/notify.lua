@@ -9,7 +9,7 @@
 -- time, but never the change.
 
 -- Sends a message to a listener. Returns false if its face is not subscribed any longer: the process has ended, or has
--- lost its connection and will register again. So whoever sent the message can forget the address.
+-- lost its connection and will register again. So the caller can forget the address.
 --- (address: str, text: str) -> bool
 function notify.send(address, text)
   local channel, number = string.match(address, "^(.*)/(.-)$")

@@ -1,4 +1,4 @@
--- Who waits for the result of a job: the listeners that are notified when the job is done.
+-- The listeners of a job: processes that wait for its result, and are notified when it is done.
 --
 --   listeners        HASH  id -> addresses (core/notify.lua), up to 4 KiB; begins with "+" if the job has further ones
 --   listeners:<id>   SET   the further addresses
@@ -6,7 +6,7 @@
 --
 -- The calls for one job in one process share an address. A script notifies at most 200 processes, or looks at 500 that
 -- are gone; either takes it about a millisecond. Each later turn, and each later call for a result, notifies another 200
--- that are left. Whoever is notified makes such a call.
+-- that are left. Each process that is notified makes such a call.
 
 _listeners = { BYTES = 4096 }
 _cost = { SLICE = 1000, NOTIFIED = 5, GONE = 2 } -- most in one script; of notifying a process; of one that is gone

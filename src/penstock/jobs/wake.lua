@@ -11,7 +11,7 @@
 -- A worker is registered as idle by the turn that found nothing. One idle worker, the timekeeper, knows when the next
 -- job is due or the next lease runs out. It may be frozen, so the deputy, a worker of another process, wakes 300 ms
 -- later, and becomes the timekeeper if it finds that the timekeeper has not acted. If the process of either is gone,
--- whoever finds that appoints another worker at once.
+-- the script that finds it so appoints another worker at once.
 
 _delay = { DEPUTY = 300, CHECK = 1000 } -- ms
 
