@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,40 @@ async def test_an_error_in_the_function_ends_the_run_and_the_next_run_continues(
     await do(aggregate.run)
     assert await do(aggregate.table, "days") == truth(lines)[2]
     assert (await do(aggregate.totals)).lines == 600
+
+
+@pytest.mark.parametrize(
+    "take_out",
+    [
+        lambda batch: batch.pop(),
+        lambda batch: batch.clear(),
+        lambda batch: batch.__delitem__(0),
+        lambda batch: batch.__setitem__(0, b"other"),
+        lambda batch: setattr(batch, "first", 7),
+    ],
+)
+async def test_a_function_cannot_take_lines_out_of_its_batch(
+    app: Penstock, channel: Channel, do: Do, tmp_path: Path, take_out: Callable[[Any], object]
+):
+    await do(channel.send_lines, written(tmp_path, [b"x", b"y", b"z"]), receivers=["agg"], close=True)
+
+    def spoiling(lines: Batch) -> dict[str, dict[str, int]]:
+        take_out(lines)
+        return {"t": {"k": len(lines)}}
+
+    with pytest.raises((AttributeError, TypeError)):
+        await do(app.aggregate("access", receiver="agg")(spoiling).run)
+    aggregate = app.aggregate("access", receiver="agg")(lambda lines: {"t": {"k": len(lines)}})
+    assert (await do(aggregate.run)).lines == 3
+    assert await do(aggregate.table, "t") == {"k": 3}
+
+
+def test_a_batch_is_a_constant_sequence():
+    batch = Batch([b"x", b"y"], "a.log", 7)
+    assert (list(batch), batch.file, batch.first, len(batch)) == ([b"x", b"y"], "a.log", 7, 2)
+    copied = pickle.loads(pickle.dumps(batch))
+    assert (copied, copied.file, copied.first) == (batch, "a.log", 7)
+    assert (Batch().file, Batch().first, *Batch()) == ("", 1)
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ async def test_shared_blocks_are_unpacked_in_a_thread(
         work(sharing)
 
     monkeypatch.setattr(SharedStream, "_process", noted)
-    assert [batch async for batch in channel.receiver("r").batches(share=True)] == [[b"one"]]
+    assert [batch async for batch in channel.receiver("r").batches(share=True)] == [(b"one",)]
     assert threading.main_thread() not in threads
 
 

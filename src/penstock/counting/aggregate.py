@@ -173,7 +173,8 @@ class Aggregate:
         counted_any = False
         for batch in stream.take_ready():
             counted_any = True
-            numbers: Sequence[int] = range(batch.first, batch.first + len(batch))
+            lines = len(batch)
+            numbers: Sequence[int] = range(batch.first, batch.first + lines)
             whole_lines = batch
             if any(type(line) is CutLine for line in batch):
                 whole_lines, numbers = _without_cut_lines(batch, unsettled)
@@ -181,12 +182,12 @@ class Aggregate:
                 result = self.__wrapped__(whole_lines)
             except Exception as error:
                 error.add_note(
-                    f"raised by {self.__name__} for lines {batch.first:,} to {batch.first + len(batch) - 1:,} of "
+                    f"raised by {self.__name__} for lines {batch.first:,} to {batch.first + lines - 1:,} of "
                     f"{batch.file}. The next run gets them again: to skip a bad line, return Tally(tables, rejected=…)"
                 )
                 raise
-            tally = self._checked(result, len(whole_lines))
-            unsettled.add(len(batch), tally)
+            tally = self._checked(result, len(numbers))
+            unsettled.add(lines, tally)
             for index, reason in tally.rejected.items():
                 unsettled.reject(batch.file, numbers[index], reason)
             if unsettled.is_enough:
@@ -275,12 +276,11 @@ def _is_text(value: object) -> bool:
 
 def _without_cut_lines(batch: Batch, unsettled: UnsettledCounts) -> tuple[Batch, list[int]]:
     """The lines that were not cut, and their numbers; cut lines are rejected."""
-    whole, numbers = Batch(), list[int]()
-    whole.file, whole.first = batch.file, batch.first
+    whole, numbers = list[bytes](), list[int]()
     for number, line in enumerate(batch, batch.first):
         if type(line) is CutLine:
             unsettled.reject(batch.file, number, f"longer than {len(line):,} bytes")
         else:
             whole.append(line)
             numbers.append(number)
-    return whole, numbers
+    return Batch(whole, batch.file, batch.first), numbers

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Never, Self
 
 from msgspec.structs import replace
 
@@ -23,12 +23,28 @@ from penstock.files.stream import ReceiverStream
 _CHUNK = 256 * 1024
 
 
-class Batch(list[bytes]):
+class Batch(tuple[bytes, ...]):
     """Lines that follow one another, without their line ends. `file`: the name of their file; `first`: the number of
-    the first line, from 1."""
+    the first line, from 1.
 
-    file: str = ""
-    first: int = 1
+    A batch cannot be changed, so a function that counts it cannot make it forget a line.
+    """
+
+    file: str
+    first: int
+
+    def __new__(cls, lines: Iterable[bytes] = (), file: str = "", first: int = 1) -> Self:
+        batch = super().__new__(cls, lines)
+        vars(batch).update(file=file, first=first)
+        return batch
+
+    def __getnewargs__(self) -> tuple[tuple[bytes, ...], str, int]:
+        return tuple(self), self.file, self.first
+
+    def __setattr__(self, name: str, value: object) -> Never:
+        raise AttributeError(
+            f"a batch cannot be changed: {name} is {getattr(self, name, 'not one of its attributes')!r}"
+        )
 
 
 class BatchStream(ExclusiveStream[Batch]):
@@ -103,9 +119,7 @@ class BatchStream(ExclusiveStream[Batch]):
 def _batch(name: str, lines_before: int, lines: list[bytes]) -> Iterator[Batch]:
     """One batch, or nothing if there are no lines."""
     if lines:
-        batch = Batch(lines)
-        batch.file, batch.first = name, lines_before + 1
-        yield batch
+        yield Batch(lines, name, lines_before + 1)
 
 
 def batches_of_block(longest: int, header: BlockHeader, data: bytes) -> Iterator[Batch]:
@@ -149,7 +163,7 @@ class LineStream:
         self._batches = batches
         self._encoding = encoding
 
-    def _lines_of(self, batch: Batch) -> list[Any]:
+    def _lines_of(self, batch: Batch) -> Sequence[Any]:
         self.file = batch.file
         return batch if self._encoding is None else [_decoded(line, self._encoding) for line in batch]
 
