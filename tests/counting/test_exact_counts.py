@@ -6,13 +6,15 @@ import contextlib
 import gc
 import random
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import LeaseLost, Penstock, PenstockError
+from penstock import Batch, LeaseLost, Penstock, PenstockError
 from penstock.core.operations import Listen, Operation, RoundTrip, Wait
 from penstock.counting.aggregate import Aggregate
 from penstock.counting.tally import Tally
@@ -198,4 +200,52 @@ def test_a_process_that_lost_its_lease_counts_nothing_under_it(apps: Apps, tmp_p
         go_on.set()
         slow.join(30)
         assert counted(aggregate) == truth(lines)
+        app.files("access").delete()
+
+
+@alone
+def test_two_processes_that_need_longer_than_the_lease_for_a_block_share_the_work(
+    apps: Apps, tmp_path: Path, small: None
+):
+    lines = some_lines(60)
+    with apps.make() as app:
+        calls = list[int]()
+
+        def slow(batch: Batch) -> Tally:
+            calls.append(batch.first)
+            time.sleep(0.6)  # three blocks outlast the lease
+            return by_day(batch)
+
+        send(app, "access", "send_lines", written(tmp_path, lines))
+        blocks = app.files("access").info().last - 3  # without BEGIN, END and CLOSE
+        aggregate = app.aggregate("access", receiver="agg")(slow)
+        both = [threading.Thread(target=aggregate.run, kwargs={"share": True, "lease": 1}) for _ in range(2)]
+        for one in both:
+            one.start()
+        for one in both:
+            one.join(scaled(60))
+        assert counted(aggregate) == truth(lines)
+        assert len(calls) == len(set(calls)) == blocks >= 3
+        app.files("access").delete()
+
+
+@alone
+def test_counts_of_blocks_before_an_exception_are_kept(apps: Apps, tmp_path: Path, small: None):
+    lines = some_lines(60)
+    with apps.make() as app:
+        seen = Counter[int]()
+
+        def failing(batch: Batch) -> Tally:
+            seen[batch.first] += 1
+            if len(seen) == 3 and seen[batch.first] == 1:
+                raise KeyError("the third block")
+            return by_day(batch)
+
+        send(app, "access", "send_lines", written(tmp_path, lines))
+        aggregate = app.aggregate("access", receiver="agg")(failing)
+        with pytest.raises(KeyError, match="third block"):
+            aggregate.run(share=True)
+        aggregate.run(share=True)
+        assert counted(aggregate) == truth(lines)
+        assert sorted(seen.values(), reverse=True)[:2] == [2, 1]
         app.files("access").delete()

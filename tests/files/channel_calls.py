@@ -45,7 +45,9 @@ def await_space(size: int = 1000) -> RoundTrip[Any]:
 
 
 def share(token: str, *claims: bytes, limit: int = 2, counts: bytes = b"") -> RoundTrip[Any]:
-    return LOG.share("bo", token, lease=5, limit=limit, counts=counts, claims=claims)
+    """`counts`: those of the first claim."""
+    settled = [(claim, b"" if place else counts) for place, claim in enumerate(claims)]
+    return LOG.share("bo", token, lease=5, limit=limit, settled=settled)
 
 
 NUMBERED: dict[str, RoundTrip[Any]] = {

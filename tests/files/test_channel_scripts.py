@@ -144,18 +144,28 @@ def test_processes_that_share_settle_once(client: Any):
     first, again = run(client, step), run(client, step)
     assert (first.claims, len(first.claims)) == (again.claims, 2)
     assert run(client, LOG.totals("bo")).lines == 3
-    assert run(client, share("t2", claim, counts=COUNTED)).status == "LOST"
+    assert run(client, share("t2", claim, counts=COUNTED, limit=0)).status == "OK"
     assert run(client, LOG.totals("bo")).lines == 3
     CLOCK.now_ms += 6000
     later = run(client, share("t3", limit=9))
     assert [record.number for record in later.records] == [2, 3, 4, 5, 6]
-    assert run(client, share("t4", first.claims[0], counts=COUNTED)).status == "LOST"
+    assert run(client, share("t4", first.claims[0], counts=COUNTED, limit=0)).status == "OK"
     assert run(client, LOG.totals("bo")).lines == 3
     last = share("t5", *later.claims, counts=COUNTED)
     send(client, LOG.close())
     (end,) = run(client, last).claims
     assert run(client, share("t6", end)).status == run(client, share("t6", end)).status == "ENDED"
     assert run(client, LOG.totals("bo")).lines == 6
+
+
+def test_of_shared_claims_only_the_lost_ones_are_skipped(client: Any):
+    fill(client)
+    settled = LOG.share("bo", "t1", lease=5, limit=3, settled=[])
+    claims = run(client, settled).claims
+    assert run(client, LOG.settle_claims("bo", "release", claims[:1])) == (False, [])
+    run(client, share("thief", limit=1))
+    run(client, LOG.share("bo", "t2", lease=5, limit=0, settled=[(claim, COUNTED) for claim in claims]))
+    assert run(client, LOG.totals("bo")).lines == 2 * 3
 
 
 # --- no keys are left ---

@@ -84,7 +84,7 @@ def test_hundreds_of_processes_that_share_all_learn_of_the_end(client: Any, face
     faces.open("p")
 
     def share(token: str, *claims: bytes, n: int, counts: bytes = b"") -> Any:
-        more: dict[str, Any] = {"limit": 9, "counts": counts, "claims": claims}
+        more: dict[str, Any] = {"limit": 9, "settled": [(claim, counts) for claim in claims]}
         return run(client, LOG.share("ada", token, lease=5, address=f"p/{n}", ttl=9, **more))
 
     run(client, LOG.open(["ada"], None, None))

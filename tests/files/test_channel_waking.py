@@ -32,7 +32,8 @@ def receive(turn: int, address: str, token: str = HELD, receiver: str = "ada", *
 
 
 def share(address: str, token: str = "t", *claims: bytes, limit: int = 1, ttl: float = 60) -> RoundTrip[Any]:
-    return LOG.share("ada", token + address, lease=5, limit=limit, counts=b"", claims=claims, address=address, ttl=ttl)
+    settled = [(claim, b"") for claim in claims]
+    return LOG.share("ada", token + address, lease=5, limit=limit, settled=settled, address=address, ttl=ttl)
 
 
 @pytest.fixture

@@ -117,8 +117,9 @@ class Renewer:
     def keep(self, held: Renewable, requested_at: float) -> None:
         """Renew the lease until its `renewing` is False or it is lost. `requested_at`: when its request was sent."""
         held.renewing = True
+        self.start()  # before: the first start in a process forgets what was scheduled
         self._schedule(held, requested_at + held.lease * _RENEW_AFTER)
-        self.start()
+        self.start()  # and after: the thread may have ended in between, because nothing was held
 
     def _schedule(self, held: Renewable, at: float) -> None:
         with self._lock:

@@ -121,8 +121,8 @@ class Aggregate:
         wait   seconds to wait for more lines before it returns; None: it returns when the channel is closed
         share  several processes count together, and each block is counted by one of them; needs files that were sent
                with `send_lines`. Without it a second process waits, and takes over when the first is gone
-        lease  with `share`: seconds in which the function must process four blocks. If it takes longer, another process
-               counts them as well, and only the counts of one of the two are stored. None: the app's setting
+        lease  with `share`: seconds until the blocks of a process that died or froze go to another process; None: the
+               app's setting. The function may take longer: a living process keeps its blocks
 
         The function gets a batch of lines (see `Receiver.batches`). It returns counts as table -> key -> count, or a
         `Tally` if it rejects lines. The result must depend on these lines alone, because the function may get them

@@ -108,9 +108,8 @@ class ReceiveReply:
 class ShareReply:
     """The reply to one of several processes that share a receiver.
 
-    status  as in ReceiveReply, where HELD means that one process receives alone. LOST: another process has one of the
-            claims that were to be settled, and nothing was settled. MISSED: the receiver was passed over, and `missed`
-            records before number `first` are gone
+    status  as in ReceiveReply, where HELD means that one process receives alone. MISSED: the receiver was passed over,
+            and `missed` records before number `first` are gone
     claims  one for each of the records
     due_in  seconds after which to ask again even without a record, because a lease runs out; or None
     """
@@ -315,14 +314,18 @@ class ChannelBindings(LogBindings):
         return self.renew(receiver, token, 0)
 
     def share(
-        self, receiver: str, token: str, *, lease: float, limit: int, counts: bytes, claims: Sequence[bytes],
+        self, receiver: str, token: str, *, lease: float, limit: int, settled: Sequence[tuple[bytes, bytes]],
         address: str = "", ttl: float = 0.0,
     ) -> RoundTrip[ShareReply]:  # fmt: skip
-        """For one of several processes that share a receiver: settle claims and their counts, all of them or none, then
-        claim up to `limit` records. A second call with the same `token` returns the same records."""
+        """For one of several processes that share a receiver: settle claims, then claim up to `limit` records. A second
+        call with the same `token` returns the same records.
+
+        settled  claims, each with its packed counts. A claim that another process has by now is skipped, and its counts
+                 are dropped
+        """
         args: tuple[Arg, ...] = (
-            self.clock.now_ms, receiver, token, int(lease * 1000), limit, PULL_BYTES, counts, address,
-            int(ttl * 1000), *claims,
+            self.clock.now_ms, receiver, token, int(lease * 1000), limit, PULL_BYTES, address, int(ttl * 1000),
+            *(part for pair in settled for part in pair),
         )  # fmt: skip
 
         def read(reply: Sequence[Any]) -> ShareReply:
@@ -336,7 +339,7 @@ class ChannelBindings(LogBindings):
                     return ShareReply("MISSED", missed=reply[1], first=reply[2])
                 case b"HELD":
                     return ShareReply("HELD", due_in=reply[1] / 1000)
-                case b"LOST" | b"ENDED" | b"GONE":
+                case b"ENDED" | b"GONE":
                     return ShareReply(reply[0].decode())
                 case _:
                     raise self.error_for(reply, receiver)

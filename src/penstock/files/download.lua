@@ -149,22 +149,21 @@ function script.renew(base, state, given, receiver, token, lease_ms)
   return 1
 end
 
--- For one of several processes that share a receiver: settles `claims` and their counts, all of them or none, then
--- claims up to `limit` records. A second call with this `token` settles nothing, and returns the same records. If there
--- is no record, `address` is registered for `wait_ms`, and notified of the next one.
+-- For one of several processes that share a receiver: settles claims, then claims up to `limit` records. The claims are
+-- given as claim, packed counts, …, and each is settled by itself, together with its counts: a claim that another process
+-- has by now is skipped, and its counts are dropped. A second call with this `token` settles nothing, and returns the
+-- same records. If there is no record, `address` is registered for `wait_ms`, and notified of the next one.
 --
 -- Returns { "OK", ms after which to ask again even without a record or -1, claim, number, ms, by, body, … } or
 -- { "ENDED" }. Or, if nothing was settled, one of:
---   { "LOST" }: another process has one of the claims by now
 --   { "MISSED", how many records, number of the next one }: the receiver was passed over; only one process gets this
 --   { "HELD", ms until its lease ends }: a process receives alone
 --   { "GONE" | "NOT_A_MEMBER" }
 --- keys: base state
---- args: given: int, receiver: str, token: str, lease_ms: int, limit: int, room: int, packed_counts: str, address: str
---- args: wait_ms: int, claims: *
+--- args: given: int, receiver: str, token: str, lease_ms: int, limit: int, room: int, address: str, wait_ms: int
+--- args: claims: *
 --- flags: allow-oom
-function script.share(base, state, given, receiver, token, lease_ms, limit, room, packed_counts, address,
-  wait_ms, claims, ...)
+function script.share(base, state, given, receiver, token, lease_ms, limit, room, address, wait_ms, claims, ...)
   local fault, l = log.open()
   if fault then return fault end
   if not l then
@@ -172,7 +171,10 @@ function script.share(base, state, given, receiver, token, lease_ms, limit, room
     log.await_message(address, wait_ms)
     return { "GONE" }
   end
-  local now, found = clock.now(given), counts.decode(packed_counts)
+  local now, leased, settled = clock.now(given), base .. "leased:" .. receiver, {}
+  for i = claims, #ARGV, 2 do
+    if redis.call("ZSCORE", leased, ARGV[i]) then settled[#settled + 1] = { ARGV[i], counts.decode(ARGV[i + 1]) } end
+  end
   local cursor, why, was = channel.cursor(l, receiver)
   local earlier = redis.call("GET", base .. "claim:" .. token)
   local missed = earlier and cmsgpack.unpack(earlier).missed
@@ -196,12 +198,10 @@ function script.share(base, state, given, receiver, token, lease_ms, limit, room
     return { "HELD", ends_at - now }
   end
   if #ARGV >= claims and not earlier then
-    local leased = base .. "leased:" .. receiver
-    for i = claims, #ARGV do
-      if not redis.call("ZSCORE", leased, ARGV[i]) then return { "LOST" } end
+    for _, one in ipairs(settled) do
+      shared_reader.drop(receiver, one[1])
+      counts.add(receiver, one[2])
     end
-    for i = claims, #ARGV do shared_reader.drop(receiver, ARGV[i]) end
-    counts.add(receiver, found)
     redis.call("SET", base .. "claim:" .. token, cmsgpack.pack({}), "PX", 60000)
     local unclaimed = tonumber(redis.call("HGET", base .. "next", receiver) or cursor + 1)
     local low = shared_reader.cursor(receiver, unclaimed)

@@ -78,7 +78,8 @@ class Receiver:
                received
         share  several processes share this receiver: each block goes to one of them, in no order. Either all processes
                of a receiver share it, or none
-        lease  of shared blocks: seconds until a block that is not done goes to another process; None: the app's setting
+        lease  of shared blocks: seconds until the blocks of a process that died or froze go to another process; None:
+               the app's setting. A living process keeps its blocks, however long it works on them
 
         A block is done when the loop asks for the next one. The blocks that are done are settled in the server about
         once each megabyte, in the round trip that pulls the next ones; after a crash, those that were not settled are
@@ -97,7 +98,7 @@ class Receiver:
         chosen = self._channel.settings.lease if lease is None else lease
         if not 0.05 <= chosen <= 7 * 86400:
             raise ValueError(f"lease={chosen}: seconds from 0.05 to a week")
-        return SharedStream(self._channel, self._driver, self.name, wait, chosen, make_items)
+        return SharedStream(self._channel, self._driver, self._renewer, self.name, wait, chosen, make_items)
 
     def batches(
         self, *, wait: float | None = None, share: bool = False, lease: float | None = None, longest: int = LONGEST,

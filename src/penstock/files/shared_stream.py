@@ -1,13 +1,20 @@
-"""Several processes that share one receiver: each block goes to one of them, under a lease, in no order."""
+"""Several processes that share one receiver: each block goes to one of them, under a lease, in no order.
+
+The leases are renewed for as long as the process lives, however long it works on a block. So `lease` bounds only the
+wait for the blocks of a process that died or froze. Each block is settled by itself: a process that lost one of them
+loses the work on that one alone.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Literal, TypeVar
 
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread
+from penstock.core.renewal import Renewer, now, valid_until
 from penstock.errors import FileDamaged, FilesError
 from penstock.files.bindings import ChannelBindings, ShareReply
 from penstock.files.records import ABORT, DATA, BlockHeader, ChannelRecord, read_block
@@ -17,8 +24,41 @@ from penstock.messages.log import ask_until, check_wait
 
 T = TypeVar("T")
 
-CLAIMED_RECORDS = 4
-"""Records that one process claims together. With more of them the other processes would be idle at the end."""
+CLAIMED_RECORDS = 16
+"""Records that one process claims together, up to a megabyte. With more of them the other processes would be idle at
+the end; with fewer, small files would take a round trip each."""
+
+
+class ClaimsLease:
+    """The leases of claimed records, renewed together. `claims` may change meanwhile."""
+
+    def __init__(
+        self, channel: ChannelBindings, receiver: str, claims: list[bytes], lease: float, asked: float
+    ) -> None:
+        self.lease = lease
+        self.valid_until = valid_until(asked, lease)
+        self.renewing = False
+        self.claims = claims
+        self._channel = channel
+        self._receiver = receiver
+
+    @property
+    def renewal(self) -> RoundTrip[bool]:
+        return self._settle("extend")
+
+    @property
+    def give_back(self) -> RoundTrip[bool]:
+        return self._settle("release")
+
+    def _settle(self, action: Literal["extend", "release"]) -> RoundTrip[bool]:
+        """The result is whether this process still has any of the claims."""
+        claims = self.claims
+        call = self._channel.settle_claims(self._receiver, action, claims, self.lease)
+        return default_on(b"NOT_A_MEMBER GONE", call.then(lambda reply: len(reply[1]) < len(claims)), False)
+
+    def mark_lost(self, why: str) -> None:
+        """Does nothing: claims that were lost are skipped when they are settled."""
+        self.renewing = False
 
 
 class SharedStream(ReceiverStream[T]):
@@ -28,21 +68,25 @@ class SharedStream(ReceiverStream[T]):
     """
 
     def __init__(
-        self, channel: ChannelBindings, driver: Driver, receiver: str, wait: float | None, lease: float,
-        make_items: Callable[[BlockHeader, bytes], Iterable[T]],
+        self, channel: ChannelBindings, driver: Driver, renewer: Renewer, receiver: str, wait: float | None,
+        lease: float, make_items: Callable[[BlockHeader, bytes], Iterable[T]],
     ) -> None:  # fmt: skip
         check_wait("receive", wait)
         super().__init__()
         self._channel = channel
         self._driver = driver
+        self._renewer = renewer
         self._receiver = receiver
         self._wait = wait
         self._claim_lease = lease
         self._make_items = make_items
         self._claims: list[bytes] = []
         """Claims of the records that were processed."""
+        self._collected: list[bytes] = []
+        """The counts of the first claims of `_claims`, one for each, which are ready to be settled."""
         self._records: list[tuple[bytes, ChannelRecord]] = []
         """Claims and records that were not processed yet."""
+        self._lease: ClaimsLease | None = None
         self._given = self._done = self._reached = 0
         self._ended = False
 
@@ -56,57 +100,95 @@ class SharedStream(ReceiverStream[T]):
         """Turn claimed records into ready items, until an error occurs."""
         while self._records and self._error is None:
             claim, record = self._records.pop(0)
-            self._claims.append(claim)
+            items: Sequence[T] = ()
             try:
                 if record.kind == DATA:
-                    for item in self._make_items(*read_block(record)):
-                        self._ready.append((item, len(self._claims)))
+                    items = [*self._make_items(*read_block(record))]
                 elif record.kind == ABORT:
                     raise FileDamaged(record.body.decode(errors="replace"))
             except FilesError as error:
                 self._error = error
+            # A claim is done with the last of its items.
+            self._ready.extend((item, len(self._claims)) for item in items[:-1])
+            self._claims.append(claim)
+            self._ready.extend((item, len(self._claims)) for item in items[-1:])
             self._reached = len(self._claims)
+
+    def _next(self, stop: type[Exception]) -> T:
+        self._collect(self._given)
+        return super()._next(stop)
+
+    def take_ready(self) -> Iterator[T]:
+        for item in super().take_ready():
+            yield item
+            self._collect(self._given)
+
+    def _collect(self, done: int) -> None:
+        """Note the counts of the first `done` claims. What was counted since the last call belongs to the last one of
+        them: the others had no items."""
+        if done > len(self._collected):
+            self._collected += [b""] * (done - len(self._collected))
+            self._collected[-1] = self._take_counts()
+
+    def _take_settled(self, done: int) -> list[tuple[bytes, bytes]]:
+        """The first `done` claims with their counts; later claims remain."""
+        self._collect(min(done, self._given))
+        settled = [*zip_longest(self._claims[:done], self._collected, fillvalue=b"")]
+        self._claims, self._collected = self._claims[done:], []
+        if self._lease is not None:
+            self._lease.claims = self._claims + [claim for claim, _ in self._records]
+        return settled
 
     def _claim(self) -> Operation[bool]:
         """Settle what was given and wait for records. Returns False if the wait is over."""
-        unsettled = [(self._claims, self._take_counts())]
-        self._claims, self._given, self._done = [], 0, 0
+        self._stop_renewing()
+        unsettled = [self._take_settled(len(self._claims))]
+        self._given = self._done = self._reached = 0
+        asked = 0.0
 
         def ask(address: str, ttl: float) -> RoundTrip[ShareReply]:
-            claims, counts = unsettled.pop() if unsettled else ([], b"")
-            return self._share(CLAIMED_RECORDS, claims, counts, address, ttl)
+            nonlocal asked
+            asked = now()
+            return self._share(CLAIMED_RECORDS, unsettled.pop() if unsettled else [], address, ttl)
 
         reply = yield from ask_until(
             lambda reply: reply.records or reply.status in {"ENDED", "MISSED"}, ask, self._channel, self._wait,
             own_address=True, shared_reader=self._receiver, interval=self._channel.settings.sleep,
-            due=lambda reply: 0.0 if reply.status == "LOST" else reply.due_in,
+            due=lambda reply: reply.due_in,
         )  # fmt: skip
         self._ended = reply.status == "ENDED"
         if reply.status == "MISSED":
             self._error = blocks_missed(self._channel, self._receiver, reply.missed, reply.first)
             return True
         self._records = list(zip(reply.claims, reply.records, strict=True))
+        if self._records:
+            self._lease = ClaimsLease(self._channel, self._receiver, [*reply.claims], self._claim_lease, asked)
+            self._renewer.keep(self._lease, asked)
         return self._ended or bool(self._records)
 
+    def _stop_renewing(self) -> None:
+        if self._lease is not None:
+            self._lease.renewing, self._lease = False, None
+
     def _share(
-        self, limit: int, claims: list[bytes], counts: bytes, address: str = "", ttl: float = 0.0
+        self, limit: int, settled: Sequence[tuple[bytes, bytes]], address: str = "", ttl: float = 0.0
     ) -> RoundTrip[ShareReply]:
         return self._channel.share(
-            self._receiver, mint_id(), lease=self._claim_lease, limit=limit, counts=counts, claims=claims,
-            address=address, ttl=ttl,
-        )  # fmt: skip
+            self._receiver, mint_id(), lease=self._claim_lease, limit=limit, settled=settled, address=address, ttl=ttl
+        )
 
     def commit(self) -> Operation[None]:
-        """If another process has one of the claims by now, nothing is settled or counted."""
-        given = self._given
-        done, self._claims = self._claims[:given], self._claims[given:]
+        """A claim that another process has by now is skipped, with its counts."""
+        given = max(self._given, len(self._collected))
+        settled = self._take_settled(given)
         self._ready = deque((item, claims - given) for item, claims in self._ready)
         self._reached -= given
         self._given = self._done = 0
-        if done:
-            yield self._share(0, done, self._take_counts())
+        if settled:
+            yield self._share(0, settled)
 
     def leave(self) -> Operation[None]:
+        self._stop_renewing()
         self._given = self._done
         yield from self.commit()
         rest = self._claims + [claim for claim, _ in self._records]
