@@ -267,7 +267,9 @@ async def test_with_and_decorator(rate: Make, face: str):
         plain(1)
     with pytest.raises(RuntimeError, match="write `async with` here"), limit:
         pass
-    with pytest.raises(TypeError, match="is a generator: put `with limit:`"):
+    with pytest.raises(
+        TypeError, match=r"the generator .*rows, which does its work after the call has returned: write a `with` block"
+    ):
 
         @limit
         def rows():

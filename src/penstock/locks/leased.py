@@ -19,11 +19,13 @@ from penstock.core.operations import Driver, Listen, Listener, Operation, Wait, 
 from penstock.core.renewal import Renewer, now
 from penstock.errors import PenstockError
 from penstock.locks.bindings import AcquireReply, LeaseBindings
+from penstock.locks.decorating import guard_calls
 from penstock.locks.last_tries import LastTries
 from penstock.locks.lease import Lease, hand_over
 
 L = TypeVar("L", bound=Lease)
 B = TypeVar("B", bound=LeaseBindings)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def check_times(what: str, lease: float, wait: float | None) -> None:
@@ -149,7 +151,11 @@ class LeasedResource(Generic[L, B]):
         self._renewer.keep(held, sent_at)
         return held
 
-    # --- with ---
+    # --- with, and as a decorator ---
+
+    def __call__(self, function: F) -> F:
+        """Decorate a `def` or `async def` function: each call of it holds the resource until the call ends."""
+        return guard_calls(function, self)
 
     def __enter__(self) -> L:
         if asyncio._get_running_loop() is not None:

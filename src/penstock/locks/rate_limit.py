@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable
-from functools import wraps
 from types import EllipsisType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from penstock.core.idempotency import release_key, take_key
 from penstock.core.operations import Driver, Operation, RoundTrip, Sleep, verb
 from penstock.errors import RateLimited
 from penstock.locks.answers import Allowance
 from penstock.locks.bindings import LimitKind, RateLimitBindings
+from penstock.locks.decorating import guard_calls
 from penstock.locks.keys import RateLimitKeys
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -140,23 +139,7 @@ class RateLimit:
     async def __aexit__(self, *_: object) -> None: ...
 
     def __call__(self, function: F) -> F:
-        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-            raise TypeError(f"{function.__qualname__} is a generator: put `with limit:` where it does its work")
-        if inspect.iscoroutinefunction(function):
-
-            @wraps(function)
-            async def awaited(*args: Any, **kwargs: Any) -> Any:
-                await self.acquire.aio()
-                return await function(*args, **kwargs)
-
-            return cast(F, awaited)
-
-        @wraps(function)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            self.acquire()
-            return function(*args, **kwargs)
-
-        return cast(F, called)
+        return guard_calls(function, self)
 
 
 def _check_wait(what: str, wait: float | None) -> float | None:

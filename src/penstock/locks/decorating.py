@@ -1,0 +1,67 @@
+"""Decorators: each call of a function runs inside the `with` block of a lock, of permits, or of a rate limit."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from functools import partial, wraps
+from types import TracebackType
+from typing import Any, Protocol, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Enterable(Protocol):
+    """A lock, permits or a rate limit: what can be entered by `with` and by `async with`."""
+
+    def __enter__(self) -> Any: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> Any: ...
+    async def __aenter__(self) -> Any: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> Any: ...
+
+
+def guard_calls(function: F, by: Enterable) -> F:
+    """The function, each call of which enters `by` and leaves it again at its end.
+
+    An `async def` function is awaited inside `async with`, any other is called inside `with`. Raises TypeError for what
+    would do its work only after the block: generators, and objects that are no functions.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    if isinstance(function, staticmethod | classmethod | property):
+        kind = type(function).__name__
+        raise TypeError(f"{by!r} decorates a {kind}: write @{kind} above this decorator")
+    if not inspect.isroutine(function) and not isinstance(function, partial):
+        raise TypeError(
+            f"{by!r} decorates {name}, which is no function: decorate a function or a method; below @app.task, "
+            "if it is a task"
+        )
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise TypeError(
+            f"{by!r} decorates the generator {name}, which does its work after the call has returned: "
+            "write a `with` block around that work instead"
+        )
+    if inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            async with by:
+                return await function(*args, **kwargs)
+
+        return cast(F, awaited)
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError(
+                f"{name}() waits for {by!r} and would block the running event loop: make it an `async def` function, "
+                "or call it with `asyncio.to_thread`"
+            )
+        with by:
+            return function(*args, **kwargs)
+
+    return cast(F, called)
