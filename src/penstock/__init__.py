@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from penstock.jobs.queue import Queue, Tenant
     from penstock.jobs.retry import Drop, Retry, RetryLater
     from penstock.jobs.task import Call, Task
-    from penstock.locks.answers import Allowance, LockInfo, Owner, SemaphoreInfo
+    from penstock.locks.answers import Allowance, LockInfo, Owner, ReadWriteLockInfo, SemaphoreInfo
     from penstock.locks.lock import Held, Lock
     from penstock.locks.rate_limit import RateLimit
     from penstock.locks.rwlock import Reading, ReadWriteLock, Writing
@@ -119,7 +119,7 @@ else:
         "files.bindings": "ChannelInfo ReceiverInfo Totals",
         "completion.entry": "Entry",
         "completion.directory": "Directory",
-        "locks.answers": "Allowance LockInfo Owner SemaphoreInfo",
+        "locks.answers": "Allowance LockInfo Owner ReadWriteLockInfo SemaphoreInfo",
         "jobs.job": "Job JobInfo Status",
         "locks.lock": "Held Lock",
         "messages.message": "Gap Keep Mail Message",
@@ -235,6 +235,7 @@ __all__ = [
     "RateLimit",
     "RateLimited",
     "ReadWriteLock",
+    "ReadWriteLockInfo",
     "Reader",
     "Reading",
     "Receiver",

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import LeaseLost, LockTimeout, Penstock, ReadWriteLock
 from tests.conftest import Do, until
-from tests.speed import scaled
+from tests.speed import Deadline, scaled
 
 one_place = pytest.mark.parametrize("place", ["valkey"])
 
@@ -17,6 +17,13 @@ one_place = pytest.mark.parametrize("place", ["valkey"])
 @pytest.fixture
 def rw(app: Penstock) -> ReadWriteLock:
     return app.read_write_lock("catalog", lease=10)
+
+
+async def until_waiting(rw: ReadWriteLock, n: int) -> None:
+    deadline = Deadline(30)
+    while (await rw.info.aio()).waiting != n:
+        assert not deadline.passed(), "the number of waiters was not reached"
+        await asyncio.sleep(0.005)
 
 
 async def test_readers_share_and_a_writer_is_alone(app: Penstock, rw: ReadWriteLock, do: Do):
@@ -49,11 +56,80 @@ async def test_a_waiting_writer_is_not_overtaken_by_readers(rw: ReadWriteLock, d
     tasks = []
     for side, name in ((rw.write(), "writer"), (rw.read(), "reader"), (rw.read(), "reader")):
         tasks.append(asyncio.create_task(wait(side, name)))
-        await asyncio.sleep(0.1)
+        await until_waiting(rw, len(tasks))
+    assert (await rw.info.aio()).waits_to_write == (True, False, False)
     assert order == []
     await do(reader.release)
     await asyncio.gather(*tasks)
     assert order == ["writer", "reader", "reader"]
+
+
+@one_place
+async def test_any_number_of_readers_hold_it_and_a_writer_waits_for_the_last(
+    app: Penstock, rw: ReadWriteLock, raw: Any
+):
+    readers = await asyncio.gather(*(rw.read().acquire.aio() for _ in range(1000)))
+    info = await rw.info.aio()
+    assert (info.writer, info.reading, len(info.readers), info.fence) == (None, 1000, 100, None)
+    writer = asyncio.create_task(rw.write().acquire.aio())
+    await until(lambda: raw.zcard(rw.write().bindings.declared[0] + "waiters") == 1)
+    await asyncio.gather(*(reader.release.aio() for reader in readers[1:]))
+    await asyncio.sleep(0.05)
+    info = await rw.info.aio()
+    assert (writer.done(), info.reading, info.waiting, info.waits_to_write) == (False, 1, 1, (True,))
+    await readers[0].release.aio()
+    held = await writer
+    info = await rw.info.aio()
+    assert (info.reading, info.fence, info.writer and info.writer.token) == (0, held.fence, held.token)
+    await held.release.aio()
+
+
+@one_place
+async def test_all_readers_that_wait_for_a_writer_follow_it(rw: ReadWriteLock, raw: Any):
+    """There are more of them than one call of the script hands the lock to."""
+    writer = await rw.write().acquire.aio()
+    waiting = [asyncio.create_task(rw.read().acquire.aio()) for _ in range(350)]
+    await until(lambda: raw.zcard(rw.read().bindings.declared[0] + "waiters") == 350)
+    began = time.monotonic()
+    await writer.release.aio()
+    readers = await asyncio.gather(*waiting)
+    assert time.monotonic() - began < scaled(1.5)  # without a message they would ask again after two seconds
+    assert (await rw.info.aio()).reading == 350
+    await asyncio.gather(*(reader.release.aio() for reader in readers))
+
+
+@one_place
+async def test_an_expired_reader_does_not_keep_a_writer_out(app: Penstock, rw: ReadWriteLock):
+    dead = await app.read_write_lock("catalog", lease=0.3).read().acquire.aio()
+    dead.renewing = False
+    other = await rw.read().acquire.aio()
+    waiting = asyncio.create_task(rw.write().acquire.aio())
+    await asyncio.sleep(0.05)
+    await other.release.aio()
+    began = time.monotonic()
+    held = await waiting
+    assert time.monotonic() - began < scaled(1)
+    await held.release.aio()
+
+
+@one_place
+async def test_no_call_holds_the_server_for_long_however_many_read(rw: ReadWriteLock, raw: Any, app: Penstock):
+    base, holders = rw.read().bindings.declared
+    far = int(time.time() * 1000) + 60000
+    raw.zadd(holders, {f"penstock/elsewhere/1/{n}/1": far for n in range(20000)})
+    raw.pexpire(holders, 60000)
+    raw.config_set("slowlog-log-slower-than", 5000)
+    raw.slowlog_reset()
+    reader = await rw.read().acquire.aio()
+    writer = asyncio.create_task(rw.write().acquire.aio())
+    await until(lambda: raw.zcard(base + "waiters") == 1)
+    await reader.release.aio()
+    writer.cancel()
+    await asyncio.wait([writer])
+    slow = [entry for entry in raw.slowlog_get() if entry["command"].startswith((b"EVAL", b"EVALSHA"))]
+    raw.config_set("slowlog-log-slower-than", 10000)
+    raw.delete(holders)
+    assert slow == []
 
 
 @one_place

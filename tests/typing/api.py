@@ -30,6 +30,8 @@ from penstock import (
     Middleware,
     Penstock,
     Permit,
+    Reading,
+    ReadWriteLockInfo,
     Retry,
     SemaphoreInfo,
     Settings,
@@ -226,6 +228,27 @@ async def lock() -> None:
         assert_type(permit, Permit)
     assert_type(await app.semaphore("market:17", limit=5).info.aio(), SemaphoreInfo)
     assert_type(app.semaphore("market:17", limit=5).acquire(), Permit)
+    rw = app.read_write_lock("catalog", lease=10)
+    with rw.read() as reading, rw.write() as writing:
+        assert_type(reading, Reading)
+        assert_type(writing.fence, int)
+    assert_type(rw.info(), ReadWriteLockInfo)
+
+    @app.lock("report", lease=10)
+    def plain(a: int) -> str:
+        return str(a)
+
+    @app.semaphore("exports", limit=3)
+    async def awaited(a: int) -> str:
+        return str(a)
+
+    @rw.read()
+    def reads() -> None: ...
+
+    assert_type(plain(1), str)
+    assert_type(await awaited(1), str)
+    plain("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await awaited("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     app.semaphore("x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 

@@ -69,6 +69,29 @@ class SemaphoreInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadWriteLockInfo:
+    """The state of a read-write lock in the server.
+
+    writer          the writer that holds it; None if nobody writes
+    reading         how many readers hold it
+    readers         at most a hundred of them
+    fence           the fence of the last writer; None if the server has forgotten it
+    waiting         how many wait
+    waiters         in the order in which they will be served, at most a hundred
+    waits_to_write  for each of `waiters`, whether it wants to write
+    """
+
+    name: str
+    writer: Owner | None
+    reading: int
+    readers: tuple[Owner, ...]
+    fence: int | None
+    waiting: int
+    waiters: tuple[Owner, ...]
+    waits_to_write: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Allowance:
     """The answer of a rate limit. It is truthy if the units are allowed.
 

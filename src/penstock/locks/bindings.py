@@ -17,7 +17,8 @@ import msgspec
 from penstock.core.idempotency import IdempotencyKey
 from penstock.core.operations import RoundTrip
 from penstock.core.scripts import Library
-from penstock.locks.answers import Allowance, LockInfo, Owner, SemaphoreInfo
+from penstock.locks.answers import Allowance, LockInfo, Owner, ReadWriteLockInfo, SemaphoreInfo
+from penstock.locks.constants import ALL, UNLIMITED
 from penstock.locks.keys import LockKeys, RateLimitKeys, SemaphoreKeys, TransactionKeys
 
 MAX_SHOWN = 100
@@ -56,7 +57,7 @@ class LeaseRequest:
 
     declared  the keys that each script declares
     lease     seconds
-    permits, limit  of a semaphore; 0 for a lock
+    permits, limit  of a semaphore; 0 for a lock. For a read-write lock 1 or ALL, and UNLIMITED
     """
 
     declared: tuple[str, ...]
@@ -180,17 +181,49 @@ class SemaphoreBindings(LeaseBindings):
         return RoundTrip(self.scripts["show"], self.declared, (MAX_SHOWN,), self._info)
 
     def _info(self, reply: Sequence[Any]) -> SemaphoreInfo:
-        now, limit, held, permits, waiting, *rows = reply
-        until = [
-            (permit.decode(errors="replace").rpartition("/")[0], (int(till) - now / 1000) / 1000)
-            for permit, till in zip(permits[0::2], permits[1::2], strict=True)
-        ]
-        holders = []
-        for token, group in groupby(sorted(until), lambda permit: permit[0]):
-            lefts = [left for _, left in group]
-            holders.append(Owner.from_token(token, None, lefts[0], len(lefts)))
+        now, limit, held, permits, _, waiting, *rows = reply
         stored = None if limit is None else int(limit)
-        return SemaphoreInfo(self._name, stored, held, tuple(holders), waiting, _waiters(now, rows))
+        return SemaphoreInfo(self._name, stored, held, _holders(now, permits), waiting, _waiters(now, rows))
+
+
+class ReadWriteBindings(LeaseBindings):
+    """The round trips of one side of a read-write lock."""
+
+    def __init__(self, keys: SemaphoreKeys, lease: float, permits: int) -> None:
+        """`permits`: 1 for a reader, ALL for a writer."""
+        super().__init__(semaphore_scripts(), LeaseRequest(keys.declared, lease, permits, UNLIMITED))
+        self._name = keys.name
+
+    def info(self) -> RoundTrip[ReadWriteLockInfo]:
+        return RoundTrip(self.scripts["show"], self.declared, (MAX_SHOWN,), self._info)
+
+    def _info(self, reply: Sequence[Any]) -> ReadWriteLockInfo:
+        now, _, held, permits, fence, waiting, *rows = reply
+        holders = _holders(now, permits)
+        is_written = any(permit.endswith(b"/all") for permit in permits[0::2])
+        return ReadWriteLockInfo(
+            self._name,
+            holders[0] if is_written else None,
+            0 if is_written else held,
+            () if is_written else holders,
+            None if fence is None else int(fence),
+            waiting,
+            _waiters(now, rows),
+            tuple(_unpack(packed)[4] == ALL for packed in rows[0::2]),
+        )
+
+
+def _holders(now: int, permits: Sequence[Any]) -> tuple[Owner, ...]:
+    """`permits`: token/number, server ms until which it is held, …; `now` is in server microseconds."""
+    until = [
+        (permit.decode(errors="replace").rpartition("/")[0], (int(till) - now / 1000) / 1000)
+        for permit, till in zip(permits[0::2], permits[1::2], strict=True)
+    ]
+    holders = []
+    for token, group in groupby(sorted(until), lambda permit: permit[0]):
+        lefts = [left for _, left in group]
+        holders.append(Owner.from_token(token, None, lefts[0], len(lefts)))
+    return tuple(holders)
 
 
 def _waiters(now: int, rows: Sequence[Any]) -> tuple[Owner, ...]:

@@ -1,6 +1,6 @@
 """A read-write lock: many readers or one writer at a time, in order of arrival.
 
-It is a semaphore of a hundred permits: a reader takes one, a writer all of them. Waiters are served strictly in order:
+It is a semaphore without a limit: a reader takes one permit, a writer all. Waiters are served strictly in order:
 readers that arrive after a writer wait for it, so no writer starves.
 """
 
@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from penstock.core.operations import Driver
+from penstock.core.operations import Driver, RoundTrip, verb
 from penstock.core.renewal import Renewer
 from penstock.errors import LockTimeout
-from penstock.locks.bindings import SemaphoreBindings
+from penstock.locks.answers import ReadWriteLockInfo
+from penstock.locks.bindings import ReadWriteBindings
+from penstock.locks.constants import ALL
 from penstock.locks.keys import SemaphoreKeys
 from penstock.locks.lease import Lease
 from penstock.locks.leased import LeasedResource, check_times
-
-MAX_READERS = 100
-"""Readers at a time; more have to wait. A writer takes all these permits: some hundred microseconds of server time."""
 
 L = TypeVar("L", bound=Lease)
 
@@ -38,14 +37,14 @@ class Writing(Lease):
         return self._fence
 
 
-class ReadWriteSide(LeasedResource[L, SemaphoreBindings]):
+class ReadWriteSide(LeasedResource[L, ReadWriteBindings]):
     """The reading or the writing side of a read-write lock, used like a lock: `with` or `acquire`."""
 
     def __init__(
         self,
         kind: type[L],
         what: str,
-        bindings: SemaphoreBindings,
+        bindings: ReadWriteBindings,
         driver: Driver,
         renewer: Renewer,
         *,
@@ -93,16 +92,25 @@ class ReadWriteLock:
         return f"<read-write lock {self.name!r}>"
 
     def read(self) -> ReadWriteSide[Reading]:
-        """The side for readers. Up to a hundred readers hold it at a time."""
+        """The side for readers. Any number of readers hold it at a time."""
         return self._side(Reading, "read", 1)
 
     def write(self) -> ReadWriteSide[Writing]:
         """The side for writers. A writer holds the lock alone."""
-        return self._side(Writing, "write", MAX_READERS)
+        return self._side(Writing, "write", ALL)
+
+    @verb
+    def info(self) -> RoundTrip[ReadWriteLockInfo]:
+        """The writer or the readers, and the waiters. One round trip."""
+        return self.current_info()
+
+    def current_info(self) -> RoundTrip[ReadWriteLockInfo]:
+        """`info` for another operation to yield."""
+        return ReadWriteBindings(self._keys, self._lease, ALL).info()
 
     def _side(self, kind: type[L], side: str, permits: int) -> ReadWriteSide[L]:
         return ReadWriteSide(
-            kind, f"{side} lock {self.name!r}", SemaphoreBindings(self._keys, self._lease, permits, MAX_READERS),
+            kind, f"{side} lock {self.name!r}", ReadWriteBindings(self._keys, self._lease, permits),
             self._driver, self._renewer,
             wait=self._wait, on_loss=self._on_loss, cancel_on_loss=self._cancel_on_loss,
         )  # fmt: skip

@@ -1,13 +1,15 @@
--- The scripts of a semaphore: at most `limit` permits are held at a time.
+-- The scripts of a semaphore: at most `limit` permits are held at a time. A read-write lock is a semaphore without a
+-- limit: each reader takes one permit, and a writer takes all of them.
 --
 --             acquire                               release
 --   free ───────────────────▶ a holder ─────────────────────────▶ free
 --     ▲                       │      ▲ taken                       │ the first waiter fits
 --     └─── its lease expired ─┘      └────── a holder for 2 s ◀────┘
 --
---   holders   ZSET    token/1, token/2, … -> server ms until which it is held; TTL the longest lease and a minute
+--   holders   ZSET    token/1, token/2, … -> server ms until which it is held; TTL the longest lease and a minute.
+--                     All permits together are one member: token/all
 --   limit     STRING  the limit that `set_limit` stored; it replaces the limit in a request
---   fence     STRING  the last fence; PX its lease and an hour. Only a holder of all permits gets one
+--   fence     STRING  the last fence; PX its lease and an hour. Only a holder of all permits gets one, a writer
 --   waiters, checks, offers, unresponsive: see waiters.lua
 --
 -- The number of free permits is not stored: it is the limit minus the permits whose lease is running. So a repeated
@@ -15,11 +17,23 @@
 --
 -- All keys are made from the declared `base`, which never exists; the other declared key is `holders`.
 
--- Returns the limit that applies to a request.
+permit = { ALL = 0, UNLIMITED = 0 } -- as the number of permits, and as the limit, of a request
+
+-- Returns the limit that applies to a request. `set_limit` changes no read-write lock.
 --- (r: table) -> int
 --- uses: base
 function permit.limit(r)
+  if r[_request.LIMIT] == permit.UNLIMITED then return math.huge end
   return tonumber(redis.call("GET", base .. "limit")) or r[_request.LIMIT]
+end
+
+-- Returns the members of `holders` that stand for what a request takes.
+--- (r: table) -> table
+function permit.members(r)
+  if r[_request.PERMITS] == permit.ALL then return { r[_request.TOKEN] .. "/all" } end
+  local members = {}
+  for i = 1, r[_request.PERMITS] do members[i] = r[_request.TOKEN] .. "/" .. i end
+  return members
 end
 
 -- Returns how many permits are held.
@@ -29,33 +43,48 @@ function permit.live(now)
   return redis.call("ZCOUNT", holders, "(" .. now, "+inf")
 end
 
--- Returns how many permits a request holds.
---- (r: table, now: int) -> int
+-- Whether a request could take its permits now, and whether any request could take some.
+--- (r: table, limit: int, now: int) -> bool, bool
+--- uses: holders
+function permit.fits(r, limit, now)
+  if r[_request.LIMIT] ~= permit.UNLIMITED then
+    local free = limit - permit.live(now)
+    return r[_request.PERMITS] <= free, free > 0
+  end
+  -- All permits are held together or not at all, so one holder shows which of the two it is.
+  local holder = redis.call("ZRANGE", holders, "(" .. now, "+inf", "BYSCORE", "LIMIT", 0, 1)[1]
+  local is_open = not holder or string.sub(holder, -4) ~= "/all"
+  return not holder or (is_open and r[_request.PERMITS] ~= permit.ALL), is_open
+end
+
+-- Whether a request holds all that it asks for, and how many of its permits it holds.
+--- (r: table, now: int) -> bool, int
 --- uses: holders
 function permit.held(r, now)
-  local n = 0
-  for i = 1, r[_request.PERMITS] do
-    local till = redis.call("ZSCORE", holders, r[_request.TOKEN] .. "/" .. i)
+  local members, n = permit.members(r), 0
+  for i = 1, #members do
+    local till = redis.call("ZSCORE", holders, members[i])
     if till and tonumber(till) > now then n = n + 1 end
   end
-  return n
+  return n == #members, n
 end
 
 -- Gives a request its permits until `till`.
 --- (r: table, till: int, now: int)
 --- uses: holders
 function permit.give(r, till, now)
-  for i = 1, r[_request.PERMITS] do redis.call("ZADD", holders, till, r[_request.TOKEN] .. "/" .. i) end
+  local members = permit.members(r)
+  for i = 1, #members do redis.call("ZADD", holders, till, members[i]) end
   local keep = till - now + 60000
   if redis.call("PTTL", holders) < keep then redis.call("PEXPIRE", holders, keep) end
 end
 
--- Mints a fence for a holder of all permits, such as a writer; returns 0 for other holders. A repeated call gets a
--- higher fence, which is harmless: no other holder can have got one in between.
+-- Mints a fence for a holder of all permits; returns 0 for other holders. A repeated call gets a higher fence, which is
+-- harmless: no other holder can have got one in between.
 --- (r: table, us: int) -> int
 --- uses: base
 function permit.mint(r, us)
-  if r[_request.PERMITS] < r[_request.LIMIT] then return 0 end
+  if r[_request.PERMITS] ~= permit.ALL then return 0 end
   local last = redis.call("GET", base .. "fence")
   local fence = last and math.max(us, last + 1) or us
   redis.call("SET", base .. "fence", fence, "PX", r[_request.LEASE_MS] + 3600000)
@@ -66,7 +95,8 @@ end
 --- (r: table)
 --- uses: holders
 function permit.drop(r)
-  for i = 1, r[_request.PERMITS] do redis.call("ZREM", holders, r[_request.TOKEN] .. "/" .. i) end
+  local members = permit.members(r)
+  for i = 1, #members do redis.call("ZREM", holders, members[i]) end
 end
 
 -- Removes permits whose lease has expired, at most 200. Expired permits no longer count anyway.
@@ -92,12 +122,12 @@ function permit.hand_over(view)
       return 1
     end
     local limit = permit.limit(r)
-    local free = limit - permit.live(view.now)
+    local fits, is_open = permit.fits(r, limit, view.now)
     if r[_request.PERMITS] > limit then
       if waiters.ask(view, head, r, 0) then waiters.leave(head, r) end -- its next attempt is refused
-    elseif r[_request.PERMITS] > free then
+    elseif not fits then
       -- If the waiter is gone, it must not be in the way of a smaller request.
-      if free <= 0 or not waiters.drop_if_gone(view, head, r) then return 0 end
+      if not is_open or not waiters.drop_if_gone(view, head, r) then return 0 end
     elseif waiters.ask(view, head, r, 0) then
       local ms = math.min(r[_request.LEASE_MS], 2000)
       permit.give(r, view.now + ms, view.now)
@@ -130,8 +160,8 @@ function script.acquire(base, holders, request, ticket, join)
   local r, view = cmsgpack.unpack(request), waiters.view(now)
   permit.remove_expired(now)
   if r[_request.ADDRESS] ~= "" then waiters.mark_alive(r, now) end
-  local held = permit.held(r, now)
-  if held == r[_request.PERMITS] then
+  local holds_all, held = permit.held(r, now)
+  if holds_all then
     permit.give(r, now + r[_request.LEASE_MS], now)
     if r[_request.ADDRESS] ~= "" then waiters.mark_taken(view, request, r) end
     permit.hand_over(view)
@@ -140,7 +170,7 @@ function script.acquire(base, holders, request, ticket, join)
   if held > 0 then permit.drop(r) end
 
   local limit = permit.limit(r)
-  local first = r[_request.PERMITS] <= limit - permit.live(now) and waiters.is_first(view, base, request, ticket)
+  local first = permit.fits(r, limit, now) and waiters.is_first(view, base, request, ticket)
   local answer
   if r[_request.PERMITS] > limit then
     waiters.leave(request, r)
@@ -174,7 +204,7 @@ end
 function script.release(base, holders, request)
   local now = math.floor(clock.micros() / 1000)
   local r, view = cmsgpack.unpack(request), waiters.view(now)
-  local whole = permit.held(r, now) == r[_request.PERMITS]
+  local whole = permit.held(r, now)
   permit.drop(r)
   permit.remove_expired(now)
   if r[_request.ADDRESS] ~= "" then
@@ -194,7 +224,7 @@ end
 function script.renew(base, holders, request)
   local now = math.floor(clock.micros() / 1000)
   local r = cmsgpack.unpack(request)
-  if permit.held(r, now) < r[_request.PERMITS] then return 0 end
+  if not permit.held(r, now) then return 0 end
   permit.give(r, now + r[_request.LEASE_MS], now)
   return 1
 end
@@ -209,8 +239,8 @@ function script.set_limit(base, holders, limit)
   return permit.hand_over(waiters.view(math.floor(clock.micros() / 1000)))
 end
 
--- Returns { server microseconds, stored limit or false, permits held, { permit, till, … }, number of waiters, request,
--- ticket, … }
+-- Returns { server microseconds, stored limit or false, permits held, { permit, till, … }, last fence or false, number
+-- of waiters, request, ticket, … }
 --- keys: base holders
 --- args: limit: int
 --- flags: no-writes
@@ -218,8 +248,8 @@ function script.show(base, holders, limit)
   local us = clock.micros()
   local now = math.floor(us / 1000)
   local alive = redis.call("ZRANGE", holders, "(" .. now, "+inf", "BYSCORE", "LIMIT", 0, limit, "WITHSCORES")
-  local shown = { us, redis.call("GET", base .. "limit"), permit.live(now), alive }
+  local shown = { us, redis.call("GET", base .. "limit"), permit.live(now), alive, redis.call("GET", base .. "fence") }
   local waiting = waiters.list(base, limit)
-  for i = 1, #waiting do shown[4 + i] = waiting[i] end
+  for i = 1, #waiting do shown[5 + i] = waiting[i] end
   return shown
 end
