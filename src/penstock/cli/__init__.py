@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cli.exits import Exit, exit_for
 from penstock.errors import PenstockError
+from penstock.worker.standard_streams import open_closed_streams
 
 if TYPE_CHECKING:
     from cyclopts import App, CycloptsError
@@ -73,6 +74,7 @@ DEBUG = "PENSTOCK_DEBUG"
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (see `exits.py`)."""
+    open_closed_streams()
     words = list(sys.argv[1:] if words is None else words)
     if "--debug" in words:
         words.remove("--debug")

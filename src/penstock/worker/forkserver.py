@@ -48,6 +48,7 @@ from penstock.jobs.record import Record
 from penstock.jobs.registry import Registry
 from penstock.settings import WorkerSettings
 from penstock.worker.execution import Execution, JobRun
+from penstock.worker.standard_streams import open_closed_streams
 
 COMMAND: Final = struct.Struct(">cI")
 FORK, KILL = b"f", b"k"
@@ -136,6 +137,7 @@ is imported, so `Isolation` raises an error if this is True."""
 def serve(control_fd: int, worker: int) -> NoReturn:
     """The main function of the fork server of the process `worker`."""
     global importing  # noqa: PLW0603 - there is one fork server in a process, and it is this one
+    open_closed_streams()
     # Nothing reads the control socket during the imports, so the kernel must kill this process when its worker ends.
     _die_with_parent(worker, signal.SIGKILL)
     for number in _STOP_SIGNALS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import pickle
 import signal
@@ -189,10 +190,15 @@ def _start(control: int) -> subprocess.Popen[bytes]:
     It inherits the control socket and no other file.
     """
     root = str(Path(forkserver.__file__).parents[2])
-    program = _PROGRAM.format(root=root, control=control, worker=os.getpid())
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    command = [sys.executable, *flags, "-c", program]
-    return subprocess.Popen(command, pass_fds=[control], stdin=subprocess.DEVNULL, start_new_session=True)
+    # Where the standard streams are closed, the socket may have got the number of one of them.
+    passed = fcntl.fcntl(control, fcntl.F_DUPFD_CLOEXEC, 3)
+    try:
+        program = _PROGRAM.format(root=root, control=passed, worker=os.getpid())
+        flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        command = [sys.executable, *flags, "-c", program]
+        return subprocess.Popen(command, pass_fds=[passed], stdin=subprocess.DEVNULL, start_new_session=True)
+    finally:
+        os.close(passed)
 
 
 class ForkServerClient:
