@@ -4,7 +4,7 @@ from penstock import Penstock
 from work import TEXT, URL, ran
 
 app = Penstock(URL)
-COMMAND = ("penstock", "worker", "work.on_penstock", "-c", "100", "--log-level", "error")
+COMMAND = ("penstock", "worker", "work.on_penstock", "-c", "100", "--processes", "0", "--log-level", "error")
 
 
 @app.task(result_ttl=0)

@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.errors import ConfigurationError
 
-KNOWN = ("url", "prefix", "concurrency", "processes", "queues", "log_format")
+KNOWN = ("url", "prefix", "concurrency", "processes", "queues", "log_format", "max_jobs", "max_memory")
 """The names allowed in [tool.penstock]."""
 
 

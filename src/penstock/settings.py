@@ -87,6 +87,14 @@ class WorkerSettings:
     stop_timeout: float = 30.0
     """How long a graceful stop waits for running jobs before it hands them back."""
 
+    max_jobs: int | None = None
+    """After this many jobs a worker process retires: it claims no more, finishes those that run, however long they
+    take, and ends. Its supervisor starts the next one at once. For code that leaks. None: never."""
+
+    max_memory: int | None = None
+    """A worker process that uses more bytes of memory than this (resident, without its isolated processes) retires as
+    after `max_jobs`. None: never."""
+
     blocked_warning: float = 1.0
     """A task that blocks the event loop for longer than this is named in a warning."""
 

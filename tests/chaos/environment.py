@@ -66,11 +66,13 @@ class Environment:
     # --- workers and the server ---
 
     def start_worker(self, *words: str, lossy: bool = False, **options: Any) -> int:
-        """Start `penstock worker` with these words. Returns its process id.
+        """Start `penstock worker` with these words. Returns its process id. Without `--processes` it has no supervisor.
 
         `lossy` connects it through the proxy; `options` are other defaults for its WorkerSettings.
         """
         address = self.proxy.address if lossy else self.server.address
+        if "--processes" not in words:
+            words = ("--processes", "0", *words)
         pid = self.forker.start_worker(address, "--log-level", "warning", *words, **options)
         self.workers.append(pid)
         return pid

@@ -1,101 +1,18 @@
 """`penstock worker --processes N`: what becomes of jobs when processes die, freeze, or lose their supervisor."""
 
-import contextlib
 import os
 import signal
 import time
-import uuid
 from pathlib import Path
 
 import pytest
 
-from penstock import JobFailed, Penstock, Settings, Status
+from penstock import JobFailed, Penstock, Status
 from penstock.cli.exits import Exit
 from penstock.cli.worker import check_health
-from tests.command_line import RECORD_START
+from tests.cli.worker_shop import TASKS, gone, opened_shop, state
 from tests.servers import Server, eventually
 from tests.speed import scaled
-
-TASKS = (
-    RECORD_START
-    + """
-import asyncio, os, signal, time
-from penstock import ConfigurationError, Penstock, Settings
-
-if os.environ.get("BROKEN", "") in os.environ:
-    raise ConfigurationError("this process cannot work")
-
-app = Penstock(prefix=os.environ["SHOP"], settings=Settings(lease=float(os.environ["LEASE"])))
-
-@app.task(queue="q")
-async def nap(seconds: float) -> int:
-    record_start()
-    await asyncio.sleep(seconds)
-    return os.getpid()
-
-@app.task(queue="q")
-async def die(name: str) -> None:
-    os.kill(os.getpid(), getattr(signal, name))
-
-@app.task(queue="q")
-async def leave(code: int) -> None:
-    os._exit(code)
-
-@app.task(queue="q")
-async def block(seconds: float) -> None:
-    record_start()
-    time.sleep(seconds)
-
-@app.task(queue="other")
-async def innocent(seconds: float) -> int:
-    record_start()
-    await asyncio.sleep(seconds)
-    return os.getpid()
-
-@app.task(queue="q")
-def hold_the_lock(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        sum(range(30_000_000))
-"""
-)
-
-
-class Shop:
-    """The app on the producer's side."""
-
-    def __init__(self, server: Server, lease: float) -> None:
-        self.app = Penstock(server.address, prefix=f"shop-{uuid.uuid4().hex[:8]}", settings=Settings(lease=lease))
-        self.queue = self.app.queue("q")
-        self.where = {"PENSTOCK_URL": server.address, "SHOP": self.app.settings.prefix, "LEASE": str(lease)}
-        declare = self.app.task(queue="q")
-        self.nap, self.die, self.hold_the_lock = declare(nap), declare(die), declare(hold_the_lock)
-        self.leave, self.block = declare(leave), declare(block)
-        self.innocent = self.app.task(queue="other")(innocent)
-
-    def pids(self, *, busy: bool = False) -> list[int]:
-        found = [who for who in self.queue.workers() if who.name and (who.held or not busy)]
-        return [int(who.name.rpartition(":")[2]) for who in found]
-
-
-async def nap(seconds: float) -> int:
-    return 0
-
-
-async def die(name: str) -> None: ...
-
-
-async def leave(code: int) -> None: ...
-
-
-async def block(seconds: float) -> None: ...
-
-
-async def innocent(seconds: float) -> int:
-    return 0
-
-
-def hold_the_lock(seconds: float) -> None: ...
 
 
 @pytest.fixture
@@ -105,21 +22,8 @@ def lease() -> float:
 
 @pytest.fixture
 def shop(server: Server, tmp_path: Path, lease: float):
-    (tmp_path / "tasks.py").write_text(TASKS)
-    shop = Shop(server, lease)
-    with shop.app:
+    with opened_shop(server, tmp_path, lease) as shop:
         yield shop
-
-
-def state(pid: int) -> str:
-    """A letter; "" for a process that is no more."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
-    return ""
-
-
-def gone(pid: int) -> bool:
-    return state(pid) in {"", "Z", "X"}
 
 
 @pytest.mark.parametrize("lease", [40.0])
@@ -261,9 +165,11 @@ def test_children_that_cannot_work_end_the_supervisor(run, shop):
     assert "this process cannot work" in done.stderr
 
 
-def test_no_processes_are_wrong_usage(run, shop):
-    done = run("worker", "tasks:app", "--processes", "0", **shop.where)
-    assert (done.returncode, done.stderr.strip()) == (Exit.USAGE, "penstock: --processes 0: use 1 or more")
+def test_a_negative_number_of_processes_is_wrong_usage(run, shop):
+    done = run("worker", "tasks:app", "--processes", "-1", **shop.where)
+    assert (done.returncode, done.stderr.strip()) == (
+        Exit.USAGE, "penstock: --processes -1: use 1 or more, or 0 for a worker without a supervisor",
+    )  # fmt: skip
 
 
 # --- for containers, and for development ---
@@ -272,7 +178,7 @@ def test_no_processes_are_wrong_usage(run, shop):
 def test_a_check_says_whether_a_worker_of_this_machine_is_alive(start, run, shop):
     dead = run("worker", "tasks:app", "--check", **shop.where)
     assert (dead.returncode, "queue q: no worker" in dead.stderr) == (Exit.FAILED, True)
-    worker = start("worker", "tasks:app", **shop.where)
+    worker = start("worker", "tasks:app", "--processes", "0", **shop.where)
     eventually(shop.pids)
     alive = run("worker", "tasks:app", "--check", **shop.where)
     assert (alive.returncode, f":{worker.pid}" in alive.stderr) == (Exit.OK, True)
@@ -282,7 +188,7 @@ def test_a_check_says_whether_a_worker_of_this_machine_is_alive(start, run, shop
 
 
 def test_a_check_sees_no_life_in_a_process_that_is_stopped_or_a_zombie(start, shop, capsys):
-    worker = start("worker", "tasks:app", **shop.where)
+    worker = start("worker", "tasks:app", "--processes", "0", **shop.where)
     eventually(shop.pids)
 
     def check():

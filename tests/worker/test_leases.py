@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import Job, Penstock, Status
-from penstock.worker.heartbeat import _PeriodicThread
+from penstock.worker.heartbeat import PeriodicThread
 from tests.conftest import MakeApp, Time, until
 from tests.speed import Deadline, scaled
 from tests.worker.in_process import running_worker
@@ -216,7 +216,7 @@ async def test_a_lost_job_is_not_claimed_again_while_its_thread_occupies_the_onl
 def test_the_threads_of_a_worker_replace_no_attribute_of_their_class():
     """After a fork, Python calls private methods of the threads that the child does not have."""
 
-    class Idle(_PeriodicThread):
+    class Idle(PeriodicThread):
         def _check(self) -> None: ...
 
     loop = asyncio.new_event_loop()

@@ -197,3 +197,84 @@ async def test_a_stopping_worker_uses_no_cpu_while_it_waits_for_its_last_job(app
     release.set()
     await asyncio.wait_for(run, scaled(20))
     assert [await job.status.aio() for job in rest] == [Status.READY] * 3
+
+
+# --- a `run()` that is cancelled ---
+
+
+def left_of(raw: Any, app: Penstock) -> set[str]:
+    """The keys of the queue that belong to workers."""
+    base = app.queue("q").bindings.keys.base
+    found = {key.decode().removeprefix(base) for key in raw.keys(base + "*")}
+    return {key for key in found if key.startswith(("leases", "held", "turn:", "workers", "sleepers"))}
+
+
+async def cancel_run(started: StoppableWorker) -> None:
+    started.run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await started.run
+
+
+async def test_a_cancelled_idle_worker_deregisters(app: Penstock, raw: Any, started: StoppableWorker):
+    started.start()
+    await registered_idle(raw, app)
+    await cancel_run(started)
+    assert left_of(raw, app) == set()
+
+
+async def test_a_cancelled_busy_worker_settles_and_hands_back_and_deregisters(
+    app: Penstock, raw: Any, started: StoppableWorker
+):
+    """Also the job in a thread, which runs on without effect, and those that wait for a runner."""
+    jobs: list[Job[Any]] = [await started.hold.enqueue.aio(0), await started.hold_a_thread.enqueue.aio(1)]
+    started.start()
+    await until(lambda: started.running == [0, 1])
+    jobs += [await started.quick.enqueue.aio(n) for n in (2, 3)]
+    await cancel_run(started)
+    assert await states(jobs) == [Status.READY] * 4
+    assert started.stopped == [0]
+    assert left_of(raw, app) == set()
+    counts = await app.queue("q").count.aio()
+    assert (counts.lost, counts.retried) == (0, 0)
+    assert [(await job.info.aio()).deliveries for job in jobs] == [0, 0, 0, 0]
+    await app.queue("q").purge.aio()
+
+
+async def test_a_worker_that_is_cancelled_before_it_reported_a_finished_job_settles_it(app: Penstock, raw: Any):
+    """The report waits for `settle_within`, here for a minute."""
+    ended = asyncio.Event()
+
+    @app.task(queue="q")
+    async def task() -> str:
+        ended.set()
+        return "done"
+
+    job = await task.enqueue.aio()
+    worker = Worker(app, WorkerSettings(settle_within=60, concurrency=1, prefetch=0))
+    worker._can_claim = lambda: False  # type: ignore[method-assign]  # a claim would carry the settlement at once
+    run = asyncio.create_task(worker.run())
+    await ended.wait()
+    await until(lambda: worker._feeds[0].to_settle)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert await job.result.aio(0) == "done"
+    assert left_of(raw, app) == set()
+
+
+async def test_a_cancelled_worker_does_not_wait_long_for_a_silent_server(start: Any):
+    server = start()
+    app = Penstock(server.address)
+    worker = Worker(app, WorkerSettings(queues=("q",)))
+    run = asyncio.create_task(worker.run())
+    await until(lambda: worker._feeds[0].turns)
+    server.freeze()
+    began = time.monotonic()
+    try:
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        assert time.monotonic() - began < scaled(4)
+    finally:
+        server.thaw()
+        await app.aclose()

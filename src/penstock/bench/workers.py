@@ -89,7 +89,7 @@ def workers(queue: str, processes: int, concurrency: int, environment: dict[str,
     """Start processes that serve a queue and wait until all are ready. They end with the block."""
     command = (
         sys.executable, "-m", "penstock", "worker", "penstock.bench.child", "--queues", queue,
-        "-c", str(concurrency), "--log-format", "json", "--log-level", "info",
+        "-c", str(concurrency), "--processes", "0", "--log-format", "json", "--log-level", "info",
     )  # fmt: skip
     # Without the user's settings, which would change the workers, but with this process's modules.
     given = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}

@@ -1,4 +1,4 @@
-"""`penstock worker`: runs the jobs of an app until it is stopped."""
+"""`penstock worker`: runs the jobs of an app until it is stopped, under a supervisor unless told `--processes 0`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ from penstock.cli.exits import Exit, exit_for
 from penstock.cli.loading import load_app
 from penstock.config import Configuration
 from penstock.errors import ConfigurationError, PenstockError
-from penstock.settings import WorkerSettings
+from penstock.settings import MiB, WorkerSettings
 from penstock.terminal.signals import not_ignored
+from penstock.worker.app import queues_of
 from penstock.worker.forkserver import loop_factory
+from penstock.worker.init_process import continue_in_child
 from penstock.worker.logs import LogFormat, LogLevel, start_logging
 from penstock.worker.parent_pipe import stop_with_parent
+from penstock.worker.shared_status import VARIABLE as STATUS_VARIABLE
 from penstock.worker.shared_status import SharedStatus
-from penstock.worker.supervisor import STATUS_VARIABLE, Supervisor
-from penstock.worker.worker import Worker, queues_of
+from penstock.worker.supervisor import Supervisor
+from penstock.worker.worker import Worker
 
 log = logging.getLogger("penstock.worker")
 
@@ -46,6 +49,8 @@ def worker(
     log_format: LogFormat | None = None,
     log_level: LogLevel = "info",
     stop_timeout: float | None = None,
+    max_jobs: int | None = None,
+    max_memory: int | None = None,
 ) -> int:
     """Run the jobs of an app's queues.
 
@@ -59,8 +64,8 @@ def worker(
     concurrency
         Jobs that run at the same time in one process (10 by default).
     processes
-        Number of processes under a supervisor, which replaces each one that dies and returns its jobs at once. Without
-        this option, the command itself is the worker.
+        Number of worker processes (1 by default). This command is their supervisor: it replaces each one that dies, and
+        returns its jobs at once. With 0 the command itself is the worker, and nobody sees it die.
     queues
         Queues, for example `mail,raw`, in strict order: the second is served when the first has no ready jobs. The
         default is every queue that has a task.
@@ -78,6 +83,10 @@ def worker(
         The lowest level that is logged.
     stop_timeout
         Seconds that running jobs have to finish (30 by default).
+    max_jobs
+        Replace a worker process after this many jobs, gracefully. For code that leaks.
+    max_memory
+        Replace a worker process that uses more MiB of memory than this, gracefully.
     """
     configuration = Configuration()
     style = cast("LogFormat", configuration.text("log_format", log_format, ("plain", "json")) or "plain")
@@ -85,21 +94,30 @@ def worker(
     try:
         configuration.export("url", url)
         configuration.export("prefix")
+        memory = configuration.number("max_memory", max_memory)
         given: dict[str, Any] = {
             "concurrency": configuration.number("concurrency", concurrency),
             "stop_timeout": stop_timeout,
+            "max_jobs": configuration.number("max_jobs", max_jobs),
+            "max_memory": None if memory is None else _mebibytes(memory),
         }
         settings = WorkerSettings(burst=burst, queues=configuration.names("queues", queues))
         settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
         _check(settings)
         # A process started by a reloader does not reload itself, and neither do the children of its supervisor.
         is_reloaded = os.environ.pop(reload.RELOADED, None) is not None or STATUS_VARIABLE in os.environ
+        if not check:
+            continue_in_child()
         if reload_ and not is_reloaded:
             return reload.run((*_THIS, *sys.argv[1:]))
         command = _Command(load_app(app), settings, style, log_level)
         if check:
             return Exit.OK if check_health(command.app, queues_of(command.app, settings)) else Exit.FAILED
         count = configuration.number("processes", processes)
+        if count is None:
+            count = _PROCESSES
+        if count < 0:
+            raise ConfigurationError(f"--processes {count}: use 1 or more, or 0 for a worker without a supervisor")
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(command.run(count))
     except PenstockError as error:
@@ -125,36 +143,45 @@ def _check(settings: WorkerSettings) -> None:
     """Check now, before a reloader or a supervisor starts processes that cannot work."""
     if settings.concurrency < 1:
         raise ConfigurationError(f"concurrency={settings.concurrency}: use 1 or more")
+    if settings.max_jobs is not None and settings.max_jobs < 1:
+        raise ConfigurationError(f"max_jobs={settings.max_jobs}: use 1 or more")
     if not 0 <= settings.stop_timeout <= _LONGEST_STOP:
         raise ConfigurationError(f"stop_timeout={settings.stop_timeout:g}: use seconds from 0 to a week")
 
 
+def _mebibytes(count: int) -> int:
+    if count < 1:
+        raise ConfigurationError(f"max_memory={count} MiB: use 1 or more")
+    return count * MiB
+
+
 _LONGEST_STOP = 7 * 86400.0
+
+_PROCESSES = 1
+"""Worker processes by default. One, because a second one helps only where tasks use more than a CPU."""
 
 _THIS = (sys.executable, "-m", "penstock")
 
 
 @dataclass(frozen=True)
 class _Command:
-    """The command in one of its three roles: a single worker, a supervisor, or a supervisor's child."""
+    """The command in one of its three roles: a supervisor, a supervisor's child, or a worker without a supervisor."""
 
     app: Penstock
     settings: WorkerSettings
     style: LogFormat
     level: LogLevel
 
-    async def run(self, processes: int | None) -> int:
-        status = os.environ.pop(STATUS_VARIABLE, None)
+    async def run(self, processes: int) -> int:
+        status = SharedStatus.from_environment()
         try:
             if status is not None:
-                return await self._run_as_child(int(status))
-            if processes is None:
+                return await self._run_as_child(status)
+            if processes == 0:
                 worker = self._worker()
                 return await self._run_until_stopped(worker.run(), worker.stop, "")
-            if processes < 1:
-                raise ConfigurationError(f"--processes {processes}: use 1 or more")
             supervisor = Supervisor(self.app, (*_THIS, *sys.argv[1:]), processes, self.settings)
-            where = f" in each of {processes} processes"
+            where = f" in each of {processes} processes" if processes > 1 else ""
             return await self._run_until_stopped(supervisor.run(), supervisor.stop, where)
         finally:
             await self.app.aclose()
@@ -163,9 +190,9 @@ class _Command:
         logs = partial(start_logging, self.style, self.level)
         return Worker(self.app, self.settings, start_logging=logs)
 
-    async def _run_as_child(self, status_fd: int) -> int:
+    async def _run_as_child(self, status: SharedStatus) -> int:
         worker = self._worker()
-        worker._share_status(SharedStatus(status_fd))
+        worker._share_status(status)
         self._stop_on(worker.stop, signal.SIGTERM)
         await worker.run()
         return Exit.OK

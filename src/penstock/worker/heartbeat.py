@@ -1,4 +1,5 @@
-"""Threads beside the event loop: heartbeats that keep leases alive, and a watchdog that reports a blocked loop.
+"""Threads beside the event loop: heartbeats that keep leases alive, a watchdog that reports a blocked loop, and the
+limit of the process's memory.
 
 They are threads because they must work while a task blocks the loop.
 """
@@ -16,12 +17,17 @@ from collections.abc import Callable
 
 from penstock.core.operations import BlockingFace
 from penstock.errors import PenstockError
+from penstock.settings import MiB
 from penstock.worker.feed import Feed
+from penstock.worker.processes import resident_bytes
 
 log = logging.getLogger("penstock.worker")
 
+_MEMORY_INTERVAL = 0.5
+"""Seconds between two looks at the process's memory."""
 
-class _PeriodicThread(threading.Thread):
+
+class PeriodicThread(threading.Thread):
     """Calls `_check` every `interval` seconds until it is stopped. An error is logged and does not end it."""
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop, interval: float) -> None:
@@ -46,7 +52,7 @@ class _PeriodicThread(threading.Thread):
     def _check(self) -> None: ...
 
 
-class Heartbeat(_PeriodicThread):
+class Heartbeat(PeriodicThread):
     """Renews a feed's lease if the feed holds jobs and the last renewal is older than a third of the lease's duration.
 
     There is one thread for each feed, because on a cluster each queue may be on another node, and a node that does not
@@ -78,7 +84,7 @@ class Heartbeat(_PeriodicThread):
             self._loop.call_soon_threadsafe(self._lost, feed, incarnation)
 
 
-class Watchdog(_PeriodicThread):
+class Watchdog(PeriodicThread):
     """Logs which task blocks the event loop if the loop does not respond for `warn_after` seconds while jobs run."""
 
     def __init__(
@@ -124,3 +130,20 @@ class Watchdog(_PeriodicThread):
 
     def _respond(self) -> None:
         self._responded_at = time.monotonic()
+
+
+class MemoryLimit(PeriodicThread):
+    """Calls `exceeded` on the loop, with the reason, once the process uses more than `limit` bytes of memory."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int, exceeded: Callable[[str], None]) -> None:
+        super().__init__("memory-limit", loop, _MEMORY_INTERVAL)
+        self._limit = limit
+        self._exceeded = exceeded
+
+    def _check(self) -> None:
+        used = resident_bytes()
+        if used > self._limit:
+            self._loop.call_soon_threadsafe(
+                self._exceeded, f"the process uses {used / MiB:.0f} MiB of memory, more than {self._limit / MiB:.0f}"
+            )
+            self.stop()

@@ -1,8 +1,11 @@
-"""Questions to the operating system about another process: can it run, and how did it end?"""
+"""Questions to the operating system: how much memory does this process use, can another one run, how did it end?"""
 
 from __future__ import annotations
 
+import os
+import resource
 import signal
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,3 +41,12 @@ def describe_exit(code: int) -> str:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"was killed by signal {-code}"
+
+
+def resident_bytes() -> int:
+    """The memory of this process that is in RAM. On systems other than Linux: the most that it ever had."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024

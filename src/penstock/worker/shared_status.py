@@ -1,22 +1,31 @@
 """Memory that a worker process shares with its supervisor: the jobs that run now, and its incarnation in each queue.
 
-The worker writes it. The supervisor reads it, even after the worker was killed.
+The worker writes it. The supervisor reads it, even after the worker was killed. A pipe beside it carries reports that
+the supervisor is to hear at once.
 
-    header        number of queues, number of runners
+    header        number of queues, number of runners, whether a job has ended here
     per queue     incarnation; monotonic time of the last renewal of its lease; whether it holds jobs
     per runner    1 + index of the queue, or 0 if the runner is free; length of the token; the token
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
 import tempfile
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Final
 
-_HEADER = struct.Struct("II")
+VARIABLE: Final = "PENSTOCK_SHARED_STATUS"
+"""The environment variable in which a worker process finds its SharedStatus: the descriptors of memory and pipe."""
+
+RETIRING: Final = b"r"
+"""Report: the process claims no more jobs and will end by itself. Its successor can be started."""
+
+_HEADER = struct.Struct("II?")
 _QUEUE = struct.Struct("26sd?")
 _RUNNER = struct.Struct("BB254s")
 """A token is 12 digits of the claim number and a job id of at most 200 bytes."""
@@ -36,30 +45,46 @@ class QueueStatus:
 class SharedStatus:
     """The shared memory of one worker process.
 
-    The worker's writes need no system call and take less than a microsecond for each job.
+    The worker's writes to the memory need no system call and take less than a microsecond for each job.
     """
 
-    def __init__(self, fd: int) -> None:
-        """Map the file that `create` made, in this process or in the parent."""
+    def __init__(self, fd: int, pipe: int) -> None:
+        """Map the file that `create` made, in this process or in the parent. `pipe`: this process's end."""
         self.fd = fd
+        self.pipe = pipe
         self._memory = mmap.mmap(fd, 0)
-        self.queues, self._runners = _HEADER.unpack_from(self._memory)
+        self.queues, self._runners, self._has_ended_a_job = _HEADER.unpack_from(self._memory)
         self._first_runner = _HEADER.size + self.queues * _QUEUE.size
         self._free = list(range(self._runners))
         self._runner_of: dict[bytes, int] = {}
 
     @classmethod
-    def create(cls, queues: int, runners: int) -> SharedStatus:
+    def create(cls, queues: int, runners: int) -> tuple[SharedStatus, int]:
+        """Make the memory and the pipe. Returns the parent's side, and the child's end of the pipe."""
         with tempfile.TemporaryFile() as file:
             file.truncate(_HEADER.size + queues * _QUEUE.size + runners * _RUNNER.size)
             file.seek(0)
-            file.write(_HEADER.pack(queues, runners))
+            file.write(_HEADER.pack(queues, runners, False))
             file.flush()
-            return cls(os.dup(file.fileno()))
+            ours, theirs = os.pipe()
+            os.set_blocking(ours, False)
+            os.set_blocking(theirs, False)
+            return cls(os.dup(file.fileno()), ours), theirs
+
+    @classmethod
+    def from_environment(cls) -> SharedStatus | None:
+        """The child's side; None in a process that was started without one. Removes the variable."""
+        found = os.environ.pop(VARIABLE, None)
+        return cls(*map(int, found.split(","))) if found else None
+
+    def environment(self, child_end: int) -> dict[str, str]:
+        """The environment with which the child finds its side."""
+        return {VARIABLE: f"{self.fd},{child_end}"}
 
     def close(self) -> None:
         self._memory.close()
         os.close(self.fd)
+        os.close(self.pipe)
 
     # --- called in the worker ---
 
@@ -87,7 +112,29 @@ class SharedStatus:
             self._memory[self._first_runner + runner * _RUNNER.size] = 0
             self._free.append(runner)
 
+    def note_job_has_ended(self) -> None:
+        """A job has ended here, in whatever way: this process is able to work."""
+        if not self._has_ended_a_job:
+            self._has_ended_a_job = True
+            _HEADER.pack_into(self._memory, 0, self.queues, self._runners, True)
+
+    def report(self, what: bytes) -> None:
+        """Send a report, such as RETIRING, to the supervisor."""
+        # A full pipe holds thousands of reports that the supervisor has not read: one more would say nothing new.
+        with contextlib.suppress(OSError):
+            os.write(self.pipe, what)
+
     # --- called in the supervisor ---
+
+    def read_reports(self) -> bytes:
+        """The reports that have arrived since the last call."""
+        try:
+            return os.read(self.pipe, 4096)
+        except OSError:
+            return b""
+
+    def has_ended_a_job(self) -> bool:
+        return bool(_HEADER.unpack_from(self._memory)[2])
 
     def queue_statuses(self) -> list[QueueStatus]:
         """The status of each queue, in the worker's order of queues."""

@@ -20,22 +20,21 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from penstock.core.operations import AsyncListener, Driver
-from penstock.errors import ConfigurationError, FormatTooNew, ServerError
+from penstock.core.operations import AsyncListener
+from penstock.errors import FormatTooNew, ServerError
 from penstock.jobs.claims import Claim, Registration, Settlement
-from penstock.jobs.middleware import JobContext, JobOutcome, MiddlewareStack
-from penstock.jobs.queue import Queue
-from penstock.jobs.registry import Registry
-from penstock.settings import Settings, WorkerSettings
+from penstock.jobs.middleware import JobContext, JobOutcome
+from penstock.settings import WorkerSettings
+from penstock.worker.app import App, check_settings, queues_of
 from penstock.worker.execution import Execution, JobRun
 from penstock.worker.feed import Feed
-from penstock.worker.heartbeat import Heartbeat, Watchdog
+from penstock.worker.heartbeat import Heartbeat, MemoryLimit, PeriodicThread, Watchdog
 from penstock.worker.isolation import Isolation
 from penstock.worker.job_log import JobLog
 from penstock.worker.running import STALL, Inflight
-from penstock.worker.shared_status import SharedStatus
+from penstock.worker.shared_status import RETIRING, SharedStatus
 from penstock.worker.thread_pool import ThreadPool
 from penstock.worker.thread_timeout import ThreadTimeout
 
@@ -44,31 +43,14 @@ log = logging.getLogger("penstock.worker")
 
 _LONGEST_SLEEP = 3600.0
 
+_LEAVING = 2.0
+"""Seconds that a cancelled worker has to end its incarnations."""
+
 _SLOW_TURN = 0.5
 """Seconds that a round waits for the turn of one queue. Then it continues with the other queues."""
 
 _NEXT_SLOW_TURN = 0.05
 """The same, for each further queue of a round in which a turn was slow: several queues may be on the silent node."""
-
-
-class App(Protocol):
-    """The part of `penstock.Penstock` that a worker uses. A Protocol: this package must not import that class."""
-
-    settings: Settings
-    registry: Registry
-    middleware: MiddlewareStack
-
-    @property
-    def _driver(self) -> Driver: ...
-    def queue(self, name: str) -> Queue: ...
-
-
-def queues_of(app: App, settings: WorkerSettings) -> tuple[str, ...]:
-    """The names of the queues that a worker serves, in order. Raises ConfigurationError if it serves no queue."""
-    names = settings.queues or app.registry.queues()
-    if not names:
-        raise ConfigurationError("nothing to do: no task is registered, and no queue was named")
-    return tuple(dict.fromkeys(names))
 
 
 class Worker:
@@ -104,13 +86,8 @@ class Worker:
         """
         self.settings = settings or WorkerSettings()
         names = queues_of(app, self.settings)
-        if self.settings.concurrency < 1:
-            raise ConfigurationError(f"concurrency={self.settings.concurrency}: use 1 or more")
+        check_settings(self.settings)
         isolated = self.settings.concurrency if self.settings.isolated is None else self.settings.isolated
-        if isolated < 1:
-            raise ConfigurationError(f"isolated={isolated}: use 1 or more")
-        if not 1 <= self.settings.max_batch <= 1000:
-            raise ConfigurationError(f"max_batch={self.settings.max_batch}: use 1 to 1000")
         for definition in app.registry:
             definition.signature.check()
         self.name = f"{socket.gethostname()}:{os.getpid()}"
@@ -138,6 +115,9 @@ class Worker:
         self._round_due = asyncio.Event()
         self._settle_timer: asyncio.TimerHandle | None = None
         self._rechecked = False
+        self._has_left = False
+        self._jobs_left = float("inf") if self.settings.max_jobs is None else self.settings.max_jobs
+        self._retiring = False
         self._stop_calls = 0
         self._stop_deadline = float("inf")
         self._handed_back = False
@@ -172,17 +152,23 @@ class Worker:
         busy, name_of = lambda: any(feed.held for feed in self._feeds), self._name_of
         watchdog = Watchdog(self._loop, self.settings.blocked_warning, busy=busy, name_of=name_of)
         heartbeats = [Heartbeat(self._driver.blocking, feed, self._loop, self._lease_lost) for feed in self._feeds]
-        for thread in (watchdog, *heartbeats):
+        threads: list[PeriodicThread] = [watchdog, *heartbeats]
+        if self.settings.max_memory is not None:
+            threads.append(MemoryLimit(self._loop, self.settings.max_memory, self._retire))
+        for thread in threads:
             thread.start()
         try:
             # Listening ends only with an error that a retry would not fix, such as a missing permission.
             ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             for part in ended:
                 part.result()
+            self._has_left = True
         finally:
-            for thread in (watchdog, *heartbeats):
+            for thread in threads:
                 thread.stop()
-            self._inflight.take_waiting()
+            self._stop_calls, self._stop_deadline = 2, 0.0  # what follows hands back and never retries
+            self._hand_back(self._inflight.take_waiting())
+            self._hand_back([(job.feed, job.claim) for job in self._inflight.running.values()])
             self._inflight.running.clear()
             remaining = [*parts, *self._slow_turns.values(), *self._loop_jobs, *self._hook_tasks]
             for task in remaining:
@@ -191,16 +177,22 @@ class Worker:
             await asyncio.gather(*remaining, return_exceptions=True)
             self._threads.close()
             self._hooked_threads.close()
+            if not self._has_left:
+                await asyncio.gather(*map(self._leave, self._feeds))
             for listener in listeners:
                 listener.close()
-            await self._release_claims()
 
-    async def _release_claims(self) -> None:
-        """After an error or a cancellation, hand back the jobs still held, so that other workers can claim them now."""
-        for feed in self._feeds:
-            if feed.held:
-                with contextlib.suppress(Exception):
-                    await asyncio.wait_for(self._driver.aio.run(feed.queue.abandon(feed.incarnation)), 1.0)
+    async def _leave(self, feed: Feed) -> None:
+        """End the incarnation after an error or a cancellation: settle finished jobs, hand back the others, deregister.
+
+        So other workers can claim the jobs now, and no wake-up goes to this worker. If the server does not answer
+        within `_LEAVING` seconds, the lease and the registration run out by themselves.
+        """
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(_LEAVING):
+                while feed.must_send:
+                    await self._turn(feed, 0)
+                await self._turn(feed, 0, leave=True)
 
     def stop(self) -> None:
         """Stop gracefully: claim no more jobs, and let those that run finish, for at most `stop_timeout` seconds.
@@ -221,6 +213,21 @@ class Worker:
             self._stop_deadline = 0.0
         self._round_due.set()
 
+    @property
+    def _takes_no_jobs(self) -> bool:
+        return self._retiring or self._stop_calls > 0
+
+    def _retire(self, why: str) -> None:
+        """Claim no more jobs, and end when those that run have finished. The supervisor starts the next process."""
+        if self._takes_no_jobs:
+            return
+        log.info("%s: this process claims no more, and ends after %d running jobs", why, len(self._inflight.running))
+        self._retiring = True
+        self._hand_back(self._inflight.take_waiting())
+        if self._shared_status:
+            self._shared_status.report(RETIRING)
+        self._round_due.set()
+
     async def _listen(self, feed: Feed, listener: AsyncListener) -> None:
         while True:
             feed.wake_up(await listener.wait(None))
@@ -233,9 +240,9 @@ class Worker:
             await self._round()
             if self._stop_calls and time.monotonic() >= self._stop_deadline:
                 self._hand_back_running()
-            if self._stop_calls and self._inflight.empty and not any(feed.must_send for feed in self._feeds):
+            if self._takes_no_jobs and self._inflight.empty and not any(feed.must_send for feed in self._feeds):
                 break
-            if self.settings.burst and not self._stop_calls and self._idle():
+            if self.settings.burst and not self._takes_no_jobs and self._idle():
                 if self._rechecked:
                     self.stop()
                 self._recheck()
@@ -252,8 +259,8 @@ class Worker:
         self._hand_back(self._inflight.take_stalled())
         earlier_has_more, patience = False, _SLOW_TURN
         for feed in self._feeds:
-            room = 0 if self._stop_calls or earlier_has_more else self._inflight.room
-            if self._stop_calls:
+            room = 0 if self._takes_no_jobs or earlier_has_more else self._room
+            if self._takes_no_jobs:
                 # A stopping worker deregisters as idle, so that wake-ups reach workers that can take a job.
                 wants_turn = not feed.awake
             else:
@@ -300,7 +307,7 @@ class Worker:
         if not turn.alive:
             self._drop_lost_jobs(feed)
         claims = [(feed, claim) for claim in feed.answered(turn, sent_at)]
-        if self._stop_calls:  # stop() was called while the turn was unanswered
+        if self._takes_no_jobs:  # stop() was called while the turn was unanswered
             self._hand_back(claims)
         else:
             self._inflight.waiting.extend(claims)
@@ -308,9 +315,15 @@ class Worker:
         if feed.to_settle:
             self._settle_soon()
 
+    @property
+    def _room(self) -> int:
+        """How many more jobs to claim."""
+        room = self._inflight.room
+        return room if self._jobs_left >= room else int(self._jobs_left)
+
     def _can_claim(self) -> bool:
         """Whether the next round can begin at once: runners are free, and a queue may have more jobs."""
-        if self._stop_calls or not self._inflight.should_claim:
+        if self._takes_no_jobs or not self._inflight.should_claim:
             return False
         return any(feed.awake and feed not in self._slow_turns for feed in self._feeds)
 
@@ -339,7 +352,7 @@ class Worker:
 
     def _start_waiting(self) -> None:
         """Start as many of the waiting jobs as there are free runners."""
-        while (next_ := self._inflight.take_next()) is not None:
+        while not self._takes_no_jobs and (next_ := self._inflight.take_next()) is not None:
             feed, claim = next_
             run = self._execution.prepare(claim, feed.queue.name)
             if isinstance(run, Settlement):
@@ -348,7 +361,10 @@ class Worker:
                 self._settle_soon()
             else:
                 self._inflight.start(feed, claim, run.definition.name)
+                self._jobs_left -= 1
                 self._start(feed, run)
+                if self._jobs_left <= 0:
+                    self._retire(f"{self.settings.max_jobs} jobs have started")
 
     def _start(self, feed: Feed, run: JobRun) -> None:
         """Start a job on the loop, in a thread, or in a process of its own.
@@ -411,6 +427,7 @@ class Worker:
     def _finished(self, settlement: Settlement) -> None:
         if self._shared_status:
             self._shared_status.job_ended(settlement.token)
+            self._shared_status.note_job_has_ended()
         if self._thread_timeouts and (timeout := self._thread_timeouts.pop(settlement.token, None)) is not None:
             timeout.close()
         job = self._inflight.finish(settlement.token)

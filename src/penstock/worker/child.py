@@ -1,0 +1,158 @@
+"""One worker process, as the process that started it sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from penstock.errors import PenstockError
+from penstock.jobs.claims import Ending
+from penstock.jobs.job import Failure
+from penstock.jobs.queue import Queue
+from penstock.worker.parent_pipe import ParentPipe
+from penstock.worker.processes import describe_exit, process_state
+from penstock.worker.shared_status import SharedStatus
+
+log = logging.getLogger("penstock.supervisor")
+
+
+class WorkerProcess:
+    """A worker process that this process has started."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, status: SharedStatus, pipe: ParentPipe, queues: Sequence[Queue]
+    ) -> None:
+        self.process = process
+        self._status = status
+        self._pipe = pipe
+        self._queues = queues
+        self._cpu_ticks = 0
+        self._heartbeats: asyncio.Task[None] | None = None
+        self.killed_by_supervisor = False
+        """Whether it was killed because it did not stop in time. Its jobs are then not charged."""
+
+    @classmethod
+    async def start(
+        cls,
+        command: Sequence[str],
+        queues: Sequence[Queue],
+        runners: int,
+        *,
+        report: Callable[[bytes], None],
+        environment: Mapping[str, str] | None = None,
+    ) -> WorkerProcess:
+        """Start a process that serves these queues with so many runners.
+
+        report       called on the loop with each report of the process (see `SharedStatus`)
+        environment  further variables for the process
+
+        Raises OSError if there is no memory or no descriptor for another process.
+        """
+        status, child_end = SharedStatus.create(len(queues), runners)
+        with contextlib.ExitStack() as on_error, ParentPipe() as pipe:
+            on_error.callback(status.close)
+            on_error.callback(pipe.close)
+            try:
+                # In a session of its own: Ctrl-C reaches the supervisor alone, which signals each process once.
+                process = await asyncio.create_subprocess_exec(
+                    *command, stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
+                    pass_fds=(status.fd, child_end, pipe.child_end),
+                    env={**os.environ, **(environment or {}), **pipe.environment, **status.environment(child_end)},
+                )  # fmt: skip
+            finally:
+                os.close(child_end)
+            on_error.pop_all()
+        started = cls(process, status, pipe, queues)
+        started._listen(report)
+        return started
+
+    def _listen(self, report: Callable[[bytes], None]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def read() -> None:
+            found = self._status.read_reports()
+            if not found:  # the child has closed its end
+                loop.remove_reader(self._status.pipe)
+            for number in sorted(set(found)):
+                report(bytes([number]))
+
+        loop.add_reader(self._status.pipe, read)
+
+    def keep_alive(self, lease: float) -> None:
+        """Send heartbeats for the process when its own are late (see `_send_heartbeats`), until it is closed."""
+        self._heartbeats = asyncio.create_task(self._send_heartbeats(lease))
+
+    def send(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def close(self) -> None:
+        """Call it when the process has ended."""
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+        asyncio.get_running_loop().remove_reader(self._status.pipe)
+        self._status.close()
+        self._pipe.close()
+
+    @property
+    def exit_description(self) -> str:
+        """How it ended, in words."""
+        return describe_exit(self.process.returncode or 0)
+
+    def took_a_turn(self) -> bool:
+        return any(status.renewed_at for status in self._status.queue_statuses())
+
+    def held_jobs(self) -> bool:
+        return any(status.holds_jobs for status in self._status.queue_statuses())
+
+    def has_ended_a_job(self) -> bool:
+        return self._status.has_ended_a_job()
+
+    async def hand_back_jobs(self, within: float) -> None:
+        """Hand back the jobs of the dead process, so that other workers can run them now.
+
+        If exactly one job ran in the process, over all queues, that job is charged with a crash. If several ran, each
+        becomes a suspect. If the server does not answer within `within` seconds, the jobs wait for the lease to expire.
+        """
+        running = self._status.running_jobs()
+        alone = sum(map(len, running.values())) == 1
+        verdict: Ending = "release" if self.killed_by_supervisor else "crash" if alone else "suspect"
+        name = f"{socket.gethostname()}:{self.process.pid}"
+        why = Failure(f"its worker process {self.exit_description}", "", name)
+        for index, (queue, status) in enumerate(zip(self._queues, self._status.queue_statuses(), strict=True)):
+            if not status.incarnation:
+                continue
+            try:
+                work = queue.abandon(status.incarnation, running[index], verdict, why)
+                await asyncio.wait_for(queue._driver.aio.run(work), within)
+            except (PenstockError, TimeoutError) as error:
+                log.warning(
+                    "worker %d's jobs on queue %s wait until its lease expires: %s", self.process.pid, queue.name, error
+                )
+
+    async def _send_heartbeats(self, lease: float) -> None:
+        """Send heartbeats on behalf of a process whose own are late, as long as the process uses CPU.
+
+        They are late while C code holds the interpreter's lock. A process that uses no CPU may be frozen for ever.
+        """
+        while True:
+            await asyncio.sleep(lease / 6)
+            uses_cpu = self._uses_cpu()
+            for queue, status in zip(self._queues, self._status.queue_statuses(), strict=True):
+                if uses_cpu and status.holds_jobs and time.monotonic() - status.renewed_at > lease / 2:
+                    with contextlib.suppress(PenstockError):
+                        await queue._driver.aio.run(queue.bindings.heartbeat(status.incarnation, lease))
+
+    def _uses_cpu(self) -> bool:
+        """Whether the process can run and has used CPU since the last call. Always False except on Linux."""
+        state = process_state(self.process.pid)
+        if state is None:
+            return False
+        before, self._cpu_ticks = self._cpu_ticks, state.cpu_ticks
+        return state.can_run and self._cpu_ticks > before

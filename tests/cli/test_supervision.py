@@ -1,0 +1,252 @@
+"""`penstock worker` by default: one process under a supervisor, whatever the streams, the process id, or the memory."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from penstock import Status
+from penstock.cli.exits import Exit
+from tests.cli.worker_shop import gone, opened_shop
+from tests.command_line import SOURCE
+from tests.servers import Server, eventually
+from tests.speed import scaled
+
+
+@pytest.fixture
+def lease() -> float:
+    return 10.0
+
+
+@pytest.fixture
+def shop(server: Server, tmp_path: Path, lease: float):
+    with opened_shop(server, tmp_path, lease) as shop:
+        yield shop
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+
+
+def children_of(pid: int) -> list[str]:
+    """The state letter of each child."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            letter, parent = stat.read_text().rpartition(") ")[2].split()[:2]
+            if int(parent) == pid:
+                found.append(letter)
+    return found
+
+
+# --- supervised by default ---
+
+
+def test_the_command_supervises_one_process_by_default(start, shop):
+    supervisor = start("worker", "tasks:app", **shop.where)
+    first = shop.nap.enqueue(0).result(timeout=scaled(30))
+    assert parent_of(first) == supervisor.pid
+    os.kill(first, signal.SIGKILL)
+    second = shop.nap.enqueue(0).result(timeout=scaled(30))
+    assert (second != first, parent_of(second)) == (True, supervisor.pid)
+    supervisor.terminate()
+    assert supervisor.wait(scaled(30)) == Exit.OK
+
+
+def test_without_a_supervisor_the_command_itself_is_the_worker(start, shop):
+    worker = start("worker", "tasks:app", "--processes", "0", **shop.where)
+    assert shop.nap.enqueue(0).result(timeout=scaled(30)) == worker.pid
+
+
+@pytest.mark.parametrize("lease", [1.5])
+def test_by_default_a_task_that_holds_the_interpreters_lock_loses_no_job(start, shop, begun):
+    """Five other jobs run in the process for three leases."""
+    start("worker", "tasks:app", **shop.where)
+    jobs = [shop.nap.enqueue(6.0) for _ in range(5)]
+    eventually(lambda: begun(5))
+    shop.hold_the_lock.enqueue(4.5).result(timeout=scaled(60))
+    for job in jobs:
+        job.result(timeout=scaled(60))
+    assert (shop.queue.count().completed, shop.queue.count().lost) == (6, 0)
+
+
+def test_a_process_that_dies_after_a_job_is_replaced_without_a_pause(start, shop):
+    """Six deaths in a row: with a pause that doubles, the sixth would take 3 s."""
+    supervisor = start("worker", "tasks:app", "-c", "1", "--log-level", "error", **shop.where)
+    for _ in range(6):
+        pid = shop.nap.enqueue(0).result(timeout=scaled(30))
+        os.kill(pid, signal.SIGKILL)
+        eventually(partial(gone, pid))
+    assert shop.nap.enqueue(0).result(timeout=scaled(30))
+    supervisor.terminate()
+    _, errors = supervisor.communicate(timeout=scaled(30))
+    assert errors.count("was killed by SIGKILL; a new one starts in 0.0 s") == 6
+
+
+def test_a_process_that_dies_before_it_ended_a_job_is_replaced_after_a_pause(start, shop):
+    supervisor = start("worker", "tasks:app", "--log-level", "error", **shop.where)
+    for _ in range(2):
+        pid = eventually_one(shop)
+        os.kill(pid, signal.SIGKILL)
+        eventually(partial(gone, pid))
+    assert shop.nap.enqueue(0).result(timeout=scaled(30))
+    supervisor.terminate()
+    _, errors = supervisor.communicate(timeout=scaled(30))
+    pauses = [line.rpartition("starts in ")[2] for line in errors.splitlines() if "a new one starts" in line]
+    assert pauses == ["0.1 s", "0.2 s"]
+
+
+def eventually_one(shop) -> int:
+    """The process id of the worker that is alive, once it has taken its first turn."""
+    found: list[int] = []
+
+    def look() -> bool:
+        found[:] = [pid for pid in shop.pids() if not gone(pid)]
+        return bool(found)
+
+    eventually(look)
+    return found[0]
+
+
+# --- graceful replacement ---
+
+
+def test_after_max_jobs_a_process_is_replaced_and_its_running_job_ends(start, shop, begun):
+    start("worker", "tasks:app", "-c", "2", "--max-jobs", "2", "--stop-timeout", "0.1", **shop.where)
+    long = shop.nap.enqueue(4.0)
+    eventually(begun)
+    pids = [shop.nap.enqueue(0).result(timeout=scaled(30)) for _ in range(4)]
+    assert long.status() is Status.RUNNING, "it has more time than a stop would give it"
+    assert (pids[0] != pids[1], pids[1] == pids[2], pids[2] != pids[3]) == (True, True, True)
+    assert long.result(timeout=scaled(30)) == pids[0]
+    assert shop.queue.count().lost == shop.queue.count().retried == 0
+
+
+def test_a_process_that_uses_more_than_max_memory_is_replaced(start, shop):
+    start("worker", "tasks:app", "--max-memory", "300", **shop.where)
+    first = shop.leak.enqueue(400).result(timeout=scaled(30))
+    eventually(lambda: gone(first))
+    assert shop.nap.enqueue(0).result(timeout=scaled(30)) != first
+    assert shop.queue.count().lost == 0
+
+
+def test_without_a_supervisor_a_worker_ends_after_max_jobs(run, shop):
+    jobs = [shop.nap.enqueue(0) for _ in range(5)]
+    done = run("worker", "tasks:app", "--processes", "0", "--max-jobs", "3", **shop.where)
+    assert done.returncode == Exit.OK
+    assert sum(job.status() == "completed" for job in jobs) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--max-jobs", "0"), "max_jobs=0: use 1 or more"),
+        (("--max-memory", "-5"), "max_memory=-5 MiB: use 1 or more"),
+    ],
+)
+def test_limits_that_cannot_work_are_refused(run, shop, words, expected):
+    done = run("worker", "tasks:app", *words, **shop.where)
+    assert (done.returncode, expected in done.stderr) == (Exit.USAGE, True)
+
+
+# --- closed streams ---
+
+
+@pytest.mark.parametrize("processes", ["1", "0"])
+@pytest.mark.parametrize("closed", [">&-", "<&-", ">&- 2>&- <&-"])
+def test_closed_standard_streams_harm_nothing(shop, tmp_path: Path, closed: str, processes: str):
+    command = f"exec {sys.executable} -m penstock worker tasks:app --processes {processes} {closed}"
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), **shop.where}
+    worker = subprocess.Popen(["sh", "-c", command], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        pid = shop.nap.enqueue(0).result(timeout=scaled(30))
+        isolated = shop.print_apart.enqueue("a word").result(timeout=scaled(30))
+        assert isolated not in {pid, worker.pid}
+        worker.terminate()
+        assert worker.wait(scaled(30)) == Exit.OK
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+EMBEDDED = """
+import asyncio, os, sys
+for number in (0, 1, 2):
+    os.close(number)
+sys.stdin = sys.stdout = sys.stderr = None
+from tasks import app
+from penstock import Worker, WorkerSettings
+asyncio.run(Worker(app, WorkerSettings(burst=True)).run())
+"""
+
+
+def test_a_worker_in_a_program_without_standard_streams_runs_isolated_jobs(shop, tmp_path: Path):
+    job = shop.print_apart.enqueue("a word")
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), **shop.where}
+    ended = subprocess.run([sys.executable, "-c", EMBEDDED], cwd=tmp_path, env=environment, timeout=120, check=False)
+    assert (ended.returncode, bool(job.result(timeout=0))) == (0, True)
+
+
+# --- the first process of a container ---
+
+SUBREAPER = """
+import ctypes, os, sys
+assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0
+os.execv(sys.executable, sys.argv[1:])
+"""
+"""A program that asks the kernel for orphans, as PID 1 gets them, and then becomes the command."""
+
+
+def can_unshare() -> bool:
+    command = ["unshare", "--pid", "--fork", "--kill-child", "true"]
+    return shutil.which("unshare") is not None and subprocess.run(command, check=False).returncode == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans go to other processes only on Linux")
+@pytest.mark.parametrize("processes", ["1", "0"])
+def test_a_process_that_adopts_orphans_reaps_them(shop, tmp_path: Path, processes: str):
+    words = [sys.executable, "-m", "penstock", "worker", "tasks:app", "--processes", processes]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), **shop.where}
+    worker = subprocess.Popen(
+        [sys.executable, "-c", SUBREAPER, *words], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL
+    )
+    try:
+        orphans = [shop.leave_an_orphan.enqueue().result(timeout=scaled(30)) for _ in range(3)]
+        eventually(lambda: all(map(gone, orphans)))
+        assert "Z" not in children_of(worker.pid)
+        worker.send_signal(signal.SIGINT)
+        assert worker.wait(scaled(30)) == Exit.OK
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+@pytest.mark.skipif(not can_unshare(), reason="this machine allows no process namespaces")
+def test_as_the_first_process_of_a_container_it_reaps_orphans_and_stops_on_sigterm(shop, tmp_path: Path):
+    words = [sys.executable, "-m", "penstock", "worker", "tasks:app"]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), **shop.where}
+    container = subprocess.Popen(
+        ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *words],
+        cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        shop.leave_an_orphan.enqueue().result(timeout=scaled(30))
+        (first,) = (
+            int(word) for word in Path(f"/proc/{container.pid}/task/{container.pid}/children").read_text().split()
+        )
+        eventually(lambda: len(children_of(first)) == 1)  # the supervisor alone
+        began = time.monotonic()
+        os.kill(first, signal.SIGTERM)
+        assert container.wait(scaled(30)) == Exit.OK
+        assert time.monotonic() - began < scaled(10)
+        assert not shop.pids() or gone(first)
+    finally:
+        container.kill()
+        container.wait()
