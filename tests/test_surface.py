@@ -46,7 +46,10 @@ NEEDLESS = {
 }
 
 # `penstock --help` and `import penstock` alone: the command line's own few modules.
-LIGHT = {"penstock", "penstock.errors", "penstock.cli.exits", "penstock.cli"}
+LIGHT = {
+    "penstock", "penstock.errors", "penstock.cli.exits", "penstock.cli", "penstock.worker",
+    "penstock.worker.standard_streams",
+}  # fmt: skip
 
 
 def _homes() -> dict[str, str]:
