@@ -1,4 +1,4 @@
-"""`penstock worker`: runs the jobs of an app until it is stopped, under a supervisor unless told `--processes 0`."""
+"""`penstock worker`: runs the jobs of an app until it is stopped. It is a supervisor, except with `--processes 0`."""
 
 from __future__ import annotations
 
