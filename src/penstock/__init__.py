@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from penstock.completion.contacts import Contacts
     from penstock.completion.directory import Directory
     from penstock.completion.entry import Entry
-    from penstock.counting.access_log import requests_per
+    from penstock.counting.access_log import parse, requests_per
     from penstock.counting.aggregate import Aggregate
     from penstock.counting.countries import mmdb
+    from penstock.counting.request import Request
     from penstock.counting.tally import Tally
     from penstock.errors import (
         BadCall,
@@ -104,9 +105,10 @@ else:
         "messages.chat": "Chat ChatInfo Member Reader",
         "messages.chats": "Chats UserChats",
         "completion.contacts": "Contacts",
-        "counting.access_log": "requests_per",
+        "counting.access_log": "parse requests_per",
         "counting.aggregate": "Aggregate",
         "counting.countries": "mmdb",
+        "counting.request": "Request",
         "counting.tally": "Tally",
         "files.channel": "Channel",
         "files.lines": "CutLine",
@@ -240,6 +242,7 @@ __all__ = [
     "Reading",
     "Receiver",
     "ReceiverInfo",
+    "Request",
     "ResultNotKept",
     "ResultTimeout",
     "Retry",
@@ -272,5 +275,6 @@ __all__ = [
     "Writing",
     "file_digest",
     "mmdb",
+    "parse",
     "requests_per",
 ]

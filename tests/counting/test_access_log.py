@@ -11,19 +11,25 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock import ConfigurationError
-from penstock.counting.access_log import LONGEST, Request, parse, requests_per
+from penstock.counting.access_log import LONGEST, parse, requests_per
+from penstock.counting.request import Request
 from penstock.counting.tally import Tally
 from tests.speed import scaled
 
 LOGS = Path(__file__).parents[3] / "shared" / "data" / "logs"
 
 GOOD = b'192.0.2.7 - - [02/Mar/2026:10:05:03 +0000] "GET /docs/ HTTP/1.1" 200 5120 "-" "Mozilla/5.0"'
+NO_HOST = "its client is neither an address nor a host name"
 BEFORE = b"02/Mar/2026:10:05:03 +0000"
 
 
 def country(host: str) -> str:
     """A stand-in for a database of countries."""
     return "name" if host[0].isalpha() else "AB"[host.endswith("7")]
+
+
+def long_line(size: int) -> bytes:
+    return GOOD[:-1].ljust(size - 1, b"x") + b'"'
 
 
 def at(stamp: bytes) -> bytes:
@@ -56,7 +62,9 @@ def days(lines, *, utc=False):
     ],
 )  # fmt: skip
 def test_a_line_is_read(line, request_):
-    assert parse(line) == request_
+    read = parse(line)
+    assert read is not None
+    assert read[:6] == request_[:6]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +93,9 @@ def test_a_user_name_may_be_anything_a_server_writes(user):
         (GOOD.replace(b"5120", b"5120x"), "not a line of an access log"),
         (GOOD.replace(b"5120", b"1" * 19), "not a line of an access log"),
         (GOOD.replace(b"192.0.2.7", b"h" * 256), "not a line of an access log"),
-        (GOOD.replace(b"192.0.2.7", "\ufffd".encode()), "not a line of an access log"),
+        (GOOD.replace(b"192.0.2.7", "\ufffd".encode()), NO_HOST),
+        (GOOD[3:], NO_HOST),
+        (GOOD[6:], NO_HOST),
         (GOOD + b"\n" + GOOD, "not a line of an access log"),
         (GOOD + b"\n\n", "not a line of an access log"),
         (GOOD.replace(b"GET", b"G\nT"), "not a line of an access log"),
@@ -101,8 +111,8 @@ def test_a_user_name_may_be_anything_a_server_writes(user):
         (at(b"00/Mar/2026:10:05:03 +0000"), "no such date"),
         (at(b"02/Mrz/2026:10:05:03 +0000"), "no such date"),
         (at(b"02/Mar/0000:10:05:03 +0000"), "no such date"),
-        (GOOD.ljust(LONGEST + 1, b"x"), "longer than 65,536 bytes"),
-        (GOOD.ljust(LONGEST + 1, b"x") + b"\n", "longer than 65,536 bytes"),
+        (long_line(LONGEST + 1), "longer than 65,536 bytes"),
+        (long_line(LONGEST + 1) + b"\n", "longer than 65,536 bytes"),
     ],
 )
 @pytest.mark.parametrize("utc", [False, True])
@@ -114,8 +124,8 @@ def test_a_malformed_line_is_rejected_with_the_reason(line, reason, utc):
 
 
 def test_the_longest_line_is_counted():
-    longest = GOOD.ljust(LONGEST, b"x")
-    assert parse(longest) == parse(longest + b"\n") == parse(GOOD)
+    longest = long_line(LONGEST)
+    assert parse(longest) == parse(longest + b"\n") != parse(GOOD)
     assert days([GOOD, longest, longest + b"\n"]) == {"2026-03-02": 3}
 
 
@@ -152,14 +162,14 @@ def test_the_country_of_a_host_is_looked_up_once():
 
 
 def test_the_default_countries_are_those_of_registration():
-    lines = [b"8.8.8.8" + GOOD[9:], b"193.0.6.139" + GOOD[9:], b"h" + GOOD[9:], b"1.2.3" + GOOD[9:], GOOD]
+    lines = [b"8.8.8.8" + GOOD[9:], b"193.0.6.139" + GOOD[9:], b"h" + GOOD[9:], b"1.2.3.400" + GOOD[9:], GOOD]
     expected = {"US": 1, "NL": 1, "name": 1, "invalid": 1, "private": 1}
     assert requests_per("country")(lines).tables["countries"] == expected
 
 
 @pytest.mark.parametrize("by", [(), ("week",), ("day", "week")])
 def test_unknown_words_to_count_by_are_refused(by):
-    with pytest.raises(ConfigurationError, match="by day, country, host, not by"):
+    with pytest.raises(ConfigurationError, match="by day, hour, country, host, url, status, agent, bytes, not by"):
         requests_per(*by)
 
 

@@ -1,0 +1,141 @@
+"""Formats as a web server's configuration writes them: `log_format` of nginx, `LogFormat` of Apache.
+
+$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent $request_time
+%h %l %u %t "%r" %>s %b %D
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from penstock.counting.grammar import (
+    AFTER_REQUEST,
+    CLIENT,
+    OTHER_CLIENTS,
+    QUOTED_TEXT,
+    SIZE,
+    STATUS,
+    USER,
+    Field,
+    PatternFormat,
+    request_pattern,
+)
+from penstock.counting.request import Column
+from penstock.counting.stamps import Kind, stamp_pattern
+from penstock.errors import ConfigurationError
+
+_NGINX = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_APACHE = re.compile(r"%(?:!?[\d,]+)?[<>]?(\{[^}]*\})?(\^t[io]|[A-Za-z%])")
+
+_NGINX_KINDS: dict[str, str] = {
+    "remote_addr": "client", "realip_remote_addr": "client", "http_x_forwarded_for": "client",
+    "http_x_real_ip": "client", "proxy_protocol_addr": "client", "http_cf_connecting_ip": "client",
+    "remote_user": "user", "time_local": "clf", "time_iso8601": "iso", "msec": "epoch", "request": "request",
+    "request_method": "method", "request_uri": "path", "uri": "path", "args": "query", "query_string": "query",
+    "status": "status", "body_bytes_sent": "size", "bytes_sent": "size", "http_referer": "referer",
+    "http_user_agent": "agent", "host": "vhost", "http_host": "vhost", "server_name": "vhost",
+}  # fmt: skip
+_APACHE_KINDS: dict[str, str] = {
+    "h": "client", "a": "client", "{c}a": "client", "{x-forwarded-for}i": "client", "{x-real-ip}i": "client",
+    "u": "user", "t": "[clf]", "{sec}t": "epoch", "{msec}t": "epoch", "{usec}t": "epoch", "r": "request",
+    "m": "method", "U": "path", "q": "question", "s": "status", "b": "size", "B": "size", "O": "size",
+    "{referer}i": "referer", "{user-agent}i": "agent", "v": "vhost", "V": "vhost", "{host}i": "vhost", "%": "percent",
+}  # fmt: skip
+
+_COLUMN_OF: dict[str, Column] = {
+    "client": "client", "request": "request", "method": "request", "path": "request", "query": "request",
+    "question": "request", "status": "status", "size": "size", "referer": "referer", "agent": "agent", "vhost": "vhost",
+}  # fmt: skip
+
+_TIMES: dict[str, Kind] = {"clf": "clf", "[clf]": "clf", "iso": "iso", "epoch": "epoch"}
+
+
+def format_of(text: str) -> PatternFormat:
+    """The format that this text describes.
+
+    Raises ConfigurationError if it has no time, or two variables with nothing between them.
+    """
+    pieces = list(_pieces(text))
+    if not any(kind in _TIMES for kind, _ in pieces):
+        raise ConfigurationError(f"format {text!r} has no time that is known: use $time_local, $time_iso8601 or %t")
+    parts: list[bytes | Field] = []
+    used = set[str]()
+    for index, (kind, written) in enumerate(pieces):
+        following = pieces[index + 1 :]
+        if following and "text" not in {kind, following[0][0]} and following[0][0] != "question":
+            raise ConfigurationError(f"format {text!r}: write something between {written} and {following[0][1]}")
+        parts += _parts_of(kind, written, following, used)
+        used.add("time" if kind in _TIMES else kind)
+    return PatternFormat(text, tuple(parts))
+
+
+def _pieces(text: str) -> Iterator[tuple[str, str]]:
+    """The kind of each variable, or "text", with what is written there."""
+    apache = "$" not in text
+    if apache:
+        text = text.replace('\\"', '"')
+    end = 0
+    for found in (_APACHE if apache else _NGINX).finditer(text):
+        if end < found.start():
+            yield "text", text[end : found.start()]
+        end = found.end()
+        if not apache:
+            yield _NGINX_KINDS.get(found[1] or found[2], "other"), found[0]
+        elif (kind := _APACHE_KINDS.get((found[1] or "").lower() + found[2], "other")) == "percent":
+            yield "text", "%"
+        else:
+            yield kind, found[0]
+    if end < len(text):
+        yield "text", text[end:]
+
+
+def _parts_of(kind: str, written: str, following: Sequence[tuple[str, str]], used: set[str]) -> Iterator[bytes | Field]:
+    """The pattern of a piece. A column is read from the first variable for it, and others are only skipped."""
+    before_quote = bool(following) and following[0][1].startswith('"')
+    if kind == "text":
+        yield re.escape(written.encode())
+    elif kind in _TIMES:
+        yield from _time(_TIMES[kind], bracketed=kind == "[clf]", wanted="time" not in used)
+    elif kind == "user":
+        yield USER
+    elif kind in used or kind not in _COLUMN_OF:
+        yield b"(?:%b)" % _other(following, quoted=before_quote)
+    elif kind == "client":
+        yield Field("client", CLIENT)
+        yield OTHER_CLIENTS.replace(b"[ ,]", b"[^\\w.:]")
+    else:
+        yield Field(_COLUMN_OF[kind], _pattern(kind, following, quoted=before_quote))
+
+
+def _time(kind: Kind, *, bracketed: bool, wanted: bool) -> Iterator[bytes | Field]:
+    yield rb"\[" if bracketed else b""
+    yield Field("stamp", stamp=kind) if wanted else stamp_pattern(kind).replace(b"(", b"(?:", 1)
+    yield rb"\]" if bracketed else b""
+
+
+def _pattern(kind: str, following: Sequence[tuple[str, str]], *, quoted: bool) -> bytes:
+    match kind:
+        case "status":
+            return rb"(?:%b|0|-)" % STATUS
+        case "size":
+            return SIZE
+        case "vhost":
+            return rb'[^\s:"]*+'
+        case "question":
+            return rb'(?:\?[^ "\n]*+)?'
+        case "request" if [one[0] for one in following[1:4:2]] == ["status", "size"]:
+            return request_pattern(AFTER_REQUEST)
+        case _:
+            return _other(following, quoted=quoted)
+
+
+def _other(following: Sequence[tuple[str, str]], *, quoted: bool) -> bytes:
+    """Any text, up to the first character of what follows."""
+    if quoted:
+        return QUOTED_TEXT
+    if not following:
+        return rb"[^\n]*?"
+    if following[0][0] == "question":
+        return rb'[^\s"?]*+'
+    return rb"[^%b\n]*+" % re.escape(following[0][1][:1].encode())

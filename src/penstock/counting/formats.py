@@ -1,0 +1,98 @@
+"""The formats of access logs that are known by name, and which of them a log is in.
+
+    common           %h %l %u %t "%r" %>s %b
+    combined         the same, with referer and agent; further fields may follow, as in the `main` format of nginx
+    vhost_combined   the same, with %v:%p before it
+    alb              AWS Application Load Balancer
+    caddy, traefik, nginx-json    a JSON object in each line
+    w3c              IIS, CloudFront: the columns are those that `#Fields:` in the file names
+
+All except w3c may be behind a prefix: syslog+combined, cri+common (Kubernetes), docker+caddy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from penstock.counting.format_strings import format_of
+from penstock.counting.grammar import ALB, COMBINED, COMMON, COMMON_OR_COMBINED, VHOST_COMBINED
+from penstock.counting.json_lines import CADDY, NGINX_JSON, TRAEFIK
+from penstock.counting.prefixes import PREFIXES, PrefixedFormat
+from penstock.counting.request import Column, LineReader, LogFormat, Precision
+from penstock.counting.w3c import FIELDS, w3c_format
+from penstock.errors import ConfigurationError
+
+_FORMATS: tuple[LogFormat, ...] = (COMBINED, COMMON, VHOST_COMBINED, ALB, CADDY, TRAEFIK, NGINX_JSON)
+_SYNONYMS = {"main": "combined", "json": "nginx-json", "nginx": "combined", "apache": "combined"}
+
+SAMPLE = 64 * 1024
+"""Bytes at the beginning of a log from which its format is guessed."""
+
+_SAMPLE_LINES = 200
+
+
+@dataclass(frozen=True)
+class AnyFormat:
+    """Every format that one line is enough to recognise: all except w3c. No line is in two of them."""
+
+    name: str = "any"
+
+    def readers(self, wanted: frozenset[Column], precision: Precision, *, utc: bool) -> Sequence[LineReader]:
+        return [reader for format in _EVERY for reader in format.readers(wanted, precision, utc=utc)]
+
+
+_PLAIN: tuple[LogFormat, ...] = (COMMON_OR_COMBINED, ALB, CADDY, TRAEFIK, NGINX_JSON)
+_EVERY = (*_PLAIN, *(PrefixedFormat(prefix, format) for prefix in PREFIXES for format in _PLAIN))
+
+ANY = AnyFormat()
+
+
+def log_format(name: str) -> LogFormat:
+    """The format with this name, or the one that a text in the syntax of nginx or Apache describes. A prefix may be
+    before it, as in `syslog+combined`; `w3c date time c-ip` names the fields of a W3C log.
+
+    Raises ConfigurationError if there is no such format.
+    """
+    prefix, plus, rest = name.partition("+")
+    if plus and prefix in PREFIXES:
+        return PrefixedFormat(prefix, log_format(rest))
+    if "$" in name or "%" in name:
+        return format_of(name)
+    if name == ANY.name:
+        return ANY
+    if name.startswith("w3c "):
+        return w3c_format(name.removeprefix("w3c "))
+    for format in _FORMATS:
+        if format.name == _SYNONYMS.get(name, name):
+            return format
+    known = ", ".join(format.name for format in _FORMATS)
+    raise ConfigurationError(
+        f"no format is called {name!r}. There are {known}, w3c; with a prefix ({', '.join(PREFIXES)}), as in "
+        "syslog+combined; or write it as the server's configuration does, with $variables or %directives"
+    )
+
+
+def guess_format(lines: Sequence[bytes]) -> LogFormat | None:
+    """The format in which the most of these lines are, usually the first lines of a log. None if no line is in a format
+    that is known."""
+    lines = [line for line in lines if line.strip()][:_SAMPLE_LINES]
+    for line in lines:
+        if line.startswith(FIELDS):
+            return w3c_format(line.removeprefix(FIELDS).decode(errors="replace"))
+    text = b"\n".join([*(line.removesuffix(b"\n") for line in lines), b""])
+    best = max(_candidates(text), key=lambda format: _read(format, text), default=None)
+    return best if best and _read(best, text) else None
+
+
+def _candidates(text: bytes) -> Iterator[LogFormat]:
+    yield from _FORMATS
+    for prefix, remove in PREFIXES.items():
+        if remove(text).strip():
+            yield from (PrefixedFormat(prefix, format) for format in _FORMATS)
+
+
+def _read(format: LogFormat, text: bytes) -> int:
+    """How many lines of a text are in this format."""
+    reader = format.readers(frozenset(), "second", utc=False)[-1]
+    return sum(map(reader.reads, reader.rows(text)))

@@ -1,0 +1,182 @@
+"""What the parts of a line look like, and formats that one regular expression describes.
+
+Matching takes time in proportion to the length of the line, whatever is in it: loops are possessive, or can end in one
+place only. In the loop of a request the lookahead comes first: when an iteration of a possessive loop fails, Python
+before 3.11.5 does not give back what that iteration had matched until then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.counting.request import Column, LineReader, Precision
+from penstock.counting.stamps import Kind, moment_of, stamp_pattern
+
+# --- the parts of a line ---
+
+CLIENT = rb'[^\s,"]{1,255}'
+"""Checked by `is_host`: once for each different client, which costs less than to check each line."""
+
+OTHER_CLIENTS = rb"(?:, ?%b(?=[ ,]))*+" % CLIENT
+"""Behind the client: the proxies of a list as X-Forwarded-For has it."""
+
+VHOST = rb"(?:[^\s:,]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])"
+
+USER = rb'(?:-|""|(?!- )(?:(?! - )(?:[^"\n]|(?<=\\)"))+?(?<! -))'
+"""Usually a hyphen. A name may contain spaces and brackets, and quotes written as \\". Where it contains a hyphen
+between spaces, the line most likely has more fields before it than the format, and its client would be wrong."""
+
+STATUS = rb"\d{3}"
+SIZE = rb"(?:\d{1,18}|-)"
+
+QUOTED_TEXT = rb'[^"\\\n]*+(?:(?:\\[^\n]|"(?!\r?[ \n]))[^"\\\n]*+)*+'
+"""Inside quotes. Quotes in it are written as \\", but some servers write them as they are: such a quote is not the
+last one if the field does not end behind it."""
+
+
+def request_pattern(end: bytes) -> bytes:
+    """A request may contain anything, even quotes. It ends at the first quote that is followed by `end`."""
+    return rb'[^"\n]*+(?:(?!"%b)"[^"\n]*+)*+' % end
+
+
+AFTER_REQUEST = rb" \d{3} (?:\d{1,18}|-)(?=[ \r\n])"
+
+
+# --- formats ---
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A part of a line that may be wanted. `stamp`: the kind of time that it is, and the separator inside it."""
+
+    column: Column
+    pattern: bytes = b""
+    stamp: Kind | None = None
+    separator: bytes = b" "
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The last parts of a line. `skip`: a pattern that matches the same lines where none of its fields is wanted."""
+
+    parts: tuple[bytes | Field, ...]
+    skip: bytes
+
+    def needed(self, wanted: frozenset[Column]) -> Sequence[bytes | Field]:
+        found = any(isinstance(part, Field) and part.column in wanted for part in self.parts)
+        return self.parts if found else (self.skip,)
+
+
+@dataclass(frozen=True)
+class PatternFormat:
+    """A format that a regular expression describes: `parts` are patterns and fields, in the order of the line.
+
+    A column may have several fields. Then its cell is their texts, joined with a blank; the last field of a request
+    that has three is its query.
+
+    `usual`: parts that match most lines of the format in less time. A field of them may run into the next line, because
+    a pattern that excludes one byte is faster than one that excludes two.
+    """
+
+    name: str
+    parts: tuple[bytes | Field, ...]
+    tail: Tail = Tail((), b"")
+    usual: tuple[bytes | Field, ...] = ()
+
+    def readers(self, wanted: frozenset[Column], precision: Precision, *, utc: bool) -> Sequence[LineReader]:
+        precision = "second" if utc else precision
+        wanted = frozenset[Column]({*wanted, "client"})
+        tail = self.tail.needed(wanted)
+        quick = [_reader((*self.usual, *tail), wanted, precision, utc=utc)._replace(quick=True)] if self.usual else []
+        return [*quick, _reader((*self.parts, *tail), wanted, precision, utc=utc)]
+
+
+def _reader(
+    parts: Sequence[bytes | Field], wanted: frozenset[Column], precision: Precision, *, utc: bool
+) -> LineReader:
+    groups: list[Column] = []
+    kind: Kind | None = None
+    pattern = b""
+    for part in parts:
+        if isinstance(part, bytes):
+            pattern += part
+        elif part.stamp:
+            kind = part.stamp
+            groups.append("stamp")
+            pattern += stamp_pattern(part.stamp, precision, part.separator)
+        elif part.column in wanted:
+            groups.append(part.column)
+            pattern += b"(%b)" % part.pattern
+        else:
+            pattern += b"(?:%b)" % part.pattern
+    assert kind is not None
+    if len(groups) == 1:  # findall returns tuples only for two groups or more
+        pattern += b"()"
+        groups.append("vhost")
+    find = re.compile(rb"(?:%b\r?|[^\n]*+)\n" % pattern).findall
+    columns = list(dict.fromkeys(groups))
+    cell: Mapping[Column, int] = {column: index for index, column in enumerate(columns)}
+    if len(columns) < len(groups):
+        return LineReader(lambda text: _joined(find(text), groups, columns), cell, moment_of(kind, utc=utc))
+    return LineReader(find, cell, moment_of(kind, utc=utc))
+
+
+def _joined(
+    rows: list[tuple[bytes, ...]], groups: Sequence[Column], columns: Sequence[Column]
+) -> list[tuple[bytes, ...]]:
+    """Rows with one cell for each column, where a column has several groups."""
+    places = [[index for index, group in enumerate(groups) if group == column] for column in columns]
+    return [tuple([_join([row[index] for index in indexes]) for indexes in places]) for row in rows]
+
+
+def _join(cells: list[bytes]) -> bytes:
+    if len(cells) == 1:
+        return cells[0]
+    *first, last = cells
+    if len(cells) == 3:
+        return b"%b %b%b" % (first[0], first[1], b"" if last in {b"", b"-"} else b"?" + last.removeprefix(b"?"))
+    return b" ".join(cells)
+
+
+_TIME = (Field("stamp", stamp="clf"), rb'\] "')
+_STATUS_AND_SIZE = (b'" ', Field("status", STATUS), b" ", Field("size", SIZE))
+
+_USUAL_START = (
+    Field("client", rb"[^ ]++"), rb' - (?:-|[^\s\["-][^\s"]*+) \[', *_TIME, Field("request", rb'[^"]*+'),
+    *_STATUS_AND_SIZE,
+)  # fmt: skip
+_START = (
+    Field("client", CLIENT), OTHER_CLIENTS, rb" (?:- %b|(?!- )[^\s\[]\S*+ [^\s\[]\S*+) \[" % USER, *_TIME,
+    Field("request", request_pattern(AFTER_REQUEST)), *_STATUS_AND_SIZE,
+)  # fmt: skip
+_VHOST = (Field("vhost", VHOST), rb":\d{1,5} ")
+
+# Where a log cuts long texts off, the last quote is missing. All that is counted stands before it.
+_REFERER_AND_AGENT = (
+    b' "', Field("referer", QUOTED_TEXT), b'(?:" "', Field("agent", QUOTED_TEXT), rb")?+[^\n]*+",
+)  # fmt: skip
+_NO_REFERER = rb'(?: (?!")[^\n]*+)?+'
+
+_COMBINED_TAIL = Tail(_REFERER_AND_AGENT, rb' "[^\n]*+')
+
+COMMON = PatternFormat("common", _START, Tail((), _NO_REFERER), _USUAL_START)
+COMBINED = PatternFormat("combined", _START, _COMBINED_TAIL, _USUAL_START)
+VHOST_COMBINED = PatternFormat("vhost_combined", (*_VHOST, *_START), _COMBINED_TAIL)
+COMMON_OR_COMBINED = PatternFormat(
+    "common, combined or vhost_combined",
+    (b"(?:", *_VHOST, b")?", *_START),
+    Tail((b"(?:", *_REFERER_AND_AGENT, b"|", _NO_REFERER, b")"), rb"(?: [^\n]*+)?+"),
+    _USUAL_START,
+)
+
+ALB = PatternFormat(
+    "alb",
+    (
+        rb"(?:https?|h2|grpcs|wss?) ", Field("stamp", stamp="iso"), rb" \S+ ", Field("client", rb"\S{1,255}?"),
+        rb":\d{1,5} \S+(?: -?\d+(?:\.\d+)?){3} ", Field("status", rb"(?:\d{3}|-)"), rb" (?:\d{3}|-) \d+ ",
+        Field("size", SIZE), b' "', Field("request", QUOTED_TEXT), b'" "', Field("agent", QUOTED_TEXT), rb'"[^\n]*+',
+    ),
+)  # fmt: skip
+"""The access log of an AWS Application Load Balancer."""
