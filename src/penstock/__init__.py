@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         RateLimited,
         ResultNotKept,
         ResultTimeout,
+        SelfDeadlock,
         SentElsewhere,
         ServerError,
         ServerFull,
@@ -140,8 +141,8 @@ else:
         "DurabilityUnavailable FileChanged FileDamaged FilesError FormatTooNew JobCancelled JobError "
         "JobExpired JobFailed JobNotFound LeaseLost LockTimeout MessageError NoReceiver NoSpace NotAMember "
         "NotDurable PayloadTooLarge PenstockError PermitTimeout RateLimited ResultNotKept ResultTimeout "
-        "SentElsewhere ServerError ServerFull ServerRefused ServerTooOld ServerUnavailable TransactionRefused "
-        "UnknownTask",
+        "SelfDeadlock SentElsewhere ServerError ServerFull ServerRefused ServerTooOld ServerUnavailable "
+        "TransactionRefused UnknownTask",
         "settings": "Settings WorkerSettings",
         "jobs.middleware": "EnqueueContext JobContext JobDraft JobOutcome Middleware",
         "jobs.options": "Options",
@@ -248,6 +249,7 @@ __all__ = [
     "Retry",
     "RetryLater",
     "Saved",
+    "SelfDeadlock",
     "Semaphore",
     "SemaphoreInfo",
     "Sent",

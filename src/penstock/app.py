@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
+from types import EllipsisType
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakValueDictionary
 
@@ -238,8 +239,10 @@ class Penstock:
         self,
         name: str | Sequence[str],
         *,
-        lease: float,
+        lease: float | EllipsisType = ...,
         wait: float | None = None,
+        max_hold: float | None = None,
+        renew: bool = True,
         on_loss: Callable[[Held], object] | None = None,
         cancel_on_loss: bool = False,
         reentrant: bool = False,
@@ -249,19 +252,24 @@ class Penstock:
         name            one name, or several, which are locked together or not at all; on a cluster they must share a
                         hash tag. The lock is the key of that name in the server, without the app's prefix, so that it
                         excludes the locks of other apps and libraries (redis-py, redsync) on the same name
-        lease           seconds until the lock is free after its owner died. A living owner renews it
+        lease           seconds until the lock is free after its owner died. A living owner renews it. As the app's
+                        settings say if it is left out
         wait            seconds to wait for the lock, in order of arrival; None: no limit, 0: do not wait
+        max_hold        seconds after which the lock is lost whatever its owner does, if it hangs for instance; None: no
+                        limit
+        renew           False: hold it for exactly one lease, or longer by `held.extend(seconds)`
         on_loss         called with the held lock when it is lost: on the event loop that acquired it, else in a thread
         cancel_on_loss  cancel the asyncio task that acquired it when it is lost; `async with` then raises LeaseLost
         reentrant       let the thread or asyncio task that holds the lock acquire it again, through any reentrant lock
                         of this app on this name. It gets the same `Held`; only the last release frees the lock
 
         Acquiring takes one round trip if the lock is free, and waits for a message while it is not. It raises
-        LockTimeout after `wait` seconds. This method sends nothing; it raises ConfigurationError or ValueError for bad
-        arguments.
+        LockTimeout after `wait` seconds, and SelfDeadlock if the caller holds the lock itself. This method sends
+        nothing; it raises ConfigurationError or ValueError for bad arguments.
         """
         return Lock(
-            name, self._driver, self._renewer, lease=lease, wait=wait, on_loss=on_loss, cancel_on_loss=cancel_on_loss,
+            name, self._driver, self._renewer, lease=self.settings.lease if lease is ... else lease, wait=wait,
+            max_hold=max_hold, renew=renew, on_loss=on_loss, cancel_on_loss=cancel_on_loss,
             reentrant=self._reentrant if reentrant else None,
         )  # fmt: skip
 
@@ -292,6 +300,8 @@ class Penstock:
         permits: int = 1,
         lease: float | None = None,
         wait: float | None = None,
+        max_hold: float | None = None,
+        renew: bool = True,
         on_loss: Callable[[Permit], object] | None = None,
         cancel_on_loss: bool = False,
     ) -> Semaphore:
@@ -300,7 +310,7 @@ class Penstock:
         limit    how many permits exist; a limit that `set_limit` stored in the server overrides it
         permits  how many permits to acquire, all together
         lease    seconds until the permits of a holder that died are free; None: as the app's settings say
-        wait, on_loss, cancel_on_loss  as for `lock`
+        wait, max_hold, renew, on_loss, cancel_on_loss  as for `lock`
 
         Acquiring takes one round trip if the permits are free, and waits for a message while they are not. It raises
         PermitTimeout after `wait` seconds. This method sends nothing; it raises ConfigurationError or ValueError for
@@ -308,8 +318,8 @@ class Penstock:
         """
         return Semaphore(
             name, self.settings.prefix, self._driver, self._renewer, limit=limit, permits=permits,
-            lease=self.settings.lease if lease is None else lease, wait=wait, on_loss=on_loss,
-            cancel_on_loss=cancel_on_loss,
+            lease=self.settings.lease if lease is None else lease, wait=wait, max_hold=max_hold, renew=renew,
+            on_loss=on_loss, cancel_on_loss=cancel_on_loss,
         )  # fmt: skip
 
     def rate_limit(

@@ -15,6 +15,7 @@
     │   ├── DurabilityUnavailable     the server cannot confirm a durable write; nothing was enqueued
     │   └── NotDurable                enqueued, but not confirmed in time
     ├── LeaseLost                 a claim, lock or permit has ended                     (drop the work)
+    ├── SelfDeadlock              a thread or task would wait for what it holds itself  (fix the program)
     ├── LockTimeout               others held the lock for all of `wait`; also a TimeoutError
     ├── PermitTimeout             others held the permits for all of `wait`; also a TimeoutError
     ├── RateLimited               no room within `wait`; also a TimeoutError
@@ -129,6 +130,13 @@ class LeaseLost(PenstockError):
     """The lease on a claim, a lock or a permit ran out or was taken over, so another process may hold it now.
 
     Code that works under a lease catches it and drops the work: what it writes now may conflict with the new holder.
+    """
+
+
+class SelfDeadlock(PenstockError, RuntimeError):
+    """A thread or task wants what it holds already, and would wait for itself. Nothing was changed.
+
+    Do not catch it: release the lock or the permits first, or use a lock with `reentrant=True`.
     """
 
 

@@ -1,4 +1,4 @@
-"""`penstock lock ls` shows who holds what."""
+"""`penstock lock ls` shows who holds what, and `lock break` takes locks from their owners."""
 
 import json
 import os
@@ -34,4 +34,29 @@ def test_locks_and_who_waits_are_listed(run: Run, server: Server):
         ("free", 0), ("invoice:7", 1), ("{shop}:\x1b[31mtill", 0)
     ]  # fmt: skip
     assert locks[1]["waiters"][0]["pid"] == locks[1]["holder"]["pid"] == os.getpid()
+    server.client.flushall()
+
+
+def test_locks_are_broken_by_name_by_prefix_and_by_host(run: Run, server: Server):
+    host = os.uname().nodename
+    with Penstock(server.address) as app:
+        held = {name: app.lock(name, lease=60).acquire() for name in ("a:1", "a:2", "b:1", "c")}
+        server.client.set("d", "penstock/elsewhere/7/x", px=60000)
+        server.client.set("penstock:{d}:lock:fence", 1, px=60000)  # so that it is found
+
+        def broken(*words: str, code: int = 0) -> list[str]:
+            done = run("lock", "break", *words, PENSTOCK_URL=server.address)
+            assert done.returncode == code, done.stderr
+            return sorted(line.partition(" taken from ")[0] for line in done.stdout.splitlines())
+
+        assert broken("a:1", code=2) == []
+        assert server.client.get("a:1") == held["a:1"].token.encode()
+        assert broken("a:1", "nothing", "--reason", "it hangs", "--yes") == ["a:1"]
+        assert broken("--name-prefix", "a:", "--yes") == ["a:2"]
+        assert broken("--name-prefix", "b", "--host", "elsewhere", "--yes", code=1) == ["No such lock is held."]
+        assert broken("--host", "elsewhere", "--yes") == ["d"]
+        assert broken("--host", host, "--yes") == ["b:1", "c"]
+        assert broken("c", "--host", host, "--yes", code=2) == broken("--yes", code=2) == []
+        eventually(held["a:1"].lost.is_set)
+        assert server.client.keys("[abcd]*") == []
     server.client.flushall()

@@ -216,7 +216,7 @@ async def test_the_release_hands_over_to_a_waiter(app: Penstock, do: Do, name: s
 
 
 async def test_a_wait_that_times_out_leaves_the_waiters(app: Penstock, do: Do, name: str):
-    held = await do(app.lock(name, lease=10).acquire)
+    held = await asyncio.create_task(do(app.lock(name, lease=10).acquire))
     began = time.monotonic()
     with pytest.raises(LockTimeout, match=r"within 0\.2 s"):
         await do(app.lock(name, lease=10, wait=0.2).acquire)
@@ -655,11 +655,11 @@ async def test_a_cancelled_release_is_done(app: Penstock, name: str):
 
 def test_an_interrupted_wait_leaves_nothing(apps: Apps, raw: Any, name: str):
     with apps.make() as app:
-        held = app.lock(name, lease=10).acquire()
+        raw.set(name, "penstock/elsewhere/1/x", px=60000)
         with interrupt_when(lambda: app.lock(name, lease=1).info().waiting), pytest.raises(KeyboardInterrupt):
             app.lock(name, lease=10).acquire()
         assert app.lock(name, lease=1).info().waiting == 0
-        held.release()
+        raw.delete(name)
 
 
 # --- lost replies ---

@@ -81,8 +81,8 @@ def test_no_script_is_half_done_while_its_slot_is_migrated(
     before = {node: dump(node, keys) for node in (source, target)}
     calls: dict[str, tuple[Any, ...]] = {
         "acquire": (request(leased, "new", address), 0, 1),
-        "release": (request(leased, "1", address),), "renew": (request(leased, "1", address),),
-        "show": (10,), "now": (), "set_limit": (5,),
+        "release": (request(leased, "1", address),), "renew": (request(leased, "1", address), 9000, 0, 1, "a/1"),
+        "show": (10,), "now": (), "set_limit": (5,), "end_holding": ("", "why"),
     }  # fmt: skip
     for name in leased.bindings.scripts.scripts:
         for node, asking in ((source, False), (target, True)):

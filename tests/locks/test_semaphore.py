@@ -201,7 +201,7 @@ async def test_an_expired_permit_is_not_renewed(sem: Make, app: Penstock):
     permit.renewing = False
     await asyncio.sleep(0.35)
     other = await sem(1).acquire.aio()
-    assert await app._driver.aio.run(permit.renewal) is False
+    assert await app._driver.aio.run(permit.renewal(0.0)) is False
     with pytest.raises(LeaseLost):
         permit.check()
     other.check()

@@ -171,6 +171,9 @@ IMPOSSIBLE: list[Callable[[Transaction, At], Transaction]] = [
     lambda tx, at: tx.lpush(at("set"), "m"),
     lambda tx, at: tx.rpush(at("hash"), "m"),
     lambda tx, at: tx.incrby(at("string"), 2**53 - 1),
+    lambda tx, at: tx.zadd(at("zset"), "m", 1e308).zincrby(at("zset"), "m", 1e308),
+    lambda tx, at: tx.zincrby(at("zset"), "m", 1.7e308).zincrby(at("zset"), "m", 1e308),
+    lambda tx, at: tx.zincrby(at("new"), "m", -1e308).zincrby(at("new"), "m", -1e308),
 ]
 
 
@@ -196,6 +199,21 @@ async def test_a_text_that_the_server_would_not_count_is_refused_as_a_number(
             with pytest.raises(TransactionRefused):
                 await do(tx.set(at("new"), 1).commit)
     assert not raw.exists(at("new"))
+
+
+@one_place
+@one_face
+@pytest.mark.parametrize(("score", "by"), [("1e308", 1e308), ("inf", -1), ("-inf", 5)])
+async def test_a_score_that_would_not_be_finite_is_refused(
+    app: Penstock, do: Do, raw: Any, at: At, score: str, by: float
+):
+    raw.zadd(at("zset"), {"m": score})
+    with pytest.raises(TransactionRefused, match=r"zincrby\(.*cannot be done: there is"):
+        await do(app.transaction().set(at("new"), 1).zincrby(at("zset"), "m", by).commit)
+    assert not raw.exists(at("new"))
+    again = app.transaction().zrem(at("zset"), "m").zincrby(at("zset"), "m", by)
+    assert await do(again.delete(at("zset")).zincrby(at("zset"), "m", by).commit) == (1, by, 1, by)
+    assert await do(app.transaction().zadd(at("zset"), "m", 3).zincrby(at("zset"), "m", 0.1).commit) == (0, 3.1)
 
 
 @one_place
@@ -382,6 +400,10 @@ async def test_a_restarted_server_that_lost_the_lock_refuses(do: Do, start: Call
         (lambda app: app.transaction().set("a", float("nan")), "a finite number"),
         (lambda app: app.transaction().zadd("a", "m", float("inf")), "a finite number"),
         (lambda app: app.transaction().zincrby("a", "m", float("nan")), "a finite number"),
+        (lambda app: app.transaction().zadd("a", "m", 10**400), r"zadd\(1.*a score is a finite float"),
+        (lambda app: app.transaction().zincrby("a", "m", -(10**400)), "a score is a finite float"),
+        (lambda app: app.transaction().set("a", 1, ttl="5"), r"set\(ttl='5'\): seconds from 0.001"),
+        (lambda app: app.transaction().expire("a", True), r"expire\(seconds=True\): seconds"),
         (lambda app: app.transaction().incrby("a", 2**53), r"incrby\(9007199254740992\): a whole number"),
         (lambda app: app.transaction().hincrby("a", "f", 1.5), "a whole number"),
         (lambda app: app.transaction().require_value("a", at_least=2**53), "cannot be compared exactly"),

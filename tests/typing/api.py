@@ -28,6 +28,7 @@ from penstock import (
     Member,
     Message,
     Middleware,
+    Owner,
     Penstock,
     Permit,
     Reading,
@@ -223,7 +224,7 @@ async def lock() -> None:
     assert_type(lock.acquire().release(), None)
     assert_type(lock.info(), LockInfo)
     assert_type(lock.key, str)
-    app.lock("x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    assert_type(app.lock("x").break_("it hangs"), list[Owner])
     async with app.semaphore("market:17", limit=5, permits=2) as permit:
         assert_type(permit, Permit)
     assert_type(await app.semaphore("market:17", limit=5).info.aio(), SemaphoreInfo)

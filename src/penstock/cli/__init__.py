@@ -61,6 +61,7 @@ COMMANDS = (
         "logs count", "penstock.cli.logs.command:count", "count the requests in access logs by day, country and host"
     ),
     Command("lock ls", "penstock.cli.lock:ls", "list the locks with their owners and waiters"),
+    Command("lock break", "penstock.cli.lock:break_", "take locks from their owners"),
     Command("server start", "penstock.cli.server:start", "start this folder's own server and keep it running"),
     Command("server stop", "penstock.cli.server:stop", "stop this folder's own server"),
     Command("server status", "penstock.cli.server:status", "show this folder's own server"),

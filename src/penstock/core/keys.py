@@ -8,7 +8,9 @@ All keys of one component instance share a hash tag, `{prefix:name}`, and so hav
 from __future__ import annotations
 
 import re
+from typing import Any
 
+from penstock.core.arguments import shown
 from penstock.errors import ConfigurationError
 
 MAX_NAME_BYTES = 1024
@@ -27,16 +29,16 @@ _LABEL = re.compile(r"[^{}\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}\Z")
 def check_name(kind: str, name: str) -> str:
     """Return a name that may be part of a key and of a job id: ASCII letters, digits, `_`, `-` and `.`.
 
-    This and the next two raise a ConfigurationError that states the rule. `kind`: what has the name, for the message.
+    This and the next three raise a ConfigurationError that states the rule. `kind`: what has the name, for the message.
     """
-    if not _NAME.match(name):
+    if not _NAME.match(check_is_text(kind, name)):
         raise ConfigurationError(f"{kind} name {name!r}: use 1 to 100 letters, digits, '_', '-' or '.'")
     return name
 
 
 def check_label(kind: str, name: str) -> str:
     """Return a name that may be part of a hash tag: any characters but braces, spaces and control characters."""
-    if not _LABEL.match(name):
+    if not _LABEL.match(check_is_text(kind, name)):
         raise ConfigurationError(
             f"{kind} name {name!r}: use 1 to 200 characters without braces, spaces and control characters"
         )
@@ -46,14 +48,24 @@ def check_label(kind: str, name: str) -> str:
 def check_text(kind: str, name: str) -> str:
     """Return a name of any Unicode text, of at most MAX_NAME_BYTES."""
     try:
-        size = len(name.encode())
+        size = len(check_is_text(kind, name).encode())
     except UnicodeEncodeError:
-        raise ConfigurationError(f"{kind} name {name!r}: half a character (a lone surrogate) cannot be sent") from None
-    if not 1 <= size <= MAX_NAME_BYTES:
-        shown = repr(name) if size < 60 else f"{name[:20]!r}…"
         raise ConfigurationError(
-            f"{kind} name {shown} has {size:,} bytes: use 1 to {MAX_NAME_BYTES:,}, or a digest of it"
+            f"{kind} name {shown(name)}: half a character (a lone surrogate) cannot be sent"
+        ) from None
+    if not 1 <= size <= MAX_NAME_BYTES:
+        short = repr(name) if size < 60 else f"{name[:20]!r}…"
+        raise ConfigurationError(
+            f"{kind} name {short} has {size:,} bytes: use 1 to {MAX_NAME_BYTES:,}, or a digest of it"
         )
+    return name
+
+
+def check_is_text(kind: str, name: Any) -> str:
+    """Return a name that is a text. Bytes and numbers are not: two programs may read different names in them."""
+    if not isinstance(name, str):
+        fix = f"; write name.decode() or {shown(name.decode(errors='replace'))}" if isinstance(name, bytes) else ""
+        raise ConfigurationError(f"{kind} name {shown(name)}: a text (str), not {type(name).__name__}{fix}")
     return name
 
 

@@ -5,6 +5,9 @@ program that blocks its own event loop still keeps its locks. The thread is star
 until the next renewal is due, and ends when nothing was held for a while. A lock that is released within a third of its
 lease is never renewed.
 
+The renewer also reports when a lease ends by itself, because its holder wanted no renewal or a bounded holding, and
+receives the notices that are sent to holders (`notices.py`).
+
 The renewer holds weak references. The lease of an object that is dropped without a release is not renewed, and ends.
 """
 
@@ -14,6 +17,7 @@ import asyncio
 import heapq
 import itertools
 import logging
+import math
 import os
 import threading
 import time
@@ -22,6 +26,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from penstock.core.notices import Notices
 from penstock.core.operations import Driver, RoundTrip
 from penstock.errors import PenstockError
 
@@ -52,18 +57,34 @@ _SWEEP_MARGIN = 1000
 
 
 class Renewable(Protocol):
-    """A lease that can be renewed: of a lock, of a permit, or of the receiver of a channel."""
+    """A lease that the renewer looks after: of a lock, of a permit, or of the receiver of a channel.
 
+    A class that is derived from this one inherits the values for a lease that is renewed without an end.
+    """
+
+    token: str
     lease: float
     """Seconds."""
     valid_until: float
     """The time, by `now()`, until which the lease is certain to be held. Each renewal extends it."""
     renewing: bool
-    """Whether the renewer renews it. Its holder sets this to False at the release."""
+    """Whether the renewer looks after it. Its holder sets this to False at the release."""
+    renew_at: float = 0.0
+    """The time, by `now()`, of the next renewal."""
+    ends_at: float = math.inf
+    """The time, by `now()`, at which the lease ends whatever its holder does."""
+    ends_because: str = ""
+    ends_by_itself: bool = False
+    """Whether the server ends it at `ends_at`. Otherwise the renewer gives it back."""
+    notice_key: str = ""
+    """A key in the slot of the lease; "" if no notices are sent to its holder."""
+    notice_address: str = ""
 
-    @property
-    def renewal(self) -> RoundTrip[bool]:
-        """The call that renews the lease in the server; its result is False if the server no longer has it."""
+    def renewal(self, requested_at: float) -> RoundTrip[bool]:
+        """The call that renews the lease in the server and moves `valid_until` and `renew_at`.
+
+        Its result is False if the server no longer has the lease. `requested_at`: the time just before it is sent.
+        """
         ...
 
     @property
@@ -72,7 +93,17 @@ class Renewable(Protocol):
         ...
 
     def mark_lost(self, why: str) -> None:
-        """Called in the renewer's thread when the lease is lost. Sets `renewing` to False."""
+        """Called in the renewer's thread when the lease is lost. Sets `renewing` to False. "": the reason is known."""
+        ...
+
+    def receive_notice(self, text: str) -> None:
+        """Called in the renewer's thread for a notice to its `notice_address`."""
+        raise NotImplementedError
+
+
+def renew_at(requested_at: float, lease: float) -> float:
+    """The time, by `now()`, at which a lease that was requested at `requested_at` is to be renewed."""
+    return requested_at + lease * _RENEW_AFTER
 
 
 def valid_until(requested_at: float, lease: float) -> float:
@@ -114,14 +145,23 @@ class Renewer:
                     self._thread = threading.Thread(target=self._run, name="penstock renews", daemon=True)
                     self._thread.start()
 
-    def keep(self, held: Renewable, requested_at: float) -> None:
-        """Renew the lease until its `renewing` is False or it is lost. `requested_at`: when its request was sent."""
+    def keep(self, held: Renewable) -> None:
+        """Renew the lease, first at its `renew_at`, until its `renewing` is False, it ends, or it is lost."""
         held.renewing = True
         self.start()  # before: the first start in a process forgets what was scheduled
-        self._schedule(held, requested_at + held.lease * _RENEW_AFTER)
+        self._schedule(held, held.renew_at)
         self.start()  # and after: the thread may have ended in between, because nothing was held
 
+    def kept(self) -> list[Renewable]:
+        """The leases that this process holds through this app."""
+        if self._pid != os.getpid():
+            return []
+        with self._lock:
+            leases = [entry[2]() for entry in self._due]
+        return [lease for lease in leases if lease is not None and lease.renewing]
+
     def _schedule(self, held: Renewable, at: float) -> None:
+        at = min(at, held.ends_at)
         with self._lock:
             heapq.heappush(self._due, (at, next(self._numbers), weakref.ref(held)))
             if len(self._due) > self._sweep_at:
@@ -162,20 +202,22 @@ class Renewer:
         with self._lock:
             self._loop, self._wake_event = asyncio.get_running_loop(), asyncio.Event()
         renewals: set[asyncio.Task[None]] = set()
+        notices = Notices(self._driver.aio)
         try:
             while (due := self._take_due()) is not None:
-                self._start_renewals(due, renewals)
+                self._start_renewals(due, renewals, notices)
                 del due  # this reference would keep a dropped lease alive during the sleep
                 await self._sleep()
         finally:
             for task in renewals:
                 task.cancel()
             await asyncio.gather(*renewals, return_exceptions=True)
+            await notices.aclose()
             await self._driver.aio.aclose()
 
-    def _start_renewals(self, due: list[Renewable], renewals: set[asyncio.Task[None]]) -> None:
+    def _start_renewals(self, due: list[Renewable], renewals: set[asyncio.Task[None]], notices: Notices) -> None:
         for held in due:
-            task = asyncio.create_task(self._renew(held))
+            task = asyncio.create_task(self._look_after(held, notices))
             renewals.add(task)
             task.add_done_callback(renewals.discard)
 
@@ -204,32 +246,45 @@ class Renewer:
             return
         self._wake_event.clear()
 
-    async def _renew(self, held: Renewable) -> None:
-        requested_at = now()
+    async def _look_after(self, held: Renewable, notices: Notices) -> None:
+        """Do what is due: end the lease, or renew it."""
+        at = now()
+        if at >= held.ends_at:
+            await self._end(held, held.ends_because)
+        elif at >= held.renew_at:
+            if held.notice_key:
+                notices.add(held)
+            await self._renew(held, at)
+        else:
+            self._schedule(held, held.renew_at)
+
+    async def _renew(self, held: Renewable, requested_at: float) -> None:
         try:
             async with asyncio.timeout(max(0.0, held.valid_until - requested_at)):
-                renewed = await self._driver.aio.run(held.renewal)
+                renewed = await self._driver.aio.run(held.renewal(requested_at))
         except TimeoutError:
-            await self._give_up(held, "the server did not answer in time to renew it")
+            await self._end(held, "the server did not answer in time to renew it")
         except Exception as error:
             if not isinstance(error, PenstockError):
                 log.exception("a renewal failed unexpectedly, and is tried again")
             if now() >= held.valid_until:
-                await self._give_up(held, f"it could not be renewed: {error}")
+                await self._end(held, f"it could not be renewed: {error}")
             else:
-                self._schedule(held, now() + held.lease * _RETRY_AFTER)
+                held.renew_at = now() + held.lease * _RETRY_AFTER
+                self._schedule(held, held.renew_at)
         else:
             if renewed:
-                held.valid_until = valid_until(requested_at, held.lease)
-                self._schedule(held, requested_at + held.lease * _RENEW_AFTER)
+                self._schedule(held, held.renew_at)
             elif held.renewing:
-                held.mark_lost("the server no longer has it")
+                held.mark_lost("")
 
-    async def _give_up(self, held: Renewable, why: str) -> None:
+    async def _end(self, held: Renewable, why: str) -> None:
         """Mark as lost a lease that has ended by this host's clock. It may still last in the server: end it there."""
         if not held.renewing:
             return
         held.mark_lost(why)
+        if held.ends_by_itself:
+            return
         try:
             async with asyncio.timeout(held.lease):
                 await self._driver.aio.run(held.give_back)

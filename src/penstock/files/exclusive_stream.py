@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from penstock.core.ids import may_be_alive, mint_token
 from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread
-from penstock.core.renewal import Renewer, now, valid_until
+from penstock.core.renewal import Renewable, Renewer, now, renew_at, valid_until
 from penstock.errors import FileDamaged, FilesError, LeaseLost
 from penstock.files.bindings import ChannelBindings, ReceiveReply
 from penstock.files.download import Checkpoint, Download, ReceiverState, decode_state, encode_state
@@ -54,28 +54,38 @@ _streams_here: WeakValueDictionary[str, ExclusiveStream[Any]] = WeakValueDiction
 """The streams of this process that are alive, by token."""
 
 
-class ReceiverLease:
+class ReceiverLease(Renewable):
     """The lease under which a process owns a receiver, renewed while it works on what it has pulled."""
 
     def __init__(self, channel: ChannelBindings, receiver: str, token: str, lease: float, asked: float) -> None:
         self.lease = lease
-        self.valid_until = valid_until(asked, lease)
+        self.token = token
         self.renewing = False
+        self._extend(asked)
         self._channel = channel
         self._receiver = receiver
-        self._token = token
 
-    @property
-    def renewal(self) -> RoundTrip[bool]:
-        return self._channel.renew(self._receiver, self._token, self.lease)
+    def _extend(self, requested_at: float) -> None:
+        self.valid_until, self.renew_at = valid_until(requested_at, self.lease), renew_at(requested_at, self.lease)
+
+    def renewal(self, requested_at: float) -> RoundTrip[bool]:
+        def extended(is_held: bool) -> bool:
+            if is_held:
+                self._extend(requested_at)
+            return is_held
+
+        return self._channel.renew(self._receiver, self.token, self.lease).then(extended)
 
     @property
     def give_back(self) -> RoundTrip[bool]:
-        return self._channel.give_back(self._receiver, self._token)
+        return self._channel.give_back(self._receiver, self.token)
 
     def mark_lost(self, why: str) -> None:
         """Does nothing: the stream finds out when it next settles."""
         self.renewing = False
+
+    def receive_notice(self, text: str) -> None:
+        """Is never called: there are no notices about receivers."""
 
 
 class ExclusiveStream(ReceiverStream[T]):
@@ -241,14 +251,12 @@ class ExclusiveStream(ReceiverStream[T]):
         return self._lease is not None and self._lease.valid_until < now()
 
     def _confirm_lease(self) -> Operation[None]:
-        asked, lease = now(), self._lease
-        if lease is None or not (yield lease.renewal):
+        lease = self._lease
+        if lease is None or not (yield lease.renewal(now())):
             self._take_counts()
             self._restart()
-            return
-        lease.valid_until = valid_until(asked, lease.lease)
-        if not lease.renewing:
-            self._renewer.keep(lease, asked)
+        elif not lease.renewing:
+            self._renewer.keep(lease)
 
     def _restart(self) -> None:
         """Drop everything, and ask the server for a new start: this process cannot know how many of the items that it
@@ -354,7 +362,7 @@ class ExclusiveStream(ReceiverStream[T]):
         self._records.extend(reply.records)
         self._position = reply.records[-1].number
         self._lease = ReceiverLease(self._channel, self._receiver, self._token, self._channel.settings.lease, asked)
-        self._renewer.keep(self._lease, asked)
+        self._renewer.keep(self._lease)
         return True
 
     def _missed(self, reply: ReceiveReply) -> int:

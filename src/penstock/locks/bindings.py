@@ -81,6 +81,9 @@ class AcquireReply:
               know yet whether the request can be granted
     refused   0, unless the request can never be granted. For locks: the number, from 1, of the lock whose key holds
               other data. For a semaphore: its limit, which is lower than the permits requested
+    now       the server's time, in microseconds
+    skipped   whether the waiters of this face were skipped until now: some may have been dropped, and must try again
+    limit     of a semaphore that did not grant the request: the limit that applies
     """
 
     granted: bool
@@ -89,17 +92,48 @@ class AcquireReply:
     retry_in: float = 0.0
     more: bool = False
     refused: int = 0
+    now: int = 0
+    skipped: bool = False
+    limit: int = 0
+
+
+class RenewReply(NamedTuple):
+    """The answer to a renewal.
+
+    is_held       whether the request still holds all that it asked for
+    skipped       as in `AcquireReply`, if the renewal confirmed a grant
+    left          seconds until the lease ends
+    break_reason  None unless an operator broke the lock
+    """
+
+    is_held: bool
+    skipped: bool
+    left: float = 0.0
+    break_reason: str | None = None
 
 
 class ReleaseReply(NamedTuple):
     """The answer to a release.
 
-    was_held  whether the request held all that it asked for
-    more      whether to send it again at once: this call dropped as many dead waiters as one call may, and has not
-              reached the next owner yet
+    was_held      whether the request held all that it asked for
+    more          whether to send it again at once: this call dropped as many dead waiters as one call may, and has not
+                  reached the next owner yet
+    break_reason  None unless an operator broke the lock
     """
 
     was_held: bool
+    more: bool
+    break_reason: str | None = None
+
+
+class BrokenHolding(NamedTuple):
+    """A holding that an operator ended.
+
+    owner  the process whose holding ended
+    more   whether to send a release to reach the next owner; as in `ReleaseReply`
+    """
+
+    owner: Owner
     more: bool
 
 
@@ -122,13 +156,21 @@ class LeaseBindings:
         """
         return RoundTrip(self._acquire, self.declared, (packed, ticket, int(join)), _acquire_reply)
 
-    def renew(self, packed: bytes) -> RoundTrip[bool]:
-        """Start the lease again. False if it is not held any longer; nothing is written then."""
-        return RoundTrip(self._renew, self.declared, (packed,), bool)
+    def renew(
+        self, packed: bytes, seconds: float, *, ends: int = 0, confirms: bool = False, address: str = ""
+    ) -> RoundTrip[RenewReply]:
+        """Extend the lease to `seconds` from now; never shorten it.
+
+        ends      server microseconds at which the holding ends at the latest; 0: never
+        confirms  whether it is the first renewal of a lock that a message granted
+        address   where the owner is notified when an operator breaks the lock
+        """
+        args = (packed, math.ceil(seconds * 1000), ends, int(confirms), address)
+        return RoundTrip(self._renew, self.declared, args, _renew_reply)
 
     def release(self, packed: bytes) -> RoundTrip[ReleaseReply]:
         """Release what the request holds, and its place among the waiters. May be repeated."""
-        return RoundTrip(self._release, self.declared, (packed,), lambda reply: ReleaseReply(*map(bool, reply)))
+        return RoundTrip(self._release, self.declared, (packed,), _release_reply)
 
     def server_time(self) -> RoundTrip[float]:
         """Seconds since 1970, by the server clock that the leases run on."""
@@ -139,8 +181,28 @@ def _acquire_reply(reply: Sequence[int]) -> AcquireReply:
     if reply[0] < 0:
         return AcquireReply(False, refused=reply[1])
     if reply[0] == 1:
-        return AcquireReply(True, fence=reply[1])
-    return AcquireReply(False, ticket=reply[1], retry_in=max(0, reply[2]) / 1000, more=reply[2] == 0)
+        return AcquireReply(True, fence=reply[1], now=reply[3], skipped=bool(reply[4]))
+    _, ticket, ms, now, skipped, *limit = reply
+    return AcquireReply(
+        False, ticket=ticket, retry_in=max(0, ms) / 1000, more=ms == 0, now=now, skipped=bool(skipped),
+        limit=limit[0] if limit else 0,
+    )  # fmt: skip
+
+
+def _renew_reply(reply: Sequence[Any]) -> RenewReply:
+    is_held, skipped, rest = reply
+    if is_held:
+        return RenewReply(True, bool(skipped), left=rest / 1000)
+    return RenewReply(False, bool(skipped), break_reason=_text(rest))
+
+
+def _release_reply(reply: Sequence[Any]) -> ReleaseReply:
+    was_held, more, *reason = reply
+    return ReleaseReply(bool(was_held), bool(more), _text(reason[0]) if reason else None)
+
+
+def _text(reply: bytes | None) -> str | None:
+    return None if reply is None else reply.decode(errors="replace")
 
 
 class LockBindings(LeaseBindings):
@@ -152,18 +214,31 @@ class LockBindings(LeaseBindings):
         super().__init__(lock_scripts(), LeaseRequest(declared, lease))
         self._name = names[0]
 
+    def end_holding(self, number: int, reason: str, token: str = "") -> RoundTrip[BrokenHolding | None]:
+        """Take lock `number`, from 0, from its owner. None if nobody holds it, or not with this token ("": any)."""
+        keys = self.declared[2 * number : 2 * number + 2]
+        return RoundTrip(self.scripts["end_holding"], keys, (token, reason), _broken_holding)
+
     def info(self) -> RoundTrip[LockInfo]:
         return RoundTrip(self.scripts["show"], self.declared[:2], (MAX_SHOWN,), self._info)
 
     def _info(self, reply: Sequence[Any]) -> LockInfo:
         now, token, left, fence, waiting, *rows = reply
-        last_fence = None if fence is None else int(fence)
-        holder = None
-        if token is not None:
-            # A fence is the server's time at which it was minted.
-            age = None if last_fence is None else max(0.0, (now - last_fence) / 1e6)
-            holder = Owner.from_token(token.decode(errors="replace"), age, left / 1000 if left >= 0 else None)
-        return LockInfo(self._name, holder, last_fence, waiting, _waiters(now, rows))
+        holder = None if token is None else _owner(token, left, fence, now)
+        return LockInfo(self._name, holder, None if fence is None else int(fence), waiting, _waiters(now, rows))
+
+
+def _owner(token: bytes, left: int, fence: bytes | None, now: int) -> Owner:
+    """The owner of a lock. Its fence is the server's time at which it acquired the lock."""
+    age = None if fence is None else max(0.0, (now - int(fence)) / 1e6)
+    return Owner.from_token(token.decode(errors="replace"), age, left / 1000 if left >= 0 else None)
+
+
+def _broken_holding(reply: Sequence[Any]) -> BrokenHolding | None:
+    if not reply:
+        return None
+    token, left, fence, now, more = reply
+    return BrokenHolding(_owner(token, left, fence, now), bool(more))
 
 
 class SemaphoreBindings(LeaseBindings):
@@ -316,7 +391,7 @@ def packable(value: Value) -> Packable:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{value!r}: bytes, a text, or a number")
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value}: a finite number")
     return repr(value)
 

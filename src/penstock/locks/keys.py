@@ -17,7 +17,12 @@ WAITERS = {
 """Keys of a lock or a semaphore while something waits for it."""
 
 
-LOCK = {"fence": ("STRING", "the last fence", "TTL"), **WAITERS}
+LOCK = {
+    "fence": ("STRING", "the last fence", "TTL"),
+    "holder": ("STRING", "where the owner is notified when the lock is broken", "TTL"),
+    "broken": ("STRING", "the last token that was broken, and the reason", "TTL"),
+    **WAITERS,
+}
 """The other keys of a lock. The lock itself is a STRING with a TTL, under the name that the user gave."""
 
 

@@ -1,19 +1,50 @@
-"""A lease: what `acquire` returns. It is renewed until it is released or lost."""
+"""A lease: what `acquire` returns. It is renewed until it is released or lost, unless its holder wanted a bound.
+
+acquire ──▶ held ── release ──▶ released
+             │ ▲│
+             │ └┘ renewed, by the renewer; or extended, by its holder
+             ▼
+           lost: not renewed in time, `max_hold` is over, one lease is over (`renew=False`), or an operator broke it
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import threading
+import weakref
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from penstock.core.arguments import check_seconds
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
-from penstock.core.renewal import now, valid_until
+from penstock.core.renewal import Renewable, now, renew_at, valid_until
 from penstock.errors import LeaseLost, PenstockError
-from penstock.locks.bindings import LeaseBindings, ReleaseReply
+from penstock.locks.bindings import LeaseBindings, ReleaseReply, RenewReply
+
+SHORTEST_LEASE = 0.05
+LONGEST_LEASE = 7 * 86400.0
+LEASE_RULE = "seconds from 0.05 to a week"
+
+# The owner of a lock that was held for so many seconds is notified at once when the lock is broken.
+_NOTICES_AFTER = 1.0
+
+
+class Grant(NamedTuple):
+    """How a request was granted.
+
+    fence       0 for a holder that gets none
+    granted_at  the server's time of it, in microseconds
+    since       a time by `now()` that is certain to be earlier
+    """
+
+    fence: int
+    granted_at: int
+    since: float
 
 
 def hand_over(bindings: LeaseBindings, packed: bytes) -> Operation[None]:
@@ -38,10 +69,44 @@ class LeaseSource(Protocol):
     @property
     def cancel_on_loss(self) -> bool: ...
     @property
+    def max_hold(self) -> float | None: ...
+    @property
+    def renew(self) -> bool: ...
+    @property
+    def notice_key(self) -> str: ...
+    @property
     def _driver(self) -> Driver: ...
 
 
-class Lease:
+def current_context() -> object:
+    """The asyncio task that runs now, or else the thread."""
+    task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
+    return task or threading.current_thread()
+
+
+class Holder:
+    """The thread or task that acquired leases, during one call of a thread pool.
+
+    A program may acquire a lock in one call of `asyncio.to_thread` and release it in another, which runs in any thread
+    of the pool. Each of these calls has a `contextvars` context of its own, and so a holder of its own.
+    """
+
+    def __init__(self, context: object) -> None:
+        self.context = weakref.ref(context)
+
+    @classmethod
+    def current(cls) -> Holder:
+        context, found = current_context(), _current_holder.get()
+        if found is None or found.context() is not context:
+            found = cls(context)
+            _current_holder.set(found)
+        return found
+
+
+_current_holder: ContextVar[Holder | None] = ContextVar("penstock holder", default=None)
+
+
+class Lease(Renewable):
     """A lock or permits that this process holds.
 
     token  unique for each acquisition
@@ -49,21 +114,41 @@ class Lease:
     lost   an event that is set once the loss is known; a thread may `wait()` for it
     """
 
-    def __init__(self, source: LeaseSource, token: str, packed: bytes, fence: int, sent_at: float) -> None:
+    def __init__(self, source: LeaseSource, token: str, packed: bytes, grant: Grant) -> None:
         self.token = token
         self.lease = source.bindings.request.lease
         self.lost = threading.Event()
-        self.valid_until = valid_until(sent_at, self.lease)
+        self.valid_until = valid_until(grant.since, self.lease)
         self.renewing = False
         self._source = source
         self._packed = packed
-        self._fence = fence
+        self._fence = grant.fence
         self._loss_reason = ""
         self._released = self._releasing = False
         self._pid = os.getpid()
         self._loop = asyncio._get_running_loop()
         self._task = asyncio.current_task() if self._loop is not None and source.cancel_on_loss else None
         self._cancelled_task = False
+        self.holder = Holder.current()
+        self._set_end(grant)
+        self.notice_key = source.notice_key
+        self._plan_renewal(grant.since)
+
+    def _set_end(self, grant: Grant) -> None:
+        """Set when the lease ends whatever its holder does, and why."""
+        self._ends_us = 0
+        if (max_hold := self._source.max_hold) is not None:
+            self._ends_us = grant.granted_at + int(max_hold * 1e6)
+            self.ends_at = valid_until(grant.since, max_hold)
+            self.ends_because = f"it was held for max_hold={max_hold:g} s"
+        if not self._source.renew and self.valid_until < self.ends_at:
+            self.ends_at, self.ends_by_itself = self.valid_until, True
+            self.ends_because = f"its lease of {self.lease:g} s is over, and renew=False"
+
+    def _plan_renewal(self, requested_at: float) -> None:
+        self.renew_at = renew_at(requested_at, self.lease) if self._source.renew else math.inf
+        if self.notice_key and not self.notice_address:
+            self.renew_at = min(self.renew_at, requested_at + _NOTICES_AFTER)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._source.what}>"
@@ -80,27 +165,38 @@ class Lease:
 
         Measured by this host's monotonic clock, starting just before the request was sent.
         """
-        if self.lost.is_set() or self._released:
+        if self.lost.is_set() or self._released or self._pid != os.getpid():
             return 0.0
-        return max(0.0, self.valid_until - now())
+        return max(0.0, min(self.valid_until, self.ends_at) - now())
 
     def check(self) -> None:
         """Raise LeaseLost unless it is certainly held. No round trip.
 
         The answer may be outdated a moment later. To stop a late write, the storage must check the fence.
         """
-        if self._released:
-            raise self._released_error()
         if self.remaining == 0.0:
-            raise self._lost_error()
+            raise self._error()
 
-    def _released_error(self) -> LeaseLost:
-        return LeaseLost(f"{self._source.what} was released, so it no longer protects the work")
+    def _check_process(self) -> None:
+        """Raise LeaseLost in a process that was forked from the holder: both would work under one lease."""
+        if self._pid != os.getpid():
+            raise self._error()
 
-    def _lost_error(self) -> LeaseLost:
-        ago = now() - self.valid_until
+    def _error(self) -> LeaseLost:
+        """The error for a lease that is not held any longer, or not by this process."""
+        if self._pid != os.getpid():
+            return LeaseLost(
+                f"{self._source.what} is held by process {self._pid}, from which this one was forked: "
+                "acquire it here, after the fork"
+            )
+        if self._released:
+            return LeaseLost(f"{self._source.what} was released, so it no longer protects the work")
+        ago = now() - min(self.valid_until, self.ends_at)
         when = f" {ago:.1f} s ago" if ago > 0 else ""
-        why = self._loss_reason or "the process was paused, or the server did not answer"
+        why = self._loss_reason or (
+            self.ends_because if self.ends_at <= self.valid_until and now() >= self.ends_at
+            else "the process was paused, or the server did not answer"
+        )  # fmt: skip
         return LeaseLost(f"{self._source.what} was lost{when}: {why}. Another may have it: drop the work")
 
     @verb
@@ -109,6 +205,7 @@ class Lease:
 
         Raises LeaseLost if that is not certain. One round trip.
         """
+        self._check_process()
 
         def checked(moment: float) -> float:
             self.check()
@@ -121,7 +218,7 @@ class Lease:
     def mark_lost(self, why: str) -> None:
         """Record the loss and report it: cancel the task, call `on_loss`. The renewer calls this in its own thread."""
         self.renewing = False
-        self._loss_reason = why
+        self._loss_reason = why or self._loss_reason or "the server no longer has it"
         self.lost.set()
         if self._loop is not None:
             try:
@@ -130,6 +227,11 @@ class Lease:
                 return
         elif (on_loss := self._source.on_loss) is not None:
             threading.Thread(target=on_loss, args=(self,), name="penstock on_loss", daemon=True).start()
+
+    def receive_notice(self, text: str) -> None:
+        """An operator broke the lock; `text` is the reason."""
+        if self.renewing and not self._releasing:
+            self.mark_lost(_broken(text))
 
     def _report_loss_in_loop(self) -> None:
         if self._releasing:  # release() raises LeaseLost instead
@@ -157,9 +259,44 @@ class Lease:
 
     # --- renew and release ---
 
-    @property
-    def renewal(self) -> RoundTrip[bool]:
-        return self._source.bindings.renew(self._packed)
+    def renewal(self, requested_at: float) -> RoundTrip[bool]:
+        return self._extension(self.lease if self._source.renew else 0.0, requested_at)
+
+    def _extension(self, seconds: float, requested_at: float) -> RoundTrip[bool]:
+        """The call that extends the lease in the server. Its result is False if the lease is lost."""
+
+        def read(reply: RenewReply) -> bool:
+            if reply.is_held:
+                self.valid_until = max(self.valid_until, valid_until(requested_at, reply.left))
+                if self.ends_by_itself:
+                    self.ends_at = self.valid_until
+                self._plan_renewal(requested_at)
+            elif reply.break_reason is not None:
+                self._loss_reason = _broken(reply.break_reason)
+            return reply.is_held
+
+        return self._source.bindings.renew(self._packed, seconds, ends=self._ends_us, address=self.notice_address).then(
+            read
+        )
+
+    @verb
+    def extend(self, seconds: float) -> Operation[float]:
+        """Extend it to `seconds` from now, or leave it as it is if it lasts longer. Returns the seconds that remain.
+
+        Before work that keeps the process from renewing it, or to keep a lease that is not renewed (`renew=False`). It
+        never lasts beyond `max_hold`, so fewer seconds may remain. Raises LeaseLost if it was lost. One round trip.
+        """
+        check_seconds("extend", "seconds", seconds, SHORTEST_LEASE, LONGEST_LEASE, LEASE_RULE)
+        return self._extend(seconds)
+
+    def _extend(self, seconds: float) -> Operation[float]:
+        self.check()
+        if not (yield self._extension(seconds, now())):
+            if self.renewing:
+                self.mark_lost("")
+            raise self._error()
+        self.check()
+        return self.remaining
 
     @property
     def give_back(self) -> RoundTrip[bool]:
@@ -175,8 +312,9 @@ class Lease:
         sent = self._source.bindings.release(self._packed)
 
         def read_after_retry(reply: Any) -> ReleaseReply:
-            was_held, more = sent.read(reply)
-            return ReleaseReply(was_held or now() < self.valid_until, more)
+            answer = sent.read(reply)
+            is_certain = now() < self.valid_until and answer.break_reason is None
+            return answer._replace(was_held=answer.was_held or is_certain)
 
         return replace(sent, read_after_retry=read_after_retry)
 
@@ -193,8 +331,9 @@ class Lease:
             return
         self.renewing, self._releasing = False, True
         if self.lost.is_set():
+            known_loss = self._error()
             self._released = True
-            raise self._lost_error()
+            raise known_loss
         try:
             reply = yield self._release_call
         except BaseException as error:
@@ -202,10 +341,18 @@ class Lease:
                 yield self.give_back
                 self._released = True
             raise
+        loss = None
+        if not reply.was_held:
+            broken = None if reply.break_reason is None else _broken(reply.break_reason)
+            self._loss_reason = broken or self._loss_reason or "the server no longer had it when it was released"
+            self.lost.set()
+            loss = self._error()
         self._released = True
         if reply.more:
             yield from hand_over(self._source.bindings, self._packed)
-        if not reply.was_held:
-            self._loss_reason = self._loss_reason or "the server no longer had it when it was released"
-            self.lost.set()
-            raise self._lost_error()
+        if loss is not None:
+            raise loss
+
+
+def _broken(reason: str) -> str:
+    return f"an operator broke it ({reason})" if reason else "an operator broke it"

@@ -11,29 +11,42 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+from penstock.core.arguments import LONGEST_WAIT, check_callback, check_seconds, check_wait, shown
 from penstock.core.ids import mint_token
 from penstock.core.operations import Driver, Listen, Listener, Operation, Wait, recheck_delay, verb
 from penstock.core.renewal import Renewer, now
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SelfDeadlock
 from penstock.locks.bindings import AcquireReply, LeaseBindings
 from penstock.locks.decorating import guard_calls
 from penstock.locks.last_tries import LastTries
-from penstock.locks.lease import Lease, hand_over
+from penstock.locks.lease import (
+    LEASE_RULE,
+    LONGEST_LEASE,
+    SHORTEST_LEASE,
+    Grant,
+    Holder,
+    Lease,
+    hand_over,
+)
 
 L = TypeVar("L", bound=Lease)
 B = TypeVar("B", bound=LeaseBindings)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def check_times(what: str, lease: float, wait: float | None) -> None:
-    """Raise ValueError, with the fix, for a time out of range. `what`: the function that was called."""
-    if not 0.05 <= lease <= 7 * 86400:
-        raise ValueError(f"{what}(lease={lease}): seconds from 0.05 to a week; it is renewed while it is held")
-    if wait is not None and not wait >= 0:
-        raise ValueError(f"{what}(wait={wait}): seconds from 0, or None for ever")
+def check_times(what: str, lease: Any, wait: Any, max_hold: Any = None, renew: Any = True) -> None:
+    """Raise ValueError, with the fix, for a time that cannot work. `what`: the function that was called."""
+    rule = LEASE_RULE if renew is False else f"{LEASE_RULE}; it is renewed while it is held"
+    check_seconds(what, "lease", lease, SHORTEST_LEASE, LONGEST_LEASE, rule)
+    check_wait(what, wait)
+    if max_hold is not None:
+        rule = "seconds from 0.05 to a year, or None for no limit"
+        check_seconds(what, "max_hold", max_hold, SHORTEST_LEASE, LONGEST_WAIT, rule)
+    if not isinstance(renew, bool):
+        raise ValueError(f"{what}(renew={shown(renew)}): True, or False to hold it for exactly one lease")
 
 
 class LeasedResource(Generic[L, B]):
@@ -44,18 +57,31 @@ class LeasedResource(Generic[L, B]):
 
     bindings: B
 
+    notice_key = ""
+    """A key in its slot, if an operator can take it from its holder."""
+
     def __init__(
         self,
+        kind: str,
         what: str,
         driver: Driver,
         renewer: Renewer,
         *,
+        lease: float,
         wait: float | None,
+        max_hold: float | None = None,
+        renew: bool = True,
         on_loss: Callable[[Any], object] | None,
         cancel_on_loss: bool,
     ) -> None:
+        """`kind`: the function that made it, for errors."""
+        check_times(kind, lease, wait, max_hold, renew)
+        check_callback(kind, "on_loss", on_loss)
         self.what = what
+        self.lease = lease if max_hold is None else min(lease, max_hold)
         self.wait = wait
+        self.max_hold = max_hold
+        self.renew = renew
         self.on_loss = on_loss
         self.cancel_on_loss = cancel_on_loss
         self._driver = driver
@@ -67,8 +93,12 @@ class LeasedResource(Generic[L, B]):
 
     # --- for subclasses ---
 
-    def _new_lease(self, token: str, packed: bytes, fence: int, sent_at: float) -> L:
+    def _new_lease(self, token: str, packed: bytes, grant: Grant) -> L:
         raise NotImplementedError
+
+    def _waits_for_itself(self, own: Sequence[Lease], refusal: AcquireReply) -> bool:
+        """Whether a request that was refused would wait for these leases, which its own thread or task holds."""
+        return bool(own)
 
     def _timeout_error(self) -> PenstockError:
         """The error for a request that was not granted within `wait` seconds."""
@@ -107,6 +137,8 @@ class LeasedResource(Generic[L, B]):
         except BaseException:
             yield from hand_over(self.bindings, packed)
             raise
+        if self.wait != 0:
+            self._check_deadlock(reply)
         held = None if self.wait == 0 else (yield from self._wait_until_granted(token, deadline))
         if held is None:
             raise self._timeout_error()
@@ -147,9 +179,27 @@ class LeasedResource(Generic[L, B]):
                 asked = min(asked, time.monotonic() + recheck_delay(message))
 
     def _start_lease(self, token: str, packed: bytes, reply: AcquireReply, sent_at: float) -> L:
-        held = self._new_lease(token, packed, reply.fence, sent_at)
-        self._renewer.keep(held, sent_at)
+        held = self._new_lease(token, packed, Grant(reply.fence, reply.now, sent_at))
+        self._renewer.keep(held)
         return held
+
+    def _check_deadlock(self, refusal: AcquireReply) -> None:
+        """Raise SelfDeadlock if only the caller itself could end the wait.
+
+        Leases that end by themselves do not count.
+        """
+        wanted, holder = set(self.bindings.declared), Holder.current()
+        own = [
+            lease for lease in self._renewer.kept()
+            if isinstance(lease, Lease) and lease.holder is holder and not lease.ends_by_itself
+            and not wanted.isdisjoint(lease._source.bindings.declared)
+        ]  # fmt: skip
+        if own and self._waits_for_itself(own, refusal):
+            who = "thread" if asyncio._get_running_loop() is None else "task"
+            raise SelfDeadlock(
+                f"{self.what}: this {who} holds it already, and would wait for itself; release it first, or use "
+                "reentrant=True for a lock"
+            )
 
     # --- with, and as a decorator ---
 

@@ -9,6 +9,8 @@
 --
 --   <name>    STRING  the token of the owner; PX its lease. Other lock libraries use the same format
 --   fence     STRING  the last fence; PX the lease and an hour
+--   holder    STRING  where the owner is notified when the lock is broken; PX its lease
+--   broken    STRING  the last token that was broken, a line break, and the reason; PX an hour
 --   waiters, checks, offers, unresponsive: see waiters.lua
 --
 -- All keys but `<name>` are made from `base`, a key that has the slot of the name and never exists. Because it is
@@ -21,15 +23,24 @@
 -- A token that does not begin with `penstock/` is from another library, whose release sends no message. Therefore a
 -- waiter for such a lock tries again every five seconds.
 
--- Grants a request all its locks, for `ms`. Returns the fence. The fence comes from the clock, so it is higher than all
--- earlier ones even if a failover lost the last of them.
---- (r: table, us: int, ms: int) -> int
-function lock.give(r, us, ms)
-  local fence, keys = us, r[_request.KEYS]
+_reserve = { MS = 2000 } -- a lock that is handed over is reserved for so long; then the waiter must have confirmed it
+
+-- Returns the next fence of these locks. It comes from the clock, so it is higher than all earlier ones even if a
+-- failover lost the last of them.
+--- (keys: table, us: int) -> int
+function lock.next_fence(keys, us)
+  local fence = us
   for i = 1, #keys, 2 do
     local last = redis.call("GET", keys[i] .. "fence")
     if last then fence = math.max(fence, last + 1) end
   end
+  return fence
+end
+
+-- Grants a request all its locks, for `ms`. Returns the fence.
+--- (r: table, fence: int, ms: int) -> int
+function lock.give(r, fence, ms)
+  local keys = r[_request.KEYS]
   for i = 1, #keys, 2 do
     redis.call("SET", keys[i + 1], r[_request.TOKEN], "PX", ms)
     redis.call("SET", keys[i] .. "fence", fence, "PX", ms + 3600000)
@@ -37,14 +48,22 @@ function lock.give(r, us, ms)
   return fence
 end
 
--- Starts the leases of a request again.
---- (r: table)
-function lock.renew(r)
+-- Extends the leases of a request to `ms` from now. A lease that lasts longer stays as it is.
+--- (r: table, ms: int)
+function lock.extend(r, ms)
   local keys = r[_request.KEYS]
   for i = 1, #keys, 2 do
-    redis.call("PEXPIRE", keys[i + 1], r[_request.LEASE_MS])
-    redis.call("PEXPIRE", keys[i] .. "fence", r[_request.LEASE_MS] + 3600000)
+    redis.call("PEXPIRE", keys[i + 1], ms, "GT")
+    redis.call("PEXPIRE", keys[i] .. "fence", ms + 3600000, "GT")
   end
+end
+
+-- Returns the reason if an operator broke the lock that this token held, else false.
+--- (base: str, token: str) -> str | bool
+function lock.break_reason(base, token)
+  local broken = redis.call("GET", base .. "broken")
+  local start = token .. "\n"
+  return broken and string.sub(broken, 1, #start) == start and string.sub(broken, #start + 1)
 end
 
 -- Whether all the locks that a waiter wants are free, and it is the first waiter of each.
@@ -69,10 +88,12 @@ function lock.hand_over(view, us)
       local head, r, ticket = waiters.head(view, freed[i])
       if head and #r[_request.KEYS] > 2 and not lock.can_give(view, head, r, ticket) then
         waiters.drop_if_gone(view, head, r) -- then it is not in the way of the next one any longer
-      elseif head and waiters.ask(view, head, r, 0) then
-        local ms = math.min(r[_request.LEASE_MS], 2000)
-        lock.give(r, us, ms)
-        waiters.offer(view, head, r, ms)
+      elseif head then
+        local ms, fence = math.min(r[_request.LEASE_MS], _reserve.MS), lock.next_fence(r[_request.KEYS], us)
+        if waiters.notify(view, head, r, string.format("grant %.0f %.0f %d", fence, us, ms)) then
+          lock.give(r, fence, ms)
+          waiters.offer(view, head, r, ms)
+        end
       end
     end
     i = i + 2
@@ -101,8 +122,9 @@ end
 -- One attempt to acquire the locks of a request. If it holds them already, their leases start again.
 -- KEYS: base and name of each lock, as in the request. `ticket`: from the reply to the last attempt; 0 for the first.
 -- `join`: 1 to join the waiters, or keep the place among them, if the locks are not granted.
--- Returns { 1, fence }, { 0, ticket, ms until it should try again }, or { -1, number of a name that holds other data }.
--- 0 ms: so many waiters are gone that one call cannot drop them all; it is not known yet if the locks can be granted.
+-- Returns { 1, fence, 0, now, skipped }, { 0, ticket, ms until it should try again, now, skipped }, or { -1, number of a
+-- name that holds other data }. `now` is in microseconds. `skipped` is 1 if the waiters of this face were skipped until
+-- now. 0 ms: so many waiters are gone that one call cannot drop them all; it is not known yet if the locks can be granted.
 --- keys: base name
 --- args: request: str, ticket: int, join: int
 function script.acquire(base, name, request, ticket, join)
@@ -115,19 +137,21 @@ function script.acquire(base, name, request, ticket, join)
     if type(token) == "table" then return { -1, i / 2 } end
     if token == r[_request.TOKEN] then mine[#mine + 1] = KEYS[i] elseif token then busy = true end
   end
+  local skipped = 0
+  if r[_request.ADDRESS] ~= "" then skipped = waiters.mark_alive(r, now) end
   if #mine == #KEYS / 2 then
-    lock.renew(r)
+    lock.extend(r, r[_request.LEASE_MS])
     if r[_request.ADDRESS] ~= "" then waiters.mark_taken(waiters.view(now), request, r) end
-    return { 1, tonumber(redis.call("GET", base .. "fence")) or lock.give(r, us, r[_request.LEASE_MS]) }
+    local fence = tonumber(redis.call("GET", base .. "fence"))
+    return { 1, fence or lock.give(r, lock.next_fence(r[_request.KEYS], us), r[_request.LEASE_MS]), 0, us, skipped }
   end
   if #mine > 0 then redis.call("DEL", unpack(mine)) end
-  if r[_request.ADDRESS] ~= "" then waiters.mark_alive(r, now) end
 
   local view, first = waiters.view(now), not busy
   for i = 1, #KEYS, 2 do first = first and waiters.is_first(view, KEYS[i], request, ticket) end
   local answer
   if first then
-    answer = { 1, lock.give(r, us, r[_request.LEASE_MS]) }
+    answer = { 1, lock.give(r, lock.next_fence(r[_request.KEYS], us), r[_request.LEASE_MS]), 0, us, skipped }
     if ticket > 0 then
       waiters.leave(request, r)
       waiters.mark_taken(view, request, r)
@@ -141,10 +165,10 @@ function script.acquire(base, name, request, ticket, join)
       ticket = waiters.join(view, request, r, ticket, us)
       local ms = math.huge
       for i = 1, #KEYS, 2 do ms = math.min(ms, waiters.schedule_check(view, KEYS[i], request, r, due)) end
-      answer = { 0, ticket, ms }
+      answer = { 0, ticket, ms, us, skipped }
     else
       if ticket > 0 then waiters.leave(request, r) end
-      answer = { 0, ticket, -1 }
+      answer = { 0, ticket, -1, us, skipped }
     end
   end
   if lock.hand_over(view, us) == 1 and answer[1] == 0 then answer[3] = 0 end
@@ -152,7 +176,8 @@ function script.acquire(base, name, request, ticket, join)
 end
 
 -- Releases what the request holds, removes it from the waiters, and hands free locks over to the next ones.
--- Returns { 1 if the request held all its locks, 1 if there are more waiters to look at: then repeat the call }.
+-- Returns { 1 if the request held all its locks, 1 if there are more waiters to look at: then repeat the call, the reason
+-- if an operator broke the lock }.
 --- keys: base name
 --- args: request: str
 --- flags: allow-oom
@@ -162,7 +187,7 @@ function script.release(base, name, request)
   local view, held = waiters.view(math.floor(us / 1000)), 0
   for i = 2, #KEYS, 2 do
     if redis.pcall("GET", KEYS[i]) == r[_request.TOKEN] then
-      redis.call("DEL", KEYS[i])
+      redis.call("DEL", KEYS[i], KEYS[i - 1] .. "holder")
       held = held + 1
     end
   end
@@ -174,20 +199,57 @@ function script.release(base, name, request)
       for i = 1, #KEYS, 2 do waiters.ensure_check(view, KEYS[i], lock.due({ KEYS[i], KEYS[i + 1] }, view.now), "") end
     end
   end
-  return { held == #KEYS / 2 and 1 or 0, lock.hand_over(view, us) }
+  local whole = held == #KEYS / 2
+  return { whole and 1 or 0, lock.hand_over(view, us), not whole and lock.break_reason(base, r[_request.TOKEN]) }
 end
 
--- Starts the lease again. Returns 0, and writes nothing, if one of the locks is not held any longer.
+-- Extends the lease to `ms` from now; never shortens it. `ends`: server microseconds at which the holding ends at the
+-- latest, 0 for never. `confirms`: 1 if the request was granted by a message and this is its first renewal. `address`:
+-- where the owner is notified when the lock is broken, or "".
+-- Returns { 1, skipped, ms that are left }, or { 0, skipped, the reason if an operator broke it } if one of the locks is
+-- not held any longer. `skipped`: as for `acquire`, if it confirms.
 --- keys: base name
---- args: request: str
+--- args: request: str, ms: int, ends: int, confirms: int, address: str
 --- flags: allow-oom
-function script.renew(base, name, request)
-  local r = cmsgpack.unpack(request)
+function script.renew(base, name, request, ms, ends, confirms, address)
+  local r, us = cmsgpack.unpack(request), clock.micros()
+  local now, skipped = math.floor(us / 1000), 0
+  if confirms == 1 then skipped = waiters.mark_alive(r, now) end
   for i = 2, #KEYS, 2 do
-    if redis.pcall("GET", KEYS[i]) ~= r[_request.TOKEN] then return 0 end
+    if redis.pcall("GET", KEYS[i]) ~= r[_request.TOKEN] then
+      return { 0, skipped, lock.break_reason(KEYS[i - 1], r[_request.TOKEN]) }
+    end
   end
-  lock.renew(r)
-  return 1
+  if ends > 0 then ms = math.min(ms, math.floor((ends - us) / 1000)) end
+  if ms > 0 then lock.extend(r, ms) end
+  if confirms == 1 then waiters.mark_taken(waiters.view(now), request, r) end
+  local left = redis.call("PTTL", name)
+  if address ~= "" then
+    for i = 1, #KEYS, 2 do redis.call("SET", KEYS[i] .. "holder", address, "PX", math.max(1, left)) end
+  end
+  return { 1, skipped, left }
+end
+
+-- Takes the lock from its owner, notifies the owner, and hands the lock over to the first waiter. `token`: do this only
+-- if the owner has this token; "" for any owner.
+-- Returns { token, ms left, last fence, now, 1 if there are more waiters to look at: then repeat a `release` }; the fence
+-- is the one before this call. Returns {} if nobody holds the lock, or another owner does.
+--- keys: base name
+--- args: token: str, reason: str
+--- flags: allow-oom
+function script.end_holding(base, name, token, reason)
+  local us = clock.micros()
+  local held = redis.pcall("GET", name)
+  if type(held) ~= "string" or (token ~= "" and held ~= token) then return {} end
+  local last, left = redis.call("GET", base .. "fence"), redis.call("PTTL", name)
+  local address = redis.call("GET", base .. "holder")
+  redis.call("SET", base .. "fence", lock.next_fence({ base, name }, us), "PX", 3600000)
+  redis.call("SET", base .. "broken", held .. "\n" .. reason, "PX", 3600000)
+  redis.call("DEL", name, base .. "holder")
+  if address then notify.send(address, held .. " " .. reason) end
+  local view = waiters.view(math.floor(us / 1000))
+  view.freed = { base, name }
+  return { held, left, last, us, lock.hand_over(view, us) }
 end
 
 -- Returns { server microseconds, token or false, ms left, fence or false, number of waiters, request, ticket, … }

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
+import os
 from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any
 
+from penstock.core.arguments import shown
+from penstock.core.keys import check_is_text
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.core.renewal import Renewer
 from penstock.errors import ConfigurationError, LeaseLost, LockTimeout
-from penstock.locks.answers import LockInfo
+from penstock.locks.answers import LockInfo, Owner
 from penstock.locks.bindings import LockBindings
-from penstock.locks.lease import Lease
-from penstock.locks.leased import LeasedResource, check_times
+from penstock.locks.lease import Grant, Lease, current_context, hand_over
+from penstock.locks.leased import LeasedResource
 from penstock.locks.transaction import Guard, Transaction
 
 MAX_NAMES = 100
 """Locks that one object acquires together; each costs some microseconds of server time."""
+
+MAX_REASON = 500
+"""Characters of the reason for breaking a lock."""
 
 
 class Held(Lease):
@@ -43,7 +48,7 @@ class Held(Lease):
         return self._source.keys
 
     def _release(self) -> Operation[None]:
-        if self._reentries:
+        if self._reentries and self._pid == os.getpid():
             self._reentries -= 1
             return
         self._source._forget_current_owner()
@@ -54,15 +59,14 @@ class Held(Lease):
 
         An owner that was paused past its lease writes nothing: `commit()` raises LeaseLost.
         """
-        return Transaction(self._driver, guard=Guard(self.keys, self.token, self._lost_at_commit))
+        self._check_process()
+        return Transaction(self._driver, guard=Guard(self.keys, self.token, self._check_process, self._lost_at_commit))
 
     def _lost_at_commit(self) -> LeaseLost:
         """The error for a commit that found the lock no longer held. Records the loss."""
-        if self._released:
-            return self._released_error()
-        if self.renewing:
+        if self.renewing and not self._released:
             self.mark_lost("the server no longer had it when a transaction was committed")
-        return self._lost_error()
+        return self._error()
 
 
 class Lock(LeasedResource[Held, LockBindings]):
@@ -76,18 +80,21 @@ class Lock(LeasedResource[Held, LockBindings]):
         *,
         lease: float,
         wait: float | None,
+        max_hold: float | None = None,
+        renew: bool = True,
         on_loss: Callable[[Held], object] | None = None,
         cancel_on_loss: bool = False,
         reentrant: MutableMapping[object, Held] | None = None,
     ) -> None:
         """`reentrant`: all reentrant locks that the app holds, by names and thread or task; None if this one is not."""
-        self.names = (names,) if isinstance(names, str) else tuple(names)
-        if not 1 <= len(self.names) <= MAX_NAMES or len(set(self.names)) < len(self.names):
-            raise ConfigurationError(f"lock({len(self.names)} names): from 1 to {MAX_NAMES}, each once")
-        check_times("lock", lease, wait)
+        self.names = _checked_names(names)
         what = f"lock {self.names[0]!r}" if len(self.names) == 1 else f"locks {', '.join(map(repr, self.names))}"
-        super().__init__(what, driver, renewer, wait=wait, on_loss=on_loss, cancel_on_loss=cancel_on_loss)
-        self.bindings = LockBindings(self.names, lease)
+        super().__init__(
+            "lock", what, driver, renewer, lease=lease, wait=wait, max_hold=max_hold, renew=renew, on_loss=on_loss,
+            cancel_on_loss=cancel_on_loss,
+        )  # fmt: skip
+        self.bindings = LockBindings(self.names, self.lease)
+        self.notice_key = self.bindings.declared[0]
         self._reentrant = reentrant
 
     @property
@@ -105,7 +112,7 @@ class Lock(LeasedResource[Held, LockBindings]):
             return (yield from super()._acquire())
         owner = self._current_owner()
         held = self._reentrant.get(owner)
-        if held is not None and not held._released:
+        if held is not None and not held._released and held._pid == os.getpid():
             held.check()
             held._reentries += 1
             return held
@@ -118,10 +125,10 @@ class Lock(LeasedResource[Held, LockBindings]):
             self._reentrant.pop(self._current_owner(), None)
 
     def _current_owner(self) -> object:
-        return self.names, threading.get_ident() if asyncio._get_running_loop() is None else asyncio.current_task()
+        return self.names, current_context()
 
-    def _new_lease(self, token: str, packed: bytes, fence: int, sent_at: float) -> Held:
-        return Held(self, token, packed, fence, sent_at)
+    def _new_lease(self, token: str, packed: bytes, grant: Grant) -> Held:
+        return Held(self, token, packed, grant)
 
     def _timeout_error(self) -> LockTimeout:
         return LockTimeout(f"{self.what} {'were' if len(self.names) > 1 else 'was'} not free within {self.wait} s")
@@ -139,3 +146,39 @@ class Lock(LeasedResource[Held, LockBindings]):
     def current_info(self) -> RoundTrip[LockInfo]:
         """`info` for another operation to yield."""
         return self.bindings.info()
+
+    @verb
+    def break_(self, reason: str = "") -> Operation[list[Owner]]:
+        """Take the lock from its owner, whatever that is doing. Returns the owners whose holdings ended.
+
+        For an operator who knows that the owner hangs. The first waiter gets the lock. The fence rises, so a storage
+        that checks it refuses what the former owner still writes; `held.transaction()` refuses it too. The owner is
+        notified at once if it has held the lock for a second, else after that second: `lost` is set, `on_loss` is
+        called, and its verbs raise LeaseLost with the reason. An owner from another library is not notified. One round
+        trip for each name.
+        """
+        if not isinstance(reason, str) or len(reason) > MAX_REASON:
+            raise ValueError(f"break_(reason={shown(reason)}): a text of at most {MAX_REASON} characters")
+        return self.end_holdings(reason.encode(errors="replace").decode())
+
+    def end_holdings(self, reason: str, token: str = "") -> Operation[list[Owner]]:
+        """`break_` for another operation to yield from. `token`: only the holding with this token; "": any."""
+        owners: list[Owner] = []
+        for number in range(len(self.names)):
+            broken = yield self.bindings.end_holding(number, reason, token)
+            if broken is not None:
+                owners.append(broken.owner)
+                if broken.more:
+                    yield from hand_over(self.bindings, self.bindings.request.pack(broken.owner.token))
+        return owners
+
+
+def _checked_names(names: Any) -> tuple[str, ...]:
+    if isinstance(names, str):
+        return (names,)
+    if not isinstance(names, Sequence) or isinstance(names, bytes | bytearray):
+        check_is_text("lock", names)
+    found = tuple(check_is_text("lock", name) for name in names)
+    if not 1 <= len(found) <= MAX_NAMES or len(set(found)) < len(found):
+        raise ConfigurationError(f"lock({len(found)} names): from 1 to {MAX_NAMES}, each once")
+    return found

@@ -16,7 +16,7 @@ from penstock.locks.answers import ReadWriteLockInfo
 from penstock.locks.bindings import ReadWriteBindings
 from penstock.locks.constants import ALL
 from penstock.locks.keys import SemaphoreKeys
-from penstock.locks.lease import Lease
+from penstock.locks.lease import Grant, Lease
 from penstock.locks.leased import LeasedResource, check_times
 
 L = TypeVar("L", bound=Lease)
@@ -52,12 +52,15 @@ class ReadWriteSide(LeasedResource[L, ReadWriteBindings]):
         on_loss: Callable[[Any], object] | None,
         cancel_on_loss: bool,
     ) -> None:
-        super().__init__(what, driver, renewer, wait=wait, on_loss=on_loss, cancel_on_loss=cancel_on_loss)
+        super().__init__(
+            "read_write_lock", what, driver, renewer, lease=bindings.request.lease, wait=wait, on_loss=on_loss,
+            cancel_on_loss=cancel_on_loss,
+        )  # fmt: skip
         self.bindings = bindings
         self._kind = kind
 
-    def _new_lease(self, token: str, packed: bytes, fence: int, sent_at: float) -> L:
-        return self._kind(self, token, packed, fence, sent_at)
+    def _new_lease(self, token: str, packed: bytes, grant: Grant) -> L:
+        return self._kind(self, token, packed, grant)
 
     def _timeout_error(self) -> LockTimeout:
         return LockTimeout(f"{self.what} was not free within {self.wait} s")

@@ -69,12 +69,12 @@ function permit.held(r, now)
   return n == #members, n
 end
 
--- Gives a request its permits until `till`.
+-- Gives a request its permits until `till`. Permits that are held for longer stay as they are.
 --- (r: table, till: int, now: int)
 --- uses: holders
 function permit.give(r, till, now)
   local members = permit.members(r)
-  for i = 1, #members do redis.call("ZADD", holders, till, members[i]) end
+  for i = 1, #members do redis.call("ZADD", holders, "GT", till, members[i]) end
   local keep = till - now + 60000
   if redis.call("PTTL", holders) < keep then redis.call("PEXPIRE", holders, keep) end
 end
@@ -124,11 +124,11 @@ function permit.hand_over(view)
     local limit = permit.limit(r)
     local fits, is_open = permit.fits(r, limit, view.now)
     if r[_request.PERMITS] > limit then
-      if waiters.ask(view, head, r, 0) then waiters.leave(head, r) end -- its next attempt is refused
+      if waiters.notify(view, head, r, "0") then waiters.leave(head, r) end -- its next attempt is refused
     elseif not fits then
       -- If the waiter is gone, it must not be in the way of a smaller request.
       if not is_open or not waiters.drop_if_gone(view, head, r) then return 0 end
-    elseif waiters.ask(view, head, r, 0) then
+    elseif waiters.notify(view, head, r, "0") then
       local ms = math.min(r[_request.LEASE_MS], 2000)
       permit.give(r, view.now + ms, view.now)
       waiters.offer(view, head, r, ms)
@@ -149,9 +149,10 @@ end
 -- One attempt to acquire the permits of a request. If it holds them already, their lease starts again.
 -- `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1 to join the waiters, or keep the place among
 -- them, if the permits are not granted.
--- Returns { 1, fence or 0 }, { 0, ticket, ms until it should try again }, or { -1, the limit } if it wants more permits
--- than the limit. 0 ms: so many waiters are gone that one call cannot drop them all; it is not known yet if the permits
--- can be granted.
+-- Returns { 1, fence or 0, 0, now, skipped }, { 0, ticket, ms until it should try again, now, skipped, the limit }, or
+-- { -1, the limit } if it wants more permits than the limit. `now` is in microseconds. `skipped` is 1 if the waiters of
+-- this face were skipped until now. 0 ms: so many waiters are gone that one call cannot drop them all; it is not known yet
+-- if the permits can be granted.
 --- keys: base holders
 --- args: request: str, ticket: int, join: int
 function script.acquire(base, holders, request, ticket, join)
@@ -159,13 +160,14 @@ function script.acquire(base, holders, request, ticket, join)
   local now = math.floor(us / 1000)
   local r, view = cmsgpack.unpack(request), waiters.view(now)
   permit.remove_expired(now)
-  if r[_request.ADDRESS] ~= "" then waiters.mark_alive(r, now) end
+  local skipped = 0
+  if r[_request.ADDRESS] ~= "" then skipped = waiters.mark_alive(r, now) end
   local holds_all, held = permit.held(r, now)
   if holds_all then
     permit.give(r, now + r[_request.LEASE_MS], now)
     if r[_request.ADDRESS] ~= "" then waiters.mark_taken(view, request, r) end
     permit.hand_over(view)
-    return { 1, permit.mint(r, us) }
+    return { 1, permit.mint(r, us), 0, us, skipped }
   end
   if held > 0 then permit.drop(r) end
 
@@ -181,16 +183,16 @@ function script.acquire(base, holders, request, ticket, join)
       waiters.leave(request, r)
       waiters.mark_taken(view, request, r)
     end
-    answer = { 1, permit.mint(r, us) }
+    answer = { 1, permit.mint(r, us), 0, us, skipped }
   elseif join == 1 then
     local due = permit.due(now)
     -- A new waiter tries again in 2 s, in case an offer that is open now is not taken.
     if ticket == 0 then due = math.min(due, now + 2000) end
     ticket = waiters.join(view, request, r, ticket, us)
-    answer = { 0, ticket, waiters.schedule_check(view, base, request, r, due) }
+    answer = { 0, ticket, waiters.schedule_check(view, base, request, r, due), us, skipped, limit }
   else
     if ticket > 0 then waiters.leave(request, r) end
-    answer = { 0, ticket, -1 }
+    answer = { 0, ticket, -1, us, skipped, limit }
   end
   if permit.hand_over(view) == 1 and answer[1] == 0 then answer[3] = 0 end
   return answer
@@ -217,16 +219,20 @@ function script.release(base, holders, request)
   return { whole and 1 or 0, permit.hand_over(view) }
 end
 
--- Starts the lease again. Returns 0, and writes nothing, if a permit is not held any longer.
+-- Extends the lease to `ms` from now; never shortens it. `ends`: server microseconds at which the holding ends at the
+-- latest, 0 for never. `confirms` and `address`: for locks, see lock.lua; 0 and "" here.
+-- Returns { 1, 0, ms that are left }. If a permit is not held any longer, writes nothing and returns { 0, 0, false }.
 --- keys: base holders
---- args: request: str
+--- args: request: str, ms: int, ends: int, confirms: int, address: str
 --- flags: allow-oom
-function script.renew(base, holders, request)
-  local now = math.floor(clock.micros() / 1000)
+function script.renew(base, holders, request, ms, ends, confirms, address)
+  local us = clock.micros()
+  local now = math.floor(us / 1000)
   local r = cmsgpack.unpack(request)
-  if not permit.held(r, now) then return 0 end
-  permit.give(r, now + r[_request.LEASE_MS], now)
-  return 1
+  if not permit.held(r, now) then return { 0, 0, false } end
+  if ends > 0 then ms = math.min(ms, math.floor((ends - us) / 1000)) end
+  if ms > 0 then permit.give(r, now + ms, now) end
+  return { 1, 0, math.max(0, redis.call("ZSCORE", holders, permit.members(r)[1]) - now) }
 end
 
 -- Stores a limit; 0 removes it, and the limit in each request applies again. Serves the waiters that now fit. Holders

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from penstock.core.arguments import check_whole, shown
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.core.renewal import Renewer
 from penstock.errors import PermitTimeout
 from penstock.locks.answers import SemaphoreInfo
-from penstock.locks.bindings import SemaphoreBindings
+from penstock.locks.bindings import AcquireReply, SemaphoreBindings
 from penstock.locks.keys import SemaphoreKeys
-from penstock.locks.lease import Lease
-from penstock.locks.leased import LeasedResource, check_times
+from penstock.locks.lease import Grant, Lease
+from penstock.locks.leased import LeasedResource
 
 MAX_PERMITS = 1000
 """The most permits of one request; each costs a microsecond of server time."""
@@ -41,21 +42,30 @@ class Semaphore(LeasedResource[Permit, SemaphoreBindings]):
         permits: int,
         lease: float,
         wait: float | None,
+        max_hold: float | None = None,
+        renew: bool = True,
         on_loss: Callable[[Permit], object] | None = None,
         cancel_on_loss: bool = False,
     ) -> None:
+        keys = SemaphoreKeys(prefix, name)
         _check_limit("semaphore", limit)
-        if not 1 <= permits <= min(limit, MAX_PERMITS):
-            raise ValueError(f"semaphore(permits={permits}, limit={limit}): from 1 to the limit, {MAX_PERMITS} at most")
-        check_times("semaphore", lease, wait)
+        if not isinstance(permits, int) or isinstance(permits, bool) or not 1 <= permits <= min(limit, MAX_PERMITS):
+            raise ValueError(
+                f"semaphore(permits={shown(permits)}, limit={limit}): from 1 to the limit, {MAX_PERMITS} at most"
+            )
         super().__init__(
-            f"semaphore {name!r}", driver, renewer, wait=wait, on_loss=on_loss, cancel_on_loss=cancel_on_loss
-        )
-        self.bindings = SemaphoreBindings(SemaphoreKeys(prefix, name), lease, permits, limit)
+            "semaphore", f"semaphore {name!r}", driver, renewer, lease=lease, wait=wait, max_hold=max_hold, renew=renew,
+            on_loss=on_loss, cancel_on_loss=cancel_on_loss,
+        )  # fmt: skip
+        self.bindings = SemaphoreBindings(keys, self.lease, permits, limit)
         self.name = name
 
-    def _new_lease(self, token: str, packed: bytes, fence: int, sent_at: float) -> Permit:
-        return Permit(self, token, packed, fence, sent_at)
+    def _new_lease(self, token: str, packed: bytes, grant: Grant) -> Permit:
+        return Permit(self, token, packed, grant)
+
+    def _waits_for_itself(self, own: Sequence[Lease], refusal: AcquireReply) -> bool:
+        held = sum(lease._source.bindings.request.permits for lease in own)
+        return held + self.bindings.request.permits > refusal.limit
 
     def _timeout_error(self) -> PermitTimeout:
         n = self.bindings.request.permits
@@ -90,5 +100,4 @@ class Semaphore(LeasedResource[Permit, SemaphoreBindings]):
 
 
 def _check_limit(what: str, limit: int) -> None:
-    if not 1 <= limit <= 2**31:
-        raise ValueError(f"{what}(limit={limit}): 1 or more permits")
+    check_whole(what, "limit", limit, 1, 2**31, "1 or more permits")

@@ -6,8 +6,8 @@
 -- slot is being migrated to another node.
 --
 -- The server cannot undo a write. Therefore the script checks, before the first write, everything that could make one
--- fail: a key of another type, a value that is not a whole number or would reach ±2^53 (below it Lua counts exactly),
--- and a command that this user may not send. Each write is checked against the state that the earlier writes will
+-- fail: a key of another type, a value that is not a whole number or would reach ±2^53 (below it Lua counts exactly), a
+-- score that would not be finite, and a command that this user may not send. Each write is checked against the state that the earlier writes will
 -- leave. A *draft* of each key holds that state.
 
 _write = { COMMAND = 1, KEY = 2, FIRST = 4 } -- FIRST: the first of its arguments
@@ -39,6 +39,18 @@ function draft.add(one, position, field, by)
   return true
 end
 
+-- Adds to a score of a draft. Returns false and the present score if the sum is not finite: the server would store an
+-- infinite score, and refuse the next write to it.
+--- (one: table, position: int, member: str, by: str) -> bool, any
+function draft.add_score(one, position, member, by)
+  local found = one.parts[member]
+  if found == nil and not one.new and one.kind == "zset" then found = redis.call("ZSCORE", KEYS[position], member) end
+  local sum = tonumber(found or 0) + tonumber(by)
+  if sum - sum ~= 0 then return false, tostring(found) end
+  one.parts[member] = string.format("%.17g", sum)
+  return true
+end
+
 -- Applies a write to the drafts: { command, position of its key in KEYS, type or false for any, arguments, … }. Returns
 -- false, and the type or value that prevents it, if it is impossible.
 --- (drafts: table, write: table) -> bool, any
@@ -56,8 +68,10 @@ function draft.write(drafts, write)
     end
     if command == "INCRBY" then return draft.add(one, position, "", first) end
     if command == "HINCRBY" then return draft.add(one, position, first, second) end
+    if command == "ZINCRBY" then return draft.add_score(one, position, second, first) end
+    if command == "ZADD" then one.parts[second] = first end
     if command == "HSET" then one.parts[first] = second end
-    if command == "HDEL" then
+    if command == "HDEL" or command == "ZREM" then
       for i = _write.FIRST, #write do one.parts[write[i]] = false end
     end
   end

@@ -6,10 +6,12 @@ past its lease cannot write. A transaction is a list of operations; nothing is s
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
+from penstock.core.arguments import check_seconds, shown
 from penstock.core.idempotency import IdempotencyKey, release_key, take_key
 from penstock.core.keys import check_text
 from penstock.core.operations import Driver, RoundTrip, verb
@@ -40,10 +42,14 @@ EXACT_BELOW = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Locks that must hold `token` at the commit. `loss` makes the error for a lock that does not."""
+    """Locks that must hold `token` at the commit. `loss` makes the error for a lock that does not.
+
+    `check_process` raises in a process that was forked from the owner.
+    """
 
     locks: tuple[str, ...]
     token: str
+    check_process: Callable[[], None]
     loss: Callable[[], LeaseLost]
 
 
@@ -172,6 +178,8 @@ class Transaction:
         comparison: Comparison,
         wanted: Value,
     ) -> Self:
+        if comparison in {"number", "at least", "at most"} and isinstance(wanted, str | bytes):
+            raise TypeError(f"{clause}: {shown(wanted)} is compared as a number; pass an int or a float")
         if comparison != "text" and isinstance(wanted, int) and abs(wanted) >= EXACT_BELOW:
             raise ValueError(f"{clause}: {wanted} cannot be compared exactly; from -2**53 to 2**53, exclusive")
         value = packable(wanted)
@@ -278,6 +286,8 @@ class Transaction:
         hold; nothing is written in either case. After ServerUnavailable the outcome is unknown: if you call `commit`
         again within a minute, the transaction is executed exactly once. One round trip.
         """
+        if self._guard is not None:
+            self._guard.check_process()
         if not self._conditions and not self._writes:
             raise ValueError("commit(): there is nothing in this transaction; add conditions or writes")
         if self._is_done:
@@ -321,6 +331,8 @@ def _shortened(value: Value) -> Value:
 def _number(verb: str, value: Number) -> Number:
     if isinstance(value, str | bytes):
         raise TypeError(f"{verb}({value!r}): a number")
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ValueError(f"{verb}({shown(value)}): a score is a finite float, below 1.8e308")
     return value
 
 
@@ -331,6 +343,5 @@ def _whole(verb: str, value: int) -> int:
 
 
 def _milliseconds(verb: str, name: str, seconds: float) -> int:
-    if not 0.001 <= seconds <= 366 * 86400:
-        raise ValueError(f"{verb}({name}={seconds}): seconds from 0.001 to a year")
+    check_seconds(verb, name, seconds, 0.001, 366 * 86400, "seconds from 0.001 to a year")
     return -int(-seconds * 1000 // 1)

@@ -12,7 +12,7 @@
 --
 -- A request is what one `acquire()` of a process asks for, with a pair of `base` and `key` for each lock or semaphore:
 -- { token, lease ms, address, { base, key, … }, permits, limit } in MessagePack. Each attempt sends it again. A message
--- to its address (notify.lua) asks for an attempt in a given number of milliseconds.
+-- to its address (notify.lua) asks for an attempt in a given number of milliseconds, or grants the request.
 --
 -- A waiter whose process has gone is not subscribed to messages any longer. It is dropped when it would be served, or
 -- when it is in the way of another. If the process has only lost its connection, it asks again with its old ticket.
@@ -48,10 +48,11 @@ function waiters.drop_if_gone(view, request, r)
   return not view.faces[face]
 end
 
--- Asks a waiter to try again in `ms`. Returns false if its process is gone, and drops the waiter.
---- (view: table, request: str, r: table, ms: int) -> bool
-function waiters.ask(view, request, r, ms)
-  local sent = notify.send(r[_request.ADDRESS], tostring(ms))
+-- Sends a message to a waiter: the milliseconds after which to try again, or a grant. Returns false if its process is
+-- gone, and drops the waiter.
+--- (view: table, request: str, r: table, text: str) -> bool
+function waiters.notify(view, request, r, text)
+  local sent = notify.send(r[_request.ADDRESS], text)
   view.faces[notify.face(r[_request.ADDRESS])] = sent
   if not sent then waiters.drop(view, request, r) end
   return sent
@@ -93,14 +94,16 @@ function waiters.expire_offers(base, now)
   end
 end
 
--- Records that the face of a request is alive, so that its waiters are no longer skipped.
---- (r: table, now: int)
+-- Records that the face of a request is alive, so that its waiters are no longer skipped. Returns 1 if they were skipped
+-- until now: some of them may have been dropped, so the face has to let all of them try again. Otherwise returns 0.
+--- (r: table, now: int) -> int
 function waiters.mark_alive(r, now)
-  local keys = r[_request.KEYS]
+  local keys, skipped = r[_request.KEYS], 0
   for i = 1, #keys, 2 do
     waiters.expire_offers(keys[i], now)
-    redis.call("ZREM", keys[i] .. "unresponsive", notify.face(r[_request.ADDRESS]))
+    skipped = skipped + redis.call("ZREM", keys[i] .. "unresponsive", notify.face(r[_request.ADDRESS]))
   end
+  return math.min(1, skipped)
 end
 
 -- Whether to skip a waiter: its process is gone, its check is three seconds overdue, or its face did not take an offer.
@@ -196,7 +199,7 @@ function waiters.ask_last(view, base, at, except)
   local last = redis.call("ZRANGE", base .. "waiters", 0, _most.ASKED - 1, "REV")
   for i = 1, #last do
     local r = cmsgpack.unpack(last[i])
-    if notify.face(r[_request.ADDRESS]) ~= except and waiters.ask(view, last[i], r, at - view.now) then
+    if notify.face(r[_request.ADDRESS]) ~= except and waiters.notify(view, last[i], r, tostring(at - view.now)) then
       redis.call("ZADD", base .. "checks", at, last[i])
       return
     end
@@ -213,8 +216,8 @@ function waiters.ensure_check(view, base, at, except)
   waiters.ask_last(view, base, at, except)
 end
 
--- Records that a waiter, which was asked to try again at once, can take what it wants within `ms`. Its next attempt
--- takes the offer and gets the whole lease.
+-- Records that a waiter, which was notified, can take what it wants within `ms`. When it tries again, or confirms the
+-- grant, it takes the offer and gets the whole lease.
 --- (view: table, request: str, r: table, ms: int)
 function waiters.offer(view, request, r, ms)
   local keys = r[_request.KEYS]

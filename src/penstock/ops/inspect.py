@@ -90,6 +90,41 @@ class Inspector:
                 found.append(info)
         return found
 
+    @verb
+    def held_locks(
+        self, names: Sequence[str] = (), *, name_prefix: str | None = None, host: str | None = None
+    ) -> Operation[list[LockInfo]]:
+        """The locks that are held now: those of these names, or those with a prefix and of owners on a host.
+
+        With names, one round trip for each; otherwise those of `locks`.
+        """
+        found: list[LockInfo] = []
+        if names:
+            for name in names:
+                found.append((yield self._app.lock(name).current_info()))
+        else:
+            found = yield from Inspector.locks.operation(self)  # type: ignore[misc]
+        return [
+            lock for lock in found
+            if lock.holder is not None
+            and (name_prefix is None or lock.name.startswith(name_prefix))
+            and (host is None or lock.holder.host == host)
+        ]  # fmt: skip
+
+    @verb
+    def break_locks(self, locks: Sequence[LockInfo], reason: str) -> Operation[list[LockInfo]]:
+        """Take these locks from the owners that were found. Returns those that these owners still held.
+
+        One round trip for each.
+        """
+        broken: list[LockInfo] = []
+        for lock in locks:
+            if lock.holder is not None and (
+                yield from self._app.lock(lock.name).end_holdings(reason, lock.holder.token)
+            ):
+                broken.append(lock)
+        return broken
+
     # --- queues ---
 
     @verb

@@ -1,0 +1,383 @@
+"""How a holding ends: by its bound, by an operator, in a forked child, and what the owner learns of it."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import Held, LeaseLost, LockTimeout, Penstock, Permit, SelfDeadlock
+from tests.conftest import Apps, Do, MakeApp, commands, until
+from tests.locks.test_lock import name as name  # noqa: PLC0414 - a fixture
+from tests.locks.test_lock import waiting
+from tests.speed import scaled
+
+one_place = pytest.mark.parametrize("place", ["valkey"])
+one_face = pytest.mark.parametrize("face", ["aio"])
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture(params=["lock", "semaphore"])
+def make(request: pytest.FixtureRequest, name: str) -> Make:
+    """Makes a lock, or a semaphore with one permit."""
+
+    def of(app: Penstock, **options: Any) -> Any:
+        if request.param == "lock":
+            return app.lock(name, **options)
+        return app.semaphore(name, limit=1, **options)
+
+    return of
+
+
+# --- max_hold, renew=False, extend ---
+
+
+@one_place
+async def test_a_holding_ends_after_max_hold_whatever_its_owner_does(app: Penstock, do: Do, make: Make):
+    losses: list[Held | Permit] = []
+    began = time.monotonic()
+    held = await do(make(app, lease=0.6, max_hold=1.5, on_loss=losses.append).acquire)
+    second = asyncio.create_task(do(make(app, lease=10, wait=20).acquire))
+    await asyncio.sleep(1.1)
+    held.check()  # it was renewed
+    got = await second
+    assert 1.4 < time.monotonic() - began < scaled(2.5)
+    assert held.remaining == 0
+    with pytest.raises(LeaseLost, match=r"it was held for max_hold=1\.5 s"):
+        held.check()
+    await until(lambda: losses)
+    with pytest.raises(LeaseLost, match="max_hold"):
+        await do(held.release)
+    got.check()
+    await do(got.release)
+
+
+@one_place
+async def test_a_frozen_owner_holds_it_no_longer_than_max_hold(app: Penstock, make: Make):
+    """The bound holds in the server too: a renewal that is sent late extends nothing beyond it."""
+    lock = make(app, lease=30, max_hold=0.5)
+    held = await lock.acquire.aio()
+    held.renewing = False
+    await asyncio.sleep(0.2)
+    assert await held.extend.aio(30) <= 0.5
+    held.ends_at = held.valid_until = float("inf")  # as if this host's clock did not move
+    await asyncio.sleep(0.4)
+    other = await make(app, lease=10, wait=2).acquire.aio()
+    await other.release.aio()
+
+
+@one_place
+async def test_without_renewal_it_is_held_for_exactly_one_lease(app: Penstock, do: Do, make: Make, name: str):
+    began = time.monotonic()
+    held = await do(make(app, lease=1, renew=False).acquire)
+    waits = asyncio.create_task(do(make(app, lease=10, wait=20).acquire))
+    await asyncio.sleep(0.8)
+    held.check()
+    with pytest.raises(Exception, match="within 0 s"):
+        await do(make(app, lease=10, wait=0).acquire)
+    got = await waits
+    assert 1 <= time.monotonic() - began < scaled(2)
+    with pytest.raises(LeaseLost, match="its lease of 1 s is over, and renew=False"):
+        held.check()
+    assert held.lost.wait(0) or await asyncio.to_thread(held.lost.wait, scaled(2))
+    await do(got.release)
+
+
+@one_place
+async def test_a_lease_that_is_not_renewed_outlives_its_object(app: Penstock, raw: Any, name: str):
+    """For instance to do something at most once in a minute."""
+    await app.lock(name, lease=0.8, renew=False).acquire.aio()
+    await asyncio.sleep(0.4)
+    with pytest.raises(LockTimeout):
+        await app.lock(name, lease=1, wait=0).acquire.aio()
+    await asyncio.sleep(0.5)
+    await (await app.lock(name, lease=1, wait=0).acquire.aio()).release.aio()
+
+
+@one_place
+async def test_extend_lengthens_a_lease_and_never_shortens_it(app: Penstock, do: Do, make: Make):
+    held = await do(make(app, lease=0.6, renew=False).acquire)
+    assert 1.9 < await do(held.extend, 2) <= 2
+    assert 1.5 < await do(held.extend, 0.1) <= 2
+    await asyncio.sleep(1)
+    held.check()
+    await do(held.release)
+    with pytest.raises(LeaseLost, match="was released"):
+        await do(held.extend, 1)
+
+
+@one_place
+async def test_renewals_do_not_shorten_what_was_extended(app: Penstock, do: Do, make: Make):
+    held = await do(make(app, lease=0.3).acquire)
+    await do(held.extend, 30)
+    await asyncio.sleep(0.5)
+    assert held.remaining > 25
+    await do(held.release)
+
+
+@one_place
+async def test_extend_reports_a_loss(app: Penstock, name: str, raw: Any):
+    held = await app.lock(name, lease=30).acquire.aio()
+    raw.delete(name)
+    with pytest.raises(LeaseLost, match="the server no longer has it"):
+        await held.extend.aio(10)
+    assert held.lost.is_set()
+
+
+# --- an operator breaks it ---
+
+
+async def test_a_broken_lock_goes_to_the_first_waiter_and_its_owner_is_notified(
+    app: Penstock, make_app: MakeApp, do: Do, name: str
+):
+    losses: list[Held] = []
+    owner = make_app()
+    held = await asyncio.create_task(do(owner.lock(name, lease=600, on_loss=losses.append).acquire))
+    waits = asyncio.create_task(do(app.lock(name, lease=10).acquire))
+    await waiting(app.lock(name))
+    await asyncio.sleep(1.6)  # the owner's address is known in the server from its second second on
+    began = time.monotonic()
+    (broken,) = await do(app.lock(name).break_, "it hangs since noon")
+    assert (broken.token, broken.pid) == (held.token, os.getpid())
+    got = await waits
+    await until(lambda: losses)
+    assert time.monotonic() - began < scaled(1)
+    assert got.fence > held.fence
+    assert held.lost.is_set()
+    with pytest.raises(LeaseLost, match=r"an operator broke it \(it hangs since noon\)"):
+        held.check()
+    with pytest.raises(LeaseLost, match="it hangs since noon"):
+        await do(held.release)
+    got.check()
+    await do(got.release)
+    assert await do(app.lock(name).break_, "again") == []
+
+
+@one_place
+@pytest.mark.parametrize("way", ["renewal", "release", "extend", "transaction"])
+async def test_an_owner_that_was_not_notified_finds_out(app: Penstock, do: Do, name: str, way: str):
+    held = await do(app.lock(f"{{{name}}}", lease=600).acquire)
+    await app.lock(f"{{{name}}}").break_.aio("why")
+    fence = (await app.lock(f"{{{name}}}").info.aio()).fence
+    assert fence is not None
+    assert fence > held.fence
+    if way == "renewal":
+        await until(held.lost.is_set, 5)
+    elif way == "transaction":
+        with pytest.raises(LeaseLost):
+            await do(held.transaction().set(f"{{{name}}}:x", 1).commit)
+    else:
+        with pytest.raises(LeaseLost, match=r"broke it \(why\)"):
+            await (do(held.extend, 5) if way == "extend" else do(held.release))
+    with pytest.raises(LeaseLost):
+        held.check()
+
+
+@one_place
+async def test_breaking_reaches_the_last_of_many_dead_waiters(app: Penstock, name: str, raw: Any):
+    lock = app.lock(name, lease=10)
+    raw.set(name, "penstock/elsewhere/1/x", px=60000)
+    for n in range(700):
+        dead = lock.bindings.request.pack(f"penstock/elsewhere/1/{n}", f"penstock:wake:gone{n}/1")
+        raw.zadd(lock.bindings.declared[0] + "waiters", {dead: n})
+    last = asyncio.create_task(lock.acquire.aio())
+    await until(
+        lambda: (
+            raw.zscore(lock.bindings.declared[0] + "waiters", "x") is None
+            and raw.zcard(lock.bindings.declared[0] + "waiters") > 0
+        )
+    )
+    await asyncio.sleep(0.1)
+    await lock.break_.aio()
+    await (await asyncio.wait_for(last, scaled(2))).release.aio()
+
+
+@one_place
+async def test_a_lock_of_another_library_can_be_broken(app: Penstock, do: Do, name: str, raw: Any):
+    raw.set(name, "theirs", px=60000)
+    (owner,) = await do(app.lock(name).break_)
+    assert (owner.host, owner.pid) == ("", 0)
+    assert raw.get(name) is None
+
+
+@one_place
+@pytest.mark.parametrize("reason", [7, None, b"x", "x" * 501])
+async def test_a_bad_reason_is_refused(app: Penstock, name: str, reason: Any):
+    with pytest.raises(ValueError, match=r"break_\(reason=.*: a text of at most 500"):
+        app.lock(name).break_.__wrapped__(app.lock(name), reason)
+
+
+@one_place
+async def test_holding_costs_one_more_command_in_the_first_second(app: Penstock, name: str, nodes: list[Any]):
+    await app.lock(name, lease=600).info.aio()
+    async with app.lock(name, lease=600):
+        sent = sum(map(commands, nodes))
+        await asyncio.sleep(3)
+        assert sum(map(commands, nodes)) - sent <= 3  # a renewal, which needs EVAL at first, and the subscription
+
+
+# --- a thread that waits for itself ---
+
+
+@one_place
+async def test_a_thread_or_task_that_waits_for_itself_gets_an_error_at_once(app: Penstock, make: Make, face: str):
+    def block() -> None:
+        with make(app, lease=10):
+            began = time.monotonic()
+            with pytest.raises(SelfDeadlock, match="this thread holds it already"):
+                make(app, lease=10).acquire()
+            with pytest.raises(SelfDeadlock), make(app, lease=10, wait=60):
+                pass
+            assert time.monotonic() - began < scaled(1)
+            with pytest.raises(TimeoutError):
+                make(app, lease=10, wait=0).acquire()
+        with make(app, lease=10):
+            pass
+
+    async def wait() -> None:
+        async with make(app, lease=10):
+            with pytest.raises(SelfDeadlock, match="this task holds it already"):
+                async with make(app, lease=10):
+                    pass
+            other = asyncio.create_task(make(app, lease=10).acquire.aio())
+            await asyncio.sleep(0.05)
+            assert not other.done()
+        await (await other).release.aio()
+
+    if face == "blocking":
+        thread = threading.Thread(target=block)
+        thread.start()
+        await asyncio.to_thread(thread.join)
+    else:
+        await wait()
+
+
+@one_place
+async def test_a_semaphore_with_room_for_both_is_no_deadlock(app: Penstock, raw: Any):
+    mine = await app.semaphore("x", limit=3, permits=2).acquire.aio()
+    other = await asyncio.create_task(app.semaphore("x", limit=3).acquire.aio())
+    waits = asyncio.create_task(app.semaphore("x", limit=3).acquire.aio())
+    asyncio.get_running_loop().call_later(0.2, asyncio.ensure_future, other.release.aio())
+    third = await app.semaphore("x", limit=3, wait=10).acquire.aio()
+    with pytest.raises(SelfDeadlock):
+        await app.semaphore("x", limit=3, permits=2).acquire.aio()
+    await third.release.aio()
+    await (await waits).release.aio()
+    await mine.release.aio()
+
+
+@one_place
+async def test_waiting_for_a_lease_that_ends_by_itself_is_no_deadlock(app: Penstock, name: str):
+    first = await app.lock(name, lease=0.5, renew=False).acquire.aio()
+    second = await app.lock(name, lease=1, wait=5).acquire.aio()
+    assert first.fence < second.fence
+    await second.release.aio()
+
+
+# --- a forked child ---
+
+
+def in_child(work: Callable[[], object]) -> str:
+    """Run `work` in a forked child. Returns the name and the text of its error, or its result."""
+    inlet, outlet = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            said = repr(work())
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(outlet, said.encode())
+        os._exit(0)
+    os.close(outlet)
+    with os.fdopen(inlet, "rb") as found:
+        said = found.read().decode()
+    os.waitpid(pid, 0)
+    return said
+
+
+def test_every_verb_of_a_holding_refuses_in_a_forked_child(apps: Apps, raw: Any, name: str):
+    with apps.make() as app:
+        held = app.lock(f"{{{name}}}", lease=30, reentrant=True).acquire()
+        permit = app.semaphore(name, limit=2).acquire()
+        before = held.transaction().set(f"{{{name}}}:x", 1)
+        refused: list[Callable[[], object]] = [
+            held.check, permit.check, held.moment, permit.moment, lambda: held.extend(10), lambda: permit.extend(10),
+            held.transaction, before.commit,
+        ]  # fmt: skip
+        for verb in refused:
+            assert (
+                f"LeaseLost: lock '{{{name}}}' is held by process {os.getpid()}, from which" in (said := in_child(verb))
+                or f"semaphore '{name}' is held by process {os.getpid()}" in said
+            ), said
+        assert in_child(lambda: (held.remaining, permit.remaining)) == "(0.0, 0.0)"
+        assert in_child(lambda: (held.release(), permit.release())) == "(None, None)"
+        said = in_child(lambda: app.lock(f"{{{name}}}", lease=30, reentrant=True, wait=0).acquire())
+        assert said.startswith("LockTimeout"), said
+        held.check()
+        permit.check()
+        before.commit()
+        permit.release()
+        held.release()
+        raw.delete(f"{{{name}}}:x")
+
+
+# --- bad input ---
+
+NOT_SECONDS = ["5", None, True, float("nan"), float("inf"), -1, 10**9, [1], b"5"]
+
+
+@pytest.mark.parametrize("value", [*NOT_SECONDS, pytest.param(10**5000, id="huge")])
+def test_a_bad_time_gets_one_clear_error(value: Any):
+    app = Penstock("valkey://127.0.0.1:1/0")
+    makes: dict[str, Callable[..., object]] = {
+        "lock": lambda **options: app.lock("x", **options),
+        "read_write_lock": lambda **options: app.read_write_lock("x", **{"lease": 5, **options}).read(),
+        "semaphore": lambda **options: app.semaphore("x", limit=1, **options),
+    }
+    for kind, made in makes.items():
+        for option in ("lease", "wait", "max_hold"):
+            if (value is None and (option != "lease" or kind == "semaphore")) or (
+                kind == "read_write_lock" and option == "max_hold"
+            ):
+                continue
+            with pytest.raises(ValueError, match=rf"^{kind}\({option}=.*: seconds from 0"):
+                made(**{option: value})
+    if value is not True:
+        with pytest.raises(ValueError, match=r"lock\(renew=.*: True, or False"):
+            app.lock("x", renew=value)
+    if value is not None:
+        with pytest.raises(ValueError, match=r"lock\(on_loss=.*: a function, or None"):
+            app.lock("x", on_loss=value)
+
+
+@pytest.mark.parametrize("bad", [b"bytes", 7, None, True, ["a", b"b"], [1], object()])
+def test_a_name_that_is_no_text_gets_one_clear_error(bad: Any):
+    app = Penstock("valkey://127.0.0.1:1/0")
+    with pytest.raises(ValueError, match=r"lock name .*: a text \(str\), not "):
+        app.lock(bad)
+    if not isinstance(bad, list):
+        with pytest.raises(ValueError, match=r"semaphore name .*: a text \(str\), not "):
+            app.semaphore(bad, limit=1)
+        with pytest.raises(ValueError, match=r"queue name .*: a text \(str\), not "):
+            app.queue(bad)
+        with pytest.raises(ValueError, match=r"mailbox name .*: a text \(str\), not "):
+            app.mailbox(bad)
+        with pytest.raises(ValueError, match=r"directory name .*: a text \(str\), not "):
+            app.directory(bad)
+        with pytest.raises(ValueError, match=r"key name .*: a text \(str\), not "):
+            app.transaction().set(bad, 1)
+
+
+@pytest.mark.parametrize("bad", ["1", 1.0, True, None, 0, -1, float("nan"), pytest.param(10**5000, id="huge")])
+def test_a_bad_number_of_permits_gets_one_clear_error(bad: Any):
+    app = Penstock("valkey://127.0.0.1:1/0")
+    with pytest.raises(ValueError, match=r"semaphore\(limit=.*: 1 or more permits"):
+        app.semaphore("x", limit=bad)
+    with pytest.raises(ValueError, match=r"semaphore\(permits=.*, limit=3\): from 1 to the limit"):
+        app.semaphore("x", limit=3, permits=bad)
+    if bad is not None:
+        with pytest.raises(ValueError, match=r"set_limit\(limit=.*: 1 or more permits"):
+            app.semaphore("x", limit=3).set_limit.__wrapped__(app.semaphore("x", limit=3), bad)
