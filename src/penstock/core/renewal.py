@@ -62,7 +62,7 @@ class Renewable(Protocol):
     A class that is derived from this one inherits the values for a lease that is renewed without an end.
     """
 
-    token: str
+    token: str = ""
     lease: float
     """Seconds."""
     valid_until: float
@@ -109,6 +109,38 @@ def renew_at(requested_at: float, lease: float) -> float:
 def valid_until(requested_at: float, lease: float) -> float:
     """The time, by `now()`, until which a lease that was requested at `requested_at` is certain to last."""
     return requested_at + lease * (1 - _MAX_DRIFT)
+
+
+class PlainLease(Renewable):
+    """A lease without a bound, about which its holder gets no notices."""
+
+    def __init__(self, lease: float, requested_at: float) -> None:
+        self.lease = lease
+        self.renewing = False
+        self._extend(requested_at)
+
+    def _extend(self, requested_at: float) -> None:
+        self.valid_until, self.renew_at = valid_until(requested_at, self.lease), renew_at(requested_at, self.lease)
+
+    @property
+    def extension(self) -> RoundTrip[bool]:
+        """The call that starts the lease again; its result is False if the server no longer has the lease."""
+        raise NotImplementedError
+
+    def renewal(self, requested_at: float) -> RoundTrip[bool]:
+        def extended(is_held: bool) -> bool:
+            if is_held:
+                self._extend(requested_at)
+            return is_held
+
+        return self.extension.then(extended)
+
+    def mark_lost(self, why: str) -> None:
+        """Stop renewing it. The holder finds out when it next uses the lease."""
+        self.renewing = False
+
+    def receive_notice(self, text: str) -> None:
+        """Is never called."""
 
 
 class Renewer:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from penstock.core.ids import may_be_alive, mint_token
 from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread
-from penstock.core.renewal import Renewable, Renewer, now, renew_at, valid_until
+from penstock.core.renewal import PlainLease, Renewer, now
 from penstock.errors import FileDamaged, FilesError, LeaseLost
 from penstock.files.bindings import ChannelBindings, ReceiveReply
 from penstock.files.download import Checkpoint, Download, ReceiverState, decode_state, encode_state
@@ -54,38 +54,22 @@ _streams_here: WeakValueDictionary[str, ExclusiveStream[Any]] = WeakValueDiction
 """The streams of this process that are alive, by token."""
 
 
-class ReceiverLease(Renewable):
+class ReceiverLease(PlainLease):
     """The lease under which a process owns a receiver, renewed while it works on what it has pulled."""
 
     def __init__(self, channel: ChannelBindings, receiver: str, token: str, lease: float, asked: float) -> None:
-        self.lease = lease
+        super().__init__(lease, asked)
         self.token = token
-        self.renewing = False
-        self._extend(asked)
         self._channel = channel
         self._receiver = receiver
 
-    def _extend(self, requested_at: float) -> None:
-        self.valid_until, self.renew_at = valid_until(requested_at, self.lease), renew_at(requested_at, self.lease)
-
-    def renewal(self, requested_at: float) -> RoundTrip[bool]:
-        def extended(is_held: bool) -> bool:
-            if is_held:
-                self._extend(requested_at)
-            return is_held
-
-        return self._channel.renew(self._receiver, self.token, self.lease).then(extended)
+    @property
+    def extension(self) -> RoundTrip[bool]:
+        return self._channel.renew(self._receiver, self.token, self.lease)
 
     @property
     def give_back(self) -> RoundTrip[bool]:
         return self._channel.give_back(self._receiver, self.token)
-
-    def mark_lost(self, why: str) -> None:
-        """Does nothing: the stream finds out when it next settles."""
-        self.renewing = False
-
-    def receive_notice(self, text: str) -> None:
-        """Is never called: there are no notices about receivers."""
 
 
 class ExclusiveStream(ReceiverStream[T]):

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread
-from penstock.core.renewal import Renewer, now, valid_until
+from penstock.core.renewal import PlainLease, Renewer, now
 from penstock.errors import FileDamaged, FilesError
 from penstock.files.bindings import ChannelBindings, ShareReply
 from penstock.files.records import ABORT, DATA, BlockHeader, ChannelRecord, read_block
@@ -29,21 +29,19 @@ CLAIMED_RECORDS = 16
 the end; with fewer, small files would take a round trip each."""
 
 
-class ClaimsLease:
+class ClaimsLease(PlainLease):
     """The leases of claimed records, renewed together. `claims` may change meanwhile."""
 
     def __init__(
         self, channel: ChannelBindings, receiver: str, claims: list[bytes], lease: float, asked: float
     ) -> None:
-        self.lease = lease
-        self.valid_until = valid_until(asked, lease)
-        self.renewing = False
+        super().__init__(lease, asked)
         self.claims = claims
         self._channel = channel
         self._receiver = receiver
 
     @property
-    def renewal(self) -> RoundTrip[bool]:
+    def extension(self) -> RoundTrip[bool]:
         return self._settle("extend")
 
     @property
@@ -55,10 +53,6 @@ class ClaimsLease:
         claims = self.claims
         call = self._channel.settle_claims(self._receiver, action, claims, self.lease)
         return default_on(b"NOT_A_MEMBER GONE", call.then(lambda reply: len(reply[1]) < len(claims)), False)
-
-    def mark_lost(self, why: str) -> None:
-        """Does nothing: claims that were lost are skipped when they are settled."""
-        self.renewing = False
 
 
 class SharedStream(ReceiverStream[T]):
@@ -163,7 +157,7 @@ class SharedStream(ReceiverStream[T]):
         self._records = list(zip(reply.claims, reply.records, strict=True))
         if self._records:
             self._lease = ClaimsLease(self._channel, self._receiver, [*reply.claims], self._claim_lease, asked)
-            self._renewer.keep(self._lease, asked)
+            self._renewer.keep(self._lease)
         return self._ended or bool(self._records)
 
     def _stop_renewing(self) -> None:

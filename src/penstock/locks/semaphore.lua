@@ -189,10 +189,10 @@ function script.acquire(base, holders, request, ticket, join)
     -- A new waiter tries again in 2 s, in case an offer that is open now is not taken.
     if ticket == 0 then due = math.min(due, now + 2000) end
     ticket = waiters.join(view, request, r, ticket, us)
-    answer = { 0, ticket, waiters.schedule_check(view, base, request, r, due), us, skipped, limit }
+    answer = { 0, ticket, waiters.schedule_check(view, base, request, r, due), us, skipped, limit < math.huge and limit or 0 }
   else
     if ticket > 0 then waiters.leave(request, r) end
-    answer = { 0, ticket, -1, us, skipped, limit }
+    answer = { 0, ticket, -1, us, skipped, limit < math.huge and limit or 0 }
   end
   if permit.hand_over(view) == 1 and answer[1] == 0 then answer[3] = 0 end
   return answer
