@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Literal
 
 from penstock.jobs.claims import Claim, Settlement, TurnReply
 from penstock.testing.history import Ended, History, LeaseExpired, Settled, Started
-from penstock.worker.execution import Execution, JobRun
+from penstock.worker.execution import Execution
 from penstock.worker.feed import Feed
-from penstock.worker.running import Inflight
+from penstock.worker.running import Inflight, JobRun
 from tests.chaos.tasks import app, claim_number, current_claim, newer
 
 __all__ = ["app", "history", "newer"]
@@ -25,10 +25,11 @@ started: set[int] = set()
 """Numbers of the claims that began to run here. A claim that is handed back before that is not a run."""
 
 
-def _record_start(start: Callable[[Inflight, Feed, Claim, str], None]) -> Any:
+def _record_start(start: Callable[[Inflight, JobRun], None]) -> Any:
     @functools.wraps(start)
-    def recorded(self: Inflight, feed: Feed, claim: Claim, task: str) -> None:
-        start(self, feed, claim, task)
+    def recorded(self: Inflight, run: JobRun) -> None:
+        start(self, run)
+        claim = run.claim
         n = claim_number(claim.token)
         started.add(n)
         history.note(Started(job=claim.id, claim=n, worker=str(os.getpid()), attempt=claim.record.attempts))
@@ -41,11 +42,27 @@ def _record_end(claim: Claim, settlement: Settlement) -> Settlement:
     return settlement
 
 
-def _record_async_run(run_async: Callable[..., Any]) -> Any:
-    @functools.wraps(run_async)
-    async def recorded(self: Execution, run: JobRun, **options: Any) -> Settlement:
-        current_claim.set(run.claim)
-        return _record_end(run.claim, await run_async(self, run, **options))
+def _record_async_start(start: Callable[[Execution, JobRun], Coroutine[Any, Any, Any]]) -> Any:
+    @functools.wraps(start)
+    def recorded(self: Execution, run: JobRun) -> Coroutine[Any, Any, Any]:
+        async def run_it() -> Any:
+            current_claim.set(run.claim)
+            return await start(self, run)
+
+        return run_it()
+
+    return recorded
+
+
+def _record_async_end(settle: Callable[..., Settlement]) -> Any:
+    """Of an `async def` task: `completed`, `failed` and so on return its settlement."""
+
+    @functools.wraps(settle)
+    def recorded(self: Execution, run: JobRun, *args: Any) -> Settlement:
+        settlement = settle(self, run, *args)
+        return (
+            _record_end(run.claim, settlement) if run.definition.is_async and not run.definition.isolate else settlement
+        )
 
     return recorded
 
@@ -82,6 +99,8 @@ def _record_turn(answered: Callable[[Feed, TurnReply, float], list[Claim]]) -> A
 
 
 Inflight.start = _record_start(Inflight.start)  # type: ignore[method-assign]
-Execution.run_async = _record_async_run(Execution.run_async)  # type: ignore[method-assign]
+Execution.start = _record_async_start(Execution.start)  # type: ignore[method-assign]
+Execution.completed = _record_async_end(Execution.completed)  # type: ignore[method-assign]
+Execution.failed = _record_async_end(Execution.failed)  # type: ignore[method-assign]
 Execution.run_blocking = _record_blocking_run(Execution.run_blocking)  # type: ignore[method-assign]
 Feed.answered = _record_turn(Feed.answered)  # type: ignore[method-assign]

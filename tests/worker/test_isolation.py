@@ -22,8 +22,9 @@ from penstock import ConfigurationError, Penstock, Task, Worker, WorkerSettings
 from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.constants import CALL
 from penstock.jobs.record import Record, draft
-from penstock.worker.execution import Execution, JobRun
+from penstock.worker.execution import Execution
 from penstock.worker.isolation import Isolation
+from penstock.worker.running import JobRun
 from tests.conftest import until
 from tests.servers import eventually
 from tests.speed import scaled

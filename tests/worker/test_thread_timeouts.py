@@ -117,15 +117,36 @@ async def test_c_code_is_not_interrupted_but_named_in_a_warning(app: Penstock, c
     assert not after
 
 
-async def test_a_task_within_its_timeout_is_not_disturbed(app: Penstock, caplog: pytest.LogCaptureFixture):
+@pytest.fixture
+def timers(monkeypatch: pytest.MonkeyPatch) -> set[ThreadTimeout]:
+    """The timeouts that were started and are not closed."""
+    found: set[ThreadTimeout] = set()
+    start, close = ThreadTimeout.__init__, ThreadTimeout.close
+
+    def started(self: ThreadTimeout, *args: Any) -> None:
+        found.add(self)
+        start(self, *args)
+
+    def closed(self: ThreadTimeout) -> None:
+        found.discard(self)
+        close(self)
+
+    monkeypatch.setattr(ThreadTimeout, "__init__", started)
+    monkeypatch.setattr(ThreadTimeout, "close", closed)
+    return found
+
+
+async def test_a_task_within_its_timeout_is_not_disturbed(
+    app: Penstock, caplog: pytest.LogCaptureFixture, timers: set[ThreadTimeout]
+):
     @app.task(queue="q", timeout=30)
     def quick(n: int) -> int:
         return n
 
     jobs = await app.enqueue_many.aio(quick.call(n) for n in range(200))
-    async with running_worker(app) as worker:
+    async with running_worker(app):
         assert [await job.result.aio(scaled(20)) for job in jobs] == list(range(200))
-        await until(lambda: not worker._thread_timeouts)
+        await until(lambda: not timers)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -141,7 +162,9 @@ async def test_a_task_without_a_timeout_is_not_watched(app: Penstock, monkeypatc
     assert await job.result.aio(0) == 1
 
 
-async def test_a_job_whose_lease_was_lost_is_still_interrupted_by_its_timeout(app: Penstock):
+async def test_a_job_whose_lease_was_lost_is_still_interrupted_by_its_timeout(
+    app: Penstock, timers: set[ThreadTimeout]
+):
     ended = threading.Event()
 
     @app.task(queue="q", timeout=0.3)
@@ -160,7 +183,7 @@ async def test_a_job_whose_lease_was_lost_is_still_interrupted_by_its_timeout(ap
         await job.cancel.aio()
         worker.stop()
         await until(ended.is_set)
-        await until(lambda: not worker._thread_timeouts)
+        await until(lambda: not timers)
 
 
 # --- the end of a job, and the next job in its thread ---

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 from penstock.core.cached import cached_property
@@ -54,6 +55,12 @@ class Definition:
     @cached_property
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
+
+    @cached_property
+    def is_coroutine_function(self) -> bool:
+        """Whether the function is an `async def` itself: to call it makes a coroutine and runs none of its code."""
+        flags = self.function.__code__.co_flags if isinstance(self.function, FunctionType) else 0
+        return bool(flags & inspect.CO_COROUTINE)
 
     @cached_property
     def import_path(self) -> tuple[str, str] | None:

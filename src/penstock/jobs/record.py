@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from penstock.jobs.constants import CALL, CRASH, FORMAT, GENERATION_DIGITS, READY, REASON, SUSPECT
 
@@ -17,9 +19,14 @@ HEADER_SIZE: Final = _HEADER.size
 
 # The fields of the header, as struct unpacks them. A number of five or six bytes takes two fields.
 (
-    _, _STATE, _PRIORITY, _FLAGS, _GENERATION, _, _ENQUEUED, _, _SINCE, _, _EXPIRES, _,
-    _ATTEMPTS, _DELIVERIES, _DOUBT, _TTL, _, _TENANT_SIZE, _TRACE_SIZE,
+    _, _STATE, _PRIORITY, _, _GENERATION, _, _ENQUEUED, _, _SINCE, _, _EXPIRES, _,
+    _ATTEMPTS, _DELIVERIES, _DOUBT, _TTL, _, _, _,
 ) = range(19)  # fmt: skip
+
+# Where the bytes are that a worker reads of every job, so that it need not unpack the whole header.
+_FLAGS_AT: Final = 3
+_TENANT_SIZE_AT: Final = HEADER_SIZE - 2
+_TRACE_SIZE_AT: Final = HEADER_SIZE - 1
 
 
 def _split(number: int) -> tuple[int, int]:
@@ -40,19 +47,25 @@ def draft(
 
 def with_trace(record: bytes, trace: bytes) -> bytes:
     """The record with another trace, of at most 255 bytes."""
-    tenant, old = record[HEADER_SIZE - 2], record[HEADER_SIZE - 1]
+    tenant, old = record[_TENANT_SIZE_AT], record[_TRACE_SIZE_AT]
     end = HEADER_SIZE + tenant
     return record[: HEADER_SIZE - 1] + bytes([len(trace)]) + record[HEADER_SIZE:end] + trace + record[end + old :]
 
 
-class Record:
-    """A record as read from the server. Times are milliseconds since 1970 by the server's clock."""
+class Record(msgspec.Struct, eq=False, gc=False):
+    """A record as read from the server. Times are milliseconds since 1970 by the server's clock.
 
-    __slots__ = ("_fields", "body")
+    The header is unpacked when the first field is read that a worker does not need of every job.
+    """
 
-    def __init__(self, body: bytes) -> None:
-        self.body = body
-        self._fields = _HEADER.unpack_from(body)
+    body: bytes
+    _unpacked: tuple[Any, ...] | None = None
+
+    @property
+    def _fields(self) -> tuple[Any, ...]:
+        if self._unpacked is None:
+            self._unpacked = _HEADER.unpack_from(self.body)
+        return self._unpacked
 
     @classmethod
     def read(cls, body: bytes | None) -> Record | None:
@@ -75,17 +88,17 @@ class Record:
     @property
     def is_call(self) -> bool:
         """Whether the payload is the call of a task, rather than a bare value."""
-        return bool(self._fields[_FLAGS] & CALL)
+        return bool(self.body[_FLAGS_AT] & CALL)
 
     @property
     def is_suspect(self) -> bool:
         """Whether the job may have killed its worker."""
-        return bool(self._fields[_FLAGS] & SUSPECT)
+        return bool(self.body[_FLAGS_AT] & SUSPECT)
 
     @property
     def has_reason(self) -> bool:
         """Whether the server has stored why the job failed last."""
-        return bool(self._fields[_FLAGS] & REASON)
+        return bool(self.body[_FLAGS_AT] & REASON)
 
     @property
     def generation(self) -> int:
@@ -128,17 +141,17 @@ class Record:
 
     @property
     def tenant(self) -> str:
-        return self.body[HEADER_SIZE : HEADER_SIZE + self._fields[_TENANT_SIZE]].decode(errors="replace")
+        return self.body[HEADER_SIZE : HEADER_SIZE + self.body[_TENANT_SIZE_AT]].decode(errors="replace")
 
     @property
     def trace(self) -> str:
         """A text of the application that travels with the job (see `middleware.py`)."""
-        start = HEADER_SIZE + self._fields[_TENANT_SIZE]
-        return self.body[start : start + self._fields[_TRACE_SIZE]].decode(errors="replace")
+        start = HEADER_SIZE + self.body[_TENANT_SIZE_AT]
+        return self.body[start : start + self.body[_TRACE_SIZE_AT]].decode(errors="replace")
 
     @property
     def payload(self) -> bytes:
-        return self.body[HEADER_SIZE + self._fields[_TENANT_SIZE] + self._fields[_TRACE_SIZE] :]
+        return self.body[HEADER_SIZE + self.body[_TENANT_SIZE_AT] + self.body[_TRACE_SIZE_AT] :]
 
 
 def entry_id(entry: bytes) -> bytes:

@@ -25,6 +25,11 @@ _WHERE = re.compile(r" - at `\$\.?(.*)`$")
 _Parameter = inspect.Parameter
 
 
+def payload_head(task: str) -> bytes:
+    """The bytes with which the payload of each call of a task begins: all before the arguments."""
+    return b"[" + msgspec.json.encode(task) + b","
+
+
 class Signature:
     """Encodes and decodes the arguments of one task."""
 
@@ -38,7 +43,7 @@ class Signature:
         self._named = {p.name for p in self._parameters if p.kind in keyword}
         self._var_positional = next((p.name for p in self._parameters if p.kind is _Parameter.VAR_POSITIONAL), None)
         self._var_keyword = next((p.name for p in self._parameters if p.kind is _Parameter.VAR_KEYWORD), None)
-        self._head = b"[" + msgspec.json.encode(name) + b","
+        self._head = payload_head(name)
 
     @cached_property
     def _hints(self) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import contextvars
 import inspect
 import logging
 import traceback
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,13 +17,12 @@ from penstock import codec
 from penstock.core.clock import milliseconds
 from penstock.errors import BadCall
 from penstock.jobs.claims import Claim, Settlement
-from penstock.jobs.definition import Definition
 from penstock.jobs.job import Failure
-from penstock.jobs.middleware import JobContext
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Drop, Retry, RetryLater
 from penstock.jobs.signature import split_payload
 from penstock.settings import WorkerSettings
+from penstock.worker.running import JobRun
 from penstock.worker.thread_timeout import ThreadTimeout, TimeIsUp
 
 log = logging.getLogger("penstock.worker")
@@ -35,19 +34,6 @@ _MAX_TRACEBACK = 16_000
 
 _MAX_REASON = 4_000
 """Characters of a reason to keep."""
-
-
-class JobRun(NamedTuple):
-    """A claim that this worker can run: its task and its decoded arguments."""
-
-    claim: Claim
-    definition: Definition
-    arguments: msgspec.Struct
-    queue: str
-
-    @property
-    def context(self) -> JobContext:
-        return JobContext.of(self.claim, self.queue, self.definition.name)
 
 
 class Execution:
@@ -62,10 +48,14 @@ class Execution:
 
     def prepare(self, claim: Claim, queue: str) -> JobRun | Settlement:
         """Decode the call in a claimed job of `queue`. Returns a settlement if this worker cannot run the job."""
+        record = claim.record
+        if record.is_call and (found := self._registry.split(record.payload)) is not None:
+            with contextlib.suppress(BadCall):  # the slower way below says what is wrong
+                return JobRun(claim, found[0], found[0].signature.decode(found[1]), queue)
         try:
-            if not claim.record.is_call:
+            if not record.is_call:
                 return self._unknown(claim, "a bare value, not a call of a task")
-            name, arguments = split_payload(claim.record.payload)
+            name, arguments = split_payload(record.payload)
             definition = self._registry.get(name)
             if definition is None:
                 return self._unknown(claim, f"no task {name!r} in this worker")
@@ -84,21 +74,41 @@ class Execution:
 
     # --- running ---
 
+    def start(self, run: JobRun) -> Coroutine[Any, Any, Any]:
+        """The coroutine of an `async def` task, with its hooks. May raise, if the function cannot be called.
+
+        Pass its result to `completed` and its exception to `failed`; or, once it has suspended, its rest to `finish`.
+        """
+        if run.definition.is_coroutine_function and not run.definition.middleware.execute_hooks:
+            started: Coroutine[Any, Any, Any] = run.definition.signature.call(run.arguments)
+            return started
+        return self._call_and_await(run)
+
     async def run_async(self, run: JobRun, *, enforce_timeout: bool = True) -> Settlement:
         """Run an `async def` task on this loop.
 
         `enforce_timeout` False leaves the task's timeout to the caller.
         """
-        timeout = run.definition.timeout if enforce_timeout else None
+        try:
+            steps = self.start(run)
+        except BaseException as error:
+            return self.failed(run, error)
+        return await self.finish(run, steps, run.definition.timeout if enforce_timeout else None)
+
+    async def finish(self, run: JobRun, rest: Awaitable[Any], timeout: float | None) -> Settlement:
+        """Wait for the rest of an `async def` task, for at most `timeout` seconds.
+
+        Raises CancelledError if this asyncio task was cancelled.
+        """
         limit = asyncio.timeout(timeout) if timeout is not None else None
         try:
             if limit is None:
-                result = await self._start_coroutine(run)
+                result = await rest
             else:
                 async with limit:
-                    result = await self._start_coroutine(run)
+                    result = await rest
         except asyncio.CancelledError as error:
-            if _is_cancelled_by_worker():
+            if _is_cancelled():
                 raise
             return self.failed(run, error)
         except TimeoutError as error:
@@ -107,7 +117,7 @@ class Execution:
             return self.failed(run, error)
         except BaseException as error:
             return self.failed(run, error)
-        return self._completed(run, result)
+        return self.completed(run, result)
 
     def run_blocking(self, run: JobRun, timeout: ThreadTimeout | None = None) -> Settlement:
         """Run a `def` task in the current thread; `timeout` interrupts it there."""
@@ -117,7 +127,7 @@ class Execution:
             return self.timed_out(run, error)
         except BaseException as error:
             return self.failed(run, error)
-        return self._completed(run, result)
+        return self.completed(run, result)
 
     async def run_in_async_hooks(
         self,
@@ -137,14 +147,14 @@ class Execution:
                 if error is not None:
                     raise error
         except asyncio.CancelledError as error:
-            if _is_cancelled_by_worker():
+            if _is_cancelled():
                 raise
             return self.failed(run, error)
         except TimeIsUp as error:
             return self.timed_out(run, error)
         except BaseException as error:
             return self.failed(run, error)
-        return self._completed(run, result)
+        return self.completed(run, result)
 
     def _call(self, run: JobRun, timeout: ThreadTimeout | None) -> Any:
         """Call a `def` task, with its timeout and inside the `def` hooks."""
@@ -164,21 +174,19 @@ class Execution:
             result = run.definition.signature.call(run.arguments)
         return result
 
-    def _start_coroutine(self, run: JobRun) -> Awaitable[Any]:
+    async def _call_and_await(self, run: JobRun) -> Any:
         """Call an `async def` task, inside the hooks if there are any."""
-        if run.definition.middleware.execute_hooks:
-            return self._await_inside_hooks(run)
-        coroutine: Awaitable[Any] = run.definition.signature.call(run.arguments)
-        return coroutine
-
-    async def _await_inside_hooks(self, run: JobRun) -> Any:
+        definition = run.definition
+        if not definition.middleware.execute_hooks:
+            return await definition.signature.call(run.arguments)
         result: Any = None
-        async with run.definition.middleware.around_async_task(run.context):
-            result = await run.definition.signature.call(run.arguments)
+        async with definition.middleware.around_async_task(run.context):
+            result = await definition.signature.call(run.arguments)
         return result
 
-    def _completed(self, run: JobRun, result: Any) -> Settlement:
-        if run.claim.record.ttl == 0 or result is None:
+    def completed(self, run: JobRun, result: Any) -> Settlement:
+        """The run returned `result`."""
+        if result is None or run.claim.record.ttl == 0:
             return Settlement(run.claim.token)
         try:
             what = f"the result of {run.definition.name}"
@@ -249,8 +257,8 @@ class Execution:
         return msgspec.json.encode(Failure(_encodable(reason)[:_MAX_REASON], _encodable(text), self._worker))
 
 
-def _is_cancelled_by_worker() -> bool:
-    """Whether the worker cancelled the current asyncio task. If not, the code of the job raised CancelledError."""
+def _is_cancelled() -> bool:
+    """Whether the current asyncio task was cancelled. If not, the code of the job raised CancelledError."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -39,8 +39,8 @@ class Feed:
         self.sleep = sleep
         self.address = ""
         """Where wake-ups are sent to; set before the first turn."""
-        self.held: dict[bytes, int] = {}
-        """Tokens of the held claims, and the size of each record in bytes."""
+        self.held: dict[bytes, Claim] = {}
+        """The held claims by their tokens."""
         self.suspect: bytes | None = None
         """The token of the suspect that is held, if any. Until it is settled, turns ask for no other suspect."""
         self.to_settle: list[Settlement] = []
@@ -107,7 +107,8 @@ class Feed:
         """
         size = 0
         for place, settlement in enumerate(self.to_settle[:MAX_SETTLEMENTS]):
-            size += self.held.get(settlement.token, 0) if settlement.ending else 0
+            if settlement.ending and (claim := self.held.get(settlement.token)) is not None:
+                size += len(claim.record.body)
             if size > MiB and place:
                 return place
         return MAX_SETTLEMENTS
@@ -138,7 +139,7 @@ class Feed:
             log.warning("settlement of job %s refused: the job was taken back", settlement.id)
         self._sent = []
         for claim in turn.claims:
-            self.held[claim.token] = len(claim.record.body)
+            self.held[claim.token] = claim
             if claim.record.is_suspect:
                 self.suspect = claim.token
         self.lease_renewed(sent_at)

@@ -47,7 +47,8 @@ from penstock.jobs.definition import Definition
 from penstock.jobs.record import Record
 from penstock.jobs.registry import Registry
 from penstock.settings import WorkerSettings
-from penstock.worker.execution import Execution, JobRun
+from penstock.worker.execution import Execution
+from penstock.worker.running import JobRun
 from penstock.worker.standard_streams import open_closed_streams
 
 COMMAND: Final = struct.Struct(">cI")

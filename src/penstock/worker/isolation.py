@@ -27,7 +27,7 @@ from penstock.errors import ConfigurationError
 from penstock.jobs.claims import Settlement
 from penstock.jobs.definition import Definition
 from penstock.worker import forkserver
-from penstock.worker.execution import Execution, JobRun
+from penstock.worker.execution import Execution
 from penstock.worker.forkserver import (
     BORN,
     COMMAND,
@@ -41,6 +41,7 @@ from penstock.worker.forkserver import (
     RunRequest,
 )
 from penstock.worker.processes import describe_exit
+from penstock.worker.running import JobRun
 
 _IMPORT_LIMIT = 60.0
 """Seconds that the import of the tasks' modules may take."""

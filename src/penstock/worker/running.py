@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
-from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from penstock.jobs.claims import Claim
+from penstock.jobs.definition import Definition
+from penstock.jobs.middleware import JobContext
 from penstock.worker.feed import Feed
+from penstock.worker.thread_timeout import ThreadTimeout
 
 STALL = 0.1
 """Seconds. If no runner becomes free in this time, waiting claims are handed back: other workers may be idle."""
@@ -15,15 +21,32 @@ STALL = 0.1
 _SMOOTHING = 0.05
 """Weight of the latest duration in the moving mean. Some tens of jobs shape the mean; a single outlier does not."""
 
+_STOCK_LEFT = 0.75
+"""The share of the prefetched jobs that are left when the worker asks for more. It runs these while the server prepares
+its reply. An earlier turn could claim only a few jobs."""
 
-@dataclass(slots=True)
-class RunningJob:
-    """A job that occupies a runner."""
 
-    feed: Feed
+class JobRun(msgspec.Struct, eq=False):
+    """A claim that this worker can run, and, once it runs, everything that belongs to the run.
+
+    feed          the queue as the worker sees it; None in the process of an isolated run
+    started_at    `time.monotonic()` when it got its runner
+    asyncio_task  in which it runs, if it could be cancelled there
+    timeout       of a `def` task
+    """
+
     claim: Claim
-    task: str
-    started_at: float
+    definition: Definition
+    arguments: msgspec.Struct
+    queue: str
+    feed: Feed | None = None
+    started_at: float = 0.0
+    asyncio_task: asyncio.Task[Any] | None = None
+    timeout: ThreadTimeout | None = None
+
+    @property
+    def context(self) -> JobContext:
+        return JobContext.of(self.claim, self.queue, self.definition.name)
 
 
 class Inflight:
@@ -40,10 +63,11 @@ class Inflight:
         self._mean_duration: float | None = None
         self._last_start = 0.0
         self.waiting: deque[tuple[Feed, Claim]] = deque()
-        self.running: dict[bytes, RunningJob] = {}
-        self.lost_in_threads: set[bytes] = set()
-        """Tokens of jobs whose lease was lost while they run in threads. A thread cannot be stopped, so its runner
-        stays occupied until the job ends."""
+        self.running: dict[JobRun, None] = {}
+        """The jobs that have a runner, in the order of their starts."""
+        self.lost_in_threads: set[JobRun] = set()
+        """Jobs whose lease was lost while they run in threads. A thread cannot be stopped, so its runner stays occupied
+        until the job ends."""
 
     @property
     def prefetch_limit(self) -> int:
@@ -63,11 +87,8 @@ class Inflight:
 
     @property
     def should_claim(self) -> bool:
-        """Whether it is time to claim more: half of the prefetched jobs have started.
-
-        A turn taken earlier could claim only a few jobs.
-        """
-        return 2 * len(self.waiting) <= self.prefetch_limit and self.room > 0
+        """Whether it is time to claim more: enough of the prefetched jobs have started."""
+        return len(self.waiting) <= _STOCK_LEFT * self.prefetch_limit and self.room > 0
 
     @property
     def empty(self) -> bool:
@@ -77,20 +98,34 @@ class Inflight:
         """Remove and return the next claim to start, if a runner is free."""
         return self.waiting.popleft() if self.waiting and self._free_runners > 0 else None
 
-    def start(self, feed: Feed, claim: Claim, task: str) -> None:
-        self._last_start = now = time.monotonic()
-        self.running[claim.token] = RunningJob(feed, claim, task, now)
+    def start(self, run: JobRun) -> None:
+        self._last_start = run.started_at = time.monotonic()
+        self.running[run] = None
 
-    def finish(self, token: bytes) -> RunningJob | None:
-        """Free the job's runner. Returns the job, or None if its lease was lost meanwhile."""
-        job = self.running.pop(token, None)
-        if job is None:
-            self.lost_in_threads.discard(token)
-            return None
-        duration = max(1e-6, time.monotonic() - job.started_at)
-        mean = self._mean_duration
-        self._mean_duration = duration if mean is None else mean + _SMOOTHING * (duration - mean)
-        return job
+    def finish(self, run: JobRun) -> bool:
+        """Free the job's runner. False if the worker has given the job up meanwhile, or lost its lease."""
+        if run not in self.running:
+            self.lost_in_threads.discard(run)
+            return False
+        del self.running[run]
+        return True
+
+    def note_duration(self, run: JobRun) -> None:
+        """Count a job that has ended, and has run beside others, in the mean duration."""
+        self._note(1, time.monotonic() - run.started_at)
+
+    def note_streak(self, runs: int, seconds: float) -> None:
+        """Count jobs in the mean duration that have run one after another on the event loop, in `seconds` together.
+
+        While one of them ran, all other runners had to wait. So each counts as if it had occupied them all.
+        """
+        if runs:
+            self._note(runs, seconds / runs * self._concurrency)
+
+    def _note(self, runs: int, duration: float) -> None:
+        mean, duration = self._mean_duration, max(1e-6, duration)
+        weight = 1 - (1 - _SMOOTHING) ** runs
+        self._mean_duration = duration if mean is None else mean + weight * (duration - mean)
 
     def take_stalled(self) -> list[tuple[Feed, Claim]]:
         """Remove and return the waiting claims if no runner has become free for `STALL` seconds.
@@ -101,7 +136,7 @@ class Inflight:
         now = time.monotonic()
         if not self.waiting or self._free_runners > 0 or now - self._last_start < STALL:
             return []
-        self._mean_duration = max((now - job.started_at for job in self.running.values()), default=self._mean_duration)
+        self._mean_duration = max((now - run.started_at for run in self.running), default=self._mean_duration)
         return self.take_waiting()
 
     def take_waiting(self) -> list[tuple[Feed, Claim]]:
@@ -109,10 +144,15 @@ class Inflight:
         taken, self.waiting = list(self.waiting), deque()
         return taken
 
-    def drop(self, feed: Feed) -> list[RunningJob]:
+    def take_running(self) -> list[tuple[Feed, Claim]]:
+        """Remove and return the claims of all running jobs. The jobs may still run, and have no effect."""
+        taken, self.running = [(run.feed, run.claim) for run in self.running if run.feed is not None], {}
+        return taken
+
+    def drop(self, feed: Feed) -> list[JobRun]:
         """Forget all claims of a feed whose incarnation has ended. Returns those that were running."""
         self.waiting = deque((other, claim) for other, claim in self.waiting if other is not feed)
-        dropped = [job for job in self.running.values() if job.feed is feed]
-        for job in dropped:
-            del self.running[job.claim.token]
+        dropped = [run for run in self.running if run.feed is feed]
+        for run in dropped:
+            del self.running[run]
         return dropped

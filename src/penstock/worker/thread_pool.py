@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
@@ -20,10 +20,10 @@ T = TypeVar("T")
 class ThreadPool(Generic[T]):
     """Up to `size` daemon threads, started when they are needed.
 
-    `deliver` is called on the loop with each result, in the order in which the calls finished.
+    `deliver` is called on the loop with the results that have arrived, in the order in which the calls finished.
     """
 
-    def __init__(self, size: int, loop: asyncio.AbstractEventLoop, deliver: Callable[[T], None]) -> None:
+    def __init__(self, size: int, loop: asyncio.AbstractEventLoop, deliver: Callable[[Collection[T]], None]) -> None:
         self._size = size
         self._loop = loop
         self._deliver = deliver
@@ -59,8 +59,7 @@ class ThreadPool(Generic[T]):
             results, self._results = self._results, deque()
             self._wake_up_pending = False
         self._unfinished -= len(results)
-        for result in results:
-            self._deliver(result)
+        self._deliver(results)
 
     def close(self) -> None:
         """Let idle threads end now. A busy thread ends after its job, or with the process."""

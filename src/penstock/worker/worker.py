@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from penstock.core.operations import AsyncListener
 from penstock.errors import FormatTooNew, ServerError
@@ -28,15 +26,14 @@ from penstock.jobs.claims import Claim, Registration, Settlement
 from penstock.jobs.middleware import JobContext, JobOutcome
 from penstock.settings import WorkerSettings
 from penstock.worker.app import App, check_settings, queues_of
-from penstock.worker.execution import Execution, JobRun
+from penstock.worker.execution import Execution
 from penstock.worker.feed import Feed
 from penstock.worker.heartbeat import Heartbeat, MemoryLimit, PeriodicThread, Watchdog
 from penstock.worker.isolation import Isolation
 from penstock.worker.job_log import JobLog
-from penstock.worker.running import STALL, Inflight
+from penstock.worker.runner import JobRunner
+from penstock.worker.running import STALL, Inflight, JobRun
 from penstock.worker.shared_status import RETIRING, SharedStatus
-from penstock.worker.thread_pool import ThreadPool
-from penstock.worker.thread_timeout import ThreadTimeout
 
 log = logging.getLogger("penstock.worker")
 
@@ -105,12 +102,7 @@ class Worker:
         )  # fmt: skip
         self._middleware = app.middleware
         self._job_log = JobLog()
-        self._thread_timeouts: dict[bytes, ThreadTimeout] = {}
         self._inflight = Inflight(self.settings.concurrency, self.settings.prefetch, self.settings.max_batch)
-        self._loop_jobs: dict[asyncio.Task[Any], Claim] = {}
-        """The asyncio tasks of `async def` jobs and isolated runs; not of `def` tasks that run in threads."""
-        self._hook_tasks: set[asyncio.Task[None]] = set()
-        """The asyncio tasks that run `async def` hooks, each around a `def` task in a thread."""
         self._slow_turns: dict[Feed, asyncio.Task[None]] = {}
         self._round_due = asyncio.Event()
         self._settle_timer: asyncio.TimerHandle | None = None
@@ -139,16 +131,18 @@ class Worker:
         Cancelling this call cancels the running jobs and hands them back.
         """
         self._loop = asyncio.get_running_loop()
-        self._context = contextvars.copy_context()
-        self._threads: ThreadPool[Settlement] = ThreadPool(self.settings.concurrency, self._loop, self._finished)
-        # For `def` tasks inside `async def` hooks. The hooks' asyncio tasks make the settlements.
-        self._hooked_threads: ThreadPool[None] = ThreadPool(self.settings.concurrency, self._loop, lambda _: None)
+        self._broken: asyncio.Future[None] = self._loop.create_future()
+        self._runner = JobRunner(
+            self._execution, self._inflight, self._isolation, self.settings,
+            feeds=self._feeds, shared_status=self._shared_status, take_next=self._next_in_streak,
+            finished=self._finished, go_on=self._go_on, broken=self._break,
+        )  # fmt: skip
         await self._driver.aio.run(self._feeds[0].queue.bindings.counts())
         listeners = [self._driver.aio.listen(feed.queue.bindings.keys.base) for feed in self._feeds]
         for feed, listener in zip(self._feeds, listeners, strict=True):
             feed.address = listener.address
-        parts = [asyncio.create_task(self._listen(f, one)) for f, one in zip(self._feeds, listeners, strict=True)]
-        parts.append(asyncio.create_task(self._serve()))
+        parts: list[asyncio.Future[None]] = [self._broken, asyncio.create_task(self._serve())]
+        parts += (asyncio.create_task(self._listen(f, one)) for f, one in zip(self._feeds, listeners, strict=True))
         busy, name_of = lambda: any(feed.held for feed in self._feeds), self._name_of
         watchdog = Watchdog(self._loop, self.settings.blocked_warning, busy=busy, name_of=name_of)
         heartbeats = [Heartbeat(self._driver.blocking, feed, self._loop, self._lease_lost) for feed in self._feeds]
@@ -158,7 +152,7 @@ class Worker:
         for thread in threads:
             thread.start()
         try:
-            # Listening ends only with an error that a retry would not fix, such as a missing permission.
+            # All but `_serve` end only with an error that a retry would not fix, such as a missing permission.
             ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             for part in ended:
                 part.result()
@@ -168,15 +162,11 @@ class Worker:
                 thread.stop()
             self._stop_calls, self._stop_deadline = 2, 0.0  # what follows hands back and never retries
             self._hand_back(self._inflight.take_waiting())
-            self._hand_back([(job.feed, job.claim) for job in self._inflight.running.values()])
-            self._inflight.running.clear()
-            remaining = [*parts, *self._slow_turns.values(), *self._loop_jobs, *self._hook_tasks]
+            self._hand_back(self._inflight.take_running())
+            remaining = [*parts, *self._slow_turns.values()]
             for task in remaining:
                 task.cancel()
-            self._isolation.close()
-            await asyncio.gather(*remaining, return_exceptions=True)
-            self._threads.close()
-            self._hooked_threads.close()
+            await asyncio.gather(*remaining, self._runner.close(), return_exceptions=True)
             if not self._has_left:
                 await asyncio.gather(*map(self._leave, self._feeds))
             for listener in listeners:
@@ -227,6 +217,10 @@ class Worker:
         if self._shared_status:
             self._shared_status.report(RETIRING)
         self._round_due.set()
+
+    def _break(self, error: BaseException) -> None:
+        if not self._broken.done():
+            self._broken.set_exception(error)
 
     async def _listen(self, feed: Feed, listener: AsyncListener) -> None:
         while True:
@@ -311,7 +305,7 @@ class Worker:
             self._hand_back(claims)
         else:
             self._inflight.waiting.extend(claims)
-            self._start_waiting()
+            self._runner.start_waiting()
         if feed.to_settle:
             self._settle_soon()
 
@@ -350,8 +344,8 @@ class Worker:
 
     # --- jobs ---
 
-    def _start_waiting(self) -> None:
-        """Start as many of the waiting jobs as there are free runners."""
+    def _next_in_streak(self) -> JobRun | None:
+        """Start waiting jobs up to the first one that belongs into a streak, and return that one, if there is one."""
         while not self._takes_no_jobs and (next_ := self._inflight.take_next()) is not None:
             feed, claim = next_
             run = self._execution.prepare(claim, feed.queue.name)
@@ -359,85 +353,33 @@ class Worker:
                 self._report(JobContext.of(claim, feed.queue.name, ""), run)
                 feed.to_settle.append(run)
                 self._settle_soon()
-            else:
-                self._inflight.start(feed, claim, run.definition.name)
-                self._jobs_left -= 1
-                self._start(feed, run)
-                if self._jobs_left <= 0:
-                    self._retire(f"{self.settings.max_jobs} jobs have started")
+                continue
+            run.feed = feed
+            self._inflight.start(run)
+            self._rechecked = False
+            self._jobs_left -= 1
+            has_started = self._runner.start(run)
+            if self._jobs_left <= 0:
+                self._retire(f"{self.settings.max_jobs} jobs have started")
+            if not has_started:
+                return run
+        return None
 
-    def _start(self, feed: Feed, run: JobRun) -> None:
-        """Start a job on the loop, in a thread, or in a process of its own.
-
-        A suspect, which may have killed an earlier process, is isolated too if another process can import its task.
-        """
-        self._rechecked = False
-        definition = run.definition
-        if definition.isolate or (run.claim.record.is_suspect and self._isolation.can_isolate(definition)):
-            self._start_on_loop(run, self._isolation.run)
-            return
-        if self._shared_status:  # only jobs that run in this process can be the reason for its death
-            self._shared_status.job_started(self._feeds.index(feed), run.claim.token)
-        if definition.is_async:
-            self._start_on_loop(run, self._execution.run_async)
-        elif definition.middleware.async_hooks:
-            self._start_in_async_hooks(run)
-        else:
-            timeout = self._start_timeout(run)
-            self._threads.submit(lambda: self._execution.run_blocking(run, timeout))
-
-    def _start_on_loop(self, run: JobRun, how: Callable[[JobRun], Awaitable[Settlement]]) -> None:
-        # Start in the worker's own context. The caller may be the asyncio task of a job that has just ended.
-        task = self._loop.create_task(self._run_on_loop(run, how), context=self._context.copy())
-        self._loop_jobs[task] = run.claim
-        task.add_done_callback(self._loop_jobs.pop)
-
-    def _start_in_async_hooks(self, run: JobRun) -> None:
-        """Start a `def` task in a thread, inside `async def` hooks that run on the loop. It is not added to
-        `_loop_jobs`, because cancelling it would not stop the thread."""
-
-        async def run_it() -> None:
-            submit = self._hooked_threads.submit
-            self._finished(await self._execution.run_in_async_hooks(run, submit, self._start_timeout))
-
-        task = self._loop.create_task(run_it(), context=self._context.copy())
-        self._hook_tasks.add(task)
-        task.add_done_callback(self._hook_tasks.discard)
-
-    def _start_timeout(self, run: JobRun) -> ThreadTimeout | None:
-        timeout = run.definition.timeout
-        if timeout is None:
-            return None
-        job = f"job {run.claim.id} ({run.definition.name})"
-        started = ThreadTimeout(job, timeout, self.settings.blocked_warning, self._loop)
-        self._thread_timeouts[run.claim.token] = started
-        return started
-
-    async def _run_on_loop(self, run: JobRun, how: Callable[[JobRun], Awaitable[Settlement]]) -> None:
-        try:
-            settlement = await how(run)
-        except asyncio.CancelledError:
-            if run.claim.token not in self._inflight.running:  # cancelled by the worker: handed back, or lease lost
-                if self._shared_status:
-                    self._shared_status.job_ended(run.claim.token)
-                return
-            settlement = self._execution.cancelled_itself(run)
-        self._finished(settlement)
-
-    def _finished(self, settlement: Settlement) -> None:
+    def _finished(self, run: JobRun, settlement: Settlement | None) -> None:
+        """A job has ended. `settlement` None: the worker had cancelled it."""
         if self._shared_status:
-            self._shared_status.job_ended(settlement.token)
+            self._shared_status.job_ended(run.claim.token)
             self._shared_status.note_job_has_ended()
-        if self._thread_timeouts and (timeout := self._thread_timeouts.pop(settlement.token, None)) is not None:
-            timeout.close()
-        job = self._inflight.finish(settlement.token)
-        if job is None:
-            self._round_due.set()  # the lease was lost, so there is nothing to settle; but a runner is free again
+        if not self._inflight.finish(run) or settlement is None or run.feed is None:
+            self._round_due.set()  # there is nothing to settle; but a runner is free again
             return
-        job.feed.to_settle.append(settlement)
+        run.feed.to_settle.append(settlement)
         if settlement.ending is not None or self._middleware.finished_hooks or log.isEnabledFor(logging.DEBUG):
-            self._report(JobContext.of(job.claim, job.feed.queue.name, job.task), settlement, job.started_at)
-        self._start_waiting()
+            self._report(run.context, settlement, run.started_at)
+
+    def _go_on(self) -> None:
+        """Jobs have ended: start others, and settle these."""
+        self._runner.start_waiting()
         self._settle_soon()
 
     def _report(self, context: JobContext, settlement: Settlement, started_at: float | None = None) -> None:
@@ -464,15 +406,12 @@ class Worker:
     def _hand_back_running(self) -> None:
         """Hand back the running jobs, after a second `stop()` or when `stop_timeout` has passed."""
         self._handed_back = True
-        running = list(self._inflight.running.values())
+        running = self._inflight.take_running()
         if running:
             log.warning("handing back %d jobs that still run", len(running))
             self._round_due.set()
-        for job in running:
-            self._inflight.finish(job.claim.token)
-            self._hand_back([(job.feed, job.claim)])
-        for task in list(self._loop_jobs):
-            task.cancel("the worker stops")
+        self._hand_back(running)
+        self._runner.cancel_all("the worker stops")
 
     # --- lost leases ---
 
@@ -484,13 +423,12 @@ class Worker:
 
     def _drop_lost_jobs(self, feed: Feed) -> None:
         """Cancel the jobs of an incarnation that has ended. Those in threads keep running without effect."""
-        lost = {job.claim.token for job in self._inflight.drop(feed)}
-        on_loop = {task: claim.token for task, claim in self._loop_jobs.items() if claim.token in lost}
-        self._inflight.lost_in_threads |= lost - set(on_loop.values())
-        for task in on_loop:
-            task.cancel("the lease was lost")
+        for run in self._inflight.drop(feed):
+            if run.asyncio_task is not None:
+                run.asyncio_task.cancel("the lease was lost")
+            else:
+                self._inflight.lost_in_threads.add(run)
 
     def _name_of(self, task: asyncio.Task[object]) -> str:
-        claim = self._loop_jobs.get(task)
-        running = self._inflight.running.get(claim.token) if claim else None
-        return f"job {claim.id} ({running.task})" if claim and running else "a callback"
+        run = self._runner.job_in(task)
+        return f"job {run.claim.id} ({run.definition.name})" if run is not None else "a callback"
