@@ -18,8 +18,8 @@ async def listen(chat: Chat, member: str, upto: int | None = None) -> None:
         async for message in messages:
             if message.missed:
                 print(f"[{member}] {message.missed} messages before this one were dropped")
-            print(f"[{member}] {message.id}. {message.sender}: {message.body}")
-            if message.id == upto:
+            print(f"[{member}] {message.number}. {message.sender}: {message.body}")
+            if message.number == upto:
                 break
 
 

@@ -12,7 +12,7 @@ def letters() -> None:
         box.post({"text": "rent is due"}, sender="bo", id="rent:2026-11")
 
     for message in box.pull():
-        print(f"{message.id}. {message.sender}: {message.body['text']}")
+        print(f"{message.number}. {message.sender}: {message.body['text']}")
     print(f"{box.unread()} unread: reading does not move the cursor")
     box.ack(upto=box.pull()[-1])
     print(f"{box.unread()} unread: acknowledging does")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         BlocksMissed,
         ChannelClosed,
         ChannelError,
+        ChannelRestarted,
         ChatExists,
         ChatGone,
         ConfigurationError,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         LeaseLost,
         LockTimeout,
         MessageError,
+        NewBeginning,
         NoReceiver,
         NoSpace,
         NotAMember,
@@ -64,6 +66,8 @@ if TYPE_CHECKING:
         ServerRefused,
         ServerTooOld,
         ServerUnavailable,
+        StateLost,
+        TooManyIds,
         TransactionRefused,
         UnknownTask,
     )
@@ -137,12 +141,13 @@ else:
         "jobs.task": "Call Task",
         "locks.transaction": "Transaction",
         "jobs.counts": "Counts TenantCounts WorkerInfo",
-        "errors": "BadCall BadName BlocksMissed ChannelClosed ChannelError ChatExists ChatGone ConfigurationError "
-        "DurabilityUnavailable FileChanged FileDamaged FilesError FormatTooNew JobCancelled JobError "
-        "JobExpired JobFailed JobNotFound LeaseLost LockTimeout MessageError NoReceiver NoSpace NotAMember "
-        "NotDurable PayloadTooLarge PenstockError PermitTimeout RateLimited ResultNotKept ResultTimeout "
-        "SelfDeadlock SentElsewhere ServerError ServerFull ServerRefused ServerTooOld ServerUnavailable "
-        "TransactionRefused UnknownTask",
+        "errors": "BadCall BadName BlocksMissed ChannelClosed ChannelError ChannelRestarted ChatExists ChatGone "
+        "ConfigurationError DurabilityUnavailable FileChanged FileDamaged FilesError FormatTooNew "
+        "JobCancelled JobError JobExpired JobFailed JobNotFound LeaseLost LockTimeout MessageError "
+        "NewBeginning NoReceiver NoSpace NotAMember NotDurable PayloadTooLarge PenstockError "
+        "PermitTimeout RateLimited ResultNotKept ResultTimeout SelfDeadlock SentElsewhere ServerError "
+        "ServerFull ServerRefused ServerTooOld ServerUnavailable StateLost TooManyIds TransactionRefused "
+        "UnknownTask",
         "settings": "Settings WorkerSettings",
         "jobs.middleware": "EnqueueContext JobContext JobDraft JobOutcome Middleware",
         "jobs.options": "Options",
@@ -176,6 +181,7 @@ __all__ = [
     "ChannelClosed",
     "ChannelError",
     "ChannelInfo",
+    "ChannelRestarted",
     "Chat",
     "ChatExists",
     "ChatGone",
@@ -222,6 +228,7 @@ __all__ = [
     "Message",
     "MessageError",
     "Middleware",
+    "NewBeginning",
     "NoReceiver",
     "NoSpace",
     "NotAMember",
@@ -261,11 +268,13 @@ __all__ = [
     "ServerTooOld",
     "ServerUnavailable",
     "Settings",
+    "StateLost",
     "Status",
     "Tally",
     "Task",
     "Tenant",
     "TenantCounts",
+    "TooManyIds",
     "Totals",
     "Transaction",
     "TransactionRefused",

@@ -6,6 +6,7 @@ as the annotation says. The same holds for classes with `model_dump` and `model_
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -29,6 +30,20 @@ _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
 _decoder = msgspec.json.Decoder()
 
 
+def _refuse_non_finite(value: Any) -> None:
+    """Raise ValueError if a number in a value is NaN or infinite: msgspec would write `null` for it."""
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, float) and not math.isfinite(one):
+            raise ValueError(f"JSON cannot hold the number {one}: send None, or a text")
+        if isinstance(one, dict):
+            pending += one.keys()
+            pending += one.values()
+        elif isinstance(one, list | tuple | set | frozenset):
+            pending += one
+
+
 def encode(value: Any, *, limit: int, what: str) -> bytes:
     """`value` as JSON. Raises BadCall for a value that JSON cannot hold, PayloadTooLarge above `limit` bytes.
 
@@ -36,6 +51,8 @@ def encode(value: Any, *, limit: int, what: str) -> bytes:
     """
     try:
         data = _encoder.encode(value)
+        if b"null" in data:
+            _refuse_non_finite(msgspec.to_builtins(value, enc_hook=_encode_other))
     except (TypeError, ValueError, NotImplementedError, OverflowError, RecursionError) as error:
         raise BadCall(f"{what}: {error}") from error
     if len(data) > limit:

@@ -12,6 +12,7 @@
     │   ├── ServerTooOld              it lacks commands that Penstock needs
     │   ├── ServerFull                maxmemory is reached; nothing was written
     │   ├── FormatTooNew              the stored data is from a newer Penstock
+    │   ├── StateLost                 a key of a component has vanished
     │   ├── DurabilityUnavailable     the server cannot confirm a durable write; nothing was enqueued
     │   └── NotDurable                enqueued, but not confirmed in time
     ├── LeaseLost                 a claim, lock or permit has ended                     (drop the work)
@@ -24,7 +25,9 @@
     │   ├── ChatGone                  it does not exist (any longer)
     │   ├── ChatExists                its id is in use
     │   ├── NotAMember                the sender or reader is not a member
-    │   └── NoSpace                   it is at its limit, because its reader is behind
+    │   ├── NoSpace                   it is at its limit, because its reader is behind
+    │   ├── TooManyIds                more message ids were given than are kept
+    │   └── NewBeginning              it began again since this message was read
     ├── FilesError                a file or a channel of files cannot be used
     │   ├── FileDamaged               its bytes do not match its format or digest
     │   ├── FileChanged               it changed while it was sent
@@ -32,7 +35,8 @@
     │       ├── ChannelClosed             it takes no more files
     │       ├── NoReceiver                it has no such receiver, or no receiver at all
     │       ├── SentElsewhere             another process sends this file now
-    │       └── BlocksMissed              this receiver was away for too long and has a gap
+    │       ├── BlocksMissed              this receiver was away for too long and has a gap
+    │       └── ChannelRestarted          it was deleted and created again, or restored, while this process received
     └── JobError                  a job has no result
         ├── JobFailed                 it is a dead letter
         ├── JobCancelled              it was cancelled, or dropped by its task
@@ -110,6 +114,18 @@ class ServerFull(ServerError):
 
 class FormatTooNew(ServerError):
     """The stored data was written by a newer Penstock. Nothing was read or changed. Update this process."""
+
+
+class StateLost(ServerError):
+    """A key of a component has vanished while other keys say that it must be there. Nothing was read or changed.
+
+    The server evicted it, somebody deleted it, or a restore left it out. Restore it, or delete the component and begin
+    again; the text says how. `key`: the name of the key.
+    """
+
+    def __init__(self, message: str, *, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class DurabilityUnavailable(ServerError):
@@ -203,6 +219,21 @@ class NoSpace(MessageError):
     """
 
 
+class TooManyIds(MessageError):
+    """More message ids were given than can be kept for ten minutes, so a repeated message might not be recognised.
+
+    Nothing was sent. Send later, or without an id.
+    """
+
+
+class NewBeginning(MessageError):
+    """The mailbox or chat began again since this message was read: it was deleted and created again, or its server fell
+    back to an older state. Nothing was acknowledged.
+
+    Drop the position that you kept, and pull again: the server knows what this reader has acknowledged.
+    """
+
+
 class FilesError(PenstockError):
     """A file cannot be read, sent, received or saved. The text names the file and the reason."""
 
@@ -238,6 +269,13 @@ class BlocksMissed(ChannelError):
     """A receiver was silent for longer than the channel's `patience`, so records that it had not read were freed.
 
     Its next loop continues after the gap. Have the missing files sent again, if they matter.
+    """
+
+
+class ChannelRestarted(ChannelError):
+    """The channel was deleted and created again while this process received, or its server fell back to an older state.
+
+    Its next loop continues after the last record that the server knows as received, so blocks may be received again.
     """
 
 

@@ -9,6 +9,7 @@ import asyncio
 import sys
 
 from penstock import Penstock
+from penstock.messages.message import number_of
 from penstock.testing import History
 from penstock.testing.history import Acknowledged, MessageRead, MessageSent, ReaderOpened, read
 
@@ -22,7 +23,7 @@ def send(app: Penstock, history: History, folder: str, name: str, messages: int)
     chat = app.chats.get("ops")
     for n in range(len(sent), messages):
         key = f"{name} {n}"
-        history.note(MessageSent(log="ops", number=chat.send(name, key, id=key), key=key))
+        history.note(MessageSent(log="ops", number=number_of(chat.send(name, key, id=key)), key=key))
 
 
 async def follow(app: Penstock, history: History, name: str, until: int) -> None:
@@ -34,10 +35,10 @@ async def follow(app: Penstock, history: History, name: str, until: int) -> None
         mail = await reader.pull.aio(50, wait=None)
         for message in mail:
             history.note(
-                MessageRead(log="ops", reader=name, number=message.id, key=message.body, missed=message.missed)
+                MessageRead(log="ops", reader=name, number=message.number, key=message.body, missed=message.missed)
             )  # fmt: skip
-        last = mail[-1].id
-        await reader.ack.aio(last)
+        last = mail[-1].number
+        await reader.ack.aio(mail[-1])
         history.note(Acknowledged(log="ops", reader=name, number=last))
 
 

@@ -131,9 +131,9 @@ def test_records_that_were_trimmed_after_the_script_are_asked_for_again():
     """The XRANGE is not part of the script: another process may have trimmed in between."""
     step = LOG.receive("ada", HELD, 2, lease=10, limit=4, after=3)
     entry = [b"5-1", [b"by", b"Df1", b"end", b"9", b"body", b"x"]]
-    found = step.read(([b"OK", 9, 1, 3, 0, 0, b"", 40], [entry]))
+    found = step.read(([b"OK", 9, 1, 3, 0, 0, b"", 40, b""], [entry]))
     assert (found.records, found.next_limit, found.last) == ([], DEFAULT_RECORDS, 9)
-    found = step.read(([b"OK", 9, 5, 3, 0, 0, b"", 40], [entry]))
+    found = step.read(([b"OK", 9, 5, 3, 0, 0, b"", 40, b""], [entry]))
     assert ([record.number for record in found.records], found.next_limit) == ([5], 40)
 
 
@@ -267,10 +267,10 @@ def test_a_full_server_refuses_files_but_lets_receivers_receive_and_free_them(cl
 
 def test_a_newer_format_is_neither_read_nor_changed(client: Any):
     fill(client)
-    client.hset(BASE + "state", "format", 2)
+    client.hset(BASE + "state", "format", 3)
     before = dump(client)
     for step in EVERY.values():
-        with pytest.raises(ResponseError, match="PENSTOCKFORMAT 2"):
+        with pytest.raises(ResponseError, match="PENSTOCKFORMAT 3"):
             send(client, step)
     assert dump(client) == before
 

@@ -70,8 +70,9 @@ async def test_the_end_of_each_record_is_known_while_it_is_there(
             await do(stream.fetch)
             list(stream.take_ready())
         await do(stream.settle)
-        entries = [fields for _, fields in raw.xrange(base + "log")]
-        assert raw.lrange(base + "ends", 0, -1) == [fields[b"end"] for fields in entries]
+        log = raw.xrange(base + "log")
+        entries = [fields for _, fields in log]
+        assert raw.lrange(base + "ends", 0, -1) == [fields[b"end"] + b" " + id.split(b"-")[1] for id, fields in log]
         info = await do(channel.info)
         assert info.bytes == sum(MESSAGE_OVERHEAD + len(fields[b"by"]) + len(fields[b"body"]) for fields in entries)
     assert 0 < len(entries) < 14

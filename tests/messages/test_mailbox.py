@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from penstock import BadCall, Keep, LeaseLost, Mailbox, NoSpace, PayloadTooLarge, Penstock
+from penstock.messages.message import number_of
 from tests.conftest import Do, MakeApp, Time, commands, until
+from tests.messages.positions import ack, numbers_of
 from tests.speed import scaled
 
 
@@ -21,11 +23,12 @@ def bodies(mail: Any) -> list[Any]:
 
 
 async def test_a_message_is_pulled_again_until_it_is_acknowledged(box: Mailbox, do: Do):
-    assert await do(box.post, {"text": "hi"}, sender="ada") == 1
-    assert await do(box.post_many, ["b", "c"]) == [2, 3]
+    sent = [await do(box.post, {"text": "hi"}, sender="ada"), *await do(box.post_many, ["b", "c"])]
+    assert numbers_of(sent) == [1, 2, 3]
     first, again = await do(box.pull), await do(box.pull)
     assert bodies(first) == bodies(again) == [{"text": "hi"}, "b", "c"]
-    assert [(m.id, m.sender, m.place) for m in first] == [(1, "ada", "user:17"), (2, "", "user:17"), (3, "", "user:17")]
+    assert [m.id for m in first] == sent
+    assert [(m.sender, m.place) for m in first] == [("ada", "user:17"), ("", "user:17"), ("", "user:17")]
     assert abs(first[0].at - time.time()) < 60
     assert (first.unread, first.gap) == (3, None)
     await do(box.ack, upto=first[1])
@@ -37,7 +40,7 @@ async def test_a_mailbox_without_a_post_is_empty_and_reading_does_not_make_it(bo
     assert await do(box.pull) == []
     assert await do(box.unread) == 0
     assert await do(box.claim) == []
-    await do(box.ack, 3)
+    await do(box.ack, "3-1")
     assert (await do(box.info)).pulled is None
     assert await do(box.delete) is False
     assert await do(box.pull, wait=0.05) == []
@@ -45,11 +48,12 @@ async def test_a_mailbox_without_a_post_is_empty_and_reading_does_not_make_it(bo
 
 
 async def test_messages_with_one_id_are_posted_once(box: Mailbox, do: Do):
-    assert await do(box.post, "a", id="x") == 1
-    assert await do(box.post, "a", id="x") == 1
-    assert await do(box.post_many, ["b", "a", "b"], ids=["y", "x", "y"]) == [2, 1, 2]
-    await do(box.ack, 2)
-    assert await do(box.post, "a", id="x") == 1
+    first = await do(box.post, "a", id="x")
+    assert await do(box.post, "a", id="x") == first
+    second, again, twice = await do(box.post_many, ["b", "a", "b"], ids=["y", "x", "y"])
+    assert (again, twice) == (first, second)
+    await do(box.ack, second)
+    assert await do(box.post, "a", id="x") == first
     assert await do(box.pull) == []
     assert bodies(await do(box.pull)) == []
 
@@ -94,22 +98,38 @@ async def test_acknowledged_messages_are_freed_and_numbers_continue(box: Mailbox
     assert len(mail) == 50
     await do(box.ack, mail[-1])
     assert [*raw.scan_iter(match="*:log")] == []
-    assert await do(box.post, "next") == 51
+    assert number_of(await do(box.post, "next")) == 51
 
 
-@pytest.mark.parametrize("upto", [4, 10**9, -1])
-async def test_an_ack_of_a_number_that_no_message_has_is_refused(box: Mailbox, do: Do, upto: int):
+@pytest.mark.parametrize(
+    "upto", [1, True, -1, None, 1.5, "", "7", "0-1", "-1-1", "1-1-1", "99999999999999999-1", "१-1"]
+)
+async def test_an_ack_of_what_is_no_position_is_refused(box: Mailbox, do: Do, upto: Any):
     await do(box.post_many, "abc")
-    with pytest.raises(BadCall, match="nothing was acknowledged"):
+    with pytest.raises(BadCall, match="the message, or its id" if isinstance(upto, int) else "neither a message"):
         await do(box.ack, upto)
+    if upto is not None:
+        with pytest.raises(BadCall):
+            await do(box.pull, after=upto)
+        with pytest.raises(BadCall):
+            box.follow(after=upto)
     assert await do(box.unread) == 3
 
 
-async def test_an_ack_of_a_lower_number_changes_nothing(box: Mailbox, do: Do):
-    await do(box.post_many, "abc")
-    await do(box.ack, 2)
-    await do(box.ack, 1)
-    await do(box.ack, 0)
+async def test_a_message_of_another_mailbox_is_no_position_here(app: Penstock, box: Mailbox, do: Do):
+    other = app.mailbox("user:18")
+    for one in (box, other):
+        await do(one.post, "x")
+    with pytest.raises(BadCall, match="'user:18'"):
+        await do(box.ack, (await do(other.pull))[0])
+    assert await do(box.unread) == 1
+
+
+async def test_an_ack_of_an_earlier_message_changes_nothing(box: Mailbox, do: Do):
+    one, two, _ = await do(box.post_many, "abc")
+    await do(box.ack, two)
+    await do(box.ack, one)
+    await do(box.ack, two)
     assert bodies(await do(box.pull)) == ["c"]
 
 
@@ -129,9 +149,11 @@ async def test_bad_values_are_refused_before_anything_is_sent(make_app: MakeApp,
 async def test_one_pull_is_bounded_in_bytes_but_returns_at_least_one_message(box: Mailbox, do: Do):
     await do(box.post_many, ["x" * 600_000] * 3)
     assert len(await do(box.pull)) == 1
-    await do(box.ack, 1)
-    await do(box.post_many, ["small"] * 200)
-    await do(box.ack, 3)
+    await ack(do, box, 1)
+    sent = await do(box.post_many, ["small"] * 200)
+    await do(box.ack, (await do(box.pull))[0])
+    await do(box.ack, (await do(box.pull))[0])
+    assert [message.id for message in await do(box.pull, 1000)] == sent
     assert len(await do(box.pull, 1000)) == 200
 
 
@@ -182,12 +204,12 @@ async def test_a_full_mailbox_refuses_whole_batches_until_there_is_space(box: Ma
     waiting = asyncio.create_task(do(box.post_many, "de", wait=20))
     await asyncio.sleep(0.2)
     assert not waiting.done()
-    await do(box.ack, 1)
+    await ack(do, box, 1)
     await asyncio.sleep(0.1)
     assert not waiting.done()
-    await do(box.ack, 2)
+    await ack(do, box, 2)
     async with asyncio.timeout(scaled(15)):
-        assert await waiting == [4, 5]
+        assert numbers_of(await waiting) == [4, 5]
     assert bodies(await do(box.pull)) == ["c", "d", "e"]
     with pytest.raises(NoSpace):
         await do(box.post, "f", wait=0.05)
@@ -195,8 +217,8 @@ async def test_a_full_mailbox_refuses_whole_batches_until_there_is_space(box: Ma
 
 async def test_a_message_with_a_known_id_needs_no_space(box: Mailbox, do: Do):
     await do(box.keep, Keep(messages=1, full="refuse"))
-    await do(box.post, "a", id="x")
-    assert await do(box.post, "a", id="x") == 1
+    first = await do(box.post, "a", id="x")
+    assert await do(box.post, "a", id="x") == first
 
 
 @pytest.mark.parametrize("wrong", [{"messages": 0}, {"age": -1}, {"bytes": 0}, {"full": "explode"}])
@@ -233,7 +255,7 @@ async def test_a_message_that_its_worker_did_not_acknowledge_goes_to_another(box
     assert await do(box.claim) == []
     clock.advance(2)
     (item,) = await do(box.claim, lease=10)
-    assert (item.id, item.deliveries) == (1, 2)
+    assert (item.number, item.deliveries) == (1, 2)
     for verb, args in ((late.ack, ()), (late.extend, (5,)), (late.release, ())):
         with pytest.raises(LeaseLost, match="message 1"):
             await do(verb, *args)
@@ -284,7 +306,7 @@ async def test_claims_of_dropped_messages_end(box: Mailbox, do: Do, clock: Time)
 async def test_acknowledging_everything_ends_claims(box: Mailbox, do: Do):
     await do(box.post_many, "abc")
     first, *_ = await do(box.claim, 2)
-    await do(box.ack, 3)
+    await ack(do, box, 3)
     with pytest.raises(LeaseLost):
         await do(first.ack)
     assert await do(box.claim, 5) == []
@@ -296,4 +318,4 @@ async def test_a_deleted_mailbox_leaves_no_key(box: Mailbox, do: Do, raw: Any):
     await do(box.claim, 2)
     assert await do(box.delete)
     assert [key for key in raw.scan_iter(match="*mailbox*") if raw.pttl(key) < 0] == []
-    assert await do(box.post, "new") == 1
+    assert number_of(await do(box.post, "new")) == 4

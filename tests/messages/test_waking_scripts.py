@@ -14,7 +14,7 @@ from penstock.messages.message import Keep
 from penstock.settings import Settings
 from tests.faces import Faces
 from tests.jobs.stand import START
-from tests.messages.test_log_scripts import CLOCK, INDEX, LOG, send
+from tests.messages.test_log_scripts import CLOCK, INDEX, LOG, at, send
 from tests.servers import Server
 from tests.speed import scaled
 
@@ -59,7 +59,7 @@ def test_when_the_sender_dies_those_that_it_has_woken_wake_the_others(client: An
     chat(client)
     for address in faces.open(*(f"f{n:03}" for n in range(500))):
         run(client, pull(address))
-    _, wake = run(client, POST)
+    wake = run(client, POST).wake
     assert wake.left == 500 - 64
     heard = set[str]()
     while messages := faces.heard():
@@ -87,7 +87,7 @@ def test_of_many_that_died_nobody_delays_the_living(client: Any, faces: Faces):
     client.zadd(BASE + "waiting", dict.fromkeys(GONE[:2700], 0.0))
     living = faces.open(*(f"here{n}" for n in range(300)))
     client.zadd(BASE + "waiting", dict.fromkeys(living, 0.0))
-    _, wake = run(client, POST)
+    wake = run(client, POST).wake
     assert 0 < wake.left < 3000
     assert wake_all(client) <= 12
     assert {name for name, texts in faces.heard().items() if b"1 0" in texts} == set(faces.names)
@@ -98,8 +98,8 @@ def test_a_mailbox_that_is_made_again_wakes_those_that_waited_for_the_old_one(cl
     reads, idle = faces.open("reads", "idle")
     for _ in range(3):
         for n in range(5):
-            run(client, BOX.post("", [("", b"1")], create=True))
-            run(client, BOX.pull("", limit=0, acked=n + 1))
+            (id,) = run(client, BOX.post("", [("", b"%d" % n)], create=True)).positions
+            run(client, BOX.pull("", limit=0, acked=id))
         faces.heard()
         run(client, BOX.pull("", limit=1, address=reads, ttl=60))
         run(client, BOX.claim("", "t", lease=5, limit=1, address=idle, ttl=60))
@@ -137,14 +137,14 @@ def test_senders_that_wait_for_a_place_are_woken_in_order(client: Any, faces: Fa
     addresses = list(reversed(faces.open(*(f"f{n:03}" for n in range(100)))))
     for address in addresses:
         wait_to_post(client, address)
-    run(client, BOX.pull("", limit=0, acked=1))
+    run(client, BOX.pull("", limit=0, acked=at(1)))
     heard = {name for name, texts in faces.heard().items() if b"1 0" in texts}
     assert heard == {address.partition("/")[0] for address in addresses[:64]}
     run(client, BOX.post("", [("", b"x")], create=True, address=addresses[0], ttl=60))
     assert faces.heard() == {}  # it is full again
     for address in addresses[1:64]:
         wait_to_post(client, address)
-    run(client, BOX.pull("", limit=0, acked=2))
+    run(client, BOX.pull("", limit=0, acked=at(2)))
     assert {f"{name}/1" for name, texts in faces.heard().items() if b"1 0" in texts} > set(addresses[64:])
 
 
@@ -155,9 +155,9 @@ def test_senders_are_woken_when_their_message_fits(client: Any, faces: Faces):
     small, large = faces.open("small", "large")
     wait_to_post(client, small, 300)
     wait_to_post(client, large, 436)
-    run(client, BOX.pull("", limit=0, acked=1))
+    run(client, BOX.pull("", limit=0, acked=at(1)))
     assert faces.heard() == {"small": [b"1 0"]}
-    run(client, BOX.pull("", limit=0, acked=2))
+    run(client, BOX.pull("", limit=0, acked=at(2)))
     assert faces.heard() == {"large": [b"1 0"]}
     run(client, BOX.post("", [("", b"x" * 436)], create=True, address=large, ttl=60))
 
@@ -194,7 +194,7 @@ def make_idle(client: Any, *addresses: str) -> None:
 def box(client: Any) -> Any:
     """A mailbox whose only message is acknowledged."""
     post(client)
-    run(client, BOX.pull("", limit=0, acked=1))
+    run(client, BOX.pull("", limit=0, acked=at(1)))
     return client
 
 
@@ -221,7 +221,7 @@ def test_when_the_woken_worker_is_frozen_the_witness_claims_and_wakes_the_next(b
 def test_a_worker_behind_thousands_that_died_is_woken(box: Any, faces: Faces):
     make_idle(box, *faces.open("here"))
     box.zadd(JOBS + "idle:", dict.fromkeys(GONE, float(CLOCK.now_ms + 90_000)))
-    _, wake = run(box, BOX.post("", [("", b"1")], create=True))
+    wake = run(box, BOX.post("", [("", b"1")], create=True)).wake
     assert wake.left == 1
     assert wake_all(box, BOX) <= 12
     assert faces.heard() == {"here": [b"1 0"]}

@@ -1,13 +1,16 @@
 """Chats compared with a model: whatever members do, each reads all messages in order, and gaps are reported.
 
-Readers keep the messages that they pulled, and lose them when they crash. The messages that each reader got are also
-checked by `message_violations`, which users have as well. The default run is short and always the same.
-PENSTOCK_SIMULATION=<examples> makes it long and random.
+Readers keep the messages that they pulled, and lose them when they crash. They keep positions while the chat is
+deleted and created again, and while the server falls back to an older state, which a copy of all keys imitates. The
+messages that each reader got are also checked by `message_violations`, which users have as well.
+
+The default run is short and always the same. PENSTOCK_SIMULATION=<examples> makes it long and random.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import os
 from dataclasses import dataclass, field
@@ -18,18 +21,21 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock import BadCall, ChatExists, ChatGone, Keep, NotAMember, Penstock
+from penstock import ChatExists, ChatGone, Keep, NewBeginning, NotAMember, Penstock
 from penstock.core.keys import key_pattern
+from penstock.messages.message import number_of
 from penstock.ops.audit.instances import audits, missing_from_index
 from penstock.ops.audit.stored_keys import read_keys
 from penstock.testing import message_violations
 from penstock.testing.history import Acknowledged, Event, MessageRead, MessageSent, ReaderOpened
 from tests.servers import Server
+from tests.snapshots import fall_back, take_snapshot
 
 EXAMPLES = int(os.environ.get("PENSTOCK_SIMULATION", "0"))
 PEOPLE = ["ada", "bo", "cy", "名前"]
 DEVICES = ["", "phone", "tv"]
-people, devices = st.sampled_from(PEOPLE), st.sampled_from(DEVICES)
+people, devices = st.sampled_from(["ada", "bo", *PEOPLE]), st.sampled_from(["", *DEVICES])
+readers = st.tuples(people, devices)
 prefixes = itertools.count(1)
 server: Server
 
@@ -45,8 +51,8 @@ def running() -> Any:
 class ModelReader:
     cursor: int
     used: bool = False
-    position: int = -1
-    """The last message that it got since it was opened; -1: it is not open."""
+    life: int = 0
+    """The life of the chat in which it was opened last."""
 
 
 @dataclass
@@ -54,14 +60,27 @@ class ModelChat:
     """A chat in plain Python: messages, members and their readers."""
 
     keep: int | None
-    sent: list[str] = field(default_factory=list)
+    start: int
+    sent: list[tuple[str, str]] = field(default_factory=list)
+    """Ids and bodies of its messages, from number `start` + 1 on."""
     first: int = 1
     members: dict[str, dict[str, ModelReader]] = field(default_factory=dict)
-    keys: dict[str, int] = field(default_factory=dict)
 
     @property
     def top(self) -> int:
-        return len(self.sent)
+        return self.start + len(self.sent)
+
+    def knows(self, id: str) -> bool:
+        """Whether this may be the id of one of its messages, as far as the chat knows. Of the messages that were
+        freed, it knows the id of the last one only."""
+        number = number_of(id) if id else 0
+        if not id or self.start < number < self.first - 1:
+            return True
+        return self.start < number <= self.top and self.sent[number - self.start - 1][0] == id
+
+    def after(self, reader: ModelReader, id: str) -> int:
+        """Where reading after this id begins."""
+        return max(reader.cursor, number_of(id) if id and self.knows(id) else 0)
 
     def trim(self) -> None:
         low = min(one.cursor for readers in self.members.values() for one in readers.values())
@@ -87,6 +106,11 @@ class Messages(RuleBasedStateMachine):
         self.events: list[Event] = []
         self.numbers = itertools.count(1)
         self.life = 0
+        self.remembered = 0
+        """The last number of the chat that was deleted last."""
+        self.held: dict[tuple[str, str], str] = {}
+        """The id of the last message that each reader got."""
+        self.create(["ada", "bo"], "cy", None)
 
     def teardown(self) -> None:
         if hasattr(self, "app"):
@@ -111,9 +135,12 @@ class Messages(RuleBasedStateMachine):
             return
         self.app.chats.create(members, sender=sender, message="first", id="ops", keep=made)
         self.life += 1
-        self.model = ModelChat(keep, ["first"])
-        self.model.members = {member: {"": ModelReader(0)} for member in (*members, sender)}
-        self.events.append(MessageSent(log=self.name(), number=1, key="first"))
+        start = self.remembered
+        (first,) = self.chat.reader(sender).pull(after=None)
+        self.model = ModelChat(keep, start, [(first.id, "first")], start + 1)
+        self.model.members = {member: {"": ModelReader(start)} for member in (*members, sender)}
+        self.model.members[sender][""].used = True
+        self.events.append(MessageSent(log=self.name(), number=start + 1, key="first"))
 
     @rule(member=people, n=st.integers(1, 6), named=st.booleans(), again=st.integers(1, 2))
     def send(self, member: str, n: int, named: bool, again: int) -> None:
@@ -125,11 +152,13 @@ class Messages(RuleBasedStateMachine):
             return
         assert self.model
         for _ in range(again if named else 1):
-            numbers = self.chat.send_many(member, bodies, ids=bodies if named else None)
-            assert numbers == list(range(self.model.top + 1, self.model.top + n + 1))
-        self.model.sent += bodies
+            ids = self.chat.send_many(member, bodies, ids=bodies if named else None)
+            assert [number_of(id) for id in ids] == list(range(self.model.top + 1, self.model.top + n + 1))
+        self.model.sent += zip(ids, bodies, strict=True)
         self.model.trim()
-        self.events += [MessageSent(log=self.name(), number=i, key=b) for i, b in zip(numbers, bodies, strict=True)]
+        self.events += [
+            MessageSent(log=self.name(), number=number_of(id), key=body) for id, body in zip(ids, bodies, strict=True)
+        ]
 
     @rule(member=people, history=st.sampled_from(["now", "start", 0, 1, 2, 9]))
     def join(self, member: str, history: Any) -> None:
@@ -149,67 +178,95 @@ class Messages(RuleBasedStateMachine):
             if self.model.members:
                 self.model.trim()
             else:
-                self.model = None
+                self.remembered, self.model = self.model.top, None
 
-    @rule(member=people, device=devices, limit=st.integers(1, 5), follows=st.booleans())
-    def pull(self, member: str, device: str, limit: int, follows: bool) -> None:
-        """`follows`: continue after the last message that it got; else again from its cursor, as after a crash."""
+    @rule(member=people, device=devices, limit=st.integers(1, 5))
+    def pull(self, member: str, device: str, limit: int) -> None:
+        """Continue after the last message that it got, if it has not crashed since."""
         if error := self.refusal(member):
             with pytest.raises(error):
                 self.chat.reader(member, device).pull(limit)
             return
         assert self.model
-        reader = self.model.reader(member, device)
-        if reader.position < 0 or not follows:
-            # A reader without a device that returns is opened again, at its member's lowest cursor.
-            opened = ReaderOpened(log=self.name(), reader=self.name(member, device), after=reader.cursor)
-            self.events.append(opened)
-            reader.position = reader.cursor
-        one = self.chat.reader(member, device)
-        mail = self.app._driver.blocking.run(one._pull_after(reader.position, limit, 0)).mail
-        start = max(reader.position, self.model.first - 1)
-        wanted = list(enumerate(self.model.sent, 1))[start : start + limit]
-        assert [(message.id, message.body) for message in mail] == wanted
-        assert (mail.gap is not None) is (start > reader.position)
-        assert mail.gap is None or (mail.gap.first, mail.gap.missed) == (start + 1, start - reader.position)
+        reader, held = self.model.reader(member, device), self.held.get((member, device), "")
+        start = self.model.after(reader, held)
+        mail = self.chat.reader(member, device).pull(limit, after=held or None)
+        assert mail.new_beginning is not self.model.knows(held)
+        self.open(member, device, reader, start)
+        begin = max(start, self.model.first - 1)
+        wanted = [(n, *sent) for n, sent in enumerate(self.model.sent, self.model.start + 1)][
+            begin - self.model.start :
+        ]
+        assert [(message.number, message.id, message.body) for message in mail] == wanted[:limit]
+        assert (mail.gap is not None) is (begin > start)
+        assert mail.gap is None or (mail.gap.first, mail.gap.missed) == (begin + 1, begin - start)
         for message in mail:
             self.events.append(
-                MessageRead(log=self.name(), reader=self.name(member, device), number=message.id, key=message.body,
+                MessageRead(log=self.name(), reader=self.name(member, device), number=message.number, key=message.body,
                      missed=message.missed)
             )  # fmt: skip
-            reader.position = message.id
+            self.held[member, device] = message.id
 
-    @rule(member=people, device=devices, back=st.integers(-2, 3))
+    def open(self, member: str, device: str, reader: ModelReader, after: int) -> None:
+        """Note that a reader begins or continues after this number."""
+        self.events.append(ReaderOpened(log=self.name(), reader=self.name(member, device), after=after))
+        reader.life = self.life
+
+    @rule(member=people, device=devices, back=st.integers(0, 3))
     def ack(self, member: str, device: str, back: int) -> None:
+        """Acknowledge the last message that it got, or one of those before it."""
+        held = self.held.get((member, device), "")
         if error := self.refusal(member):
             with pytest.raises(error):
-                self.chat.reader(member, device).ack(1)
+                self.chat.reader(member, device).ack(held or "1-1")
             return
         assert self.model
+        upto = number_of(held) - back if held else 0
+        if back and self.model.first <= upto <= self.model.top and self.model.knows(held):
+            held = self.model.sent[upto - self.model.start - 1][0]
         reader = self.chat.reader(member, device)
-        known = self.model.members[member].get(device)
-        upto = (known.position if known else 0) - back
-        if upto < 0 or upto > self.model.top:
-            with pytest.raises(BadCall):
-                reader.ack(upto)
+        if not held:
             return
-        reader.ack(upto)
+        known = self.model.knows(held)
+        with contextlib.nullcontext() if known else pytest.raises(NewBeginning):
+            reader.ack(held)
         model = self.model.reader(member, device)
-        if upto > model.cursor:
-            model.cursor = upto
+        if known and number_of(held) > model.cursor:
+            model.cursor = number_of(held)
             self.model.trim()
-            if model.position >= 0:
-                # An ack beyond the last message that it got skips some on purpose.
-                model.position = max(model.position, upto)
+            if model.life == self.life:
                 name = self.name(member, device)
-                self.events.append(ReaderOpened(log=self.name(), reader=name, after=model.position))
-                self.events.append(Acknowledged(log=self.name(), reader=name, number=upto))
+                self.events.append(Acknowledged(log=self.name(), reader=name, number=model.cursor))
 
     @rule(member=people, device=devices)
     def crash(self, member: str, device: str) -> None:
         """The messages that it had pulled are lost."""
-        if self.model and device in self.model.members.get(member, {}):
-            self.model.members[member][device].position = -1
+        self.held.pop((member, device), None)
+
+    @precondition(lambda self: self.model)
+    @rule(reader=readers, lost=st.integers(0, 4), acked=st.booleans(), ended=st.booleans(), later=st.integers(0, 4))
+    def fall_back(self, reader: tuple[str, str], lost: int, acked: bool, ended: bool, later: int) -> None:
+        """The server restarts from an older state, after a reader has got messages that are lost with the newer one."""
+        assert self.model
+        sender = min(self.model.members)
+        if reader[0] not in self.model.members:
+            return
+        pattern = key_pattern(self.app.settings.prefix)
+        copied, model, remembered = take_snapshot(server.client, pattern), copy.deepcopy(self.model), self.remembered
+        if lost:
+            self.send(sender, lost, False, 1)
+        self.pull(*reader, 9)
+        if acked:
+            self.ack(*reader, 0)
+        if ended:
+            self.delete()
+            self.create(["ada", "bo"], sender, None)
+        fall_back(server.client, copied, pattern)
+        self.model, self.remembered = model, remembered
+        self.life += 1
+        self.events += [MessageSent(log=self.name(), number=number_of(id), key=body) for id, body in model.sent]
+        if later:
+            self.send(sender, later, False, 1)
 
     @rule(member=people, device=st.sampled_from(DEVICES[1:]))
     def forget(self, member: str, device: str) -> None:
@@ -231,10 +288,18 @@ class Messages(RuleBasedStateMachine):
         self.model.keep = messages
         self.model.trim()
 
-    @rule()
-    def delete(self) -> None:
+    @precondition(lambda self: not self.model)
+    @rule(keep=st.sampled_from([None, 1, 3]))
+    def create_again(self, keep: int | None) -> None:
+        self.create(["ada", "bo"], "ada", keep)
+
+    @rule(again=st.booleans())
+    def delete(self, again: bool = False) -> None:
         assert self.chat.delete() is bool(self.model)
-        self.model = None
+        if self.model:
+            self.remembered, self.model = self.model.top, None
+        if again:
+            self.create(["ada"], "bo", None)
 
     def refusal(self, member: str) -> type[Exception] | None:
         if not self.model:
@@ -269,7 +334,7 @@ class Messages(RuleBasedStateMachine):
 
 
 Messages.TestCase.settings = settings(
-    max_examples=EXAMPLES or 15, stateful_step_count=30, deadline=None, derandomize=not EXAMPLES, database=None,
+    max_examples=EXAMPLES or 40, stateful_step_count=30, deadline=None, derandomize=not EXAMPLES, database=None,
     phases=[Phase.generate, *([Phase.shrink] if EXAMPLES else [])], suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 TestMessages = Messages.TestCase

@@ -173,13 +173,13 @@ async def queue() -> None:
 
 async def completion() -> None:
     box = app.mailbox("user:17")
-    assert_type(box.post({"text": "hi"}, sender="ada", id="m1"), int)
+    assert_type(box.post({"text": "hi"}, sender="ada", id="m1"), str)
     assert_type(await box.pull.aio(limit=5, wait=None), Mail)
     assert_type(await box.ack.aio(upto=box.pull()[-1]), None)
     assert_type(box.claim(3, lease=5), list[Claimed])
     chat = await app.chats.create.aio(["ada"], sender="cy", message={"text": "hi"}, id="ops", keep=Keep(age=60))
     assert_type(chat, Chat)
-    assert_type(app.chats.get("ops").send("ada", 1), int)
+    assert_type(app.chats.get("ops").send("ada", 1), str)
     assert_type(chat.reader("ada", "phone").pull(), Mail)
     assert_type(chat.members(), list[Member])
     assert_type(await app.chats.of("ada").unread.aio(), dict[str, int])

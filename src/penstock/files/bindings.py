@@ -15,7 +15,7 @@ from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
 from penstock.errors import ChannelClosed, ChannelError, NoReceiver, PenstockError, SentElsewhere
 from penstock.files.records import ChannelRecord, as_record
-from penstock.messages.bindings import PULL_BYTES, LogBindings, WakeReply
+from penstock.messages.bindings import PULL_BYTES, ROW, LogBindings, WakeReply
 from penstock.messages.keys import LogKeys
 from penstock.settings import Settings
 
@@ -33,7 +33,8 @@ DEFAULT_RECORDS = 4
 def channel_scripts() -> Library:
     return Library(
         "core/clock.lua", "core/notify.lua", "core/waiting.lua", "core/sleepers.lua", "core/idempotency.lua",
-        "messages/log.lua", "messages/waking.lua", "messages/readers.lua", "messages/shared_reader.lua",
+        "messages/log.lua", "messages/post.lua", "messages/waking.lua", "messages/readers.lua",
+        "messages/shared_reader.lua",
         "files/channel.lua", "files/upload.lua", "files/download.lua", "files/counts.lua",
     )  # fmt: skip
 
@@ -88,6 +89,8 @@ class ReceiveReply:
     last, first     numbers of the channel's last record, and of the first that is still there
     more_to_trim    the server still has records to free
     is_new_owner    the process owns the receiver only since this call: it resumes from `cursor` and `receiver_state`
+    restarted      the same, because the channel began again since the process read from it
+    cursor_id       position of the cursor, for a new owner; "" if that is unknown
     holder, due_in  with HELD: the process that receives, and the seconds until its lease runs out
     """
 
@@ -99,6 +102,8 @@ class ReceiveReply:
     first: int = 1
     more_to_trim: bool = False
     is_new_owner: bool = False
+    restarted: bool = False
+    cursor_id: str = ""
     receiver_state: bytes = b""
     due_in: float | None = None
     holder: str = ""
@@ -265,7 +270,8 @@ class ChannelBindings(LogBindings):
 
     def receive(
         self, receiver: str, token: str, turn: int, *, lease: float, limit: int, dead_token: str = "", acked: int = 0,
-        receiver_state: str = "", counts: bytes = b"", after: int = 0, address: str = "", ttl: float = 0.0,
+        receiver_state: str = "", counts: bytes = b"", after: int = 0, position: str = "", address: str = "",
+        ttl: float = 0.0,
     ) -> RoundTrip[ReceiveReply]:  # fmt: skip
         """For a process that receives alone: become or stay the owner of the receiver, settle, then read `limit`
         records that come after number `after`. A call that makes the process the owner settles nothing.
@@ -274,25 +280,26 @@ class ChannelBindings(LogBindings):
         turn        number of this call of the process, so that a repeated call settles once
         limit       0 if the process does not know yet from where to read
         dead_token  of a process that is known to be dead: this one takes its place at once
+        position    of record number `after`, by which the server finds that the channel began again; "" if unknown
         acked, receiver_state, counts  what is settled, atomically
         """
         args: tuple[Arg, ...] = (
             self.clock.now_ms, receiver, token, dead_token, turn, int(lease * 1000), acked, receiver_state, counts,
-            after, limit, PULL_BYTES, address, int(ttl * 1000),
+            after, position, limit, PULL_BYTES, address, int(ttl * 1000),
         )  # fmt: skip
 
         def read(replies: Any) -> ReceiveReply:
             reply, entries = replies if limit else (replies, [])
             match reply[0]:
                 case b"OK":
-                    _, last, first, cursor, more, new_owner, kept_state, next_limit = reply
+                    _, last, first, cursor, more, new_owner, kept_state, next_limit, cursor_id = reply
                     records = [] if new_owner else _records_of_entries(entries)
                     if records and records[0].number != max(after + 1, first):
                         # Another process has trimmed between the script and the XRANGE: ask again.
                         records, next_limit = [], 0
                     return ReceiveReply(
                         "OK", records, next_limit or DEFAULT_RECORDS, cursor, last, first, bool(more), bool(new_owner),
-                        kept_state,
+                        new_owner == 2, cursor_id.decode(), kept_state,
                     )  # fmt: skip
                 case b"HELD":
                     return ReceiveReply("HELD", due_in=reply[1] / 1000, holder=reply[2].decode())
@@ -332,8 +339,8 @@ class ChannelBindings(LogBindings):
             match reply[0]:
                 case b"OK":
                     _, due_ms, *rows = reply
-                    claims = [rows[at] for at in range(0, len(rows), 5)]
-                    del rows[0::5]
+                    claims = [rows[at] for at in range(0, len(rows), 1 + ROW)]
+                    del rows[:: 1 + ROW]
                     return ShareReply("OK", _records_of_rows(rows), claims, None if due_ms < 0 else due_ms / 1000)
                 case b"MISSED":
                     return ShareReply("MISSED", missed=reply[1], first=reply[2])
@@ -420,12 +427,12 @@ class ChannelBindings(LogBindings):
 def _records_of_entries(entries: Sequence[Any]) -> list[ChannelRecord]:
     """From entries of the stream as `log.lua` writes them: id, and the fields `by`, `end` and `body`."""
     return [
-        as_record(int(id.partition(b"-")[0]), fields[1].decode(), fields[5])
+        as_record(int(id.partition(b"-")[0]), fields[1].decode(), fields[5], id.decode())
         for id, fields in entries
     ]  # fmt: skip
 
 
 def _records_of_rows(rows: Sequence[Any]) -> list[ChannelRecord]:
-    """From rows of number, ms, kind and upload id, body."""
-    found = zip(rows[0::4], rows[2::4], rows[3::4], strict=True)
+    """From rows of number, ms, kind and upload id, body, note."""
+    found = zip(rows[::ROW], rows[2::ROW], rows[3::ROW], strict=True)
     return [as_record(number, by.decode(errors="replace"), body) for number, by, body in found]

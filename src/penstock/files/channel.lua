@@ -170,12 +170,13 @@ function channel.acknowledge(l, receiver, cursor, acked, now)
   return log.trim(l, now), false
 end
 
--- Appends a record. Call `log.save` after the last one.
---- (l: table, now: int, by: str, body: str)
+-- Appends a record and returns its number; or nil, if the stream has vanished. Call `log.save` after the last one.
+--- (l: table, now: int, by: str, body: str) -> int | nil
 --- uses: base
 function channel.append(l, now, by, body)
-  log.append(l, now, by, "", body)
-  redis.call("RPUSH", base .. "ends", l.ended)
+  if not log.append(l, now, by, body) then return nil end
+  redis.call("RPUSH", base .. "ends", string.format("%d %d", l.ended, now))
+  return l.top
 end
 
 -- Creates a channel, or opens a finished one again, and adds receivers; a new one receives what is sent from now on.
@@ -225,8 +226,8 @@ function script.close(base, state, caller, number, given)
   if not l then return { "GONE" } end
   if channel.close_number() > 0 then return { "OK", 0, 0 } end
   local now, left = clock.now(given)
-  channel.append(l, now, kind.CLOSE, "")
-  log.save(l, now, false)
+  if not channel.append(l, now, kind.CLOSE, "") then return { "VANISHED", "log" } end
+  log.save(l, now)
   redis.call("HSET", state, "end", l.top)
   if redis.call("EXISTS", base .. "readers") == 0 then
     left = channel.finish(l)

@@ -41,16 +41,22 @@ function download.stop_waiting(address)
   waiting.remove("standby", address)
 end
 
+-- The bytes up to the end of a record, from an element of `ends`; nil if there is no such element.
+--- (element: str | false) -> int | nil
+function download.bytes_up_to(element)
+  return element and tonumber(string.match(element, "^%d+"))
+end
+
 -- Returns how many records after `position` make up to `room` bytes: at least one if there is one, at most a thousand.
 --- (l: table, position: int, room: int) -> int
 --- uses: base
 function download.records_within(l, position, room)
   local from, n = position + 1 - l.first, 0
-  local before = from > 0 and tonumber(redis.call("LINDEX", base .. "ends", from - 1)) or l.begun
+  local before = from > 0 and download.bytes_up_to(redis.call("LINDEX", base .. "ends", from - 1)) or l.begun
   while position + n < l.top and n < 1000 do
     local ends = redis.call("LRANGE", base .. "ends", from + n, from + n + 15)
     for i = 1, #ends do
-      if n > 0 and ends[i] - before > room then return n end
+      if n > 0 and download.bytes_up_to(ends[i]) - before > room then return n end
       n = n + 1
     end
     if #ends == 0 then break end
@@ -62,23 +68,27 @@ end
 -- processed. To settle is to acknowledge everything up to `acked`, to store `receiver_state` ("" leaves it unchanged)
 -- and to add the counts. A repeated call settles nothing. Nor does a call that makes the process the owner: another
 -- process may have received and settled since, so this one resumes from the cursor and the receiver state in the reply.
+-- Nor does a call whose `position`, that of record `after` ("": unknown), is of a channel that began again since: then
+-- the process resumes in the same way.
 --
 -- The caller reads the records itself, with an XRANGE right behind this script: `limit` records after number `after`.
 -- Their bodies are too large to pass through a script. If there is no record, `address` is registered for `wait_ms`,
 -- and notified of the next one.
 --
 -- Returns one of:
---   { "OK", top, first, cursor, 1 if there is more to trim, 1 if this call made the process the owner, in that case the
---     receiver state, `limit` for the next call or 0 if that is unknown }
+--   { "OK", top, first, cursor, 1 if there is more to trim, 1 if this call made the process the owner or 2 if the
+--     channel began again, in both cases the receiver state, `limit` for the next call or 0 if that is unknown, in both
+--     cases the position of the cursor or "" if that is unknown }
 --   { "HELD", ms until the lease of the owner ends, its token }
 --   { "SHARED" }: several processes share the receiver
---   { "ENDED" | "GONE" | "NOT_A_MEMBER" }
+--   { "ENDED" | "GONE" | "VANISHED" | "NOT_A_MEMBER" }
 --- keys: base state
 --- args: given: int, receiver: str, token: str, dead_token: str, number: int, lease_ms: int, acked: int
---- args: receiver_state: str, packed_counts: str, after: int, limit: int, room: int, address: str, wait_ms: int
+--- args: receiver_state: str, packed_counts: str, after: int, position: str, limit: int, room: int, address: str
+--- args: wait_ms: int
 --- flags: allow-oom
 function script.receive(base, state, given, receiver, token, dead_token, number, lease_ms, acked,
-  receiver_state, packed_counts, after, limit, room, address, wait_ms)
+  receiver_state, packed_counts, after, position, limit, room, address, wait_ms)
   local fault, l = log.open()
   if fault then return fault end
   if not l then
@@ -88,7 +98,7 @@ function script.receive(base, state, given, receiver, token, dead_token, number,
   end
   local now, found = clock.now(given), counts.decode(packed_counts)
   local cursor, why, was = channel.cursor(l, receiver)
-  if why == "LATE" and acked < l.top then return { "OK", l.top, l.first, was, 0, 1, "", 0 } end
+  if why == "LATE" and acked < l.top then return { "OK", l.top, l.first, was, 0, 1, "", 0, "" } end
   if why == "LATE" then
     channel.finish_receiver(l, receiver, now)
     return { "ENDED" }
@@ -96,12 +106,15 @@ function script.receive(base, state, given, receiver, token, dead_token, number,
   if not cursor then return channel.refuse(why) end
   -- What other processes have claimed, or settled above the cursor, would be received once more.
   if tonumber(redis.call("HGET", base .. "next", receiver) or 0) - 1 > cursor then return { "SHARED" } end
+  local restarted = after > l.top or acked > l.top or not log.locate(l, position)
+  if l.lost or (cursor < l.top and redis.call("EXISTS", base .. "log") == 0) then return { "VANISHED", "log" } end
   local owned, again, by = download.own(receiver, token, dead_token, number, now, lease_ms)
   if owned == "HELD" then
     download.await_owner(address, wait_ms)
     return { "HELD", again, by }
   end
   local more = 0
+  if restarted then owned = "FRESH" end
   if owned == "MINE" and not again and (acked > cursor or receiver_state ~= "" or packed_counts ~= "") then
     if receiver_state ~= "" then redis.call("HSET", base .. "marks", receiver, receiver_state) end
     counts.add(receiver, found)
@@ -111,21 +124,22 @@ function script.receive(base, state, given, receiver, token, dead_token, number,
     cursor = math.max(cursor, acked)
   end
   local fresh = owned == "FRESH"
-  local position = math.max(cursor, l.first - 1, fresh and 0 or after)
+  local read_to = math.max(cursor, l.first - 1, fresh and 0 or after)
   waiting.wake("standby")
-  if position < l.top then log.wake_rest(l, now) end
+  if read_to < l.top then log.wake_rest(l, now) end
   if wait_ms == 0 then
     download.stop_waiting(address)
-  elseif position >= l.top then
+  elseif read_to >= l.top then
     -- With a record, the address stays registered: another stream of this face may wait for a later one.
     log.await_message(address, wait_ms)
   end
   if fresh then
     local kept = redis.call("HGET", base .. "marks", receiver) or ""
-    return { "OK", l.top, l.first, cursor, more, 1, kept, download.records_within(l, position, room) }
+    local fresh_limit, known = download.records_within(l, read_to, room), log.position(l, cursor)
+    return { "OK", l.top, l.first, cursor, more, restarted and 2 or 1, kept, fresh_limit, known }
   end
-  local next_limit = position == after and download.records_within(l, after + limit, room) or 0
-  return { "OK", l.top, l.first, cursor, more, 0, "", next_limit }
+  local next_limit = read_to == after and download.records_within(l, after + limit, room) or 0
+  return { "OK", l.top, l.first, cursor, more, 0, "", next_limit, "" }
 end
 
 -- Extends the lease of the process that owns the receiver. `lease_ms` 0 ends it, so that another process can be the
@@ -154,11 +168,11 @@ end
 -- has by now is skipped, and its counts are dropped. A second call with this `token` settles nothing, and returns the
 -- same records. If there is no record, `address` is registered for `wait_ms`, and notified of the next one.
 --
--- Returns { "OK", ms after which to ask again even without a record or -1, claim, number, ms, by, body, … } or
+-- Returns { "OK", ms after which to ask again even without a record or -1, claim, number, ms, by, body, "", … } or
 -- { "ENDED" }. Or, if nothing was settled, one of:
 --   { "MISSED", how many records, number of the next one }: the receiver was passed over; only one process gets this
 --   { "HELD", ms until its lease ends }: a process receives alone
---   { "GONE" | "NOT_A_MEMBER" }
+--   { "GONE" | "VANISHED" | "NOT_A_MEMBER" }
 --- keys: base state
 --- args: given: int, receiver: str, token: str, lease_ms: int, limit: int, room: int, address: str, wait_ms: int
 --- args: claims: *
@@ -216,6 +230,7 @@ function script.share(base, state, given, receiver, token, lease_ms, limit, room
   local answer = { "OK", -1 }
   local head = #answer
   shared_reader.claim(l, receiver, cursor, now, token, earlier, lease_ms, limit, room, answer)
+  if l.lost then return { "VANISHED", l.lost } end
   if #answer > head then
     log.wake_rest(l, now)
   elseif wait_ms > 0 then

@@ -42,10 +42,14 @@ from penstock.files.records import (
     read_block,
     read_end,
 )
-from penstock.files.stream import ReceiverStream, blocks_missed
+from penstock.files.stream import ReceiverStream, blocks_missed, channel_restarted
 from penstock.messages.log import ask_until, check_wait, trim_rest
 
 T = TypeVar("T")
+
+MAX_EMPTY_REPLIES = 3
+"""Replies in a row without the records that must be there, after which they have vanished. One such reply means that
+another process has trimmed at that moment."""
 
 READY_ITEMS = 16
 """Items that are made ready together."""
@@ -108,7 +112,10 @@ class ExclusiveStream(ReceiverStream[T]):
     def _resume_from(self, checkpoint: Checkpoint) -> None:
         self._position = checkpoint.number
         """Number of the last record that was pulled."""
+        self._position_id = ""
+        """Its position, by which the server finds that the channel began again; "" if that is unknown."""
         self._next_limit = 0
+        self._empty_replies = 0
         self._downloads = dict(checkpoint.state.downloads)
         self._reached = self._given = self._done = self._settled = checkpoint
         self._on_resume()
@@ -297,7 +304,8 @@ class ExclusiveStream(ReceiverStream[T]):
                 self._settled = checkpoint
         return self._channel.receive(
             self._receiver, self._token, self._turn, lease=self._channel.settings.lease, limit=limit,
-            dead_token=self._dead_token, after=self._position, address=address, ttl=ttl, **settled,
+            dead_token=self._dead_token, after=self._position, position=self._position_id, address=address, ttl=ttl,
+            **settled,
         )  # fmt: skip
 
     def _is_answer(self, reply: ReceiveReply) -> bool:
@@ -330,7 +338,10 @@ class ExclusiveStream(ReceiverStream[T]):
             self._dead_token = ""
             state = decode_state(reply.receiver_state) if reply.receiver_state else ReceiverState()
             self._resume_from(Checkpoint(reply.cursor, state))
+            self._position_id = reply.cursor_id
             yield RunInThread(self._on_new_owner)
+        if reply.restarted:
+            self._error = channel_restarted(self._channel, self._receiver, reply.cursor)
         if missed := self._missed(reply):
             for upload_id in self._downloads:
                 self._on_dropped(reply.first - 1, upload_id)
@@ -338,13 +349,16 @@ class ExclusiveStream(ReceiverStream[T]):
             self._settled = Checkpoint(reply.cursor, ReceiverState())
             self._error = blocks_missed(self._channel, self._receiver, missed, reply.first)
         self._next_limit = reply.next_limit
+        self._empty_replies = 0 if reply.records or reply.is_new_owner or missed else self._empty_replies + 1
         if not reply.records:
+            if self._empty_replies >= MAX_EMPTY_REPLIES and reply.last > self._position:
+                raise self._channel.state_lost("log")
             if reply.is_new_owner or missed or reply.last > self._position:
                 return True
             yield self._channel.give_back(self._receiver, self._token)
             return False
         self._records.extend(reply.records)
-        self._position = reply.records[-1].number
+        self._position, self._position_id = reply.records[-1].number, reply.records[-1].position
         self._lease = ReceiverLease(self._channel, self._receiver, self._token, self._channel.settings.lease, asked)
         self._renewer.keep(self._lease)
         return True
@@ -357,6 +371,8 @@ class ExclusiveStream(ReceiverStream[T]):
         """Raises LeaseLost if another process receives by now; then the caller drops what it has and leaves."""
         self._done = self._given
         reply = yield self._receive((self._done, self._take_counts()), 0)
+        if reply.restarted:
+            raise channel_restarted(self._channel, self._receiver, reply.cursor)
         if reply.status == "HELD" or reply.is_new_owner:
             raise LeaseLost(
                 f"another process receives {self._channel.label} as {self._receiver!r} by now: drop what was not "

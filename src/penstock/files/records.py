@@ -89,12 +89,14 @@ class FileEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChannelRecord(NamedTuple):
-    """A record as it was read. `number`: its place in the log; `upload_id`: the upload that it belongs to."""
+    """A record as it was read. `number`: its place in the log; `upload_id`: the upload that it belongs to; `position`:
+    its number and time, which identify it also after the channel began again."""
 
     number: int
     kind: str
     upload_id: str
     body: bytes
+    position: str = ""
 
 
 pack: Any = msgspec.msgpack.Encoder().encode
@@ -108,8 +110,8 @@ def pack_block(header: BlockHeader, data: bytes) -> bytes:
     return b"".join((len(head).to_bytes(2, "big"), head, zlib.compress(data, 1) if header.deflated else data))
 
 
-def as_record(number: int, kind_and_upload_id: str, body: bytes) -> ChannelRecord:
-    return ChannelRecord(number, kind_and_upload_id[:1], kind_and_upload_id[1:], body)
+def as_record(number: int, kind_and_upload_id: str, body: bytes, position: str = "") -> ChannelRecord:
+    return ChannelRecord(number, kind_and_upload_id[:1], kind_and_upload_id[1:], body, position)
 
 
 def is_upload_id(text: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, Self, TypeVar
 
 from penstock.core.operations import Driver, Operation, verb
-from penstock.errors import BlocksMissed, FilesError
+from penstock.errors import BlocksMissed, ChannelRestarted, FilesError
 from penstock.files.bindings import ChannelBindings
 
 T = TypeVar("T")
@@ -136,4 +136,13 @@ def blocks_missed(channel: ChannelBindings, receiver: str, records: int, first: 
     return BlocksMissed(
         f"{receiver!r} was away for too long: {records} records of {channel.label} were dropped before it received "
         f"them. It continues with record {first}; files that had begun before that are not whole"
+    )
+
+
+def channel_restarted(channel: ChannelBindings, receiver: str, cursor: int) -> ChannelRestarted:
+    """The error for a receiver whose channel began again, and which continues after record number `cursor`."""
+    return ChannelRestarted(
+        f"{channel.label} began again while {receiver!r} received: it was deleted and created again, or its server "
+        f"fell back to an older state. {receiver!r} continues after record {cursor}, its cursor in the server, and may "
+        "receive some blocks again"
     )

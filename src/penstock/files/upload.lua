@@ -85,7 +85,7 @@ end
 --
 -- Returns { "OK", bytes in the channel, slowest receiver }; { "FULL", the ms from `make_space`, bytes in the channel,
 -- slowest receiver }; { "CLOSED", number of receivers that have not received everything }; { "TAKEN" } if `expected` is
--- not met; or { "GONE" | "LARGE" | "NOT_A_MEMBER" }.
+-- not met; or { "GONE" | "VANISHED" | "LARGE" | "NOT_A_MEMBER" }.
 --- keys: base state
 --- args: caller: str, number: int, given: int, path: str, upload_id: str, token: str, expected: str, upload_state: str
 --- args: inode: str, outcome: str, records: *
@@ -111,8 +111,10 @@ function script.put(base, state, caller, number, given, path, upload_id, token, 
   if size > l.bytes then return { "LARGE" } end
   local full = upload.refuse_if_full(l, size, now)
   if full then return full end
-  for i = records, #ARGV, 2 do channel.append(l, now, ARGV[i] .. upload_id, ARGV[i + 1]) end
-  log.save(l, now, false)
+  for i = records, #ARGV, 2 do
+    if not channel.append(l, now, ARGV[i] .. upload_id, ARGV[i + 1]) then return { "VANISHED", "log" } end
+  end
+  log.save(l, now)
   local bytes = l.ended - l.begun
   if bytes > tonumber(redis.call("HGET", state, "peak") or 0) then redis.call("HSET", state, "peak", bytes) end
   if outcome == "" then

@@ -6,18 +6,28 @@ ChatIndexBindings  `chats.lua`: the index of one user's chats
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from penstock import codec
 from penstock.core.clock import Clock
 from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
-from penstock.errors import BadCall, ChatExists, ChatGone, MessageError, NoSpace, NotAMember, PenstockError
-from penstock.messages.constants import MAX_DEVICES
+from penstock.errors import (
+    ChatExists,
+    ChatGone,
+    MessageError,
+    NoSpace,
+    NotAMember,
+    PenstockError,
+    StateLost,
+    TooManyIds,
+)
+from penstock.messages.constants import KEPT_MS, MAX_DEVICES, PER_LOG, PER_SENDER
 from penstock.messages.keys import LogKeys
 from penstock.messages.message import Gap, Keep, Mail, Message
 from penstock.settings import Settings
@@ -27,6 +37,9 @@ T = TypeVar("T")
 
 ClaimAction: TypeAlias = Literal["ack", "release", "extend"]
 
+ROW: Final = 5
+"""Values that a reply has for each message: number, ms, sender, body, note."""
+
 PULL_BYTES = 1024 * 1024
 """A pull returns at most this many bytes of message bodies, but always at least one message."""
 
@@ -35,7 +48,8 @@ PULL_BYTES = 1024 * 1024
 def log_scripts() -> Library:
     return Library(
         "core/clock.lua", "core/notify.lua", "core/waiting.lua", "core/sleepers.lua", "core/idempotency.lua",
-        "messages/log.lua", "messages/waking.lua", "messages/readers.lua", "messages/shared_reader.lua",
+        "messages/log.lua", "messages/post.lua", "messages/waking.lua", "messages/readers.lua",
+        "messages/shared_reader.lua",
     )  # fmt: skip
 
 
@@ -57,13 +71,22 @@ class WakeReply:
 
 
 @dataclass(frozen=True, slots=True)
+class PostReply:
+    """The positions of the messages; None: nothing was sent, and a second call may make room for their ids."""
+
+    positions: list[str] | None
+    wake: WakeReply = WakeReply()
+
+
+@dataclass(frozen=True, slots=True)
 class PullReply:
     """The reply to a pull.
 
-    last          number of the log's last message
-    cursor        number of the last message that the reader has acknowledged
-    more_to_trim  the server still has messages to free
-    to_notify     as in WakeReply
+    last           number of the log's last message
+    cursor         number of the last message that the reader has acknowledged
+    more_to_trim   the server still has messages to free
+    to_notify      as in WakeReply
+    new_beginning  a position in the call belongs to a log that began again since, and was ignored
     """
 
     last: int
@@ -71,6 +94,7 @@ class PullReply:
     more_to_trim: bool
     to_notify: Sequence[str]
     mail: Mail
+    new_beginning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +115,7 @@ class LogStatus:
     first, last      numbers of the first message that is still there, and of the last one
     bytes            senders and bodies, plus 32 bytes for each message
     readers          how many readers the log has
+    ids, ids_since   how many message ids are kept, and when the oldest of them was given, or None
     cursor           number of the last message that this reader has acknowledged; -1 if the log has no such reader
     seen             when this reader last pulled, in seconds since 1970, or None
     unread, claimed  how many messages this reader has not acknowledged, and how many its workers have claimed
@@ -101,6 +126,8 @@ class LogStatus:
     first: int
     bytes: int
     readers: int
+    ids: int
+    ids_since: float | None
     cursor: int
     seen: float | None
     unread: int
@@ -140,9 +167,13 @@ class LogBindings:
         self._declared = keys.declared
         self._scripts = log_scripts().scripts
 
-    def _call(self, name: str, args: Iterable[Arg], read: Callable[[Sequence[Any]], R], who: str = "") -> RoundTrip[R]:
+    def _call(
+        self, name: str, args: Iterable[Arg], read: Callable[[Sequence[Any]], R], who: str = "", *, also: bytes = b""
+    ) -> RoundTrip[R]:
+        """Make a call. `also`: a reply that is no refusal, beside OK."""
+
         def read_or_raise(reply: Sequence[Any]) -> R:
-            if reply[0] != b"OK":
+            if reply[0] != b"OK" and reply[0] != also:
                 raise self.error_for(reply, who)
             return read(reply)
 
@@ -161,10 +192,28 @@ class LogBindings:
                 return NoSpace(f"{self.label} is at its limit and its reader is behind; nothing was sent: try later")
             case b"LARGE":
                 return NoSpace(f"the messages are larger than all that {self.label} may hold: send less at once")
-            case b"MANY":
-                return MessageError(f"{who!r} has {MAX_DEVICES} devices in {self.label} already: forget() some")
+            case b"VANISHED":
+                return self.state_lost(reply[1].decode())
+            case b"IDS":
+                return self._too_many_ids(who, *reply[1:])
             case _:
-                return BadCall(f"ack in {self.label}: its last message is number {reply[1]}; nothing was acknowledged")
+                return MessageError(f"{who!r} has {MAX_DEVICES} devices in {self.label} already: forget() some")
+
+    def state_lost(self, name: str) -> StateLost:
+        """The error for a key that has vanished. `name`: the part of its name after the hash tag."""
+        key = self.keys.base + name
+        return StateLost(
+            f"the key {key!r} of {self.label} has vanished: evicted, deleted by hand, or left out of a restore. "
+            f"Restore it, or delete {self.label} and begin again",
+            key=key,
+        )
+
+    def _too_many_ids(self, sender: str, own: int, total: int) -> TooManyIds:
+        return TooManyIds(
+            f"{self.label} keeps {own:,} message ids of {sender!r} and {total:,} in all, each for {KEPT_MS // 60000} "
+            f"minutes: at most {PER_SENDER:,} of one sender and {PER_LOG:,} in all. Nothing was sent: send later, or "
+            "without ids"
+        )
 
     def not_a_member(self, who: str) -> NotAMember:
         return NotAMember(f"{who!r} is no member of {self.label}: never joined, left, or was kicked")
@@ -182,43 +231,59 @@ class LogBindings:
         return self._call("create", args, lambda _: None)
 
     def post(
-        self, sender: str, messages: Sequence[tuple[str, bytes]], *, create: bool, address: str = "", ttl: float = 0.0
-    ) -> RoundTrip[tuple[list[int], WakeReply]]:
-        """Append messages, given as pairs of id and body. Returns their numbers.
+        self, sender: str, messages: Sequence[tuple[str, bytes]], *, create: bool, lifetime: float = 0.0,
+        address: str = "", ttl: float = 0.0,
+    ) -> RoundTrip[PostReply]:  # fmt: skip
+        """Append messages, given as pairs of id and body.
 
-        `create`: any sender may post, and a log that does not exist is made; otherwise the sender must be a member.
+        create    any sender may post, and a log that does not exist is made; otherwise the sender must be a member
+        lifetime  seconds after which they are not delivered any more; 0: they always are
         """
         id_and_body = [part for message in messages for part in message]
-        args = (*UNNUMBERED, self.clock.now_ms, int(create), sender, address, int(ttl * 1000), *id_and_body)
-        return self._call("post", args, lambda reply: (reply[1], _wake_reply(*reply[2:])), sender)
+        args = (
+            *UNNUMBERED, self.clock.now_ms, int(create), sender, math.ceil(lifetime * 1000), address, int(ttl * 1000),
+            *id_and_body,
+        )  # fmt: skip
+
+        def read(reply: Sequence[Any]) -> PostReply:
+            if reply[0] == b"AGAIN":
+                return PostReply(None)
+            return PostReply(decode_names(reply[1]), _wake_reply(*reply[2:]))
+
+        return self._call("post", args, read, sender, also=b"AGAIN")
 
     # --- read ---
 
     def pull(
-        self, member: str, device: str = "", *, limit: int, acked: int = 0, after: int = 0, max_bytes: int = PULL_BYTES,
-        address: str = "", ttl: float = 0.0, watch: bool = False,
+        self, member: str, device: str = "", *, limit: int, acked: str = "", after: str = "",
+        max_bytes: int = PULL_BYTES, address: str = "", ttl: float = 0.0, watch: bool = False,
     ) -> RoundTrip[PullReply]:  # fmt: skip
-        """Acknowledge up to `acked`, then return up to `limit` messages: those after the cursor, or after number
-        `after` if that is higher."""
+        """Acknowledge up to the position `acked`, then return up to `limit` messages: those after the cursor, or after
+        the position `after` if that is higher. "" is no position."""
         args = (
             self.clock.now_ms, member, device, acked, after, limit, max_bytes, address, int(ttl * 1000), int(watch),
         )  # fmt: skip
 
         def read(reply: Sequence[Any]) -> PullReply:
-            _, last, first, cursor, more, _, to_notify, *rows = reply
-            position = max(cursor, after)
-            gap = Gap(first, first - 1 - position) if first - 1 > position else None
-            mail = Mail(self._messages(rows, position), gap, max(0, last - max(cursor, first - 1)))
-            return PullReply(last, cursor, bool(more), decode_names(to_notify), mail)
+            _, last, first, cursor, number, restarted, more, _, to_notify, unread, *rows = reply
+            gap = Gap(first, first - 1 - number) if first - 1 > number else None
+            mail = Mail(
+                self._messages(rows, number, new_beginning=bool(restarted)), gap, unread, new_beginning=bool(restarted)
+            )
+            return PullReply(last, cursor, bool(more), decode_names(to_notify), mail, bool(restarted))
 
         return self._call("pull", args, read, member)
 
-    def _messages(self, rows: Sequence[Any], position: int) -> list[Message]:
-        """Make messages of rows of number, ms, sender, body. `position`: the number before the first requested one."""
+    def _messages(self, rows: Sequence[Any], before: int, *, new_beginning: bool = False) -> list[Message]:
+        """Make messages of rows of number, ms, sender, body, note. `before`: the number before the first requested one.
+        `new_beginning` marks the first message."""
         messages = []
-        for number, at, sender, body in zip(rows[0::4], rows[1::4], rows[2::4], rows[3::4], strict=True):
-            missed, position = number - 1 - position, number
-            messages.append(Message(number, sender.decode(), at / 1000, body, self.keys.name, missed))
+        for number, at, sender, body, _note in zip(*(iter(rows),) * ROW, strict=True):
+            missed, before = number - 1 - before, number
+            messages.append(
+                Message(f"{number}-{at}", sender.decode(), at / 1000, body, self.keys.name, missed, new_beginning)
+            )
+            new_beginning = False
         return messages
 
     def stop_waiting(self, address: str, shared_reader: str | None = None) -> RoundTrip[int]:
@@ -247,8 +312,8 @@ class LogBindings:
         def read(reply: Sequence[Any]) -> ClaimReply:
             _, due_ms, *rows = reply
             claimed = []
-            for at in range(0, len(rows), 5):
-                (message,) = self._messages(rows[at + 1 : at + 5], rows[at + 1] - 1)
+            for at in range(0, len(rows), 1 + ROW):
+                (message,) = self._messages(rows[at + 1 : at + 1 + ROW], rows[at + 1] - 1)
                 claimed.append((rows[at], message))
             return ClaimReply(None if due_ms < 0 else due_ms / 1000, claimed)
 
@@ -262,7 +327,7 @@ class LogBindings:
 
         `seconds`: the new lease for "extend".
         """
-        args = (self.clock.now_ms, member, action, int(seconds * 1000), *claims)
+        args = (*UNNUMBERED, self.clock.now_ms, member, action, int(seconds * 1000), *claims)
         return self._call("settle_claims", args, lambda reply: (bool(reply[1]), reply[2]), member)
 
     # --- readers ---
@@ -304,11 +369,14 @@ class LogBindings:
 
     def status(self, member: str, device: str = "", *, watch: bool = False) -> RoundTrip[LogStatus]:
         def read(reply: Sequence[Any]) -> LogStatus:
-            _, now, last, first, size, readers, cursor, seen, first_unclaimed, claimed = reply
+            _, now, last, first, size, readers, ids, ids_since, cursor, seen, first_unclaimed, claimed = reply
             unread = 0
             if cursor >= 0:
                 unread = last - max(cursor, first - 1, first_unclaimed - 1) + claimed
-            return LogStatus(now / 1000, last, first, size, readers, cursor, seen / 1000 or None, unread, claimed)
+            return LogStatus(
+                now / 1000, last, first, size, readers, ids, ids_since / 1000 or None, cursor, seen / 1000 or None,
+                unread, claimed,
+            )  # fmt: skip
 
         return self._call("status", (self.clock.now_ms, member, device, int(watch)), read, member)
 

@@ -9,11 +9,11 @@ from typing import Any, Literal, TypeAlias
 
 from penstock.core.clock import Clock
 from penstock.core.operations import Driver, InBackground, Operation, Parallel, RoundTrip, verb
-from penstock.errors import ChatGone
+from penstock.errors import ChatGone, StateLost
 from penstock.messages.bindings import ChatIndexBindings, LogBindings, WakeReply
 from penstock.messages.keys import LogKeys, check_reader
-from penstock.messages.log import check_wait, post_all, trim_rest, wake_rest
-from penstock.messages.message import Keep
+from penstock.messages.log import check_post, post_all, trim_rest, wake_rest
+from penstock.messages.message import Keep, Message
 from penstock.messages.reader import Follow, LogReader
 from penstock.settings import Settings
 
@@ -51,10 +51,12 @@ class Member:
 class ChatInfo:
     """The size of a chat.
 
-    last     number of the last message
-    first    number of the first message that is still there
-    bytes    of the messages that are kept: senders and bodies, plus 32 bytes for each
-    readers  how many members there are; a member with devices counts once for each device
+    last       number of the last message
+    first      number of the first message that is still there
+    bytes      of the messages that are kept: senders and bodies, plus 32 bytes for each
+    readers    how many members there are; a member with devices counts once for each device
+    ids        message ids that are kept, so that a message that is sent again is recognised
+    ids_since  when the oldest of them was given, in seconds since 1970, or None
     """
 
     id: str
@@ -62,6 +64,8 @@ class ChatInfo:
     first: int
     bytes: int
     readers: int
+    ids: int = 0
+    ids_since: float | None = None
 
 
 def member_of(reader: str) -> str:
@@ -137,54 +141,55 @@ class Chat:
     # --- messages ---
 
     @verb
-    def send(self, sender: str, message: Any, *, id: str | None = None, wait: float | None = 0.0) -> Operation[int]:
-        """Send a value (anything that JSON can hold) to all members. Returns its number.
+    def send(self, sender: str, message: Any, *, id: str | None = None, wait: float | None = 0.0) -> Operation[str]:
+        """Send a value (anything that JSON can hold) to all members. Returns the id of the message, as readers get it.
 
-        id    your own id for the message. If it was used within the last day and the last thousand messages, the
-              message is not sent again, and the call returns the number of the first one
+        id    your own id for the message. If this sender used it within the last ten minutes, the message is not sent
+              again, and the call returns the id of the first one. A chat keeps 10,000 ids of a sender and 100,000 in
+              all; above that, TooManyIds is raised
         wait  seconds to wait for space in a chat that refuses messages at its limit; 0 raises NoSpace at once, None
               waits for ever
 
         Raises ChatGone, NotAMember. One round trip, however many members there are; one more if some of them wait for
         news of all their chats.
         """
-        check_wait("send", wait)
-        return self._send([(id or "", self._log.encode(message))], check_reader("member", sender), wait)
+        messages = check_post("send", [self._log.encode(message)], [id], wait)
+        return self._send(messages, check_reader("member", sender), wait)
 
-    def _send(self, messages: Sequence[tuple[str, bytes]], sender: str, wait: float | None) -> Operation[int]:
-        (number,), to_notify = yield from post_all(self._log, sender, messages, create=False, wait=wait)
-        if to_notify:
-            yield from notify_members(self._index_of, self.id, to_notify)
-        return int(number)
+    def _send(self, messages: Sequence[tuple[str, bytes]], sender: str, wait: float | None) -> Operation[str]:
+        (position,) = yield from self._send_many(messages, sender, wait)
+        return position
 
     @verb
     def send_many(
         self, sender: str, messages: Iterable[Any], *, ids: Iterable[str] | None = None, wait: float | None = 0.0
-    ) -> Operation[list[int]]:
-        """Send many values. Returns their numbers.
+    ) -> Operation[list[str]]:
+        """Send many values. Returns the ids of the messages.
 
         All values are encoded before the first is sent. A round trip sends 500 of them, either all or none. `ids`: one
         for each value, as in `send`.
         """
-        check_wait("send_many", wait)
         bodies = [self._log.encode(message) for message in messages]
-        pairs = list(zip([""] * len(bodies) if ids is None else ids, bodies, strict=True))
+        pairs = check_post("send_many", bodies, ids, wait)
         return self._send_many(pairs, check_reader("member", sender), wait)
 
     def _send_many(
         self, messages: Sequence[tuple[str, bytes]], sender: str, wait: float | None
-    ) -> Operation[list[int]]:
-        numbers, to_notify = yield from post_all(self._log, sender, messages, create=False, wait=wait)
-        yield from notify_members(self._index_of, self.id, to_notify)
-        return numbers
+    ) -> Operation[list[str]]:
+        positions, to_notify = yield from post_all(self._log, sender, messages, create=False, wait=wait)
+        if to_notify:
+            yield from notify_members(self._index_of, self.id, to_notify)
+        return positions
 
     def reader(self, member: str, device: str = "") -> Reader:
         """A member, or one of its devices, as a reader. No round trip."""
         return Reader(self._log, self._driver, member, device, self._index_of)
 
-    def follow(self, member: str, device: str = "", *, limit: int = 100, ack: bool = True) -> Follow:
+    def follow(
+        self, member: str, device: str = "", *, after: Message | str | None = None, limit: int = 100, ack: bool = True
+    ) -> Follow:
         """Iterate over every message for this member; see `Reader.follow`."""
-        return self.reader(member, device).follow(limit=limit, ack=ack)
+        return self.reader(member, device).follow(after=after, limit=limit, ack=ack)
 
     # --- members ---
 
@@ -252,7 +257,9 @@ class Chat:
 
     def read_info(self) -> RoundTrip[ChatInfo]:
         return self._log.status("").then(
-            lambda status: ChatInfo(self.id, status.last, status.first, status.bytes, status.readers)
+            lambda status: ChatInfo(
+                self.id, status.last, status.first, status.bytes, status.readers, status.ids, status.ids_since
+            )
         )
 
     @verb
@@ -275,6 +282,8 @@ class Chat:
                 members += page
         except ChatGone:
             return False
+        except StateLost:
+            page = []  # delete what is there; a pull of the members repairs their indexes
         indexes = [self._index_of(name) for name in dict.fromkeys(member.name for member in [*members, *page])]
         entries = yield from run_in_batches(index.find(self.id) for index in indexes)
         existed, wake = yield self._log.delete()

@@ -15,6 +15,7 @@ from penstock.messages.chat import BATCH, Chat, member_of, notify_members, run_i
 from penstock.messages.keys import LogKeys, check_reader
 from penstock.messages.log import ask_until, check_limit, check_wait, trim_rest
 from penstock.messages.message import Keep, Mail, Message
+from penstock.messages.reader import new_beginning
 from penstock.settings import Settings
 
 NOT_A_READER = b"GONE NOT_A_MEMBER"
@@ -244,19 +245,26 @@ class UserChats:
     def ack(self, messages: Iterable[Message]) -> Operation[None]:
         """Acknowledge these messages, and all messages before them in their chats.
 
-        Ignores a chat that is gone or that the user has left. Raises BadCall for a number that no message has. One
-        round trip for each hundred chats.
+        Ignores a chat that is gone or that the user has left. Raises NewBeginning for a chat that began again since its
+        message was read; those of other chats are acknowledged. One round trip for each hundred chats.
         """
-        upto: dict[str, int] = {}
+        upto: dict[str, Message] = {}
         for message in messages:
-            upto[message.place] = max(message.id, upto.get(message.place, 0))
-        return self._ack(upto)
+            latest = upto.setdefault(message.place, message)
+            if (message.at, message.number) > (latest.at, latest.number):
+                upto[message.place] = message
+        return self._ack({chat: message.id for chat, message in upto.items()})
 
-    def _ack(self, upto: dict[str, int]) -> Operation[None]:
+    def _ack(self, upto: dict[str, str]) -> Operation[None]:
         replies = yield from run_in_batches(
-            default_on(NOT_A_READER, self._log(chat).pull(self.user, self.device, limit=0, acked=number), None)
-            for chat, number in upto.items()
+            default_on(NOT_A_READER, self._log(chat).pull(self.user, self.device, limit=0, acked=position), None)
+            for chat, position in upto.items()
         )
+        refused = []
         for chat, reply in zip(upto, replies, strict=True):
             if reply is not None:
                 yield from trim_rest(self._log(chat), reply.more_to_trim)
+                if reply.new_beginning:
+                    refused.append(chat)
+        if refused:
+            raise new_beginning(self._log(refused[0]), upto[refused[0]])

@@ -3,6 +3,11 @@
 from typing import Final
 
 # log, in log.lua
-FORMAT: Final = 1
+FORMAT: Final = 2
 MESSAGE_OVERHEAD: Final = 32
 MAX_DEVICES: Final = 100
+
+# ids, in post.lua
+KEPT_MS: Final = 600000
+PER_SENDER: Final = 10000
+PER_LOG: Final = 100000

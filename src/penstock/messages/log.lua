@@ -6,57 +6,133 @@
 --                          └───────────────────────────▶ freed; readers that had not read it find a gap
 --
 --   state        HASH    format; top: number of the last message; first: number of the oldest that is still there;
---                        begun, ended: bytes of all messages ever freed, and ever posted (ended - begun bytes are still
---                        there); messages, bytes, age (ms): the limits; refuse: 1 if a message that would exceed the
---                        first two is refused
+--                        start: number before the first message ever; at, freed: server ms of message `top` and of
+--                        message `first` - 1; begun, ended: bytes of all messages ever freed, and ever posted (ended -
+--                        begun bytes are still there); messages, bytes, age (ms): the limits; refuse: 1 if a message
+--                        that would exceed the first two is refused
 --   log          STREAM  <number>-<server ms>, numbers without gaps: by (the sender; in a channel of files kind and
 --                        upload id), end (bytes of all messages up to this one), body
---   ends         LIST    in a channel of files, whose bodies are large: `end` of each record that is there
+--   ends         LIST    in a channel of files, whose bodies are large: "<end> <server ms>" of each record that is there
+--   before       STRING  top of the log that was deleted last; PX a day
 --   readers      ZSET    reader -> its cursor: the last number that it acknowledged
 --   seen         HASH    reader -> server ms at which it last pulled
 --   devices      HASH    member -> its devices. A reader is a member, or a device: <member> NUL <device>
---   sent         ZSET    message id -> number; PX a day, the last 1000
 --   waiting      ZSET    faces that wait for a message (waiting.lua)
 --   standby      ZSET    in a channel of files: faces that wait for the end of a lease (waiting.lua)
 --   wanting      ZSET    address of a sender that waits for space -> bytes, plus a fraction for its turn; PX
 --   watching     ZSET    reader that has read everything and whose member waits for messages of all its chats -> top at
 --                        that time. After `wake_rest` has returned it to a sender, which notifies the member, the
 --                        score is the server ms from which it may be returned to another sender
---   next, claimed:, leased:, claim:, idle, idle:, woken: (shared_reader.lua) · replay: (idempotency)
+--   sent, sent_order, sent_counts: (post.lua) · next, claimed:, leased:, claim:, idle, idle:, woken:
+--   (shared_reader.lua) · replay: (idempotency)
 --
 -- Only acknowledging moves a cursor, reading never does. Messages up to the lowest cursor are freed in the same call.
 --
+-- A *position* is the id of an entry of the stream, held outside the server. Because it has the server's time, no other
+-- message with this number has the same id. `log.locate` compares the two: they differ if the log began again since,
+-- because it was deleted and created again, or because the server fell back to an older state.
+--
 -- A reply begins with OK or a refusal: GONE (the log does not exist), EXISTS, NOT_A_MEMBER, FULL (no space now), LARGE
--- (more than the limit), BEYOND (no message has this number), MANY (devices).
+-- (more than the limit), VANISHED (the key that is named next has vanished, though there must be one), MANY (devices).
 --
 -- Scripts that take `caller` and `number` recognise a repeated call (idempotency.lua), and `claim` recognises its
 -- token. A repeated call of another script changes nothing more.
 
-log = { FORMAT = 1, MESSAGE_OVERHEAD = 32, MAX_DEVICES = 100 }
+-- Format 1 had neither `start`, `at` and `freed` nor the time in `ends`: such a position is not compared. The first
+-- message that is posted makes the format 2.
+log = { FORMAT = 2, MESSAGE_OVERHEAD = 32, MAX_DEVICES = 100 }
 
 _fields = { BY = 2, BODY = 6 } -- names and values of an entry that `append` wrote
+_before = { MS = 86400000 } -- a day
 
 -- Returns two values: an error if the log has a newer format than this code, else nil; and the fields of `state`, or
 -- nil if there is no log.
 --- () -> error | nil, table | nil
 --- uses: state
 function log.open()
-  local s = redis.call("HMGET", state, "format", "top", "first", "begun", "ended", "messages", "bytes", "age", "refuse")
-  local format, top, first, begun, ended, messages, bytes, age, refuse = unpack(s)
+  local s = redis.call("HMGET", state, "format", "top", "first", "begun", "ended", "messages", "bytes", "age", "refuse",
+    "start", "at", "freed")
+  local format, top, first, begun, ended, messages, bytes, age, refuse, start, at, freed = unpack(s)
   if not format then return nil, nil end
   if tonumber(format) > log.FORMAT then return redis.error_reply("PENSTOCKFORMAT " .. format) end
   return nil, {
     top = tonumber(top), first = tonumber(first), begun = tonumber(begun), ended = tonumber(ended),
     messages = tonumber(messages) or 0, bytes = tonumber(bytes) or 0, age = tonumber(age) or 0, refuse = refuse == "1",
+    start = tonumber(start) or 0, at = tonumber(at), freed = tonumber(freed), format = tonumber(format),
   }
 end
 
--- Creates a log without readers. Limits as in `set_limits`.
---- (messages: int, bytes: int, age: int, refuse: int)
---- uses: state
+-- Creates a log without readers, and returns the number before its first message. While the last number of a deleted
+-- log is remembered, the new one begins above it. Limits as in `set_limits`.
+--- (messages: int, bytes: int, age: int, refuse: int) -> int
+--- uses: base state
 function log.create(messages, bytes, age, refuse)
-  redis.call("HSET", state, "format", log.FORMAT, "top", 0, "first", 1, "begun", 0, "ended", 0)
+  local start = tonumber(redis.call("GET", base .. "before")) or 0
+  redis.call("DEL", base .. "before")
+  redis.call("HSET", state, "format", log.FORMAT, "top", start, "first", start + 1, "start", start, "begun", 0, "ended", 0)
   log.set_limits(messages, bytes, age, refuse)
+  return start
+end
+
+-- Returns the refusal for a log without `state`: VANISHED if other keys of it are there, else GONE.
+--- () -> table
+--- uses: base
+function log.refuse_gone()
+  if redis.call("EXISTS", base .. "log", base .. "readers") > 0 then return { "VANISHED", "state" } end
+  return { "GONE" }
+end
+
+-- Returns the number of a position ("": 0), or nil if the log began again since. If the message must be there and the
+-- stream has vanished, `l.lost` is set.
+--- (l: table, position: str) -> int | nil
+--- uses: base
+function log.locate(l, position)
+  if position == "" then return 0 end
+  local number, at = string.match(position, "^(%d+)-(%d+)$")
+  number, at = tonumber(number), tonumber(at)
+  if number <= l.start or number > l.top then return nil end
+  if number >= l.first then
+    local found = number == l.top and l.at or log.time_of(l, number)
+    return (not found or found == at) and number or nil
+  end
+  return (number < l.first - 1 or not l.freed or l.freed == at) and number or nil
+end
+
+-- Returns the position of the message with this number, or "" if that is unknown.
+--- (l: table, number: int) -> str
+--- uses: base
+function log.position(l, number)
+  local at
+  if number == l.top then
+    at = l.at
+  elseif number == l.first - 1 then
+    at = l.freed
+  elseif number >= l.first then
+    at = log.time_of(l, number)
+  end
+  return at and number > l.start and string.format("%d-%d", number, at) or ""
+end
+
+-- Returns the server ms of a message that is there, or nil if that is unknown. If the stream has vanished, `l.lost` is
+-- set.
+--- (l: table, number: int) -> int | nil
+--- uses: base
+function log.time_of(l, number)
+  local ends = redis.call("LINDEX", base .. "ends", number - l.first)
+  if ends then return tonumber(string.match(ends, " (%d+)$")) end
+  local entry = log.entry(l, number)
+  return entry and tonumber(string.match(entry[1], "%d+$"))
+end
+
+-- Returns the entry of a message that is there, or nil. If the stream has vanished, `l.lost` is set.
+--- (l: table, number: int) -> table | nil
+--- uses: base
+function log.entry(l, number)
+  if l.entry_number ~= number then
+    l.entry, l.entry_number = redis.call("XRANGE", base .. "log", number, number, "COUNT", 1)[1], number
+  end
+  if not l.entry then l.lost = "log" end
+  return l.entry
 end
 
 -- Replaces the limits. 0 removes a limit and its field.
@@ -132,20 +208,22 @@ end
 function log.free_to(l, to)
   if to >= l.top then
     redis.call("UNLINK", base .. "log", base .. "ends")
-    l.begun = l.ended
+    l.begun, l.freed = l.ended, l.at
   else
-    local ended = redis.call("LINDEX", base .. "ends", to - l.first)
-    if ended then
+    local ends = redis.call("LINDEX", base .. "ends", to - l.first)
+    if ends then
       redis.call("LTRIM", base .. "ends", to - l.first + 1, -1)
+      local ended, at = string.match(ends, "^(%d+) ?(%d*)$")
+      l.begun, l.freed = tonumber(ended), tonumber(at)
     else
-      local at = redis.call("XRANGE", base .. "log", to, to, "COUNT", 1)
-      ended = at[1] and log.field(at[1], "end") or l.begun
+      local entry = log.entry(l, to)
+      l.begun = entry and tonumber(log.field(entry, "end")) or l.begun
+      l.freed = entry and tonumber(string.match(entry[1], "%d+$"))
     end
-    l.begun = tonumber(ended)
     redis.call("XTRIM", base .. "log", "MINID", to + 1)
   end
   l.first = to + 1
-  redis.call("HSET", state, "first", l.first, "begun", l.begun)
+  redis.call("HSET", state, "first", l.first, "begun", l.begun, "freed", l.freed and string.format("%d", l.freed) or "")
   log.wake_senders(l)
 end
 
@@ -165,58 +243,66 @@ end
 --- uses: base state
 function log.delete()
   log.free_claims()
+  local top = redis.call("HGET", state, "top")
+  if top then redis.call("SET", base .. "before", top, "PX", _before.MS) end
   local left = log.report_change() + log.dismiss_senders()
   local keys = { state }
-  for _, name in ipairs({ "log", "ends", "readers", "seen", "devices", "sent", "watching", "next" }) do
+  for _, name in ipairs({ "log", "ends", "readers", "seen", "devices", "watching", "next", "sent", "sent_order", "sent_counts" }) do
     keys[#keys + 1] = base .. name
   end
   redis.call("UNLINK", unpack(keys))
   return left
 end
 
--- Appends a message and returns its number. `id` may be "". Call `log.save` after the last one.
---- (l: table, now: int, by: str, id: str, body: str) -> int
+-- Appends a message and returns its position; or nil, if the stream has vanished, and nothing was written. `field` and
+-- `value`: a further field, or nil. Call `log.save` after the last one.
+--- (l: table, now: int, by: str, body: str, field: str | nil, value: str | nil) -> str | nil
 --- uses: base
-function log.append(l, now, by, id, body)
-  l.top = l.top + 1
-  l.ended = l.ended + log.size(by, body)
-  redis.call("XADD", base .. "log", string.format("%d-%d", l.top, now), "by", by, "end", l.ended, "body", body)
-  if id ~= "" then redis.call("ZADD", base .. "sent", l.top, id) end
-  return l.top
+function log.append(l, now, by, body, field, value)
+  local position, ended = string.format("%d-%d", l.top + 1, now), l.ended + log.size(by, body)
+  local entry = { position, "by", by, "end", ended, "body", body, field, value }
+  if l.first > l.top then
+    redis.call("XADD", base .. "log", unpack(entry))
+  elseif not redis.call("XADD", base .. "log", "NOMKSTREAM", unpack(entry)) then
+    return nil
+  end
+  l.top, l.ended, l.at = l.top + 1, ended, now
+  return position
 end
 
--- Stores what `append` has changed, and trims the log. `ids`: some of the messages had ids.
---- (l: table, now: int, ids: bool)
+-- Stores what `append` has changed, and trims the log.
+--- (l: table, now: int)
 --- uses: base state
-function log.save(l, now, ids)
-  redis.call("HSET", state, "top", l.top, "ended", l.ended)
-  if ids then
-    redis.call("ZREMRANGEBYSCORE", base .. "sent", "-inf", l.top - 1000)
-    redis.call("PEXPIRE", base .. "sent", 86400000)
-  end
+function log.save(l, now)
+  redis.call("HSET", state, "top", l.top, "ended", l.ended, "at", string.format("%d", l.at))
+  if l.format < log.FORMAT then redis.call("HSET", state, "format", log.FORMAT) end
   if l.messages + l.bytes + l.age > 0 then log.trim(l, now) end
 end
 
--- Appends to `into` the messages after `position`, each as number, ms, by, body: up to `limit` messages and `room`
+-- Appends to `into` the messages after `position`, each as number, ms, by, body, note: up to `limit` messages and `room`
 -- bytes of bodies, but at least one message if there is one. Returns the number of the last one. Reads ten at a time,
--- so that it reads few large bodies that do not fit.
+-- so that it reads few large bodies that do not fit. If the stream has vanished, `l.lost` is set.
 --- (l: table, position: int, limit: int, room: int, into: table) -> int
 --- uses: base
 function log.read(l, position, limit, room, into)
   while limit > 0 and position < l.top do
     local some = redis.call("XRANGE", base .. "log", position + 1, "+", "COUNT", math.min(limit, 10))
-    if #some == 0 then break end
+    if #some == 0 then l.lost = "log" end
     for i = 1, #some do
       local fields = some[i][2]
       room = room - #fields[_fields.BODY]
       if room < 0 and #into > 0 and type(into[#into]) == "string" then return position end
       local number, at = string.match(some[i][1], "^(%d+)-(%d+)$")
+      if tonumber(number) ~= position + 1 then l.lost = "log" end
+      if l.lost then return position end
       position = tonumber(number)
       into[#into + 1] = position
       into[#into + 1] = tonumber(at)
       into[#into + 1] = fields[_fields.BY]
       into[#into + 1] = fields[_fields.BODY]
+      into[#into + 1] = ""
     end
+    if l.lost then break end
     limit = limit - #some
   end
   return position
@@ -234,107 +320,40 @@ function script.create(base, state, caller, number, given, messages, bytes, age_
   local past = idempotency.replay(caller, number)
   if past then return past end
   if l then return { "EXISTS" } end
+  local gone = log.refuse_gone()
+  if gone[1] == "VANISHED" then return gone end
   local now = clock.now(given)
-  log.create(messages, bytes, age_ms, refuse)
+  local start = log.create(messages, bytes, age_ms, refuse)
   for i = members, #ARGV, 1000 do
     local some = {}
     for j = i, math.min(#ARGV, i + 999) do
-      some[#some + 1] = 0
+      some[#some + 1] = start
       some[#some + 1] = ARGV[j]
     end
     redis.call("ZADD", base .. "readers", unpack(some))
   end
   if first == 1 then
     local _, made = log.open()
-    log.append(made, now, by, "", body)
-    log.save(made, now, false)
+    log.append(made, now, by, body)
+    log.save(made, now)
   end
   return idempotency.keep(caller, number, { "OK", first })
 end
 
--- Appends messages, given as id, body, …: all of them or none. A message whose id is in `sent` is not appended again,
--- and has the number of the first one; "" is no id.
---
---   create            0: only a member may post. 1: any sender may, and a log that does not exist is created, with the
---                     reader ""
---   address, wait_ms  if the reply is FULL, the address is registered for `wait_ms`, and notified when there is space
---
--- Returns { "OK", { number of each message, … }, how many are left to wake, { reader to notify, … } }, see `wake_rest`;
--- or { "GONE" | "NOT_A_MEMBER" | "FULL" | "LARGE" }.
---- keys: base state
---- args: caller: str, number: int, given: int, create: int, by: str, address: str, wait_ms: int, messages: *
-function script.post(base, state, caller, number, given, create, by, address, wait_ms, messages, ...)
-  local fault, l = log.open()
-  if fault then return fault end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
-  if not l and create == 0 then return { "GONE" } end
-  if l and create == 0 and not log.is_member(by) then return { "NOT_A_MEMBER" } end
-  local now = clock.now(given)
-  -- `known`: id -> its number, false if it was never sent, true if it is new in this call.
-  local known, ids, fresh, size = {}, false, 0, 0
-  for i = messages, #ARGV, 2 do
-    local id = ARGV[i]
-    if id ~= "" then
-      ids = true
-      if known[id] == nil then known[id] = redis.call("ZSCORE", base .. "sent", id) end
-    end
-    if id == "" or not known[id] then
-      fresh = fresh + 1
-      size = size + log.size(by, ARGV[i + 1])
-      if id ~= "" then known[id] = true end
-    end
-  end
-  if l and l.refuse and fresh > 0 then
-    if l.bytes > 0 and size > l.bytes or l.messages > 0 and fresh > l.messages then return { "LARGE" } end
-    if l.age > 0 then log.trim(l, now) end
-    local is_full = l.bytes > 0 and l.ended - l.begun + size > l.bytes
-      or l.messages > 0 and l.top - l.first + 1 + fresh > l.messages
-    if is_full then
-      -- The fraction grows with time, so of senders that wait for the same space the earliest is woken first.
-      log.await_space((l.bytes > 0 and size - 1 or 0) + now % 86400000 / 86400000, address, wait_ms)
-      return { "FULL" }
-    end
-  end
-  if not l then
-    log.create(0, 0, 0, 0)
-    redis.call("ZADD", base .. "readers", 0, "")
-    fault, l = log.open()
-  end
-  local numbers = {}
-  for i = messages, #ARGV, 2 do
-    local id = ARGV[i]
-    if id == "" then
-      numbers[#numbers + 1] = log.append(l, now, by, id, ARGV[i + 1])
-    else
-      if known[id] == true then known[id] = log.append(l, now, by, id, ARGV[i + 1]) end
-      numbers[#numbers + 1] = tonumber(known[id])
-    end
-  end
-  local left, to_notify = 0, {}
-  if fresh > 0 then
-    log.save(l, now, ids)
-    left, to_notify = log.report(l, now)
-  end
-  if address ~= "" then
-    log.await_space(0, address, 0)
-    log.wake_senders(l)
-  end
-  return idempotency.keep(caller, number, { "OK", numbers, left, to_notify })
-end
-
--- Acknowledges everything up to `acked`. Then returns up to `limit` messages after the cursor, or after `after` if that
--- is higher; with `limit` 0 it only acknowledges.
+-- Acknowledges everything up to the position `acked`. Then returns up to `limit` messages after the cursor, or after the
+-- position `after` if that is higher; with `limit` 0 it only acknowledges. A position of a log that began again since is
+-- ignored and reported.
 --
 --   address, wait_ms  if there is no message, the address is registered for `wait_ms`, and notified of the next one
 --   watch             1: if there is no message, the next sender is asked to notify the reader's member (`watching`)
 --
 -- Without wait_ms, an address is removed from those that wait.
 --
--- Returns { "OK", top, first, cursor, 1 if there is more to trim, how many are left to wake, { reader to notify, … },
--- number, ms, by, body, … }, { "BEYOND", top } or { "GONE" | "NOT_A_MEMBER" | "MANY" }.
+-- Returns { "OK", top, first, cursor, number after which it read, 1 if the log began again, 1 if there is more to trim,
+-- how many are left to wake, { reader to notify, … }, unread, number, ms, by, body, note, … }, or { "GONE" | "VANISHED" |
+-- "NOT_A_MEMBER" | "MANY" }.
 --- keys: base state
---- args: given: int, member: str, device: str, acked: int, after: int, limit: int, room: int, address: str
+--- args: given: int, member: str, device: str, acked: str, after: str, limit: int, room: int, address: str
 --- args: wait_ms: int, watch: int
 --- flags: allow-oom
 function script.pull(base, state, given, member, device, acked, after, limit, room, address, wait_ms, watch)
@@ -343,28 +362,33 @@ function script.pull(base, state, given, member, device, acked, after, limit, ro
   if not l then
     log.wake_changed()
     log.await_message(address, member == "" and wait_ms or 0)
-    return { "GONE" }
+    return log.refuse_gone()
   end
   local name, cursor, devices = log.reader(member, device)
   if not cursor then return log.refuse() end
   if devices and #devices > log.MAX_DEVICES then return { "MANY" } end
-  if acked > l.top then return { "BEYOND", l.top } end
+  local acked_number, position = log.locate(l, acked), log.locate(l, after)
+  if l.lost then return { "VANISHED", l.lost } end
+  local restarted = acked_number and position and 0 or 1
   local now, more = clock.now(given), 0
   if devices then log.add_device(member, name, cursor, devices) end
   redis.call("HSET", base .. "seen", name, string.format("%d", now))
-  if acked > cursor then
-    cursor = acked
+  if acked_number and acked_number > cursor then
+    cursor = acked_number
     redis.call("ZADD", base .. "readers", cursor, name)
     shared_reader.drop_below(name, cursor)
     more = log.trim(l, now)
-  elseif l.age > 0 or acked > 0 then
+  elseif l.age > 0 or acked ~= "" then
     more = log.trim(l, now)
   end
   local left, to_notify = 0, {}
   if limit > 0 then left, to_notify = log.wake_rest(l, now) end
-  local answer = { "OK", l.top, l.first, cursor, more, left, to_notify }
+  position = math.max(cursor, position or 0)
+  local unread = l.top - math.max(cursor, l.first - 1)
+  local answer = { "OK", l.top, l.first, cursor, position, restarted, more, left, to_notify, unread }
   local head = #answer
-  log.read(l, math.max(cursor, after, l.first - 1), limit, room, answer)
+  log.read(l, math.max(position, l.first - 1), limit, room, answer)
+  if l.lost then return { "VANISHED", l.lost } end
   if limit > 0 then
     local found = #answer > head
     -- With a message, the address stays: another listener of this face may wait for a later one.
@@ -391,10 +415,10 @@ end
 function script.limit(base, state, given, create, messages, bytes, age_ms, refuse)
   local fault, l = log.open()
   if fault then return fault end
-  if not l and create == 0 then return { "GONE" } end
   if not l then
-    log.create(messages, bytes, age_ms, refuse)
-    redis.call("ZADD", base .. "readers", 0, "")
+    local gone = log.refuse_gone()
+    if create == 0 or gone[1] == "VANISHED" then return gone end
+    redis.call("ZADD", base .. "readers", log.create(messages, bytes, age_ms, refuse), "")
     return { "OK", 0 }
   end
   log.set_limits(messages, bytes, age_ms, refuse)
@@ -413,6 +437,7 @@ function script.delete(base, state, caller, number)
   if fault then return fault end
   local past = idempotency.replay(caller, number)
   if past then return past end
-  local left = l and log.delete() or 0
-  return idempotency.keep(caller, number, { "OK", l and 1 or 0, left })
+  local exists = l or log.refuse_gone()[1] == "VANISHED"
+  local left = exists and log.delete() or 0
+  return idempotency.keep(caller, number, { "OK", exists and 1 or 0, left })
 end

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeAlias, TypeVar
 
+from penstock.core.keys import check_text
 from penstock.core.operations import (
     Listen,
     Listener,
@@ -15,7 +16,8 @@ from penstock.core.operations import (
     recheck_delay,
     wait_until_recheck,
 )
-from penstock.messages.bindings import LogBindings, WakeReply, default_on
+from penstock.errors import BadCall
+from penstock.messages.bindings import LogBindings, PostReply, WakeReply, default_on
 from penstock.messages.keys import LogKeys
 from penstock.settings import SLEEPER_TTL_FACTOR
 
@@ -137,31 +139,59 @@ def trim_rest(log: LogBindings, more_to_trim: bool) -> Operation[None]:
         more_to_trim = yield log.trim()
 
 
+def check_sender(sender: str) -> str:
+    """Return the sender of a message in a mailbox: any text, or none."""
+    return sender and check_text("sender", sender)
+
+
+def check_post(
+    verb: str, bodies: Sequence[bytes], ids: Iterable[str | None] | None, wait: float | None
+) -> list[tuple[str, bytes]]:
+    """Pairs of id and body, as `LogBindings.post` takes them."""
+    check_wait(verb, wait)
+    if ids is None:
+        return [("", body) for body in bodies]
+    checked = ["" if id is None else check_text("message id", id) for id in ids]
+    if len(checked) != len(bodies):
+        raise BadCall(f"{verb}(ids=…): {len(checked)} ids for {len(bodies)} messages; nothing was sent")
+    return list(zip(checked, bodies, strict=True))
+
+
 def post_all(
-    log: LogBindings, sender: str, messages: Sequence[tuple[str, bytes]], *, create: bool, wait: float | None
-) -> Operation[tuple[list[int], list[str]]]:
+    log: LogBindings, sender: str, messages: Sequence[tuple[str, bytes]], *, create: bool, wait: float | None,
+    lifetime: float = 0.0,
+) -> Operation[tuple[list[str], list[str]]]:  # fmt: skip
     """Post messages in batches of 500, and wait up to `wait` seconds for space in a full log.
 
-    Returns the numbers of the messages, and the readers to notify. Raises NoSpace. One round trip for each batch, plus
-    those of a wait.
+    Returns the positions of the messages, and the readers to notify. Raises NoSpace, TooManyIds. One round trip for
+    each batch, plus those of a wait.
     """
-    if wait == 0 and len(messages) <= POST_BATCH:
-        reply, wake = yield log.post(sender, messages, create=create)
-        return reply, (yield from wake_rest(log, wake))
-    numbers: list[int] = []
+    positions: list[str] = []
     to_notify: dict[str, None] = {}
     for start in range(0, len(messages), POST_BATCH):
         batch = messages[start : start + POST_BATCH]
 
-        def ask(address: str, ttl: float, batch: Sequence[tuple[str, bytes]] = batch) -> RoundTrip[Any]:
-            return default_on(b"FULL", log.post(sender, batch, create=create, address=address, ttl=ttl), None)
+        def post(address: str, ttl: float, batch: Sequence[tuple[str, bytes]] = batch) -> RoundTrip[PostReply]:
+            return log.post(sender, batch, create=create, lifetime=lifetime, address=address, ttl=ttl)
 
-        # No sender is notified of the space that messages leave when they grow too old: ask more often.
-        answer = yield from ask_until(
-            lambda answer: answer is not None, ask, log, wait, own_address=True, interval=log.settings.sleep
-        )
-        if answer is None:
-            raise log.error_for([b"FULL"], sender)
-        numbers += answer[0]
-        to_notify |= dict.fromkeys((yield from wake_rest(log, answer[1])))
-    return numbers, list(to_notify)
+        reply = PostReply(None)
+        while reply.positions is None:
+            reply = yield from _post(log, post, sender, wait)
+        positions += reply.positions
+        to_notify |= dict.fromkeys((yield from wake_rest(log, reply.wake)))
+    return positions, list(to_notify)
+
+
+def _post(log: LogBindings, post: Ask[PostReply], sender: str, wait: float | None) -> Operation[PostReply]:
+    if wait == 0:
+        reply: PostReply = yield post("", 0.0)
+        return reply
+    # No sender is notified of the space that messages leave when they grow too old: ask more often.
+    answer = yield from ask_until(
+        lambda answer: answer is not None,
+        lambda address, ttl: default_on(b"FULL", post(address, ttl), None),
+        log, wait, own_address=True, interval=log.settings.sleep,
+    )  # fmt: skip
+    if answer is None:
+        raise log.error_for([b"FULL"], sender)
+    return answer

@@ -12,22 +12,33 @@ from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import LeaseLost
 from penstock.messages.bindings import ClaimAction, ClaimReply, LogBindings, LogStatus, default_on
 from penstock.messages.keys import LogKeys
-from penstock.messages.log import ask_until, check_limit, check_wait, post_all, trim_rest, wake_rest
+from penstock.messages.log import (
+    ask_until,
+    check_limit,
+    check_post,
+    check_sender,
+    check_wait,
+    post_all,
+    trim_rest,
+    wake_rest,
+)
 from penstock.messages.message import Keep, Message
 from penstock.messages.reader import LogReader
 from penstock.settings import Settings
 
-NO_LOG = LogStatus(0.0, 0, 1, 0, 0, -1, None, 0, 0)
+NO_LOG = LogStatus(0.0, 0, 1, 0, 0, 0, None, -1, None, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class MailboxInfo:
     """The state of a mailbox, as its senders see it.
 
-    last    number of the last message; 0 if none was ever posted
-    unread  messages that the owner has not acknowledged
-    bytes   of the messages that are kept: senders and bodies, plus 32 bytes for each
-    pulled  when the owner last pulled, in seconds since 1970 by the server's clock, or None
+    last       number of the last message; 0 if none was ever posted
+    unread     messages that the owner has not acknowledged
+    bytes      of the messages that are kept: senders and bodies, plus 32 bytes for each
+    pulled     when the owner last pulled, in seconds since 1970 by the server's clock, or None
+    ids        message ids that are kept, so that a message that is posted again is recognised
+    ids_since  when the oldest of them was given, in seconds since 1970, or None
     """
 
     name: str
@@ -35,6 +46,8 @@ class MailboxInfo:
     unread: int
     bytes: int
     pulled: float | None
+    ids: int = 0
+    ids_since: float | None = None
 
 
 class Claimed:
@@ -50,8 +63,12 @@ class Claimed:
         return self._mailbox._driver
 
     @property
-    def id(self) -> int:
+    def id(self) -> str:
         return self.message.id
+
+    @property
+    def number(self) -> int:
+        return self.message.number
 
     @property
     def body(self) -> Any:
@@ -71,7 +88,7 @@ class Claimed:
         return int(self._claim.split(b":", 2)[1])
 
     def __repr__(self) -> str:
-        return f"<Claimed {self._mailbox.name} {self.id}>"
+        return f"<Claimed {self._mailbox.name} {self.number}>"
 
     @verb
     def ack(self) -> Operation[None]:
@@ -104,49 +121,49 @@ class Mailbox(LogReader):
     # --- send ---
 
     @verb
-    def post(self, value: Any, *, sender: str = "", id: str | None = None, wait: float | None = 0.0) -> Operation[int]:
-        """Post a value (anything that JSON can hold). Returns its number.
+    def post(self, value: Any, *, sender: str = "", id: str | None = None, wait: float | None = 0.0) -> Operation[str]:
+        """Post a value (anything that JSON can hold). Returns the id of the message, as its reader gets it.
 
         sender  who it is from; any text you like
-        id      your own id for the message. If it was used within the last day and the last thousand messages, the
-                message is not posted again, and the call returns the number of the first one
+        id      your own id for the message. If this sender used it within the last ten minutes, the message is not
+                posted again, and the call returns the id of the first one. A mailbox keeps 10,000 ids of a sender and
+                100,000 in all; above that, TooManyIds is raised
         wait    seconds to wait for space in a mailbox that refuses messages at its limit; 0 raises NoSpace at once,
                 None waits for ever
 
         One round trip.
         """
-        check_wait("post", wait)
-        return self._post([(id or "", self._log.encode(value))], sender, wait)
+        return self._post(check_post("post", [self._log.encode(value)], [id], wait), check_sender(sender), wait)
 
-    def _post(self, messages: Sequence[tuple[str, bytes]], sender: str, wait: float | None) -> Operation[int]:
-        numbers, _ = yield from post_all(self._log, sender, messages, create=True, wait=wait)
-        return int(numbers[0])
+    def _post(self, messages: Sequence[tuple[str, bytes]], sender: str, wait: float | None) -> Operation[str]:
+        (position,) = yield from self._post_many(messages, sender, wait)
+        return position
 
     @verb
     def post_many(
         self, values: Iterable[Any], *, sender: str = "", ids: Iterable[str] | None = None, wait: float | None = 0.0
-    ) -> Operation[list[int]]:
-        """Post many values. Returns their numbers.
+    ) -> Operation[list[str]]:
+        """Post many values. Returns the ids of the messages.
 
         All values are encoded before the first is sent. A round trip posts 500 of them, either all or none. `ids`: one
         for each value, as in `post`.
         """
-        check_wait("post_many", wait)
         bodies = [self._log.encode(value) for value in values]
-        messages = list(zip([""] * len(bodies) if ids is None else ids, bodies, strict=True))
-        return self._post_many(messages, sender, wait)
+        return self._post_many(check_post("post_many", bodies, ids, wait), check_sender(sender), wait)
 
     def _post_many(
         self, messages: Sequence[tuple[str, bytes]], sender: str, wait: float | None
-    ) -> Operation[list[int]]:
-        numbers, _ = yield from post_all(self._log, sender, messages, create=True, wait=wait)
-        return numbers
+    ) -> Operation[list[str]]:
+        positions, _ = yield from post_all(self._log, sender, messages, create=True, wait=wait)
+        return positions
 
     @verb
     def info(self) -> RoundTrip[MailboxInfo]:
         """How much is unread, and when the owner last pulled. One round trip, O(1)."""
         return default_on(b"GONE", self._log.status(""), NO_LOG).then(
-            lambda status: MailboxInfo(self.name, status.last, status.unread, status.bytes, status.seen)
+            lambda status: MailboxInfo(
+                self.name, status.last, status.unread, status.bytes, status.seen, status.ids, status.ids_since
+            )
         )
 
     # --- several workers that share one mailbox ---
@@ -195,7 +212,7 @@ class Mailbox(LogReader):
         yield from trim_rest(self._log, more_to_trim)
         if lost:
             raise LeaseLost(
-                f"the lease on message {messages[lost[0]].id} of {self._log.label} ran out: another may have it"
+                f"the lease on message {messages[lost[0]].number} of {self._log.label} ran out: another may have it"
             )
 
     # --- the mailbox as a whole ---
@@ -208,8 +225,10 @@ class Mailbox(LogReader):
 
     @verb
     def delete(self) -> Operation[bool]:
-        """Delete the mailbox and its messages; numbers begin at 1 again. Returns False if there was no mailbox. One
-        round trip, and one more for each 64 processes that wait for its messages."""
+        """Delete the mailbox and its messages. Returns False if there was no mailbox. One round trip, and one more for
+        each 64 processes that wait for its messages.
+
+        The numbers of a mailbox that is posted to within a day continue, so that an old position is recognised."""
         existed, wake = yield self._log.delete()
         yield from wake_rest(self._log, wake)
         return bool(existed)

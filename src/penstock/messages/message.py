@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from penstock import codec
+from penstock.errors import BadCall
+
+_POSITION = re.compile(r"([1-9][0-9]{0,15})-(0|[1-9][0-9]{0,15})\Z")
+MAX_NUMBER: Final = 2**53 - 1
+"""Lua's numbers are exact up to here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,34 +58,70 @@ class Gap:
 class Message:
     """One message.
 
-    id      its number: the first message of a log is number 1, and each later one has the next number
-    at      when the server stored it, in seconds since 1970
-    data    the encoded body; left out of `repr`, because it may be large or confidential
-    place   the mailbox's name, or the chat's id
-    missed  how many messages are missing directly before this one, because the log's `Keep` dropped them unread
+    id             its position, an opaque text. Keep it to `ack` later, or to read on after this message
+    at             when the server stored it, in seconds since 1970
+    data           the encoded body; left out of `repr`, because it may be large or confidential
+    place          the mailbox's name, or the chat's id
+    missed         how many messages are missing directly before this one, because the log's `Keep` dropped them unread
+    new_beginning  the mailbox or chat began again since the position that this read continued from: it was deleted and
+                   created again, or the server fell back to an older state. Messages may be delivered a second time
     """
 
-    id: int
+    id: str
     sender: str
     at: float
     data: bytes = field(repr=False)
     place: str = ""
     missed: int = 0
+    new_beginning: bool = False
+
+    @property
+    def number(self) -> int:
+        """Its number: each message has the number after that of the message before it."""
+        return number_of(self.id)
 
     @property
     def body(self) -> Any:
         """The value that was sent. Raises BadCall for damaged bytes."""
-        return codec.decode(self.data, what=f"message {self.id} of {self.place!r}")
+        return codec.decode(self.data, what=f"message {self.number} of {self.place!r}")
+
+
+def number_of(id: str) -> int:
+    """The number of the message with this id, such as `post` and `send` return it."""
+    return int(id.partition("-")[0])
+
+
+def check_position(verb: str, position: object, place: str) -> str:
+    """The text of a position that was given as a message or as its id. Raises BadCall for anything else.
+
+    `verb`: the call, for the message, such as `ack(upto=…)`; `place`: the mailbox's name, or the chat's id.
+    """
+    if isinstance(position, Message):
+        if position.place != place:
+            raise BadCall(f"{verb} in {place!r}: this message is from {position.place!r}")
+        return position.id
+    if isinstance(position, str) and (match := _POSITION.match(position)) and int(match[1]) <= MAX_NUMBER:
+        return position
+    if isinstance(position, int):
+        raise BadCall(
+            f"{verb} in {place!r}: {position!r} is a bare number, which another message may have after a new "
+            "beginning: give the message, or its id"
+        )
+    raise BadCall(f"{verb} in {place!r}: {position!r:.100} is neither a message nor the id of one")
 
 
 class Mail(list[Message]):
     """The messages of one pull, in order.
 
-    gap     the messages that are missing before the first of these; None if none are missing
-    unread  how many messages the reader has not acknowledged, these included
+    gap            the messages that are missing before the first of these; None if none are missing
+    unread         how many messages the reader has not acknowledged, these included
+    new_beginning  as in the first message; also known if there is no message
     """
 
-    def __init__(self, messages: Iterable[Message] = (), gap: Gap | None = None, unread: int = 0) -> None:
+    def __init__(
+        self, messages: Iterable[Message] = (), gap: Gap | None = None, unread: int = 0, *, new_beginning: bool = False
+    ) -> None:
         super().__init__(messages)
         self.gap = gap
         self.unread = unread
+        self.new_beginning = new_beginning

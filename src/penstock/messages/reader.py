@@ -7,10 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
-from penstock.errors import BadCall
+from penstock.errors import NewBeginning
 from penstock.messages.bindings import LogBindings, LogStatus, PullReply, default_on
 from penstock.messages.log import ask_until, check_limit, check_wait, trim_rest
-from penstock.messages.message import Mail, Message
+from penstock.messages.message import Mail, Message, check_position, number_of
+
+
+def new_beginning(log: LogBindings, position: str) -> NewBeginning:
+    """The error for an acknowledgement of a position of a log that began again since."""
+    return NewBeginning(
+        f"{log.label} began again since message {number_of(position)} was read: it was deleted and created again, or "
+        "its server fell back to an older state. Nothing was acknowledged: pull again"
+    )
 
 
 class LogReader:
@@ -26,11 +34,15 @@ class LogReader:
         self._device = device
 
     @verb
-    def pull(self, limit: int = 100, *, wait: float | None = 0.0) -> Operation[Mail]:
+    def pull(
+        self, limit: int = 100, *, after: Message | str | None = None, wait: float | None = 0.0
+    ) -> Operation[Mail]:
         """Return up to `limit` messages, from the first one that was not acknowledged. Until they are acknowledged,
         each pull returns the same messages again.
 
         limit  1 to 1000; fewer are returned when they make up a megabyte
+        after  a message, or its id: return only messages after it. If the log began again since, this is ignored, and
+               `mail.new_beginning` is set
         wait   seconds to wait for the first message; 0 answers at once, None waits for ever
 
         One round trip when there are messages. A waiting pull sends one command when it begins, one for each wake-up,
@@ -38,11 +50,15 @@ class LogReader:
         """
         check_wait("pull", wait)
         check_limit("pull", limit)
-        reply = yield from self._pull_after(0, limit, wait)
+        start = "" if after is None else check_position("pull(after=…)", after, self._log.keys.name)
+        return self._pull_mail(start, limit, wait)
+
+    def _pull_mail(self, after: str, limit: int, wait: float | None) -> Operation[Mail]:
+        reply = yield from self._pull_after(after, limit, wait)
         return reply.mail
 
-    def _pull_after(self, after: int, limit: int, wait: float | None, *, acked: int = 0) -> Operation[PullReply]:
-        """Acknowledge up to `acked`, then read messages with numbers above `after`."""
+    def _pull_after(self, after: str, limit: int, wait: float | None, *, acked: str = "") -> Operation[PullReply]:
+        """Acknowledge up to the position `acked`, then read the messages after the position `after`."""
 
         def ask(address: str, ttl: float) -> RoundTrip[PullReply]:
             return self._pull(limit, acked=acked, after=after, address=address, ttl=ttl)
@@ -61,21 +77,24 @@ class LogReader:
         yield from ()
 
     @verb
-    def ack(self, upto: Message | int) -> Operation[None]:
+    def ack(self, upto: Message | str) -> Operation[None]:
         """Acknowledge this message and all before it: they are not pulled again, and are freed once every reader has
-        acknowledged them.
+        acknowledged them. `upto`: the message, or its id.
 
-        A number that was acknowledged before changes nothing. Raises BadCall for a number that no message has. One
-        round trip.
+        A message that was acknowledged before changes nothing. Raises NewBeginning if the log began again since the
+        message was read: then nothing is acknowledged. One round trip.
         """
-        number = upto.id if isinstance(upto, Message) else upto
-        if number < 0:
-            raise BadCall(f"ack(upto={number}) in {self._log.label}: numbers begin at 1; nothing was acknowledged")
-        return self._ack_upto(number)
+        return self._ack_or_raise(check_position("ack(upto=…)", upto, self._log.keys.name))
 
-    def _ack_upto(self, number: int) -> Operation[None]:
-        reply = yield self._pull(0, acked=number)
+    def _ack_or_raise(self, position: str) -> Operation[None]:
+        if (yield from self._ack_upto(position)):
+            raise new_beginning(self._log, position)
+
+    def _ack_upto(self, position: str) -> Operation[bool]:
+        """Returns whether the log began again since this position, so that nothing was acknowledged."""
+        reply = yield self._pull(0, acked=position)
         yield from trim_rest(self._log, reply.more_to_trim)
+        return bool(reply.new_beginning)
 
     @verb
     def unread(self) -> RoundTrip[int]:
@@ -88,36 +107,44 @@ class LogReader:
             raise self._log.not_a_member(self._member)
         return status.unread
 
-    def follow(self, *, limit: int = 100, ack: bool = True) -> Follow:
+    def follow(self, *, after: Message | str | None = None, limit: int = 100, ack: bool = True) -> Follow:
         """Iterate over every message, those that are there and those to come: `for m in follow()` or `async for`.
 
         A message is done when the loop asks for the next one. The messages that are done are acknowledged once for each
         batch of up to `limit`, so after a crash that many are delivered again. `with follow() as messages:`
         acknowledges them also when the `with` block ends. With `ack=False` only your own `ack` acknowledges.
+
+        after  a message, or its id: begin after it, for instance where a client's last connection ended
+
+        If the log begins again, the loop continues with the first message that was not acknowledged, and that message
+        has `new_beginning` set.
         """
         check_limit("follow", limit)
-        return Follow(self, self._driver, limit, ack)
+        start = "" if after is None else check_position("follow(after=…)", after, self._log.keys.name)
+        return Follow(self, self._driver, start, limit, ack)
 
 
 class Follow:
     """An endless iterator over the messages of one reader, for one loop at a time."""
 
-    def __init__(self, reader: LogReader, driver: Driver, limit: int, ack: bool) -> None:
+    def __init__(self, reader: LogReader, driver: Driver, after: str, limit: int, ack: bool) -> None:
         self._reader = reader
         self._driver = driver
         self._limit = limit
         self._ack = ack
         self._batch: deque[Message] = deque()
-        self._given = 0
-        """Number of the message that the loop has now."""
-        self._done = 0
-        """Number of the last message that the loop is done with."""
+        self._after = after
+        """Position after which it reads on."""
+        self._given = ""
+        """Position of the message that the loop has now."""
+        self._done = ""
+        """Position of the last message that the loop is done with."""
 
     @verb
     def fetch(self) -> Operation[Mail]:
         """Acknowledge the messages that are done, and wait for more, in one round trip; for a loop of your own."""
-        acked = self._given if self._ack else 0
-        reply = yield from self._reader._pull_after(self._given, self._limit, None, acked=acked)
+        acked = self._given if self._ack else ""
+        reply = yield from self._reader._pull_after(self._after, self._limit, None, acked=acked)
         return reply.mail
 
     @verb
@@ -129,6 +156,7 @@ class Follow:
     def _next(self) -> Message:
         message = self._batch.popleft()
         self._done, self._given = self._given, message.id
+        self._after = message.id
         return message
 
     def __iter__(self) -> Follow:

@@ -74,7 +74,7 @@ function script.join(base, state, caller, number, member, last)
   if fault then return fault end
   local past = idempotency.replay(caller, number)
   if past then return past end
-  if not l then return { "GONE" } end
+  if not l then return log.refuse_gone() end
   if log.is_member(member) then
     local _, cursor = log.reader(member, "")
     return idempotency.keep(caller, number, { "OK", cursor, 0 })
@@ -117,7 +117,7 @@ end
 function script.drop_device(base, state, given, member, device)
   local fault, l = log.open()
   if fault then return fault end
-  if not l then return { "GONE" } end
+  if not l then return log.refuse_gone() end
   local name = log.reader_name(member, device)
   local cursor = redis.call("ZSCORE", base .. "readers", name)
   if not cursor then return { "OK", 0, 0 } end
@@ -135,8 +135,9 @@ function script.drop_device(base, state, given, member, device)
   return { "OK", 1, log.trim(l, clock.now(given)) }
 end
 
--- Returns the state of the log and of one reader: { "OK", now, top, first, bytes, number of readers, cursor or -1, seen
--- or 0, first unclaimed number or 0, number of claims } or { "GONE" }. A device that has never pulled has the cursor
+-- Returns the state of the log and of one reader: { "OK", now, top, first, bytes, number of readers, number of
+-- message ids that are kept, ms of the oldest or 0, cursor or -1, seen or 0, first unclaimed number or 0, number of
+-- claims } or { "GONE" | "VANISHED" }. A device that has never pulled has the cursor
 -- with which it would start. `watch` 1: if the reader has acknowledged everything, the next sender is asked to notify
 -- its member (`watching` in log.lua).
 --- keys: base state
@@ -145,15 +146,17 @@ end
 function script.status(base, state, given, member, device, watch)
   local fault, l = log.open()
   if fault then return fault end
-  if not l then return { "GONE" } end
+  if not l then return log.refuse_gone() end
   local name, cursor = log.reader(member, device)
   local now, readers = clock.now(given), redis.call("ZCARD", base .. "readers")
-  if not cursor then return { "OK", now, l.top, l.first, l.ended - l.begun, readers, -1, 0, 0, 0 } end
+  if readers == 0 then return { "VANISHED", "readers" } end
+  local kept, oldest = ids.kept()
+  if not cursor then return { "OK", now, l.top, l.first, l.ended - l.begun, readers, kept, oldest, -1, 0, 0, 0 } end
   if watch == 1 and cursor >= l.top then redis.call("ZADD", base .. "watching", l.top, name) end
   local seen = tonumber(redis.call("HGET", base .. "seen", name) or 0)
   local unclaimed = tonumber(redis.call("HGET", base .. "next", name) or 0)
   local claimed = unclaimed > 0 and redis.call("ZCARD", base .. "claimed:" .. name) or 0
-  return { "OK", now, l.top, l.first, l.ended - l.begun, readers, cursor, seen, unclaimed, claimed }
+  return { "OK", now, l.top, l.first, l.ended - l.begun, readers, kept, oldest, cursor, seen, unclaimed, claimed }
 end
 
 -- Returns a page of the readers, beginning with those that are furthest behind: { "OK", top, first, reader, cursor,
@@ -164,7 +167,7 @@ end
 function script.readers(base, state, offset, n)
   local fault, l = log.open()
   if fault then return fault end
-  if not l then return { "GONE" } end
+  if not l then return log.refuse_gone() end
   local rows = redis.call("ZRANGE", base .. "readers", offset, offset + n - 1, "WITHSCORES")
   local answer = { "OK", l.top, l.first }
   for i = 1, #rows, 2 do

@@ -48,13 +48,11 @@ function shared_reader.drop(name, claim)
   redis.call("ZREM", base .. "leased:" .. name, claim)
 end
 
---- (name: str, number: int, deliveries: int, token: str, ends_at: int) -> str
+--- (name: str, number: int, claim: str, ends_at: int)
 --- uses: base
-function shared_reader.add(name, number, deliveries, token, ends_at)
-  local claim = string.format("%d:%d:", number, deliveries) .. token
+function shared_reader.add(name, number, claim, ends_at)
   redis.call("ZADD", base .. "claimed:" .. name, number, claim)
   redis.call("ZADD", base .. "leased:" .. name, ends_at, claim)
-  return claim
 end
 
 -- Returns the cursor: one below the lowest claim or, without a claim, one below `unclaimed`, the first number that no
@@ -66,7 +64,7 @@ function shared_reader.cursor(name, unclaimed)
   return (tonumber(low[2]) or unclaimed) - 1
 end
 
--- Appends a message to `into`, if it is still there. Returns whether it is.
+-- Appends a message to `into`, if it is still there. Returns whether it is. If the stream has vanished, `l.lost` is set.
 --- (l: table, number: int, into: table) -> bool
 --- uses: base
 function shared_reader.read(l, number, into)
@@ -212,26 +210,29 @@ end
 
 -- Claims messages: first those whose lease ran out, then new ones. Appends each claim and its message to `into`.
 -- `earlier`: the claims of an earlier call with this token, or false. If given, those that still exist are appended,
--- and no others are made.
+-- and no others are made. If the stream has vanished, `l.lost` is set and nothing is claimed.
 --- (l: table, name: str, cursor: int, now: int, token: str, earlier: str | false, lease_ms: int, limit: int, room: int,
 ---  into: table)
 --- uses: base
 function shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, limit, room, into)
   local leased, taken = base .. "leased:" .. name, {}
 
-  local function add(claim, number)
-    into[#into + 1] = claim
-    if shared_reader.read(l, number, into) then
-      room = room - #into[#into]
-      taken[#taken + 1] = claim
-      return true
+  local function read(number, deliveries)
+    local at = #into + 1
+    into[at] = string.format("%d:%d:", number, deliveries) .. token
+    if not shared_reader.read(l, number, into) then
+      into[at] = nil
+      return nil
     end
-    into[#into] = nil
+    room = room - #into[#into - 1]
+    taken[#taken + 1] = into[at]
+    return into[at]
   end
 
   if earlier then
     for _, claim in ipairs(cmsgpack.unpack(earlier)) do
-      if redis.call("ZSCORE", leased, claim) then add(claim, tonumber(string.match(claim, "^%d+"))) end
+      local number, deliveries = string.match(claim, "^(%d+):(%d+):")
+      if redis.call("ZSCORE", leased, claim) then read(tonumber(number), deliveries) end
     end
     return
   end
@@ -240,14 +241,16 @@ function shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, lim
   for i = 1, #late do
     if #taken == 0 or room > 0 then
       local number, deliveries = string.match(late[i], "^(%d+):(%d+):")
-      shared_reader.drop(name, late[i])
-      local claim = shared_reader.add(name, tonumber(number), deliveries + 1, token, now + lease_ms)
-      if not add(claim, tonumber(number)) then shared_reader.drop(name, claim) end -- freed by a limit
+      local found = read(tonumber(number), deliveries + 1)
+      if l.lost then return end
+      shared_reader.drop(name, late[i]) -- also if it was freed by a limit
+      if found then shared_reader.add(name, tonumber(number), found, now + lease_ms) end
     end
   end
   while #taken < limit and unclaimed <= l.top and (#taken == 0 or room > 0) do
-    local claim = shared_reader.add(name, unclaimed, 1, token, now + lease_ms)
-    if not add(claim, unclaimed) then shared_reader.drop(name, claim) end
+    local found = read(unclaimed, 1)
+    if l.lost then return end
+    if found then shared_reader.add(name, unclaimed, found, now + lease_ms) end
     unclaimed = unclaimed + 1
   end
   redis.call("HSET", base .. "next", name, unclaimed)
@@ -265,8 +268,8 @@ end
 
 -- Claims up to `limit` messages for one of several workers. `token` is minted by the caller; a second call with it
 -- returns the same messages. If there is no message, `address` is registered for `wait_ms`, and notified of the next
--- one. Returns { "OK", ms after which to ask again even without a message or -1, claim, number, ms, by, body, … } or
--- { "GONE" | "NOT_A_MEMBER" }.
+-- one. Returns { "OK", ms after which to ask again even without a message or -1, claim, number, ms, by, body, note, … } or
+-- { "GONE" | "VANISHED" | "NOT_A_MEMBER" }.
 --- keys: base state
 --- args: given: int, member: str, token: str, lease_ms: int, limit: int, room: int, address: str, wait_ms: int
 --- flags: allow-oom
@@ -281,7 +284,7 @@ function script.claim(base, state, given, member, token, lease_ms, limit, room, 
     else
       waiting.remove("idle:" .. member, address)
     end
-    return { "GONE" }
+    return log.refuse_gone()
   end
   local name, cursor = log.reader(member, "")
   if not cursor then return log.refuse() end
@@ -292,6 +295,7 @@ function script.claim(base, state, given, member, token, lease_ms, limit, room, 
   local head = #answer
   local earlier = redis.call("GET", base .. "claim:" .. token)
   shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, limit, room, answer)
+  if l.lost then return { "VANISHED", l.lost } end
   if #answer == head and wait_ms > 0 then
     answer[_reply.DUE] = shared_reader.register(name, l.top, address, now, wait_ms)
   end
@@ -300,18 +304,21 @@ end
 
 -- Settles claims. `action`: "ack"; "release": another worker may have the message at once; "extend": the lease runs out
 -- `ms` from now. A claim that does not exist is skipped and reported as lost: usually another worker has taken over its
--- message. Returns { "OK", 1 if there is more to trim, { index of a lost claim, … } } or a refusal, GONE or
+-- message. Returns { "OK", 1 if there is more to trim, { index of a lost claim, … } } or a refusal, GONE, VANISHED or
 -- NOT_A_MEMBER.
 --- keys: base state
---- args: given: int, member: str, action: str, ms: int, claims: *
+--- args: caller: str, number: int, given: int, member: str, action: str, ms: int, claims: *
 --- flags: allow-oom
-function script.settle_claims(base, state, given, member, action, ms, claims, ...)
+function script.settle_claims(base, state, caller, number, given, member, action, ms, claims, ...)
   local fault, l = log.open()
   if fault then return fault end
-  if not l then return { "GONE" } end
+  local past = idempotency.replay(caller, number)
+  if past then return past end
+  if not l then return log.refuse_gone() end
   local now, lost, more = clock.now(given), {}, 0
   local name, cursor = log.reader(member, "")
-  if not cursor then return { "NOT_A_MEMBER" } end
+  -- A channel of files that is finished has no readers.
+  if not cursor then return member == "" and log.refuse() or { "NOT_A_MEMBER" } end
   local leased = base .. "leased:" .. name
   for i = claims, #ARGV do
     if not redis.call("ZSCORE", leased, ARGV[i]) then
@@ -334,5 +341,5 @@ function script.settle_claims(base, state, given, member, action, ms, claims, ..
   else
     shared_reader.watch(name, now)
   end
-  return { "OK", more, lost }
+  return idempotency.keep(caller, number, { "OK", more, lost })
 end

@@ -1,0 +1,111 @@
+"""A channel that begins again, or loses a key, while a process receives: reported, never skipped, never a spin."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Channel, ChannelRestarted, StateLost
+from tests.conftest import Do
+from tests.files.streams import gather
+from tests.snapshots import fall_back, take_snapshot
+from tests.speed import scaled
+
+
+async def take(do: Do, stream: Any) -> list[bytes]:
+    """What is there; waits if nothing is."""
+    await do(stream.fetch)
+    return [bytes(block) for block in stream.take_ready()]
+
+
+async def send(do: Do, channel: Channel, path: Path, text: bytes) -> None:
+    path.write_bytes(text)
+    await do(channel.send, path, receivers=["r"])
+
+
+async def raise_error(do: Do, stream: Any) -> None:
+    """Take the error that follows the items."""
+    await do(stream.fetch)
+    if (error := stream.take_error()) is not None:
+        raise error
+
+
+@pytest.mark.parametrize("later", [1, 2, 3])
+async def test_files_that_were_sent_after_the_server_fell_back_are_received(
+    channel: Channel, do: Do, face: str, tmp_path: Path, raw: Any, later: int
+):
+    await send(do, channel, tmp_path / "a", b"a")
+    stream = channel.receiver("r").blocks(wait=0)
+    assert await take(do, stream) == [b"a"]
+    await take(do, stream)  # settles it
+    old = take_snapshot(raw)
+    await send(do, channel, tmp_path / "lost", b"lost")
+    assert await take(do, stream) == [b"lost"]
+    await take(do, stream)
+    fall_back(raw, old)
+    for n in range(later):
+        await send(do, channel, tmp_path / f"new{n}", b"%d" % n)
+    with pytest.raises(ChannelRestarted, match="'r' continues after record 3"):
+        await raise_error(do, stream)
+    assert await gather(face, stream) == [b"%d" % n for n in range(later)]
+    await do(stream.settle)
+
+
+async def test_a_channel_that_was_deleted_and_filled_again_is_received_whole(
+    channel: Channel, do: Do, face: str, tmp_path: Path
+):
+    await send(do, channel, tmp_path / "a", b"a")
+    stream = channel.receiver("r").blocks(wait=0)
+    assert await take(do, stream) == [b"a"]
+    await do(channel.delete)
+    for n in range(3):
+        await send(do, channel, tmp_path / f"new{n}", b"%d" % n)
+    with pytest.raises(ChannelRestarted):
+        await raise_error(do, stream)
+    assert await gather(face, stream) == [b"0", b"1", b"2"]
+    await do(stream.settle)
+
+
+async def test_a_commit_into_a_channel_that_restarted_acknowledges_nothing(
+    channel: Channel, do: Do, face: str, tmp_path: Path, raw: Any
+):
+    await send(do, channel, tmp_path / "a", b"a")
+    stream = channel.receiver("r").blocks(wait=0)
+    await take(do, stream)
+    await take(do, stream)
+    old = take_snapshot(raw)
+    await send(do, channel, tmp_path / "lost", b"lost")
+    assert await take(do, stream) == [b"lost"]
+    fall_back(raw, old)
+    await send(do, channel, tmp_path / "new", b"new")
+    stream._done = stream._given
+    with pytest.raises(ChannelRestarted):
+        await do(stream.settle)
+    assert await gather(face, channel.receiver("r").blocks(wait=0)) == [b"new"]
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("kept", [None, 0, 1])
+@pytest.mark.parametrize("wait", [0, None])
+async def test_a_receiver_of_a_channel_whose_records_have_vanished_says_so(
+    channel: Channel, do: Do, tmp_path: Path, raw: Any, share: bool, wait: float | None, kept: int | None
+):
+    """`kept`: how many of the last records are left in the stream; None: the stream itself has vanished."""
+    await send(do, channel, tmp_path / "a", b"a")
+    if kept is None:
+        raw.delete(channel.bindings.keys.log)
+    else:
+        raw.xtrim(channel.bindings.keys.log, maxlen=kept, approximate=False)
+    stream: Any = channel.receiver("r").blocks(wait=wait, share=share)
+    async with asyncio.timeout(scaled(10)):
+        with pytest.raises(StateLost, match="log' of channel 'access' has vanished"):
+            await take(do, stream)
+    (tmp_path / "b").write_bytes(b"b")
+    for verb, args in [(channel.send, (tmp_path / "b",)), (channel.close, ())] if kept is None else []:
+        with pytest.raises(StateLost):
+            await do(verb, *args)
+    assert await do(channel.delete)

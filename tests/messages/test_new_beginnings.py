@@ -1,0 +1,175 @@
+"""A log that begins again: positions of the old one are recognised, and no message of the new one is skipped."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock import Chat, LeaseLost, Mailbox, NewBeginning, Penstock
+from penstock.messages.message import number_of
+from tests.conftest import Do
+from tests.messages.positions import numbers_of
+from tests.snapshots import fall_back, take_snapshot
+
+
+@pytest.fixture
+def box(app: Penstock) -> Mailbox:
+    return app.mailbox("user:17")
+
+
+async def create(app: Penstock, do: Do, *messages: str) -> Chat:
+    chat: Chat = await do(app.chats.create, ["ada", "bo"], id="ops")
+    await do(chat.send_many, "bo", messages)
+    return chat
+
+
+def bodies(mail: Any) -> list[Any]:
+    return [message.body for message in mail]
+
+
+async def test_a_follower_reads_all_of_a_chat_that_was_created_again_in_its_loop(app: Penstock, do: Do, face: str):
+    chat = await create(app, do, "a", "b", "c")
+    follow, seen = chat.follow("ada"), []
+    for _ in range(3):
+        seen.append(await do(lambda: next(follow)) if face == "blocking" else await anext(follow))
+    await do(chat.delete)
+    await create(app, do, "d", "e", "f", "g")
+    for _ in range(4):
+        seen.append(await do(lambda: next(follow)) if face == "blocking" else await anext(follow))
+    assert bodies(seen) == list("abcdefg")
+    assert [message.new_beginning for message in seen] == [False, False, False, True, False, False, False]
+    await do(follow.settle)
+    assert await do(chat.reader("ada").unread) == 1  # the loop is not done with its last message
+
+
+async def test_an_old_message_does_not_acknowledge_those_of_a_mailbox_that_was_deleted(box: Mailbox, do: Do):
+    await do(box.post_many, "abc")
+    old = await do(box.pull)
+    await do(box.delete)
+    await do(box.post_many, "wxyz")
+    for message in old:
+        with pytest.raises(NewBeginning, match="Nothing was acknowledged"):
+            await do(box.ack, message)
+        mail = await do(box.pull, after=message)
+        assert (bodies(mail), mail.new_beginning, mail[0].new_beginning) == (list("wxyz"), True, True)
+    assert await do(box.unread) == 4
+    await do(box.ack, mail[0])
+    assert bodies(await do(box.pull)) == list("xyz")
+
+
+async def test_the_numbers_of_a_log_that_was_deleted_continue_for_a_day(app: Penstock, do: Do, raw: Any):
+    chat = await create(app, do, "a", "b")
+    await do(chat.delete)
+    before = chat._log.keys.base + "before"
+    assert 86000_000 < raw.pttl(before) <= 86400_000
+    chat = await create(app, do, "c")
+    assert numbers_of(message.id for message in await do(chat.reader("ada").pull)) == [3]
+    assert [*raw.scan_iter(match="*:before")] == []
+    for member in ("ada", "bo"):
+        await do(chat.leave, member)
+    chat = await create(app, do, "d")
+    assert numbers_of(message.id for message in await do(chat.reader("ada").pull)) == [4]
+    await do(chat.delete)
+    raw.delete(before)  # a day later
+    chat = await create(app, do, "e")
+    assert numbers_of(message.id for message in await do(chat.reader("ada").pull)) == [1]
+
+
+@pytest.mark.parametrize("later", [1, 3, 9])
+async def test_what_was_sent_after_a_server_fell_back_is_not_skipped(
+    app: Penstock, do: Do, raw: Any, face: str, later: int
+):
+    """The follower has read and acknowledged numbers that the server gives to other messages afterwards."""
+    chat = await create(app, do, "a", "b")
+    old = take_snapshot(raw)
+    await do(chat.send_many, "bo", ["lost 1", "lost 2", "lost 3"])
+    follow, seen = chat.follow("ada", limit=2), []
+
+    async def read() -> None:
+        seen.append(await do(lambda: next(follow)) if face == "blocking" else await anext(follow))
+
+    for _ in range(5):
+        await read()
+    mail = await do(chat.reader("bo").pull)
+    await do(chat.reader("bo").ack, mail[-1])
+    fall_back(raw, old)
+    await do(chat.send_many, "bo", [f"new {n}" for n in range(later)])
+    new = [f"new {n}" for n in range(later)]
+    for _ in range(2 + later):
+        await read()
+    assert bodies(seen) == ["a", "b", "lost 1", "lost 2", "lost 3", "a", "b", *new]
+    assert [message.new_beginning for message in seen] == [n == 5 for n in range(7 + later)]
+    with pytest.raises(NewBeginning):
+        await do(chat.reader("bo").ack, mail[-1])
+    assert await do(chat.reader("bo").unread) == 2 + later
+
+
+async def test_a_message_that_was_freed_is_recognised_by_its_time(box: Mailbox, do: Do, raw: Any):
+    await do(box.post, "a")
+    old = take_snapshot(raw)
+    lost = await do(box.post, "lost")
+    fall_back(raw, old)
+    kept = await do(box.post, "b")
+    assert number_of(lost) == number_of(kept)
+    await do(box.ack, kept)  # nothing is left in the stream now
+    await do(box.ack, kept)
+    with pytest.raises(NewBeginning):
+        await do(box.ack, lost)
+
+
+async def test_a_claim_of_a_log_that_restarted_is_lost(box: Mailbox, do: Do):
+    await do(box.post, "a")
+    (claimed,) = await do(box.claim)
+    await do(box.delete)
+    await do(box.post, "b")
+    await do(box.claim)
+    with pytest.raises(LeaseLost):
+        await do(claimed.ack)
+    assert await do(box.unread) == 1
+
+
+async def test_all_chats_of_a_user_are_acknowledged_but_the_one_that_restarted(app: Penstock, do: Do):
+    chats = [await do(app.chats.create, ["ada"], sender="bo", message="x", id=name) for name in ("x", "y", "z")]
+    mine = app.chats.of("ada")
+    mail = await do(mine.pull)
+    await do(chats[1].delete)
+    await do(app.chats.create, ["ada"], sender="bo", message="new", id="y")
+    with pytest.raises(NewBeginning, match="'y'"):
+        await do(mine.ack, mail)
+    assert await do(mine.unread) == {"x": 0, "y": 1, "z": 0}
+    new = [m for m in await do(mine.pull) if m.place == "y"]
+    await do(mine.ack, [*new, *mail])  # the newest message of each chat counts
+    assert await do(mine.unread) == {"x": 0, "y": 0, "z": 0}
+
+
+async def test_a_position_is_text_that_json_keeps(box: Mailbox, do: Do):
+    sent = await do(box.post, "a")
+    await do(box.post, "b")
+    (first, second) = await do(box.pull)
+    kept = json.loads(json.dumps({"last": first.id}))["last"]
+    assert type(sent) is type(first.id) is str
+    assert (sent, kept, first.number, second.number) == (first.id, first.id, 1, 2)
+    await do(box.post, {"reply to": first.id})
+    assert bodies(await do(box.pull, after=kept)) == ["b", {"reply to": first.id}]
+    follow = box.follow(after=second, ack=False)
+    assert (await follow.fetch.aio())[0].number == 3
+    await do(box.ack, kept)
+    assert bodies(await do(box.pull, 1)) == ["b"]
+
+
+async def test_a_log_of_the_earlier_format_is_read_and_becomes_one_of_this_format(box: Mailbox, do: Do, raw: Any):
+    """Format 1 did not store the times of the last message and of the last freed one."""
+    state = box._log.keys.base + "state"
+    first, _ = await do(box.post_many, "ab")
+    raw.hdel(state, "start", "at", "freed")
+    raw.hset(state, "format", 1)
+    await do(box.ack, first)
+    await do(box.ack, first)
+    assert bodies(await do(box.pull, after=first)) == ["b"]
+    assert raw.hget(state, "format") == b"1"
+    await do(box.post, "c")
+    assert raw.hget(state, "format") == b"2"
+    await do(box.ack, (await do(box.pull))[-1])
+    assert await do(box.unread) == 0
