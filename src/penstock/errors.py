@@ -119,7 +119,7 @@ class FormatTooNew(ServerError):
 class StateLost(ServerError):
     """A key of a component has vanished while other keys say that it must be there. Nothing was read or changed.
 
-    The server evicted it, somebody deleted it, or a restore left it out. Restore it, or delete the component and begin
+    The server evicted it, a person deleted it, or a restore left it out. Restore it, or delete the component and begin
     again; the text says how. `key`: the name of the key.
     """
 

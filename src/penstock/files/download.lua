@@ -104,7 +104,7 @@ function script.receive(base, state, given, receiver, token, dead_token, number,
     return { "ENDED" }
   end
   if not cursor then return channel.refuse(why) end
-  -- What other processes have claimed, or settled above the cursor, would be received once more.
+  -- Records that other processes have claimed, or settled above the cursor, would be received once more.
   if tonumber(redis.call("HGET", base .. "next", receiver) or 0) - 1 > cursor then return { "SHARED" } end
   local restarted = after > l.top or acked > l.top or not log.locate(l, position)
   if l.lost or (cursor < l.top and redis.call("EXISTS", base .. "log") == 0) then return { "VANISHED", "log" } end
@@ -198,7 +198,7 @@ function script.share(base, state, given, receiver, token, lease_ms, limit, room
     if was then
       channel.finish_receiver(l, receiver, now)
     else
-      -- What was freed counts as received.
+      -- Records that were freed count as received.
       redis.call("ZADD", base .. "readers", l.first - 1, receiver)
       shared_reader.drop_below(receiver, l.first - 1)
     end
