@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from penstock.errors import (
         BadCall,
         BadName,
+        BarrierBroken,
+        BarrierTimeout,
         BlocksMissed,
         ChannelClosed,
         ChannelError,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
         JobExpired,
         JobFailed,
         JobNotFound,
+        LatchTimeout,
         LeaseLost,
         LockTimeout,
         MessageError,
@@ -89,7 +92,18 @@ if TYPE_CHECKING:
     from penstock.jobs.queue import Queue, Tenant
     from penstock.jobs.retry import Drop, Retry, RetryLater
     from penstock.jobs.task import Call, Task
-    from penstock.locks.answers import Allowance, LockInfo, Owner, ReadWriteLockInfo, SemaphoreInfo
+    from penstock.locks.answers import (
+        Allowance,
+        BarrierInfo,
+        BarrierPass,
+        LatchInfo,
+        LockInfo,
+        Owner,
+        ReadWriteLockInfo,
+        SemaphoreInfo,
+    )
+    from penstock.locks.barrier import Barrier
+    from penstock.locks.latch import Latch
     from penstock.locks.lock import Held, Lock
     from penstock.locks.rate_limit import RateLimit
     from penstock.locks.rwlock import Reading, ReadWriteLock, Writing
@@ -126,8 +140,10 @@ else:
         "files.bindings": "ChannelInfo ReceiverInfo Totals",
         "completion.entry": "Entry",
         "completion.directory": "Directory",
-        "locks.answers": "Allowance LockInfo Owner ReadWriteLockInfo SemaphoreInfo",
+        "locks.answers": "Allowance BarrierInfo BarrierPass LatchInfo LockInfo Owner ReadWriteLockInfo SemaphoreInfo",
         "jobs.job": "Job JobInfo Status",
+        "locks.barrier": "Barrier",
+        "locks.latch": "Latch",
         "locks.lock": "Held Lock",
         "messages.message": "Gap Keep Mail Message",
         "messages.reader": "Follow",
@@ -141,13 +157,13 @@ else:
         "jobs.task": "Call Task",
         "locks.transaction": "Transaction",
         "jobs.counts": "Counts TenantCounts WorkerInfo",
-        "errors": "BadCall BadName BlocksMissed ChannelClosed ChannelError ChannelRestarted ChatExists ChatGone "
-        "ConfigurationError DurabilityUnavailable FileChanged FileDamaged FilesError FormatTooNew "
-        "JobCancelled JobError JobExpired JobFailed JobNotFound LeaseLost LockTimeout MessageError "
-        "NewBeginning NoReceiver NoSpace NotAMember NotDurable PayloadTooLarge PenstockError "
-        "PermitTimeout RateLimited ResultNotKept ResultTimeout SelfDeadlock SentElsewhere ServerError "
-        "ServerFull ServerRefused ServerTooOld ServerUnavailable StateLost TooManyIds TransactionRefused "
-        "UnknownTask",
+        "errors": "BadCall BadName BarrierBroken BarrierTimeout BlocksMissed ChannelClosed ChannelError "
+        "ChannelRestarted ChatExists ChatGone ConfigurationError DurabilityUnavailable FileChanged "
+        "FileDamaged FilesError FormatTooNew JobCancelled JobError JobExpired JobFailed JobNotFound "
+        "LatchTimeout LeaseLost LockTimeout MessageError NewBeginning NoReceiver NoSpace NotAMember "
+        "NotDurable PayloadTooLarge PenstockError PermitTimeout RateLimited ResultNotKept ResultTimeout "
+        "SelfDeadlock SentElsewhere ServerError ServerFull ServerRefused ServerTooOld ServerUnavailable "
+        "StateLost TooManyIds TransactionRefused UnknownTask",
         "settings": "Settings WorkerSettings",
         "jobs.middleware": "EnqueueContext JobContext JobDraft JobOutcome Middleware",
         "jobs.options": "Options",
@@ -173,6 +189,11 @@ __all__ = [
     "Allowance",
     "BadCall",
     "BadName",
+    "Barrier",
+    "BarrierBroken",
+    "BarrierInfo",
+    "BarrierPass",
+    "BarrierTimeout",
     "Batch",
     "Block",
     "BlocksMissed",
@@ -217,6 +238,9 @@ __all__ = [
     "JobNotFound",
     "JobOutcome",
     "Keep",
+    "Latch",
+    "LatchInfo",
+    "LatchTimeout",
     "LeaseLost",
     "Lock",
     "LockInfo",

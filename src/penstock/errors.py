@@ -19,6 +19,10 @@
     ├── SelfDeadlock              a thread or task would wait for what it holds itself  (fix the program)
     ├── LockTimeout               others held the lock for all of `wait`; also a TimeoutError
     ├── PermitTimeout             others held the permits for all of `wait`; also a TimeoutError
+    ├── ElectionTimeout           another process led for all of `wait`; also a TimeoutError
+    ├── LatchTimeout              the latch did not open within the time-out; also a TimeoutError
+    ├── BarrierTimeout            not all parties arrived within the time-out; also a TimeoutError
+    ├── BarrierBroken             a party of a barrier died or left, or it was aborted  (begin the step again)
     ├── RateLimited               no room within `wait`; also a TimeoutError
     ├── TransactionRefused        a condition was false; nothing was written            (read again, retry)
     ├── MessageError              a mailbox or a chat refused an operation
@@ -168,6 +172,37 @@ class PermitTimeout(PenstockError, TimeoutError):
 
     Catch it where there is something else to do without the permits.
     """
+
+
+class ElectionTimeout(PenstockError, TimeoutError):
+    """Another process was the leader for all of `wait` seconds. This one is no candidate any longer.
+
+    Catch it where there is something else to do for a process that does not lead.
+    """
+
+
+class LatchTimeout(PenstockError, TimeoutError):
+    """The latch did not open within the time-out. It may open later: wait again."""
+
+
+class BarrierTimeout(PenstockError, TimeoutError):
+    """Not all parties of a barrier arrived within the time-out of this one. The parties that waited get BarrierBroken.
+
+    Catch it where the step can begin again, or end.
+    """
+
+
+class BarrierBroken(PenstockError):
+    """The parties of a barrier will not meet: one of them died, left or timed out, or the barrier was aborted.
+
+    All parties that waited get it. Catch it where the step can begin again: the next `wait` begins a new meeting.
+
+    generation  the number of the meeting that is broken
+    """
+
+    def __init__(self, message: str, *, generation: int = 0) -> None:
+        super().__init__(message)
+        self.generation = generation
 
 
 class RateLimited(PenstockError, TimeoutError):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
-from penstock import Keep, LeaseLost, Penstock, PenstockError, Worker, WorkerSettings
+from penstock import Barrier, Keep, LeaseLost, Penstock, PenstockError, Worker, WorkerSettings
 from penstock.locks.lock import Lock
 from penstock.locks.semaphore import Semaphore
 
@@ -162,6 +162,45 @@ class SemaphoreWait(Wait):
 
 def _semaphore(app: Penstock, name: str) -> Semaphore:
     return app.semaphore(name, limit=1, lease=LEASE)
+
+
+class LatchWait(Wait):
+    """There is a latch for each number; event number n opens latch n."""
+
+    @staticmethod
+    def key(app: Penstock, name: str) -> str:
+        return app.latch(f"{name}:0", count=1).bindings.declared[0]
+
+    def follow(self, app: Penstock, heard: Heard) -> Steps:
+        for n in range(self.rounds):
+            yield Call(app.latch(f"{self.place}:{n}", count=1).wait)
+            heard(n)
+
+    def trigger(self, app: Penstock, n: int) -> None:
+        app.latch(f"{self.place}:{n}", count=1).count_down()
+
+
+class BarrierWait(Wait):
+    """A party of a barrier; event number n is the arrival of the other party.
+
+    Its lease is longer than a fail-over takes on a crowded machine.
+    """
+
+    @staticmethod
+    def _barrier(app: Penstock, name: str) -> Barrier:
+        return app.barrier(name, parties=2, lease=20)
+
+    @staticmethod
+    def key(app: Penstock, name: str) -> str:
+        return BarrierWait._barrier(app, name).bindings.declared[0]
+
+    def follow(self, app: Penstock, heard: Heard) -> Steps:
+        for n in range(self.rounds):
+            yield Call(self._barrier(app, self.place).wait)
+            heard(n)
+
+    def trigger(self, app: Penstock, n: int) -> None:
+        self._barrier(app, self.place).wait()
 
 
 class ResultWait(Wait):
@@ -358,6 +397,8 @@ class SharedFilesWait(FilesWait):
 WAITS: dict[str, type[Wait]] = {
     "lock": LockWait,
     "permit": SemaphoreWait,
+    "latch": LatchWait,
+    "barrier": BarrierWait,
     "result": ResultWait,
     "claimed-job": ClaimWait,
     "worker": WorkerWait,

@@ -9,6 +9,8 @@ from typing import Any, assert_type
 
 from penstock import (
     Allowance,
+    BarrierInfo,
+    BarrierPass,
     Call,
     Chat,
     Claimed,
@@ -23,6 +25,7 @@ from penstock import (
     JobInfo,
     JobOutcome,
     Keep,
+    LatchInfo,
     LockInfo,
     Mail,
     Member,
@@ -251,6 +254,22 @@ async def lock() -> None:
     plain("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await awaited("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     app.semaphore("x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+# --- latches and barriers ---
+
+
+async def meetings() -> None:
+    latch = app.latch("import", count=3, ttl=60)
+    assert_type(latch.count_down(2, id="a"), int)
+    assert_type(await latch.wait.aio(timeout=5), None)
+    assert_type(latch.info(), LatchInfo)
+    barrier = app.barrier("step", parties=4)
+    assert_type(await barrier.wait.aio(5), BarrierPass)
+    assert_type(barrier.abort("why"), bool)
+    assert_type(await barrier.info.aio(), BarrierInfo)
+    app.latch("import")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    app.barrier("step", parties="4")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 # --- rate limits and transactions ---

@@ -1,4 +1,4 @@
-"""Values that the verbs return: the owners and waiters of locks and semaphores, and the allowance of a rate limit."""
+"""Values that the verbs return: owners and waiters of locks, leaders, the state of latches and barriers, allowances."""
 
 from __future__ import annotations
 
@@ -89,6 +89,53 @@ class ReadWriteLockInfo:
     waiting: int
     waiters: tuple[Owner, ...]
     waits_to_write: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LatchInfo:
+    """The state of a latch in the server.
+
+    count    the count with which it was created
+    left     how much is still to be counted down; 0: it is open
+    waiting  how many faces of processes wait; all waits of a thread pool or of an event loop are one face
+    ttl      seconds until it is forgotten, unless it is used again; 0.0 if it was not used yet
+    """
+
+    name: str
+    count: int
+    left: int
+    waiting: int
+    ttl: float
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierInfo:
+    """The state of a barrier in the server.
+
+    parties     how many it needs
+    generation  the number of the present generation; 0 if it was not used yet
+    waiting     how many parties wait
+    waiters     at most a hundred of them, the one that was silent for longest first; `left` is the time until it counts
+                as silent
+    """
+
+    name: str
+    parties: int
+    generation: int
+    waiting: int
+    waiters: tuple[Owner, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierPass:
+    """A party has passed a barrier.
+
+    generation  the number of this meeting; the same for all its parties, and higher for the next one
+    index       the order of arrival, from 0. Exactly one party has the index 0: it may do what is to be done once
+    """
+
+    generation: int
+    index: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The keys of locks, semaphores, read-write locks, rate limits and transactions: their tables and their names."""
+"""The keys of locks, semaphores, elections, latches, barriers, rate limits and transactions: tables and names."""
 
 from __future__ import annotations
 
@@ -43,6 +43,25 @@ RATE_LIMIT = {
 }
 
 
+LATCH = {
+    "state": ("HASH", "how much is left", "TTL"),
+    "counted": ("SET", "ids that were counted", "TTL"),
+    "waiting": ("ZSET", "face that waits -> number of the last event when it registered", "TTL"),
+    **REPLAY,
+}
+
+
+BARRIER = {
+    "state": ("HASH", "the present generation", "TTL"),
+    "present": ("ZSET", "party that waits -> until when it counts as alive", "TTL"),
+    "unproven": ("ZSET", "party that was not probed yet, once all are here", "TTL"),
+    "asked": ("ZSET", "party that seems to be dead -> until when it can prove the contrary", "TTL"),
+    "ended": ("HASH", "generation -> how it ended", "TTL"),
+    "waiting": ("ZSET", "face that waits -> number of the last event when it registered", "TTL"),
+    **REPLAY,
+}
+
+
 @dataclass(frozen=True)
 class LockKeys:
     """The keys of one lock.
@@ -79,8 +98,7 @@ class SemaphoreKeys:
     kind: str = "semaphore"
 
     def __post_init__(self) -> None:
-        if "}" in check_text(self.kind, self.name):
-            raise ConfigurationError(f"{self.kind} name {self.name!r}: leave out the '}}', it would end the hash tag")
+        _check_tag_part(self.kind, self.name)
 
     @cached_property
     def base(self) -> str:
@@ -93,6 +111,40 @@ class SemaphoreKeys:
 
 
 @dataclass(frozen=True)
+class LatchKeys:
+    """The keys of one latch."""
+
+    prefix: str
+    name: str
+
+    def __post_init__(self) -> None:
+        _check_tag_part("latch", self.name)
+
+    @cached_property
+    def declared(self) -> tuple[str, str]:
+        """The keys that every script of the latch declares: `base` and `state`."""
+        base = f"{{{self.prefix}:latch:{self.name}}}:"
+        return (base, base + "state")
+
+
+@dataclass(frozen=True)
+class BarrierKeys:
+    """The keys of one barrier."""
+
+    prefix: str
+    name: str
+
+    def __post_init__(self) -> None:
+        _check_tag_part("barrier", self.name)
+
+    @cached_property
+    def declared(self) -> tuple[str, str]:
+        """The keys that every script of the barrier declares: `base` and `state`."""
+        base = f"{{{self.prefix}:barrier:{self.name}}}:"
+        return (base, base + "state")
+
+
+@dataclass(frozen=True)
 class RateLimitKeys:
     """The keys of one rate limit."""
 
@@ -100,8 +152,7 @@ class RateLimitKeys:
     name: str
 
     def __post_init__(self) -> None:
-        if "}" in check_text("rate limit", self.name):
-            raise ConfigurationError(f"rate limit name {self.name!r}: leave out the '}}', it would end the hash tag")
+        _check_tag_part("rate limit", self.name)
 
     @cached_property
     def base(self) -> str:
@@ -124,3 +175,9 @@ class TransactionKeys:
     @cached_property
     def base(self) -> str:
         return f"penstock:{{{hash_tag(self.key) or self.key}}}:transaction:"
+
+
+def _check_tag_part(kind: str, name: str) -> None:
+    """Raise ConfigurationError for a name that cannot be part of a hash tag."""
+    if "}" in check_text(kind, name):
+        raise ConfigurationError(f"{kind} name {name!r}: leave out the '}}', it would end the hash tag")
