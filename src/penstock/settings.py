@@ -87,6 +87,14 @@ class WorkerSettings:
     stop_timeout: float = 30.0
     """How long a graceful stop waits for running jobs before it hands them back."""
 
+    trials: int = 2
+    """How many processes of a supervisor try suspects at once, for all its queues: jobs that may have killed a worker.
+    Each runs one such job at a time, and exists only while there are some."""
+
+    host_deaths: int = 10
+    """A suspect whose trial ended together with its whole host this often becomes a dead letter. 0: never. More than a
+    crash needs, because spot machines end for reasons of their own."""
+
     max_jobs: int | None = None
     """After this many jobs a worker process retires: it claims no more, finishes those that run, however long they
     take, and ends. Its supervisor starts the next one at once. For code that leaks. None: never."""

@@ -9,7 +9,7 @@ from tests.chaos.forker import child_pids
 from tests.speed import scaled
 
 SLACK = 3.0
-"""Seconds that a crowded machine needs to try the suspects one after the other."""
+"""Seconds for the run itself, and for a crowded machine."""
 
 LEASE = 1.5
 LONG = 10.0

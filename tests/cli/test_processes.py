@@ -1,6 +1,7 @@
 """`penstock worker --processes N`: what becomes of jobs when processes die, freeze, or lose their supervisor."""
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -56,7 +57,8 @@ def test_a_killer_in_a_batch_dies_alone(start, shop):
     assert (counts.completed, counts.dead, counts.failed, counts.retried) == (63, 1, 1, 0)
     supervisor.terminate()
     _, errors = supervisor.communicate(timeout=scaled(30))
-    assert errors.count("was killed by SIGKILL; a new one starts") == 1, "suspects are tried in processes of their own"
+    assert errors.count("was killed by SIGKILL; a new one starts") == 2, "after that, separate processes try it"
+    assert len(re.findall(r"trial process \d+ was killed by SIGKILL", errors)) == 3
 
 
 @pytest.mark.parametrize("code", [0, 2])

@@ -221,7 +221,7 @@ class FakeWorker:
     def turn(self, want: int = 0, *settlements: Settlement, **options: Any) -> TurnReply:
         self.number += 1
         options.setdefault("lease", self.lease)
-        options.setdefault("trial", "with others")
+        options.setdefault("trial", "")
         if address := options.get("address"):
             self.stand.start_processes(address.partition("/")[0])
         self.last = self.stand.bindings.turn(

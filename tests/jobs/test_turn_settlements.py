@@ -223,7 +223,7 @@ def test_an_abandoned_incarnation_ends_at_once(stand: Stand):
     stand.put("j")
     worker = FakeWorker(stand, "w")
     (claim,) = worker.claim()
-    assert stand.run(stand.bindings.abandon("w")) == (0, True)
+    assert stand.run(stand.bindings.abandon("w")) == (0, True, None)
     assert not worker.heartbeat()
     assert not worker.settle_alone(claim)
     assert ids(FakeWorker(stand, "v").claim(1)) == ["j"]

@@ -425,11 +425,12 @@ def test_a_worker_that_becomes_idle_finds_that_the_timekeeper_is_gone(stand: Sta
     assert turn.due_in == pytest.approx(4, abs=0.01)
 
 
-def test_suspects_wake_the_workers_that_are_still_there(stand: Stand):
-    stand.put("j")
-    (claim,) = FakeWorker(stand, "w").claim()
+def test_suspects_wake_as_many_of_the_workers_that_are_still_there(stand: Stand):
+    stand.put("j", "k")
+    stand.run(stand.bindings.abandon("v", "loss", b"{}", [one.token for one in FakeWorker(stand, "v").claim(2)]))
+    claims = FakeWorker(stand, "w").claim(2)
     become_idle(stand, "gone", "q", "r")
     stand.kill_processes("gone")
-    stand.run(stand.bindings.abandon("w", "suspect", b"{}", [claim.token]))
+    stand.run(stand.bindings.abandon("w", "loss", b"{}", [claim.token for claim in claims]))
     assert wake_ups_of(stand, "q", "r") == [["1 0"], ["1 0"]]
     assert watchers(stand)[0] in ("q/1", "-")

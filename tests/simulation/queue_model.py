@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -22,12 +23,18 @@ from tests.jobs.stand import DEAD, DELAYED, READY, RUNNING, Dump
 from tests.simulation.fairness import LEVELS, Fairness
 from tests.simulation.queue_state import Incarnation, Job, ReadyJobs
 
-DEADLY = 12
-"""Doubt, in quarters of a crash, that makes a dead letter."""
 GONE = b'{"reason":"its worker was gone when the lease ran out"}'
+HOST_GONE = b'{"reason":"its host died while the job ran alone in a trial; the limit is %d such trials"}'
+DEATHS = {"crash", "contained", "loss", "unseen", "host"}
 SLICE = 100
 LOOK = 64
 SLICE_OF_INCARNATIONS = 8
+_ENDS: dict[str | None, tuple[str, bytes]] = {
+    None: ("completed", constants.COMPLETED),
+    "drop": ("dropped", constants.DROPPED),
+    "cancel": ("cancelled", constants.CANCELLED),
+}
+"""Endings with which a job leaves the queue: the total that counts them, and the letter that is kept."""
 PLACES = {READY: "ready", DELAYED: "delayed", RUNNING: "running", DEAD: "dead"}
 
 
@@ -111,16 +118,18 @@ class QueueModel:
             self.incarnations[incarnation].alive_until = self.now + lease
         return self.alive(incarnation)
 
-    def abandon(self, incarnation: str, ending: Ending, cause: bytes, started: Sequence[bytes]) -> tuple[int, bool]:
+    def abandon(
+        self, incarnation: str, ending: Ending, cause: bytes, started: Sequence[bytes]
+    ) -> tuple[int, bool, float | None]:
         if incarnation not in self.incarnations:
-            return 0, True
+            return 0, True, self._untried
         mine = self.incarnations[incarnation]
         for token in started:
             self._settle(mine, Settlement(token, cause, ending))
         for key, claim in list(mine.held.items()):
             self._settle(mine, Settlement(claim + key.encode(), b"", "release"))
         del self.incarnations[incarnation]
-        return 0, True
+        return 0, True, self._untried
 
     def settle(self, incarnation: str, settlement: Settlement) -> bool:
         """Settle one claim outside of a turn. That may be repeated."""
@@ -163,8 +172,9 @@ class QueueModel:
     def requeue(self, ids: Sequence[str]) -> int:
         dead = self._dead(ids)
         for job in dead:
-            job.attempts = job.deliveries = job.doubt = 0
-            job.reason, job.suspect = None, False
+            job.attempts = job.deliveries = 0
+            job.reason = None
+            job.clear_deaths()
             self._become_ready(job, self.now)
         return len(dead)
 
@@ -202,6 +212,7 @@ class QueueModel:
         settlements: Sequence[Settlement],
         *,
         trial: Trial,
+        host_deaths: int | None = None,
         lease: int,
         sleep: int,
         once: bool,
@@ -221,7 +232,7 @@ class QueueModel:
             return
         assert reply.alive, f"turn {number} of {incarnation} was due"
 
-        mine = self.incarnations.setdefault(incarnation, Incarnation(alive_until=self.now + 1, worker=not once))
+        mine = self.incarnations.setdefault(incarnation, Incarnation(self.now + 1, not once, host_deaths))
         self._pushes = 0
         mine.stale = tuple(s for s in _in_order(settlements) if not self._settle(mine, s))
         assert reply.stale == mine.stale
@@ -233,11 +244,15 @@ class QueueModel:
         tried = self._judge_trial(mine, reply, trial) if want and not self.paused else 0
         self._judge_claims(mine, reply.claims[tried:], after)
 
-        left = 0 if tried and trial == "alone" else want - len(reply.claims)
+        assert len(reply.claims) == 1 or not tried
+        assert trial != "only" or len(reply.claims) == tried
+        left = 0 if tried else want - len(reply.claims)
         assert left >= 0
-        assert left or not (tried and trial == "alone") or len(reply.claims) == 1
+        assert reply.suspect == (None if self.paused else self._untried)
         if promoted == SLICE or more_lost or not left:
             assert reply.more == bool(left)
+        elif trial == "only":
+            assert not reply.more
         elif reply.more:
             assert looked == most, f"cut short after {looked} entries"
         else:
@@ -264,24 +279,27 @@ class QueueModel:
             return False
         del mine.held[key]
         job, delay = self.jobs[key], round(settlement.delay * 1000)
-        if settlement.ending in (None, "drop"):
-            self.totals["dropped" if settlement.ending else "completed"] += 1
-            self._finish(job, (constants.DROPPED if settlement.ending else constants.COMPLETED) + settlement.data)
+        if settlement.ending in _ENDS:
+            total, letter = _ENDS[settlement.ending]
+            self.totals[total] += 1
+            self._finish(job, letter + settlement.data)
             return True
         job.reason = settlement.data or job.reason
         job.attempts += settlement.ending in ("retry", "bury")
-        if settlement.ending in ("crash", "suspect"):
+        is_dead = settlement.ending == "bury"
+        if settlement.ending in DEATHS:
             self.totals["lost"] += 1
-            job.doubt += 4 if settlement.ending == "crash" else job.suspect
-            job.suspect = True
+            is_dead = job.die(settlement.ending, mine.host_deaths or 0)
         elif settlement.ending != "release":
-            job.suspect, job.doubt = False, 0
-        if settlement.ending == "bury" or job.doubt >= DEADLY:
+            job.clear_deaths()
+        if is_dead:
             self.totals["failed"] += 1
             self.waiters.pop(key, None)
             job.state, job.since = DEAD, self.now
         elif settlement.ending == "release":
             job.deliveries -= 1
+            self._become_ready(job, self.now, first=True)
+        elif settlement.ending in DEATHS:
             self._become_ready(job, self.now, first=True)
         else:
             self.totals["retried"] += settlement.ending in ("retry", "later")
@@ -307,19 +325,29 @@ class QueueModel:
             for incarnation, one in self.incarnations.items()
             if one.alive_until <= self.now
         )
-        lost: list[tuple[bytes, str]] = []
+        lost: list[tuple[bytes, str, str]] = []
         for _, _, incarnation in ended[:SLICE_OF_INCARNATIONS]:
             held, kept = self.incarnations[incarnation].held, after.get(f"held:{incarnation}", {})
             taken = [key for key in held if key.encode() not in kept]
             assert len(taken) == min(len(held), SLICE - len(lost))
-            lost += [(held[key], key) for key in taken]
-            for key in taken:
-                alone = self.jobs[key].suspect and not self.incarnations[incarnation].worker
-                ending: Ending = "crash" if alone else "suspect"
-                self._settle(self.incarnations[incarnation], Settlement(held[key] + key.encode(), GONE, ending))
-            if not held:
+            lost += [(held[key], key, incarnation) for key in taken]
+        for claim, key, incarnation in sorted(lost):
+            one = self.incarnations[incarnation]
+            ending: Any = "unseen"
+            if self.jobs[key].suspect:
+                ending = "crash" if one.host_deaths is None else "host"
+            why = HOST_GONE % one.host_deaths if ending == "host" else GONE
+            self._settle(one, Settlement(claim + key.encode(), why, ending))
+        for _, _, incarnation in ended[:SLICE_OF_INCARNATIONS]:
+            if not self.incarnations[incarnation].held:
                 del self.incarnations[incarnation]
         return len(ended) >= SLICE_OF_INCARNATIONS or len(lost) == SLICE
+
+    @property
+    def _untried(self) -> float | None:
+        """For how many seconds a suspect has waited."""
+        waiting = self.suspects()
+        return (self.now - waiting[0].since) / 1000 if waiting else None
 
     def _judge_trial(self, mine: Incarnation, reply: TurnReply, trial: Trial) -> int:
         """The suspect that waits longest is claimed first, and no second one. Returns how many were claimed."""

@@ -31,8 +31,12 @@ class Job:
     since: int = 0
     attempts: int = 0
     deliveries: int = 0
-    doubt: int = 0
+    crashes: int = 0
+    halves: int = 0
+    """Halves of a loss. Four make a suspect."""
     suspect: bool = False
+    host_deaths: int = 0
+    """Trials that ended together with their host."""
     reason: bytes | None = None
 
     def header(self) -> bytes:
@@ -40,8 +44,27 @@ class Job:
         flags = OWN_ID * self.own | SUSPECT * self.suspect | KEEPS_REASON * (self.reason is not None)
         name = self.tenant.encode()
         times = [number.to_bytes(6) for number in (self.generation, self.enqueued, self.since, self.expires)]
-        fields = (1, self.state.encode(), self.level, flags, *times, self.attempts, self.deliveries, self.doubt)
+        fields = (1, self.state.encode(), self.level, flags, *times, self.attempts, self.deliveries, self._recovery)
         return _HEADER.pack(*fields, self.ttl.to_bytes(5), len(name), 0) + name
+
+    @property
+    def _recovery(self) -> int:
+        """The byte that `recovery.lua` describes."""
+        return self.crashes << 6 | (self.host_deaths if self.suspect else self.halves)
+
+    def die(self, ending: str, host_deaths: int) -> bool:
+        """The process of the job has died. Returns whether the job is a dead letter now."""
+        self.crashes += ending in ("crash", "contained")
+        if self.suspect:
+            self.host_deaths += ending == "host"
+        else:
+            self.halves += {"crash": 2, "loss": 2, "unseen": 1}.get(ending, 0)
+            self.suspect = self.halves >= 4
+        return self.crashes == 3 or (ending == "host" and 0 < host_deaths <= self.host_deaths)
+
+    def clear_deaths(self) -> None:
+        self.crashes = self.halves = self.host_deaths = 0
+        self.suspect = False
 
     def entry(self) -> bytes:
         """The entry of a record of up to 1 KiB, whose letter is `a`."""
@@ -69,6 +92,8 @@ class Incarnation:
     alive_until: int = 0
     worker: bool = False
     """It has registered; else it is a program without a worker."""
+    host_deaths: int | None = None
+    """Of a trial that is watched: how many of them a suspect survives together with its host."""
     held: dict[str, bytes] = field(default_factory=dict)
     number: int = 0
     stale: tuple[Settlement, ...] = ()

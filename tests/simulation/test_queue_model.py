@@ -41,8 +41,19 @@ QUICK = settings(
 LONG = settings(QUICK, max_examples=EXAMPLES or 1, derandomize=False, phases=[Phase.generate, Phase.shrink])
 
 LEASE = 10.0
-ENDINGS: list[Ending | None] = [None, None, None, "retry", "later", "release", "bury", "drop", "crash"]
-TRIALS: list[Trial] = ["", "with others", "with others"]
+ENDINGS: list[Ending | None] = [
+    None,
+    None,
+    None,
+    "retry",
+    "later",
+    "release",
+    "bury",
+    "drop",
+    "crash",
+    "loss",
+    "contained",
+]
 
 tenants = st.sampled_from(["", "a", "ab", "a:b", "名", "\x00"])
 rivals = st.sampled_from(["a", "ab", "名"])
@@ -78,7 +89,8 @@ class Worker:
     held: list[Claim] = field(default_factory=list)
     past: list[Claim] = field(default_factory=list)
     unanswered: tuple[Any, ...] | None = None
-    trial: Trial = "with others"
+    trial: Trial = ""
+    host_deaths: int | None = None
 
     @property
     def incarnation(self) -> str:
@@ -103,7 +115,9 @@ class Histories(RuleBasedStateMachine):
         self.stand = Stand(self.server.client)
         self.model = QueueModel(START)
         self.dump = self.stand.dump()
-        self.workers = [Worker("a"), Worker("b"), Worker("c")]
+        self.workers = [
+            Worker("a"), Worker("b"), Worker("c", trial="only", host_deaths=2), Worker("d", trial="only"),
+        ]  # fmt: skip
         self.ghosts: list[Ghost] = []
         self.singles: list[tuple[str, Claim]] = []
         self.ids: list[str] = []
@@ -133,24 +147,28 @@ class Histories(RuleBasedStateMachine):
         sleep: float = 0.0,
         trial: Trial = "alone",
         *,
+        host_deaths: int | None = None,
         once: bool = False,
     ) -> TurnReply:
         address = f"{incarnation.partition('.')[0]}/1" if sleep else ""
+        registration = Registration(incarnation, 1, trial == "only", host_deaths) if number == 1 and not once else None
         call = self.bindings.turn(
             incarnation, number, lease=LEASE, want=want, settlements=settlements, trial=trial, address=address,
-            sleep=sleep, once=once, registration=None if once or number > 1 else Registration(incarnation, 1),
+            sleep=sleep, once=once, registration=registration,
         )  # fmt: skip
         reply: TurnReply = self.send(call)
         times = {"lease": round(LEASE * 1000), "sleep": round(sleep * 1000)}
         self.model.turn(
             incarnation, number, want, settlements, trial=trial, **times, once=once, reply=reply, before=self.before,
-            after=self.dump,
+            after=self.dump, host_deaths=host_deaths,
         )  # fmt: skip
         return reply
 
     def take_turn(self, worker: Worker, want: int, settlements: Sequence[Settlement], sleep: float) -> None:
         """Take a turn. A worker whose incarnation has ended begins the next one."""
-        reply = self.send_turn(worker.incarnation, worker.number, want, settlements, sleep, worker.trial)
+        reply = self.send_turn(
+            worker.incarnation, worker.number, want, settlements, sleep, worker.trial, host_deaths=worker.host_deaths
+        )
         if reply.alive:
             settled = {settlement.token for settlement in settlements}
             worker.past += [claim for claim in worker.held if claim.token in settled]
@@ -217,7 +235,6 @@ class Histories(RuleBasedStateMachine):
         repeat=st.booleans(),
         sleep=st.sampled_from([0.0, 50.0]),
         lose=st.booleans(),
-        trial=st.sampled_from(TRIALS),
     )
     def turn(
         self,
@@ -227,10 +244,9 @@ class Histories(RuleBasedStateMachine):
         repeat: bool,
         sleep: float,
         lose: bool,
-        trial: Trial,
     ) -> None:
         """Settle claims as planned, then claim. `lose`: the reply is lost, and the turn is repeated later."""
-        one = self.workers[worker % 3]
+        one = self.workers[worker % 4]
         if one.unanswered:
             self.answer(one)
             return
@@ -239,17 +255,16 @@ class Histories(RuleBasedStateMachine):
         if repeat and settlements:
             settlements.append(settlements[0])
         one.number += 1
-        one.trial = trial
         if lose:
             one.unanswered = (want, settlements, sleep)
-            self.send_turn(one.incarnation, one.number, *one.unanswered, trial)
+            self.send_turn(one.incarnation, one.number, *one.unanswered, one.trial, host_deaths=one.host_deaths)
         else:
             self.take_turn(one, want, settlements, sleep)
 
     @rule(worker=some, want=wants, n=st.integers(1, 100))
     def work(self, worker: int, want: int, n: int) -> None:
         """Complete all claims, and claim again."""
-        one = self.workers[worker % 3]
+        one = self.workers[worker % 4]
         if one.unanswered:
             self.answer(one)
         one.number += 1
@@ -280,9 +295,9 @@ class Histories(RuleBasedStateMachine):
     @rule(worker=some, ran=st.integers(0, 3))
     def crash(self, worker: int, ran: int) -> None:
         """The process dies while some of its jobs run. Its supervisor reports that, and starts the next one."""
-        one = self.workers[worker % 3]
+        one = self.workers[worker % 4]
         tokens = [claim.token for claim in one.held[:ran]]
-        ending: Ending = "crash" if len(tokens) == 1 else "suspect"
+        ending: Ending = "crash" if len(tokens) == 1 else "loss"
         cause = b'{"reason":"killed"}'
         expected = self.model.abandon(one.incarnation, ending, cause, tokens)
         self.check(self.bindings.abandon(one.incarnation, ending, cause, tokens), expected)
@@ -291,7 +306,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(worker=some)
     def heartbeat(self, worker: int) -> None:
-        incarnation = self.workers[worker % 3].incarnation
+        incarnation = self.workers[worker % 4].incarnation
         self.check(self.bindings.heartbeat(incarnation, LEASE), self.model.heartbeat(incarnation, round(LEASE * 1000)))
 
     @precondition(lambda self: self.ghosts)

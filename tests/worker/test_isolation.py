@@ -133,13 +133,13 @@ async def test_a_task_can_drop_its_job(do: Do):
 )
 async def test_a_process_that_dies_without_an_answer_is_a_crash(do: Do, how: str, number: int, words: str):
     settlement = await do(isolated_tasks.die, how, number)
-    assert (settlement.ending, reason(settlement)) == ("crash", words)
+    assert (settlement.ending, reason(settlement)) == ("contained", words)
     assert (await do(isolated_tasks.add, 1)).data == b"2"
 
 
 async def test_a_task_that_closes_the_channel_is_a_crash(do: Do, capfd: pytest.CaptureFixture[str]):
     settlement = await do(isolated_tasks.close_all_files)
-    assert (settlement.ending, reason(settlement)) == ("crash", "its process ended with exit code 1")
+    assert (settlement.ending, reason(settlement)) == ("contained", "its process ended with exit code 1")
     assert "Bad file descriptor" in capfd.readouterr().err
 
 
@@ -247,14 +247,14 @@ async def test_closing_a_frozen_fork_server_ends_its_runs(isolation: Isolation, 
     pids = _read(note)
     os.kill(pids[1], signal.SIGSTOP)
     isolation.close()
-    assert (await run).ending == "crash"
+    assert (await run).ending == "loss"
     await until(lambda: not any(map(is_alive, pids)))
 
 
 async def test_a_killed_fork_server_is_started_again(do: Do, tmp_path: Path):
     note = tmp_path / "pid"
     settlement = await do(isolated_tasks.kill_the_fork_server, str(note))
-    assert (settlement.ending, reason(settlement)) == ("crash", "its process ended together with the fork server")
+    assert (settlement.ending, reason(settlement)) == ("loss", "its process ended together with the fork server")
     await until(lambda: not is_alive(int(note.read_text())))
     assert (await do(isolated_tasks.add, 1)).data == b"2"
 

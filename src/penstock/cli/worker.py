@@ -30,6 +30,8 @@ from penstock.worker.parent_pipe import stop_with_parent
 from penstock.worker.shared_status import VARIABLE as STATUS_VARIABLE
 from penstock.worker.shared_status import SharedStatus
 from penstock.worker.supervisor import Supervisor
+from penstock.worker.trial_process import trial_worker
+from penstock.worker.trials import VARIABLE as TRIAL_VARIABLE
 from penstock.worker.worker import Worker
 
 log = logging.getLogger("penstock.worker")
@@ -186,13 +188,19 @@ class _Command:
         finally:
             await self.app.aclose()
 
+    @property
+    def _start_logging(self) -> Callable[[], None]:
+        return partial(start_logging, self.style, self.level)
+
     def _worker(self) -> Worker:
-        logs = partial(start_logging, self.style, self.level)
-        return Worker(self.app, self.settings, start_logging=logs)
+        return Worker(self.app, self.settings, start_logging=self._start_logging)
 
     async def _run_as_child(self, status: SharedStatus) -> int:
-        worker = self._worker()
-        worker._share_status(status)
+        if os.environ.pop(TRIAL_VARIABLE, None):
+            worker = trial_worker(self.app, self.settings, status, self._start_logging)
+        else:
+            worker = self._worker()
+            worker._share_status(status)
         self._stop_on(worker.stop, signal.SIGTERM)
         await worker.run()
         return Exit.OK

@@ -77,12 +77,13 @@ function sleepers.answered(marks, prefix)
   redis.call("HDEL", marks, prefix .. "woken")
 end
 
--- Wakes up to a hundred idle workers. Returns the addresses of workers that were found to be gone.
---- (list: str, now: int) -> table
-function sleepers.wake_many(list, now)
+-- Wakes up to `most` idle workers, at most a hundred. Returns the addresses of workers that were found to be gone.
+--- (list: str, now: int, most: int) -> table
+function sleepers.wake_many(list, now, most)
   local woken, gone = 0, {}
-  while woken < _idle_slice.WOKEN and #gone < _idle_slice.GONE do
-    local found = redis.call("ZRANGE", list, now, "+inf", "BYSCORE", "LIMIT", 0, _idle_slice.WOKEN - woken)
+  most = math.min(most, _idle_slice.WOKEN)
+  while woken < most and #gone < _idle_slice.GONE do
+    local found = redis.call("ZRANGE", list, now, "+inf", "BYSCORE", "LIMIT", 0, most - woken)
     if #found == 0 then break end
     for i = 1, #found do
       if notify.send(found[i], "0") then woken = woken + 1 else gone[#gone + 1] = found[i] end

@@ -35,6 +35,7 @@ def scripts() -> Library:
         "jobs/counters.lua",
         "jobs/lane.lua",
         "jobs/lease.lua",
+        "jobs/recovery.lua",
         "jobs/wake.lua",
         "jobs/listeners.lua",
         "jobs/job.lua",
@@ -113,10 +114,10 @@ class QueueBindings:
         def read(reply: Sequence[Any]) -> TurnReply:
             if reply[0] == b"STALE":
                 return TurnReply(False)
-            _, stale, due_in, more = reply[:4]
-            claims = [Claim(token, Record(body)) for token, body in zip(reply[4::2], reply[5::2], strict=True)]
-            due = None if due_in < 0 else due_in / 1000
-            return TurnReply(True, tuple(in_order[position] for position in stale), due, bool(more), claims)
+            _, stale, due_in, more, suspect = reply[:5]
+            claims = [Claim(token, Record(body)) for token, body in zip(reply[5::2], reply[6::2], strict=True)]
+            refused = tuple(in_order[position] for position in stale)
+            return TurnReply(True, refused, _seconds(due_in), bool(more), claims, _seconds(suspect))
 
         return RoundTrip(self._turn, self._declared, tuple(args), read)
 
@@ -140,15 +141,15 @@ class QueueBindings:
         started: Sequence[bytes] = (),
         *,
         more: bool = False,
-    ) -> RoundTrip[tuple[int, bool]]:
+    ) -> RoundTrip[tuple[int, bool, float | None]]:
         """End a slice of the claims of an incarnation that takes no more turns; repeat until no claim is left.
 
         Jobs whose tokens are in `started` end with `ending` and `reason`. The others are released, unless `more` says
-        that further slices of started jobs follow. Returns how many claims are left, and whether all of `started` are
-        settled.
+        that further slices of started jobs follow. Returns how many claims are left, whether all of `started` are
+        settled, and for how many seconds a suspect has waited (None: none waits).
         """
         args = (self.clock.now_ms, incarnation, ending, reason, int(more), *started)
-        return self._call("abandon", args, lambda reply: (reply[0], bool(reply[1])))
+        return self._call("abandon", args, lambda reply: (reply[0], bool(reply[1]), _seconds(reply[2])))
 
     # --- one job ---
 
@@ -267,6 +268,11 @@ class QueueBindings:
 # --- replies ---
 
 _FOUR_COUNTS: Final = Struct(">4I")
+
+
+def _seconds(ms: int) -> float | None:
+    """None for -1."""
+    return None if ms < 0 else ms / 1000
 
 
 def _nothing(_: Any) -> None:

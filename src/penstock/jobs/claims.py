@@ -14,7 +14,9 @@ import msgspec
 from penstock.jobs.constants import CLAIM_DIGITS
 from penstock.jobs.record import Record
 
-Ending: TypeAlias = Literal["retry", "later", "unknown", "release", "bury", "drop", "crash", "suspect"]
+Ending: TypeAlias = Literal[
+    "retry", "later", "unknown", "release", "bury", "drop", "cancel", "crash", "loss", "contained"
+]
 """How a claim can end without completing its job:
 
 retry    it failed and runs again; the attempt is counted
@@ -23,12 +25,14 @@ unknown  the worker does not know the task: as `later`; after `Failure.unknown_l
 release  it was not started or was interrupted; it returns to the front of its lane as if it had not been claimed
 bury     it becomes a dead letter
 drop     it leaves the queue without a result
-crash    its process died, and no other job ran there
-suspect  its process died, and several jobs ran there
+cancel   it was cancelled while it ran, and leaves the queue
+crash    its supervised process died, and no other job ran there
+loss     its process died, and several jobs ran there
+contained  its own process died, in which it was isolated
 """
 
-Trial: TypeAlias = Literal["", "alone", "with others"]
-"""Whether a turn may claim a suspect (see `job.lua`): "" no; "alone" yes, but then nothing else; "with others" yes."""
+Trial: TypeAlias = Literal["", "alone", "only"]
+"""Whether a turn claims suspects (see `recovery.lua`): "" no; "alone": one and nothing else; "only": nothing else."""
 
 
 def _job_id(token: bytes) -> str:
@@ -78,6 +82,7 @@ class TurnReply:
     stale   the settlements that were refused, because the incarnation no longer holds the job
     due_in  seconds after which the worker takes its next turn even without a message; None: it waits for a message
     more    whether another turn would find more jobs now
+    suspect for how many seconds a suspect has waited for its trial; None: none waits
     """
 
     alive: bool
@@ -85,10 +90,20 @@ class TurnReply:
     due_in: float | None = None
     more: bool = False
     claims: list[Claim] = field(default_factory=list)
+    suspect: float | None = None
 
 
-class Registration(msgspec.Struct):
-    """The facts about itself that a worker reports in its first turn. `name` has the form `host:pid`."""
+class Registration(msgspec.Struct, omit_defaults=True):
+    """The facts about itself that a worker reports in its first turn.
+
+    name         `host:pid`
+    concurrency  how many jobs it runs at once
+    trial        it runs one suspect at a time, and nothing else
+    host_deaths  of a trial that another process watches: after how many trials that ended with their host a suspect
+                 becomes a dead letter; 0: never
+    """
 
     name: str
     concurrency: int
+    trial: bool = False
+    host_deaths: int | None = None

@@ -2,11 +2,6 @@
 
 from typing import Final
 
-# doubt, in job.lua
-CRASH: Final = 4
-LOSS: Final = 1
-DEADLY: Final = 12
-
 # ending, in job.lua
 COMPLETED: Final = b"c"
 CANCELLED: Final = b"n"
@@ -35,3 +30,6 @@ REASON: Final = 32
 
 # size, in record.lua
 GENERATION_DIGITS: Final = 10
+
+# recovery, in recovery.lua
+CRASH: Final = 64

@@ -4,17 +4,8 @@
 -- `s` collects the changes of one script: time, counters, lists to push to, suspects, and finished jobs whose listeners
 -- are to be notified. `job.commit` writes them.
 --
--- A job whose worker died is charged with the crash only if no other job ran in the process. If several jobs ran there,
--- or if that is not known, the job only becomes a *suspect*. Suspects wait in a set of their own instead of a lane:
---
---   suspects     ZSET    entry -> ready since, server ms
---
--- A worker claims one suspect at a time and runs it in a separate process. If the worker itself dies meanwhile, the
--- suspect may have killed the whole host, or may be innocent: this counts as a quarter of a crash. The evidence against
--- a job is its *doubt*, counted in quarters. Three crashes make the job a dead letter. A release keeps the doubt; a run
--- that ends in any other way clears it.
-
-doubt = { CRASH = 4, LOSS = 1, DEADLY = 12 } -- quarters of a crash
+-- recovery.lua says what follows for a job whose process died. A release keeps what is counted there; a run that ends in
+-- any other way clears it.
 
 -- The first letter of `done:<id>`. None of them is the letter of a state.
 ending = { COMPLETED = "c", CANCELLED = "n", EXPIRED = "e", DROPPED = "o" }
@@ -122,7 +113,13 @@ end
 --   retry    runs again after `ms`; the attempt is counted      release  goes to the front of its lane, uncounted
 --   later    runs again after `ms`; not counted as an attempt    bury     becomes a dead letter
 --   unknown  like later; after its limit, like bury              drop     leaves the queue
---   crash    its process died, and no other job ran there       suspect  its process died, and several jobs ran there
+--   cancel   was cancelled while it ran
+--
+-- and, when a process died (see recovery.lua):
+--
+--   crash      it ran alone in a supervised process             unseen     only the lease of its worker ran out
+--   loss       others ran in the process as well                host       it was tried, and the whole host died
+--   contained  it had a process of its own (isolate=True)
 --- (s: table, incarnation: str, verb: str, token: str, ms: int, text: str) -> bool
 --- uses: base meta
 function job.settle(s, incarnation, verb, token, ms, text)
@@ -132,52 +129,49 @@ function job.settle(s, incarnation, verb, token, ms, text)
   local body = record.get(id)
   if not body then verb, text = "drop", "its record was damaged" end
   if verb == "unknown" then verb, ms, text = job.unknown_task(s, id, ms, text) end
-  local _, priority, flags, generation, _, _, _, attempts, deliveries, quarters, ttl, tenant = record.parse(header)
+  local _, priority, flags, generation, _, _, _, attempts, deliveries, deaths, ttl, tenant = record.parse(header)
   redis.call("HDEL", base .. "held:" .. incarnation, id)
-  if verb == "drop" then
+  if verb == "drop" or verb == "cancel" then
     redis.call("HDEL", base .. "jobs", id)
     if record.has(flags, flag.REASON) then redis.call("HDEL", base .. "reasons", id) end
-    redis.call("HINCRBY", meta, "dropped", 1)
+    redis.call("HINCRBY", meta, verb == "drop" and "dropped" or "cancelled", 1)
     counters.move(s.counters, tenant, state.RUNNING, nil)
-    job.finish(s, id, ending.DROPPED, text, ttl)
+    job.finish(s, id, verb == "drop" and ending.DROPPED or ending.CANCELLED, text, ttl)
     return true
   end
   if text ~= "" then
     redis.call("HSET", base .. "reasons", id, text)
     flags = bit.bor(flags, flag.REASON)
   end
-  if verb == "crash" or verb == "suspect" then
+  local dead = verb == "bury"
+  if recovery.is_death(verb) then
     redis.call("HINCRBY", meta, "lost", 1)
-    if verb == "crash" then
-      quarters = quarters + doubt.CRASH
-    elseif record.has(flags, flag.SUSPECT) then
-      quarters = quarters + doubt.LOSS
-    end
-    flags = bit.bor(flags, flag.SUSPECT)
+    flags, deaths, dead = recovery.count(verb, flags, deaths, ms)
+    ms = 0
   elseif verb ~= "release" then
-    flags, quarters = bit.band(flags, _mask.NO_SUSPECT), 0
+    flags, deaths = bit.band(flags, _mask.NO_SUSPECT), 0
   end
   if verb == "retry" or verb == "bury" then attempts = math.min(attempts + 1, 65535) end
-  if verb == "bury" or quarters >= doubt.DEADLY then
+  if dead then
     redis.call("ZADD", base .. "dead", s.now, id)
     redis.call("HINCRBY", meta, "failed", 1)
     counters.move(s.counters, tenant, state.RUNNING, state.DEAD)
     s.finished[#s.finished + 1] = id
-    body = record.with(body, state.DEAD, flags, generation, s.now, attempts, deliveries, quarters)
+    body = record.with(body, state.DEAD, flags, generation, s.now, attempts, deliveries, deaths)
   elseif ms > 0 then
     redis.call("HINCRBY", meta, "retried", 1)
     counters.move(s.counters, tenant, state.RUNNING, state.DELAYED)
     job.delay(s, { s.now + ms, record.entry(generation, #body, id) })
-    body = record.with(body, state.DELAYED, flags, generation, s.now + ms, attempts, deliveries, quarters)
+    body = record.with(body, state.DELAYED, flags, generation, s.now + ms, attempts, deliveries, deaths)
   else
     if verb == "release" then
       deliveries = math.max(0, deliveries - 1)
     elseif verb == "retry" or verb == "later" then
       redis.call("HINCRBY", meta, "retried", 1)
     end
-    local list = verb == "release" and "front:" or "lane:"
+    local list = (verb == "release" or recovery.is_death(verb)) and "front:" or "lane:"
     job.make_ready(s, list, id, #body, flags, priority, tenant, generation, s.now, state.RUNNING)
-    body = record.with(body, state.READY, flags, generation, s.now, attempts, deliveries, quarters)
+    body = record.with(body, state.READY, flags, generation, s.now, attempts, deliveries, deaths)
   end
   redis.call("HSET", base .. "jobs", id, body)
   return true
@@ -227,11 +221,11 @@ function job.promote(s, limit)
   for i = 1, #due do
     if record.intact(bodies[i]) then
       local body = bodies[i]
-      local _, priority, flags, generation, _, since, _, attempts, deliveries, quarters, _, tenant = record.parse(body)
+      local _, priority, flags, generation, _, since, _, attempts, deliveries, deaths, _, tenant = record.parse(body)
       late = math.max(late, s.now - since)
       job.make_ready(s, list, ids[i], #body, flags, priority, tenant, generation, since, state.DELAYED)
       set[#set + 1] = ids[i]
-      set[#set + 1] = record.with(body, state.READY, flags, generation, since, attempts, deliveries, quarters)
+      set[#set + 1] = record.with(body, state.READY, flags, generation, since, attempts, deliveries, deaths)
     end
   end
   redis.call("ZREM", base .. "delayed", unpack(due))
@@ -239,18 +233,18 @@ function job.promote(s, limit)
   return part.left == 0, late
 end
 
--- Takes jobs back from incarnations whose lease ran out: the jobs become suspects. A job that was a suspect already is
--- charged with a crash if the incarnation was a program without a worker, because a program claims a suspect alone.
--- Returns whether there may be more jobs to take back.
+-- Takes jobs back from incarnations whose lease ran out. Returns whether there may be more jobs to take back.
 --- (s: table, limit: int) -> bool
 --- uses: base meta
 function job.take_back(s, limit)
   local ended, claims, more = lease.overdue(s.now, limit)
   for i = 1, #claims do
     local incarnation, token, header = unpack(claims[i])
-    local was_suspect = record.has(record.flags(header), flag.SUSPECT)
-    local verb = was_suspect and redis.call("HEXISTS", base .. "workers", incarnation) == 0 and "crash" or "suspect"
-    job.settle(s, incarnation, verb, token, 0, '{"reason":"its worker was gone when the lease ran out"}')
+    local verb, host_deaths = recovery.verb(incarnation, record.flags(header))
+    local why = '{"reason":"its worker was gone when the lease ran out"}'
+    if verb == "host" then why = string.format(
+      '{"reason":"its host died while the job ran alone in a trial; the limit is %d such trials"}', host_deaths) end
+    job.settle(s, incarnation, verb, token, host_deaths, why)
   end
   lease.remove_empty(ended)
   return more
@@ -274,8 +268,8 @@ function job.pick_suspect(room)
 end
 
 -- Serves turns from the most urgent level down, and writes the picked jobs as running and held. `fronts`: whether any
--- front list has entries. `trial`: a suspect may be claimed "with others", only "alone", or (empty) not at all. Returns
--- `room`: what the claim might still take, and the `tokens` and the `reply` of what it took.
+-- front list has entries. `trial`: "only" a suspect is claimed; a suspect may be claimed, but then "alone"; or (empty) not
+-- at all. Returns `room`: what the claim might still take, and the `tokens` and the `reply` of what it took.
 --- (s: table, incarnation: str, want: int, fronts: bool, trial: str) -> table
 --- uses: base meta
 function job.claim(s, incarnation, want, fronts, trial)
@@ -285,9 +279,9 @@ function job.claim(s, incarnation, want, fronts, trial)
   }
   if trial ~= "" and redis.call("EXISTS", base .. "suspects") == 1 then
     job.pick_suspect(room)
-    if trial == "alone" and room.tried then room.want = 0 end
+    if room.tried then room.want = 0 end
   end
-  for level = 0, 9 do
+  for level = 0, trial == "only" and -1 or 9 do
     local n, others = room.want, true
     while others and room.want > 0 and not room.full do
       others = lane.take(level, n, room, fronts, s.now)

@@ -36,7 +36,9 @@ log = logging.getLogger("penstock.middleware")
 MAX_TRACE: Final = 255
 """Bytes. The header of a record has one byte for the length."""
 
-OutcomeEnding: TypeAlias = Literal["completed", "retried", "postponed", "unknown", "dead", "dropped", "crashed"]
+OutcomeEnding: TypeAlias = Literal[
+    "completed", "retried", "postponed", "unknown", "dead", "dropped", "cancelled", "crashed", "lost"
+]
 
 
 _SyncHook: TypeAlias = "Callable[[JobContext], AbstractContextManager[None]]"
@@ -145,7 +147,9 @@ class JobOutcome:
                unknown    this worker does not know the task; the job goes back for another worker
                dead       it failed for good: the job is a dead letter
                dropped    it raised Drop
+               cancelled  the job was cancelled while it ran
                crashed    its process died. The job runs again, or becomes a dead letter after its third crash
+               lost       its process died through no fault of the job, which runs again
     reason     one line; "" for a completed job
     traceback  of the exception; "" without one
     delay      seconds until a retried or postponed job runs again
@@ -176,7 +180,9 @@ _ENDINGS: Final[dict[str, OutcomeEnding]] = {
     "bury": "dead",
     "drop": "dropped",
     "crash": "crashed",
-    "suspect": "crashed",
+    "loss": "lost",
+    "contained": "crashed",
+    "cancel": "cancelled",
 }
 
 

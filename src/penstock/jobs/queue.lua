@@ -25,7 +25,7 @@
 --   reasons      HASH    id -> why it failed last                  owner: the job
 --   done:<id>    STRING  how it ended, a letter (see `ending` in job.lua) and a text; PX ttl
 --   settled:<inc> SET    tokens that an incarnation settled outside of its turns; PX 60 s
---   turns, lane, front, weights (lane) · leases, held, turn, workers (lease) · sleepers (wake) · suspects (job)
+--   turns, lane, front, weights (lane) · leases, held, turn, workers (lease) · sleepers (wake) · suspects (recovery)
 --   tenants, age, ages (counters) · listeners, unnotified (listeners) · replay: (idempotency)
 
 _jobs_per_call = { PROMOTED = 100, TAKEN_BACK = 100, ABANDONED = 250 }
@@ -84,7 +84,7 @@ end
 --
 --   number        counts the turns of the incarnation from 1. Repeating a turn with the same number returns the same
 --                 answer and settles nothing twice
---   trial         whether a suspect may be claimed: "", "alone" or "with others" (see job.claim)
+--   trial         whether suspects are claimed: "", "alone" or "only" (see job.claim)
 --   idle_ms       above 0: if fewer than `want` jobs were claimed, the worker at `address` is registered as idle
 --   once          1: the claim of a program without a worker. It is registered as idle only if it got no job, and its
 --                 incarnation ends as soon as it holds no job
@@ -93,7 +93,8 @@ end
 --                 each other job: verb, token, delay in ms, text
 --
 -- Returns { "OK", positions of stale settlements, ms after which to take a turn even without a message (-1: wait for
--- one), 1 if more jobs can be claimed at once, token, record, … }. Returns { "STALE" } if the incarnation has ended;
+-- one), 1 if more jobs can be claimed at once, ms for which a suspect has waited (-1: none waits), token, record, … }.
+-- Returns { "STALE" } if the incarnation has ended;
 -- then nothing was written.
 --- keys: base meta
 --- args: given: int, incarnation: str, number: int, lease_ms: int, want: int, trial: str, address: str, idle_ms: int
@@ -107,7 +108,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   local now = s.now
   local past, is_next = lease.replay(incarnation, number)
   if past then
-    local reply = { "OK", past[2], -1, 1 }
+    local reply = { "OK", past[2], -1, 1, -1 }
     if #past[3] > 0 then
       if not lease.alive(incarnation, now) then return { "STALE" } end
       local headers = lease.headers(incarnation, past[3])
@@ -141,7 +142,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   end
   local more_due, late = job.promote(s, _jobs_per_call.PROMOTED)
   local more_lost = job.take_back(s, _jobs_per_call.TAKEN_BACK)
-  if #s.suspects > 0 then wake.many(now) end
+  if #s.suspects > 0 then wake.many(now, #s.suspects / 2) end
   job.push_ready(s)
 
   local switches = redis.call("HMGET", meta, "paused", "front", "timekeeper")
@@ -150,6 +151,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
     room = job.claim(s, incarnation, want, (tonumber(switches[2]) or 0) > 0, trial)
   end
   job.commit(s)
+  local suspects = switches[1] and -1 or recovery.waiting(now)
   local more_listeners = listeners.notify_rest(s.part)
 
   local more = room.want > 0 and (room.full or more_due or more_lost or more_listeners)
@@ -176,7 +178,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   end
   if not empty and switches[3] then wake.set_alarm(now, now + lease_ms) end
   if not idle and not switches[1] and (tonumber(redis.call("HGET", meta, "ready")) or 0) > 0 then wake.one(now) end
-  return { "OK", stale, due_in, more and 1 or 0, unpack(room.reply) }
+  return { "OK", stale, due_in, more and 1 or 0, suspects, unpack(room.reply) }
 end
 
 -- Settles one claim outside of a turn: complete, or a verb of job.settle. Returns 1, or 0 if the incarnation no longer
@@ -221,16 +223,18 @@ function script.heartbeat(base, meta, given, incarnation, lease_ms)
 end
 
 -- Ends one slice of the claims of an incarnation that takes no more turns. The caller repeats it until none is left.
--- `started` lists tokens of jobs that were running; they are settled with `verb` (crash, suspect or release) and the
+-- `started` lists tokens of jobs that were running; they are settled with `verb` (crash, loss or release) and the
 -- reason `text`. All other claims are released, unless `more` is 1, which means that a later call lists further started
--- jobs. Returns { how many claims are left, 1 if all of `started` are settled }.
+-- jobs. Returns { how many claims are left, 1 if all of `started` are settled, ms for which a suspect has waited or -1 }.
 --- keys: base meta
 --- args: given: int, incarnation: str, verb: str, text: str, more: int, started: *
 --- flags: allow-oom
 function script.abandon(base, meta, given, incarnation, verb, text, more, started, ...)
   local newer = record.check()
   if newer then return newer end
-  if not redis.call("ZSCORE", base .. "leases", incarnation) then return { 0, 1 } end
+  if not redis.call("ZSCORE", base .. "leases", incarnation) then
+    return { 0, 1, recovery.waiting(clock.now(given)) }
+  end
   local s = job.begin(given)
   local held, part, done = base .. "held:" .. incarnation, slice.of(_jobs_per_call.ABANDONED), 1
   for i = started, #ARGV do
@@ -253,12 +257,12 @@ function script.abandon(base, meta, given, incarnation, verb, text, more, starte
     table.sort(tokens) -- in the order in which they were claimed
     for i = 1, #tokens do job.settle(s, incarnation, "release", tokens[i], 0, "") end
   end
-  if #s.suspects > 0 then wake.many(s.now) end
+  if #s.suspects > 0 then wake.many(s.now, #s.suspects / 2) end
   job.commit(s)
   local left = redis.call("HLEN", held)
   if left == 0 then lease.remove(incarnation) end
   if s.ready and not redis.call("HGET", meta, "paused") then wake.one(s.now) end
-  return { left, done }
+  return { left, done, recovery.waiting(s.now) }
 end
 
 -- Cancels waiting jobs. Returns for each id: cancelled, running (it was not cancelled), dead, done or none.

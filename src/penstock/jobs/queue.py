@@ -246,17 +246,19 @@ class Queue:
         started: Sequence[bytes] = (),
         ending: Ending = "release",
         cause: Failure | None = None,
-    ) -> Operation[None]:
-        """End all claims of an incarnation that takes no more turns.
+    ) -> Operation[bool]:
+        """End all claims of an incarnation that takes no more turns. Returns whether suspects wait for a trial.
 
         The claims in `started` end with `ending` and `cause`; the others are released.
         """
+        suspect: float | None = None
         reason = msgspec.json.encode(cause) if cause else b""
         left, start = 1, 0
         while left:
             some, more = started[start : start + SLICE], start + SLICE < len(started)
-            left, all_settled = yield self.bindings.abandon(incarnation, ending, reason, some, more=more)
+            left, all_settled, suspect = yield self.bindings.abandon(incarnation, ending, reason, some, more=more)
             start += SLICE if all_settled else 0
+        return suspect is not None
 
     # --- operate ---
 

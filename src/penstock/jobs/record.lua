@@ -11,7 +11,7 @@
 --   23     6       expires      server ms; 0: never, or was started in time  (in a draft: the time left)
 --   29     2       attempts     that failed
 --   31     2       deliveries   to a worker
---   33     1       doubt        quarters of a crash charged to the job, see job.lua
+--   33     1       recovery     what happened to workers that ran the job, see recovery.lua
 --   34     5       ttl          of its result, ms
 --   39     1+1     lengths of tenant and trace, which follow; then the payload
 --
@@ -29,7 +29,7 @@ flag = {
   DUE_IS_DATE = 2,
   EXPIRES_IS_DATE = 4,
   OWN_ID = 8, -- chosen by the user
-  SUSPECT = 16, -- see job.lua
+  SUSPECT = 16, -- see recovery.lua
   REASON = 32, -- `reasons` has an entry for the job
 }
 
@@ -42,9 +42,9 @@ _size_class = { FIRST = 97, BYTES = 1024 } -- "a" is up to 1 KiB, "b" up to 2 Ki
 -- The fields from state to ttl, in order, and the tenant.
 --- (body: str) -> …
 function record.parse(body)
-  local _, was, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl, tenants =
+  local _, was, priority, flags, generation, enqueued, since, expires, attempts, deliveries, recovery, ttl, tenants =
     struct.unpack(">Bc1BBI6I6I6I6HHBI5B", body)
-  return was, priority, flags, generation, enqueued, since, expires, attempts, deliveries, doubt, ttl,
+  return was, priority, flags, generation, enqueued, since, expires, attempts, deliveries, recovery, ttl,
     string.sub(body, 41, 40 + tenants)
 end
 
@@ -58,11 +58,11 @@ end
 
 -- A copy of the record with this state and these numbers.
 --- (body: str, new_state: str, flags: int, generation: int, since: int, attempts: int, deliveries: int,
----  doubt: int) -> str
-function record.with(body, new_state, flags, generation, since, attempts, deliveries, doubt)
+---  recovery: int) -> str
+function record.with(body, new_state, flags, generation, since, attempts, deliveries, recovery)
   return string.sub(body, 1, 1) .. new_state .. string.sub(body, 3, 3) .. struct.pack(">BI6", flags, generation)
     .. string.sub(body, 11, 16) .. struct.pack(">I6", since) .. string.sub(body, 23, 28)
-    .. struct.pack(">HHB", attempts, deliveries, doubt) .. string.sub(body, 34)
+    .. struct.pack(">HHB", attempts, deliveries, recovery) .. string.sub(body, 34)
 end
 
 -- The record of a job that is given to a worker: running, with one more delivery. It was started in time, so it cannot

@@ -20,7 +20,7 @@ HEADER_SIZE: Final = _HEADER.size
 # The fields of the header, as struct unpacks them. A number of five or six bytes takes two fields.
 (
     _, _STATE, _PRIORITY, _, _GENERATION, _, _ENQUEUED, _, _SINCE, _, _EXPIRES, _,
-    _ATTEMPTS, _DELIVERIES, _DOUBT, _TTL, _, _, _,
+    _ATTEMPTS, _DELIVERIES, _RECOVERY, _TTL, _, _, _,
 ) = range(19)  # fmt: skip
 
 # Where the bytes are that a worker reads of every job, so that it need not unpack the whole header.
@@ -92,7 +92,7 @@ class Record(msgspec.Struct, eq=False, gc=False):
 
     @property
     def is_suspect(self) -> bool:
-        """Whether the job may have killed its worker."""
+        """Whether the job may have killed its worker, so that it runs only in trials."""
         return bool(self.body[_FLAGS_AT] & SUSPECT)
 
     @property
@@ -131,8 +131,8 @@ class Record(msgspec.Struct, eq=False, gc=False):
 
     @property
     def crashes(self) -> int:
-        """Whole crashes charged to the job. The server counts in quarters; see `doubt` in `job.lua`."""
-        return int(self._fields[_DOUBT]) // CRASH
+        """Crashes charged to the job; see `recovery.lua`."""
+        return int(self._fields[_RECOVERY]) // CRASH
 
     @property
     def ttl(self) -> int:

@@ -22,12 +22,12 @@ function wake.one(now)
   wake.replace(sleepers.wake_one(base .. "sleepers", meta, "", now), now)
 end
 
--- Wakes up to a hundred idle workers, because a job became a suspect. A worker runs only one suspect at a time, and
--- only the worker itself knows whether it is running one, so many are asked. This happens only after a worker died.
---- (now: int)
+-- Wakes up to `n` idle workers, at most a hundred, because so many jobs became suspects. Each of them has a process
+-- started that tries suspects.
+--- (now: int, n: int)
 --- uses: base meta
-function wake.many(now)
-  wake.replace(sleepers.wake_many(base .. "sleepers", now), now)
+function wake.many(now, n)
+  wake.replace(sleepers.wake_many(base .. "sleepers", now, n), now)
 end
 
 -- Records that a turn has followed the last wake-up.

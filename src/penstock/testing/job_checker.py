@@ -202,7 +202,7 @@ def _was_interrupted(history: _Events, run: _ClaimedRun) -> bool:
     assert run.started is not None
     began, worker = run.started.at, run.started.worker
     if run.settled:
-        handed_back = run.accepted("retry", "later", "unknown", "release", "crash", "suspect")
+        handed_back = run.accepted("retry", "later", "unknown", "release", "crash", "loss", "contained")
         return handed_back or any(one.answer != "accepted" for one in run.settled)
     return (
         any(at >= began for at in history.expiries.get(worker, ()))

@@ -39,6 +39,10 @@ def check_settings(settings: WorkerSettings) -> None:
             raise ConfigurationError(f"{name}={value}: use 1 or more")
     if not 1 <= settings.max_batch <= 1000:
         raise ConfigurationError(f"max_batch={settings.max_batch}: use 1 to 1000")
+    if settings.trials < 1:
+        raise ConfigurationError(f"trials={settings.trials}: use 1 or more, or no job that killed a worker ever ends")
+    if not 0 <= settings.host_deaths <= 63:
+        raise ConfigurationError(f"host_deaths={settings.host_deaths}: use 1 to 63, or 0 for no limit")
     for name, value in (("max_jobs", settings.max_jobs), ("max_memory", settings.max_memory)):
         if value is not None and value < 1:
             raise ConfigurationError(f"{name}={value}: use 1 or more, or None for no limit")

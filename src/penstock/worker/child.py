@@ -114,15 +114,17 @@ class WorkerProcess:
     def has_ended_a_job(self) -> bool:
         return self._status.has_ended_a_job()
 
-    async def hand_back_jobs(self, within: float) -> None:
+    async def hand_back_jobs(self, within: float) -> bool:
         """Hand back the jobs of the dead process, so that other workers can run them now.
 
         If exactly one job ran in the process, over all queues, that job is charged with a crash. If several ran, each
-        becomes a suspect. If the server does not answer within `within` seconds, the jobs wait for the lease to expire.
+        is lost once more, and none is charged. If the server does not answer within `within` seconds, the jobs wait
+        for the lease to expire. Returns whether suspects wait for a trial.
         """
+        suspects = False
         running = self._status.running_jobs()
         alone = sum(map(len, running.values())) == 1
-        verdict: Ending = "release" if self.killed_by_supervisor else "crash" if alone else "suspect"
+        verdict: Ending = "release" if self.killed_by_supervisor else "crash" if alone else "loss"
         name = f"{socket.gethostname()}:{self.process.pid}"
         why = Failure(f"its worker process {self.exit_description}", "", name)
         for index, (queue, status) in enumerate(zip(self._queues, self._status.queue_statuses(), strict=True)):
@@ -130,11 +132,12 @@ class WorkerProcess:
                 continue
             try:
                 work = queue.abandon(status.incarnation, running[index], verdict, why)
-                await asyncio.wait_for(queue._driver.aio.run(work), within)
+                suspects |= await asyncio.wait_for(queue._driver.aio.run(work), within)
             except (PenstockError, TimeoutError) as error:
                 log.warning(
                     "worker %d's jobs on queue %s wait until its lease expires: %s", self.process.pid, queue.name, error
                 )
+        return suspects
 
     async def _send_heartbeats(self, lease: float) -> None:
         """Send heartbeats on behalf of a process whose own are late, as long as the process uses CPU.

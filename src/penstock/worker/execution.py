@@ -207,12 +207,13 @@ class Execution:
         error.__cause__ = cause
         return self.failed(run, error)
 
-    def crashed(self, run: JobRun, cause: str, *, alone: bool = True) -> Settlement:
-        """The run's process died.
+    def crashed(self, run: JobRun, cause: str) -> Settlement:
+        """The run's own process died. The job is charged with a crash."""
+        return Settlement(run.claim.token, self._reason(cause), "contained")
 
-        The job is charged with a crash if it was `alone`. If other runs died with it, each becomes a suspect.
-        """
-        return Settlement(run.claim.token, self._reason(cause), "crash" if alone else "suspect")
+    def lost(self, run: JobRun, cause: str) -> Settlement:
+        """The run's process died with another one, through no fault of the job."""
+        return Settlement(run.claim.token, self._reason(cause), "loss")
 
     def could_not_start(self, run: JobRun, error: OSError) -> Settlement:
         """The run could not start for lack of memory or file descriptors. The job is handed back and not charged."""

@@ -7,6 +7,8 @@ import math
 import time
 from collections.abc import Callable
 
+from msgspec import structs
+
 from penstock.core.ids import mint_id
 from penstock.core.operations import RoundTrip, recheck_delay
 from penstock.jobs.claims import Claim, Registration, Settlement, TurnReply
@@ -33,7 +35,7 @@ class Feed:
         registration  what the worker reports about itself in its first turn
         """
         self.queue = queue
-        self._registration = registration
+        self._worker = self._registration = registration
         self._publish: Callable[[QueueStatus], None] = lambda _: None
         self.lease = lease
         self.sleep = sleep
@@ -41,8 +43,10 @@ class Feed:
         """Where wake-ups are sent to; set before the first turn."""
         self.held: dict[bytes, Claim] = {}
         """The held claims by their tokens."""
-        self.suspect: bytes | None = None
-        """The token of the suspect that is held, if any. Until it is settled, turns ask for no other suspect."""
+        self.trial = False
+        """Whether the turns claim suspects, and nothing else."""
+        self.untried_since: float | None = None
+        """`time.monotonic()` since when the first suspect of the queue has waited; None: the last turn saw none."""
         self.to_settle: list[Settlement] = []
         self.awake = True
         """False while the worker is registered as idle in this queue, or waits for the next due time."""
@@ -58,11 +62,26 @@ class Feed:
         self._wanted = 0
         self._sent: list[Settlement] = []
         self.held.clear()
-        self.suspect = None
         self.to_settle.clear()
         self.awake = True
         self.wake_at = 0.0
         self._publish(self._status)
+
+    def begin_trials(self, host_deaths: int | None) -> None:
+        """From now on, in a new incarnation, claim one suspect at a time and nothing else.
+
+        host_deaths  see `WorkerSettings`; None: nobody watches this process, so if its lease runs out, its job is
+                     charged with a crash
+        """
+        self._begin_as(True, structs.replace(self._worker, concurrency=1, host_deaths=host_deaths, trial=True))
+
+    def end_trials(self) -> None:
+        """From now on, in a new incarnation, claim what is not a suspect."""
+        self._begin_as(False, self._worker)
+
+    def _begin_as(self, trial: bool, registration: Registration) -> None:
+        self.trial, self._registration = trial, registration
+        self._begin_incarnation()
 
     @property
     def _status(self) -> QueueStatus:
@@ -91,9 +110,9 @@ class Feed:
                 lease=self.lease,
                 want=want,
                 settlements=self._sent,
-                trial="with others" if want and self._may_claim_suspect() else "",
+                trial="only" if self.trial else "",
                 address=self.address,
-                sleep=self.sleep * SLEEPER_TTL_FACTOR if want else 0.0,
+                sleep=self.sleep * SLEEPER_TTL_FACTOR if want and not self.trial else 0.0,
                 once=leave,
                 registration=self._registration if self.turns == 1 else None,
             )
@@ -113,10 +132,6 @@ class Feed:
                 return place
         return MAX_SETTLEMENTS
 
-    def _may_claim_suspect(self) -> bool:
-        """Whether the turn may ask for a suspect: the feed holds none, or this turn settles it."""
-        return self.suspect is None or any(settlement.token == self.suspect for settlement in self._sent)
-
     def answered(self, turn: TurnReply, sent_at: float) -> list[Claim]:
         """Apply the reply to a turn that was sent at `sent_at`. Returns the new claims.
 
@@ -133,16 +148,13 @@ class Feed:
             return []
         for settlement in self._sent:
             self.held.pop(settlement.token, None)
-            if settlement.token == self.suspect:
-                self.suspect = None
         for settlement in turn.stale:
             log.warning("settlement of job %s refused: the job was taken back", settlement.id)
         self._sent = []
         for claim in turn.claims:
             self.held[claim.token] = claim
-            if claim.record.is_suspect:
-                self.suspect = claim.token
         self.lease_renewed(sent_at)
+        self.untried_since = None if turn.suspect is None else sent_at - turn.suspect
         # After a turn that asked for no jobs `awake` is True: its reply does not show whether there are jobs, and the
         # server did not register the worker as idle.
         self.awake = len(turn.claims) == self._wanted or turn.more

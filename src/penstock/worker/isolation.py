@@ -134,8 +134,9 @@ class Isolation:
             if exit_code == NOT_FORKED:
                 return self._execution.could_not_start(run, OSError("no process could be started for it"))
             if answer is None:
-                alone = exit_code is not None or child.was_alone
-                return self._execution.crashed(run, _describe_end(exit_code), alone=alone)
+                if exit_code is None:
+                    return self._execution.lost(run, "its process ended together with the fork server")
+                return self._execution.crashed(run, f"its process {describe_exit(exit_code)}")
             return self._settlement(run, answer)
 
     def _request(self, run: JobRun) -> bytes:
@@ -179,10 +180,6 @@ def _main_module() -> dict[str, Any]:
     if name and not name.endswith("__main__"):
         return {"init_main_from_name": name}
     return {"init_main_from_path": path} if not name and os.path.isfile(path) else {}
-
-
-def _describe_end(code: int | None) -> str:
-    return f"its process {'ended together with the fork server' if code is None else describe_exit(code)}"
 
 
 def _start(control: int) -> subprocess.Popen[bytes]:
@@ -295,7 +292,6 @@ class ForkServerClient:
         self._process.kill()
         self._process.wait()
         for child in self._children.values():
-            child.was_alone = len(self._children) == 1
             if child.pid:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(child.pid, signal.SIGKILL)
@@ -326,8 +322,6 @@ class IsolatedProcess:
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self.pid = 0
-        self.was_alone = False
-        """Whether it was the only child when the fork server ended."""
         self.ended: asyncio.Future[int | None] = self._loop.create_future()
         """Its exit code, or None if the fork server ended first."""
 

@@ -27,6 +27,10 @@ class JobLog(Middleware):
                 log.warning(
                     "job %s failed, attempt %d, again in %.1f s: %s", name, job.attempt, outcome.delay, outcome.reason
                 )
+            case "cancelled":
+                log.info("job %s was cancelled", name)
+            case "lost":
+                log.warning("job %s is lost and runs again: %s", name, outcome.reason)
             case "crashed":
                 log.error("job %s has crashed: %s", name, outcome.reason)
             case "dead" if not job.task:

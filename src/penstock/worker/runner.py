@@ -70,12 +70,9 @@ class JobRunner:
             self._streaks.begin(run)
 
     def start(self, run: JobRun) -> bool:
-        """Start a job. False: it belongs into the streak instead.
-
-        A suspect, which may have killed an earlier process, is isolated too if another process can import its task.
-        """
+        """Start a job. False: it belongs into the streak instead."""
         definition = run.definition
-        if definition.isolate or (run.claim.record.is_suspect and self._isolation.can_isolate(definition)):
+        if definition.isolate:
             self._streaks.start_isolated(run, self._isolation.run)
             return True
         if self._shared_status and run.feed:  # only jobs that run in this process can be the reason for its death

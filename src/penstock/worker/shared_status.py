@@ -25,6 +25,9 @@ VARIABLE: Final = "PENSTOCK_SHARED_STATUS"
 RETIRING: Final = b"r"
 """Report: the process claims no more jobs and will end by itself. Its successor can be started."""
 
+SUSPECTS: Final = b"s"
+"""Report: a suspect waits for its trial."""
+
 _HEADER = struct.Struct("II?")
 _QUEUE = struct.Struct("26sd?")
 _RUNNER = struct.Struct("BB254s")

@@ -5,8 +5,10 @@
       │             │      └─── retires: it finishes its jobs, and the next process starts at once
       │             │ death
       │             ▼
-      └─── hand back its jobs: those that ran in it are charged or become suspects, the others are not charged;
+      └─── hand back its jobs: those that ran in it are lost once more, the others are not;
            the next process starts at once or, if this one died before it ended a job, after a pause that grows
+
+Jobs that were lost twice are suspects. Separate processes try them (see `trials.py`).
 
 A worker process sends its own heartbeats, from a thread. While C code holds the GIL, that thread cannot run. The
 supervisor then sends the heartbeats, but only if the process is not stopped and has used CPU since the last check. A
@@ -26,7 +28,9 @@ from collections.abc import Sequence
 from penstock.settings import WorkerSettings
 from penstock.worker.app import App, queues_of
 from penstock.worker.child import WorkerProcess
-from penstock.worker.shared_status import RETIRING
+from penstock.worker.shared_status import RETIRING, SUSPECTS
+from penstock.worker.trials import VARIABLE as TRIAL_VARIABLE
+from penstock.worker.trials import Trials
 
 log = logging.getLogger("penstock.supervisor")
 
@@ -50,6 +54,7 @@ class Supervisor:
         self._processes = processes
         self._settings = settings
         self._queues = [app.queue(name) for name in queues_of(app, settings)]
+        self._trials = Trials(command, {TRIAL_VARIABLE: "1"}, self._queues, settings, app.settings.lease)
         self._running: list[WorkerProcess] = []
         self._stop_calls = 0
         self._stopping = asyncio.Event()
@@ -60,10 +65,15 @@ class Supervisor:
 
         Returns 0, or EXIT_USAGE if a process ended with that code before its first turn.
         """
-        async with asyncio.TaskGroup() as group:
-            for _ in range(self._processes):
-                group.create_task(self._keep_running(group))
-        return self._exit_code
+        while True:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._processes):
+                    group.create_task(self._keep_running(group))
+            had_trials = self._trials.are_running
+            await self._trials.wait()
+            # With `burst` the processes end while suspects are tried. Those may have made other jobs ready.
+            if self._stop_calls or not had_trials:
+                return self._exit_code
 
     def stop(self) -> None:
         """The first call lets running jobs finish; the second one hands them back at once."""
@@ -73,8 +83,10 @@ class Supervisor:
             asyncio.get_running_loop().call_later(self._settings.stop_timeout + _KILL_AFTER, self._kill)
         for worker in self._running:
             worker.send(signal.SIGTERM)
+        self._trials.stop()
 
     def _kill(self) -> None:
+        self._trials.kill()
         for worker in self._running:
             worker.killed_by_supervisor = True
             worker.send(signal.SIGKILL)
@@ -111,6 +123,8 @@ class Supervisor:
         def report(what: bytes) -> None:
             if what == RETIRING:
                 retiring.set()
+            elif what == SUSPECTS:
+                self._trials.suspects_wait()
 
         worker = await WorkerProcess.start(self._command, self._queues, self._settings.concurrency, report=report)
         self._running.append(worker)
@@ -130,7 +144,8 @@ class Supervisor:
         # whether the process held jobs.
         is_done = code == 0 and self._settings.burst and not worker.held_jobs()
         has_worked, took_a_turn = worker.has_ended_a_job(), worker.took_a_turn()
-        await worker.hand_back_jobs(within=self._app.settings.lease)
+        if await worker.hand_back_jobs(within=self._app.settings.lease):
+            self._trials.suspects_wait()
         worker.close()
         if code == EXIT_USAGE and not took_a_turn:
             self._exit_code = code

@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from penstock.core.operations import AsyncListener
-from penstock.errors import FormatTooNew, ServerError
 from penstock.jobs.claims import Claim, Registration, Settlement
 from penstock.jobs.middleware import JobContext, JobOutcome
 from penstock.settings import WorkerSettings
@@ -34,6 +33,9 @@ from penstock.worker.job_log import JobLog
 from penstock.worker.runner import JobRunner
 from penstock.worker.running import STALL, Inflight, JobRun
 from penstock.worker.shared_status import RETIRING, SharedStatus
+from penstock.worker.suspects import SuspectWatch
+from penstock.worker.trials import command_for
+from penstock.worker.turns import NEXT_SLOW_TURN, SLOW_TURN, take_turn
 
 log = logging.getLogger("penstock.worker")
 
@@ -42,12 +44,6 @@ _LONGEST_SLEEP = 3600.0
 
 _LEAVING = 2.0
 """Seconds that a cancelled worker has to end its incarnations."""
-
-_SLOW_TURN = 0.5
-"""Seconds that a round waits for the turn of one queue. Then it continues with the other queues."""
-
-_NEXT_SLOW_TURN = 0.05
-"""The same, for each further queue of a round in which a turn was slow: several queues may be on the silent node."""
 
 
 class Worker:
@@ -102,9 +98,13 @@ class Worker:
         )  # fmt: skip
         self._middleware = app.middleware
         self._job_log = JobLog()
+        self._round_due = asyncio.Event()
+        self._suspects = SuspectWatch(
+            self._feeds, self._turn, partial(command_for, app, self.settings, start_logging), self.settings,
+            self._round_due.set,
+        )  # fmt: skip
         self._inflight = Inflight(self.settings.concurrency, self.settings.prefetch, self.settings.max_batch)
         self._slow_turns: dict[Feed, asyncio.Task[None]] = {}
-        self._round_due = asyncio.Event()
         self._settle_timer: asyncio.TimerHandle | None = None
         self._rechecked = False
         self._has_left = False
@@ -119,8 +119,14 @@ class Worker:
     def _share_status(self, status: SharedStatus) -> None:
         """Show the supervisor through `status` which jobs run here. Call it before `run()`."""
         self._shared_status = status
+        self._suspects.status = status
         for index, feed in enumerate(self._feeds):
             feed.publish_status(partial(status.update_queue, index))
+
+    def _try_suspects(self, host_deaths: int) -> None:
+        """Run suspects, one at a time, and nothing else. Call it before `run()`, which ends when none waits."""
+        for feed in self._feeds:
+            feed.begin_trials(host_deaths)
 
     async def run(self) -> None:
         """Work until `stop()` is called or, with `burst`, until no job is ready.
@@ -156,8 +162,10 @@ class Worker:
             ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             for part in ended:
                 part.result()
+            await self._suspects.close(self._stop_deadline)
             self._has_left = True
         finally:
+            self._suspects.kill()
             for thread in threads:
                 thread.stop()
             self._stop_calls, self._stop_deadline = 2, 0.0  # what follows hands back and never retries
@@ -201,7 +209,13 @@ class Worker:
             self._hand_back(self._inflight.take_waiting())
         elif self._stop_calls == 2:
             self._stop_deadline = 0.0
+        self._suspects.stop()
         self._round_due.set()
+
+    @property
+    def _is_empty(self) -> bool:
+        """Whether it holds no job, and has nothing to send."""
+        return self._inflight.empty and not any(feed.must_send for feed in self._feeds)
 
     @property
     def _takes_no_jobs(self) -> bool:
@@ -234,12 +248,15 @@ class Worker:
             await self._round()
             if self._stop_calls and time.monotonic() >= self._stop_deadline:
                 self._hand_back_running()
-            if self._takes_no_jobs and self._inflight.empty and not any(feed.must_send for feed in self._feeds):
+            if self._takes_no_jobs and self._is_empty:
                 break
             if self.settings.burst and not self._takes_no_jobs and self._idle():
                 if self._rechecked:
                     self.stop()
                 self._recheck()
+                continue
+            if self._suspects.claims_are_blocked and self._is_empty:
+                await self._suspects.worker_is_empty()
                 continue
             if not self._can_claim():
                 await self._sleep()
@@ -251,9 +268,9 @@ class Worker:
     async def _round(self) -> None:
         self._round_due.clear()
         self._hand_back(self._inflight.take_stalled())
-        earlier_has_more, patience = False, _SLOW_TURN
+        earlier_has_more, patience = False, SLOW_TURN
         for feed in self._feeds:
-            room = 0 if self._takes_no_jobs or earlier_has_more else self._room
+            room = 0 if earlier_has_more else self._room
             if self._takes_no_jobs:
                 # A stopping worker deregisters as idle, so that wake-ups reach workers that can take a job.
                 wants_turn = not feed.awake
@@ -264,7 +281,7 @@ class Worker:
             if feed.must_send or wants_turn:
                 await self._take_turn(feed, room, patience)
                 if feed in self._slow_turns:
-                    patience = _NEXT_SLOW_TURN
+                    patience = NEXT_SLOW_TURN
             earlier_has_more |= feed.awake and feed not in self._slow_turns
 
     async def _take_turn(self, feed: Feed, want: int, patience: float) -> None:
@@ -282,25 +299,13 @@ class Worker:
             turn.add_done_callback(lambda _: self._round_due.set())
 
     async def _turn(self, feed: Feed, want: int, *, leave: bool = False) -> None:
-        pause = 0.0
-        while True:
-            sent_at = time.monotonic()
-            try:
-                turn = await self._driver.aio.run(feed.turn(want, leave=leave))
-                break
-            except FormatTooNew:
-                raise
-            except ServerError as error:
-                if time.monotonic() >= self._stop_deadline:
-                    raise
-                pause = min(5.0, pause * 2 or 0.5)
-                log.warning("the server does not answer, trying again in %.1f s: %s", pause, error)
-                await asyncio.sleep(pause)
-        if pause:
-            log.info("the server answers again")
+        turn, sent_at = await take_turn(
+            self._driver, feed, want, leave, give_up=lambda: time.monotonic() >= self._stop_deadline
+        )
         if not turn.alive:
             self._drop_lost_jobs(feed)
         claims = [(feed, claim) for claim in feed.answered(turn, sent_at)]
+        self._suspects.turn_was_answered(feed)
         if self._takes_no_jobs:  # stop() was called while the turn was unanswered
             self._hand_back(claims)
         else:
@@ -312,12 +317,12 @@ class Worker:
     @property
     def _room(self) -> int:
         """How many more jobs to claim."""
-        room = self._inflight.room
+        room = 0 if self._takes_no_jobs or self._suspects.claims_are_blocked else self._inflight.room
         return room if self._jobs_left >= room else int(self._jobs_left)
 
     def _can_claim(self) -> bool:
         """Whether the next round can begin at once: runners are free, and a queue may have more jobs."""
-        if self._takes_no_jobs or not self._inflight.should_claim:
+        if self._room <= 0 or not self._inflight.should_claim:
             return False
         return any(feed.awake and feed not in self._slow_turns for feed in self._feeds)
 
@@ -340,7 +345,7 @@ class Worker:
             feed.wake_at = 0.0
 
     def _idle(self) -> bool:
-        return self._inflight.empty and not any(feed.awake or feed.must_send for feed in self._feeds)
+        return self._is_empty and not any(feed.awake for feed in self._feeds) and not self._suspects.work_is_left
 
     # --- jobs ---
 
