@@ -58,7 +58,8 @@ def test_a_killer_in_a_batch_dies_alone(start, shop):
     supervisor.terminate()
     _, errors = supervisor.communicate(timeout=scaled(30))
     assert errors.count("was killed by SIGKILL; a new one starts") == 2, "after that, separate processes try it"
-    assert len(re.findall(r"trial process \d+ was killed by SIGKILL", errors)) == 3
+    # Fewer than three if it was alone in one of the ordinary processes, whose other jobs had ended.
+    assert 1 <= len(re.findall(r"trial process \d+ was killed by SIGKILL", errors)) <= 3
 
 
 @pytest.mark.parametrize("code", [0, 2])
