@@ -67,7 +67,7 @@ def worker(
         Jobs that run at the same time in one process (10 by default).
     processes
         Number of worker processes (1 by default). This command is their supervisor: it replaces each one that dies, and
-        returns its jobs at once. With 0 the command itself is the worker, and nobody sees it die.
+        returns its jobs at once. With 0 the command itself is the worker, and no process sees it die.
     queues
         Queues, for example `mail,raw`, in strict order: the second is served when the first has no ready jobs. The
         default is every queue that has a task.

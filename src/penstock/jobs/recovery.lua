@@ -1,4 +1,4 @@
--- What follows for a job when the process that ran it dies.
+-- The consequences for a job when the process that ran it dies.
 --
 --              loss, unseen, crash          loss, unseen, crash                 crash, the third, or
 --   innocent ─────────────────────▶ lost once ─────────────────▶ suspect ──────────────────────────────────▶ dead
@@ -6,8 +6,8 @@
 --      │                                │                          └──┘ crash, host death: tried again
 --      └──────── a run that ends by itself, in whatever way ───────┘
 --
--- A *loss* is the end of a process in which the job ran. It charges nobody, and the job runs again at once, beside
--- others and before the other jobs of its tenant. A loss that nobody saw, because only the lease ran out, counts half:
+-- A *loss* is the end of a process in which the job ran. It charges no job, and the job runs again at once, beside
+-- others and before the other jobs of its tenant. A loss that no supervisor saw, because only the lease ran out, counts half:
 -- machines may come and go. From its second loss on the job is a suspect, and runs only in a *trial*: a process that runs
 -- nothing else. Suspects wait in a set of their own instead of a lane:
 --
@@ -47,8 +47,8 @@ function recovery.count(verb, flags, value, host_deaths)
   return flags, crashes * recovery.CRASH + count, dead
 end
 
--- The verb for a job that an incarnation held when its lease ran out, and the limit of host deaths. A trial that nobody
--- watched runs one suspect and nothing else, as does a program without a worker: its end is a crash.
+-- The verb for a job that an incarnation held when its lease ran out, and the limit of host deaths. A trial without a
+-- supervisor runs one suspect and nothing else, as does a program without a worker: its end is a crash.
 --- (incarnation: str, flags: int) -> str, int
 --- uses: base
 function recovery.verb(incarnation, flags)

@@ -1,4 +1,4 @@
-"""What a worker needs from an app, which queues it serves there, and whether its settings can work."""
+"""The part of an app that a worker needs, the queues that it serves, and a check of its settings."""
 
 from __future__ import annotations
 

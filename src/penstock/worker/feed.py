@@ -70,7 +70,7 @@ class Feed:
     def begin_trials(self, host_deaths: int | None) -> None:
         """From now on, in a new incarnation, claim one suspect at a time and nothing else.
 
-        host_deaths  see `WorkerSettings`; None: nobody watches this process, so if its lease runs out, its job is
+        host_deaths  see `WorkerSettings`; None: the process has no supervisor, so if its lease runs out, its job is
                      charged with a crash
         """
         self._begin_as(True, structs.replace(self._worker, concurrency=1, host_deaths=host_deaths, trial=True))

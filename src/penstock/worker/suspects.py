@@ -1,4 +1,4 @@
-"""What a worker does about suspects: jobs that may have killed a process, and wait for a trial.
+"""A worker and its suspects: jobs that may have killed a process, and wait for a trial.
 
 Under a supervisor it reports them. Without one, it waits for the time of a lease, in which another worker's supervisor
 may try them. Then it starts a trial process itself. If its app cannot be imported by name, it runs one suspect here:

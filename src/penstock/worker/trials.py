@@ -5,7 +5,7 @@
                                └── its jobs return ◀──┘ a suspect killed it: that job is charged with a crash
 
 A supervisor has at most `trials` such processes, for all its queues. A worker without a supervisor starts them itself,
-if it sees a suspect that nobody has tried for the time of a lease.
+if it sees a suspect that has waited for the time of a lease.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def command_for(app: App, settings: WorkerSettings, start_logging: Callable[[], 
 
 
 class Trials:
-    """Starts trial processes as they are needed, and ends what they held when they die."""
+    """Starts trial processes when suspects wait, and ends what they held when they die."""
 
     def __init__(
         self,
