@@ -136,7 +136,7 @@ def test_a_run_that_ends_by_itself_clears_everything(stand: Stand, ending):
     (claim,) = trial(stand, "t")
     stand.run(stand.bindings.settle("t", settlement(claim, ending, text="{}")))
     assert facts(stand, "a")[1:3] == (False, 0)
-    assert stand.client.hget(f"{stand.base}jobs", "a")[32] == 0  # type: ignore[index]
+    assert stand.client.hget(f"{stand.base}jobs", "a")[32] == 0
 
 
 def test_a_requeued_dead_letter_is_no_suspect(stand: Stand):

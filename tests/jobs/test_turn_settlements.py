@@ -227,7 +227,7 @@ def test_an_abandoned_incarnation_ends_at_once(stand: Stand):
     assert not worker.heartbeat()
     assert not worker.settle_alone(claim)
     assert ids(FakeWorker(stand, "v").claim(1)) == ["j"]
-    assert stand.run(stand.bindings.abandon("unknown")) == (0, True)
+    assert stand.run(stand.bindings.abandon("unknown")) == (0, True, None)
 
 
 def test_an_idle_worker_that_ended_is_forgotten_by_the_next_turn(stand: Stand):
