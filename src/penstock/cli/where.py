@@ -6,20 +6,20 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from cyclopts import Group, Parameter
 from cyclopts.types import NonNegativeInt
 from cyclopts.validators import Number
 
-from penstock.app import Penstock
-from penstock.cli.loading import load_app
 from penstock.config import Configuration
-from penstock.embedded.client import find_home
 from penstock.errors import ConfigurationError
-from penstock.ops.inspect import Inspector
 from penstock.ops.wording import terminal_safe
 from penstock.settings import Settings
+
+if TYPE_CHECKING:
+    from penstock.app import Penstock
+    from penstock.ops.inspect import Inspector
 
 REPLY_TIMEOUT = 3.0
 """Seconds for which a command waits for a reply, and for which it retries. Short, because a user waits."""
@@ -57,6 +57,8 @@ class Where:
         `patient`: the command does long work that should survive a restart of the server. Only such a command starts
         a server in a folder that never had one.
         """
+        from penstock.ops.inspect import Inspector  # it takes time to import, and some commands need no server
+
         configuration = Configuration()
         configuration.export("url", self.url)
         configuration.export("prefix", self.prefix)
@@ -64,6 +66,10 @@ class Where:
             yield Inspector(app)
 
     def _find(self, configuration: Configuration, *, patient: bool) -> Penstock:
+        from penstock.app import Penstock
+        from penstock.cli.loading import load_app
+        from penstock.embedded.client import find_home
+
         if self.app:
             return load_app(self.app)
         if not configuration.text("url") and not (home := find_home()).is_dir():

@@ -27,6 +27,12 @@ LONGEST = 64 * 1024
 MAX_HOSTS = 65_536
 """Hosts whose country is cached: about 18 MB."""
 
+MAX_PAIRS = 100_000
+"""Pairs of time and client for which the keys are remembered: about 40 MB."""
+
+_Pair = tuple[bytes, bytes]
+_Keys = tuple[tuple[str, str], ...]
+
 _EXPLAINED = 20
 """Rejected lines of a batch for which other formats are tried, to give a better reason."""
 
@@ -81,10 +87,10 @@ def requests_per(
     raises.
 
     by         "day" fills the table `days` (2015-05-17), "hour" fills `hours` (2015-05-17 10), "country" fills
-               `countries` (a code or a bucket), "host" fills `hosts` (as written), "url" fills `urls` (with the query),
+               `countries` (a code or a bucket), "host" fills `hosts` (unchanged), "url" fills `urls` (with the query),
                "status" fills `statuses`, and "agent" fills `agents`. "day" and "country" together also fill `by_day`
-               ("2015-05-17 US"). "bytes" fills `bytes` with one key, `all`: the sum of the sizes; and for each table
-               above another one, such as `days_bytes`
+               ("2015-05-17 US"). "bytes" fills `bytes`, whose only key `all` has the sum of all sizes, and a table of
+               sums beside each of the others, such as `days_bytes`
     utc        convert days and hours to UTC; otherwise they are those in the line
     countries  returns the country of a host as written, and should not raise. Default: `registration()`; `mmdb(path)`
                uses your own database
@@ -127,30 +133,31 @@ class RequestCounter:
         precision: Precision = "hour" if "hour" in by else "day"
         columns = frozenset[Column](_COLUMNS[part] for part in by if part in _COLUMNS)
         self._readers = self.format.readers(columns, precision, utc=utc)
+        self._known: dict[int, dict[_Pair, _Keys | str]] = {}
 
     def count(self, lines: Sequence[bytes]) -> Tally:
         """The requests in these lines."""
-        return self._count(_text(lines), lines)
+        return self._count(_text(lines), len(lines), lines)
 
-    def count_text(self, text: bytes) -> Tally:
-        """The requests in a text. Each of its lines ends in LF."""
+    def count_text(self, text: bytes, lines: int) -> Tally:
+        """The requests in a text of so many lines. Each of them ends in LF."""
         if _has_long_line(text):
             return self.count(text.split(b"\n")[:-1])
-        return self._count(text, None)
+        return self._count(text, lines)
 
-    def _count(self, text: bytes, lines: Sequence[bytes] | None) -> Tally:
+    def _count(self, text: bytes, number: int, lines: Sequence[bytes] = ()) -> Tally:
         all_text = text
         tables = {name: Counter[str]() for name in self._tables}
-        remaining: Sequence[int] = range(text.count(b"\n"))
+        remaining: Sequence[int] = range(number)
         reasons: dict[int, str] = {}
         for reader in self._readers:
             unread = self._add(tables, reader, reader.rows(text), len(remaining))
             reasons |= {remaining[index]: reason for index, reason in unread.items() if reason and not reader.quick}
-            if len(unread) < len(remaining):
+            if 0 < len(unread) < len(remaining):
                 split = text.split(b"\n")
-                text = b"\n".join([*(split[index] for index in unread), b""]) if unread else b""
-                remaining = [remaining[index] for index in unread]
-            if not unread:
+                text = b"\n".join([*(split[index] for index in unread), b""])
+            remaining = [remaining[index] for index in unread]
+            if not remaining:
                 break
         if remaining:
             lines = lines or all_text.split(b"\n")
@@ -159,7 +166,7 @@ class RequestCounter:
                 names = (line.partition(b":")[0] for line in directives.values())
                 tables[DIRECTIVES].update(map(_or_hyphen, names))
                 remaining = [index for index in remaining if index not in directives]
-        return Tally(tables, dict(self._rejected(remaining, reasons, lines or ())))
+        return Tally(tables, dict(self._rejected(remaining, reasons, lines)))
 
     def _add(
         self, tables: dict[str, Counter[str]], reader: LineReader, rows: list[tuple[bytes, ...]], lines: int
@@ -168,16 +175,15 @@ class RequestCounter:
         if len(rows) != lines:
             return dict.fromkeys(range(lines), "")
         pair_of = _pair_of(reader)
-        malformed: dict[tuple[bytes, bytes], str] = {}
-        keys: dict[tuple[bytes, bytes], list[tuple[str, str]]] = {}
+        malformed: dict[_Pair, str] = {}
+        known = self._known_pairs(reader)
         for pair, n in Counter(map(pair_of, rows)).items():
-            stamp, client = pair
-            moment = reader.moment(stamp) if stamp else None
-            if moment is None or not is_host(client):
-                malformed[pair] = (stamp and (_NO_DATE if moment is None else _NO_HOST)) or ""
+            if (keys := known.get(pair)) is None:
+                keys = known[pair] = self._keys(reader, *pair)
+            if isinstance(keys, str):
+                malformed[pair] = keys
                 continue
-            keys[pair] = list(self._keys(moment, client))
-            for table, key in keys[pair]:
+            for table, key in keys:
                 tables[table][key] += n
         unread: dict[int, str] = {}
         if malformed:
@@ -186,18 +192,31 @@ class RequestCounter:
             rows = [row for row, pair in zip(rows, pairs, strict=True) if pair not in malformed]
         self._add_columns(tables, reader, rows)
         if "bytes" in self._by:
-            self._add_bytes(tables, reader, rows, keys)
+            self._add_bytes(tables, reader, rows, known)
         return unread
 
-    def _keys(self, moment: str, client: bytes) -> Iterator[tuple[str, str]]:
-        """Tables, and the key of a request in each, as far as they depend only on its time and its client."""
+    def _known_pairs(self, reader: LineReader) -> dict[_Pair, _Keys | str]:
+        """The results of `_keys` for the pairs of a reader so far."""
+        known = self._known.setdefault(id(reader), {})
+        if len(known) > MAX_PAIRS:
+            known.clear()
+        return known
+
+    def _keys(self, reader: LineReader, stamp: bytes, client: bytes) -> _Keys | str:
+        """Tables, and the key of a request in each, as far as they depend only on its time and its client; or the
+        reason why this is no request."""
+        moment = reader.moment(stamp) if stamp else None
+        if moment is None:
+            return _NO_DATE if stamp else ""
+        if not is_host(client):
+            return _NO_HOST
         day = moment[:10]
         country = self._country_of(client) if self._country_of else ""
         keys = {
             "days": day, "hours": moment[:13], "countries": country, "by_day": f"{day} {country}",
             "hosts": client.decode(),
         }  # fmt: skip
-        return ((table, keys[table]) for table in self._tables if table in keys)
+        return tuple((table, keys[table]) for table in self._tables if table in keys)
 
     def _add_columns(self, tables: dict[str, Counter[str]], reader: LineReader, rows: list[tuple[bytes, ...]]) -> None:
         for table, (column, text_of) in _TEXTS.items():
@@ -207,15 +226,17 @@ class RequestCounter:
 
     def _add_bytes(
         self, tables: dict[str, Counter[str]], reader: LineReader, rows: list[tuple[bytes, ...]],
-        keys: dict[tuple[bytes, bytes], list[tuple[str, str]]],
+        known: dict[_Pair, _Keys | str],
     ) -> None:  # fmt: skip
         sizes = [int(cell) if cell.isdigit() else 0 for cell in _cells(reader, "size", rows)]
         tables["bytes"]["all"] += sum(sizes)
-        sums: defaultdict[tuple[bytes, bytes], int] = defaultdict(int)
+        sums: defaultdict[_Pair, int] = defaultdict(int)
         for pair, size in zip(map(_pair_of(reader), rows), sizes, strict=True):
             sums[pair] += size
         for pair, total in sums.items():
-            for table, key in keys[pair]:
+            keys = known[pair]
+            assert not isinstance(keys, str)
+            for table, key in keys:
                 tables[f"{table}_bytes"][key] += total
         for table, (column, text_of) in _TEXTS.items():
             if table in self._tables:
@@ -263,7 +284,7 @@ _TEXTS: dict[str, tuple[Column, Callable[[bytes], str]]] = {
 }  # fmt: skip
 
 
-def _pair_of(reader: LineReader) -> Callable[[tuple[bytes, ...]], tuple[bytes, bytes]]:
+def _pair_of(reader: LineReader) -> Callable[[tuple[bytes, ...]], _Pair]:
     """A function that returns the stamp and the client of a row."""
     stamp, client = reader.cell["stamp"], reader.cell.get("client")
     return (lambda row: (row[stamp], b"-")) if client is None else itemgetter(stamp, client)

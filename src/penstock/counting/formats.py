@@ -26,10 +26,8 @@ from penstock.errors import ConfigurationError
 _FORMATS: tuple[LogFormat, ...] = (COMBINED, COMMON, VHOST_COMBINED, ALB, CADDY, TRAEFIK, NGINX_JSON)
 _SYNONYMS = {"main": "combined", "json": "nginx-json", "nginx": "combined", "apache": "combined"}
 
-SAMPLE = 64 * 1024
-"""Bytes at the beginning of a log from which its format is guessed."""
-
 _SAMPLE_LINES = 200
+"""Lines from which a format is guessed."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""What the parts of a line look like, and formats that one regular expression describes.
+"""Patterns for the parts of a line, and formats that one regular expression describes.
 
-Matching takes time in proportion to the length of the line, whatever is in it: loops are possessive, or can end in one
+Matching takes time in proportion to the length of the line, for any content: loops are possessive, or can end in one
 place only. In the loop of a request the lookahead comes first: when an iteration of a possessive loop fails, Python
 before 3.11.5 does not give back what that iteration had matched until then.
 """
@@ -32,8 +32,8 @@ STATUS = rb"\d{3}"
 SIZE = rb"(?:\d{1,18}|-)"
 
 QUOTED_TEXT = rb'[^"\\\n]*+(?:(?:\\[^\n]|"(?!\r?[ \n]))[^"\\\n]*+)*+'
-"""Inside quotes. Quotes in it are written as \\", but some servers write them as they are: such a quote is not the
-last one if the field does not end behind it."""
+"""The text between two quotes. Servers write a quote inside it as \\", and some write it unescaped. An unescaped quote
+ends the text only if the field ends there."""
 
 
 def request_pattern(end: bytes) -> bytes:
@@ -153,7 +153,7 @@ _START = (
 )  # fmt: skip
 _VHOST = (Field("vhost", VHOST), rb":\d{1,5} ")
 
-# Where a log cuts long texts off, the last quote is missing. All that is counted stands before it.
+# Some logs cut long agents off, and then the last quote is missing.
 _REFERER_AND_AGENT = (
     b' "', Field("referer", QUOTED_TEXT), b'(?:" "', Field("agent", QUOTED_TEXT), rb")?+[^\n]*+",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What programs that collect logs write before each line, or around it: syslog, Kubernetes (CRI) and Docker."""
+"""Removes the prefixes of syslog and Kubernetes (CRI), and the JSON of Docker, from lines of logs."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol, get_args
 
 Column = Literal["client", "stamp", "request", "status", "size", "referer", "agent", "vhost"]
-"""What a line is read for. `stamp` is the time as written, `request` method and path with a blank between them."""
+"""A part of a line that can be read. `stamp` is the time, `request` method and path with a blank between them."""
 
 ALL_COLUMNS: frozenset[Column] = frozenset(get_args(Column))
 

@@ -18,6 +18,9 @@ from penstock.errors import ConfigurationError
 
 FIELDS = b"#Fields:"
 
+FEWEST = "date time c-ip"
+"""The fields without which no request can be counted."""
+
 _COLUMNS: dict[str, tuple[Column, bytes]] = {
     "c-ip": ("client", CLIENT),
     "cs-method": ("request", rb"[^\s]++"),

@@ -1,1 +1,1 @@
-"""`penstock logs count`: counts access logs in several processes."""
+"""`penstock logs count`: counts access logs, in this process or in several."""

@@ -13,8 +13,9 @@ from typing import NoReturn
 import msgspec
 
 from penstock.app import Penstock
-from penstock.counting.access_log import By, requests_per
-from penstock.counting.countries import mmdb
+from penstock.cli.logs.file_counter import FileCounter
+from penstock.counting.access_log import By
+from penstock.counting.formats import ANY
 from penstock.counting.tally import Tally
 from penstock.errors import ChannelError, FilesError, PenstockError
 from penstock.files.batches import Batch
@@ -51,13 +52,16 @@ class Work(msgspec.Struct, frozen=True):
     by: list[By]
     utc: bool
     mmdb: str | None
+    formats: dict[str, tuple[str, list[tuple[int, str]]]] = {}
+    """Names of the logs in the channel -> the format, and the layouts of a W3C log."""
 
     def function(self) -> Callable[[Batch], Tally]:
         """A function that counts the requests in a batch, and for each file its lines and its rejected lines."""
-        requests = requests_per(*self.by, utc=self.utc, countries=mmdb(self.mmdb) if self.mmdb else None)
+        counter = FileCounter(self.by, utc=self.utc, mmdb_path=self.mmdb)
 
         def count(lines: Batch) -> Tally:
-            tally = requests(lines)
+            format, layouts = self.formats.get(lines.file, (ANY.name, []))
+            tally = counter.count(lines, format, lines.first, layouts)
             by_file = {LINES: {lines.file: len(lines)}}
             if tally.rejected:
                 by_file[REJECTED] = {lines.file: len(tally.rejected)}

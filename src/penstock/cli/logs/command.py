@@ -2,101 +2,155 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
 from cyclopts.types import ExistingFile
 
 from penstock.cli.exits import Exit
-from penstock.cli.files import check_paths
-from penstock.cli.logs.run import CountOptions, CountReport, count_logs
+from penstock.cli.logs.local import count_here
+from penstock.cli.logs.log_files import LogFile, Selection, select
+from penstock.cli.logs.report import CountOptions, CountProgress, CountReport
 from penstock.cli.logs.view import show_report, watching
 from penstock.cli.where import AsJson, Flag, Limit, check_bounds
-from penstock.counting.access_log import By, requests_per
+from penstock.counting.access_log import By, RequestCounter
 from penstock.errors import ConfigurationError
 from penstock.ops.wording import many
 from penstock.settings import MiB
 from penstock.terminal.tables import note, show_json
 
+Patterns = Annotated[tuple[str, ...], Parameter(negative=(), consume_multiple=False)]
+
 
 def count(
-    *logs: Path,
-    receivers: int = 2,
+    *logs: Annotated[Path, Parameter(allow_leading_hyphen=True)],
     by: str = "day,country",
-    limit_mb: int = 64,
+    top: Limit = 10,
+    format: str | None = None,
+    recursive: Annotated[Flag, Parameter(name=["--recursive", "-r"])] = False,
+    include: Patterns = (),
+    exclude: Patterns = (),
     utc: Flag = False,
     mmdb: ExistingFile | None = None,
-    top: Limit = 10,
+    receivers: int = 1,
+    limit_mb: int = 64,
     url: str | None = None,
+    strict: Flag = False,
+    rejected: Path | None = None,
+    as_csv: Annotated[Flag, Parameter(name="--csv")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Count the requests in web access logs, per day, country and host, in several processes.
+    """Count the requests in web access logs: per day, hour, country, host, URL, status and agent, and their bytes.
 
-    Starts a server in a temporary folder, one process that reads and several that count, and ends them all. Every line
-    is counted or rejected, and the death of a process does not change the totals. Exit code 1 if a log could not be
-    read completely, or if none of its lines is an access log line.
+    Every line is counted or rejected. The format of each log is guessed from its first lines, and stated; lines in any
+    other format are rejected. A file that cannot be read, or is no access log, is named and does not fail the others.
+    Exit code 1 if a log is damaged or could not be read to its end, and if none of the lines is a request.
 
     Parameters
     ----------
     logs
-        Files in the Common or Combined Log Format, plain, gzip or Zstandard, and folders, which stand for the files
-        directly in them.
-    receivers
-        Number of processes that count, 1 to 64.
+        Files, plain, gzip or Zstandard; folders, which stand for the files directly in them; or - for standard input.
     by
-        The tables: day, country, host.
-    limit_mb
-        MiB that the channel between the processes may hold, 2 or more.
+        The tables: day, hour, country, host, url, status, agent, and bytes for the sum of the sizes in each.
+    top
+        How many countries, hosts, URLs and agents to show, most requests first.
+    format
+        The format of all logs: common, combined, vhost_combined, caddy, traefik, nginx-json, alb, w3c, any; behind a
+        prefix as in syslog+combined, cri+…, docker+…; or as in the configuration of nginx ($remote_addr …) or Apache
+        (%h …).
+    recursive
+        Count the files in subfolders too.
+    include
+        Of folders, count only files with a name or path that matches this pattern, such as "access*". Repeatable.
+    exclude
+        Of folders, leave out files with a name or path that matches this pattern. Repeatable.
     utc
-        Count days in UTC instead of the day written in the line.
+        Count days and hours in UTC instead of those written in the line.
     mmdb
         Look countries up in this MMDB database.
-    top
-        How many countries and hosts to show, most requests first.
+    receivers
+        Number of processes that count, 1 to 64. One counts without a server. Several start a server in a temporary
+        folder and a process that reads, and the death of a process does not change the totals.
+    limit_mb
+        MiB that the channel between several processes may hold, 2 or more.
     url
-        Use this server, for example valkey://host:6379/0. The command's keys have a prefix of their own and are deleted
-        at its end. PENSTOCK_URL is ignored here.
+        Use this server for several processes, for example valkey://host:6379/0. The command's keys have a prefix of
+        their own and are deleted at its end. PENSTOCK_URL is ignored here.
+    strict
+        Exit code 1 also if a file cannot be read, is no access log, or has a rejected line.
+    rejected
+        Write the rejected lines to this file: log, number, reason and line, separated by tabs.
+    as_csv
+        Print all tables as CSV: table, key, requests, and bytes if they are counted.
     as_json
         Print the result as one JSON object.
     """
     check_bounds("--receivers", receivers, 1, 64)
     check_bounds("--limit-mb", limit_mb, 2)
-    files = tuple(source.path for source in check_paths(logs, "counted"))
-    _refuse_compressed(files)
     parts: list[By] = [name.strip() for name in by.split(",") if name.strip()]  # type: ignore[misc]
-    requests_per(*parts)
-    options = CountOptions(files, tuple(parts), receivers, limit_mb * MiB, utc, mmdb, top, url)
-    with watching(quiet=as_json) as watch:
-        report = count_logs(options, watch)
+    in_processes = receivers > 1 or url is not None
+    if as_csv and as_json:
+        raise ConfigurationError("--csv and --json print different things: choose one")
+    RequestCounter(parts, utc=utc, countries=None, format=None)
+    found = select(logs, recursive=recursive, include=include, exclude=exclude, format=format)
+    if in_processes:
+        _refuse_in_processes(found.logs, rejected)
+    for name, reason in found.skipped.items():
+        note(f"{name} skipped: {reason}")
+    if found.folders:
+        some = f"{', '.join(map(str, found.folders[:3]))}{', …' if len(found.folders) > 3 else ''}"
+        note(f"{many(len(found.folders), 'subfolder')} skipped: {some}")
+    options = CountOptions(found.logs, tuple(parts), receivers, limit_mb * MiB, utc, mmdb, top, rejected, url)
+    with watching(quiet=as_json or as_csv) as watch:
+        report = _count(options, watch, in_processes=in_processes)
     if as_json:
         show_json(report.as_json())
+    elif as_csv:
+        report.write_csv(sys.stdout)
     else:
         show_report(report)
-    faults = list(_faults(report))
-    for fault in faults:
-        note(fault)
-    return Exit.FAILED if faults else Exit.OK
+    failures, remarks = list(_failures(report)), list(_remarks(report))
+    for text in (*remarks, *failures):
+        note(text)
+    failed = bool(failures) or (strict and _is_imperfect(found, report))
+    return Exit.FAILED if failed else Exit.OK
 
 
-def _faults(report: CountReport) -> Iterator[str]:
+def _refuse_in_processes(logs: tuple[LogFile, ...], rejected: Path | None) -> None:
+    for log in logs:
+        if log.streamed:
+            raise ConfigurationError(f"{log.name} can be read by one process only: leave out --receivers and --url")
+    if rejected:
+        raise ConfigurationError("--rejected is written by one process: leave out --receivers and --url")
+
+
+def _count(options: CountOptions, watch: Callable[[CountProgress], None], *, in_processes: bool) -> CountReport:
+    if not in_processes:
+        return count_here(options, watch)
+    from penstock.cli.logs.run import count_in_processes  # it needs the app, which takes time to import
+
+    return count_in_processes(options, watch)
+
+
+def _failures(report: CountReport) -> Iterator[str]:
     if report.fault:
         yield report.fault
-    elif report.lines and not report.counted:
-        yield "no line is in the Common or Combined Log Format"
+    elif report.lines > report.directives and not report.counted:
+        yield "no line is in a format that is known: see --format"
+
+
+def _remarks(report: CountReport) -> Iterator[str]:
     if report.counted:
         for file, number in sorted(report.rejected_files.items()):
             yield f"{file}: all {many(number, 'line')} rejected"
+    (most, usual), *others = report.formats.items() or [("", [])]
+    for format, files in others:
+        for file in files if format != "any" else ():
+            yield f"{file} is in the format {format}, and {many(len(usual), 'other file')} in {most}"
 
 
-_COMPRESSED = {"bzip2": rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "xz": rb"\xfd7zXZ\0", "zip": rb"PK\x03\x04"}
-
-
-def _refuse_compressed(files: Iterable[Path]) -> None:
-    """Refuse formats that would be read as text and rejected line by line."""
-    for file in files:
-        with file.open("rb") as opened:
-            head = opened.read(10)
-        for name, signature in _COMPRESSED.items():
-            if re.match(signature, head):
-                raise ConfigurationError(f"{file} is compressed with {name}, which cannot be read: decompress it first")
+def _is_imperfect(found: Selection, report: CountReport) -> bool:
+    return bool(found.skipped or report.rejected)

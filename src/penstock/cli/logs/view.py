@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console, Group
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.logs.run import CountProgress, CountReport
+from penstock.cli.logs.report import COUNTRY_BUCKETS, SINGULAR, TABLES, CountProgress, CountReport
 from penstock.ops.wording import age, many, size
 from penstock.terminal.progress import GrowthRate, progress_display
 from penstock.terminal.tables import GAP, Kind, show, show_table
@@ -24,13 +24,6 @@ FIRST = 5
 LONG = 3.0
 """Seconds. The speed of a shorter run would mostly measure the start of the processes."""
 
-_BUCKETS = {
-    "private": "addresses that are not routed",
-    "invalid": "look like addresses, but are not valid",
-    "unknown": "addresses without a country",
-    "name": "host names: not resolved",
-}
-
 
 @contextlib.contextmanager
 def watching(*, quiet: bool) -> Iterator[Callable[[CountProgress], None]]:
@@ -40,7 +33,8 @@ def watching(*, quiet: bool) -> Iterator[Callable[[CountProgress], None]]:
         return f"{size(bytes_.at(progress.read))}/s", f"{lines.at(progress.lines):,.0f} lines/s"
 
     def line(progress: CountProgress) -> str:
-        done = f"{size(progress.read)} of {size(progress.size)}, {many(progress.lines, 'line')}"
+        of = f" of {size(progress.size)}" if progress.size else ""
+        done = f"{size(progress.read)}{of}, {many(progress.lines, 'line')}"
         return ", ".join((done, *speeds(progress)))
 
     def screen(progress: CountProgress) -> Group:
@@ -54,6 +48,8 @@ def watching(*, quiet: bool) -> Iterator[Callable[[CountProgress], None]]:
             f"{progress.lines:,} lines",
             counted,
         )
+        if not progress.limit:
+            return Group(head)
         return Group(head, Text(f"{size(progress.held)} of {size(progress.limit)} in the channel", "dim"))
 
     with progress_display(line, screen, quiet=quiet) as watch:
@@ -66,45 +62,66 @@ def watching(*, quiet: bool) -> Iterator[Callable[[CountProgress], None]]:
 
 
 def show_report(report: CountReport) -> None:
-    """Print days with bars, countries, hosts, rejected lines, and the speed."""
-    if report.days:
-        _show("day", report.days, bars=True)
-    if report.countries:
-        _show_countries(report)
-    if report.by_day:
-        _show_matrix(report.by_day, report.countries)
-    if report.hosts:
-        _show("host", report.hosts, of=report.counted)
+    """Print each table, the rejected lines, the formats, and the speed."""
+    for table in TABLES:
+        if table == "by_day" and report.by_day:
+            _show_matrix(report.by_day, report.tables["countries"])
+        elif report.tables.get(table):
+            _show_table(report, table)
     if report.rejected:
         _show_rejected(report)
+    for format, files in report.formats.items():
+        _show_format(report, format, files)
+    directives = f", {many(report.directives, 'directive')}" if report.directives else ""
+    show(
+        f"{many(report.lines, 'line')} in {many(len(report.options.logs), 'file')}: {report.counted:,} counted, "
+        f"{report.rejected:,} rejected{directives}."
+    )
+    if report.bytes is not None:
+        show(f"{report.bytes:,} bytes ({size(report.bytes)}).")
     took = age(report.seconds)
     if report.seconds >= LONG:
         took += f", {size(report.size / report.seconds)}/s, {report.lines / report.seconds:,.0f} lines/s"
-    show(
-        f"{many(report.lines, 'line')} in {many(len(report.options.logs), 'file')}: {report.counted:,} counted, "
-        f"{report.rejected:,} rejected.",
-        f"{took}; {size(report.peak)} in the channel at most.",
-    )
+    show(f"{took}; {size(report.peak)} in the channel at most." if report.peak else f"{took}.")
     if report.deaths:
         show(
             f"{many(report.deaths, 'process', 'processes')} died and were restarted; the counts are exact nevertheless."
         )
 
 
-def _show(
-    what: str, counts: Mapping[str, int], *, of: int = 0, bars: bool = False, notes: Mapping[str, str] | None = None
-) -> None:
-    columns: dict[str, Kind] = {what: "name", "requests": "number"}
-    if of:
+def _show_format(report: CountReport, format: str, files: Sequence[str]) -> None:
+    guessed = any(log.guessed for log in report.options.logs)
+    if format == "any":
+        show(f"Not in a format that is known: {', '.join(files[:3])}{', …' if len(files) > 3 else ''}.")
+    else:
+        where = f" ({many(len(files), 'file')})" if len(report.formats) > 1 else ""
+        show(f"Format: {format}{where}{', guessed from the first lines' if guessed else ''}.")
+
+
+def _show_table(report: CountReport, table: str) -> None:
+    """Show a table: bars if its keys have an order, else the share of each key."""
+    whole, shown, sums = report.whole(table), report.top(table), report.bytes_of(table)
+    bars = table in {"days", "hours"}
+    columns: dict[str, Kind] = {SINGULAR[table]: "name", "requests": "number"}
+    if not bars:
         columns["share"] = "number"
+    if sums is not None:
+        columns["bytes"] = "number"
     columns[""] = "text"
-    most = max(counts.values(), default=1)
+    most, total = max(whole.values()), report.counted or 1
     rows = []
-    for key, number in counts.items():
-        share = [f"{number / of:.1%}"] if of else []
-        last: str | Text = _bar(number / most) if bars else (notes or {}).get(key, "")
-        rows.append([key, f"{number:,}", *share, last])
+    for key, number in shown.items():
+        cells: list[str | Text] = [key, f"{number:,}"]
+        if not bars:
+            cells.append(f"{number / total:.1%}")
+        if sums is not None:
+            cells.append(f"{sums.get(key, 0):,}")
+        note = COUNTRY_BUCKETS.get(key, "") if table == "countries" else ""
+        rows.append([*cells, _bar(number / most) if bars else note])
     show_table(columns, rows)
+    if more := len(whole) - len(shown):
+        requests = many(sum(whole.values()) - sum(shown.values()), "request")
+        show(f"and {requests} from {many(more, 'other')}")
     show("")
 
 
@@ -115,14 +132,6 @@ def _bar(share: float) -> Text:
 
 def _top(counts: Mapping[str, int], n: int) -> list[tuple[str, int]]:
     return Counter(counts).most_common(n)
-
-
-def _show_countries(report: CountReport) -> None:
-    shown = dict(_top(report.countries, report.options.top))
-    _show("country", shown, of=report.counted, notes=_BUCKETS)
-    if more := len(report.countries) - len(shown):
-        requests = many(sum(report.countries.values()) - sum(shown.values()), "request")
-        show(f"and {requests} from {many(more, 'other')}", "")
 
 
 def _show_matrix(by_day: Mapping[str, Mapping[str, int]], countries: Mapping[str, int]) -> None:
