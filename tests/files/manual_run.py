@@ -111,7 +111,7 @@ def sending(
 
 
 class NoRenewer:
-    def keep(self, one: Any, asked: float) -> None:
+    def keep(self, one: Any) -> None:
         one.kept = True
 
 
