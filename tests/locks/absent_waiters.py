@@ -11,9 +11,11 @@ from penstock import Penstock
 
 
 def leased(app: Penstock, kind: str, name: str) -> Any:
-    """A lock, all permits of a semaphore, or the writing side of a read-write lock."""
+    """A lock, all permits of a semaphore, the writing side of a read-write lock, or one unit in two seconds."""
     if kind == "lock":
         return app.lock(name, lease=30)
+    if kind == "rate":
+        return app.rate_limit(name, limit=5, per=10, burst=1)
     if kind == "semaphore":
         return app.semaphore(name, limit=3, permits=3, lease=30)
     return app.read_write_lock(name, lease=30).write()

@@ -47,7 +47,8 @@ def test_no_script_is_half_done_while_its_slot_is_migrated(cluster: Cluster, kin
         limit: RateLimit = app.rate_limit("x", limit=1, per=60, kind="bucket" if kind == "bucket" else "window")
         main = limit.bindings.declared[1]
         limit.try_acquire()
-        calls = [limit.bindings.reserve(1, caller, max_wait=None), limit.bindings.hand_back(1, caller)]
+        packed = limit.bindings.pack("penstock/h/1/x", 1, "penstock:wake:x/1")
+        calls = [limit.bindings.acquire(packed, caller, join=True), limit.bindings.withdraw(packed, caller)]
     source = cluster.owner(main)
     target = next(node for node in cluster.nodes if node is not source)
     keys = sorted(source.client.keys("*"))

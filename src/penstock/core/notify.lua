@@ -16,6 +16,12 @@ function notify.send(address, text)
   return channel ~= nil and redis.call("SPUBLISH", channel, number .. " " .. text) > 0
 end
 
+-- Sends a message to all listeners of a face.
+--- (face: str, text: str)
+function notify.send_all(face, text)
+  redis.call("SPUBLISH", face, "* " .. text)
+end
+
 -- Whether the face of an address is subscribed. Every face ignores this message.
 --- (address: str) -> bool
 function notify.reaches(address)

@@ -60,9 +60,11 @@ class WakeChannel:
         """Whether it had no listeners when that was checked last."""
 
     def deliver(self, data: bytes) -> None:
-        """Pass a message on. A number without listeners belongs to listeners that were closed."""
+        """Pass a message on: to one number, or to all (`*`). A number without listeners is that of closed listeners."""
         number, _, text = data.decode(errors="replace").partition(" ")
-        if number.isdecimal():
+        if number == "*":
+            self.notify_all(text)
+        elif number.isdecimal():
             for listener in list(self.listeners.get(int(number), ())):
                 listener.notify(text)
 

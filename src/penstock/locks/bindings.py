@@ -17,7 +17,7 @@ import msgspec
 from penstock.core.idempotency import IdempotencyKey
 from penstock.core.operations import RoundTrip
 from penstock.core.scripts import Library
-from penstock.locks.answers import Allowance, LockInfo, Owner, ReadWriteLockInfo, SemaphoreInfo
+from penstock.locks.answers import LockInfo, Owner, ReadWriteLockInfo, SemaphoreInfo
 from penstock.locks.constants import ALL, UNLIMITED
 from penstock.locks.keys import LockKeys, RateLimitKeys, SemaphoreKeys, TransactionKeys
 
@@ -40,7 +40,10 @@ def semaphore_scripts() -> Library:
 
 @cache
 def rate_limit_scripts() -> Library:
-    return Library("core/clock.lua", "core/idempotency.lua", "locks/rate.lua")
+    return Library(
+        "core/clock.lua", "core/notify.lua", "core/idempotency.lua", "core/bucket.lua", "locks/waiters.lua",
+        "locks/rate.lua",
+    )  # fmt: skip
 
 
 @cache
@@ -82,7 +85,6 @@ class AcquireReply:
     refused   0, unless the request can never be granted. For locks: the number, from 1, of the lock whose key holds
               other data. For a semaphore: its limit, which is lower than the permits requested
     now       the server's time, in microseconds
-    skipped   whether the waiters of this face were skipped until now: some may have been dropped, and must try again
     limit     of a semaphore that did not grant the request: the limit that applies
     """
 
@@ -93,7 +95,6 @@ class AcquireReply:
     more: bool = False
     refused: int = 0
     now: int = 0
-    skipped: bool = False
     limit: int = 0
 
 
@@ -101,13 +102,11 @@ class RenewReply(NamedTuple):
     """The answer to a renewal.
 
     is_held       whether the request still holds all that it asked for
-    skipped       as in `AcquireReply`, if the renewal confirmed a grant
     left          seconds until the lease ends
     break_reason  None unless an operator broke the lock
     """
 
     is_held: bool
-    skipped: bool
     left: float = 0.0
     break_reason: str | None = None
 
@@ -181,19 +180,18 @@ def _acquire_reply(reply: Sequence[int]) -> AcquireReply:
     if reply[0] < 0:
         return AcquireReply(False, refused=reply[1])
     if reply[0] == 1:
-        return AcquireReply(True, fence=reply[1], now=reply[3], skipped=bool(reply[4]))
-    _, ticket, ms, now, skipped, *limit = reply
+        return AcquireReply(True, fence=reply[1], now=reply[3])
+    _, ticket, ms, now, *limit = reply
     return AcquireReply(
-        False, ticket=ticket, retry_in=max(0, ms) / 1000, more=ms == 0, now=now, skipped=bool(skipped),
-        limit=limit[0] if limit else 0,
+        False, ticket=ticket, retry_in=max(0, ms) / 1000, more=ms == 0, now=now, limit=limit[0] if limit else 0,
     )  # fmt: skip
 
 
 def _renew_reply(reply: Sequence[Any]) -> RenewReply:
-    is_held, skipped, rest = reply
+    is_held, rest = reply
     if is_held:
-        return RenewReply(True, bool(skipped), left=rest / 1000)
-    return RenewReply(False, bool(skipped), break_reason=_text(rest))
+        return RenewReply(True, left=rest / 1000)
+    return RenewReply(False, break_reason=_text(rest))
 
 
 def _release_reply(reply: Sequence[Any]) -> ReleaseReply:
@@ -315,35 +313,66 @@ def _waiters(now: int, rows: Sequence[Any]) -> tuple[Owner, ...]:
 LimitKind: TypeAlias = Literal["bucket", "window"]
 
 
+@dataclass(frozen=True, slots=True)
+class RateReply:
+    """The answer to one attempt to use units.
+
+    outcome    "granted"; "refused"; "waits": try again in `seconds`, or earlier if a message asks for it; "full": too
+               many requests wait; "again": send it again at once, because one call drops only so many dead waiters
+    seconds    unless it waits: until the units would be allowed
+    remaining  how many more units are allowed now
+    ticket     the place among the waiters
+    """
+
+    outcome: Literal["granted", "refused", "waits", "full", "again"]
+    seconds: float = 0.0
+    remaining: int = 0
+    ticket: int = 0
+
+
+_OUTCOMES: dict[int, Literal["granted", "refused", "waits", "full", "again"]] = {
+    1: "granted", 0: "refused", 2: "waits", -1: "full", 3: "again",
+}  # fmt: skip
+
+
 class RateLimitBindings:
-    """The round trips of one rate limit."""
+    """The round trips of one rate limit. `packed`: the request of one `acquire()` or `try_acquire()`, by `pack`."""
 
     def __init__(self, keys: RateLimitKeys, kind: LimitKind, *, capacity: int, limit: int, per: float) -> None:
         """`capacity`: units that a full bucket holds, or that a window allows."""
         self.declared = keys.declared(kind)
-        self._kind = kind
-        self._capacity = capacity
-        self._per = int(per * 1_000_000)
         # Microseconds for one unit. Rounded up, so that the limit is never exceeded.
-        self._interval = -int(-per * 1_000_000 // limit)
+        interval = -int(-per * 1_000_000 // limit)
+        self._definition = (capacity, kind, int(per * 1_000_000), interval)
 
-    def reserve(self, n: int, key: IdempotencyKey, *, max_wait: float | None) -> RoundTrip[Allowance]:
-        """Reserve `n` units for the first moment at which they are allowed, now or later.
+    def pack(self, token: str, n: int, address: str = "") -> bytes:
+        """A request for `n` units. `address`: where messages reach it; "" if it does not wait."""
+        return _pack((token, 0, address, self.declared, n, *self._definition))
 
-        Reserves nothing if that is more than `max_wait` seconds away (None: any wait).
+    def acquire(
+        self, packed: bytes, key: IdempotencyKey, ticket: int = 0, *, join: bool, max_wait: float | None = None
+    ) -> RoundTrip[RateReply]:
+        """Try to use the units of a request.
+
+        key       of the request; all its attempts have the same
+        ticket    the place among the waiters, from the reply to the last attempt; 0 for the first
+        join      if the units are not allowed now, join the waiters or keep the place; False gives it up
+        max_wait  seconds; refuse a new request that would wait for longer. None: any
         """
         micros = -1 if max_wait is None else int(max_wait * 1_000_000)
-        args = (key.caller, key.number, self._kind, n, self._capacity, self._per, self._interval, micros)
-        return RoundTrip(rate_limit_scripts()["reserve"], self.declared, args, _allowance)
+        args = (key.caller, key.number, packed, ticket, int(join), micros)
+        return RoundTrip(rate_limit_scripts()["acquire"], self.declared, args, _rate_reply)
 
-    def hand_back(self, n: int, key: IdempotencyKey) -> RoundTrip[int]:
-        """Undo the call of `reserve` with this key, even one that has not arrived yet."""
-        args = (key.caller, key.number, self._kind, n, self._capacity, self._interval)
-        return RoundTrip(rate_limit_scripts()["hand_back"], self.declared, args, int)
+    def withdraw(self, packed: bytes, key: IdempotencyKey) -> RoundTrip[bool]:
+        """Withdraw a request, even if its last attempt has not arrived yet: it neither waits nor uses units then."""
+        return RoundTrip(rate_limit_scripts()["withdraw"], self.declared, (key.caller, key.number, packed), bool)
 
 
-def _allowance(reply: Sequence[int]) -> Allowance:
-    return Allowance(bool(reply[0]), reply[1] / 1_000_000, reply[2])
+def _rate_reply(reply: Sequence[int]) -> RateReply:
+    outcome, micros, rest = _OUTCOMES[reply[0]], *reply[1:]
+    if outcome == "waits":
+        return RateReply(outcome, micros / 1_000_000, ticket=rest)
+    return RateReply(outcome, micros / 1_000_000, remaining=rest)
 
 
 # --- transactions ---

@@ -14,6 +14,9 @@ TIMED_OUT: Final = b"t"
 ABORTED: Final = b"a"
 FORGOTTEN: Final = b"f"
 
+# line, in rate.lua
+MOST_WAITERS: Final = 10000
+
 # permit, in semaphore.lua
 ALL: Final = 0
 UNLIMITED: Final = 0

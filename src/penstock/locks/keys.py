@@ -14,7 +14,7 @@ WAITERS = {
     "offers": ("ZSET", "request -> until when it can take what was handed over to it", "TTL"),
     "unresponsive": ("ZSET", "face that did not take an offer -> since when", "TTL"),
 }
-"""Keys of a lock or a semaphore while something waits for it."""
+"""Keys of a lock, a semaphore or a rate limit while something waits for it."""
 
 
 LOCK = {
@@ -37,8 +37,10 @@ SEMAPHORE = {
 
 RATE_LIMIT = {
     "bucket": ("STRING", "server microseconds at which it is full again", "TTL"),
-    "window": ("ZSET", "unit -> the moment from which it may be used", "TTL"),
-    "free:": ("ZSET", "reservation that was handed back -> its moment; one key for each kind", "TTL"),
+    "window": ("ZSET", "unit -> when it was used", "TTL"),
+    "units": ("STRING", "how many units the waiters want together", "TTL"),
+    "swept": ("STRING", "there for a second after waiters were checked", "TTL"),
+    **WAITERS,
     **REPLAY,
 }
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
-from penstock.core.operations import Driver
+from penstock.core.operations import Driver, Listener, Operation, Wait, recheck_delay
 
 INTERVAL = 10.0
 """Seconds between two tries of an idle process."""
@@ -59,6 +59,18 @@ class LastTries:
     def next(self, keys: tuple[str, ...]) -> float:
         """The `time.monotonic()` at which some waiter for these keys should try again."""
         return self._tried[keys] + INTERVAL * len(self._tried)
+
+    def sleep(
+        self, keys: tuple[str, ...], listener: Listener, retry_in: float, deadline: float | None
+    ) -> Operation[None]:
+        """Sleep until a request should be sent again: in `retry_in` seconds, when a message asks for it, when no waiter
+        of this process has tried for long, or at the deadline (a `time.monotonic()`)."""
+        asked = time.monotonic() + retry_in
+        if deadline is not None:
+            asked = min(asked, deadline)
+        while (left := min(asked, self.next(keys)) - time.monotonic()) > 0:
+            for message in (yield Wait(listener, left)):
+                asked = min(asked, time.monotonic() + recheck_delay(message))
 
 
 _of_drivers: WeakKeyDictionary[Driver, LastTries] = WeakKeyDictionary()

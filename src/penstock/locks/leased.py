@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from penstock.core.arguments import LONGEST_WAIT, check_callback, check_seconds, check_wait, shown
 from penstock.core.ids import mint_token
-from penstock.core.operations import Driver, Listen, Listener, Operation, Wait, recheck_delay, verb
+from penstock.core.operations import Driver, Listen, Operation, verb
 from penstock.core.renewal import Renewer, now
 from penstock.errors import PenstockError, SelfDeadlock
 from penstock.locks.bindings import AcquireReply, LeaseBindings
@@ -162,21 +162,12 @@ class LeasedResource(Generic[L, B]):
                     if not (in_time or reply.more):
                         return None
                     ticket = reply.ticket
-                    yield from self._sleep(listener, tries, reply.retry_in, deadline)
+                    yield from tries.sleep(self.bindings.declared, listener, reply.retry_in, deadline)
         except BaseException:
             yield from hand_over(self.bindings, packed)
             raise
         finally:
             listener.close()
-
-    def _sleep(self, listener: Listener, tries: LastTries, retry_in: float, deadline: float | None) -> Operation[None]:
-        """Sleep until the request should be sent again, or until the deadline."""
-        asked = time.monotonic() + retry_in
-        if deadline is not None:
-            asked = min(asked, deadline)
-        while (left := min(asked, tries.next(self.bindings.declared)) - time.monotonic()) > 0:
-            for message in (yield Wait(listener, left)):
-                asked = min(asked, time.monotonic() + recheck_delay(message))
 
     def _start_lease(self, token: str, packed: bytes, reply: AcquireReply, sent_at: float) -> L:
         held = self._new_lease(token, packed, Grant(reply.fence, reply.now, sent_at))

@@ -122,9 +122,9 @@ end
 -- One attempt to acquire the locks of a request. If it holds them already, their leases start again.
 -- KEYS: base and name of each lock, as in the request. `ticket`: from the reply to the last attempt; 0 for the first.
 -- `join`: 1 to join the waiters, or keep the place among them, if the locks are not granted.
--- Returns { 1, fence, 0, now, skipped }, { 0, ticket, ms until it should try again, now, skipped }, or { -1, number of a
--- name that holds other data }. `now` is in microseconds. `skipped` is 1 if the waiters of this face were skipped until
--- now. 0 ms: so many waiters are gone that one call cannot drop them all; it is not known yet if the locks can be granted.
+-- Returns { 1, fence, 0, now }, { 0, ticket, ms until it should try again, now }, or { -1, number of a name that holds
+-- other data }. `now` is in microseconds. 0 ms: so many waiters are gone that one call cannot drop them all; it is not
+-- known yet if the locks can be granted.
 --- keys: base name
 --- args: request: str, ticket: int, join: int
 function script.acquire(base, name, request, ticket, join)
@@ -137,13 +137,12 @@ function script.acquire(base, name, request, ticket, join)
     if type(token) == "table" then return { -1, i / 2 } end
     if token == r[_request.TOKEN] then mine[#mine + 1] = KEYS[i] elseif token then busy = true end
   end
-  local skipped = 0
-  if r[_request.ADDRESS] ~= "" then skipped = waiters.mark_alive(r, now) end
+  if r[_request.ADDRESS] ~= "" then waiters.mark_alive(r, now) end
   if #mine == #KEYS / 2 then
     lock.extend(r, r[_request.LEASE_MS])
     if r[_request.ADDRESS] ~= "" then waiters.mark_taken(waiters.view(now), request, r) end
     local fence = tonumber(redis.call("GET", base .. "fence"))
-    return { 1, fence or lock.give(r, lock.next_fence(r[_request.KEYS], us), r[_request.LEASE_MS]), 0, us, skipped }
+    return { 1, fence or lock.give(r, lock.next_fence(r[_request.KEYS], us), r[_request.LEASE_MS]), 0, us }
   end
   if #mine > 0 then redis.call("DEL", unpack(mine)) end
 
@@ -151,7 +150,7 @@ function script.acquire(base, name, request, ticket, join)
   for i = 1, #KEYS, 2 do first = first and waiters.is_first(view, KEYS[i], request, ticket) end
   local answer
   if first then
-    answer = { 1, lock.give(r, lock.next_fence(r[_request.KEYS], us), r[_request.LEASE_MS]), 0, us, skipped }
+    answer = { 1, lock.give(r, lock.next_fence(r[_request.KEYS], us), r[_request.LEASE_MS]), 0, us }
     if ticket > 0 then
       waiters.leave(request, r)
       waiters.mark_taken(view, request, r)
@@ -165,10 +164,10 @@ function script.acquire(base, name, request, ticket, join)
       ticket = waiters.join(view, request, r, ticket, us)
       local ms = math.huge
       for i = 1, #KEYS, 2 do ms = math.min(ms, waiters.schedule_check(view, KEYS[i], request, r, due)) end
-      answer = { 0, ticket, ms, us, skipped }
+      answer = { 0, ticket, ms, us }
     else
       if ticket > 0 then waiters.leave(request, r) end
-      answer = { 0, ticket, -1, us, skipped }
+      answer = { 0, ticket, -1, us }
     end
   end
   if lock.hand_over(view, us) == 1 and answer[1] == 0 then answer[3] = 0 end
@@ -206,18 +205,17 @@ end
 -- Extends the lease to `ms` from now; never shortens it. `ends`: server microseconds at which the holding ends at the
 -- latest, 0 for never. `confirms`: 1 if the request was granted by a message and this is its first renewal. `address`:
 -- where the owner is notified when the lock is broken, or "".
--- Returns { 1, skipped, ms that are left }, or { 0, skipped, the reason if an operator broke it } if one of the locks is
--- not held any longer. `skipped`: as for `acquire`, if it confirms.
+-- Returns { 1, ms that are left }, or { 0, the reason if an operator broke it } if one of the locks is not held any longer.
 --- keys: base name
 --- args: request: str, ms: int, ends: int, confirms: int, address: str
 --- flags: allow-oom
 function script.renew(base, name, request, ms, ends, confirms, address)
   local r, us = cmsgpack.unpack(request), clock.micros()
-  local now, skipped = math.floor(us / 1000), 0
-  if confirms == 1 then skipped = waiters.mark_alive(r, now) end
+  local now = math.floor(us / 1000)
+  if confirms == 1 then waiters.mark_alive(r, now) end
   for i = 2, #KEYS, 2 do
     if redis.pcall("GET", KEYS[i]) ~= r[_request.TOKEN] then
-      return { 0, skipped, lock.break_reason(KEYS[i - 1], r[_request.TOKEN]) }
+      return { 0, lock.break_reason(KEYS[i - 1], r[_request.TOKEN]) }
     end
   end
   if ends > 0 then ms = math.min(ms, math.floor((ends - us) / 1000)) end
@@ -227,7 +225,7 @@ function script.renew(base, name, request, ms, ends, confirms, address)
   if address ~= "" then
     for i = 1, #KEYS, 2 do redis.call("SET", KEYS[i] .. "holder", address, "PX", math.max(1, left)) end
   end
-  return { 1, skipped, left }
+  return { 1, left }
 end
 
 -- Takes the lock from its owner, notifies the owner, and hands the lock over to the first waiter. `token`: do this only

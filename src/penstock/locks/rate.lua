@@ -1,198 +1,240 @@
 -- The scripts of a rate limit: at most `limit` units in `per`, across all hosts, granted in order of arrival.
 --
---   bucket      STRING  server microseconds at which the bucket is full again; TTL until then
---   window      ZSET    unit -> the moment from which it may be used; TTL until the last one is older than `per`
---   free:<kind> ZSET    caller/number/n -> the future moment of a reservation of n units that was handed back
---   replay: see core/idempotency.lua
+--   bucket      STRING  see core/bucket.lua
+--   window      ZSET    unit -> server microseconds at which it was used; TTL until the last one is older than `per`
+--   units       STRING  how many units the waiters want together; TTL a day after the last arrival
+--   waiters, checks, offers, unresponsive: see waiters.lua. replay: see core/idempotency.lua
 --
--- A bucket holds `burst` units and gains one in each `interval` microseconds. A request moves the time at which the
--- bucket is full again, and this time is all that is stored (GCRA: the leaky bucket of Turner, ATM Forum 1994). A
--- window (a sliding log) stores each unit, so that any span of `per` microseconds has at most `limit` of them.
+--   acquire ──────────────────────────────────────────▶ granted, if the units are allowed now and no waiter is before
+--      │                                                   ▲
+--      ▼ join                                              │ it tries again then
+--   waiting ── one of the first: gets its moment ──▶ offered
+--      ▲                                                   │ not taken within 2 s: its process is passed over
+--      └───────────────────────────────────────────────────┘
 --
--- Both kinds know in advance at which moment a request will be allowed. The script reserves the units for that moment
--- and returns it, and the caller sleeps until then by its own clock. Requests are served in order of arrival. A
--- reservation that is handed back goes to the next request of the same size; the other reservations do not change.
+-- A window (a sliding log) stores each unit, so that any span of `per` microseconds has at most `limit` of them.
 --
--- If the server's clock is set back, all waits last longer by the difference.
+-- A waiter has a place among the waiters and no units: they are taken only when it tries again and they are allowed. So a
+-- process that dies takes none with it. Each time, the first waiters are notified in how many milliseconds their units are
+-- allowed; they sleep until then by their own clock. A waiter of another process checks two seconds later whether the
+-- first one came. Nothing else is sent while requests wait.
 --
--- The declared keys are `base`, which never exists, and `stored`, the bucket or the window. Other keys are made from
--- `base`.
+-- A request is as in waiters.lua; its permits are units, its limit is what a full bucket holds or a window allows. It also
+-- has the kind, `per`, and the interval of a bucket, both in microseconds. The declared keys are `base`, which never
+-- exists, and `stored`, the bucket or the window. Other keys are made from `base`.
 
--- Returns the first moment at which `n` units are allowed.
---- (n: int, now: int, interval: int, burst: int) -> int
---- uses: stored
-function bucket.allowed_at(n, now, interval, burst)
-  local full = tonumber(redis.call("GET", stored) or 0)
-  return math.max(now, math.max(full, now) + (n - burst) * interval)
-end
+line = { MOST_WAITERS = 10000 } -- more requests do not wait at a time
+_line = {
+  AHEAD = 8, -- waiters that know their moments in advance
+  HORIZON = 50000, -- microseconds; a later moment is sent only to the first waiter
+  LOOK = 300, -- waiters that one sweep looks at
+  FACES = 8, -- faces that one sweep checks
+  PATIENCE = 2000, -- milliseconds after which an offer goes to the next waiter
+}
 
--- Takes `n` units. Returns when the bucket is full again.
---- (n: int, now: int, interval: int)
---- uses: stored
-function bucket.take(n, now, interval)
-  local full = math.max(tonumber(redis.call("GET", stored) or 0), now) + n * interval
-  redis.call("SET", stored, full, "PX", math.ceil((full - now) / 1000) + 1)
-  return full
-end
-
--- Returns how many units are allowed now.
---- (now: int, interval: int, burst: int) -> int
---- uses: stored
-function bucket.left(now, interval, burst)
-  local full = tonumber(redis.call("GET", stored) or 0)
-  return math.floor((now + burst * interval - math.max(full, now)) / interval)
-end
-
--- Undoes a reservation if it was the last one. Returns false for an earlier one, which cannot be undone, because the
--- moments of later ones depend on it. `full`: what `bucket.take` returned for it.
---- (n: int, full: int, now: int, interval: int) -> bool
---- uses: stored
-function bucket.drop(n, full, now, interval)
-  if tonumber(redis.call("GET", stored) or 0) ~= full then return false end
-  full = full - n * interval
-  if full > now then
-    redis.call("SET", stored, full, "PX", math.ceil((full - now) / 1000) + 1)
-  else
-    redis.call("DEL", stored)
-  end
-  return true
-end
-
--- Returns the first moment at which `n` units are allowed. Counts from the end, so that units with a future moment are
--- included.
+-- Returns the first moment at which `n` units are allowed. If they are more than a window allows, this is the moment of
+-- the last of them, if all before it are used as soon as they are allowed.
 --- (n: int, now: int, per: int, limit: int) -> int
 --- uses: stored
 function window.allowed_at(n, now, per, limit)
-  local rank = n - limit - 1
+  local windows = math.floor((n - 1) / limit)
+  local rank = n - windows * limit - limit - 1
   local before = redis.call("ZRANGE", stored, rank, rank, "WITHSCORES")
-  return math.max(now, before[2] and before[2] + per or 0)
+  return math.max(now, before[2] and before[2] + per or 0) + windows * per
 end
 
--- Takes `n` units for the moment `at`.
---- (id: str, n: int, at: int, now: int, per: int)
+--- (id: str, n: int, now: int, per: int)
 --- uses: stored
-function window.take(id, n, at, now, per)
+function window.take(id, n, now, per)
   local old = redis.call("ZRANGE", stored, "-inf", now - per, "BYSCORE", "LIMIT", 0, 1000)
   if #old > 0 then redis.call("ZREM", stored, unpack(old)) end
-  for i = 1, n do redis.call("ZADD", stored, at, id .. "/" .. i) end
-  redis.call("PEXPIRE", stored, math.ceil((at + per - now) / 1000) + 1)
+  for i = 1, n do redis.call("ZADD", stored, now, id .. "/" .. i) end
+  redis.call("PEXPIRE", stored, math.ceil(per / 1000) + 1)
 end
 
 -- Returns how many units are allowed now.
 --- (now: int, per: int, limit: int) -> int
 --- uses: stored
 function window.left(now, per, limit)
-  return limit - redis.call("ZCOUNT", stored, string.format("(%.0f", now - per), "+inf")
+  return math.max(0, limit - redis.call("ZCOUNT", stored, string.format("(%.0f", now - per), "+inf"))
 end
 
--- Undoes a reservation. But if its moment is in the future and others have a later one, keeps it and returns false, so
--- that another request can use the moment.
---- (id: str, n: int, at: int, now: int) -> bool
+-- Returns the first moment at which `n` units are allowed, by the limit in a request.
+--- (r: table, n: int, us: int) -> int
 --- uses: stored
-function window.drop(id, n, at, now)
-  local last = redis.call("ZRANGE", stored, -1, -1, "WITHSCORES")
-  if at > now and last[2] and tonumber(last[2]) > at then return false end
-  for i = 1, n do redis.call("ZREM", stored, id .. "/" .. i) end
-  return true
+function rate.allowed_at(r, n, us)
+  if r[_request.KIND] == "window" then return window.allowed_at(n, us, r[_request.PER], r[_request.LIMIT]) end
+  return bucket.allowed_at(stored, n, us, r[_request.INTERVAL], r[_request.LIMIT])
 end
 
--- Returns the earliest reservation of `n` units that was handed back, if its moment is before `before`: its entry in
--- `free:`, and the moment.
---- (kind: str, n: int, now: int, before: int) -> str | nil, int
---- uses: base
-function free.first(kind, n, now, before)
-  local till = string.format("(%.0f", before)
-  local found = redis.call("ZRANGE", base .. "free:" .. kind, now, till, "BYSCORE", "LIMIT", 0, 8, "WITHSCORES")
-  for i = 1, #found, 2 do
-    if tonumber(string.match(found[i], "%d+$")) == n then return found[i], tonumber(found[i + 1]) end
+-- Returns how many units are allowed now to a request that does not wait.
+--- (r: table, us: int) -> int
+--- uses: base stored
+function rate.left(r, us)
+  if redis.call("EXISTS", base .. "waiters") == 1 then return 0 end
+  if r[_request.KIND] == "window" then return window.left(us, r[_request.PER], r[_request.LIMIT]) end
+  return bucket.left(stored, us, r[_request.INTERVAL], r[_request.LIMIT])
+end
+
+-- Whether the units of a request are allowed now, after those of all waiters before it. Drops waiters before it whose
+-- process is gone or silent, but looks only as far as units are left.
+--- (view: table, request: str, r: table, us: int) -> bool
+--- uses: base stored
+function line.may_pass(view, request, r, us)
+  local units, i, found = 0, 1, redis.call("ZRANGE", base .. "waiters", 0, 63)
+  while found[i] do
+    if rate.allowed_at(r, units + r[_request.PERMITS], us) > us then return false end
+    if found[i] == request then return true end
+    local other = cmsgpack.unpack(found[i])
+    if waiters.is_silent(view, base, found[i], other) then
+      waiters.drop(view, found[i], other)
+    elseif not waiters.drop_if_gone(view, found[i], other) then
+      units = units + other[_request.PERMITS]
+    end
+    i = i + 1
   end
+  return i <= 64 and rate.allowed_at(r, units + r[_request.PERMITS], us) <= us
 end
 
--- Stores a reservation that was handed back, for the next request of `n` units.
---- (kind: str, id: str, n: int, at: int, now: int)
+--- () -> bool
 --- uses: base
-function free.keep(kind, id, n, at, now)
-  local key = base .. "free:" .. kind
-  local old = redis.call("ZRANGE", key, "-inf", now, "BYSCORE", "LIMIT", 0, 1000)
-  if #old > 0 then redis.call("ZREM", key, unpack(old)) end
-  redis.call("ZADD", key, at, id .. "/" .. n)
-  local last = redis.call("ZRANGE", key, -1, -1, "WITHSCORES")
-  redis.call("PEXPIRE", key, math.ceil((last[2] - now) / 1000) + 1)
+function line.is_full()
+  return redis.call("ZCARD", base .. "waiters") >= line.MOST_WAITERS
 end
 
--- Returns the reply of `reserve`.
---- (allowed: int, wait: int, kind: str, now: int, capacity: int, per: int, interval: int) -> table
---- uses: stored
-function rate.answer(allowed, wait, kind, now, capacity, per, interval)
-  local left = kind == "bucket" and bucket.left(now, interval, capacity) or window.left(now, per, capacity)
-  return { allowed, wait, math.max(0, left) }
+-- Drops waiters whose process is gone, so that no request is refused because of them. Looks at some of the first. Returns 1
+-- if all of them were gone, and there may be more: then repeat the call. `must`: whether to do it even if it was done less
+-- than a second ago.
+--- (view: table, must: bool) -> int
+--- uses: base
+function line.sweep(view, must)
+  if not redis.call("SET", base .. "swept", "", "NX", "PX", 1000) and not must then return 0 end
+  local found, faces = redis.call("ZRANGE", base .. "waiters", 0, _line.LOOK - 1), 0
+  local dropped = 0
+  for i = 1, #found do
+    local r = cmsgpack.unpack(found[i])
+    if view.faces[notify.face(r[_request.ADDRESS])] == nil then faces = faces + 1 end
+    if faces > _line.FACES then return 0 end
+    if waiters.drop_if_gone(view, found[i], r) then dropped = dropped + 1 end
+  end
+  if dropped < _line.LOOK then return 0 end
+  redis.call("DEL", base .. "swept")
+  return 1
 end
 
---- (kind: str, id: str, n: int, at: int, full: int, now: int, interval: int) -> bool
---- uses: stored
-function rate.drop(kind, id, n, at, full, now, interval)
-  if kind == "bucket" then return bucket.drop(n, full, now, interval) end
-  return window.drop(id, n, at, now)
+-- Notifies the first waiters of the moments at which their units are allowed. Drops those that are gone or silent.
+-- `request`: the one that tries now, which is not notified, or "". Returns the ms until its moment if it is one of the
+-- first, else -1; and the server ms until which the first waiter can take its units, 0 if there is none. In case this
+-- call may not drop any more of them, a waiter is asked to try again in a second.
+--- (view: table, us: int, request: str) -> int, int
+--- uses: base stored
+function line.announce(view, us, request)
+  waiters.expire_offers(base, view.now)
+  local units, known, mine, till, first = 0, 0, -1, 0, nil
+  while known < _line.AHEAD and view.left > 0 do
+    local packed = redis.call("ZRANGE", base .. "waiters", known, known)[1]
+    local r = packed and cmsgpack.unpack(packed)
+    if not packed then break end
+    if waiters.is_silent(view, base, packed, r) then
+      waiters.drop(view, packed, r)
+    else
+      local ms = math.ceil((rate.allowed_at(r, units + r[_request.PERMITS], us) - us) / 1000)
+      if known > 0 and ms * 1000 > _line.HORIZON then break end
+      local offer, ends = tonumber(redis.call("ZSCORE", base .. "offers", packed) or 0), view.now + ms + _line.PATIENCE
+      local is_known = offer > 0 and offer <= ends + 20
+      if is_known or packed == request or waiters.notify(view, packed, r, tostring(ms)) then
+        if not is_known or packed == request then
+          offer = ends
+          redis.call("ZADD", base .. "offers", ends, packed)
+          redis.call("PEXPIRE", base .. "offers", ms + 600000)
+          redis.call("ZADD", base .. "checks", view.now + ms, packed)
+          redis.call("PEXPIRE", base .. "checks", ms + 86400000)
+        end
+        if packed == request then mine = ms end
+        if not first then first, till = r, offer end
+        units, known = units + r[_request.PERMITS], known + 1
+      end
+    end
+  end
+  if first then waiters.ensure_check(view, base, till, waiters.process(first)) end
+  if view.left <= 0 then waiters.ask_last(view, base, view.now + 1000, "") end
+  return mine, till
 end
 
--- Reserves `n` units, for now or for the first moment at which they are allowed. `capacity`: units that a full bucket
--- holds, or that a window allows. `max_wait`: -1 for any. `per`, `interval` and `max_wait` are in microseconds.
--- Returns { 1, microseconds until they may be used, how many more are allowed now }. If the wait would be longer than
--- `max_wait`, reserves nothing, and the first value is 0.
+-- One attempt to use the units of a request. `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1 to
+-- join the waiters, or keep the place among them, if the units are not allowed now. `max_wait`: microseconds; a new
+-- request that would wait for longer is refused; -1 for any. All attempts of one request have the same number.
+-- Returns { 1, 0, units that are allowed beyond these } if the units are granted;
+-- { 0, microseconds until they would be allowed, units that are allowed now } if it is refused;
+-- { 2, microseconds until it should try again, ticket } if it waits;
+-- { -1, microseconds until they would be allowed, 0 } if too many requests wait already;
+-- { 3, 0, 0 } to be called again at once, because so many waiters are gone that one call cannot drop them all.
 --- keys: base stored
---- args: caller: str, number: int, kind: str, n: int, capacity: int, per: int, interval: int, max_wait: int
-function script.reserve(base, stored, caller, number, kind, n, capacity, per, interval, max_wait)
-  local now = clock.micros()
+--- args: caller: str, number: int, request: str, ticket: int, join: int, max_wait: int
+function script.acquire(base, stored, caller, number, request, ticket, join, max_wait)
   local past = idempotency.replay(caller, number)
-  if past then
-    local allowed, _, left, _, moment = unpack(past)
-    return { allowed, math.max(0, moment - now), left }
+  if past then return { past[1], 0, past[2] } end
+  local r, us = cmsgpack.unpack(request), clock.micros()
+  local view, n, interval = waiters.view(math.floor(us / 1000)), r[_request.PERMITS], r[_request.INTERVAL]
+  if r[_request.ADDRESS] ~= "" then waiters.mark_alive(r, view.now) end
+
+  if line.may_pass(view, request, r, us) then
+    local id, full = caller .. "/" .. number, 0
+    if r[_request.KIND] == "window" then
+      window.take(id, n, us, r[_request.PER])
+    else
+      full = bucket.take(stored, n, us, interval, ticket > 0 and interval - 1 or 0)
+    end
+    if ticket > 0 then waiters.leave(request, r) end
+    if redis.call("EXISTS", base .. "waiters") == 1 then line.announce(view, us, "") end
+    local left = rate.left(r, us)
+    idempotency.keep(caller, number, { 1, left, id, us, full })
+    return { 1, 0, left }
   end
-  local at = kind == "bucket" and bucket.allowed_at(n, now, interval, capacity)
-    or window.allowed_at(n, now, per, capacity)
-  local reused, earlier
-  if at > now then reused, earlier = free.first(kind, n, now, at) end
-  at = earlier or at
-  if max_wait >= 0 and at - now > max_wait then
-    return rate.answer(0, at - now, kind, now, capacity, per, interval)
+
+  local units = tonumber(redis.call("GET", base .. "units") or 0)
+  local wait = rate.allowed_at(r, units + n, us) - us
+  local is_late = max_wait >= 0 and wait > max_wait
+  if ticket == 0 and units > 0 and (join == 0 or is_late or line.is_full()) then
+    if line.sweep(view, max_wait > 0) == 1 then return { 3, 0, 0 } end
+    units = tonumber(redis.call("GET", base .. "units") or 0)
+    wait = rate.allowed_at(r, units + n, us) - us
+    is_late = max_wait >= 0 and wait > max_wait
   end
-  local id, full = caller .. "/" .. number, at + capacity * interval
-  if reused then
-    id = string.match(reused, "^(.*)/")
-    redis.call("ZREM", base .. "free:" .. kind, reused)
-  elseif kind == "window" then
-    window.take(id, n, at, now, per)
-  else
-    full = bucket.take(n, now, interval)
+  if join == 0 or (ticket == 0 and is_late) then
+    if ticket > 0 then waiters.leave(request, r) end
+    line.announce(view, us, "")
+    return { 0, wait, rate.left(r, us) }
   end
-  local answer = rate.answer(1, at - now, kind, now, capacity, per, interval)
-  -- Kept for as long as the caller may hand it back: allowed, wait, left, id, moment, when the bucket is full.
-  idempotency.keep(caller, number, { 1, at - now, answer[3], id, at, full }, 60000 + math.ceil((at - now) / 1000))
-  return answer
+  local is_new = not redis.call("ZSCORE", base .. "waiters", request)
+  if ticket == 0 and is_new and line.is_full() then return { -1, wait, 0 } end
+  ticket = waiters.join(view, request, r, ticket, us)
+  if is_new then redis.call("INCRBY", base .. "units", n) end
+  redis.call("PEXPIRE", base .. "units", 86400000)
+  local ms, till = line.announce(view, us, request)
+  if ms < 0 then ms = waiters.schedule_check(view, base, request, r, till) end
+  return { 2, ms * 1000, ticket }
 end
 
--- Hands back what the call of `reserve` with this number reserved. If that call arrives later, it reserves nothing.
+-- Withdraws a request: it leaves the waiters, and units that it got are given back if that is possible. If a copy of its
+-- last attempt arrives later, the copy changes nothing. Always returns 1.
 --- keys: base stored
---- args: caller: str, number: int, kind: str, n: int, capacity: int, interval: int
+--- args: caller: str, number: int, request: str
 --- flags: allow-oom
-function script.hand_back(base, stored, caller, number, kind, n, capacity, interval)
-  local now = clock.micros()
+function script.withdraw(base, stored, caller, number, request)
+  local r, us = cmsgpack.unpack(request), clock.micros()
   local past = idempotency.replay(caller, number)
-  idempotency.keep(caller, number, { 0, 0, 0, "", 0, 0 })
-  if not past then return 0 end
-  local allowed, _, _, id, at, full = unpack(past)
-  if allowed == 0 then return 0 end
-  if not rate.drop(kind, id, n, at, full, now, interval) then
-    if at > now then free.keep(kind, id, n, at, now) end
-    return 1
+  idempotency.keep(caller, number, { 0, 0, "", 0, 0 })
+  waiters.leave(request, r)
+  if past and past[1] == 1 then
+    if r[_request.KIND] == "window" then
+      for i = 1, r[_request.PERMITS] do redis.call("ZREM", stored, past[3] .. "/" .. i) end
+    else
+      bucket.give_back(stored, r[_request.PERMITS], past[5], us, r[_request.INTERVAL])
+    end
   end
-  -- A reservation that was handed back earlier may be the last one now. Then it can be undone too.
-  for _ = 1, 1000 do
-    local last = redis.call("ZRANGE", base .. "free:" .. kind, -1, -1, "WITHSCORES")
-    if not last[1] then return 1 end
-    id, n, at = string.match(last[1], "^(.*)/(%d+)$"), tonumber(string.match(last[1], "%d+$")), tonumber(last[2])
-    if at <= now or not rate.drop(kind, id, n, at, at + capacity * interval, now, interval) then return 1 end
-    redis.call("ZREM", base .. "free:" .. kind, last[1])
+  if redis.call("EXISTS", base .. "waiters") == 1 then
+    line.announce(waiters.view(math.floor(us / 1000)), us, "")
   end
   return 1
 end

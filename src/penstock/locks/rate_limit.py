@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from types import EllipsisType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from penstock.core.idempotency import release_key, take_key
-from penstock.core.operations import Driver, Operation, RoundTrip, Sleep, verb
+from penstock.core.arguments import check_seconds, check_wait, check_whole, shown
+from penstock.core.idempotency import IdempotencyKey, release_key, take_key
+from penstock.core.ids import mint_token
+from penstock.core.operations import Driver, Listen, Listener, Operation, RoundTrip, verb
 from penstock.errors import RateLimited
 from penstock.locks.answers import Allowance
-from penstock.locks.bindings import LimitKind, RateLimitBindings
+from penstock.locks.bindings import LimitKind, RateLimitBindings, RateReply
+from penstock.locks.constants import MOST_WAITERS
 from penstock.locks.decorating import guard_calls
 from penstock.locks.keys import RateLimitKeys
+from penstock.locks.last_tries import LastTries
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,7 +29,7 @@ MAX_WINDOW_REQUEST = 1000
 """The most units that one request takes from a window; each costs a microsecond of server time."""
 
 MAX_SECONDS = 366 * 86400.0
-"""The longest `per`, the longest wait, and the longest time in which a bucket may fill."""
+"""The longest `per`, and the longest time in which a bucket may fill."""
 
 
 class RateLimit:
@@ -46,83 +51,120 @@ class RateLimit:
         kind: LimitKind = "bucket",
         wait: float | None = None,
     ) -> None:
-        if kind not in {"bucket", "window"}:
-            raise ValueError(f"rate_limit(kind={kind!r}): 'bucket' or 'window'")
-        if not 0.001 <= per <= MAX_SECONDS:
-            raise ValueError(f"rate_limit(per={per}): seconds from 0.001 to a year")
+        keys = RateLimitKeys(prefix, name)
+        if kind not in ("bucket", "window"):
+            raise ValueError(f"rate_limit(kind={shown(kind)}): 'bucket' or 'window'")
+        check_seconds("rate_limit", "per", per, 0.001, MAX_SECONDS, "seconds from 0.001 to a year")
         most = MAX_WINDOW if kind == "window" else int(per * 1_000_000)
-        if not 1 <= limit <= most:
-            raise ValueError(f"rate_limit(limit={limit}, per={per}): from 1 to {most:,}, with this `per` and this kind")
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= most:
+            raise ValueError(
+                f"rate_limit(limit={shown(limit)}, per={per}): from 1 to {most:,}, with this `per` and this kind"
+            )
         if burst is not None and kind == "window":
-            raise ValueError(f"rate_limit(burst={burst}): a window has no burst; leave it out, or use a bucket")
-        if burst is not None and not 1 <= burst <= max(limit, MAX_SECONDS * limit / per):
-            raise ValueError(f"rate_limit(burst={burst}): from 1 to the units that a year allows")
+            raise ValueError(f"rate_limit(burst={shown(burst)}): a window has no burst; leave it out, or use a bucket")
+        if burst is not None:
+            most = int(max(limit, MAX_SECONDS * limit / per))
+            check_whole("rate_limit", "burst", burst, 1, most, "from 1 to the units that a year allows")
+        check_wait("rate_limit", wait)
         self.name = name
         self.limit = limit
         self.per = per
         self.burst = limit if burst is None else burst
         self.kind = kind
-        self._wait = _check_wait("rate_limit", wait)
+        self._wait = wait
         self._driver = driver
         capacity = self.burst if kind == "bucket" else limit
         self._max_units = capacity if kind == "bucket" else min(limit, MAX_WINDOW_REQUEST)
-        self.bindings = RateLimitBindings(RateLimitKeys(prefix, name), kind, capacity=capacity, limit=limit, per=per)
+        self.bindings = RateLimitBindings(keys, kind, capacity=capacity, limit=limit, per=per)
 
     def __repr__(self) -> str:
         return f"<rate limit {self.name!r}: {self.limit} in {self.per:g} s>"
 
     @verb
     def try_acquire(self, n: int = 1) -> RoundTrip[Allowance]:
-        """Whether `n` units are allowed now. If they are, they are used.
+        """Whether `n` units are allowed now, after those of all requests that wait. If they are, they are used.
 
         One round trip; a call that the driver sends again counts once.
         """
         self._check(n)
         key = take_key()
 
-        def read(allowance: Allowance) -> Allowance:
+        def read(reply: RateReply) -> Allowance:
             release_key(key)
-            return allowance
+            return Allowance(reply.outcome == "granted", reply.seconds, reply.remaining)
 
-        return self.bindings.reserve(n, key, max_wait=0).then(read)
+        return self.bindings.acquire(self.bindings.pack("", n), key, join=False).then(read)
 
     @verb
     def acquire(self, n: int = 1, *, wait: float | EllipsisType | None = ...) -> Operation[Allowance]:
-        """Wait until `n` units are allowed, and use them.
+        """Wait until `n` units are allowed, in order of arrival, and use them.
 
         wait  seconds at most, None for ever; the limit's own `wait` if it is left out
 
-        The server knows at which moment they will be allowed. In one round trip it reserves them for that moment, in
-        order of arrival, and this call sleeps until then. If that is longer than `wait`, RateLimited is raised at once
-        and nothing is reserved. A cancelled wait hands its units back.
+        If the requests before this one need longer than `wait`, RateLimited is raised at once. It is also raised if
+        10,000 requests wait already. A cancelled wait uses nothing. One round trip if the units are allowed; a request
+        that waits sends one to join the waiters and one when its units are allowed.
         """
         self._check(n)
-        return self._acquire(n, self._wait if isinstance(wait, EllipsisType) else _check_wait("acquire", wait))
+        if isinstance(wait, EllipsisType):
+            wait = self._wait
+        else:
+            check_wait("acquire", wait)
+        return self._acquire(n, wait)
 
     def _acquire(self, n: int, wait: float | None) -> Operation[Allowance]:
-        # The key identifies the reservation, so it stays in use until the end of the wait.
-        key = take_key()
+        # The key identifies the request, so it stays in use until the end of the wait.
+        key, token = take_key(), mint_token()
+        deadline = None if wait is None else time.monotonic() + wait
+        packed = self.bindings.pack(token, n)
         try:
-            max_wait = None if wait is None else min(wait, MAX_SECONDS)
-            allowance = yield self.bindings.reserve(n, key, max_wait=max_wait)
-            if allowance and allowance.wait:
-                yield Sleep(allowance.wait)
+            while (reply := (yield self.bindings.acquire(packed, key, join=False, max_wait=wait))).outcome == "again":
+                pass
+            if reply.outcome == "refused" and (wait is None or reply.seconds <= wait):
+                listener = yield Listen(self.bindings.declared[0])
+                packed = self.bindings.pack(token, n, listener.address)
+                try:
+                    reply = yield from self._wait_until_allowed(packed, key, listener, deadline)
+                finally:
+                    listener.close()
         except BaseException:
-            yield self.bindings.hand_back(n, key)
+            yield self.bindings.withdraw(packed, key)
             release_key(key)
             raise
         release_key(key)
-        if not allowance:
-            raise RateLimited(
-                f"rate limit {self.name!r}, {self.limit} in {self.per:g} s: allowed in {allowance.wait:.3f} s, "
-                f"wait={wait} is less",
-                retry_after=allowance.wait,
-            )
-        return Allowance(True, 0.0, allowance.remaining)
+        if reply.outcome == "granted":
+            return Allowance(True, 0.0, reply.remaining)
+        raise self._refusal(reply, wait)
+
+    def _wait_until_allowed(
+        self, packed: bytes, key: IdempotencyKey, listener: Listener, deadline: float | None
+    ) -> Operation[RateReply]:
+        tries, ticket, declared = LastTries.of(self._driver), 0, self.bindings.declared
+        with tries.waiting(declared):
+            while True:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                tries.note(declared)
+                reply = yield self.bindings.acquire(packed, key, ticket, join=left != 0, max_wait=left)
+                if reply.outcome == "waits":
+                    ticket = reply.ticket
+                    yield from tries.sleep(declared, listener, reply.seconds, deadline)
+                elif reply.outcome != "again":
+                    return cast(RateReply, reply)
+
+    def _refusal(self, reply: RateReply, wait: float | None) -> RateLimited:
+        if reply.outcome == "full":
+            why = f"{MOST_WAITERS:,} requests wait already; try again later"
+        else:
+            why = f"allowed in {reply.seconds:.3f} s, wait={wait} is less"
+        return RateLimited(
+            f"rate limit {self.name!r}, {self.limit} in {self.per:g} s: {why}", retry_after=reply.seconds
+        )
 
     def _check(self, n: int) -> None:
-        if not 1 <= n <= self._max_units:
-            raise ValueError(f"rate limit {self.name!r}: n={n} is never allowed at once; from 1 to {self._max_units:,}")
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= self._max_units:
+            raise ValueError(
+                f"rate limit {self.name!r}: n={shown(n)} is never allowed at once; from 1 to {self._max_units:,}"
+            )
 
     # --- with, and as a decorator ---
 
@@ -140,9 +182,3 @@ class RateLimit:
 
     def __call__(self, function: F) -> F:
         return guard_calls(function, self)
-
-
-def _check_wait(what: str, wait: float | None) -> float | None:
-    if wait is not None and not wait >= 0:
-        raise ValueError(f"{what}(wait={wait}): seconds from 0, or None for ever")
-    return wait

@@ -160,14 +160,13 @@ function script.acquire(base, holders, request, ticket, join)
   local now = math.floor(us / 1000)
   local r, view = cmsgpack.unpack(request), waiters.view(now)
   permit.remove_expired(now)
-  local skipped = 0
-  if r[_request.ADDRESS] ~= "" then skipped = waiters.mark_alive(r, now) end
+  if r[_request.ADDRESS] ~= "" then waiters.mark_alive(r, now) end
   local holds_all, held = permit.held(r, now)
   if holds_all then
     permit.give(r, now + r[_request.LEASE_MS], now)
     if r[_request.ADDRESS] ~= "" then waiters.mark_taken(view, request, r) end
     permit.hand_over(view)
-    return { 1, permit.mint(r, us), 0, us, skipped }
+    return { 1, permit.mint(r, us), 0, us }
   end
   if held > 0 then permit.drop(r) end
 
@@ -183,16 +182,16 @@ function script.acquire(base, holders, request, ticket, join)
       waiters.leave(request, r)
       waiters.mark_taken(view, request, r)
     end
-    answer = { 1, permit.mint(r, us), 0, us, skipped }
+    answer = { 1, permit.mint(r, us), 0, us }
   elseif join == 1 then
     local due = permit.due(now)
     -- A new waiter tries again in 2 s, in case an offer that is open now is not taken.
     if ticket == 0 then due = math.min(due, now + 2000) end
     ticket = waiters.join(view, request, r, ticket, us)
-    answer = { 0, ticket, waiters.schedule_check(view, base, request, r, due), us, skipped, limit < math.huge and limit or 0 }
+    answer = { 0, ticket, waiters.schedule_check(view, base, request, r, due), us, limit < math.huge and limit or 0 }
   else
     if ticket > 0 then waiters.leave(request, r) end
-    answer = { 0, ticket, -1, us, skipped, limit < math.huge and limit or 0 }
+    answer = { 0, ticket, -1, us, limit < math.huge and limit or 0 }
   end
   if permit.hand_over(view) == 1 and answer[1] == 0 then answer[3] = 0 end
   return answer
@@ -221,7 +220,7 @@ end
 
 -- Extends the lease to `ms` from now; never shortens it. `ends`: server microseconds at which the holding ends at the
 -- latest, 0 for never. `confirms` and `address`: for locks, see lock.lua; 0 and "" here.
--- Returns { 1, 0, ms that are left }. If a permit is not held any longer, writes nothing and returns { 0, 0, false }.
+-- Returns { 1, ms that are left }. If a permit is not held any longer, writes nothing and returns { 0, false }.
 --- keys: base holders
 --- args: request: str, ms: int, ends: int, confirms: int, address: str
 --- flags: allow-oom
@@ -229,10 +228,10 @@ function script.renew(base, holders, request, ms, ends, confirms, address)
   local us = clock.micros()
   local now = math.floor(us / 1000)
   local r = cmsgpack.unpack(request)
-  if not permit.held(r, now) then return { 0, 0, false } end
+  if not permit.held(r, now) then return { 0, false } end
   if ends > 0 then ms = math.min(ms, math.floor((ends - us) / 1000)) end
   if ms > 0 then permit.give(r, now + ms, now) end
-  return { 1, 0, math.max(0, redis.call("ZSCORE", holders, permit.members(r)[1]) - now) }
+  return { 1, math.max(0, redis.call("ZSCORE", holders, permit.members(r)[1]) - now) }
 end
 
 -- Stores a limit; 0 removes it, and the limit in each request applies again. Serves the waiters that now fit. Holders

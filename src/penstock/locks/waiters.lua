@@ -1,4 +1,4 @@
--- The waiters for a lock or a semaphore, in order of arrival.
+-- The waiters for a lock, a semaphore or a rate limit, in order of arrival.
 --
 --   waiters       ZSET  request -> ticket: its time of arrival in server microseconds; the lowest is served first
 --   checks        ZSET  request -> server ms at which it tries again if no message arrives
@@ -11,7 +11,7 @@
 --              └───────┴──────────────────────────────┘ may come back with its old ticket
 --
 -- A request is what one `acquire()` of a process asks for, with a pair of `base` and `key` for each lock or semaphore:
--- { token, lease ms, address, { base, key, … }, permits, limit } in MessagePack. Each attempt sends it again. A message
+-- { token, lease ms, address, { base, key, … }, permits, limit } in MessagePack; that of a rate limit has more (rate.lua). Each attempt sends it again. A message
 -- to its address (notify.lua) asks for an attempt in a given number of milliseconds, or grants the request.
 --
 -- A waiter whose process has gone is not subscribed to messages any longer. It is dropped when it would be served, or
@@ -22,7 +22,7 @@
 -- the offer was taken. If those that were to check have died, some waiter of each process tries again within 10 s
 -- (`last_tries.py`).
 
-_request = { TOKEN = 1, LEASE_MS = 2, ADDRESS = 3, KEYS = 4, PERMITS = 5, LIMIT = 6 }
+_request = { TOKEN = 1, LEASE_MS = 2, ADDRESS = 3, KEYS = 4, PERMITS = 5, LIMIT = 6, KIND = 7, PER = 8, INTERVAL = 9 }
 _most = { DROPPED = 300, ASKED = 8 } -- waiters that one call drops; waiters that it asks for a check
 _sweep = { FROM = 64, WAITERS = 2 } -- the waiters are swept from this number on; how many each new one looks at
 
@@ -37,6 +37,12 @@ _sweep = { FROM = 64, WAITERS = 2 } -- the waiters are swept from this number on
 --- inline
 function waiters.view(now)
   return { now = now, left = _most.DROPPED, freed = {}, faces = {}, probe = false }
+end
+
+-- The process of a request: host and process id from its token, or its face if another program made the token.
+--- (r: table) -> str
+function waiters.process(r)
+  return string.match(r[_request.TOKEN], "^penstock/[^/]*/%d+/") or notify.face(r[_request.ADDRESS])
 end
 
 -- Drops a waiter if its process cannot be notified. Returns whether it did.
@@ -63,8 +69,14 @@ end
 function waiters.leave(request, r)
   local keys = r[_request.KEYS]
   for i = 1, #keys, 2 do
-    redis.call("ZREM", keys[i] .. "waiters", request)
+    local waited = redis.call("ZREM", keys[i] .. "waiters", request)
     redis.call("ZREM", keys[i] .. "checks", request)
+    if r[_request.KIND] then
+      redis.call("ZREM", keys[i] .. "offers", request)
+      if waited == 1 and redis.call("DECRBY", keys[i] .. "units", r[_request.PERMITS]) <= 0 then
+        redis.call("DEL", keys[i] .. "units")
+      end
+    end
   end
 end
 
@@ -94,16 +106,15 @@ function waiters.expire_offers(base, now)
   end
 end
 
--- Records that the face of a request is alive, so that its waiters are no longer skipped. Returns 1 if they were skipped
--- until now: some of them may have been dropped, so the face has to let all of them try again. Otherwise returns 0.
---- (r: table, now: int) -> int
+-- Records that the face of a request is alive, so that its waiters are no longer skipped. Those that were dropped
+-- meanwhile are asked to try again.
+--- (r: table, now: int)
 function waiters.mark_alive(r, now)
-  local keys, skipped = r[_request.KEYS], 0
+  local keys, face = r[_request.KEYS], notify.face(r[_request.ADDRESS])
   for i = 1, #keys, 2 do
     waiters.expire_offers(keys[i], now)
-    skipped = skipped + redis.call("ZREM", keys[i] .. "unresponsive", notify.face(r[_request.ADDRESS]))
+    if redis.call("ZREM", keys[i] .. "unresponsive", face) == 1 then notify.send_all(face, "0") end
   end
-  return math.min(1, skipped)
 end
 
 -- Whether to skip a waiter: its process is gone, its check is three seconds overdue, or its face did not take an offer.
@@ -175,15 +186,17 @@ function waiters.join(view, request, r, ticket, us)
 end
 
 -- Schedules the next check of a waiter. Returns the ms until then. `due`: when a lease or an offer may expire. Two
--- waiters of different faces check at that time, and the others in an hour.
+-- waiters of different processes check at that time, and the others in an hour.
 --- (view: table, base: str, request: str, r: table, due: int) -> int
 function waiters.schedule_check(view, base, request, r, due)
   local checks = redis.call("ZRANGE", base .. "checks", "(" .. view.now, due + 300, "BYSCORE", "LIMIT", 0, 4)
-  local others, mine = 0, notify.face(r[_request.ADDRESS])
+  local others, seen = 0, {}
   for i = 1, #checks do
-    if checks[i] ~= request then
-      -- A waiter of the same face counts as two, because this one would not check if the face died.
-      others = others + (notify.face(cmsgpack.unpack(checks[i])[_request.ADDRESS]) == mine and 2 or 1)
+    local process = waiters.process(cmsgpack.unpack(checks[i]))
+    if checks[i] ~= request and not seen[process] then
+      -- A waiter of the same process counts as two, because this one would not check if the process died.
+      others = others + (process == waiters.process(r) and 2 or 1)
+      seen[process] = true
     end
   end
   local ms = 3600000
@@ -193,25 +206,25 @@ function waiters.schedule_check(view, base, request, r, due)
   return ms
 end
 
--- Asks the waiter that arrived last, of a face other than `except`, to try again at `at`.
+-- Asks the waiter that arrived last, of a process other than `except`, to try again at `at`.
 --- (view: table, base: str, at: int, except: str)
 function waiters.ask_last(view, base, at, except)
   local last = redis.call("ZRANGE", base .. "waiters", 0, _most.ASKED - 1, "REV")
   for i = 1, #last do
     local r = cmsgpack.unpack(last[i])
-    if notify.face(r[_request.ADDRESS]) ~= except and waiters.notify(view, last[i], r, tostring(at - view.now)) then
+    if waiters.process(r) ~= except and waiters.notify(view, last[i], r, tostring(at - view.now)) then
       redis.call("ZADD", base .. "checks", at, last[i])
       return
     end
   end
 end
 
--- Ensures that a waiter of some face other than `except` tries again at `at`.
+-- Ensures that a waiter of some process other than `except` tries again at `at`.
 --- (view: table, base: str, at: int, except: str)
 function waiters.ensure_check(view, base, at, except)
   local checks = redis.call("ZRANGE", base .. "checks", "(" .. view.now, at + 300, "BYSCORE", "LIMIT", 0, 4)
   for i = 1, #checks do
-    if notify.face(cmsgpack.unpack(checks[i])[_request.ADDRESS]) ~= except then return end
+    if waiters.process(cmsgpack.unpack(checks[i])) ~= except then return end
   end
   waiters.ask_last(view, base, at, except)
 end
@@ -226,8 +239,8 @@ function waiters.offer(view, request, r, ms)
     redis.call("ZADD", keys[i] .. "offers", view.now + ms, request)
     redis.call("PEXPIRE", keys[i] .. "offers", 600000)
   end
-  local face = notify.face(r[_request.ADDRESS])
-  for i = 1, #keys, 2 do waiters.ensure_check(view, keys[i], view.now + ms, face) end
+  local process = waiters.process(r)
+  for i = 1, #keys, 2 do waiters.ensure_check(view, keys[i], view.now + ms, process) end
 end
 
 -- Ends the offer of a request that now holds what it wants. Another waiter tries again when this lease may expire.

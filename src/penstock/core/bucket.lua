@@ -1,0 +1,40 @@
+-- A token bucket: it holds `burst` units and gains one in each `interval` microseconds.
+--
+--   <key>  STRING  server microseconds at which the bucket is full again; TTL until then, and one interval
+--
+-- That one number is the whole state: taking units moves it (GCRA: the leaky bucket of Turner, ATM Forum 1994). If the
+-- server's clock is set back, the bucket fills later by the difference.
+
+-- Returns the first moment at which `n` units are allowed. More than `burst` units are the moment of the last of them, if
+-- all before it are taken as soon as they are allowed.
+--- (key: str, n: int, now: int, interval: int, burst: int) -> int
+function bucket.allowed_at(key, n, now, interval, burst)
+  local full = tonumber(redis.call("GET", key) or 0)
+  return math.max(now, math.max(full, now) + (n - burst) * interval)
+end
+
+-- Takes `n` units. `late`: microseconds, below one interval, by which a waiter that was next may be late without a delay of
+-- those after it; 0 for others. Returns when the bucket is full again.
+--- (key: str, n: int, now: int, interval: int, late: int) -> int
+function bucket.take(key, n, now, interval, late)
+  local full = math.max(tonumber(redis.call("GET", key) or 0), now - late) + n * interval
+  redis.call("SET", key, string.format("%.0f", full), "PX", math.max(1, math.ceil((full - now + interval) / 1000)))
+  return full
+end
+
+-- Returns how many units are allowed now.
+--- (key: str, now: int, interval: int, burst: int) -> int
+function bucket.left(key, now, interval, burst)
+  local full = tonumber(redis.call("GET", key) or 0)
+  return math.max(0, math.floor((now + burst * interval - math.max(full, now)) / interval))
+end
+
+-- Gives back units that were not used. They are kept only if nothing was taken after them, because the bucket may have
+-- been full in between. `full`: what `bucket.take` returned for them. Returns whether it did.
+--- (key: str, n: int, full: int, now: int, interval: int) -> bool
+function bucket.give_back(key, n, full, now, interval)
+  if tonumber(redis.call("GET", key) or 0) ~= full then return false end
+  full = full - n * interval
+  redis.call("SET", key, string.format("%.0f", full), "PX", math.max(1, math.ceil((full - now + interval) / 1000)))
+  return true
+end
