@@ -146,7 +146,7 @@ async def test_a_waiter_of_a_rate_limit_sends_nothing(rate: Make, nodes: list[An
 # --- a wait that ends early ---
 
 
-async def test_a_cancelled_wait_uses_nothing_and_moves_the_others_up(rate: Make, do: Do, raw: Any):
+async def test_a_cancelled_wait_uses_nothing_and_the_others_are_served_earlier(rate: Make, do: Do, raw: Any):
     limit = rate(limit=1)
     await limit.acquire.aio()
     for _ in range(3):

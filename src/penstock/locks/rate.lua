@@ -124,7 +124,7 @@ end
 
 -- Notifies the first waiters of the moments at which their units are allowed. Drops those that are gone or silent.
 -- `request`: the one that tries now, which is not notified, or "". Returns the ms until its moment if it is one of the
--- first, else -1; and the server ms until which the first waiter can take its units, 0 if there is none. In case this
+-- first, else -1; and the server ms until which the first waiter can take its units, 0 without waiters. In case this
 -- call may not drop any more of them, a waiter is asked to try again in a second.
 --- (view: table, us: int, request: str) -> int, int
 --- uses: base stored
