@@ -38,6 +38,10 @@ NUMBERED: dict[str, RoundTrip[Any]] = {
     "leave": LOG.leave("bo"),
     "delete": LOG.delete(),
     "settle_claims": LOG.settle_claims("bo", "ack", [b"1:1:t0"]),
+    "release": LOG.settle_claims("bo", "release", [b"1:1:t0"], 5),
+    "bury": LOG.settle_claims("bo", "bury", [b"1:1:t0"], reason="no"),
+    "requeue_dead_letters": LOG.requeue_dead_letters([at(3), at(9)]),
+    "remove_dead_letters": LOG.remove_dead_letters([at(3), at(9)]),
 }
 OTHERS: dict[str, RoundTrip[Any]] = {
     "pull": LOG.pull("ada", limit=5, acked=at(1), address="p/1", ttl=5),
@@ -48,6 +52,7 @@ OTHERS: dict[str, RoundTrip[Any]] = {
     "limit": LOG.limit(Keep(messages=2), create=False),
     "status": LOG.status("ada", watch=True),
     "readers": LOG.readers(0, 9),
+    "list_dead_letters": LOG.list_dead_letters(0, 9),
     "claim": LOG.claim("bo", "t1", lease=5, limit=2),
 }
 OF_INDEX: dict[str, RoundTrip[Any]] = {
@@ -72,6 +77,8 @@ def fill(client: Any) -> None:
     send(client, LOG.post("cy", [("m2", b"2"), ("", b"3")], create=False))
     send(client, LOG.pull("ada", "phone", limit=1))
     send(client, LOG.claim("bo", "t0", lease=5, limit=1))
+    send(client, LOG.claim("cy", "t3", lease=5, limit=3))
+    send(client, LOG.settle_claims("cy", "bury", [b"3:1:t3"], reason="no"))
     send(client, INDEX.add("ops", pending=False))
 
 

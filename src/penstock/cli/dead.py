@@ -1,4 +1,4 @@
-"""`penstock dead …`: jobs that failed for good, until an operator requeues or removes them."""
+"""`penstock dead …`: jobs and messages that failed for good, until an operator requeues or removes them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, TypeAlias
 
 from cyclopts import Parameter
 
+from penstock.cli import dead_messages
 from penstock.cli.exits import Exit
 from penstock.cli.job import value_text
 from penstock.cli.job_outcomes import report_outcomes
@@ -20,12 +21,12 @@ AllOf: TypeAlias = Annotated[str | None, Parameter(name="--all")]
 
 
 def ls(queue: str, /, *, limit: Limit = 20, offset: Offset = 0, where: Where = HERE, as_json: AsJson = False) -> None:
-    """List the dead letters of a queue, newest first.
+    """List the dead letters of a queue or of a mailbox, newest first.
 
     Parameters
     ----------
     queue
-        The name of the queue.
+        The name of the queue, or mailbox:NAME.
     limit
         How many to list, up to 1000.
     offset
@@ -33,6 +34,8 @@ def ls(queue: str, /, *, limit: Limit = 20, offset: Offset = 0, where: Where = H
     as_json
         Print one JSON document.
     """
+    if dead_messages.is_mailbox(queue):
+        return dead_messages.list_page(queue, limit, offset, where, as_json=as_json)
     with where.open() as inspector:
         page, now = inspector.list_dead(queue, limit, offset), inspector.now()
     if as_json:
@@ -51,10 +54,12 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
     Parameters
     ----------
     id
-        The id as it was printed: queue:key.
+        The id as it was printed: queue:key, or mailbox:NAME:ID.
     as_json
         Print one JSON document.
     """
+    if dead_messages.is_mailbox(id):
+        return dead_messages.show_letter(id, where, as_json=as_json)
     with where.open() as inspector:
         letter, now = inspector.show_dead(id), inspector.now()
     if as_json:
@@ -80,14 +85,17 @@ def retry(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE
     Parameters
     ----------
     ids
-        Ids as they were printed: queue:key.
+        Ids as they were printed: queue:key, or mailbox:NAME:ID.
     all_of
-        Instead of ids: all present dead letters of this queue.
+        Instead of ids: all present dead letters of this queue, or of mailbox:NAME.
     yes
         Do not ask; required with --all unless at a terminal.
     """
+    queue = _queue_of_all(ids, all_of)
+    if dead_messages.is_mailbox(queue or ids[0]):
+        return dead_messages.retry(ids, queue, where, yes=yes)
     with where.open() as inspector:
-        if (queue := _queue_of_all(ids, all_of)) is None:
+        if queue is None:
             return report_outcomes(inspector.requeue_dead(*ids), "requeued", "only a dead letter can be retried")
         done = _do_to_all(inspector, queue, "runs {} again", inspector.requeue_all_dead, yes=yes)
         show(f"Requeued {many(done, 'job')} of {queue}.")
@@ -100,14 +108,17 @@ def rm(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE) -
     Parameters
     ----------
     ids
-        Ids as they were printed: queue:key.
+        Ids as they were printed: queue:key, or mailbox:NAME:ID.
     all_of
-        Instead of ids: all present dead letters of this queue.
+        Instead of ids: all present dead letters of this queue, or of mailbox:NAME.
     yes
         Do not ask; required unless at a terminal.
     """
+    queue = _queue_of_all(ids, all_of)
+    if dead_messages.is_mailbox(queue or ids[0]):
+        return dead_messages.rm(ids, queue, where, yes=yes)
     with where.open() as inspector:
-        if (queue := _queue_of_all(ids, all_of)) is None:
+        if queue is None:
             confirm(f"This deletes {many(len(ids), 'dead letter')} for good, at {inspector.location}.", yes=yes)
             return report_outcomes(inspector.remove_dead(*ids), "removed", "only a dead letter can be removed")
         done = _do_to_all(inspector, queue, "deletes {} for good", inspector.remove_all_dead, yes=yes)
@@ -127,4 +138,6 @@ def _queue_of_all(ids: Sequence[str], queue: str | None) -> str | None:
     """The queue of --all, or None if there are ids. Raises ConfigurationError unless there is one of the two."""
     if bool(ids) == (queue is not None):
         raise ConfigurationError("name dead letters by id, or a queue with --all, but not both")
+    if len({dead_messages.is_mailbox(id) for id in ids}) > 1:
+        raise ConfigurationError("name dead letters of queues, or of mailboxes, but not both at once")
     return queue

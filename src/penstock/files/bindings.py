@@ -34,7 +34,7 @@ def channel_scripts() -> Library:
     return Library(
         "core/clock.lua", "core/notify.lua", "core/waiting.lua", "core/sleepers.lua", "core/idempotency.lua",
         "messages/log.lua", "messages/post.lua", "messages/waking.lua", "messages/readers.lua",
-        "messages/shared_reader.lua",
+        "messages/shared_reader.lua", "messages/dead_letters.lua",
         "files/channel.lua", "files/upload.lua", "files/download.lua", "files/counts.lua",
     )  # fmt: skip
 

@@ -229,7 +229,7 @@ function script.share(base, state, given, receiver, token, lease_ms, limit, room
   download.stop_waiting(address)
   local answer = { "OK", -1 }
   local head = #answer
-  shared_reader.claim(l, receiver, cursor, now, token, earlier, lease_ms, limit, room, answer)
+  shared_reader.claim(l, receiver, cursor, now, token, earlier, lease_ms, limit, room, 0, answer)
   if l.lost then return { "VANISHED", l.lost } end
   if #answer > head then
     log.wake_rest(l, now)

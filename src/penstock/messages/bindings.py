@@ -27,15 +27,15 @@ from penstock.errors import (
     StateLost,
     TooManyIds,
 )
-from penstock.messages.constants import KEPT_MS, MAX_DEVICES, PER_LOG, PER_SENDER
+from penstock.messages.constants import KEPT_MS, MAX_DEVICES, OVERDUE, PER_LOG, PER_SENDER
 from penstock.messages.keys import LogKeys
-from penstock.messages.message import Gap, Keep, Mail, Message
+from penstock.messages.message import DeadMessage, Gap, Keep, Mail, Message
 from penstock.settings import Settings
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-ClaimAction: TypeAlias = Literal["ack", "release", "extend"]
+ClaimAction: TypeAlias = Literal["ack", "release", "extend", "bury"]
 
 ROW: Final = 5
 """Values that a reply has for each message: number, ms, sender, body, note."""
@@ -49,7 +49,7 @@ def log_scripts() -> Library:
     return Library(
         "core/clock.lua", "core/notify.lua", "core/waiting.lua", "core/sleepers.lua", "core/idempotency.lua",
         "messages/log.lua", "messages/post.lua", "messages/waking.lua", "messages/readers.lua",
-        "messages/shared_reader.lua",
+        "messages/shared_reader.lua", "messages/dead_letters.lua",
     )  # fmt: skip
 
 
@@ -87,6 +87,7 @@ class PullReply:
     more_to_trim   the server still has messages to free
     to_notify      as in WakeReply
     new_beginning  a position in the call belongs to a log that began again since, and was ignored
+    skipped_to     if all messages that were read are overdue: the position of the last one; else ""
     """
 
     last: int
@@ -95,6 +96,7 @@ class PullReply:
     to_notify: Sequence[str]
     mail: Mail
     new_beginning: bool = False
+    skipped_to: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ class LogStatus:
     cursor           number of the last message that this reader has acknowledged; -1 if the log has no such reader
     seen             when this reader last pulled, in seconds since 1970, or None
     unread, claimed  how many messages this reader has not acknowledged, and how many its workers have claimed
+    dead             how many dead letters the log has
     """
 
     now: float
@@ -132,6 +135,7 @@ class LogStatus:
     seen: float | None
     unread: int
     claimed: int
+    dead: int
 
 
 def decode_names(reply: Iterable[bytes]) -> list[str]:
@@ -270,7 +274,8 @@ class LogBindings:
             mail = Mail(
                 self._messages(rows, number, new_beginning=bool(restarted)), gap, unread, new_beginning=bool(restarted)
             )
-            return PullReply(last, cursor, bool(more), decode_names(to_notify), mail, bool(restarted))
+            skipped_to = f"{rows[-5]}-{rows[-4]}" if rows and not mail else ""
+            return PullReply(last, cursor, bool(more), decode_names(to_notify), mail, bool(restarted), skipped_to)
 
         return self._call("pull", args, read, member)
 
@@ -278,8 +283,10 @@ class LogBindings:
         """Make messages of rows of number, ms, sender, body, note. `before`: the number before the first requested one.
         `new_beginning` marks the first message."""
         messages = []
-        for number, at, sender, body, _note in zip(*(iter(rows),) * ROW, strict=True):
+        for number, at, sender, body, note in zip(*(iter(rows),) * ROW, strict=True):
             missed, before = number - 1 - before, number
+            if note == OVERDUE:
+                continue
             messages.append(
                 Message(f"{number}-{at}", sender.decode(), at / 1000, body, self.keys.name, missed, new_beginning)
             )
@@ -302,11 +309,14 @@ class LogBindings:
     # --- workers that share one reader ---
 
     def claim(
-        self, member: str, token: str, *, lease: float, limit: int, address: str = "", ttl: float = 0.0
-    ) -> RoundTrip[ClaimReply]:
-        """Claim up to `limit` messages. A second call with the same `token` returns the same messages."""
+        self, member: str, token: str, *, lease: float, limit: int, max_deliveries: int = 0, address: str = "",
+        ttl: float = 0.0,
+    ) -> RoundTrip[ClaimReply]:  # fmt: skip
+        """Claim up to `limit` messages. A second call with the same `token` returns the same messages. A message that
+        was delivered `max_deliveries` times (0: any number) becomes a dead letter."""
         args = (
-            self.clock.now_ms, member, token, int(lease * 1000), limit, PULL_BYTES, address, int(ttl * 1000),
+            self.clock.now_ms, member, token, int(lease * 1000), limit, PULL_BYTES, max_deliveries, address,
+            int(ttl * 1000),
         )  # fmt: skip
 
         def read(reply: Sequence[Any]) -> ClaimReply:
@@ -320,15 +330,42 @@ class LogBindings:
         return self._call("claim", args, read, member)
 
     def settle_claims(
-        self, member: str, action: ClaimAction, claims: Sequence[bytes], seconds: float = 0.0
+        self, member: str, action: ClaimAction, claims: Sequence[bytes], seconds: float = 0.0, reason: str = ""
     ) -> RoundTrip[tuple[bool, list[int]]]:
-        """Acknowledge, release or extend these claims. Returns whether there is more to trim, and the indexes of lost
-        claims, whose messages another worker has taken over.
+        """Acknowledge, release, extend or bury these claims. Returns whether there is more to trim, and the indexes of
+        lost claims, whose messages another worker has taken over.
 
-        `seconds`: the new lease for "extend".
+        seconds  the new lease for "extend"; for "release", until another worker may have the message
+        reason   for "bury", which makes dead letters
         """
-        args = (*UNNUMBERED, self.clock.now_ms, member, action, int(seconds * 1000), *claims)
+        args = (*UNNUMBERED, self.clock.now_ms, member, action, int(seconds * 1000), reason, *claims)
         return self._call("settle_claims", args, lambda reply: (bool(reply[1]), reply[2]), member)
+
+    # --- dead letters ---
+
+    def list_dead_letters(self, offset: int, limit: int) -> RoundTrip[tuple[int, list[DeadMessage]]]:
+        """How many dead letters there are, and a page of them, the latest first; at most a mebibyte."""
+
+        def read(reply: Sequence[Any]) -> tuple[int, list[DeadMessage]]:
+            _, total, *rows = reply
+            return total, [
+                DeadMessage(
+                    id.decode(), sender.decode(), died / 1000, int(deliveries), reason.decode(), body, self.keys.name
+                )
+                for id, died, sender, body, deliveries, reason in zip(*(iter(rows),) * 6, strict=True)
+            ]
+
+        return self._call("list_dead_letters", (offset, limit), read)
+
+    def requeue_dead_letters(self, ids: Sequence[str]) -> RoundTrip[tuple[int, int, WakeReply]]:
+        """Post the first of these dead letters again. Returns how many ids were examined, and how many were dead
+        letters."""
+        args: tuple[Arg, ...] = (*UNNUMBERED, self.clock.now_ms, *ids)
+        return self._call("requeue_dead_letters", args, lambda reply: (reply[1], reply[2], WakeReply(reply[3])))
+
+    def remove_dead_letters(self, ids: Sequence[str]) -> RoundTrip[int]:
+        """Returns how many of the ids were dead letters."""
+        return self._call("remove_dead_letters", (*UNNUMBERED, *ids), lambda reply: int(reply[1]))
 
     # --- readers ---
 
@@ -369,13 +406,13 @@ class LogBindings:
 
     def status(self, member: str, device: str = "", *, watch: bool = False) -> RoundTrip[LogStatus]:
         def read(reply: Sequence[Any]) -> LogStatus:
-            _, now, last, first, size, readers, ids, ids_since, cursor, seen, first_unclaimed, claimed = reply
+            _, now, last, first, size, readers, ids, ids_since, cursor, seen, first_unclaimed, claimed, dead = reply
             unread = 0
             if cursor >= 0:
                 unread = last - max(cursor, first - 1, first_unclaimed - 1) + claimed
             return LogStatus(
                 now / 1000, last, first, size, readers, ids, ids_since / 1000 or None, cursor, seen / 1000 or None,
-                unread, claimed,
+                unread, claimed, dead,
             )  # fmt: skip
 
         return self._call("status", (self.clock.now_ms, member, device, int(watch)), read, member)

@@ -6,6 +6,7 @@ from typing import Final
 FORMAT: Final = 2
 MESSAGE_OVERHEAD: Final = 32
 MAX_DEVICES: Final = 100
+OVERDUE: Final = b"overdue"
 
 # ids, in post.lua
 KEPT_MS: Final = 600000

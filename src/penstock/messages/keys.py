@@ -25,6 +25,8 @@ LOG = {
     "standby": ("ZSET", "address of a face that waits for the end of a lease -> last event when it registered", "TTL"),
     "wanting": ("ZSET", "address of a waiting sender -> bytes of space it needs", "TTL"),
     "watching": ("ZSET", "reader -> when to notify its member", "the reader"),
+    "dead": ("ZSET", "position of a dead letter -> when it died", "an operator, or the mailbox"),
+    "letters": ("HASH", "position of a dead letter -> the message and the reason", "an operator, or the mailbox"),
     "next": ("HASH", "shared reader -> first number that no worker has claimed", "the reader"),
     "claimed:": ("ZSET", "claim -> number; one key for each shared reader", "the reader"),
     "leased:": ("ZSET", "claim -> when its lease ends; one key for each shared reader", "the reader"),

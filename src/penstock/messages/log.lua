@@ -11,7 +11,8 @@
 --                        begun bytes are still there); messages, bytes, age (ms): the limits; refuse: 1 if a message
 --                        that would exceed the first two is refused
 --   log          STREAM  <number>-<server ms>, numbers without gaps: by (the sender; in a channel of files kind and
---                        upload id), end (bytes of all messages up to this one), body
+--                        upload id), end (bytes of all messages up to this one), body; and until (server ms from which
+--                        it is not delivered any more), if it was posted with a time to live
 --   ends         LIST    in a channel of files, whose bodies are large: "<end> <server ms>" of each record that is there
 --   before       STRING  top of the log that was deleted last; PX a day
 --   readers      ZSET    reader -> its cursor: the last number that it acknowledged
@@ -23,7 +24,7 @@
 --   watching     ZSET    reader that has read everything and whose member waits for messages of all its chats -> top at
 --                        that time. After `wake_rest` has returned it to a sender, which notifies the member, the
 --                        score is the server ms from which it may be returned to another sender
---   sent, sent_order, sent_counts: (post.lua) · next, claimed:, leased:, claim:, idle, idle:, woken:
+--   sent, sent_order, sent_counts: (post.lua) · dead, letters: (dead_letters.lua) · next, claimed:, leased:, claim:, idle, idle:, woken:
 --   (shared_reader.lua) · replay: (idempotency)
 --
 -- Only acknowledging moves a cursor, reading never does. Messages up to the lowest cursor are freed in the same call.
@@ -40,10 +41,11 @@
 
 -- Format 1 had neither `start`, `at` and `freed` nor the time in `ends`: such a position is not compared. The first
 -- message that is posted makes the format 2.
-log = { FORMAT = 2, MESSAGE_OVERHEAD = 32, MAX_DEVICES = 100 }
+log = { FORMAT = 2, MESSAGE_OVERHEAD = 32, MAX_DEVICES = 100, OVERDUE = "overdue" }
 
-_fields = { BY = 2, BODY = 6 } -- names and values of an entry that `append` wrote
+_fields = { BY = 2, BODY = 6, NAME = 7, VALUE = 8 } -- names and values of an entry that `append` wrote
 _before = { MS = 86400000 } -- a day
+_pull = { CURSOR = 4, MORE = 7, UNREAD = 10 } -- places in the reply to a pull
 
 -- Returns two values: an error if the log has a newer format than this code, else nil; and the fields of `state`, or
 -- nil if there is no log.
@@ -247,9 +249,11 @@ function log.delete()
   if top then redis.call("SET", base .. "before", top, "PX", _before.MS) end
   local left = log.report_change() + log.dismiss_senders()
   local keys = { state }
-  for _, name in ipairs({ "log", "ends", "readers", "seen", "devices", "watching", "next", "sent", "sent_order", "sent_counts" }) do
-    keys[#keys + 1] = base .. name
-  end
+  local names = {
+    "log", "ends", "readers", "seen", "devices", "watching", "next", "sent", "sent_order", "sent_counts", "dead",
+    "letters",
+  }
+  for i = 1, #names do keys[#keys + 1] = base .. names[i] end
   redis.call("UNLINK", unpack(keys))
   return left
 end
@@ -279,6 +283,13 @@ function log.save(l, now)
   if l.messages + l.bytes + l.age > 0 then log.trim(l, now) end
 end
 
+-- Returns what a reader must know about a message with a further field: OVERDUE if it is not delivered any more.
+--- (l: table, name: str, value: str) -> str
+function log.note(l, name, value)
+  if name == "until" then return l.now and tonumber(value) <= l.now and log.OVERDUE or "" end
+  return ""
+end
+
 -- Appends to `into` the messages after `position`, each as number, ms, by, body, note: up to `limit` messages and `room`
 -- bytes of bodies, but at least one message if there is one. Returns the number of the last one. Reads ten at a time,
 -- so that it reads few large bodies that do not fit. If the stream has vanished, `l.lost` is set.
@@ -299,8 +310,9 @@ function log.read(l, position, limit, room, into)
       into[#into + 1] = position
       into[#into + 1] = tonumber(at)
       into[#into + 1] = fields[_fields.BY]
-      into[#into + 1] = fields[_fields.BODY]
-      into[#into + 1] = ""
+      local note = fields[_fields.NAME] and log.note(l, fields[_fields.NAME], fields[_fields.VALUE]) or ""
+      into[#into + 1] = note == log.OVERDUE and "" or fields[_fields.BODY]
+      into[#into + 1] = note
     end
     if l.lost then break end
     limit = limit - #some
@@ -387,8 +399,19 @@ function script.pull(base, state, given, member, device, acked, after, limit, ro
   local unread = l.top - math.max(cursor, l.first - 1)
   local answer = { "OK", l.top, l.first, cursor, position, restarted, more, left, to_notify, unread }
   local head = #answer
+  l.now = now
   log.read(l, math.max(position, l.first - 1), limit, room, answer)
   if l.lost then return { "VANISHED", l.lost } end
+  if position == cursor and answer[head + 5] == log.OVERDUE then
+    -- Overdue messages count as acknowledged when they are the next ones.
+    local i = head + 1
+    while answer[i + 4] == log.OVERDUE do
+      cursor, i = answer[i], i + 5
+    end
+    redis.call("ZADD", base .. "readers", cursor, name)
+    answer[_pull.CURSOR], answer[_pull.MORE] = cursor, log.trim(l, now)
+    answer[_pull.UNREAD] = l.top - cursor
+  end
   if limit > 0 then
     local found = #answer > head
     -- With a message, the address stays: another listener of this face may wait for a later one.

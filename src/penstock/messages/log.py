@@ -30,6 +30,9 @@ for which to register it; "" and 0 register nothing."""
 MAX_LIMIT = 1000
 """Most messages that one pull returns."""
 
+MAX_LEASE = 7 * 86400
+MAX_TTL = 10 * 366 * 86400
+
 REREGISTER_INTERVAL = 300.0
 """Seconds after which a waiting operation asks again and renews its registration, in case a notification was lost."""
 
@@ -137,6 +140,22 @@ def trim_rest(log: LogBindings, more_to_trim: bool) -> Operation[None]:
     callers in between."""
     while more_to_trim:
         more_to_trim = yield log.trim()
+
+
+def check_seconds(what: str, seconds: float, least: float) -> float:
+    """Return seconds from `least` to a week."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not least <= seconds <= MAX_LEASE:
+        raise ValueError(f"{what}: {seconds!r:.100} is not a number of seconds from {least} to a week")
+    return seconds
+
+
+def check_ttl(verb: str, ttl: float | None) -> float:
+    """Return a time to live in seconds; 0 for None."""
+    if ttl is None:
+        return 0.0
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0.001 <= ttl <= MAX_TTL:
+        raise ValueError(f"{verb}(ttl={ttl!r:.100}): seconds above 0, up to ten years, or None")
+    return ttl
 
 
 def check_sender(sender: str) -> str:

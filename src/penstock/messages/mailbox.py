@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,14 +10,17 @@ from typing import Any
 from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
-from penstock.errors import LeaseLost
+from penstock.errors import BadCall, LeaseLost
 from penstock.messages.bindings import ClaimAction, ClaimReply, LogBindings, LogStatus, default_on
+from penstock.messages.dead_messages import DeadMessages
 from penstock.messages.keys import LogKeys
 from penstock.messages.log import (
     ask_until,
     check_limit,
     check_post,
+    check_seconds,
     check_sender,
+    check_ttl,
     check_wait,
     post_all,
     trim_rest,
@@ -26,7 +30,14 @@ from penstock.messages.message import Keep, Message
 from penstock.messages.reader import LogReader
 from penstock.settings import Settings
 
-NO_LOG = LogStatus(0.0, 0, 1, 0, 0, 0, None, -1, None, 0, 0)
+MAX_DELIVERIES = 20
+"""Deliveries after which a claimed message becomes a dead letter, unless a claim says otherwise."""
+
+MIN_LEASE = 0.05
+MAX_REASON = 10_000
+"""Most bytes of the reason of a dead letter."""
+
+NO_LOG = LogStatus(0.0, 0, 1, 0, 0, 0, None, -1, None, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,8 @@ class MailboxInfo:
     pulled     when the owner last pulled, in seconds since 1970 by the server's clock, or None
     ids        message ids that are kept, so that a message that is posted again is recognised
     ids_since  when the oldest of them was given, in seconds since 1970, or None
+    claimed    messages that workers have claimed, or released until later
+    dead       dead letters
     """
 
     name: str
@@ -48,6 +61,8 @@ class MailboxInfo:
     pulled: float | None
     ids: int = 0
     ids_since: float | None = None
+    claimed: int = 0
+    dead: int = 0
 
 
 class Claimed:
@@ -96,14 +111,24 @@ class Claimed:
         return self._mailbox._settle("ack", [self])
 
     @verb
-    def release(self) -> Operation[None]:
-        """Hand the message back, so that another worker may have it at once. Raises LeaseLost. One round trip."""
-        return self._mailbox._settle("release", [self])
+    def release(self, delay: float = 0.0) -> Operation[None]:
+        """Hand the message back, so that another worker may have it `delay` seconds from now. Raises LeaseLost. One
+        round trip."""
+        return self._mailbox._settle("release", [self], check_seconds("release(delay=…)", delay, 0.0))
+
+    @verb
+    def fail(self, reason: str = "") -> Operation[None]:
+        """Give the message up: it becomes a dead letter of the mailbox, with this reason. Raises LeaseLost. One round
+        trip."""
+        if not isinstance(reason, str):
+            raise BadCall(f"fail(reason={reason!r:.100}): give a text")
+        shown = reason.encode(errors="replace")[:MAX_REASON].decode(errors="ignore")
+        return self._mailbox._settle("bury", [self], reason=shown)
 
     @verb
     def extend(self, lease: float) -> Operation[None]:
         """Let the lease run out `lease` seconds from now. Raises LeaseLost. One round trip."""
-        return self._mailbox._settle("extend", [self], lease)
+        return self._mailbox._settle("extend", [self], check_seconds("extend(lease=…)", lease, MIN_LEASE))
 
 
 class Mailbox(LogReader):
@@ -121,59 +146,86 @@ class Mailbox(LogReader):
     # --- send ---
 
     @verb
-    def post(self, value: Any, *, sender: str = "", id: str | None = None, wait: float | None = 0.0) -> Operation[str]:
+    def post(
+        self, value: Any, *, sender: str = "", id: str | None = None, ttl: float | None = None,
+        wait: float | None = 0.0,
+    ) -> Operation[str]:  # fmt: skip
         """Post a value (anything that JSON can hold). Returns the id of the message, as its reader gets it.
 
         sender  who it is from; any text you like
         id      your own id for the message. If this sender used it within the last ten minutes, the message is not
                 posted again, and the call returns the id of the first one. A mailbox keeps 10,000 ids of a sender and
                 100,000 in all; above that, TooManyIds is raised
+        ttl     seconds after which the message is not delivered any more; None: it always is. Until a reader or a
+                worker has come to it, it still counts as unread
         wait    seconds to wait for space in a mailbox that refuses messages at its limit; 0 raises NoSpace at once,
                 None waits for ever
 
         One round trip.
         """
-        return self._post(check_post("post", [self._log.encode(value)], [id], wait), check_sender(sender), wait)
+        messages = check_post("post", [self._log.encode(value)], [id], wait)
+        return self._post(messages, check_sender(sender), wait, check_ttl("post", ttl))
 
-    def _post(self, messages: Sequence[tuple[str, bytes]], sender: str, wait: float | None) -> Operation[str]:
-        (position,) = yield from self._post_many(messages, sender, wait)
+    def _post(
+        self, messages: Sequence[tuple[str, bytes]], sender: str, wait: float | None, ttl: float
+    ) -> Operation[str]:
+        (position,) = yield from self._post_many(messages, sender, wait, ttl)
         return position
 
     @verb
     def post_many(
-        self, values: Iterable[Any], *, sender: str = "", ids: Iterable[str] | None = None, wait: float | None = 0.0
-    ) -> Operation[list[str]]:
+        self, values: Iterable[Any], *, sender: str = "", ids: Iterable[str | None] | None = None,
+        ttl: float | None = None, wait: float | None = 0.0,
+    ) -> Operation[list[str]]:  # fmt: skip
         """Post many values. Returns the ids of the messages.
 
         All values are encoded before the first is sent. A round trip posts 500 of them, either all or none. `ids`: one
         for each value, as in `post`.
         """
         bodies = [self._log.encode(value) for value in values]
-        return self._post_many(check_post("post_many", bodies, ids, wait), check_sender(sender), wait)
+        messages = check_post("post_many", bodies, ids, wait)
+        return self._post_many(messages, check_sender(sender), wait, check_ttl("post_many", ttl))
 
     def _post_many(
-        self, messages: Sequence[tuple[str, bytes]], sender: str, wait: float | None
+        self, messages: Sequence[tuple[str, bytes]], sender: str, wait: float | None, ttl: float
     ) -> Operation[list[str]]:
-        positions, _ = yield from post_all(self._log, sender, messages, create=True, wait=wait)
+        positions, _ = yield from post_all(self._log, sender, messages, create=True, wait=wait, lifetime=ttl)
         return positions
 
     @verb
     def info(self) -> RoundTrip[MailboxInfo]:
         """How much is unread, and when the owner last pulled. One round trip, O(1)."""
+        return self.read_info()
+
+    def read_info(self) -> RoundTrip[MailboxInfo]:
         return default_on(b"GONE", self._log.status(""), NO_LOG).then(
             lambda status: MailboxInfo(
-                self.name, status.last, status.unread, status.bytes, status.seen, status.ids, status.ids_since
+                self.name,
+                status.last,
+                status.unread,
+                status.bytes,
+                status.seen,
+                status.ids,
+                status.ids_since,
+                status.claimed,
+                status.dead,
             )
         )
 
     # --- several workers that share one mailbox ---
 
     @verb
-    def claim(self, n: int = 1, *, lease: float | None = None, wait: float | None = 0.0) -> Operation[list[Claimed]]:
+    def claim(
+        self, n: int = 1, *, lease: float | None = None, max_deliveries: int | None = MAX_DELIVERIES,
+        wait: float | None = 0.0,
+    ) -> Operation[list[Claimed]]:  # fmt: skip
         """Claim up to `n` messages that no other worker has: first those whose lease ran out, then new ones.
 
-        lease  seconds until a message that was not acknowledged goes to another worker; None: the app's setting
-        wait   seconds to wait for the first message; 0 answers at once, None waits for ever
+        lease           seconds until a message that was not acknowledged goes to another worker; None: the app's
+                        setting
+        max_deliveries  a message that was handed out so often, and never acknowledged, becomes a dead letter instead
+                        of being handed out once more. A release counts as a delivery, too. None: no limit
+        wait            seconds to wait for the first message; 0 answers at once, None waits for ever
 
         Use either `claim` or `pull` on a mailbox, not both: `pull` also returns claimed messages, and `ack(upto=…)`
         ends their claims. One round trip when there are messages.
@@ -181,22 +233,29 @@ class Mailbox(LogReader):
         chosen = self._log.settings.lease if lease is None else lease
         check_wait("claim", wait)
         check_limit("claim", n)
-        if not 0.05 <= chosen <= 7 * 86400:
-            raise ValueError(f"lease={chosen}: seconds from 0.05 to a week")
-        return self._claim(n, chosen, wait)
+        if max_deliveries is not None and (type(max_deliveries) is not int or not 1 <= max_deliveries <= 10**9):
+            raise ValueError(f"claim(max_deliveries={max_deliveries!r:.100}): 1 or more, or None for no limit")
+        return self._claim(n, check_seconds("claim(lease=…)", chosen, MIN_LEASE), max_deliveries or 0, wait)
 
-    def _claim(self, n: int, lease: float, wait: float | None) -> Operation[list[Claimed]]:
+    def _claim(self, n: int, lease: float, max_deliveries: int, wait: float | None) -> Operation[list[Claimed]]:
         token = mint_id()
+        deadline = None if wait is None else time.monotonic() + wait
 
         def ask(address: str, ttl: float) -> RoundTrip[ClaimReply]:
-            call = self._log.claim("", token, lease=lease, limit=n, address=address, ttl=ttl)
+            call = self._log.claim(
+                "", token, lease=lease, limit=n, max_deliveries=max_deliveries, address=address, ttl=ttl
+            )
             return default_on(b"GONE", call, ClaimReply(None, []))
 
         try:
-            reply = yield from ask_until(
-                lambda reply: reply.messages, ask, self._log, wait,
-                own_address=True, shared_reader="", due=lambda reply: reply.due_in, interval=self._log.settings.sleep,
-            )  # fmt: skip
+            reply = ClaimReply(0.0, [])
+            while not reply.messages and reply.due_in == 0.0:  # it has only found messages that it passed over
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                reply = yield from ask_until(
+                    lambda reply: reply.messages or reply.due_in == 0.0, ask, self._log, left,
+                    own_address=True, shared_reader="", due=lambda reply: reply.due_in,
+                    interval=self._log.settings.sleep,
+                )  # fmt: skip
         except BaseException:
             # The server may have handed out messages in a reply that never arrived: give them back at once.
             lost = yield ask("", 0.0)
@@ -205,15 +264,22 @@ class Mailbox(LogReader):
             raise
         return [Claimed(self, claim, message) for claim, message in reply.messages]
 
-    def _settle(self, action: ClaimAction, messages: Sequence[Claimed], seconds: float = 0.0) -> Operation[None]:
+    def _settle(
+        self, action: ClaimAction, messages: Sequence[Claimed], seconds: float = 0.0, reason: str = ""
+    ) -> Operation[None]:
         claims = [message._claim for message in messages]
-        call = self._log.settle_claims("", action, claims, seconds)
+        call = self._log.settle_claims("", action, claims, seconds, reason)
         more_to_trim, lost = yield default_on(b"GONE", call, (False, [0]))
         yield from trim_rest(self._log, more_to_trim)
         if lost:
             raise LeaseLost(
                 f"the lease on message {messages[lost[0]].number} of {self._log.label} ran out: another may have it"
             )
+
+    @property
+    def dead(self) -> DeadMessages:
+        """The dead letters of this mailbox. No round trip."""
+        return DeadMessages(self._log, self._driver)
 
     # --- the mailbox as a whole ---
 

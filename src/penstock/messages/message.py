@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from penstock import codec
@@ -86,6 +86,33 @@ class Message:
         return codec.decode(self.data, what=f"message {self.number} of {self.place!r}")
 
 
+@dataclass(frozen=True, slots=True)
+class DeadMessage:
+    """A message of a mailbox that no worker acknowledged: it is delivered again only if it is requeued.
+
+    died        when it became a dead letter, in seconds since 1970 by the server's clock
+    deliveries  how often it was handed to a worker
+    reason      what a worker gave with `fail`, or that it was delivered too often
+    """
+
+    id: str
+    sender: str
+    died: float
+    deliveries: int
+    reason: str
+    data: bytes = field(repr=False)
+    place: str = ""
+
+    @property
+    def number(self) -> int:
+        return number_of(self.id)
+
+    @property
+    def body(self) -> Any:
+        """The value that was posted. Raises BadCall for damaged bytes."""
+        return codec.decode(self.data, what=f"dead letter {self.number} of {self.place!r}")
+
+
 def number_of(id: str) -> int:
     """The number of the message with this id, such as `post` and `send` return it."""
     return int(id.partition("-")[0])
@@ -125,3 +152,8 @@ class Mail(list[Message]):
         self.gap = gap
         self.unread = unread
         self.new_beginning = new_beginning
+
+    def marked(self) -> Mail:
+        """The same messages, after a new beginning."""
+        first = [replace(message, new_beginning=True) for message in self[:1]]
+        return Mail([*first, *self[1:]], self.gap, self.unread, new_beginning=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
@@ -63,9 +65,19 @@ class LogReader:
         def ask(address: str, ttl: float) -> RoundTrip[PullReply]:
             return self._pull(limit, acked=acked, after=after, address=address, ttl=ttl)
 
-        reply = yield from ask_until(lambda reply: reply.mail, ask, self._log, wait)
-        yield from trim_rest(self._log, reply.more_to_trim)
-        yield from self._notify(reply.to_notify)
+        deadline = None if wait is None else time.monotonic() + wait
+        restarted = False
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            reply = yield from ask_until(lambda reply: reply.mail or reply.skipped_to, ask, self._log, left)
+            yield from trim_rest(self._log, reply.more_to_trim)
+            yield from self._notify(reply.to_notify)
+            restarted |= reply.new_beginning
+            if not reply.skipped_to:
+                break
+            acked, after = "", reply.skipped_to
+        if restarted and not reply.new_beginning:
+            reply = replace(reply, new_beginning=True, mail=reply.mail.marked())
         return reply
 
     def _pull(self, limit: int, **options: Any) -> RoundTrip[PullReply]:

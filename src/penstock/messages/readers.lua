@@ -137,7 +137,7 @@ end
 
 -- Returns the state of the log and of one reader: { "OK", now, top, first, bytes, number of readers, number of
 -- message ids that are kept, ms of the oldest or 0, cursor or -1, seen or 0, first unclaimed number or 0, number of
--- claims } or { "GONE" | "VANISHED" }. A device that has never pulled has the cursor
+-- claims, number of dead letters } or { "GONE" | "VANISHED" }. A device that has never pulled has the cursor
 -- with which it would start. `watch` 1: if the reader has acknowledged everything, the next sender is asked to notify
 -- its member (`watching` in log.lua).
 --- keys: base state
@@ -151,12 +151,13 @@ function script.status(base, state, given, member, device, watch)
   local now, readers = clock.now(given), redis.call("ZCARD", base .. "readers")
   if readers == 0 then return { "VANISHED", "readers" } end
   local kept, oldest = ids.kept()
-  if not cursor then return { "OK", now, l.top, l.first, l.ended - l.begun, readers, kept, oldest, -1, 0, 0, 0 } end
+  if not cursor then return { "OK", now, l.top, l.first, l.ended - l.begun, readers, kept, oldest, -1, 0, 0, 0, 0 } end
   if watch == 1 and cursor >= l.top then redis.call("ZADD", base .. "watching", l.top, name) end
   local seen = tonumber(redis.call("HGET", base .. "seen", name) or 0)
   local unclaimed = tonumber(redis.call("HGET", base .. "next", name) or 0)
   local claimed = unclaimed > 0 and redis.call("ZCARD", base .. "claimed:" .. name) or 0
-  return { "OK", now, l.top, l.first, l.ended - l.begun, readers, kept, oldest, cursor, seen, unclaimed, claimed }
+  local dead = redis.call("ZCARD", base .. "dead")
+  return { "OK", now, l.top, l.first, l.ended - l.begun, readers, kept, oldest, cursor, seen, unclaimed, claimed, dead }
 end
 
 -- Returns a page of the readers, beginning with those that are furthest behind: { "OK", top, first, reader, cursor,

@@ -27,7 +27,7 @@
 -- New messages wake one idle worker of each reader. If it leaves some of them, its claim wakes the next one. When a
 -- lease may run out, one or two idle workers look for its message.
 
-_reply = { DUE = 2 } -- its place in the reply to a claim
+_reply = { DUE = 2, PASSED = 500 } -- its place in the reply to a claim; messages that one claim passes over
 -- One call serves at most 64 readers, and stops after 300 workers that are gone. The deputy acts 300 ms after the
 -- watcher; both are chosen from the first 100 addresses.
 _idle = { READERS = 64, GONE = 300, DEPUTY = 300, ADDRESSES = 100 }
@@ -210,18 +210,21 @@ end
 
 -- Claims messages: first those whose lease ran out, then new ones. Appends each claim and its message to `into`.
 -- `earlier`: the claims of an earlier call with this token, or false. If given, those that still exist are appended,
--- and no others are made. If the stream has vanished, `l.lost` is set and nothing is claimed.
+-- and no others are made. If the stream has vanished, `l.lost` is set and nothing is claimed. A message that was
+-- delivered `most` times (0: any number) becomes a dead letter. Returns whether a second call may find more, because
+-- this one has passed over as many dead or overdue messages as one call may.
 --- (l: table, name: str, cursor: int, now: int, token: str, earlier: str | false, lease_ms: int, limit: int, room: int,
----  into: table)
---- uses: base
-function shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, limit, room, into)
+---  most: int, into: table) -> bool
+--- uses: base state
+function shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, limit, room, most, into)
   local leased, taken = base .. "leased:" .. name, {}
 
   local function read(number, deliveries)
     local at = #into + 1
     into[at] = string.format("%d:%d:", number, deliveries) .. token
-    if not shared_reader.read(l, number, into) then
-      into[at] = nil
+    local found = shared_reader.read(l, number, into)
+    if not found or into[#into] == log.OVERDUE then
+      for i = #into, at, -1 do into[i] = nil end
       return nil
     end
     room = room - #into[#into - 1]
@@ -234,22 +237,30 @@ function shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, lim
       local number, deliveries = string.match(claim, "^(%d+):(%d+):")
       if redis.call("ZSCORE", leased, claim) then read(tonumber(number), deliveries) end
     end
-    return
+    return false
   end
   local unclaimed = math.max(cursor + 1, l.first, tonumber(redis.call("HGET", base .. "next", name) or 0))
-  local late = redis.call("ZRANGE", leased, "-inf", now, "BYSCORE", "LIMIT", 0, limit)
+  local late, passed = redis.call("ZRANGE", leased, "-inf", now, "BYSCORE", "LIMIT", 0, limit), 0
   for i = 1, #late do
-    if #taken == 0 or room > 0 then
+    if #taken + passed == 0 or room > 0 then
       local number, deliveries = string.match(late[i], "^(%d+):(%d+):")
-      local found = read(tonumber(number), deliveries + 1)
-      if l.lost then return end
+      local found
+      if most > 0 and tonumber(deliveries) >= most then
+        local reason = string.format("delivered %d times, and never acknowledged", deliveries)
+        room = room - letters.bury(l, tonumber(number), deliveries, reason, now)
+      else
+        found = read(tonumber(number), deliveries + 1)
+      end
+      if l.lost then return false end
+      if not found then passed = passed + 1 end
       shared_reader.drop(name, late[i]) -- also if it was freed by a limit
       if found then shared_reader.add(name, tonumber(number), found, now + lease_ms) end
     end
   end
-  while #taken < limit and unclaimed <= l.top and (#taken == 0 or room > 0) do
+  while #taken < limit and unclaimed <= l.top and (#taken == 0 or room > 0) and passed < _reply.PASSED do
     local found = read(unclaimed, 1)
-    if l.lost then return end
+    if l.lost then return false end
+    if not found then passed = passed + 1 end
     if found then shared_reader.add(name, unclaimed, found, now + lease_ms) end
     unclaimed = unclaimed + 1
   end
@@ -258,12 +269,14 @@ function shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, lim
     redis.call("SET", base .. "claim:" .. token, cmsgpack.pack(taken), "PX", math.min(lease_ms, 60000))
   end
   redis.call("ZADD", base .. "readers", math.max(cursor, shared_reader.cursor(name, unclaimed)), name)
+  if passed > 0 then log.trim(l, now) end
   if limit > 0 and (unclaimed <= l.top or #late == limit) then
     local gone = shared_reader.wake_one(name, now)
     -- There may be a worker behind those that are gone: the next call of `wake` wakes it.
     if gone > 0 then redis.call("ZADD", base .. "idle", "XX", l.top - 1, name) end
   end
   if #taken > 0 then shared_reader.watch(name, now) end
+  return passed > 0 and #taken < limit
 end
 
 -- Claims up to `limit` messages for one of several workers. `token` is minted by the caller; a second call with it
@@ -271,9 +284,10 @@ end
 -- one. Returns { "OK", ms after which to ask again even without a message or -1, claim, number, ms, by, body, note, … } or
 -- { "GONE" | "VANISHED" | "NOT_A_MEMBER" }.
 --- keys: base state
---- args: given: int, member: str, token: str, lease_ms: int, limit: int, room: int, address: str, wait_ms: int
+--- args: given: int, member: str, token: str, lease_ms: int, limit: int, room: int, most: int, address: str
+--- args: wait_ms: int
 --- flags: allow-oom
-function script.claim(base, state, given, member, token, lease_ms, limit, room, address, wait_ms)
+function script.claim(base, state, given, member, token, lease_ms, limit, room, most, address, wait_ms)
   local fault, l = log.open()
   if fault then return fault end
   local now = clock.now(given)
@@ -294,22 +308,25 @@ function script.claim(base, state, given, member, token, lease_ms, limit, room, 
   local answer = { "OK", -1 }
   local head = #answer
   local earlier = redis.call("GET", base .. "claim:" .. token)
-  shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, limit, room, answer)
+  l.now = now
+  local again = shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, limit, room, most, answer)
   if l.lost then return { "VANISHED", l.lost } end
-  if #answer == head and wait_ms > 0 then
+  if again and #answer == head then
+    answer[_reply.DUE] = 0
+  elseif #answer == head and wait_ms > 0 then
     answer[_reply.DUE] = shared_reader.register(name, l.top, address, now, wait_ms)
   end
   return answer
 end
 
--- Settles claims. `action`: "ack"; "release": another worker may have the message at once; "extend": the lease runs out
--- `ms` from now. A claim that does not exist is skipped and reported as lost: usually another worker has taken over its
+-- Settles claims. `action`: "ack"; "release": another worker may have the message `ms` from now; "extend": the lease runs
+-- out `ms` from now; "bury": the message becomes a dead letter, with this reason. A claim that does not exist is skipped and reported as lost: usually another worker has taken over its
 -- message. Returns { "OK", 1 if there is more to trim, { index of a lost claim, … } } or a refusal, GONE, VANISHED or
 -- NOT_A_MEMBER.
 --- keys: base state
---- args: caller: str, number: int, given: int, member: str, action: str, ms: int, claims: *
+--- args: caller: str, number: int, given: int, member: str, action: str, ms: int, reason: str, claims: *
 --- flags: allow-oom
-function script.settle_claims(base, state, caller, number, given, member, action, ms, claims, ...)
+function script.settle_claims(base, state, caller, number, given, member, action, ms, reason, claims, ...)
   local fault, l = log.open()
   if fault then return fault end
   local past = idempotency.replay(caller, number)
@@ -323,20 +340,27 @@ function script.settle_claims(base, state, caller, number, given, member, action
   for i = claims, #ARGV do
     if not redis.call("ZSCORE", leased, ARGV[i]) then
       lost[#lost + 1] = i - claims
-    elseif action == "ack" then
-      shared_reader.drop(name, ARGV[i])
+    elseif action == "extend" then
+      redis.call("ZADD", leased, now + ms, ARGV[i])
     else
-      redis.call("ZADD", leased, action == "extend" and now + ms or 0, ARGV[i])
+      local at, deliveries = string.match(ARGV[i], "^(%d+):(%d+):")
+      if action == "bury" then letters.bury(l, tonumber(at), deliveries, reason, now) end
+      if l.lost then return { "VANISHED", l.lost } end
+      shared_reader.drop(name, ARGV[i])
+      -- A claim without a token belongs to no worker.
+      if action == "release" then
+        shared_reader.add(name, tonumber(at), string.format("%d:%d:", at, deliveries), ms > 0 and now + ms or 0)
+      end
     end
   end
-  if action == "ack" then
+  if action == "ack" or action == "bury" then
     local unclaimed = tonumber(redis.call("HGET", base .. "next", name) or cursor + 1)
     local low = shared_reader.cursor(name, unclaimed)
     if low > cursor then
       redis.call("ZADD", base .. "readers", low, name)
       more = log.trim(l, now)
     end
-  elseif action == "release" then
+  elseif action == "release" and ms == 0 then
     shared_reader.wake_one(name, now)
   else
     shared_reader.watch(name, now)

@@ -22,7 +22,10 @@ from penstock.jobs.dead_letters import DeadLetter
 from penstock.jobs.job import Failure, JobInfo, Status, info_of, status_of
 from penstock.jobs.queue import CHUNK, Queue
 from penstock.locks.answers import LockInfo
+from penstock.messages.bindings import default_on
+from penstock.messages.dead_messages import DeadMessages
 from penstock.messages.keys import LogKeys
+from penstock.messages.mailbox import MailboxInfo
 from penstock.ops.answers import (
     ActionOutcome,
     ChatView,
@@ -207,6 +210,39 @@ class Inspector:
         Returns how many were cancelled. One round trip for each 250.
         """
         return self._app.queue(name).purge_operation(tenant, most)
+
+    # --- mailboxes ---
+
+    @verb
+    def mailboxes(self) -> Operation[list[MailboxInfo]]:
+        """Every mailbox, sorted by name. One round trip for each 1000 keys of the server, and one for each mailbox."""
+        infos: list[MailboxInfo] = []
+        for name in (yield from self._mailbox_names()):
+            infos.append((yield self._app.mailbox(name).read_info()))
+        return infos
+
+    def _mailbox_names(self) -> Operation[list[str]]:
+        found = yield from instance_names(self._app.settings.prefix, "mailbox", "state")
+        return [LogKeys.read(f"mailbox:{name}")[1] for name in found]
+
+    @verb
+    def mailbox(self, name: str) -> Operation[MailboxInfo]:
+        """One mailbox. One round trip. Raises PenstockError for a mailbox that does not exist."""
+        yield from self._check_mailbox(name)
+        info: MailboxInfo = yield self._app.mailbox(name).read_info()
+        return info
+
+    def _check_mailbox(self, name: str) -> Operation[None]:
+        status = yield default_on(b"GONE", self._app.mailbox(name)._log.status(""), None)
+        if status is None:
+            raise self._not_found("mailbox", name, (yield from self._mailbox_names()))
+
+    @verb
+    def dead_messages(self, name: str) -> Operation[DeadMessages]:
+        """The dead letters of a mailbox, as an object with verbs. Raises PenstockError for a mailbox that does not
+        exist. One round trip."""
+        yield from self._check_mailbox(name)
+        return self._app.mailbox(name).dead
 
     # --- chats ---
 

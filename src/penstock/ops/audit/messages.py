@@ -37,6 +37,8 @@ class LogAudit:
         yield from self._cursors()
         for reader in self.keys.get("next", {}):
             yield from self._claims(reader)
+        if set(self.keys.get("dead", {})) != set(self.keys.get("letters", {})):
+            yield f"dead: {set(self.keys.get('dead', {}))}, letters: {set(self.keys.get('letters', {}))}"
         for name in ("seen", "watching", "next"):
             if unknown := set(self.keys.get(name, {})) - self._known_readers:
                 yield f"{name}: {unknown} are not readers"

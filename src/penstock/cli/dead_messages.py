@@ -1,0 +1,125 @@
+"""The part of `penstock dead …` that acts on mailboxes. A mailbox is named `mailbox:NAME`, and a dead letter of it
+`mailbox:NAME:ID`. No queue and no job has such a name, because the name of a queue has no colon."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+
+from penstock.cli.exits import Exit
+from penstock.cli.job import value_text
+from penstock.cli.where import Where, confirm
+from penstock.errors import ConfigurationError, PenstockError
+from penstock.messages.dead_messages import DeadMessages
+from penstock.messages.message import DeadMessage
+from penstock.ops.wording import age, many
+from penstock.terminal.tables import show, show_facts, show_json, show_table
+
+PREFIX = "mailbox:"
+PAGE = 1000
+
+
+def is_mailbox(name: str) -> bool:
+    return name.startswith(PREFIX)
+
+
+def _split(id: str) -> tuple[str, str]:
+    """The mailbox and the id of a dead letter."""
+    name, _, position = id.removeprefix(PREFIX).rpartition(":")
+    if not name:
+        raise ConfigurationError(f"{id}: name a dead letter of a mailbox as it was printed, mailbox:NAME:ID")
+    return name, position
+
+
+def _as_printed(letter: DeadMessage) -> str:
+    return f"{PREFIX}{letter.place}:{letter.id}"
+
+
+def list_page(name: str, limit: int, offset: int, where: Where, *, as_json: bool) -> None:
+    with where.open() as inspector:
+        dead, now = inspector.dead_messages(name.removeprefix(PREFIX)), inspector.now()
+        letters, total = dead.list(limit, offset), dead.count()
+    if as_json:
+        page = [_as_json(letter) for letter in letters]
+        return show_json({"total": total, "offset": offset, "letters": page})
+    if not letters:
+        return show(f"No dead letters in {name}." if not total else f"{name} has only {total:,}.")
+    lines = [(_as_printed(one), _ago(one.died, now), f"{one.deliveries}", one.reason) for one in letters]
+    show_table({"message": "name", "died": "number", "deliveries": "number", "reason": "text"}, lines)
+    if total > len(letters):
+        show(f"{offset + 1:,} to {offset + len(letters):,} of {total:,}; --limit and --offset select others.")
+
+
+def _as_json(letter: DeadMessage) -> dict[str, object]:
+    return {
+        "id": _as_printed(letter), "died": letter.died, "sender": letter.sender, "deliveries": letter.deliveries,
+        "reason": letter.reason, "body": letter.body,
+    }  # fmt: skip
+
+
+def _ago(time: float, now: float) -> str:
+    return f"{age(max(0.0, now - time))} ago"
+
+
+def show_letter(id: str, where: Where, *, as_json: bool) -> None:
+    name, position = _split(id)
+    with where.open() as inspector:
+        dead, now = inspector.dead_messages(name), inspector.now()
+        letter = next((letter for letter in _all(dead) if letter.id == position), None)
+    if letter is None:
+        raise PenstockError(f"{id} is not a dead letter")
+    if as_json:
+        return show_json(_as_json(letter))
+    show_facts(
+        {
+            "message": _as_printed(letter),
+            "died": _ago(letter.died, now),
+            "sender": letter.sender or "(none)",
+            "deliveries": f"{letter.deliveries}",
+            "body": value_text(letter.body),
+            "reason": letter.reason,
+        }
+    )
+
+
+def _all(dead: DeadMessages) -> Iterable[DeadMessage]:
+    offset = 0
+    while page := dead.list(PAGE, offset):
+        yield from page
+        offset += len(page)
+
+
+def retry(ids: Sequence[str], all_of: str | None, where: Where, *, yes: bool) -> Exit:
+    return _act(ids, all_of, where, "posts {} again", "Posted {} of {} again.", lambda dead: dead.requeue, yes=yes)
+
+
+def rm(ids: Sequence[str], all_of: str | None, where: Where, *, yes: bool) -> Exit:
+    return _act(
+        ids, all_of, where, "deletes {} for good", "Removed {} of {}.", lambda dead: dead.remove, yes=yes, ask=True
+    )
+
+
+def _act(
+    ids: Sequence[str], all_of: str | None, where: Where, what: str, done: str,
+    act: Callable[[DeadMessages], Callable[..., int]], *, yes: bool, ask: bool = False,
+) -> Exit:  # fmt: skip
+    """Apply `act` to these dead letters, or to all of a mailbox after a confirmation. `ask`: confirm ids, too."""
+    with where.open() as inspector:
+        if all_of is not None:
+            dead = inspector.dead_messages(all_of.removeprefix(PREFIX))
+            present = [letter.id for letter in _all(dead)]
+            letters = f"{many(len(present), 'dead letter')} of {all_of}"
+            confirm(f"This {what.format(letters)}, at {inspector.location}.", yes=yes)
+            show(done.format(many(act(dead)(*present), "message"), all_of))
+            return Exit.OK
+        if ask:
+            confirm(f"This {what.format(many(len(ids), 'dead letter'))}, at {inspector.location}.", yes=yes)
+        failed = False
+        for id in ids:
+            name, position = _split(id)
+            if act(inspector.dead_messages(name))(position):
+                show(f"{id} {'removed' if ask else 'requeued'}")
+            else:
+                failed = True
+                print(f"penstock: {id} is not a dead letter", file=sys.stderr)
+        return Exit.FAILED if failed else Exit.OK

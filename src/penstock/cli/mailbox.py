@@ -1,0 +1,66 @@
+"""`penstock mailbox …`: what mailboxes keep. Their dead letters are those of `penstock dead … mailbox:NAME`."""
+
+from __future__ import annotations
+
+from penstock.cli.where import HERE, AsJson, Where
+from penstock.messages.mailbox import MailboxInfo
+from penstock.ops.wording import age
+from penstock.terminal.tables import Kind, show_facts, show_json, show_list
+
+_COLUMNS: dict[str, Kind] = {
+    "mailbox": "name", "messages": "number", "unread": "number", "claimed": "number", "dead": "number",
+    "bytes": "number", "pulled": "number",
+}  # fmt: skip
+
+
+def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
+    """List every mailbox with its messages so far, those that are unread, claimed and dead, and its last pull.
+
+    Reads the names of all keys of the server once, in slices: some seconds for many millions.
+
+    Parameters
+    ----------
+    as_json
+        Print one JSON document.
+    """
+    with where.open() as inspector:
+        boxes, now = inspector.mailboxes(), inspector.now()
+    show_list(boxes, _COLUMNS, (_row(one, now) for one in boxes), none="There are no mailboxes.", as_json=as_json)
+
+
+def _row(one: MailboxInfo, now: float) -> tuple[str, ...]:
+    numbers = (one.last, one.unread, one.claimed, one.dead, one.bytes)
+    return (one.name, *(f"{number:,}" for number in numbers), _ago(one.pulled, now))
+
+
+def _ago(time: float | None, now: float) -> str:
+    return "never" if time is None else f"{age(max(0.0, now - time))} ago"
+
+
+def show_one(name: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
+    """Show one mailbox. Exit code 1 if it does not exist.
+
+    Parameters
+    ----------
+    name
+        The name of the mailbox.
+    as_json
+        Print one JSON document.
+    """
+    with where.open() as inspector:
+        one, now = inspector.mailbox(name), inspector.now()
+    if as_json:
+        return show_json(one)
+    ids = f"{one.ids:,}" + (f", the oldest given {_ago(one.ids_since, now)}" if one.ids else "")
+    show_facts(
+        {
+            "mailbox": one.name,
+            "messages": f"{one.last:,} so far",
+            "unread": f"{one.unread:,}",
+            "claimed": f"{one.claimed:,}",
+            "dead": f"{one.dead:,}" + (f" (penstock dead ls mailbox:{one.name})" if one.dead else ""),
+            "bytes": f"{one.bytes:,}",
+            "pulled": _ago(one.pulled, now),
+            "message ids": ids,
+        }
+    )
