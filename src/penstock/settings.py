@@ -31,6 +31,9 @@ class Settings:
     result_ttl: float = 600.0
     """How long the result of a finished job is kept. 0: not at all."""
 
+    source: str = ""
+    """The name of this host as a sender of files. Empty: $PENSTOCK_SOURCE, or the name that the system gives it."""
+
     max_payload: int = 1 * MiB
     """Largest encoded call or result. Larger data belongs in a file or an object store, and its address in the job."""
 

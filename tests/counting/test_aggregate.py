@@ -254,7 +254,7 @@ async def test_missed_blocks_raise_once_and_are_noted(
     lines = some_lines(60_000)
     await do(channel.open, ["agg", "late"], limit=2 << 20, patience=0.5)
     late, other = (app.aggregate("access", receiver=name)(by_day) for name in ("late", "agg"))
-    await do(channel.send_lines, written(tmp_path, lines[:100], "a.log"))
+    await do(channel.send_lines, written(tmp_path, some_lines(100, seed=2), "a.log"))
     assert (await do(late.run, wait=0)).lines == 100
     counting, reports = asyncio.create_task(do(other.run)), list[Progress]()
     path = written(tmp_path, lines, "b.log")

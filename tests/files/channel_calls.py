@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.core.clock import Clock
 from penstock.core.operations import RoundTrip
-from penstock.files.bindings import ChannelBindings
+from penstock.files.bindings import ChannelBindings, SourceEntry, UploadPart
 from penstock.messages.keys import LogKeys
 from penstock.settings import MiB, Settings
 from tests.jobs.stand import START
@@ -18,6 +18,8 @@ CLOCK = Clock(START)
 LOG = ChannelBindings(LogKeys("t", "files", "access"), Settings(prefix="t"), CLOCK)
 BASE = LOG.keys.base
 COUNTED: bytes = msgspec.msgpack.encode((3, 1, {"days": {"mon": 2}}, ['["a",1,"bad"]']))
+SENT_ENTRY: bytes = msgspec.msgpack.encode(("", "", "m", "whole", ["i:inodef0", "p:pathf0", "h:alike"]))
+"""As `fill` leaves it for the file f0."""
 HELD = "penstock/h/1/x"
 TTL = 1.0
 
@@ -25,15 +27,28 @@ TTL = 1.0
 def put(
     *kinds: str, file: str = "f1", token: str = "s", expected: bytes | None = None, size: int = 10, **more: Any
 ) -> Any:
-    """`kinds`: the letters of the records. A file that ends is kept as sent."""
+    """`kinds`: the letters of the records. A file that ends is kept as sent. The entry has the file's name."""
     if expected is None and "B" in kinds:
         expected = b""
     outcome = "-" if "A" in kinds else "whole" if "E" in kinds else ""
-    records = [(kind, b"x" * size) for kind in kinds]
-    inode_key = "place" + file.rstrip("'")
-    return LOG.put(
-        "path" + file, file, token, records, expected=expected, state="m", inode_key=inode_key, outcome=outcome, **more
+    names = ["i:inode" + file, "p:path" + file, "h:alike"] if "B" in kinds else []
+    part = UploadPart(
+        file,
+        file,
+        [(kind, b"x" * size) for kind in kinds],
+        "m",
+        expected=expected,
+        outcome=outcome,
+        names=names,
+        **more,
     )
+    return LOG.put(token, [part])
+
+
+def entry(client: Any, name: str) -> SourceEntry:
+    ((found,),) = run(client, LOG.find_entries([name]))
+    entry: SourceEntry = found
+    return entry
 
 
 def receive(turn: int, receiver: str = "ada", token: str = HELD, **more: Any) -> RoundTrip[Any]:
@@ -57,10 +72,11 @@ NUMBERED: dict[str, RoundTrip[Any]] = {
     "add_receiver": LOG.add_receiver("di"),
     "remove_receiver": LOG.remove_receiver("cy"),
     "delete_channel": LOG.delete_channel(),
+    "rename_entry": LOG.rename_entry(SourceEntry("f0", "", "", "m", "whole", SENT_ENTRY), "m2", "whole", ["i:moved"]),
 }
 OTHERS: dict[str, RoundTrip[Any]] = {
-    "source_entries": LOG.source_entries(["pathf1", "placef0", "none"]),
-    "take_over": LOG.take_over("pathf1", "f1", "other"),
+    "find_entries": LOG.find_entries(["p:pathf1", "i:inodef0", "h:alike", "none"]),
+    "take_over": LOG.take_over(SourceEntry("f1", "s", "f1", "m", "", b""), "other"),
     "receive": receive(2, acked=1, receiver_state="here", counts=COUNTED, address="p/1", ttl=TTL),
     "await_space": await_space(3 * MiB),
     "renew": LOG.renew("ada", HELD, 10),
@@ -73,7 +89,7 @@ OTHERS: dict[str, RoundTrip[Any]] = {
     "forget_counts": LOG.forget_counts("ada"),
 }
 EVERY = {**NUMBERED, **OTHERS}
-ADDS = {"open", "put"}
+ADDS = {"open", "put", "rename_entry"}
 
 
 def fill(client: Any) -> None:

@@ -14,6 +14,7 @@ from penstock.core.operations import Effect, Listen, Operation, RoundTrip, RunIn
 from penstock.errors import LeaseLost
 from penstock.files import exclusive_stream
 from penstock.files.channel import Channel
+from penstock.files.recognition import SendRules
 from penstock.files.sender import Sender, Sent
 from penstock.files.source import find_sources
 from penstock.files.upload import Upload
@@ -94,8 +95,9 @@ class ManualRun:
     def kill(self) -> None:
         """Kill the process of the operation: it sends nothing more to the server."""
         self.ended = True
-        if isinstance(self._reply, Upload):
-            self._reply.reader.close()
+        for one in self._reply if isinstance(self._reply, list) else [self._reply]:
+            if isinstance(one, Upload):
+                one.reader.close()
         with contextlib.suppress(Killed, StopIteration):
             while True:
                 self._operation.throw(Killed())
@@ -103,9 +105,9 @@ class ManualRun:
 
 def sending(
     channel: Channel, paths: Sequence[Path], receivers: Sequence[str] = (), *, lines: bool = False,
-    limit: int | None = None, close: bool = False, again: bool = False,
+    limit: int | None = None, close: bool = False, again: bool = False, **rules: Any,
 ) -> ManualRun:  # fmt: skip
-    sender = Sender(channel.bindings, lines=lines, again=again, host="host", report=None)
+    sender = Sender(channel.bindings, SendRules("host", lines, again, **rules))
     operation: Operation[Sent] = sender.run(find_sources(list(paths)), receivers, limit, None, close)
     return ManualRun(channel, operation)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from penstock.errors import ChannelClosed, ChannelError, NoReceiver, SentElsewhere
+from penstock.files.bindings import UploadPart
 from penstock.settings import MiB
 from tests.faces import Faces
 from tests.files.channel_calls import (
@@ -15,6 +17,7 @@ from tests.files.channel_calls import (
     COUNTED,
     LOG,
     await_space,
+    entry,
     eternal,
     fill,
     put,
@@ -23,6 +26,7 @@ from tests.files.channel_calls import (
     settle_the_claim,
     share,
 )
+from tests.jobs.stand import START
 from tests.messages.test_log_scripts import dump, send
 
 # --- order, and refusals ---
@@ -30,17 +34,18 @@ from tests.messages.test_log_scripts import dump, send
 
 def test_an_upload_continues_only_in_the_process_that_took_it_over(client: Any):
     fill(client)
-    entry = run(client, LOG.take_over("pathf1", "f1", "other"))
-    assert (entry.token, entry.upload_id, entry.state) == ("other", "f1", "m")
+    taken = run(client, LOG.take_over(entry(client, "p:pathf1"), "other"))
+    assert (taken.token, taken.upload_id, taken.state) == ("other", "f1", "m")
+    ended = entry(client, "p:pathf0")._replace(upload_id="f0")
     before = dump(client)
-    for refused in (put("D"), put("D", file="f1'"), put("B", file="f1"), LOG.take_over("pathf0", "f0", "other")):
+    for refused in (put("D"), put("D", file="f1'"), put("B", file="f1"), LOG.take_over(ended, "other")):
         with pytest.raises(SentElsewhere):
             run(client, refused)
     assert dump(client) == before
     run(client, put("D", "E", token="other"))
     with pytest.raises(SentElsewhere):
         run(client, put("D", token="other"))
-    (sent,) = run(client, LOG.source_entries(["placef1"]))
+    sent = entry(client, "i:inodef1")
     assert (sent.upload_id, sent.outcome) == ("", "whole")
 
 
@@ -50,15 +55,67 @@ def test_of_two_processes_that_begin_a_file_one_sends_it(client: Any):
     run(client, put("B", "D", "E"))
     with pytest.raises(SentElsewhere):
         run(client, put("B", "D", "E", token="other"))
-    (sent,) = run(client, LOG.source_entries(["placef1"]))
+    sent = entry(client, "i:inodef1")
     run(client, put("B", "D", "E", token="other", expected=sent.raw))
     assert run(client, LOG.info()).last == 6
+
+
+def test_of_two_processes_that_begin_a_new_file_under_different_ids_one_sends_it(client: Any):
+    run(client, LOG.open(["ada"], None, None))
+    first, second = (
+        UploadPart(id, id, [("B", b"x"), ("E", b"x")], "m", expected=b"", outcome="whole", names=["i:1"]) for id in "xy"
+    )
+    run(client, LOG.put("one", [first]))
+    with pytest.raises(SentElsewhere):
+        run(client, LOG.put("two", [second]))
+    run(client, LOG.put("two", [replace(second, known="x")]))  # it has seen the entry, and sends the file again
+    assert entry(client, "i:1").id == "y"
+
+
+def test_several_uploads_are_stored_all_or_none(client: Any):
+    run(client, LOG.open(["ada"], None, None))
+    run(client, put("B", "E", file="f1"))
+    parts = [
+        UploadPart(id, id, [("B", b"x"), ("E", b"x")], "m", expected=b"", outcome="whole", names=["i:" + id])
+        for id in ("f0", "f1", "f2")
+    ]
+    before = dump(client)
+    with pytest.raises(SentElsewhere):
+        run(client, LOG.put("s", parts))
+    assert dump(client) == before
+    run(client, LOG.put("s", [parts[0], parts[2]]))
+    assert run(client, LOG.info()).last == 6
+
+
+def test_the_oldest_files_are_forgotten_with_all_their_names(client: Any):
+    """Of 100,000 files; the test notes most of them in one step."""
+    run(client, LOG.open(["ada"], None, None))
+    run(client, put("B", "E", file="old"))
+    client.zadd(f"{BASE}sent_at", {f"other{n}": START + 1 for n in range(100_000)})
+    before = client.hlen(f"{BASE}entries")
+    CLOCK.now_ms += 5
+    assert run(client, put("B", "E", file="new")).forgotten == 2
+    assert client.hlen(f"{BASE}entries") == before
+    found = run(client, LOG.find_entries(["i:inodeold", "p:pathold", "h:alike", "i:inodenew"]))
+    assert [[one.id for one in some] for some in found] == [[], [], ["new"], ["new"]]
+
+
+def test_a_renamed_file_is_found_by_its_new_names_only(client: Any):
+    run(client, LOG.open(["ada"], None, None))
+    run(client, put("B", "E"))
+    known = entry(client, "i:inodef1")
+    run(client, LOG.rename_entry(known, "m2", "same", ["i:moved", "p:there", "h:alike"]))
+    found = run(client, LOG.find_entries(["i:inodef1", "p:pathf1", "i:moved", "p:there", "h:alike"]))
+    assert [[(one.id, one.state) for one in some] for some in found] == [[], [], *([[("f1", "m2")]] * 3)]
+    with pytest.raises(SentElsewhere):
+        run(client, LOG.rename_entry(known, "m3", "same", ["i:moved"]))
 
 
 def test_an_aborted_upload_is_forgotten(client: Any):
     fill(client)
     run(client, put("A"))
-    assert run(client, LOG.source_entries(["pathf1", "placef1"])) == [None, None]
+    names = ["p:pathf1", "i:inodef1", "h:alike"]
+    assert [[one.id for one in found] for found in run(client, LOG.find_entries(names))] == [[], [], ["f0"]]
     assert run(client, LOG.info()).sending == 0
 
 

@@ -231,16 +231,6 @@ def test_each_key_has_the_type_and_lifetime_of_the_key_table(client: Any):
         assert owner != "TTL" or client.pttl(key) > 0, suffix
 
 
-def test_the_last_ten_thousand_files_are_remembered(client: Any):
-    run(client, LOG.open(["ada"], None, None))
-    client.zadd(BASE + "sent_at", {f"old{n}": n for n in range(10_000)})
-    client.hset(BASE + "sources", mapping={f"old{n}": b"" for n in range(10_000)})
-    run(client, put("B", "E"))
-    assert client.hlen(BASE + "sources") == client.zcard(BASE + "sent_at") == 10_000
-    assert client.hexists(BASE + "sources", "placef1")
-    assert not client.hexists(BASE + "sources", "old0")
-
-
 # --- a server that is full, newer, or migrates the slot ---
 
 

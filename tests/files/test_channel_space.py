@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.clock import Clock
 from penstock.core.operations import RoundTrip
-from penstock.files.bindings import ChannelBindings
+from penstock.files.bindings import ChannelBindings, UploadPart
 from penstock.messages.keys import LogKeys
 from penstock.settings import MiB, Settings
 from tests.faces import Faces
@@ -24,7 +24,8 @@ LOG = ChannelBindings(LogKeys("t", "files", "space"), Settings(prefix="t"), CLOC
 
 def put(*kinds: str, file: str, size: int) -> RoundTrip[Any]:
     records = [(kind, b"x" * size) for kind in kinds]
-    return LOG.put("path" + file, file, "s", records, expected=b"", state="m", inode_key="at" + file, outcome="whole")
+    part = UploadPart(file, file, records, "m", expected=b"", outcome="whole", names=["i:at" + file])
+    return LOG.put("s", [part])
 
 
 def receive(turn: int, receiver: str = "ada", **more: Any) -> RoundTrip[Any]:

@@ -14,6 +14,7 @@ import anyio.to_thread
 import pytest
 
 from penstock import Channel, FileDamaged, FilesError, Penstock, file_digest
+from penstock.files.bindings import UploadPart
 from penstock.files.records import (
     ABORT,
     BEGIN,
@@ -26,6 +27,7 @@ from penstock.files.records import (
     pack,
     pack_block,
 )
+from penstock.files.saving import ReceiveProgress
 from penstock.settings import MiB
 from tests.conftest import Do
 from tests.files.streams import gather, hidden, next_item
@@ -88,9 +90,7 @@ async def test_an_impossible_name_raises_once_and_the_next_file_is_saved(
     await do(channel.open, ["r"])
     for n, name in enumerate([*NAMES, "good"]):
         records = [(BEGIN, pack(FileBegin(name, 0, False))), (END, pack(FileEnd(0, 0, START_DIGEST)))]
-        put = channel.bindings.put(
-            f"k{n}", f"f{n}", "t", records, expected=b"", state="", inode_key=f"p{n}", outcome="-"
-        )
+        put = channel.bindings.put("t", [UploadPart(f"k{n}", f"f{n}", records, "", expected=b"", outcome="-")])
         await anyio.to_thread.run_sync(channel._driver.blocking.run, put)
     await do(channel.close)
     errors, saved = [], []
@@ -144,9 +144,11 @@ async def test_the_growth_of_a_saved_log_is_appended_even_after_a_crash(
         await gather(face, channel.receiver("r").save(out, wait=0))
 
 
-async def test_the_growth_of_a_log_is_not_appended_to_another_file_of_its_name(
-    channel: Channel, do: Do, face: str, tmp_path: Path
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_the_growth_of_a_renamed_log_is_appended_to_what_was_saved_of_it(
+    channel: Channel, do: Do, face: str, tmp_path: Path, is_there: bool
 ):
+    """And never to another file of its new name."""
     logs, out = tmp_path / "logs", tmp_path / "out"
     logs.mkdir()
     older, log = logs / "log.1", logs / "log"
@@ -158,9 +160,76 @@ async def test_the_growth_of_a_log_is_not_appended_to_another_file_of_its_name(
     with log.rename(logs / "log.1").open("ab") as file:
         file.write(b"later\n" * 10)
     await do(channel.send_lines, logs)
+    if is_there:
+        (saved,) = await gather(face, channel.receiver("r").save(out, wait=0))
+        assert (saved.path, saved.path.read_bytes()) == (out / "log.1", b"today\n" * 10 + b"later\n" * 10)
+        return
+    (out / "log").unlink()
     with pytest.raises(FileDamaged, match=r"log\.1: its first 60 bytes were sent before"):
         await gather(face, channel.receiver("r").save(out, wait=0))
     assert (out / "log.1").read_bytes() == b"yesterday\n" * 50
+
+
+async def test_a_saved_file_keeps_its_permissions_and_its_time(channel: Channel, do: Do, face: str, tmp_path: Path):
+    paths = [tmp_path / "script", tmp_path / "access.log"]
+    for path, mode in zip(paths, (0o750, 0o640), strict=True):
+        path.write_bytes(b"x\n")
+        path.chmod(mode)
+        os.utime(path, ns=(10**18, 10**18 + 123_456_789))
+    await do(channel.send, paths[0], receivers=["r"])
+    await do(channel.send_lines, paths[1], close=True)
+    for saved, path in zip(await gather(face, channel.receiver("r").save(tmp_path / "out")), paths, strict=True):
+        found, sent = saved.path.stat(), path.stat()
+        assert (found.st_mode, found.st_mtime_ns) == (sent.st_mode, sent.st_mtime_ns)
+
+
+async def test_files_of_two_hosts_are_kept_apart_or_the_loss_is_reported(
+    channel: Channel, do: Do, face: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    await do(channel.open, ["apart", "mixed"])
+    for host in ("web-1", "web-2"):
+        path = tmp_path / host / "access.log"
+        path.parent.mkdir()
+        path.write_bytes(host.encode())
+        await do(channel.send, path, source=host)
+    await do(channel.close)
+    apart = await gather(face, channel.receiver("apart").save(tmp_path / "apart", layout="{source}/{name}"))
+    assert [one.path.relative_to(tmp_path / "apart").as_posix() for one in apart] == [
+        "web-1/access.log", "web-2/access.log",
+    ]  # fmt: skip
+    assert [(one.source, one.replaced_source, one.path.read_text()) for one in apart] == [
+        ("web-1", "", "web-1"), ("web-2", "", "web-2"),
+    ]  # fmt: skip
+    mixed = await gather(face, channel.receiver("mixed").save(tmp_path / "mixed"))
+    try:
+        os.getxattr(mixed[1].path, "user.penstock.source")
+    except OSError:
+        return  # this disk has no attributes
+    assert [(one.source, one.replaced_source) for one in mixed] == [("web-1", ""), ("web-2", "web-1")]
+    assert "of web-2 replaces that of web-1" in caplog.text
+
+
+@pytest.mark.parametrize("layout", ["", "{source}", "/{name}", "{name", "{other}/{name}", "{0}"])
+async def test_a_bad_layout_is_refused(channel: Channel, tmp_path: Path, layout: str):
+    with pytest.raises(ValueError, match="layout="):
+        channel.receiver("r").save(tmp_path, layout=layout)
+
+
+async def test_a_layout_cannot_leave_the_folder(channel: Channel, do: Do, face: str, tmp_path: Path):
+    (tmp_path / "log").write_bytes(b"x")
+    await do(channel.send, tmp_path / "log", receivers=["r"], source="..", close=True)
+    with pytest.raises(FileDamaged, match="would leave the folder"):
+        await gather(face, channel.receiver("r").save(tmp_path / "out", layout="{source}/{name}"))
+
+
+async def test_progress_of_a_save_counts_the_bytes_of_each_file(channel: Channel, do: Do, face: str, tmp_path: Path):
+    for name, size in (("a", 600_000), ("b", 1000)):
+        (tmp_path / name).write_bytes(os.urandom(size))
+    await do(channel.send, [tmp_path / "a", tmp_path / "b"], receivers=["r"], source="web-1", close=True)
+    reports: list[ReceiveProgress] = []
+    await gather(face, channel.receiver("r").save(tmp_path / "out", progress=reports.append))
+    ends = {one.name: (one.source, one.done, one.size, one.received) for one in reports}
+    assert ends == {"a": ("web-1", 600_000, 600_000, 600_000), "b": ("web-1", 1000, 1000, 601_000)}
 
 
 async def test_a_saved_file_and_its_name_are_on_disk_before_it_is_given(
@@ -226,7 +295,7 @@ async def test_malformed_records_raise_once_and_the_next_file_arrives(
     good, out = tmp_path / "good", tmp_path / "a" / "b" / "out"
     good.write_bytes(b"good")
     await do(channel.open, ["r"])
-    put = channel.bindings.put("k", file, "t", records, expected=b"", state="", inode_key="p", outcome="-")
+    put = channel.bindings.put("t", [UploadPart("k", file, records, "", expected=b"", outcome="-")])
     await anyio.to_thread.run_sync(channel._driver.blocking.run, put)
     await do(channel.send, good, close=True)
     saving = channel.receiver("r").save(out)

@@ -41,7 +41,7 @@ def read(source: Source, mode: str, start: ResumePoint | None = None) -> list[So
 
 
 def point_after(reader: SourceReader, block: SourceBlock) -> ResumePoint:
-    return reader.resume_point(block, hashlib.sha256(block.data).digest())
+    return reader.resume_point(block)
 
 
 def resume_points(source: Source, mode: str) -> list[ResumePoint]:
@@ -243,7 +243,7 @@ def test_resuming_far_inside_a_file_reads_one_block(tmp_path: Path, monkeypatch,
     monkeypatch.setattr(os, "pread", counted)
     with SourceReader(given, lines=mode != "bytes", start=point) as reader:
         next(reader.blocks())
-    assert 0 < sum(lengths) <= 2 * BLOCK_SIZE + 3
+    assert 0 < sum(lengths) <= 2 * BLOCK_SIZE + 12
 
 
 def test_a_reader_identifies_its_file(tmp_path: Path):

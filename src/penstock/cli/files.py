@@ -7,14 +7,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from cyclopts import Parameter
 from cyclopts.types import NonNegativeFloat
 
+from penstock.cli.download_view import showing_download
 from penstock.cli.exits import Exit
 from penstock.cli.upload_view import showing_upload
 from penstock.cli.where import HERE, AsJson, Flag, Where, Yes, check_bounds, confirm
@@ -31,7 +33,7 @@ from penstock.errors import (
 from penstock.files.batches import Batch
 from penstock.files.bindings import ChannelInfo, ReceiverInfo
 from penstock.files.channel import Channel
-from penstock.files.saving import Saved
+from penstock.files.saving import Saved, check_layout
 from penstock.files.sender import Sent
 from penstock.files.source import Source, find_sources
 from penstock.files.stream import ReceiverStream
@@ -57,6 +59,10 @@ def send(
     limit_mb: int | None = None,
     patience: NonNegativeFloat | None = None,
     again: Flag = False,
+    source: str | None = None,
+    identity: Literal["content", "path"] = "content",
+    settle: NonNegativeFloat = 60.0,
+    final: Flag = False,
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> int:
@@ -73,7 +79,8 @@ def send(
     to
         Receivers to add to those of the channel, for example agg-1,agg-2.
     lines
-        Send text, plain or gzip, in blocks that end at line ends, so that several processes can count it.
+        Send text, plain or packed, in blocks that end at line ends, so that several processes can count it. An
+        unfinished line at the end of a log is held back until its line end comes.
     close
         Close the channel: receivers end when they have everything.
     limit_mb
@@ -82,20 +89,30 @@ def send(
         Seconds after which a silent receiver that holds up the others is passed over; 0: never.
     again
         Also send files that were sent before.
+    source
+        The name of this host, which receivers get with each file. By default $PENSTOCK_SOURCE or the host's own name.
+    identity
+        By what a file is known that was sent before: its content, whatever it is called now, or its path alone.
+    settle
+        With --lines: seconds after which a renamed log that nobody has written to is finished.
+    final
+        With --lines: the logs are finished; an unfinished line at the end of one is a line.
     as_json
         Print the result as one JSON object.
     """
     check_bounds("--limit-mb", limit_mb, 2)
+    if final and not lines:
+        raise ConfigurationError("--final is about unfinished lines: add --lines")
     check_paths(paths)
     names = [name.strip() for name in to.split(",") if name.strip()]
     began = time.monotonic()
     with where.open(patient=True) as inspector, _resumable(), showing_upload(inspector, channel) as watch:
         target = inspector.files(channel)
-        send_verb = target.send_lines if lines else target.send
+        send_verb = partial(target.send_lines, settle=settle, final=final or close) if lines else target.send
         try:
             sent = send_verb(
                 paths, receivers=names, close=close, limit=limit_mb and limit_mb * MiB, patience=patience, again=again,
-                progress=watch,
+                source=source, identity=identity, progress=watch,
             )  # fmt: skip
         except NoReceiver:
             raise PenstockError(
@@ -156,8 +173,23 @@ def _show_sent(channel: str, sent: Sent, seconds: float) -> None:
         show(f"{many(resumed, 'file')} resumed.")
     if sent.skipped:
         show(f"{many(len(sent.skipped), 'file')} skipped: sent before and unchanged (--again sends them).")
+    _show_some([f"same content as {one.of}: {one.name} not sent again" for one in sent.copies])
+    _show_some([f"{one.name}: {size(one.bytes)} of an unfinished line held back (--final)" for one in sent.held_back])
+    _show_some([f"{name}: not sent yet, it seems to be written at the moment" for name in sent.waiting])
+    if sent.forgotten:
+        show(
+            f"The channel remembers 100,000 files, and forgot the {many(sent.forgotten, 'oldest', 'oldest')}: given "
+            "again, they would be sent again."
+        )
     if sent.closed:
         show(f"{channel} is closed.")
+
+
+def _show_some(lines: Sequence[str], most: int = 10) -> None:
+    for line in lines[:most]:
+        show(line)
+    if len(lines) > most:
+        show(f"… and {len(lines) - most:,} more.")
 
 
 @contextlib.contextmanager
@@ -179,6 +211,7 @@ def receive(
     channel: Name,
     as_: Annotated[str, Parameter(name="--as")],
     into: Path | None = None,
+    layout: str = "{name}",
     lines: Flag = False,
     wait: NonNegativeFloat | None = None,
     join: Flag = False,
@@ -199,8 +232,11 @@ def receive(
     into
         The folder. The default is named after the channel, in the working directory. An existing file of the same
         name is replaced.
+    layout
+        The path of a file in the folder, made of {name} and {source}, the host that sent it. {source}/{name} keeps
+        files of the same name from several hosts apart.
     lines
-        Print the lines of the files instead, with gzip decompressed.
+        Print the lines of the files instead, with packed files decompressed.
     wait
         End after this many seconds without a file.
     join
@@ -219,8 +255,9 @@ def receive(
         try:
             if lines:
                 return _print(receiver.batches(wait=wait))
-            with _folder(into, channel) as folder:
-                return _save(folder, receiver.save(folder, wait=wait), as_json=as_json)
+            with _folder(into, channel) as folder, showing_download() as watch:
+                stream = receiver.save(folder, wait=wait, layout=_checked_layout(layout), progress=watch)
+                return _save(folder, stream, as_json=as_json)
         except NoReceiver:
             raise PenstockError(
                 f"{as_!r} is not a receiver of channel {channel!r}: name it in files send --to, or use --join"
@@ -228,6 +265,14 @@ def receive(
         finally:
             if join and wait is not None:
                 _note_membership(target, as_)
+
+
+def _checked_layout(layout: str) -> str:
+    try:
+        check_layout(layout)
+    except ValueError as error:
+        raise ConfigurationError(f"--{error}") from None
+    return layout
 
 
 def _explain_waiting(inspector: Inspector, channel: str, as_: str) -> None:
@@ -282,12 +327,22 @@ def _save(folder: Path, stream: ReceiverStream[Saved], *, as_json: bool) -> int:
                 saved.append(one)
                 if not as_json:
                     show(f"{one.path}  {size(one.size)}")
+                if one.replaced_source:
+                    note(f"{one.path} of {one.replaced_source} was replaced: --layout {{source}}/{{name}} keeps both")
     except OSError as error:
         if isinstance(error, PenstockError | BrokenPipeError):
             raise
         raise FilesError(f"{folder} cannot be written: {error.strerror}") from error
     if as_json:
-        show_json([{"path": str(one.path), "name": one.name, "bytes": one.size, "digest": one.digest} for one in saved])
+        show_json(
+            [
+                {
+                    "path": str(one.path), "name": one.name, "source": one.source, "bytes": one.size,
+                    "digest": one.digest,
+                }
+                for one in saved
+            ]
+        )  # fmt: skip
     else:
         show(f"{many(len(saved), 'file')} saved in {folder}.")
     return Exit.FAILED if faults else Exit.OK

@@ -20,7 +20,7 @@ from penstock.core.operations import Operation, RoundTrip, RunInThread, verb
 from penstock.counting.tally import Tally
 from penstock.errors import BadCall, BlocksMissed, ConfigurationError, FileDamaged
 from penstock.files.batches import Batch
-from penstock.files.bindings import Totals
+from penstock.files.bindings import Totals, UncountedLine
 from penstock.files.channel import Channel
 from penstock.files.lines import CutLine
 from penstock.files.stream import ReceiverStream
@@ -77,14 +77,14 @@ class UnsettledCounts:
             table.update(counts)
             self.keys += len(table) - before
 
-    def reject(self, file: str, number: int, reason: str) -> None:
+    def reject(self, file: str, number: int, reason: str, source: str) -> None:
         self._rejected += 1
-        self.note(file, number, reason)
+        self.note(file, number, reason, source)
 
-    def note(self, file: str, number: int, reason: str) -> None:
+    def note(self, file: str, number: int, reason: str, source: str = "") -> None:
         """Add a row to those that `rejected` returns, without counting a rejected line."""
         if len(self._rejected_rows) < MAX_REJECTED:
-            self._rejected_rows.append(_encode_rejected((file, number, reason)).decode())
+            self._rejected_rows.append(_encode_rejected((file, number, reason, source)).decode())
 
 
 class Aggregate:
@@ -189,7 +189,7 @@ class Aggregate:
             tally = self._checked(result, len(numbers))
             unsettled.add(lines, tally)
             for index, reason in tally.rejected.items():
-                unsettled.reject(batch.file, numbers[index], reason)
+                unsettled.reject(batch.file, numbers[index], reason, batch.source)
             if unsettled.is_enough:
                 break
         return counted_any
@@ -238,9 +238,9 @@ class Aggregate:
         return counts
 
     @verb
-    def rejected(self, limit: int = 100, offset: int = 0) -> RoundTrip[list[tuple[str, int, str]]]:
-        """File, line number and reason of rejected lines; the first thousand are kept. Number 0 means the file as a
-        whole. One round trip."""
+    def rejected(self, limit: int = 100, offset: int = 0) -> RoundTrip[list[UncountedLine]]:
+        """File, line number and reason of rejected lines, and as `source` of each the host that has the file; the first
+        thousand are kept. Number 0 means the file as a whole. One round trip."""
         if not 1 <= limit <= MAX_REJECTED or offset < 0:
             raise ValueError(f"rejected(limit={limit}, offset={offset}): limit 1 to {MAX_REJECTED:,}, offset 0 or more")
         return self._channel.rejected(self.receiver.name, offset, limit)
@@ -279,8 +279,8 @@ def _without_cut_lines(batch: Batch, unsettled: UnsettledCounts) -> tuple[Batch,
     whole, numbers = list[bytes](), list[int]()
     for number, line in enumerate(batch, batch.first):
         if type(line) is CutLine:
-            unsettled.reject(batch.file, number, f"longer than {len(line):,} bytes")
+            unsettled.reject(batch.file, number, f"longer than {len(line):,} bytes", batch.source)
         else:
             whole.append(line)
             numbers.append(number)
-    return Batch(whole, batch.file, batch.first), numbers
+    return Batch(whole, batch.file, batch.first, batch.source), numbers

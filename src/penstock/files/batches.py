@@ -14,32 +14,36 @@ from penstock.errors import FilesError
 from penstock.files.bindings import ChannelBindings
 from penstock.files.download import Download
 from penstock.files.exclusive_stream import ExclusiveStream
-from penstock.files.gunzip import MAGIC, Gunzip
 from penstock.files.lines import LONGEST, CutLine, LineCutter
 from penstock.files.partial_files import PartialFiles, folder_of_receiver, temporary_folder
 from penstock.files.records import BlockHeader, ChannelRecord
 from penstock.files.stream import ReceiverStream
+from penstock.files.unpack import HEAD, unpacker_for
 
 _CHUNK = 256 * 1024
 
 
 class Batch(tuple[bytes, ...]):
-    """Lines that follow one another, without their line ends. `file`: the name of their file; `first`: the number of
-    the first line, from 1.
+    """Lines that follow one another, without their line ends.
+
+    file    the name of their file
+    first   the number of the first line, from 1
+    source  the host that has the file
 
     A batch cannot be changed, so a function that counts it cannot make it forget a line.
     """
 
     file: str
     first: int
+    source: str
 
-    def __new__(cls, lines: Iterable[bytes] = (), file: str = "", first: int = 1) -> Self:
+    def __new__(cls, lines: Iterable[bytes] = (), file: str = "", first: int = 1, source: str = "") -> Self:
         batch = super().__new__(cls, lines)
-        vars(batch).update(file=file, first=first)
+        vars(batch).update(file=file, first=first, source=source)
         return batch
 
-    def __getnewargs__(self) -> tuple[tuple[bytes, ...], str, int]:
-        return tuple(self), self.file, self.first
+    def __getnewargs__(self) -> tuple[tuple[bytes, ...], str, int, str]:
+        return tuple(self), self.file, self.first, self.source
 
     def __setattr__(self, name: str, value: object) -> Never:
         raise AttributeError(
@@ -50,7 +54,7 @@ class Batch(tuple[bytes, ...]):
 class BatchStream(ExclusiveStream[Batch]):
     """The lines of each block.
 
-    A gzip file that was sent as bytes is received whole, into a spool, before its lines are read: no process could
+    A packed file that was sent as bytes is received whole, into a spool, before its lines are read: no process could
     resume in the middle of one.
     """
 
@@ -75,7 +79,7 @@ class BatchStream(ExclusiveStream[Batch]):
 
     def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes) -> Iterable[Batch]:
         download = self._downloads[record.upload_id]
-        if not download.lines and header.offset == 0 and data.startswith(MAGIC):
+        if not download.lines and header.offset == 0 and unpacker_for(data[:HEAD], Path(download.name)):
             download = self._downloads[record.upload_id] = replace(download, spooled=True)
         if download.spooled:
             self._spool.write(record.upload_id, header, data)
@@ -86,7 +90,7 @@ class BatchStream(ExclusiveStream[Batch]):
             download, lines_given=download.lines_given + len(lines), in_long_line=cutter.in_long_line,
             unfinished_line=cutter.unfinished,
         )  # fmt: skip
-        yield from _batch(download.name, download.lines_given, lines)
+        yield from _batch(download, download.lines_given, lines)
 
     def _cutter(self, upload_id: str, download: Download) -> LineCutter:
         if (cutter := self._cutters.get(upload_id)) is None:
@@ -99,27 +103,27 @@ class BatchStream(ExclusiveStream[Batch]):
         if download.spooled:
             yield from self._batches_of_spooled(record.upload_id, download)
         else:
-            yield from _batch(download.name, download.lines_given, self._cutter(record.upload_id, download).finish())
+            yield from _batch(download, download.lines_given, self._cutter(record.upload_id, download).finish())
         self._on_dropped(record.number, record.upload_id)
 
     def _batches_of_spooled(self, upload_id: str, download: Download) -> Iterator[Batch]:
         """The batches of a spooled file, without the lines that an earlier process has given."""
-        for before, lines in _lines_of_gzip(self._spool.open(upload_id, download), download.name, self._longest):
+        for before, lines in _lines_of_packed(self._spool.open(upload_id, download), download.name, self._longest):
             after = before + len(lines)
             if after > download.lines_given:
                 self._downloads[upload_id] = replace(self._downloads[upload_id], lines_given=after)
                 first_new = max(0, download.lines_given - before)
-                yield from _batch(download.name, before + first_new, lines[first_new:])
+                yield from _batch(download, before + first_new, lines[first_new:])
 
     def _on_dropped(self, number: int, upload_id: str) -> None:
         self._cutters.pop(upload_id, None)
         self._spool.remove_later(number, upload_id)
 
 
-def _batch(name: str, lines_before: int, lines: list[bytes]) -> Iterator[Batch]:
+def _batch(file: Download | BlockHeader, lines_before: int, lines: list[bytes]) -> Iterator[Batch]:
     """One batch, or nothing if there are no lines."""
     if lines:
-        yield Batch(lines, name, lines_before + 1)
+        yield Batch(lines, file.name, lines_before + 1, file.source)
 
 
 def batches_of_block(longest: int, header: BlockHeader, data: bytes) -> Iterator[Batch]:
@@ -135,36 +139,40 @@ def batches_of_block(longest: int, header: BlockHeader, data: bytes) -> Iterator
         lines += cutter.finish()
     if header.begins_in_line and lines:
         lines[0] = CutLine(lines[0])
-    yield from _batch(header.name, header.lines_before, lines)
+    yield from _batch(header, header.lines_before, lines)
 
 
-def _lines_of_gzip(file: BinaryIO, name: str, longest: int) -> Iterator[tuple[int, list[bytes]]]:
+def _lines_of_packed(file: BinaryIO, name: str, longest: int) -> Iterator[tuple[int, list[bytes]]]:
     """Lines of the text, each list with the number of lines before it."""
-    cutter, gunzip, before = LineCutter(longest), Gunzip(name), 0
     with file:
+        head = file.read(HEAD)
+        file.seek(0)
+        unpacker_type = unpacker_for(head, Path(name))
+        assert unpacker_type is not None  # it was when the file's first block arrived
+        cutter, unpacker, before = LineCutter(longest), unpacker_type(name), 0
         while data := file.read(_CHUNK):
-            for text in gunzip.feed(data):
+            for text in unpacker.feed(data):
                 lines = cutter.feed(text)
                 yield before, lines
                 before += len(lines)
-    gunzip.finish()
+    unpacker.finish()
     yield before, cutter.finish()
 
 
 class LineStream:
     """The lines of a receiver, one by one: `for line in …` or `async for`.
 
-    `file` is the name of the file that the last line is from. With an `encoding` the lines are str; a line that cannot
-    be decoded stays bytes.
+    `file` is the name of the file that the last line is from, `source` the host that has it. With an `encoding` the
+    lines are str; a line that cannot be decoded stays bytes.
     """
 
     def __init__(self, batches: ReceiverStream[Batch], encoding: str | None) -> None:
-        self.file = ""
+        self.file = self.source = ""
         self._batches = batches
         self._encoding = encoding
 
     def _lines_of(self, batch: Batch) -> Sequence[Any]:
-        self.file = batch.file
+        self.file, self.source = batch.file, batch.source
         return batch if self._encoding is None else [_decoded(line, self._encoding) for line in batch]
 
     def __iter__(self) -> Iterator[Any]:

@@ -19,11 +19,11 @@ from penstock.messages.bindings import PULL_BYTES, ROW, LogBindings, WakeReply
 from penstock.messages.keys import LogKeys
 from penstock.settings import Settings
 
-_decode_entry: Any = msgspec.msgpack.Decoder(tuple[str, str, str, str]).decode
-_decode_rejected: Any = msgspec.json.Decoder(tuple[str, int, str]).decode
+_decode_entry: Any = msgspec.msgpack.Decoder(tuple[str, str, str, str, Any]).decode
+_decode_rejected: Any = msgspec.json.Decoder(list[str | int]).decode
 
-MAX_SOURCES = 500
-"""Most sources in one call of `source_entries`."""
+MAX_NAMES = 200
+"""Most names in one call of `find_entries`; each may lead to sixteen entries."""
 
 DEFAULT_RECORDS = 4
 """Records to pull where it is not known how many make up a megabyte. Four whole blocks do."""
@@ -40,9 +40,10 @@ def channel_scripts() -> Library:
 
 
 class SourceEntry(NamedTuple):
-    """What the channel stores about a source, so that a later `send` can resume or skip it.
+    """What the channel stores about a file, so that a later `send` can resume or skip it.
 
-               upload in progress, by path    file that was sent, by inode
+               upload in progress             file that was sent
+    id         of the entry                   of the entry
     token      of the sender                  ""
     upload_id  of the upload                  ""
     state      how far the upload is          how far it was at its end; for both as `upload.py` encodes it
@@ -50,6 +51,7 @@ class SourceEntry(NamedTuple):
     raw        the entry as it is stored      the entry as it is stored
     """
 
+    id: str
     token: str
     upload_id: str
     state: str
@@ -57,25 +59,61 @@ class SourceEntry(NamedTuple):
     raw: bytes
 
     @classmethod
-    def decode(cls, raw: bytes) -> SourceEntry:
-        token, upload_id, state, outcome = _decode_entry(raw)
-        return cls(token, upload_id, state, outcome, raw)
+    def decode(cls, id: str, raw: bytes) -> SourceEntry:
+        token, upload_id, state, outcome, _ = _decode_entry(raw)
+        return cls(id, token, upload_id, state, outcome, raw)
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPart:
+    """Records of one upload, to be put into a channel.
+
+    entry_id   of the file's entry
+    upload_id  of the upload
+    records    pairs of kind and body
+    state      how far the upload is with them
+    expected   None: the upload continues. Otherwise it begins with these records, and this is the raw entry that its
+               sender has found, b"" for none
+    known      if there was no entry: the id of the entry that the first of `names` led to, or ""
+    outcome    "": the upload does not end with these records. Otherwise it ends, and this is stored; "-" removes the
+               entry
+    names      what leads to the entry from now on; none leaves that unchanged
+    """
+
+    entry_id: str
+    upload_id: str
+    records: Sequence[tuple[str, bytes]]
+    state: str
+    expected: bytes | None = None
+    known: str = ""
+    outcome: str = ""
+    names: Sequence[str] = ()
+
+    @property
+    def args(self) -> list[Arg]:
+        kinds_and_bodies = [part for record in self.records for part in record]
+        return [
+            self.entry_id, self.upload_id, b"-" if self.expected is None else self.expected, self.known, self.state,
+            self.outcome, len(self.names), len(self.records), *self.names, *kinds_and_bodies,
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class PutReply:
     """The reply to a sender.
 
-    full     there was no space, and no record was stored
-    bytes    how many the channel holds now
-    slowest  the receiver that is furthest behind, or ""
-    due_in   if full: seconds until a receiver that is away is passed over, or None if none will be
+    full       there was no space, and no record was stored
+    bytes      how many the channel holds now
+    slowest    the receiver that is furthest behind, or ""
+    due_in     if full: seconds until a receiver that is away is passed over, or None if none will be
+    forgotten  how many files the channel forgot, because it remembers only so many
     """
 
     full: bool
     bytes: int
     slowest: str
     due_in: float | None = None
+    forgotten: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +216,23 @@ class Totals:
     tables: tuple[str, ...]
 
 
+class _Rejected(NamedTuple):
+    file: str
+    line: int
+    reason: str
+
+
+class UncountedLine(_Rejected):
+    """A line that was not counted: file, line number and reason. `source`: the host that has the file."""
+
+    source: str
+
+    def __new__(cls, file: str, line: int, reason: str, source: str = "") -> UncountedLine:
+        row = super().__new__(cls, file, line, reason)
+        row.source = source
+        return row
+
+
 class ChannelBindings(LogBindings):
     """The scripts of one channel. Each method is one round trip. `address` and `ttl`: as in LogBindings."""
 
@@ -215,36 +270,32 @@ class ChannelBindings(LogBindings):
         patience_ms = 0 if patience is None else -1 if patience == 0 else max(1, int(patience * 1000))
         return self._call("open", (*UNNUMBERED, self.clock.now_ms, limit or 0, patience_ms, *receivers), lambda _: None)
 
-    def source_entries(self, keys: Sequence[str]) -> RoundTrip[list[SourceEntry | None]]:
-        """The entries of up to MAX_SOURCES sources. A key is the path of an upload in progress, or the inode of a file
-        that was sent."""
+    def find_entries(self, names: Sequence[str]) -> RoundTrip[list[list[SourceEntry]]]:
+        """The entries that each of up to MAX_NAMES names leads to."""
 
-        def read(reply: Sequence[Any]) -> list[SourceEntry | None]:
-            return [SourceEntry.decode(raw) if raw else None for raw in reply[1]]
+        def read(reply: Sequence[Any]) -> list[list[SourceEntry]]:
+            return [
+                [SourceEntry.decode(id.decode(), raw) for id, raw in zip(found[0::2], found[1::2], strict=True)]
+                for found in reply[1:]
+            ]
 
-        return self._call("source_entries", keys, read)
+        return self._call("find_entries", names, read)
 
-    def take_over(self, path_key: str, upload_id: str, token: str) -> RoundTrip[SourceEntry]:
+    def take_over(self, entry: SourceEntry, token: str) -> RoundTrip[SourceEntry]:
         """Become the owner of an upload that another process began; that process is refused from then on."""
-        return self._call("take_over", (path_key, upload_id, token), lambda reply: SourceEntry.decode(reply[1]))
+        return self._call(
+            "take_over", (entry.id, entry.upload_id, token), lambda reply: SourceEntry.decode(entry.id, reply[1])
+        )
 
-    def put(
-        self, path_key: str, upload_id: str, token: str, records: Sequence[tuple[str, bytes]],
-        *, expected: bytes | None, state: str, inode_key: str, outcome: str,
-    ) -> RoundTrip[PutReply]:  # fmt: skip
-        """Append records, given as pairs of kind and body, and store the state of the upload; all of it or nothing.
+    def rename_entry(self, entry: SourceEntry, state: str, outcome: str, names: Sequence[str]) -> RoundTrip[int]:
+        """Note that a file that was sent has other names now. Returns how many files the channel forgot."""
+        args: tuple[Arg, ...] = (*UNNUMBERED, self.clock.now_ms, entry.id, entry.raw, state, outcome, *names)
+        return self._call("rename_entry", args, lambda reply: int(reply[1]))
 
-        expected  None: the upload continues. Otherwise it begins with these records, and this is the raw entry that its
-                  sender has found at `inode_key`, b"" for none. Raises SentElsewhere if the entry is another one by
-                  now, because another process has sent the file
-        outcome   "": the upload does not end with these records. Otherwise it ends, and this is stored at `inode_key`;
-                  "-" stores nothing
-        """
-        kinds_and_bodies = [part for record in records for part in record]
-        args: tuple[Arg, ...] = (
-            *UNNUMBERED, self.clock.now_ms, path_key, upload_id, token, b"-" if expected is None else expected, state,
-            inode_key, outcome, *kinds_and_bodies,
-        )  # fmt: skip
+    def put(self, token: str, parts: Sequence[UploadPart]) -> RoundTrip[PutReply]:
+        """Append records of uploads, and store how far each of them is; all of it or nothing. Raises SentElsewhere if
+        another process has sent one of the files meanwhile."""
+        args: tuple[Arg, ...] = (*UNNUMBERED, self.clock.now_ms, token, *(arg for part in parts for arg in part.args))
         return RoundTrip(self._scripts["put"], self._declared, args, self._put_reply)
 
     def await_space(self, records: Sequence[tuple[str, bytes]], address: str, ttl: float) -> RoundTrip[PutReply]:
@@ -256,7 +307,7 @@ class ChannelBindings(LogBindings):
 
     def _put_reply(self, reply: Sequence[Any]) -> PutReply:
         if reply[0] == b"OK":
-            return PutReply(False, reply[1], (reply[2] or b"").decode())
+            return PutReply(False, reply[1], (reply[2] or b"").decode(), forgotten=reply[3] if len(reply) > 3 else 0)
         if reply[0] == b"FULL":
             return PutReply(True, reply[2], (reply[3] or b"").decode(), None if reply[1] < 0 else reply[1] / 1000)
         raise self.error_for(reply, "")
@@ -412,11 +463,9 @@ class ChannelBindings(LogBindings):
 
         return RoundTrip(self._scripts["counts_of"], self._declared, (receiver, table, *keys), read)
 
-    def rejected(self, receiver: str, offset: int, n: int) -> RoundTrip[list[tuple[str, int, str]]]:
-        """File, line number and reason of each rejected line."""
-
-        def read(reply: Sequence[bytes]) -> list[tuple[str, int, str]]:
-            return [_decode_rejected(row) for row in reply]
+    def rejected(self, receiver: str, offset: int, n: int) -> RoundTrip[list[UncountedLine]]:
+        def read(reply: Sequence[bytes]) -> list[UncountedLine]:
+            return [UncountedLine(*_decode_rejected(row)) for row in reply]
 
         return RoundTrip(self._scripts["rejected"], self._declared, (receiver, offset, n), read)
 

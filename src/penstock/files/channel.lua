@@ -13,10 +13,12 @@
 --                        ms at which its lease ends, the number of its last call, 1 if that call made it the owner
 --   marks        HASH    receiver -> its state in files that have begun (`ReceiverState` in download.py), as of its
 --                        cursor
---   sources      HASH    two kinds of entries, see `SourceEntry` in bindings.py:
---                          path of an upload in progress -> { token, upload id, upload state, "" }
---                          inode of a file that was sent -> { "", "", upload state, outcome }
---   sent_at      ZSET    inode of a file that was sent -> server ms; the last 10,000
+--   entries      HASH    id -> what is known of a file, see `SourceEntry` in bindings.py:
+--                          of an upload in progress     { token, upload id, upload state, "", { name, … } }
+--                          of a file that was sent      { "", "", upload state, outcome, { name, … } }
+--   sources      HASH    name of such a file -> id of its entry; or for a name that several files may share (see
+--                        `SourceNames` in recognition.py), a list of ids
+--   sent_at      ZSET    id of the entry of a file that was sent -> server ms; the last 100,000
 --   vanished     ZSET    receiver that was passed over -> its cursor
 --   finished     ZSET    receiver that has received everything up to the CLOSE record -> server ms
 --   totals:<r>, counts:<r>:<t>, rejected:<r>: see counts.lua · the other keys: see log.lua
@@ -125,7 +127,7 @@ end
 --- uses: base state
 function channel.kept_keys()
   local keys = { state }
-  for _, name in ipairs({ "sources", "sent_at", "finished", "vanished", "owners", "marks" }) do
+  for _, name in ipairs({ "entries", "sources", "sent_at", "finished", "vanished", "owners", "marks" }) do
     keys[#keys + 1] = base .. name
   end
   return keys
@@ -302,7 +304,7 @@ function script.info(base, state, given)
   add_all("vanished", function(cursor) return -2 - cursor end)
   add_all("finished", function() return -1 end)
   local peak, patience = redis.call("HGET", state, "peak"), redis.call("HGET", state, "patience")
-  local sending = redis.call("HLEN", base .. "sources") - redis.call("ZCARD", base .. "sent_at")
+  local sending = redis.call("HLEN", base .. "entries") - redis.call("ZCARD", base .. "sent_at")
   return {
     "OK", clock.now(given), l.top, l.first, l.ended - l.begun, l.bytes, tonumber(peak or 0), tonumber(patience or 0),
     channel.close_number(), sending, rows,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
+from penstock.config import Configuration
 from penstock.core.clock import Clock
 from penstock.core.keys import check_name
 from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread, verb
 from penstock.core.renewal import Renewer
 from penstock.files.bindings import ChannelBindings, ChannelInfo
 from penstock.files.receiver import Receiver
+from penstock.files.recognition import SendRules
 from penstock.files.sender import Progress, Sender, Sent, close_channel
 from penstock.files.source import find_sources
 from penstock.messages.keys import LogKeys
@@ -19,6 +22,9 @@ from penstock.messages.log import wake_rest
 from penstock.settings import MiB, Settings
 
 Paths: TypeAlias = str | Path | Iterable[str | Path]
+
+Identity: TypeAlias = Literal["content", "path"]
+"""By what a file is known that was sent before."""
 
 MIN_LIMIT = 2 * MiB
 
@@ -38,7 +44,7 @@ class Channel:
     @verb
     def send(
         self, paths: Paths, *, receivers: Iterable[str] = (), close: bool = False, limit: int | None = None,
-        patience: float | None = None, again: bool = False, host: str | None = None,
+        patience: float | None = None, again: bool = False, source: str | None = None, identity: Identity = "content",
         progress: Callable[[Progress], object] | None = None,
     ) -> Operation[Sent]:  # fmt: skip
         """Send files byte by byte: one file, several, or those of a folder in the order of their names. Returns when
@@ -52,45 +58,64 @@ class Channel:
         patience   seconds after which a receiver that is away and holds up the others is passed over; when it is back,
                    it gets BlocksMissed. 0: never; None: as before, and for a new channel never
         again      also send files that were sent before
-        host       distinguishes the files of this machine from those of others; None: the machine's name
+        source     the name of the host that has the files; receivers get it with each file. None: the app's setting, by
+                   default this machine's name
+        identity   "content": a file is known by its content, whatever its name is now; "path": by its path alone, so
+                   that a copy or a renamed file is sent again
         progress   called after each megabyte, and when this has to wait
 
-        A file that was sent whole and has not changed since is skipped: a channel recognises the last 10,000 files by
-        host, device, inode, size and time of change. If a sender was killed, the next one resumes after its last block.
-        A file is sent up to the size that it had when it was opened. If it becomes shorter, or if an interrupted `send`
-        cannot be resumed because its file has changed or is gone, receivers get FileDamaged for it, and the other files
-        are still sent; at the end FilesError names the failed ones.
+        A file that was sent whole is skipped until it changes, and so is a copy of it with another name; `copies` of
+        the result names such files. A channel remembers the last 100,000 files of all its senders; `forgotten` of the
+        result says how many it had to forget. If a sender was killed, the next one resumes after its last block.
+
+        A file is sent up to the size that it had when it was opened. If it becomes shorter or is changed in place
+        meanwhile, or if an interrupted `send` cannot be resumed because its file has changed or is gone, receivers get
+        FileDamaged for it, and the other files are still sent; at the end FilesError names the failed ones.
 
         Raises FilesError before anything is sent for paths that are missing, unreadable or no files; ChannelClosed;
         NoReceiver. One round trip for each megabyte and at least one for each file, and two more.
         """
-        return self._send(False, paths, receivers, close, limit, patience, again, host, progress)
+        rules = SendRules(self._source(source), False, again, _is_by_path(identity))
+        return self._send(rules, paths, receivers, close, limit, patience, progress)
 
     @verb
     def send_lines(
         self, paths: Paths, *, receivers: Iterable[str] = (), close: bool = False, limit: int | None = None,
-        patience: float | None = None, again: bool = False, host: str | None = None,
-        progress: Callable[[Progress], object] | None = None,
+        patience: float | None = None, again: bool = False, source: str | None = None, identity: Identity = "content",
+        settle: float = 60.0, final: bool | None = None, progress: Callable[[Progress], object] | None = None,
     ) -> Operation[Sent]:  # fmt: skip
-        """Send text, plain, gzip or Zstandard, in blocks that end at line ends and can be read independently. So a
-        receiver can resume at any block, and several processes can share the work. A line that is longer than a block
-        is spread over several blocks.
+        """Send text, plain or packed by gzip, bzip2, xz or Zstandard, in blocks that end at line ends and can be read
+        independently. So a receiver can resume at any block, and several processes can share the work. A line that is
+        longer than a block is spread over several blocks.
 
-        Arguments, errors and cost are those of `send`. If a log has grown since it was sent, only the growth is sent,
-        even if the log was renamed. The text of a packed file is sent, and each block is deflated by itself. A packed
-        file that is truncated or broken is sent up to the damage, once, and FilesError names it.
+        settle  seconds after which a renamed file that nobody has written to is finished
+        final   the files are finished; None: only if `close` is set
+
+        The other arguments, errors and cost are those of `send`. If a log has grown since it was sent, only the growth
+        is sent, even if the log was renamed or packed. A line without a line end at the end of a file may still be
+        written: it is held back until its line end comes, or until the file is finished, because it was packed, or
+        renamed and then unchanged for `settle` seconds, or because of `final`. `held_back` of the result names such
+        files. The text of a packed file is sent, and each block is deflated by itself. A packed file that is truncated
+        or broken is sent up to the damage, once, and FilesError names it.
         """
-        return self._send(True, paths, receivers, close, limit, patience, again, host, progress)
+        if not 0 <= settle <= 10**9:
+            raise ValueError(f"settle={settle}: seconds from 0")
+        is_final = close if final is None else final
+        rules = SendRules(self._source(source), True, again, _is_by_path(identity), settle, is_final)
+        return self._send(rules, paths, receivers, close, limit, patience, progress)
+
+    def _source(self, given: str | None) -> str:
+        chosen = given or self.bindings.settings.source or Configuration().text("source") or socket.gethostname()
+        return check_name("source", chosen)
 
     def _send(
-        self, lines: bool, paths: Paths, receivers: Iterable[str], close: bool, limit: int | None,
-        patience: float | None, again: bool, host: str | None, progress: Callable[[Progress], object] | None,
+        self, rules: SendRules, paths: Paths, receivers: Iterable[str], close: bool, limit: int | None,
+        patience: float | None, progress: Callable[[Progress], object] | None,
     ) -> Operation[Sent]:  # fmt: skip
         names = [check_name("receiver", name) for name in ([receivers] if isinstance(receivers, str) else receivers)]
         _check(limit, patience)
-        sender = Sender(self.bindings, lines=lines, again=again, host=host, report=progress)
         sources = yield RunInThread(lambda: find_sources(paths))
-        return (yield from sender.run(sources, names, limit, patience, close))
+        return (yield from Sender(self.bindings, rules, progress).run(sources, names, limit, patience, close))
 
     @verb
     def open(
@@ -124,6 +149,12 @@ class Channel:
         existed, wake = yield self.bindings.delete_channel()
         yield from wake_rest(self.bindings, wake)
         return bool(existed)
+
+
+def _is_by_path(identity: str) -> bool:
+    if identity not in {"content", "path"}:
+        raise ValueError(f"identity={identity!r}: 'content', or 'path' to know files by their paths alone")
+    return identity == "path"
 
 
 def _check(limit: int | None, patience: float | None) -> None:

@@ -17,6 +17,8 @@ class Download(msgspec.Struct, frozen=True, array_like=True):
     lines_given                    lines of the file that were given
     in_long_line, unfinished_line  the state of its LineCutter, so that another process can continue
     spooled                        the file is packed, and is received whole before its lines are read
+    source, mode, modified         as in FileBegin
+    size                           as in FileBegin; the bytes that are expected, for showing progress
     """
 
     name: str
@@ -28,6 +30,10 @@ class Download(msgspec.Struct, frozen=True, array_like=True):
     in_long_line: bool = False
     unfinished_line: bytes = b""
     spooled: bool = False
+    source: str = ""
+    mode: int = 0o644
+    modified: int = 0
+    size: int = 0
 
 
 class ReceiverState(msgspec.Struct, frozen=True):

@@ -185,8 +185,9 @@ class ExclusiveStream(ReceiverStream[T]):
             if not is_upload_id(record.upload_id):
                 raise FileDamaged(f"{begin.name}: record {record.number} has no valid upload id: no sender wrote it")
             self._downloads[record.upload_id] = Download(
-                begin.name, begin.lines, begin.unpacked, begin.offset, lines_given=begin.lines_before
-            )
+                begin.name, begin.lines, begin.unpacked, begin.offset, lines_given=begin.lines_before,
+                source=begin.source, mode=begin.mode, modified=begin.modified, size=begin.size,
+            )  # fmt: skip
             self._on_begin(record.upload_id, begin)
         elif record.kind == CLOSE and self._downloads:
             names = ", ".join(sorted(download.name for download in self._downloads.values()))

@@ -15,7 +15,7 @@ from penstock.files.bindings import ChannelBindings
 from penstock.files.exclusive_stream import ExclusiveStream
 from penstock.files.lines import LONGEST
 from penstock.files.records import BlockHeader, ChannelRecord
-from penstock.files.saving import SavingStream
+from penstock.files.saving import ReceiveProgress, SavingStream, check_layout
 from penstock.files.shared_stream import SharedStream
 from penstock.files.stream import ReceiverStream
 from penstock.messages.log import trim_rest, wake_rest
@@ -33,16 +33,19 @@ class Block(bytes):
     file        the name of its file
     offset      of its first byte in the file
     first_line  the number, from 1, of its first line; 0 if the file was sent as bytes
+    source      the host that has the file
     """
 
     file: str
     offset: int
     first_line: int
+    source: str
 
 
 def as_block(header: BlockHeader, data: bytes) -> tuple[Block]:
     block = Block(data)
     block.file, block.offset, block.first_line = header.name, header.offset, header.lines_before + 1
+    block.source = header.source
     return (block,)
 
 
@@ -116,27 +119,40 @@ class Receiver:
         self, *, wait: float | None = None, share: bool = False, lease: float | None = None, longest: int = LONGEST,
         encoding: str | None = None, spool: str | Path | None = None,
     ) -> LineStream:  # fmt: skip
-        """Iterate over every line without its end (LF or CR LF), as bytes; of a gzip file, over the lines of its text.
+        """Iterate over every line without its end (LF or CR LF), as bytes; of a packed file, over those of its text.
 
         wait, share, lease  as in `blocks`; sharing needs files that were sent with `send_lines`
         longest   most bytes of a line, up to 16 MiB; a longer line is cut there and given as a `CutLine`
         encoding  makes lines str; a line that cannot be decoded stays bytes
-        spool     folder that collects gzip files which were sent as bytes; None: one in the folder for temporary files
+        spool     folder that collects packed files which were sent as bytes; None: one in the system's temporary folder
 
-        Lines are done block by block, as in `blocks`. A gzip file that was sent with `send` is received whole before
+        Lines are done block by block, as in `blocks`. A packed file that was sent with `send` is received whole before
         its first line is given, and after a crash must be received on the same host; `send_lines` avoids both. Raises
-        what `blocks` raises, and FileDamaged for gzip that is truncated or broken.
+        what `blocks` raises, and FileDamaged for a packed file that is truncated or broken.
         """
         batches = self.batches(wait=wait, share=share, lease=lease, longest=longest, spool=spool)
         return LineStream(batches, encoding)
 
-    def save(self, folder: str | Path, *, wait: float | None = None) -> SavingStream:
+    def save(
+        self, folder: str | Path, *, wait: float | None = None, layout: str = "{name}",
+        progress: Callable[[ReceiveProgress], object] | None = None,
+    ) -> SavingStream:  # fmt: skip
         """Save the files: `for saved in …save("in")` gives each file once it is whole, checked and on disk.
 
-        Until then it is kept in a hidden folder inside `folder`. A file of the same name is replaced atomically. After
-        a crash, the next process resumes an unfinished file in the middle. `wait` and errors are as in `blocks`.
+        wait      as in `blocks`
+        layout    path of a file in the folder, made of {name}, the file's name, and {source}, the host that has it.
+                  Use "{source}/{name}" where several hosts send files of the same name: otherwise the later one
+                  replaces the earlier one; `replaced_source` of the result and a warning in the log report it
+        progress  called after each block
+
+        A file has the permissions and the time of change that it has at its source. Until it is whole it is kept in a
+        hidden folder inside `folder`. A file of the same name is replaced atomically. After a crash, the next process
+        resumes an unfinished file in the middle. Errors are as in `blocks`.
         """
-        return SavingStream(self._channel, self._driver, self._renewer, self.name, wait, Path(folder))
+        check_layout(layout)
+        return SavingStream(
+            self._channel, self._driver, self._renewer, self.name, wait, Path(folder), layout=layout, progress=progress
+        )
 
     @verb
     def join(self) -> RoundTrip[bool]:

@@ -46,6 +46,9 @@ class FileBegin(msgspec.Struct, frozen=True, array_like=True):
     lines_before       lines in those bytes
     last_block_size    size of the last block of those bytes
     last_block_digest  SHA-256 of that block
+    source             the host that has the file
+    mode, modified     permissions of the file, and when it was last written, in nanoseconds since 1970
+    earlier_name       if a log has grown: the name under which those bytes were sent
     """
 
     name: str
@@ -56,6 +59,10 @@ class FileBegin(msgspec.Struct, frozen=True, array_like=True):
     lines_before: int = 0
     last_block_size: int = 0
     last_block_digest: bytes = b""
+    source: str = ""
+    mode: int = 0o644
+    modified: int = 0
+    earlier_name: str = ""
 
 
 class BlockHeader(msgspec.Struct, frozen=True, array_like=True):
@@ -68,6 +75,7 @@ class BlockHeader(msgspec.Struct, frozen=True, array_like=True):
     deflated             the bytes are deflated
     digest               SHA-256 of the bytes
     last_line_continues  the last line continues in the next block
+    source               the host that has the file
     """
 
     name: str
@@ -77,6 +85,7 @@ class BlockHeader(msgspec.Struct, frozen=True, array_like=True):
     deflated: bool
     digest: bytes
     last_line_continues: bool = False
+    source: str = ""
 
 
 class FileEnd(msgspec.Struct, frozen=True, array_like=True):

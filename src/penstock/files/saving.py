@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
+import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from penstock.core.operations import Driver
 from penstock.core.renewal import Renewer
@@ -17,20 +22,52 @@ from penstock.files.download import Download
 from penstock.files.exclusive_stream import ExclusiveStream
 from penstock.files.partial_files import HIDDEN_PREFIX, PartialFiles, folder_of_receiver
 from penstock.files.records import BlockHeader, ChannelRecord, FileBegin
+from penstock.files.rotation import unpacked_path
 from penstock.files.source_reader import BLOCK_SIZE
+
+log = logging.getLogger("penstock")
 
 _BAD_NAME = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
 """Errors that a second attempt cannot fix: the name is taken by something that is no file, or is too long."""
 
 
 class Saved(NamedTuple):
-    """A file that was saved, whole and checked. `digest`: what `file_digest` returns for the file that was sent, if it
-    was sent as bytes."""
+    """A file that was saved, whole and checked.
+
+    digest           what `file_digest` returns for the file that was sent, if it was sent as bytes
+    source           the host that has the file
+    replaced_source  "", or the other host whose file had this path until now
+    """
 
     path: Path
     name: str
     size: int
     digest: str
+    source: str = ""
+    replaced_source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveProgress:
+    """How far a `save` is. `done`: bytes of the file that were received; `size`: its size, or 0 if the text of a packed
+    file is received, whose size is not known; `received`: bytes of all files so far."""
+
+    name: str
+    source: str
+    done: int
+    size: int
+    received: int
+
+
+def check_layout(layout: str) -> None:
+    try:
+        path = layout.format(name="n", source="s")
+    except (KeyError, IndexError, ValueError, AttributeError):
+        path = ""
+    if "n" not in path or path.startswith("/") or "{name}" not in layout:
+        raise ValueError(
+            f"layout={layout!r}: a relative path with {{name}} and perhaps {{source}}, as {{source}}/{{name}}"
+        )
 
 
 class SavingStream(ExclusiveStream[Saved]):
@@ -38,9 +75,12 @@ class SavingStream(ExclusiveStream[Saved]):
 
     def __init__(
         self, channel: ChannelBindings, driver: Driver, renewer: Renewer, receiver: str, wait: float | None,
-        folder: Path,
+        folder: Path, *, layout: str = "{name}", progress: Callable[[ReceiveProgress], object] | None = None,
     ) -> None:  # fmt: skip
         self._folder = folder
+        self._layout = layout
+        self._report_to = progress
+        self._received = 0
         self._partial_files = PartialFiles(folder / folder_of_receiver(channel, receiver))
         super().__init__(channel, driver, renewer, receiver, wait)
 
@@ -55,32 +95,55 @@ class SavingStream(ExclusiveStream[Saved]):
 
     def _on_begin(self, upload_id: str, begin: FileBegin) -> None:
         """Where only the growth of a log is sent, begin with what was saved of the log before."""
-        path = self._path(self._downloads[upload_id])
+        download = self._downloads[upload_id]
+        path = self._path(download)
         if begin.offset:
-            if not _is_same_log(path, begin):
+            earlier = self._path(replace(download, name=begin.earlier_name or begin.name))
+            found = next((one for one in (path, earlier) if _is_same_log(one, begin)), None)
+            if found is None:
                 raise FileDamaged(
                     f"{begin.name}: its first {begin.offset:,} bytes were sent before, and are not in {path}"
                 )
-            self._partial_files.begin_with(path, upload_id)
+            self._partial_files.begin_with(found, upload_id)
 
     def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes) -> Iterable[Saved]:
         self._partial_files.write(record.upload_id, header, data)
+        self._received += len(data)
+        if self._report_to is not None:
+            download = self._downloads[record.upload_id]
+            size = 0 if download.unpacked else download.size
+            self._report_to(
+                ReceiveProgress(download.name, download.source, header.offset + len(data), size, self._received)
+            )
         return ()
 
     def _on_end(self, record: ChannelRecord, download: Download) -> Iterable[Saved]:
         path = self._path(download)
         with self._partial_files.open(record.upload_id, download) as out:
+            os.fchmod(out.fileno(), download.mode & 0o777)
+            if download.modified:
+                os.utime(out.fileno(), ns=(download.modified, download.modified))
+            _note_source(out.fileno(), download.source)
             os.fsync(out.fileno())
         self._partial_files.remove_later(record.number, record.upload_id)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            replaced = self._replaced_source(path, download)
             self._partial_files.publish(record.upload_id, path)
             self._sync_folders(path.parent)
         except OSError as error:
             if error.errno in _BAD_NAME:
                 raise FilesError(f"{download.name} cannot be saved as {path}: {error.strerror}") from error
             raise
-        yield Saved(path, download.name, download.offset, download.digest.hex())
+        yield Saved(path, download.name, download.offset, download.digest.hex(), download.source, replaced)
+
+    def _replaced_source(self, path: Path, download: Download) -> str:
+        """The other host whose file has this path, or ""."""
+        other = _source_of(path)
+        if other in {"", download.source}:
+            return ""
+        log.warning("%s of %s replaces that of %s: layout='{source}/{name}' keeps both", path, download.source, other)
+        return other
 
     def _on_dropped(self, number: int, upload_id: str) -> None:
         self._partial_files.remove_later(number, upload_id)
@@ -98,13 +161,30 @@ class SavingStream(ExclusiveStream[Saved]):
                 return
 
     def _path(self, download: Download) -> Path:
-        suffix = ".zst" if download.name.endswith(".zst") else ".gz"
-        name = download.name.removesuffix(suffix) if download.unpacked else download.name
+        name = unpacked_path(download.name) if download.unpacked else download.name
+        name = self._layout.format(name=name, source=download.source or "unknown")
         parts = name.split("/")
         is_bad = not name or "\0" in name or any(part in {"", ".", ".."} for part in parts)
         if is_bad or parts[0].startswith(HIDDEN_PREFIX):
             raise FileDamaged(f"{name!r} is no name to save a file under: it would leave the folder")
         return self._folder.joinpath(*parts)
+
+
+_SOURCE_ATTRIBUTE = "user.penstock.source"
+
+
+def _note_source(file: int, source: str) -> None:
+    """Note in an attribute of the file from which host it is. Not every system and disk has such attributes."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.setxattr(file, _SOURCE_ATTRIBUTE, source.encode())
+
+
+def _source_of(path: Path) -> str:
+    """The host from which a saved file is, or "" if that is not known."""
+    try:
+        return os.getxattr(path, _SOURCE_ATTRIBUTE).decode()
+    except (OSError, AttributeError, UnicodeDecodeError):
+        return ""
 
 
 def _is_same_log(path: Path, begin: FileBegin) -> bool:

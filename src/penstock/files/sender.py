@@ -3,22 +3,41 @@ channel has space."""
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+import msgspec
+
 from penstock.core.ids import mint_token
-from penstock.core.operations import Operation, RoundTrip, RunInThread
-from penstock.errors import ChannelError, FileChanged, FileDamaged, FilesError, SentElsewhere
-from penstock.files.bindings import MAX_SOURCES, ChannelBindings, PutReply, SourceEntry
-from penstock.files.records import ABORT
-from penstock.files.regular_file import identity_of, inode_of
+from penstock.core.operations import Operation, RunInThread
+from penstock.errors import FilesError, SentElsewhere
+from penstock.files.bindings import MAX_NAMES, ChannelBindings, PutReply, SourceEntry, UploadPart
+from penstock.files.recognition import (
+    PendingFile,
+    Recogniser,
+    SendRules,
+    Verdict,
+    decode_state,
+    encode_state,
+    find_renamed,
+    pending_file,
+)
+from penstock.files.regular_file import printable
+from penstock.files.rotation import log_path
 from penstock.files.source import Source
-from penstock.files.upload import PendingFile, SentFile, Upload, UploadContext
+from penstock.files.upload import SentFile, Upload, abort_part
 from penstock.messages.bindings import default_on
 from penstock.messages.log import ask_until, wake_rest
+
+SMALL_FILE = 64 * 1024
+"""A file of at most this size travels with others in one round trip."""
+
+BATCH_BYTES = 1024 * 1024
+BATCH_FILES = 100
+"""Bytes and files in such a round trip: two milliseconds of server time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +61,43 @@ class Progress:
     waiting: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A file that was not sent, because its content was sent from a file with the name `of`."""
+
+    name: str
+    of: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """A file whose last `bytes` bytes were not sent, because they are a line without a line end. It may still be
+    written."""
+
+    name: str
+    bytes: int
+
+
 @dataclass(slots=True)
 class Sent:
-    """The result of a `send`. `skipped`: names of files that were sent before and have not changed since."""
+    """The result of a `send`.
+
+    skipped    names of files that were sent before and have not changed since
+    copies     files whose content was sent before from another file
+    held_back  files with an unfinished line at their end, which a later `send` sends
+    waiting    names of files that are still being written by a rotation; a later `send` looks at them again
+    closed     the channel was closed
+    forgotten  how many of the files that were sent earlier the channel forgot for this, because it remembers the last
+               100,000: if such a file is given again, it is sent again
+    """
 
     files: list[SentFile] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    copies: list[Copy] = field(default_factory=list)
+    held_back: list[HeldBack] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
     closed: bool = False
+    forgotten: int = 0
 
     @property
     def bytes(self) -> int:
@@ -63,37 +112,31 @@ def close_channel(channel: ChannelBindings) -> Operation[bool]:
 
 
 class Sender:
-    """One call of `send` or `send_lines`. `host` distinguishes the files of several hosts; None: this host's name."""
+    """One call of `send` or `send_lines`."""
 
     def __init__(
-        self, channel: ChannelBindings, *, lines: bool, again: bool, host: str | None,
-        report: Callable[[Progress], object] | None,
-    ) -> None:  # fmt: skip
+        self, channel: ChannelBindings, rules: SendRules, report: Callable[[Progress], object] | None = None
+    ) -> None:
         self._channel = channel
-        self._context = UploadContext(channel, mint_token(), host or socket.gethostname(), lines, again)
+        self._rules = rules
+        self._recogniser = Recogniser(rules)
+        self._token = mint_token()
         self._report_to = report
         self._sent = Sent()
         self._bytes_read = self._total = 0
-        self._resumed_inodes = set[str]()
-        """Files whose upload was resumed, perhaps under a new name: they are not sent a second time."""
         self._failed: list[FilesError] = []
+        self._lost: list[tuple[PendingFile, SourceEntry]] = []
+        """Uploads in progress whose file is gone, each with the file that has its path now."""
 
     def run(
         self, sources: Sequence[Source], receivers: Sequence[str], limit: int | None, patience: float | None,
         close: bool,
     ) -> Operation[Sent]:  # fmt: skip
-        pending = yield from self._find_pending(sources)
-        if pending or not (yield from self._is_closed()):
+        files = yield from self._find_pending(sources)
+        to_send = [file for file in files if file.verdict in {Verdict.SEND, Verdict.LATER}]
+        if to_send or not (yield from self._is_closed()):
             yield self._channel.open(receivers, limit, patience)
-        self._total = sum(file.size for file in pending)
-        for file in pending:
-            try:
-                yield from self._send(file)
-            except ChannelError:
-                raise
-            except FilesError as error:
-                self._failed.append(error)
-            self._bytes_read += file.size
+        yield from self._send_all(files)
         if close:
             yield from close_channel(self._channel)
             self._sent.closed = True
@@ -109,98 +152,233 @@ class Sender:
     # --- which files are left to send ---
 
     def _find_pending(self, sources: Sequence[Source]) -> Operation[list[PendingFile]]:
-        files: list[PendingFile] = yield RunInThread(lambda: [self._pending_file(source) for source in sources])
-        pending = []
-        for start in range(0, len(files), MAX_SOURCES):
-            page = files[start : start + MAX_SOURCES]
-            keys = [file.path_key for file in page] + [file.inode_key for file in page]
-            entries = yield default_on(b"GONE", self._channel.source_entries(keys), [None] * len(keys))
-            for file, in_progress, sent in zip(page, entries[: len(page)], entries[len(page) :], strict=True):
-                file.in_progress, file.sent = in_progress, sent
-                outcome = sent.outcome if in_progress is None and sent is not None and not self._context.again else ""
-                if outcome == file.identity:
-                    self._sent.skipped.append(file.source.name)
-                elif outcome.startswith(f"{file.identity} "):
-                    self._failed.append(FileDamaged(outcome.removeprefix(f"{file.identity} ")))
-                else:
-                    pending.append(file)
-        # Uploads in progress first: their file may have been renamed, and be given under its new name as well.
-        return sorted(pending, key=lambda file: file.in_progress is None)
+        """The files with their verdicts, in the order in which to send them. A damaged file that has not changed since
+        it was sent counts as failed."""
+        files: list[PendingFile] = yield RunInThread(lambda: [pending_file(source) for source in sources])
+        entries = yield from self._find_entries([self._recogniser.own_names(file) for file in files])
+        looks = [_Look(file, found) for file, found in zip(files, entries, strict=True)]
+        undecided: list[_Look] = yield RunInThread(lambda: [look for look in looks if not self._is_decided(look)])
+        more = yield from self._find_entries([self._recogniser.names(look.file)[2:] for look in undecided])
+        for look, found in zip(undecided, more, strict=True):
+            look.entries += found
+        yield RunInThread(partial(self._decide, undecided))
+        earlier: list[PendingFile] = []
+        for look in undecided:
+            earlier += yield from self._find_earlier(look)
+        left = [*earlier, *(look.file for look in looks if not look.failed)]
+        # Uploads in progress come first, then logs that were renamed: `save` needs what was saved under the old name.
+        return sorted(left, key=lambda file: (not file.is_resumed, not file.was_renamed))
 
-    def _pending_file(self, source: Source) -> PendingFile:
+    def _find_entries(self, names: Sequence[Sequence[str]]) -> Operation[list[list[list[SourceEntry]]]]:
+        """For each list of names, the entries that each of them leads to. One round trip for each 200 names."""
+        flat = [name for some in names for name in some]
+        found: list[list[SourceEntry]] = []
+        for start in range(0, len(flat), MAX_NAMES):
+            page = flat[start : start + MAX_NAMES]
+            found += yield default_on(b"GONE", self._channel.find_entries(page), [[]] * len(page))
+        rest = iter(found)
+        return [[next(rest) for _ in some] for some in names]
+
+    def _is_decided(self, look: _Look) -> bool:
+        """Decide without reading the file, or else read its first bytes."""
+        with self._noting_failure(look):
+            if self._recogniser.decide_by_inode(look.file, look.entries[0]):
+                return True
+            self._recogniser.read_first_bytes(look.file)
+        return look.failed
+
+    def _decide(self, looks: Sequence[_Look]) -> None:
+        # A file that has kept its inode comes first, and a log that is being written after those that were rotated.
+        for look in sorted(looks, key=lambda look: (not look.file.known, log_path(look.file.path) == look.file.path)):
+            with self._noting_failure(look):
+                self._recogniser.decide(look.file, (entry for found in look.entries for entry in found))
+
+    @contextmanager
+    def _noting_failure(self, look: _Look) -> Iterator[None]:
         try:
-            status = os.stat(source.path)
-        except OSError as error:
-            raise FilesError(f"{source.path} cannot be read: {error.strerror}") from error
-        path = os.fsencode(os.path.abspath(source.path)).decode(errors="backslashreplace")
-        return PendingFile(
-            source, self._context.path_key(path), self._context.inode_key(inode_of(status)), status.st_size,
-            identity_of(status, status.st_size),
-        )  # fmt: skip
-
-    # --- one file ---
-
-    def _send(self, file: PendingFile) -> Operation[None]:
-        if file.in_progress is not None and (yield from self._resume(file, file.in_progress)):
-            return
-        if file.inode_key in self._resumed_inodes:
-            self._sent.skipped.append(file.source.name)
-            return
-        yield from self._transfer((yield RunInThread(partial(Upload.begin, self._context, file))))
-
-    def _resume(self, file: PendingFile, in_progress: SourceEntry) -> Operation[bool]:
-        """Resume the upload that another process began at this path. Returns whether this has sent the pending file:
-        that upload may be of another file, which had the path before."""
-        call = self._channel.take_over(file.path_key, in_progress.upload_id, self._context.token)
-        entry = yield default_on(b"TAKEN", call, None)
-        if entry is None:
-            raise SentElsewhere(f"another process sends {file.source.path} now; this one has stopped")
-        try:
-            upload: Upload = yield RunInThread(partial(Upload.resume, self._context, file, entry))
+            yield
         except FilesError as error:
-            yield from self._abort(file, entry, error)
-            return False
-        try:
-            yield from self._transfer(upload)
-        except FileChanged:  # the receivers were notified; another file has the path now
-            return False
-        self._resumed_inodes.add(upload.inode_key)
-        return upload.inode_key == file.inode_key
+            self._failed.append(error)
+            look.failed = True
 
-    def _abort(self, file: PendingFile, entry: SourceEntry, error: FilesError) -> Operation[None]:
+    def _find_earlier(self, look: _Look) -> Operation[list[PendingFile]]:
+        """The files that had this path when they were sent, which were renamed since and not given: what is left of
+        them is sent, too. The receivers learn that an upload in progress has lost its file."""
+        earlier = []
+        path_entries = look.entries[0 if self._rules.by_path else 1]
+        for entry in path_entries:
+            if self._recogniser.is_continued(entry) or (entry.outcome and (self._rules.again or not self._rules.lines)):
+                continue
+            state = decode_state(entry.state)
+            found = yield RunInThread(partial(find_renamed, self._rules, look.file, state))
+            if found is not None:
+                yield RunInThread(partial(self._recogniser.decide, found, [entry]))
+                if found.verdict is Verdict.SEND and found.entry is not None:
+                    earlier.append(found)
+            elif not entry.outcome:
+                self._lost.append((look.file, entry))
+        return earlier
+
+    def _abort_lost(self) -> Operation[None]:
+        while self._lost:
+            yield from self._abort(*self._lost.pop())
+
+    def _abort(self, file: PendingFile, entry: SourceEntry) -> Operation[None]:
         """Notify the receivers that the file of this upload will never be whole."""
-        records = [(ABORT, str(error).encode())]
-        put = self._channel.put(
-            file.path_key, entry.upload_id, self._context.token, records, expected=None, state="",
-            inode_key=file.inode_key, outcome="-",
-        )  # fmt: skip
-        yield from self._put_when_space(lambda: put, partial(self._channel.await_space, records))
+        owned = yield from self._take_over(file, entry)
+        reason = (
+            f"{printable(file.path)} changed since its upload began: another file has its name, and no file in its "
+            "folder is this one"
+        )
+        part = abort_part(self._rules, owned, reason)
+        yield from self._put_when_space([part])
+
+    def _take_over(self, file: PendingFile, entry: SourceEntry) -> Operation[SourceEntry]:
+        owned: SourceEntry | None = yield default_on(b"TAKEN", self._channel.take_over(entry, self._token), None)
+        if owned is None:
+            raise SentElsewhere(f"another process sends {file.source.path} now; this one has stopped")
+        return owned
+
+    # --- the files ---
+
+    def _send_all(self, files: Sequence[PendingFile]) -> Operation[None]:
+        """Send the files, then those whose verdict depends on what was sent."""
+        yield from self._abort_lost()
+        to_send = [file for file in files if file.verdict is Verdict.SEND]
+        self._total = sum(file.size for file in to_send)
+        yield from self._send_each(to_send)
+        # Now, because a new file may have taken over the inode of a log that was copied.
+        for file in files:
+            if file.verdict not in {Verdict.SEND, Verdict.LATER}:
+                yield from self._skip(file)
+        for later in (file for file in files if file.verdict is Verdict.LATER):
+            self._recogniser.look_again()
+            again = yield from self._find_pending([later.source])
+            yield from self._abort_lost()
+            for file in again:
+                self._total += file.size
+                yield from (self._send_each([file]) if file.verdict is Verdict.SEND else self._skip(file))
+
+    def _skip(self, file: PendingFile) -> Operation[None]:
+        """Report a file that is not sent, and note what it is called now."""
+        name, state, entry = file.source.name, file.state, file.entry
+        if file.verdict is Verdict.HELD:
+            self._sent.held_back.append(HeldBack(name, file.size))
+            return
+        if file.verdict is Verdict.WAIT or state is None or entry is None:
+            self._sent.waiting.append(name)
+            return
+        point = state.resume_point
+        if file.verdict is Verdict.COPY and state.name != name:
+            self._sent.copies.append(Copy(name, state.name))
+        else:
+            self._sent.skipped.append(name)
+        if entry.outcome == file.identity and state.held_back:
+            self._sent.held_back.append(HeldBack(name, state.held_back))
+        if point is None or entry.outcome == file.identity:
+            return
+        held_back = 0
+        if file.verdict is Verdict.KNOWN and not self._recogniser.is_packed(file):
+            held_back = file.size - point.offset
+        if held_back:
+            self._sent.held_back.append(HeldBack(name, held_back))
+        known = replace(point, inode=file.inode)
+        new_state = msgspec.structs.replace(state, path=file.path, resume_point=known, held_back=held_back)
+        call = self._channel.rename_entry(entry, encode_state(new_state), file.identity, self._recogniser.names(file))
+        # If another process has sent more of it meanwhile, that process has noted the name.
+        self._sent.forgotten += yield default_on(b"TAKEN GONE", call, 0)
+
+    def _send_each(self, files: Sequence[PendingFile]) -> Operation[None]:
+        left = deque(files)
+        while left:
+            if left[0].is_resumed:
+                yield from self._resume(left.popleft())
+                continue
+            begun: list[Upload] = yield RunInThread(partial(self._begin_some, left))
+            try:
+                whole = [upload for upload in begun if upload.is_small_and_whole]
+                if whole:
+                    yield from self._put_when_space([upload.part() for upload in whole], whole[-1])
+                    for upload in whole:
+                        self._note_sent(upload)
+                for upload in begun[len(whole) :]:  # at most one
+                    yield from self._transfer(upload)
+            finally:
+                for upload in begun:
+                    upload.reader.close()
+
+    def _resume(self, file: PendingFile) -> Operation[None]:
+        """Continue the upload that another process began."""
+        assert file.entry is not None
+        file.entry = yield from self._take_over(file, file.entry)
+        file.state = decode_state(file.entry.state)
+        try:
+            upload: Upload = yield RunInThread(partial(Upload, self._rules, self._recogniser, file))
+        except FilesError as error:
+            yield from self._put_when_space([abort_part(self._rules, file.entry, str(error))])
+            self._failed.append(error)
+            return
+        yield from self._transfer(upload)
+
+    def _begin_some(self, left: deque[PendingFile]) -> list[Upload]:
+        """Begin the next uploads: of as many small files as fit into one round trip, or of one file."""
+        begun: list[Upload] = []
+        size = 0
+        while left and len(begun) < BATCH_FILES and size < BATCH_BYTES:
+            if left[0].is_resumed or (begun and left[0].size > SMALL_FILE):
+                break
+            file = left.popleft()
+            try:
+                upload = Upload(self._rules, self._recogniser, file)
+                upload.read_batch()
+            except FilesError as error:
+                self._failed.append(error)
+                self._bytes_read += file.size
+                continue
+            begun.append(upload)
+            size += upload.batch_bytes
+            if not upload.is_small_and_whole:
+                break
+            upload.reader.close()
+        return begun
 
     def _transfer(self, upload: Upload) -> Operation[None]:
-        with upload.reader:
+        try:
             while True:
                 yield RunInThread(upload.read_batch)
-                yield from self._put_when_space(
-                    lambda: upload.put().then(partial(self._report, upload)), upload.await_space
-                )
+                yield from self._put_when_space([upload.part()], upload)
                 upload.batch_sent()
-                if upload.failure is not None:
-                    raise upload.failure
                 if upload.ended:
                     break
-        self._sent.files.append(upload.result())
+        finally:
+            upload.reader.close()
+        self._note_sent(upload)
 
-    def _put_when_space(
-        self, put: Callable[[], RoundTrip[PutReply]], await_space: Callable[[str, float], RoundTrip[PutReply]]
-    ) -> Operation[None]:
-        while (yield put()).full:
+    def _note_sent(self, upload: Upload) -> None:
+        self._bytes_read += upload.pending.size
+        if upload.failure is not None:
+            self._failed.append(upload.failure)
+            return
+        self._sent.files.append(upload.result())
+        if held_back := upload.reader.held_back:
+            self._sent.held_back.append(HeldBack(upload.name, held_back))
+
+    def _put_when_space(self, parts: Sequence[UploadPart], upload: Upload | None = None) -> Operation[None]:
+        """Put the parts, and wait for space if the channel is full. `upload`: the last one, for the progress."""
+        records = [record for part in parts for record in part.records]
+        put = self._channel.put(self._token, parts).then(partial(self._report, upload))
+        while True:
+            reply = yield put
+            if not reply.full:
+                self._sent.forgotten += reply.forgotten
+                return
             yield from ask_until(
-                lambda reply: not reply.full, await_space, self._channel, None, own_address=True,
-                due=lambda reply: reply.due_in, interval=self._channel.settings.sleep,
+                lambda reply: not reply.full, partial(self._channel.await_space, records), self._channel, None,
+                own_address=True, due=lambda reply: reply.due_in, interval=self._channel.settings.sleep,
             )  # fmt: skip
 
-    def _report(self, upload: Upload, reply: PutReply) -> PutReply:
-        if self._report_to is not None:
+    def _report(self, upload: Upload | None, reply: PutReply) -> PutReply:
+        if self._report_to is not None and upload is not None:
             done, size = upload.reader.bytes_read, upload.reader.size
             self._report_to(
                 Progress(
@@ -209,3 +387,12 @@ class Sender:
                 )
             )  # fmt: skip
         return reply
+
+
+@dataclass(slots=True)
+class _Look:
+    """A file, and for each of its names the entries that it leads to. `failed`: the file cannot be sent."""
+
+    file: PendingFile
+    entries: list[list[SourceEntry]]
+    failed: bool = False

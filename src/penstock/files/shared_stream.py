@@ -118,8 +118,8 @@ class SharedStream(ReceiverStream[T]):
             self._collect(self._given)
 
     def _collect(self, done: int) -> None:
-        """Note the counts of the first `done` claims. What was counted since the last call belongs to the last one of
-        them: the others had no items."""
+        """Note the counts of the first `done` claims. The counts since the last call belong to the last one of them,
+        because the others had no items."""
         if done > len(self._collected):
             self._collected += [b""] * (done - len(self._collected))
             self._collected[-1] = self._take_counts()

@@ -15,10 +15,15 @@ from penstock.files.regular_file import AnyPath, inode_of, open_regular_file, pr
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file to send. `name` is relative, with `/` between its parts; receivers know the file by it."""
+    """A file to send.
+
+    name    relative, with `/` between its parts; receivers know the file by it
+    opened  a descriptor of the file, if it is open and may have lost its name; it is not closed
+    """
 
     path: Path
     name: str
+    opened: int | None = None
 
 
 def find_sources(paths: AnyPath | Iterable[AnyPath]) -> list[Source]:

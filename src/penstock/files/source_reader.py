@@ -10,17 +10,18 @@ on the content and on where the block begins, so every sender cuts a file alike.
 
 from __future__ import annotations
 
+import enum
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from io import FileIO
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.errors import FileChanged, FileDamaged, FilesError
-from penstock.files import gunzip, unzstd
-from penstock.files.gunzip import Gunzip
 from penstock.files.records import START_DIGEST, chain_digest
 from penstock.files.regular_file import (
     AnyPath,
@@ -32,12 +33,18 @@ from penstock.files.regular_file import (
     reason_of,
 )
 from penstock.files.source import Source
-from penstock.files.unzstd import Unzstd
+from penstock.files.unpack import HEAD, Unpacker, unpacker_for
 
 BLOCK_SIZE = 255 * 1024
 """Bytes of a block at most: with its header it stays below 256 KiB."""
 
+HEAD_SIZE = 256 * 1024
+"""Most bytes at the beginning of a file by which it is recognised."""
+
 _CHUNK = 64 * 1024
+
+_CLOCK_TICK_NS = 20_000_000
+"""Times of files have the resolution of the kernel's clock: at most this many nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +52,50 @@ class SourceBlock:
     """A piece of a file.
 
     offset               of its first byte in the file, or in the text if lines are read
+    digest               SHA-256 of `data`
     first_line           number, from 1, of the line that its first byte belongs to; 0 if exact bytes are read
     lines                lines that end in this block; 0 if exact bytes are read
     last_line_continues  the last line continues in the next block
+    window               the window that the block belongs to, up to the block's end
     """
 
     offset: int
     data: bytes
+    digest: bytes
+    window: Window
     first_line: int = 0
     lines: int = 0
     last_line_continues: bool = False
 
 
+class Window(NamedTuple):
+    """A block of a file that is read from its start. A log that grows is sent in smaller blocks, several of which may
+    belong to one window. The chain over the windows is always the same.
+
+    start   where the window begins
+    size    its bytes so far
+    digest  SHA-256 of these bytes
+    chain   digest of the file before the window: the chain over the windows, as in `chain_digest`
+    """
+
+    start: int
+    size: int
+    digest: bytes
+    chain: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where the block after a given block begins, and how to recognise the file.
+    """Where the block after a given block begins, and how to recognise the file by its content.
 
     offset             where the next block begins
     lines              lines that end before `offset`
-    last_block_digest  SHA-256 of the given block
+    last_block_digest  SHA-256 of the last window before `offset`, and
     last_block_size    its bytes
     file_size, inode   as in SourceReader
+    chain              digest of the file before that window
+    head_size          bytes at the beginning of the file, at most 256 KiB and none after `offset`, and
+    head               their SHA-256
     """
 
     offset: int
@@ -74,42 +104,70 @@ class ResumePoint:
     last_block_size: int
     file_size: int
     inode: str
+    chain: bytes = START_DIGEST
+    head_size: int = 0
+    head: bytes = b""
 
 
 class SourceReader:
     """One open source, cut into blocks: its exact bytes, or its text if `lines` is true.
 
-    Text is inflated if the file is packed, and blocks of text end at line ends. `start`: continue from this point, in
-    the file that it belongs to, even if that has another name in the same folder now.
+    Text is inflated if the file is packed, and blocks of text end at line ends.
+
+    start      continue from this point, in the file that it belongs to, even if that has another name in the same
+               folder now
+    hold_back  a line without a line end at the end of a plain text is not read: its rest may still be written
 
     Raises FilesError if the file cannot be read, FileChanged if it is not the file that `start` belongs to.
     """
 
-    def __init__(self, source: Source, *, lines: bool = False, start: ResumePoint | None = None) -> None:
+    def __init__(
+        self, source: Source, *, lines: bool = False, start: ResumePoint | None = None, hold_back: bool = False
+    ) -> None:
         self.source = source
         self._lines = lines
         self._start = start
         try:
-            self._file = self._find(start.inode) if start else open_regular_file(source.path)
+            self._file = self._open(start)
         except (OSError, ValueError) as error:
             raise self._unreadable(error) from error
-        status = os.fstat(self._file.fileno())
-        self.size = start.file_size if start else status.st_size
+        self.status = os.fstat(self._file.fileno())
+        self._opened_at = time.time_ns()
+        self.size = start.file_size if start else self.status.st_size
         """Bytes of the file when its upload began; bytes that are appended later are not sent."""
-        self.inode = inode_of(status)
+        self.inode = inode_of(self.status)
         """Device and inode: stable across renames."""
-        self.identity = identity_of(status, self.size)
-        """Changes with the content: a file that was sent with this identity need not be sent again."""
         try:
-            self._unpacker = _unpacker_for(self._bytes(0, 4), source.path)
+            self._unpacker = unpacker_for(self._bytes(0, HEAD), source.path)
+            self.packed = self._unpacker is not None
+            """Whether the file is packed, by its first bytes or by its name: a damaged one must not pass for text."""
+            self.identity = identity_of(self.status, self.size)
+            """Changes with the content: a file that was sent with this identity need not be sent again."""
+            self.held_back = 0
+            """Bytes of the unfinished line at the end, which is not read."""
+            if hold_back and lines and not self.packed:
+                end = self._last_line_end(start.offset if start else 0)
+                self.held_back, self.size = self.size - end, end
         except FilesError:
             self.close()
             raise
-        self.packed = self._unpacker is not None
-        """Whether the file is gzip or Zstandard, by its first bytes or by its name: a damaged one must not pass for
-        text."""
         self.bytes_read = 0
         """Where in the file the last block ends, or a little further on; for showing progress."""
+
+    def _open(self, start: ResumePoint | None) -> FileIO:
+        if self.source.opened is not None:
+            return FileIO(os.dup(self.source.opened), closefd=True)
+        return self._find(start.inode) if start else open_regular_file(self.source.path)
+
+    def _last_line_end(self, start: int) -> int:
+        """Where the last line that has a line end ends; `start` if no line ends after it."""
+        end = self.size
+        while end > start:
+            begin = max(start, end - _CHUNK)
+            if (found := self._bytes(begin, end - begin).rfind(b"\n")) >= 0:
+                return begin + found + 1
+            end = begin
+        return start
 
     def __enter__(self) -> SourceReader:
         return self
@@ -120,10 +178,27 @@ class SourceReader:
     def close(self) -> None:
         self._file.close()
 
-    def resume_point(self, block: SourceBlock, digest: bytes) -> ResumePoint:
-        """Where to continue once this block was sent. `digest`: the SHA-256 of its data."""
+    def resume_point(self, block: SourceBlock) -> ResumePoint:
+        """Where to continue once this block was sent."""
         lines = block.first_line - 1 + block.lines if self._lines else 0
-        return ResumePoint(block.offset + len(block.data), lines, digest, len(block.data), self.size, self.inode)
+        window = block.window
+        return ResumePoint(
+            block.offset + len(block.data), lines, window.digest, window.size, self.size, self.inode, window.chain
+        )
+
+    def with_head(self, point: ResumePoint) -> ResumePoint:
+        """The point with its head, up to the most that a head can have."""
+        size = min(point.offset, HEAD_SIZE)
+        if size <= point.head_size:
+            return point
+        return replace(point, head_size=size, head=sha256(self._content()(0, size)).digest())
+
+    def first_bytes(self, size: int) -> bytes:
+        """The first bytes of the file, or of its text if lines are read."""
+        try:
+            return self._content()(0, size)
+        except FileDamaged:
+            return b""
 
     def blocks(self) -> Iterator[SourceBlock]:
         """All blocks from the start or the resume point on, each of at most `BLOCK_SIZE` bytes; an empty file has none.
@@ -132,29 +207,112 @@ class SourceReader:
         resume point costs O(1), or in a packed file the time to inflate everything before it.
 
         Raises FileChanged if the file became shorter or if its content before the resume point is different;
-        FileDamaged if it is not sound gzip or Zstandard, after all lines that end before the damage; FilesError if the
-        disk cannot be read, or for Zstandard where the extra `zstd` is not installed.
+        FileDamaged if it is not sound gzip, Zstandard, bzip2 or xz, after all lines that end before the damage;
+        FilesError if the disk cannot be read, or for Zstandard where the extra `zstd` is not installed.
         """
-        content: Content = self._bytes
-        if self._lines and self._unpacker is not None:
-            content = _Text(self._inflated(self._unpacker(printable(self.source.path)))).at
-        offset = lines = 0
+        content = self._content()
+        start = offset = lines = 0
+        chain = START_DIGEST
         if self._start:
-            self._check_content(content, self._start)
-            offset, lines = self._start.offset, self._start.lines
-        cut, length = (_cut_lines, BLOCK_SIZE + 1) if self._lines else (_cut_bytes, BLOCK_SIZE)
-        while data := content(offset, length):
-            block = cut(offset, data, lines)
-            yield block
-            offset += len(block.data)
-            lines += block.lines
+            offset, lines, chain = self._start.offset, self._start.lines, self._start.chain
+            start = offset - self._start.last_block_size
+        while (data := content(start, self._window_length)) or start < offset:
+            if start < offset:
+                self._check_content(data)
+            whole, continues = self._cut(data)
+            window = Window(start, len(whole), sha256(whole).digest(), chain)
+            if start + window.size > offset:
+                piece = whole[offset - start :]
+                block = SourceBlock(
+                    offset, piece, window.digest if len(piece) == window.size else sha256(piece).digest(), window
+                )
+                if self._lines:
+                    ends = piece.count(b"\n") + (not continues and not piece.endswith(b"\n"))
+                    block = replace(block, first_line=lines + 1, lines=ends, last_line_continues=continues)
+                yield block
+                offset += len(piece)
+                lines += block.lines
+            start += window.size
+            chain = chain_digest(chain, window.digest)
 
-    def _check_content(self, content: Content, start: ResumePoint) -> None:
-        """Raise FileChanged if the last block before the resume point is not the one that was sent."""
-        if not start.last_block_size:
-            return
-        last_block = content(start.offset - start.last_block_size, start.last_block_size)
-        if sha256(last_block).digest() != start.last_block_digest:
+    @property
+    def _window_length(self) -> int:
+        """Bytes to read for one window: one more than a block, for lines, shows whether the text continues."""
+        return BLOCK_SIZE + self._lines
+
+    def _cut(self, data: bytes) -> tuple[bytes, bool]:
+        """The window at the beginning of the data, and whether its last line continues behind it."""
+        if len(data) <= BLOCK_SIZE:
+            return data, False
+        end = data.rfind(b"\n", 0, BLOCK_SIZE) + 1
+        return data[: end or BLOCK_SIZE], not end
+
+    def _content(self) -> Content:
+        """Returns bytes of the file, or of its text, at offsets that do not decrease."""
+        if self._lines and self._unpacker is not None:
+            return _Text(self._inflated(self._unpacker(printable(self.source.path)))).at
+        return self._bytes
+
+    def continues(self, point: ResumePoint, *, trust_inode: bool) -> Continuation:
+        """Whether the content of this file begins with what was sent up to the point.
+
+        `trust_inode`: for a file that still has the inode of the point only the head and the last window are compared.
+        Otherwise everything before the point is read.
+        """
+        content = self._content()
+        try:
+            if sha256(content(0, point.head_size)).digest() != (point.head or sha256().digest()):
+                return Continuation.NO
+            start = point.offset - point.last_block_size
+            if not (trust_inode and point.inode == self.inode and not self.packed):
+                content, at, chain = self._content(), 0, START_DIGEST
+                while at < start and (data := content(at, self._window_length)):
+                    whole, _ = self._cut(data)
+                    at, chain = at + len(whole), chain_digest(chain, sha256(whole).digest())
+                if (at, chain) != (start, point.chain):
+                    return Continuation.NO
+            last = content(start, point.last_block_size + 1)
+        except (FileDamaged, FileChanged):
+            return Continuation.NO
+        window, rest = last[: point.last_block_size], last[point.last_block_size :]
+        if len(window) < point.last_block_size or sha256(window).digest() != (
+            point.last_block_digest or sha256().digest()
+        ):
+            return Continuation.NO
+        return Continuation.WITH_MORE if rest else Continuation.TO_THE_END
+
+    def is_sound(self) -> bool:
+        """Whether a packed file can be inflated to its end. Inflates all of it."""
+        try:
+            if self._unpacker is not None:
+                for _ in self._inflated(self._unpacker(printable(self.source.path))):
+                    pass
+        except (FileDamaged, FileChanged):
+            return False
+        return True
+
+    def was_written(self) -> bool:
+        """Whether the file may have been written to since it was opened."""
+        try:
+            status = os.fstat(self._file.fileno())
+        except OSError:
+            return True
+        is_same = (status.st_mtime_ns, status.st_size) == (self.status.st_mtime_ns, self.status.st_size)
+        # A write in the same tick of the kernel's clock as the last one leaves the time unchanged.
+        return not is_same or abs(self._opened_at - status.st_mtime_ns) < _CLOCK_TICK_NS
+
+    def check_unchanged(self, digest: bytes) -> None:
+        """Raise FileChanged if the blocks, read again, are not those with this digest (a chain over their digests)."""
+        again = START_DIGEST
+        for block in self.blocks():
+            again = chain_digest(again, block.digest)
+        if again != digest:
+            raise self._changed("it was changed in place while it was sent, so what was sent is a mixture")
+
+    def _check_content(self, data: bytes) -> None:
+        """Raise FileChanged if the data does not begin with the last window before the resume point."""
+        start = self._start
+        if start and sha256(data[: start.last_block_size]).digest() != start.last_block_digest:
             raise self._changed(f"its content before byte {start.offset:,} is not what was sent")
 
     def _find(self, inode: str) -> FileIO:
@@ -168,7 +326,7 @@ class SourceReader:
                     file.close()
         raise self._changed("another file has its name, and no file in its folder is this one")
 
-    def _inflated(self, unpacker: Gunzip | Unzstd) -> Iterator[bytes]:
+    def _inflated(self, unpacker: Unpacker) -> Iterator[bytes]:
         for offset in range(0, self.size, _CHUNK):
             yield from unpacker.feed(self._bytes(offset, _CHUNK))
         unpacker.finish()
@@ -198,14 +356,16 @@ class SourceReader:
         return FileChanged(f"{printable(self.source.path)} changed since its upload began: {how}")
 
 
+class Continuation(enum.Enum):
+    """Whether a file begins with what was sent: no; yes, and there is no more of it; yes, and it has more."""
+
+    NO = enum.auto()
+    TO_THE_END = enum.auto()
+    WITH_MORE = enum.auto()
+
+
 Content = Callable[[int, int], bytes]
 """Returns this many bytes from an offset on; fewer only at the end."""
-
-
-def _unpacker_for(head: bytes, path: Path) -> type[Gunzip] | type[Unzstd] | None:
-    if head.startswith(gunzip.MAGIC) or (path.suffix == ".gz" and head != unzstd.MAGIC):
-        return Gunzip
-    return Unzstd if head == unzstd.MAGIC or path.suffix == ".zst" else None
 
 
 class _Text:
@@ -237,19 +397,6 @@ class _Text:
         return self._held[:length]
 
 
-def _cut_bytes(offset: int, data: bytes, lines: int) -> SourceBlock:
-    return SourceBlock(offset, data)
-
-
-def _cut_lines(offset: int, data: bytes, lines: int) -> SourceBlock:
-    """`data` is one byte longer than a block, except at the end of the file."""
-    if len(data) <= BLOCK_SIZE:
-        return SourceBlock(offset, data, lines + 1, data.count(b"\n") + (not data.endswith(b"\n")))
-    end = data.rfind(b"\n", 0, BLOCK_SIZE) + 1
-    data = data[: end or BLOCK_SIZE]
-    return SourceBlock(offset, data, lines + 1, data.count(b"\n"), last_line_continues=not end)
-
-
 def _possible_paths(path: Path) -> Iterator[Path]:
     """The path itself and every file beside it; twice, since a rotation may rename the file during the search."""
     for _ in range(2):
@@ -262,5 +409,5 @@ def file_digest(path: AnyPath) -> str:
     digest = START_DIGEST
     with SourceReader(Source(Path(path), "")) as reader:
         for block in reader.blocks():
-            digest = chain_digest(digest, sha256(block.data).digest())
+            digest = chain_digest(digest, block.digest)
     return digest.hex()

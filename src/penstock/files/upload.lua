@@ -1,6 +1,95 @@
 -- The scripts of senders: they put the records of a file into a channel. channel.lua has the key map.
 
-_sent = { MOST = 10000 } -- entries of files that were sent
+-- `MOST` files that were sent are remembered; a log may share its first bytes with others, of which `ALIKE` are found.
+_memory = { MOST = 100000, ALIKE = 16 }
+
+-- Whether a name of a file belongs to one file only, as its inode and its path do; else several files may share it.
+--- (name: str) -> bool
+function memory.is_unique(name)
+  local kind = string.sub(name, 1, 1)
+  return kind == "i" or kind == "p"
+end
+
+-- Returns the ids of the entries that this name leads to.
+--- (name: str) -> table
+--- uses: base
+function memory.find(name)
+  local found = redis.call("HGET", base .. "sources", name)
+  if not found then return {} end
+  return memory.is_unique(name) and { found } or cmsgpack.unpack(found)
+end
+
+-- Removes a name of an entry, unless it leads to another entry by now.
+--- (name: str, id: str)
+--- uses: base
+function memory.remove_name(name, id)
+  local kept = {}
+  for _, one in ipairs(memory.find(name)) do
+    if one ~= id then kept[#kept + 1] = one end
+  end
+  if #kept == 0 then
+    redis.call("HDEL", base .. "sources", name)
+  elseif not memory.is_unique(name) then
+    redis.call("HSET", base .. "sources", name, cmsgpack.pack(kept))
+  end
+end
+
+-- Lets a name lead to an entry.
+--- (name: str, id: str)
+--- uses: base
+function memory.add_name(name, id)
+  if memory.is_unique(name) then
+    redis.call("HSET", base .. "sources", name, id)
+    return
+  end
+  local kept = {}
+  for _, one in ipairs(memory.find(name)) do
+    if one ~= id then kept[#kept + 1] = one end
+  end
+  kept[#kept + 1] = id
+  if #kept > _memory.ALIKE then table.remove(kept, 1) end
+  redis.call("HSET", base .. "sources", name, cmsgpack.pack(kept))
+end
+
+-- Stores an entry. `names`: what leads to it from now on; {} leaves that unchanged.
+--- (id: str, token: str, upload_id: str, upload_state: str, outcome: str, names: table)
+--- uses: base
+function memory.store(id, token, upload_id, upload_state, outcome, names)
+  local entry = redis.call("HGET", base .. "entries", id)
+  local old = entry and cmsgpack.unpack(entry)[5] or {}
+  if #names == 0 then
+    names = old
+  else
+    local is_new = {}
+    for _, name in ipairs(names) do is_new[name] = true end
+    for _, name in ipairs(old) do
+      if is_new[name] then is_new[name] = false else memory.remove_name(name, id) end
+    end
+    for _, name in ipairs(names) do
+      if is_new[name] or memory.is_unique(name) then memory.add_name(name, id) end
+    end
+  end
+  redis.call("HSET", base .. "entries", id, cmsgpack.pack({ token, upload_id, upload_state, outcome, names }))
+end
+
+--- (id: str)
+--- uses: base
+function memory.forget(id)
+  local entry = redis.call("HGET", base .. "entries", id)
+  for _, name in ipairs(entry and cmsgpack.unpack(entry)[5] or {}) do memory.remove_name(name, id) end
+  redis.call("HDEL", base .. "entries", id)
+  redis.call("ZREM", base .. "sent_at", id)
+end
+
+-- Notes that a file was sent, and forgets the oldest ones if there are too many. Returns how many were forgotten.
+--- (id: str, now: int) -> int
+--- uses: base
+function memory.note_sent(id, now)
+  redis.call("ZADD", base .. "sent_at", now, id)
+  local old = redis.call("ZRANGE", base .. "sent_at", 0, -_memory.MOST - 1)
+  for i = 1, #old do memory.forget(old[i]) end
+  return #old
+end
 
 -- Makes space for `size` bytes: trims what is left to trim, then passes over the slowest receivers if they have been
 -- away for longer than `patience`. A receiver is away since its last call or since its first unread record was sent,
@@ -45,95 +134,155 @@ function upload.refuse_if_full(l, size, now)
   if l.ended - l.begun + size > l.bytes then return { "FULL", ms, l.ended - l.begun, slowest } end
 end
 
--- Returns the entries of these paths and inodes: { "OK", { entry or "", … } }.
+-- Returns the entries that these names lead to: { "OK", { id, entry, … }, … }, for each name a list of pairs.
 --- keys: base state
---- args: sources: *
+--- args: names: *
 --- flags: no-writes
-function script.source_entries(base, state, sources, ...)
+function script.find_entries(base, state, names, ...)
   local fault = log.open()
   if fault then return fault end
-  local answer = {}
-  for i = sources, #ARGV do answer[#answer + 1] = redis.call("HGET", base .. "sources", ARGV[i]) or "" end
-  return { "OK", answer }
+  local answer = { "OK" }
+  for i = names, #ARGV do
+    local found = {}
+    for _, id in ipairs(memory.find(ARGV[i])) do
+      local entry = redis.call("HGET", base .. "entries", id)
+      if entry then
+        found[#found + 1] = id
+        found[#found + 1] = entry
+      end
+    end
+    answer[#answer + 1] = found
+  end
+  return answer
 end
 
 -- Makes this token the owner of an upload that another process began: that process is refused from now on. Returns
 -- { "OK", entry }, or { "TAKEN" } if this upload has ended.
 --- keys: base state
---- args: path: str, upload_id: str, token: str
+--- args: id: str, upload_id: str, token: str
 --- flags: allow-oom
-function script.take_over(base, state, path, upload_id, token)
+function script.take_over(base, state, id, upload_id, token)
   local fault = log.open()
   if fault then return fault end
-  local entry = redis.call("HGET", base .. "sources", path)
+  local entry = redis.call("HGET", base .. "entries", id)
   if not entry then return { "TAKEN" } end
-  local _, known, upload_state, outcome = unpack(cmsgpack.unpack(entry))
+  local _, known, upload_state, outcome, names = unpack(cmsgpack.unpack(entry))
   if known ~= upload_id then return { "TAKEN" } end
-  entry = cmsgpack.pack({ token, upload_id, upload_state, outcome })
-  redis.call("HSET", base .. "sources", path, entry)
+  entry = cmsgpack.pack({ token, upload_id, upload_state, outcome, names })
+  redis.call("HSET", base .. "entries", id, entry)
   return { "OK", entry }
 end
 
--- Appends records of one upload, given as kind, body, …, and stores `upload_state`, which says how far it is with them.
--- Does all of it or nothing.
---
---   expected  "-": the upload continues. Its entry must be at `path`, with this token.
---             Otherwise it begins. There must be no entry at `path`, and the entry at `inode` must be this one ("": no
---             entry). If not, another process has sent the file since the sender read the entries.
---   outcome   "": the upload does not end with these records.
---             Otherwise it ends. Its entry at `path` is removed. The outcome is stored at `inode`, unless it is "-".
---
--- Returns { "OK", bytes in the channel, slowest receiver }; { "FULL", the ms from `make_space`, bytes in the channel,
--- slowest receiver }; { "CLOSED", number of receivers that have not received everything }; { "TAKEN" } if `expected` is
--- not met; or { "GONE" | "VANISHED" | "LARGE" | "NOT_A_MEMBER" }.
+-- Notes that a file that was sent has other names now, because it was renamed or packed. Its entry must be `expected`.
+-- Returns { "OK", how many files were forgotten }, or { "TAKEN" } if another process has sent more of the file.
 --- keys: base state
---- args: caller: str, number: int, given: int, path: str, upload_id: str, token: str, expected: str, upload_state: str
---- args: inode: str, outcome: str, records: *
-function script.put(base, state, caller, number, given, path, upload_id, token, expected, upload_state,
-  inode, outcome, records, ...)
+--- args: caller: str, number: int, given: int, id: str, expected: str, upload_state: str, outcome: str, names: *
+function script.rename_entry(base, state, caller, number, given, id, expected, upload_state, outcome, names, ...)
+  local fault, l = log.open()
+  if fault then return fault end
+  local past = idempotency.replay(caller, number)
+  if past then return past end
+  if not l then return { "GONE" } end
+  if redis.call("HGET", base .. "entries", id) ~= expected then return { "TAKEN" } end
+  memory.store(id, "", "", upload_state, outcome, { unpack(ARGV, names) })
+  return idempotency.keep(caller, number, { "OK", memory.note_sent(id, clock.now(given)) })
+end
+
+-- Whether a part of a `put` may be stored: the sender still owns its upload, or the file is as the sender found it.
+--- (one: table, token: str) -> bool
+--- uses: base
+function upload.is_current(one, token)
+  local entry = redis.call("HGET", base .. "entries", one.id) or ""
+  if one.expected == "-" then
+    local known_token, known_upload
+    if entry ~= "" then known_token, known_upload = unpack(cmsgpack.unpack(entry)) end
+    return known_token == token and known_upload == one.upload_id
+  end
+  if entry ~= one.expected then return false end
+  if entry ~= "" or #one.names == 0 then return true end
+  local leads_to = redis.call("HGET", base .. "sources", one.names[1])
+  return not leads_to or leads_to == one.known
+end
+
+-- Reads the parts of a `put` from its arguments, which begin at `i`. Returns them, and the bytes of their records.
+--- (i: int) -> table, int
+function upload.read_parts(i)
+  local parts, size = {}, 0
+  while i <= #ARGV do
+    local one = {
+      id = ARGV[i], upload_id = ARGV[i + 1], expected = ARGV[i + 2], known = ARGV[i + 3], state = ARGV[i + 4],
+      outcome = ARGV[i + 5], names = {},
+    }
+    local names, records = tonumber(ARGV[i + 6]), tonumber(ARGV[i + 7])
+    i = i + 8
+    for j = i, i + names - 1 do one.names[#one.names + 1] = ARGV[j] end
+    one.from, one.to = i + names, i + names + 2 * records - 1
+    for j = one.from, one.to, 2 do size = size + log.size(ARGV[j] .. one.upload_id, ARGV[j + 1]) end
+    i = one.to + 1
+    parts[#parts + 1] = one
+  end
+  return parts, size
+end
+
+-- Appends records of uploads, and stores for each upload how far it is with them. Does all of it or nothing. The
+-- arguments of one upload are:
+--
+--   id           of the file's entry
+--   upload_id    of the upload
+--   expected     "-": the upload continues. The entry must have this upload, with this token. Otherwise it begins, and
+--                the entry must be this one ("": there must be none)
+--   known        if the upload begins without an entry: what the first of `names` may lead to. If it leads elsewhere,
+--                another process has sent the file since the sender looked
+--   state        how far the upload is
+--   outcome      "": the upload does not end with these records. "-": it ends, and its entry is removed. Otherwise it
+--                ends, and this is stored
+--   names        how many names follow, and
+--   records      how many records follow after them
+--   name, …      what leads to the entry from now on: the inode first; none leaves that unchanged
+--   kind, body, …
+--
+-- Returns { "OK", bytes in the channel, slowest receiver, how many files were forgotten }; { "FULL", the ms from
+-- `make_space`, bytes in the channel, slowest receiver }; { "CLOSED", number of receivers that have not received
+-- everything }; { "TAKEN" }; or { "GONE" | "VANISHED" | "LARGE" | "NOT_A_MEMBER" }.
+--- keys: base state
+--- args: caller: str, number: int, given: int, token: str, parts: *
+function script.put(base, state, caller, number, given, token, parts, ...)
   local fault, l = log.open()
   if fault then return fault end
   local past = idempotency.replay(caller, number)
   if past then return past end
   if not l then return { "GONE" } end
   if channel.close_number() > 0 then return { "CLOSED", redis.call("ZCARD", base .. "readers") } end
-  local entry = redis.call("HGET", base .. "sources", path) or ""
-  if expected == "-" then
-    local known_token, known_upload
-    if entry ~= "" then known_token, known_upload = unpack(cmsgpack.unpack(entry)) end
-    if known_token ~= token or known_upload ~= upload_id then return { "TAKEN" } end
-  elseif entry ~= "" or (redis.call("HGET", base .. "sources", inode) or "") ~= expected then
-    return { "TAKEN" }
+  local uploads, size = upload.read_parts(parts)
+  for _, one in ipairs(uploads) do
+    if not upload.is_current(one, token) then return { "TAKEN" } end
   end
   if not channel.has_receivers() then return { "NOT_A_MEMBER" } end
-  local size, now = 0, clock.now(given)
-  for i = records, #ARGV, 2 do size = size + log.size(ARGV[i] .. upload_id, ARGV[i + 1]) end
+  local now, forgotten = clock.now(given), 0
   if size > l.bytes then return { "LARGE" } end
   local full = upload.refuse_if_full(l, size, now)
   if full then return full end
-  for i = records, #ARGV, 2 do
-    if not channel.append(l, now, ARGV[i] .. upload_id, ARGV[i + 1]) then return { "VANISHED", "log" } end
+  for _, one in ipairs(uploads) do
+    for i = one.from, one.to, 2 do
+      local is_there = channel.append(l, now, ARGV[i] .. one.upload_id, ARGV[i + 1])
+      if not is_there then return { "VANISHED", "log" } end -- found by the first record, before anything is written
+    end
+    if one.outcome == "" then
+      redis.call("ZREM", base .. "sent_at", one.id)
+      memory.store(one.id, token, one.upload_id, one.state, "", one.names)
+    elseif one.outcome == "-" then
+      memory.forget(one.id)
+    else
+      memory.store(one.id, "", "", one.state, one.outcome, one.names)
+      forgotten = forgotten + memory.note_sent(one.id, now)
+    end
   end
   log.save(l, now)
   local bytes = l.ended - l.begun
   if bytes > tonumber(redis.call("HGET", state, "peak") or 0) then redis.call("HSET", state, "peak", bytes) end
-  if outcome == "" then
-    redis.call("HSET", base .. "sources", path, cmsgpack.pack({ token, upload_id, upload_state, "" }))
-  else
-    redis.call("HDEL", base .. "sources", path)
-  end
-  if outcome ~= "" and outcome ~= "-" then
-    redis.call("HSET", base .. "sources", inode, cmsgpack.pack({ "", "", upload_state, outcome }))
-    redis.call("ZADD", base .. "sent_at", now, inode)
-    local old = redis.call("ZRANGE", base .. "sent_at", 0, -_sent.MOST - 1)
-    for i = 1, #old do
-      redis.call("ZREM", base .. "sent_at", old[i])
-      redis.call("HDEL", base .. "sources", old[i])
-    end
-  end
   log.report(l, now)
   log.wake_senders(l)
-  return idempotency.keep(caller, number, { "OK", bytes, upload.slowest() })
+  return idempotency.keep(caller, number, { "OK", bytes, upload.slowest(), forgotten })
 end
 
 -- For a sender that got FULL: asks whether there is space for `size` bytes, and at least for a quarter of the limit.

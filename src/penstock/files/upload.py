@@ -6,16 +6,23 @@ behind the last block. If the first sender was alive after all, its calls are re
 
 from __future__ import annotations
 
-import hashlib
+import stat
 from dataclasses import dataclass, replace
 from itertools import islice
 
 import msgspec
 
 from penstock.core.ids import mint_id
-from penstock.core.operations import RoundTrip
-from penstock.errors import FileChanged, FileDamaged, FilesError
-from penstock.files.bindings import ChannelBindings, PutReply, SourceEntry
+from penstock.errors import FileDamaged, FilesError
+from penstock.files.bindings import SourceEntry, UploadPart
+from penstock.files.recognition import (
+    PendingFile,
+    Recogniser,
+    SendRules,
+    UploadState,
+    decode_state,
+    encode_state,
+)
 from penstock.files.records import (
     ABORT,
     BEGIN,
@@ -29,8 +36,7 @@ from penstock.files.records import (
     pack,
     pack_block,
 )
-from penstock.files.source import Source
-from penstock.files.source_reader import ResumePoint, SourceBlock, SourceReader
+from penstock.files.source_reader import SourceBlock, SourceReader
 
 BLOCKS_PER_PUT = 4
 """Blocks in one round trip: a megabyte."""
@@ -53,133 +59,79 @@ class SentFile:
     resumed: bool
 
 
-class UploadState(msgspec.Struct, frozen=True):
-    """How far an upload is, as the server keeps it.
+SMALL_UPLOAD = 256 * 1024
+"""Bytes of an upload that may share its round trip with others."""
 
-    digest          of all blocks so far
-    begins_in_line  the next block begins in the middle of a line that is longer than a block
-    """
-
-    name: str
-    resume_point: ResumePoint | None
-    digest: bytes
-    begins_in_line: bool = False
-
-
-_decode_state = msgspec.json.Decoder(UploadState).decode
-
-
-@dataclass(slots=True)
-class PendingFile:
-    """A file that is to be sent.
-
-    path_key     identifies an upload in progress, by host and path
-    inode_key    identifies a file that was sent, by host, device and inode, so that a log is recognised after it was
-                 renamed
-    identity     changes with the content of the file
-    in_progress  the channel's entry of an upload with this path_key, or None
-    sent         the channel's entry of a file that was sent with this inode_key, or None
-    """
-
-    source: Source
-    path_key: str
-    inode_key: str
-    size: int
-    identity: str
-    in_progress: SourceEntry | None = None
-    sent: SourceEntry | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class UploadContext:
-    """The settings that all uploads of one `send` share.
-
-    token  identifies this sender
-    again  files that were sent before are sent once more
-    """
-
-    channel: ChannelBindings
-    token: str
-    host: str
-    lines: bool
-    again: bool
-
-    def inode_key(self, inode: str) -> str:
-        return f"{self._kind}:{self.host}:{inode}"
-
-    def path_key(self, path: str) -> str:
-        return f"{self._kind}:{self.host}:{path}"
-
-    @property
-    def _kind(self) -> str:
-        return "lines" if self.lines else "bytes"
+ENDED_EARLY = "?"
+"""The outcome of an upload of lines that had to be given up: the rest of the file is still to be sent."""
 
 
 class Upload:
     """One upload. `failure`: the error that ended it early; to be raised once the records that report it are sent."""
 
-    def __init__(
-        self, context: UploadContext, pending: PendingFile, reader: SourceReader, upload_id: str, state: UploadState,
-        records: list[tuple[str, bytes]],
-    ) -> None:  # fmt: skip
-        self.name = state.name
-        self.reader = reader
-        self.inode_key = context.inode_key(reader.inode)
+    def __init__(self, rules: SendRules, recogniser: Recogniser, pending: PendingFile) -> None:
+        """Begin at the start of the file, at what a log has grown by since it was sent as lines, or where another
+        process stopped. Raises FilesError if the file is gone or has changed."""
+        self._rules = rules
+        self.pending = pending
+        entry, state, start = pending.entry, pending.state, pending.start
+        self.reader = SourceReader(
+            pending.source, lines=rules.lines, start=start, hold_back=not recogniser.is_finished(pending, state)
+        )
+        self.name = pending.source.name
         self.ended = False
         self.failure: FilesError | None = None
-        self._context = context
-        self._path_key = pending.path_key
-        self._upload_id = upload_id
-        self._resumed = not records
-        self._expected = (pending.sent.raw if pending.sent else b"") if records else None
-        self._resume_point = state.resume_point
-        self._digest = state.digest
-        self._begins_in_line = state.begins_in_line
-        self._blocks = reader.blocks()
-        self._records = records
+        self.resumed = pending.is_resumed
+        self._entry_id = entry.id if entry else mint_id()
+        self._expected = entry.raw if entry else b""
+        self._names = recogniser.names(pending)
+        self._point = start
+        self._digest = self._digest_read = START_DIGEST
+        self._begins_in_line = False
+        self._records: list[tuple[str, bytes]] = []
         """The records to send next."""
         self._is_batch_ready = False
         self._outcome = ""
+        self._blocks = self.reader.blocks()
+        if self.resumed and entry and state:
+            self.name, self._upload_id = state.name, entry.upload_id
+            self._digest, self._begins_in_line = state.digest, state.begins_in_line
+            self._continues = True
+        else:
+            self._upload_id = mint_id()
+            self._continues = False
+            self._records.append((BEGIN, pack(self._begin_record(state))))
 
-    @classmethod
-    def begin(cls, context: UploadContext, pending: PendingFile) -> Upload:
-        """Begin at the start of the file; or, if it has grown since it was sent as lines, where it ended then."""
-        start = pending.sent and _decode_state(pending.sent.state).resume_point
-        if start and context.lines and not context.again and start.file_size < pending.size:
-            upload = cls._begin_at(context, pending, replace(start, file_size=pending.size))
-            upload.read_batch()
-            if not isinstance(upload.failure, FileChanged):
-                return upload
-            upload.reader.close()  # another file has the same inode by now
-        return cls._begin_at(context, pending, None)
+    def _begin_record(self, state: UploadState | None) -> FileBegin:
+        reader, start = self.reader, self._point
+        begin = FileBegin(
+            self.name, reader.size, self._rules.lines, self._rules.lines and reader.packed, source=self._rules.source,
+            mode=stat.S_IMODE(reader.status.st_mode), modified=reader.status.st_mtime_ns,
+        )  # fmt: skip
+        if start is None:
+            return begin
+        return msgspec.structs.replace(
+            begin, offset=start.offset, lines_before=start.lines, last_block_size=start.last_block_size,
+            last_block_digest=start.last_block_digest, earlier_name=state.name if state else "",
+        )  # fmt: skip
 
-    @classmethod
-    def _begin_at(cls, context: UploadContext, pending: PendingFile, start: ResumePoint | None) -> Upload:
-        reader = SourceReader(pending.source, lines=context.lines, start=start)
-        name = pending.source.name
-        begin = FileBegin(name, reader.size, context.lines, context.lines and reader.packed)
-        if start:
-            begin = msgspec.structs.replace(
-                begin, offset=start.offset, lines_before=start.lines, last_block_size=start.last_block_size,
-                last_block_digest=start.last_block_digest,
-            )  # fmt: skip
-        state = UploadState(name, start, START_DIGEST)
-        return cls(context, pending, reader, mint_id(), state, [(BEGIN, pack(begin))])
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of the records that are ready."""
+        return sum(len(body) for _, body in self._records)
 
-    @classmethod
-    def resume(cls, context: UploadContext, pending: PendingFile, entry: SourceEntry) -> Upload:
-        """Continue the upload that another process began. Raises FilesError if its file is gone or has changed."""
-        state = _decode_state(entry.state)
-        reader = SourceReader(pending.source, lines=context.lines, start=state.resume_point)
-        return cls(context, pending, reader, entry.upload_id, state, [])
+    @property
+    def is_small_and_whole(self) -> bool:
+        """Whether the records that are ready are the whole upload, so that they may travel with those of others."""
+        return self.ended and not self._continues and self.batch_bytes <= SMALL_UPLOAD
 
     @property
     def _offset(self) -> int:
-        return self._resume_point.offset if self._resume_point else 0
+        return self._point.offset if self._point else 0
 
     @property
     def _lines(self) -> int:
-        return self._resume_point.lines if self._resume_point else 0
+        return self._point.lines if self._point else 0
 
     def read_batch(self) -> None:
         """Make the records of the next blocks, unless they are ready. If the file cannot be read to its end, this sets
@@ -192,46 +144,63 @@ class Upload:
             for block in islice(self._blocks, BLOCKS_PER_PUT):
                 self._add(block)
                 missing -= 1
+            if missing and self.reader.was_written():
+                self.reader.check_unchanged(self._digest_read)
+            if self._point is not None:
+                self._point = self.reader.with_head(self._point)
         except FilesError as error:
             self.failure = error
-            # The outcome makes later calls of `send` skip a damaged file for as long as it does not change.
-            is_damaged = isinstance(error, FileDamaged)
-            self._end(ABORT, str(error).encode(), f"{self.reader.identity} {error}" if is_damaged else "-")
+            self._end(ABORT, str(error).encode(), self._outcome_of(error))
             return
         if missing:
             self._end(END, pack(FileEnd(self._offset, self._lines, self._digest)), self.reader.identity)
+
+    def _outcome_of(self, error: FilesError) -> str:
+        """A damaged file is skipped for as long as it does not change. Of a file of lines, what was sent stays sent."""
+        if isinstance(error, FileDamaged):
+            return f"{self.reader.identity} {error}"
+        return ENDED_EARLY if self._rules.lines and self._point is not None else "-"
 
     def _end(self, kind: str, body: bytes, outcome: str) -> None:
         self._records.append((kind, body))
         self.ended, self._outcome = True, outcome
 
     def _add(self, block: SourceBlock) -> None:
-        block_digest = hashlib.sha256(block.data).digest()
-        self._digest = chain_digest(self._digest, block_digest)
-        deflated = self._context.lines and self.reader.packed
+        self._digest = chain_digest(self._digest, block.digest)
+        self._digest_read = chain_digest(self._digest_read, block.digest)
+        deflated = self._rules.lines and self.reader.packed
         header = BlockHeader(
-            self.name, block.offset, block.first_line - 1, self._begins_in_line, deflated, block_digest,
-            block.last_line_continues,
+            self.name, block.offset, block.first_line - 1, self._begins_in_line, deflated, block.digest,
+            block.last_line_continues, self._rules.source,
         )  # fmt: skip
         self._begins_in_line = block.last_line_continues
         self._records.append((DATA, pack_block(header, block.data)))
-        self._resume_point = self.reader.resume_point(block, block_digest)
+        head_size, head = (self._point.head_size, self._point.head) if self._point else (0, b"")
+        self._point = replace(self.reader.resume_point(block), head_size=head_size, head=head)
 
-    def put(self) -> RoundTrip[PutReply]:
-        """Send the records that are ready."""
-        state = UploadState(self.name, self._resume_point, self._digest, self._begins_in_line)
-        return self._context.channel.put(
-            self._path_key, self._upload_id, self._context.token, self._records, expected=self._expected,
-            state=msgspec.json.encode(state).decode(), inode_key=self.inode_key, outcome=self._outcome,
+    def part(self) -> UploadPart:
+        """The records that are ready, for `ChannelBindings.put`."""
+        state = UploadState(
+            self.name, self.pending.path, self._point, self._digest, self._begins_in_line, self.reader.held_back
+        )
+        return UploadPart(
+            self._entry_id, self._upload_id, self._records, encode_state(state),
+            expected=None if self._continues else self._expected, known=self.pending.known, outcome=self._outcome,
+            names=self._names,
         )  # fmt: skip
-
-    def await_space(self, address: str, ttl: float) -> RoundTrip[PutReply]:
-        return self._context.channel.await_space(self._records, address, ttl)
 
     def batch_sent(self) -> None:
         """Call it when the channel has stored the records."""
         self._records = []
-        self._expected, self._is_batch_ready = None, False
+        self._names = []
+        self._continues, self._is_batch_ready = True, False
 
     def result(self) -> SentFile:
-        return SentFile(self.name, self._offset, self._lines, self._digest.hex(), self._resumed)
+        return SentFile(self.name, self._offset, self._lines, self._digest.hex(), self.resumed)
+
+
+def abort_part(rules: SendRules, entry: SourceEntry, reason: str) -> UploadPart:
+    """The record that notifies receivers that the file of an upload in progress will never be whole."""
+    state = decode_state(entry.state)
+    outcome = ENDED_EARLY if rules.lines and state.resume_point is not None else "-"
+    return UploadPart(entry.id, entry.upload_id, [(ABORT, reason.encode())], entry.state, outcome=outcome)

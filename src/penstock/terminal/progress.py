@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -43,7 +44,10 @@ def progress_display(
         def render() -> RenderableType:
             return screen(last[-1]) if last else first
 
-        with Live(get_renderable=render, console=console, refresh_per_second=1 / SECONDS_PER_REDRAW, transient=True):
+        with Live(
+            get_renderable=render, console=console, refresh_per_second=1 / SECONDS_PER_REDRAW, transient=True,
+            redirect_stdout=sys.stdout.isatty(),  # output to a file stays there
+        ):  # fmt: skip
             yield lambda progress: last.__setitem__(slice(None), [progress])
     else:
         with Live(first, console=console, auto_refresh=False, transient=True) as live:

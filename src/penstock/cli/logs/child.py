@@ -74,7 +74,8 @@ class Work(msgspec.Struct, frozen=True):
             # The total does not include files that an earlier process sent in full.
             os.pwrite(1, b"%*d" % (WIDTH, self.size - progress.total + progress.sent), 0)
 
-        app.files(self.channel).send_lines(self.logs, progress=report)
+        # Every log that is named is counted, and wholly.
+        app.files(self.channel).send_lines(self.logs, identity="path", final=True, progress=report)
 
     def count(self, app: Penstock) -> None:
         app.aggregate(self.channel, receiver=RECEIVER)(self.function()).run(share=True)

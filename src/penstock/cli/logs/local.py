@@ -17,10 +17,8 @@ from penstock.cli.logs.report import FIRST_REJECTED, CountOptions, CountProgress
 from penstock.counting.access_log import DIRECTIVES, LONGEST
 from penstock.counting.w3c import layouts
 from penstock.errors import ConfigurationError, FilesError
-from penstock.files import gunzip, unzstd
-from penstock.files.gunzip import Gunzip
 from penstock.files.source_reader import SourceReader
-from penstock.files.unzstd import Unzstd
+from penstock.files.unpack import HEAD, unpacker_for
 from penstock.settings import MiB
 from penstock.terminal.signals import interrupted_by
 
@@ -128,12 +126,9 @@ def _file_texts(log: LogFile) -> Iterator[tuple[bytes, int]]:
 def _stream_texts(log: LogFile) -> Iterator[tuple[bytes, int]]:
     with ExitStack() as files:
         file = sys.stdin.buffer if log.path is None else files.enter_context(log.path.open("rb"))
-        head = file.read(4)
-        unpacker: Gunzip | Unzstd | None = None
-        if head.startswith(gunzip.MAGIC):
-            unpacker = Gunzip(log.name)
-        elif head == unzstd.MAGIC:
-            unpacker = Unzstd(log.name)
+        head = file.read(HEAD)
+        packing = unpacker_for(head)
+        unpacker = packing(log.name) if packing is not None else None
         position, data = 0, head
         while data:
             position += len(data)

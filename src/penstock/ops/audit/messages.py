@@ -126,8 +126,8 @@ class ChannelAudit(LogAudit):
             yield f"log: records {first} to {top}, but there is no receiver for them"
 
     def _sources(self) -> Iterator[str]:
-        if lost := set(self.keys.get("sent_at", {})) - set(self.keys.get("sources", {})):
-            yield f"sent_at: {lost} are not in sources"
+        if lost := set(self.keys.get("sent_at", {})) - set(self.keys.get("entries", {})):
+            yield f"sent_at: {lost} are not in entries"
 
     def _totals(self) -> Iterator[str]:
         tables = set()
