@@ -21,7 +21,7 @@ from penstock.bench.workers import Workers, workers
 from penstock.core.keys import key_pattern
 from penstock.core.operations import RoundTrip
 from penstock.core.scripts import Script
-from penstock.driver.engine import run_to_completion
+from penstock.driver.blocking import run_to_completion
 from penstock.jobs.task import Call
 from penstock.ops.raw_client import delete_keys, raw_client
 

@@ -7,6 +7,9 @@ driver performs each effect and sends its result back into the generator:
 
     effect         what the driver does                            result
     RoundTrip      call one script                                 what `read` makes of the reply
+    Send           call one script, and do not wait for the       a token for `Receive`
+                   reply
+    Receive        wait for the reply to a `Send`                 what `read` makes of the reply
     Parallel       call several scripts, at most one round         the list of their results
                    trip to each node
     Listen         open a `Listener`, whose address a script       the listener
@@ -41,6 +44,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
+import msgspec
+
 from penstock.core.scripts import Script
 from penstock.core.slots import Node
 
@@ -53,9 +58,8 @@ S = TypeVar("S", bound="HasDriver")
 Arg: TypeAlias = str | bytes | int | float
 
 
-@dataclass(frozen=True, slots=True)
-class RoundTrip(Generic[R]):
-    """One call of a script.
+class RoundTrip(msgspec.Struct, Generic[R], frozen=True):
+    """One call of a script. A struct, because a frozen dataclass takes several times as long to make.
 
     script, keys, args  what is called. If the arguments of a numbered script begin with `UNNUMBERED`, the driver
                         replaces that with an idempotency key, by which the server recognises a repeated call.
@@ -79,11 +83,37 @@ class RoundTrip(Generic[R]):
 
     def then(self, convert: Callable[[R], T]) -> RoundTrip[T]:
         """The same call, whose result is passed through `convert`."""
-        read, read_after_retry = self.read, self.read_after_retry or self.read
+        read, again = self.read, self.read_after_retry
         return RoundTrip(
             self.script, self.keys, self.args, lambda reply: convert(read(reply)), self.durable,
-            lambda reply: convert(read_after_retry(reply)), self.followed_by,
+            None if again is None else lambda reply: convert(again(reply)), self.followed_by,
         )  # fmt: skip
+
+
+class Unanswered(Protocol):
+    """A script call that was sent, and whose reply was not read yet."""
+
+    async def receive(self) -> Any: ...
+    def close(self) -> object:
+        """Give the reply up, unless it was received."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Call a script, and prepare the next call before its reply is there. Result: an `Unanswered`, for `Receive`.
+
+    Receive it before the next `Send`: two calls on their way could change places when one of them has to be repeated.
+    """
+
+    round_trip: RoundTrip[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Wait for the reply to a `Send`. Result: what the round trip's `read` makes of it."""
+
+    unanswered: Unanswered
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +222,8 @@ class RunInThread:
 
 
 Effect: TypeAlias = (
-    "RoundTrip[Any] | Parallel | Listen | Wait | FindNodes | SendCommands | InBackground | Sleep | RunInThread"
+    "RoundTrip[Any] | Send | Receive | Parallel | Listen | Wait | FindNodes | SendCommands | InBackground | Sleep"
+    " | RunInThread"
 )
 Operation: TypeAlias = Generator[Effect, Any, R]
 

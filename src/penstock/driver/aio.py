@@ -30,6 +30,9 @@ T = TypeVar("T")
 # seconds, in which the reader may find it, before it counts as lost.
 _LAST_CHANCE = 0.1
 
+# A command of at most this many bytes is written to an empty buffer without waiting until the socket took it.
+_SENT_AT_ONCE = 65_536
+
 
 class AioConnection:
     """One connection of the client library, and the task that reads it."""
@@ -97,6 +100,28 @@ class AioConnection:
         if not self._sending:
             await self._send()
         return [_raise_if_lost(await reply) for reply in replies]
+
+    def send_now(self, command: Command) -> asyncio.Future[Any] | None:
+        """Send a command without waiting for the socket. Returns the future of its reply; an error is its result.
+
+        None if the command would have to wait: other commands are unsent, or it is large.
+        """
+        if self.closed or self._sending or self._unsent:
+            return None
+        packed = self._pack(command)
+        transport = self._connection._writer.transport
+        if len(packed) > _SENT_AT_ONCE or transport.get_write_buffer_size():
+            return None
+        until = self._loop.time() + self._timeout
+        reply = self._loop.create_future()
+        self._pending.append((reply, until))
+        if self._timer is None:
+            self._timer = self._loop.call_at(until, self._check_overdue)
+        try:
+            transport.write(packed)
+        except Exception as error:
+            self._fail(str(error) or type(error).__name__)
+        return reply
 
     def push(self, *commands: Command) -> None:
         """Send commands whose replies are returned by `receive`."""
@@ -240,6 +265,20 @@ class AioOutcomeQueue:
             return None
 
 
+class AioUnanswered:
+    """A call in a task of its own."""
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._task = task
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # `receive` may never be called
+
+    async def receive(self) -> Any:
+        return await self._task
+
+    def close(self) -> None:
+        self._task.cancel()
+
+
 class AioEngine(Engine[AioConnection, AioListener]):
     """The `AioFace` of one event loop."""
 
@@ -261,9 +300,17 @@ class AioEngine(Engine[AioConnection, AioListener]):
 
     async def run(self, work: RoundTrip[R] | Operation[R]) -> R:
         """Run one script call or an operation, and return its result."""
-        if isinstance(work, RoundTrip):
-            return await self.send(work, self.settings.give_up_after)
-        return await self.drive(work)
+        if not isinstance(work, RoundTrip):
+            return await self.drive(work)
+        first = self.first_attempt(work)
+        if first is not None and (connection := self._shared.get(first.node)) is not None:
+            future = connection.send_now(first.command)
+            if future is not None:
+                reply = await future
+                if not isinstance(reply, Exception):
+                    return self.succeeded(work, first, reply)
+                first.failed(reply)
+        return await self.send(work, self.settings.give_up_after, first)
 
     async def aclose(self) -> None:
         """Stop the subscribers and close the connections. The next use opens new ones."""
@@ -313,6 +360,16 @@ class AioEngine(Engine[AioConnection, AioListener]):
             raise
         idle.append(connection)
         return replies
+
+    async def send_ahead(self, round_trip: RoundTrip[Any], give_up_after: float) -> AioUnanswered:
+        sent = AioUnanswered(asyncio.create_task(self.send(round_trip, give_up_after)))
+        try:
+            await asyncio.sleep(0)  # the task writes the call
+            await asyncio.sleep(0)  # uvloop sends it at the end of the round in which it was written
+        except BaseException:
+            sent.close()
+            raise
+        return sent
 
     async def open_connection(self, node: Node, *, sentinel: bool = False) -> AioConnection:
         # The library's own timeout would cost a task for each command, so AioConnection checks the time instead.

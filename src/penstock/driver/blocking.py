@@ -18,7 +18,8 @@ from weakref import WeakValueDictionary
 from penstock.core.operations import Operation, RoundTrip, Wait
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector, packer
-from penstock.driver.engine import Engine, run_to_completion
+from penstock.driver.engine import Engine
+from penstock.driver.first_attempt import FirstAttempt
 from penstock.driver.listening import BlockingListener
 from penstock.driver.lookup import Outcome
 from penstock.driver.retrying import is_error_reply, is_timeout
@@ -33,6 +34,17 @@ _MOST_IDLE = 8
 
 # `close` waits this many seconds for each subscriber's thread to end.
 _STOP_TIMEOUT = 1.0
+
+
+def run_to_completion(work: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine that never suspends, without an event loop."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        answer: R = done.value
+        return answer
+    work.close()
+    raise RuntimeError("the blocking face has awaited something that suspends")
 
 
 class BlockingConnection:
@@ -61,11 +73,18 @@ class BlockingConnection:
         return self.send(commands)
 
     def send(self, commands: tuple[Command, ...]) -> list[Any]:
+        self.start(commands)
+        return self.replies(len(commands))
+
+    def start(self, commands: tuple[Command, ...]) -> None:
+        """Send commands, and do not wait for the replies."""
         if self._closed:
             raise ConnectionError("the connection was closed")
         pack = self._pack
         self._connection.send_packed_command([pack(command) for command in commands], check_health=False)
-        return [self._reply() for _ in commands]
+
+    def replies(self, number: int) -> list[Any]:
+        return [self._reply() for _ in range(number)]
 
     def push(self, *commands: Command) -> None:
         """Send commands whose replies are returned by `receive`. Any thread may call it."""
@@ -130,6 +149,49 @@ class BlockingOutcomeQueue:
             return None
 
 
+class BlockingUnanswered:
+    """A call that was sent on a connection of its own. If it could not be sent at once, `receive` sends it."""
+
+    def __init__(self, engine: BlockingEngine, round_trip: RoundTrip[Any], give_up_after: float) -> None:
+        self._engine = engine
+        self._round_trip = round_trip
+        self._give_up_after = give_up_after
+        self._first = engine.first_attempt(round_trip)
+        self._connection = None if self._first is None else engine._take_idle(self._first.node)
+
+    def send(self) -> None:
+        if self._first is not None and self._connection is not None:
+            self._attempt(self._first, self._connection, lambda connection, command: connection.start((command,)))
+
+    async def receive(self) -> Any:
+        first, connection = self._first, self._connection
+        if first is not None and connection is not None:
+            reply = self._attempt(first, connection, lambda connection, _: connection.replies(1)[0])
+            if self._connection is not None:
+                self._connection = None
+                self._engine._idle.setdefault(first.node, []).append(connection)
+                if not isinstance(reply, Exception):
+                    return self._engine.succeeded(self._round_trip, first, reply)
+                first.failed(reply)
+        return await self._engine.send(self._round_trip, self._give_up_after, first)
+
+    def _attempt(
+        self, first: FirstAttempt, connection: BlockingConnection, do: Callable[[BlockingConnection, Command], Any]
+    ) -> Any:
+        try:
+            return do(connection, first.command)
+        except BaseException as error:
+            self._connection = None
+            self._engine._drop(connection, first.node, error)
+            if not isinstance(error, Exception):
+                raise
+            first.failed(error)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
 class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
     """The `BlockingFace` of one process."""
 
@@ -146,9 +208,18 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
 
     def run(self, work: RoundTrip[R] | Operation[R]) -> R:
         """Run one script call or an operation, and return its result."""
-        if isinstance(work, RoundTrip):
-            return run_to_completion(self.send(work, self.settings.give_up_after))
-        return run_to_completion(self.drive(work))
+        if not isinstance(work, RoundTrip):
+            return run_to_completion(self.drive(work))
+        first = self.first_attempt(work)
+        if first is not None and (connection := self._take_idle(first.node)) is not None:
+            try:
+                (reply,) = self._exchange_on(connection, first.node, (first.command,))
+            except Exception as error:
+                reply = error
+            if not isinstance(reply, Exception):
+                return self.succeeded(work, first, reply)
+            first.failed(reply)
+        return run_to_completion(self.send(work, self.settings.give_up_after, first))
 
     def close(self) -> None:
         """Stop the subscribers and close the idle connections. The next use opens new ones."""
@@ -163,21 +234,35 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
     # --- what the engine needs ---
 
     async def exchange(self, node: Node, *commands: Command, own_connection: bool = False) -> list[Any]:
-        idle = self._idle.setdefault(node, [])
+        return self._exchange_on(self._take_idle(node) or await self.connect(node), node, commands)
+
+    def _take_idle(self, node: Node) -> BlockingConnection | None:
+        idle = self._idle.get(node)
         try:
-            connection = idle.pop()
-        except IndexError:
-            connection = await self.connect(node)
+            return idle.pop() if idle else None
+        except IndexError:  # another thread has taken the last one
+            return None
+
+    def _exchange_on(self, connection: BlockingConnection, node: Node, commands: tuple[Command, ...]) -> list[Any]:
+        idle = self._idle.setdefault(node, [])
         try:
             replies = connection.send(commands)
         except BaseException as error:
-            # A hang-up has closed the idle connections already: those that are there now are new, and stay.
-            if isinstance(error, Exception) and not connection._closed:
-                self.close_connections(node)
-            connection.close()
+            self._drop(connection, node, error)
             raise
         idle.append(connection)
         return replies
+
+    def _drop(self, connection: BlockingConnection, node: Node, error: BaseException) -> None:
+        # A hang-up has closed the idle connections already: those that are there now are new, and stay.
+        if isinstance(error, Exception) and not connection._closed:
+            self.close_connections(node)
+        connection.close()
+
+    async def send_ahead(self, round_trip: RoundTrip[Any], give_up_after: float) -> BlockingUnanswered:
+        sent = BlockingUnanswered(self, round_trip, give_up_after)
+        sent.send()
+        return sent
 
     async def open_connection(self, node: Node, *, sentinel: bool = False) -> BlockingConnection:
         # The library logs in while it connects, so connect_timeout is the timeout for those replies too.

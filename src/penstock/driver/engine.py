@@ -23,15 +23,19 @@ from penstock.core.operations import (
     Listener,
     Operation,
     Parallel,
+    Receive,
     RoundTrip,
     RunInThread,
+    Send,
     SendCommands,
     Sleep,
+    Unanswered,
     Wait,
 )
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector
 from penstock.driver.durability import Durability
+from penstock.driver.first_attempt import FirstAttempt, numbered_arguments
 from penstock.driver.listening import FaceListener
 from penstock.driver.lookup import OutcomeQueue, look_up
 from penstock.driver.parallel import send_pipelines
@@ -75,17 +79,6 @@ SPUBLISH goes to a channel that nobody subscribes to: another process would take
 _NO_REPLY = ConnectionError("no reply")
 
 
-def run_to_completion(work: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine that never suspends, without an event loop."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        answer: R = done.value
-        return answer
-    work.close()
-    raise RuntimeError("the blocking face has awaited something that suspends")
-
-
 class Engine(Generic[C, L]):
     """What both faces of a driver do. A face adds the methods at the end, and the class of its listeners."""
 
@@ -107,18 +100,34 @@ class Engine(Generic[C, L]):
 
     # --- one script call ---
 
-    async def send(self, round_trip: RoundTrip[R], give_up_after: float) -> R:
-        """Call a script. Retry transient errors until `give_up_after` seconds after the first one."""
-        keys, args, numbered = round_trip.keys, round_trip.args, None
-        if round_trip.script.is_numbered and not args[0]:
-            numbered = self._idempotency_keys.take()
-            args = (numbered.caller, numbered.number, *args[2:])
-        words = (len(keys), *keys, *args)
+    def first_attempt(self, round_trip: RoundTrip[Any]) -> FirstAttempt | None:
+        return FirstAttempt.of(round_trip, self._connector.route, self._idempotency_keys)
+
+    def succeeded(self, round_trip: RoundTrip[R], first: FirstAttempt, reply: Any) -> R:
+        """The result of a first attempt to which the server has replied without an error."""
+        if first.key is not None:
+            self._idempotency_keys.release(first.key)
+        return round_trip.read(reply)
+
+    async def send(self, round_trip: RoundTrip[R], give_up_after: float, first: FirstAttempt | None = None) -> R:
+        """Call a script. Retry transient errors until `give_up_after` seconds after the first one.
+
+        `first`: an attempt that has failed, or that could not be made at once.
+        """
+        keys = round_trip.keys
+        if first is None:
+            args, numbered = numbered_arguments(round_trip, self._idempotency_keys)
+            words = (len(keys), *keys, *args)
+        else:
+            words, numbered = first.command[2:], first.key
         key = keys[0] if keys else ""
         attempts, ask_node = None, None
         while True:
             node = ask_node
             try:
+                if first is not None and attempts is None and first.error is not None:
+                    node = first.node
+                    raise first.error
                 node = node or await self.find_node(key)
                 reply = await self._call_script(
                     node, round_trip, words, asking=ask_node is not None, retried=attempts is not None
@@ -288,17 +297,17 @@ class Engine(Generic[C, L]):
 
     async def drive(self, operation: Operation[R]) -> R:
         """Run an operation: perform what it yields, send it the results, and raise errors inside it."""
-        opened: list[Listener] = []
+        opened: list[Listener | Unanswered] = []
         try:
             return await self._drive(operation, opened, self.settings.give_up_after)
         finally:
-            for listener in opened:
-                listener.close()
+            for one in opened:
+                one.close()
 
     async def _drive(
         self,
         operation: Operation[R],
-        opened: list[Listener],
+        opened: list[Listener | Unanswered],
         give_up_after: float,
         thrown: BaseException | None = None,
     ) -> R:
@@ -325,9 +334,15 @@ class Engine(Generic[C, L]):
             result: R = done.value
             return result
 
-    async def _perform(self, effect: Effect, opened: list[Listener], give_up_after: float) -> Any:
+    async def _perform(self, effect: Effect, opened: list[Listener | Unanswered], give_up_after: float) -> Any:
         if isinstance(effect, RoundTrip):
             return await self.send(effect, give_up_after)
+        if isinstance(effect, Send):
+            unanswered = await self.send_ahead(effect.round_trip, give_up_after)
+            opened.append(unanswered)
+            return unanswered
+        if isinstance(effect, Receive):
+            return await effect.unanswered.receive()
         if isinstance(effect, Parallel):
             return await self.send_parallel(effect.round_trips, give_up_after)
         if isinstance(effect, Listen):
@@ -364,7 +379,7 @@ class Engine(Generic[C, L]):
         """
         return self._subscriptions.listen(key, shared=shared, is_cluster=self._connector.is_cluster)
 
-    async def _open_listener(self, effect: Listen, opened: list[Listener]) -> L:
+    async def _open_listener(self, effect: Listen, opened: list[Listener | Unanswered]) -> L:
         await self.find_route()
         listener = self.listen(effect.key, shared=effect.shared)
         opened.append(listener)
@@ -410,6 +425,10 @@ class Engine(Generic[C, L]):
 
         `own_connection`: use one that no other caller shares meanwhile, for a command that may block it.
         """
+        raise NotImplementedError
+
+    async def send_ahead(self, round_trip: RoundTrip[Any], give_up_after: float) -> Unanswered:
+        """Send a script call, and do not wait for its reply."""
         raise NotImplementedError
 
     async def open_connection(self, node: Node, *, sentinel: bool = False) -> C:

@@ -13,7 +13,17 @@ from penstock import codec
 from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.keys import check_name
-from penstock.core.operations import Driver, Listen, Operation, RoundTrip, verb, wait_until_recheck
+from penstock.core.operations import (
+    Driver,
+    Listen,
+    Operation,
+    Receive,
+    RoundTrip,
+    Send,
+    Unanswered,
+    verb,
+    wait_until_recheck,
+)
 from penstock.jobs.bindings import SLICE, QueueBindings
 from penstock.jobs.claims import Ending
 from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
@@ -99,10 +109,14 @@ class Queue:
 
     # --- put ---
 
-    def draft(self, payload: bytes, options: Options, flags: int, ttl: float | None = None) -> tuple[str, bytes]:
-        """The key and the record of a new job. `ttl`: the task's `result_ttl`."""
+    def draft(self, payload: bytes, options: Options, flags: int) -> tuple[str, bytes]:
+        """The key and the record of a new job."""
+        return options.id or mint_id(), self.record_start(options, flags) + payload
+
+    def record_start(self, options: Options, flags: int, ttl: float | None = None) -> bytes:
+        """The record of a new job up to its payload. `ttl`: the task's `result_ttl`."""
         kept = next(t for t in (options.result_ttl, ttl, self.settings.result_ttl) if t is not None)
-        return options.id or mint_id(), record_start(options, kept, flags) + payload
+        return record_start(options, kept, flags)
 
     def _draft_values(self, values: Iterable[Any], options: Options) -> list[tuple[str, bytes]]:
         limit = self.settings.max_payload
@@ -144,6 +158,21 @@ class Queue:
                 yield from self._enqueue_chunk_with_hooks(chunk, durable)
             else:
                 yield self.bindings.enqueue([part for draft in chunk for part in draft], durable=durable)
+
+    def send_drafts(
+        self, drafts: Sequence[tuple[str, bytes]], sent: Unanswered | None, *, durable: bool
+    ) -> Operation[Unanswered | None]:
+        """Send one chunk after the reply to the chunk `sent` before. Returns what the next call has to receive.
+
+        So the caller prepares the next chunk while the server works, and the chunks keep their order whatever fails.
+        """
+        if sent is not None:
+            yield Receive(sent)
+        if durable or self.middleware.enqueue_hooks:
+            yield from self.enqueue_drafts(drafts, durable=durable)
+            return None
+        unanswered: Unanswered = yield Send(self.bindings.enqueue([part for draft in drafts for part in draft]))
+        return unanswered
 
     def enqueue_with_hooks(self, key: str, record: bytes, job: Job[R], *, durable: bool) -> Operation[Job[R]]:
         """Enqueue one job inside the `enqueue` hooks of the app's middleware."""

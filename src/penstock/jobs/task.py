@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 
-from penstock.core.operations import Driver, Operation, RoundTrip, verb
+import msgspec
+
+from penstock.core.cached import cached_property
+from penstock.core.ids import mint_id
+from penstock.core.operations import Driver, Operation, Receive, RoundTrip, Unanswered, verb
 from penstock.errors import BadCall
 from penstock.jobs.constants import CALL
 from penstock.jobs.definition import Definition
@@ -19,8 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[R]):
+class Call(msgspec.Struct, Generic[R], frozen=True):
     """A task with its arguments, checked and encoded, but not enqueued yet. `app.enqueue_many` takes many of them."""
 
     task: Task[..., R]
@@ -28,13 +30,11 @@ class Call(Generic[R]):
 
     def draft(self) -> tuple[str, bytes]:
         """The key and the record of a new job."""
-        task = self.task
-        return task.home.draft(self.payload, task.options, CALL, task.definition.result_ttl)
+        return self.task.options.id or mint_id(), self.task.record_start + self.payload
 
     def job(self, key: str) -> Job[R]:
         task = self.task
-        ttl = task.options.result_ttl if task.options.result_ttl is not None else task.definition.result_ttl
-        return Job(task.home, key, returns=task.definition.signature.returns, ttl=ttl)
+        return Job(task.home, key, returns=task.definition.signature.returns, ttl=task.result_ttl)
 
 
 class Task(Generic[P, R]):
@@ -59,6 +59,16 @@ class Task(Generic[P, R]):
     @property
     def name(self) -> str:
         return self.definition.name
+
+    @cached_property
+    def result_ttl(self) -> float | None:
+        """Of its jobs, in seconds; None: as the app's settings say."""
+        return self.options.result_ttl if self.options.result_ttl is not None else self.definition.result_ttl
+
+    @cached_property
+    def record_start(self) -> bytes:
+        """The record of each of its jobs, up to the payload."""
+        return self.home.record_start(self.options, CALL, self.definition.result_ttl)
 
     @property
     def _driver(self) -> Driver:
@@ -86,7 +96,8 @@ class Task(Generic[P, R]):
         key, record = call.draft()
         if self.home.middleware.enqueue_hooks:
             return self.home.enqueue_with_hooks(key, record, call.job(key), durable=self.options.durable)
-        return self.home.bindings.enqueue((key, record), durable=self.options.durable).then(lambda _: call.job(key))
+        job = call.job(key)
+        return self.home.bindings.enqueue((key, record), durable=self.options.durable).then(lambda _: job)
 
     def enqueue_in(self, pipeline: Any, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue in a pipeline or transaction of your own; see `Queue.put_in`."""
@@ -100,17 +111,27 @@ def enqueue_all(calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
     """Enqueue calls of any tasks, 500 per round trip, as the iterable yields them."""
     jobs: list[Job[R]] = []
     chunks: dict[tuple[Queue, bool], list[tuple[str, bytes]]] = {}
-    for call in calls:
-        if not isinstance(call, Call):
-            raise BadCall(f"enqueue_many takes calls, as in task.call(…), not {type(call).__name__}")
-        key, record = call.draft()
-        jobs.append(call.job(key))
-        queue, durable = call.task.home, call.task.options.durable
-        chunk = chunks.setdefault((queue, durable), [])
-        chunk.append((key, record))
-        if len(chunk) == CHUNK:
-            yield from queue.enqueue_drafts(chunk, durable=durable)
-            chunk.clear()
+    sent: Unanswered | None = None
+    try:
+        for call in calls:
+            if not isinstance(call, Call):
+                raise BadCall(f"enqueue_many takes calls, as in task.call(…), not {type(call).__name__}")
+            key, record = call.draft()
+            jobs.append(call.job(key))
+            queue, durable = call.task.home, call.task.options.durable
+            chunk = chunks.setdefault((queue, durable), [])
+            chunk.append((key, record))
+            if len(chunk) == CHUNK:
+                receive, sent = sent, None
+                sent = yield from queue.send_drafts(chunk, receive, durable=durable)
+                chunk.clear()
+    except Exception:
+        if sent is not None:  # the iterable has failed: what was sent before is enqueued, or its error raised
+            yield Receive(sent)
+        raise
     for (queue, durable), chunk in chunks.items():
-        yield from queue.enqueue_drafts(chunk, durable=durable)
+        if chunk:
+            sent = yield from queue.send_drafts(chunk, sent, durable=durable)
+    if sent is not None:
+        yield Receive(sent)
     return jobs

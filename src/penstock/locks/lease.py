@@ -17,8 +17,9 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from penstock.core.arguments import check_seconds
 from penstock.core.operations import Driver, Operation, RoundTrip, verb

@@ -1,0 +1,54 @@
+"""The first attempt at a script call, where nothing has to be found out or waited for before.
+
+A face sends it at once, without a coroutine. Whatever goes wrong, the call continues in `Engine.send`, with the same
+idempotency key.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.core.idempotency import IdempotencyKey, KeyPool
+from penstock.core.operations import Arg, RoundTrip
+from penstock.core.slots import Node
+from penstock.driver.connector import Command
+from penstock.driver.retrying import NOSCRIPT, error_code
+from penstock.driver.route import Route
+
+
+class FirstAttempt(msgspec.Struct):
+    """A script call as it can be sent now.
+
+    key    the idempotency key of the call, if it has one
+    error  why the attempt failed; None: it was not made, or the node does not know the script
+    """
+
+    node: Node
+    command: Command
+    key: IdempotencyKey | None
+    error: Exception | None = None
+
+    @classmethod
+    def of(cls, round_trip: RoundTrip[Any], route: Route | None, pool: KeyPool) -> FirstAttempt | None:
+        """None if the node has to be found first, or if the call takes several commands."""
+        keys = round_trip.keys
+        node = None if route is None else route.node(keys[0] if keys else "")
+        if node is None or round_trip.durable or round_trip.followed_by:
+            return None
+        args, key = numbered_arguments(round_trip, pool)
+        return cls(node, ("EVALSHA", round_trip.script.sha, len(keys), *keys, *args), key)
+
+    def failed(self, error: Exception) -> None:
+        if error_code(error) != NOSCRIPT:
+            self.error = error
+
+
+def numbered_arguments(round_trip: RoundTrip[Any], pool: KeyPool) -> tuple[tuple[Arg, ...], IdempotencyKey | None]:
+    """The arguments of a call, with an idempotency key if its script takes one and the call has none yet."""
+    args = round_trip.args
+    if not round_trip.script.is_numbered or args[0]:
+        return args, None
+    key = pool.take()
+    return (key.caller, key.number, *args[2:]), key
