@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from types import EllipsisType
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakValueDictionary
 
-from penstock.completion.contacts import ContactOrder, Contacts
-from penstock.completion.directory import Directory
 from penstock.config import Configuration
 from penstock.core.clock import Clock
 from penstock.core.keys import key_with_tag
 from penstock.core.operations import Operation, verb
-from penstock.core.renewal import Renewer
-from penstock.counting.aggregate import Aggregate, Function
 from penstock.driver.server_driver import ServerDriver
 from penstock.errors import ConfigurationError
-from penstock.files.channel import Channel
 from penstock.jobs.definition import Definition
 from penstock.jobs.item import Item
 from penstock.jobs.job import Job
@@ -28,16 +22,23 @@ from penstock.jobs.queue import Queue
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Retry
 from penstock.jobs.task import Call, Task, enqueue_all
-from penstock.locks.barrier import Barrier
-from penstock.locks.latch import Latch
-from penstock.locks.lock import Held, Lock
-from penstock.locks.rate_limit import RateLimit
-from penstock.locks.rwlock import ReadWriteLock
-from penstock.locks.semaphore import Permit, Semaphore
-from penstock.locks.transaction import Transaction
-from penstock.messages.chats import Chats
-from penstock.messages.mailbox import Mailbox
 from penstock.settings import Settings
+
+if TYPE_CHECKING:  # each component is imported when it is first used, so that a program does not wait for the others
+    from penstock.completion.contacts import ContactOrder, Contacts
+    from penstock.completion.directory import Directory
+    from penstock.core.renewal import Renewer
+    from penstock.counting.aggregate import Aggregate, Function
+    from penstock.files.channel import Channel
+    from penstock.locks.barrier import Barrier
+    from penstock.locks.latch import Latch
+    from penstock.locks.lock import Held, Lock
+    from penstock.locks.rate_limit import RateLimit
+    from penstock.locks.rwlock import ReadWriteLock
+    from penstock.locks.semaphore import Permit, Semaphore
+    from penstock.locks.transaction import Transaction
+    from penstock.messages.chats import Chats
+    from penstock.messages.mailbox import Mailbox
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -101,9 +102,18 @@ class Penstock:
         self.middleware = MiddlewareStack(middleware)
         self.clock = Clock()
         self._driver = ServerDriver(address, self.settings)
-        self._renewer = Renewer(self._driver)
         self._reentrant: WeakValueDictionary[object, Held] = WeakValueDictionary()
         self._queues: dict[str, Queue] = {}
+
+    @property
+    def _renewer(self) -> Renewer:
+        """Renews the leases of locks, permits and the like. It is made when one of these is first used."""
+        if "renewer" not in vars(self):
+            from penstock.core.renewal import Renewer
+
+            vars(self).setdefault("renewer", Renewer(self._driver))  # threads that come at once share one
+        renewer: Renewer = vars(self)["renewer"]
+        return renewer
 
     def __repr__(self) -> str:
         return f"<Penstock {self.settings.prefix}>"
@@ -221,6 +231,8 @@ class Penstock:
         The first contact that is added stores `by` (default `recency`) and `accents` (default True) for good. Leave
         them out to use the stored values.
         """
+        from penstock.completion.contacts import Contacts
+
         return Contacts(name, self._driver, self.settings.prefix, limit=limit, by=by, accents=accents)
 
     def directory(
@@ -235,6 +247,8 @@ class Penstock:
         The first name that is added stores all three for good; the defaults are True, False and 1. Leave them out to
         use the stored values.
         """
+        from penstock.completion.directory import Directory
+
         return Directory(name, self._driver, self.settings.prefix, accents=accents, words=words, shards=shards)
 
     def lock(
@@ -269,6 +283,8 @@ class Penstock:
         LockTimeout after `wait` seconds, and SelfDeadlock if the caller holds the lock itself. This method sends
         nothing; it raises ConfigurationError or ValueError for bad arguments.
         """
+        from penstock.locks.lock import Lock
+
         return Lock(
             name, self._driver, self._renewer, lease=self.settings.lease if lease is ... else lease, wait=wait,
             max_hold=max_hold, renew=renew, on_loss=on_loss, cancel_on_loss=cancel_on_loss,
@@ -289,6 +305,8 @@ class Penstock:
         Readers and writers are served in order of arrival, so neither side starves. Its keys have the app's prefix, so
         locks of other libraries do not exclude it. The arguments, round trips and errors are those of `lock`.
         """
+        from penstock.locks.rwlock import ReadWriteLock
+
         return ReadWriteLock(
             name, self.settings.prefix, self._driver, self._renewer, lease=lease, wait=wait, on_loss=on_loss,
             cancel_on_loss=cancel_on_loss,
@@ -318,6 +336,8 @@ class Penstock:
         PermitTimeout after `wait` seconds. This method sends nothing; it raises ConfigurationError or ValueError for
         bad arguments.
         """
+        from penstock.locks.semaphore import Semaphore
+
         return Semaphore(
             name, self.settings.prefix, self._driver, self._renewer, limit=limit, permits=permits,
             lease=self.settings.lease if lease is None else lease, wait=wait, max_hold=max_hold, renew=renew,
@@ -333,6 +353,8 @@ class Penstock:
         A latch opens once and stays open, so give each run a name of its own. This method sends nothing; it raises
         ConfigurationError or ValueError for bad arguments.
         """
+        from penstock.locks.latch import Latch
+
         return Latch(name, self.settings.prefix, self._driver, count=count, ttl=ttl)
 
     def barrier(self, name: str, *, parties: int, lease: float | None = None, ttl: float = 86400) -> Barrier:
@@ -347,6 +369,8 @@ class Penstock:
         others get BarrierBroken. This method sends nothing; it raises ConfigurationError or ValueError for bad
         arguments.
         """
+        from penstock.locks.barrier import Barrier
+
         return Barrier(
             name, self.settings.prefix, self._driver, parties=parties,
             lease=self.settings.lease if lease is None else lease, ttl=ttl,
@@ -375,6 +399,8 @@ class Penstock:
         RateLimited when there is no room within `wait`. This method sends nothing; it raises ConfigurationError or
         ValueError for bad arguments.
         """
+        from penstock.locks.rate_limit import RateLimit
+
         return RateLimit(
             name, self.settings.prefix, self._driver, limit=limit, per=per, burst=burst, kind=kind, wait=wait
         )
@@ -385,6 +411,8 @@ class Penstock:
         tag: the hash tag of the keys, without braces; None: that of the first key named. Raises ConfigurationError for
         a bad tag. `held.transaction()` makes one that only the owner of a lock can commit.
         """
+        from penstock.locks.transaction import Transaction
+
         return Transaction(self._driver, home=None if tag is None else key_with_tag(tag))
 
     def mailbox(self, name: str) -> Mailbox:
@@ -392,11 +420,15 @@ class Penstock:
 
         Raises ConfigurationError for a bad name.
         """
+        from penstock.messages.mailbox import Mailbox
+
         return Mailbox(name, self._driver, self.settings, self.clock)
 
     @property
     def chats(self) -> Chats:
         """Group chats: `create` one, `get` one by its id, or list those `of` a user."""
+        from penstock.messages.chats import Chats
+
         return Chats(self._driver, self.settings, self.clock)
 
     def files(self, channel: str) -> Channel:
@@ -404,6 +436,8 @@ class Penstock:
 
         No round trip. Raises ConfigurationError for a bad name.
         """
+        from penstock.files.channel import Channel
+
         return Channel(channel, self._driver, self._renewer, self.settings, self.clock)
 
     def aggregate(self, channel: str, *, receiver: str | None = None) -> Callable[[Function], Aggregate]:
@@ -412,6 +446,8 @@ class Penstock:
 
         receiver: the name under which it receives; None: the name of the function.
         """
+        from penstock.counting.aggregate import Aggregate
+
         return lambda function: Aggregate(function, self.files(channel), receiver)
 
     # --- closing ---
@@ -421,12 +457,16 @@ class Penstock:
 
         Renewals stop too, so leases that are still held run out. The next operation connects again.
         """
-        self._renewer.close()
+        if "renewer" in vars(self):
+            self._renewer.close()
         self._driver.close()
 
     async def aclose(self) -> None:
         """Do the same as `close()` from asyncio code, and close the connections of the running event loop."""
-        await asyncio.to_thread(self._renewer.close)
+        import asyncio
+
+        if "renewer" in vars(self):
+            await asyncio.to_thread(self._renewer.close)
         await self._driver.aclose()
 
     def __enter__(self) -> Penstock:

@@ -38,7 +38,7 @@ generator may then yield further effects, for instance to give up its place amon
 
 from __future__ import annotations
 
-import asyncio
+import sys
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -222,9 +222,9 @@ class RunInThread:
 
 
 Effect: TypeAlias = (
-    "RoundTrip[Any] | Send | Receive | Parallel | Listen | Wait | FindNodes | SendCommands | InBackground | Sleep"
-    " | RunInThread"
-)
+    RoundTrip[Any] | Send | Receive | Parallel | Listen | Wait | FindNodes | SendCommands | InBackground | Sleep
+    | RunInThread
+)  # fmt: skip
 Operation: TypeAlias = Generator[Effect, Any, R]
 
 
@@ -301,7 +301,8 @@ class BoundVerb(Generic[P, R_co]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run the operation and block until its result is there. Raises RuntimeError inside a running event loop."""
-        if asyncio._get_running_loop() is not None:
+        # A program that has not imported asyncio runs no loop, and need not wait for that import (30 ms).
+        if (asyncio := sys.modules.get("asyncio")) is not None and asyncio._get_running_loop() is not None:
             name = self._make.__name__
             raise RuntimeError(f"{name}() would block the running event loop: write `await ….{name}.aio(…)` here")
         answer: R_co = self._owner._driver.blocking.run(self._make(self._owner, *args, **kwargs))

@@ -6,7 +6,6 @@ program that only prints its help must wait neither for a client library (200 ms
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import socket
@@ -26,7 +25,9 @@ from penstock.driver.route import Route
 from penstock.errors import ConfigurationError, ServerTooOld
 from penstock.settings import Settings
 
-if TYPE_CHECKING:  # imported only when an embedded server is used
+if TYPE_CHECKING:  # imported only when asyncio or an embedded server is used
+    import asyncio
+
     from penstock.embedded.client import Attachment
 
 
@@ -228,6 +229,8 @@ class Connector:
 
     def aio_client(self) -> Any:
         """The library's asyncio client, one per event loop."""
+        import asyncio
+
         for loop in [loop for loop in self._aio if loop.is_closed()]:
             del self._aio[loop]
         loop = asyncio.get_running_loop()
@@ -275,6 +278,8 @@ class Connector:
 
     async def aclose(self) -> None:
         """Close the asyncio client of the running event loop."""
+        import asyncio
+
         client = self._aio.pop(asyncio.get_running_loop(), None)
         if client is not None:
             manager = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)

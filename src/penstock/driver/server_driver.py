@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections.abc import MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from penstock.core.operations import RoundTrip
-from penstock.driver.aio import AioEngine
-from penstock.driver.blocking import BlockingEngine
 from penstock.driver.connector import Connector
-from penstock.driver.pipeline import add_to_pipeline
 from penstock.settings import Settings
+
+if TYPE_CHECKING:  # asyncio and the two faces are imported when they are first used
+    import asyncio
+
+    from penstock.driver.aio import AioEngine
+    from penstock.driver.blocking import BlockingEngine
 
 
 class ServerDriver:
@@ -35,6 +37,8 @@ class ServerDriver:
     def blocking(self) -> BlockingEngine:
         """The face of this process. A forked child gets its own: two processes cannot share a connection."""
         if self._blocking is None or self._pid != os.getpid():
+            from penstock.driver.blocking import BlockingEngine
+
             with self._lock:
                 if self._blocking is None or self._pid != os.getpid():
                     self._blocking, self._pid = BlockingEngine(self.connector), os.getpid()
@@ -43,9 +47,13 @@ class ServerDriver:
     @property
     def aio(self) -> AioEngine:
         """The face of the running event loop."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         engine = self._aio.get(loop)
         if engine is None:
+            from penstock.driver.aio import AioEngine
+
             with self._lock:
                 for closed in [known for known in self._aio if known.is_closed()]:
                     del self._aio[closed]
@@ -54,6 +62,8 @@ class ServerDriver:
 
     def add_to_pipeline(self, pipeline: Any, round_trip: RoundTrip[Any]) -> None:
         """Add a script call to a pipeline or MULTI of the user's own client (see `pipeline.py`)."""
+        from penstock.driver.pipeline import add_to_pipeline
+
         add_to_pipeline(pipeline, round_trip)
 
     def close(self) -> None:
@@ -64,6 +74,8 @@ class ServerDriver:
 
     async def aclose_loop(self) -> None:
         """Close only the face of the running event loop: call it before a loop ends while others still use the app."""
+        import asyncio
+
         engine = self._aio.pop(asyncio.get_running_loop(), None)
         if engine is not None:
             await engine.aclose()

@@ -216,7 +216,7 @@ def memory(rig: Rig) -> Figures:
 
 @TOPIC.scenario
 def startup(rig: Rig) -> Figures:
-    """CPU time of importing penstock, and of penstock --help"""
+    """CPU time of importing penstock, of creating an app, and of penstock --help"""
     times = rig.at_pace(2, 5, 11)
 
     def cost(*words: str) -> list[float]:
@@ -226,6 +226,7 @@ def startup(rig: Rig) -> Figures:
     bare = cost("-c", "pass")
     for name, words, most in (
         ("import penstock", ("-c", "import penstock"), 120),
+        ("Penstock()", ("-c", "from penstock import Penstock; Penstock()"), 150),
         ("penstock --help", ("-m", "penstock", "--help"), 150),
     ):
         spent = cost(*words)

