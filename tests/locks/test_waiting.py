@@ -61,9 +61,10 @@ async def test_a_thousand_waits_for_a_thousand_locks_share_a_connection(
     await until(
         lambda: sum(1 for node in nodes for _ in node.scan_iter(match="*thousand:*waiters", count=5000)) == 1000
     )
-    assert [len(server.subscribers()) for server in servers] == [1] * len(servers)
-    # Beside the subscribed connection, there is the one on which the app sends its commands.
-    assert all(len(node.client_list()) - known <= 2 for node, known in zip(nodes, before, strict=True))
+    # One is of the app that waits. The app that holds the locks has another, to be notified if one is broken.
+    assert all(1 <= len(server.subscribers()) <= 2 for server in servers)
+    # Beside the subscribed connections, there is the one on which the app sends its commands.
+    assert all(len(node.client_list()) - known <= 3 for node, known in zip(nodes, before, strict=True))
     began = time.monotonic()
     await asyncio.gather(*(held.release.aio() for held in helds))
     got = await asyncio.gather(*tasks)

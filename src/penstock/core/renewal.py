@@ -42,8 +42,9 @@ now: Callable[[], float] = (
 # just two, fit into the first lease.
 _RENEW_AFTER = 0.31
 
-# The part of a lease after which a failed renewal is tried again.
+# The part of what is left of a lease after which a failed renewal is tried again, and the least number of seconds.
 _RETRY_AFTER = 0.05
+_SHORTEST_RETRY = 0.02
 
 # The clocks of two hosts differ in speed by less than this.
 _MAX_DRIFT = 0.005
@@ -302,7 +303,8 @@ class Renewer:
             if now() >= held.valid_until:
                 await self._end(held, f"it could not be renewed: {error}")
             else:
-                held.renew_at = now() + held.lease * _RETRY_AFTER
+                left = min(held.lease, held.valid_until - now())
+                held.renew_at = now() + max(left * _RETRY_AFTER, _SHORTEST_RETRY)
                 self._schedule(held, held.renew_at)
         else:
             if renewed:

@@ -62,15 +62,21 @@ class LastTries:
 
     def sleep(
         self, keys: tuple[str, ...], listener: Listener, retry_in: float, deadline: float | None
-    ) -> Operation[None]:
+    ) -> Operation[list[str]]:
         """Sleep until a request should be sent again: in `retry_in` seconds, when a message asks for it, when no waiter
-        of this process has tried for long, or at the deadline (a `time.monotonic()`)."""
+        of this process has tried for long, or at the deadline (a `time.monotonic()`).
+
+        Returns the messages that arrived last; [] if none ended the sleep.
+        """
+        messages: list[str] = []
         asked = time.monotonic() + retry_in
         if deadline is not None:
             asked = min(asked, deadline)
         while (left := min(asked, self.next(keys)) - time.monotonic()) > 0:
-            for message in (yield Wait(listener, left)):
+            messages = yield Wait(listener, left)
+            for message in messages:
                 asked = min(asked, time.monotonic() + recheck_delay(message))
+        return messages
 
 
 _of_drivers: WeakKeyDictionary[Driver, LastTries] = WeakKeyDictionary()

@@ -15,7 +15,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
@@ -35,17 +35,53 @@ LEASE_RULE = "seconds from 0.05 to a week"
 _NOTICES_AFTER = 1.0
 
 
+# A message that grants a lock: "grant", the fence, the server's time, and the ms for which it is reserved.
+_GRANT_WORDS = 4
+
+# A waiter relies on a grant only if it lasts for at least so many seconds.
+_LEAST_RESERVE = 1.0
+
+# The clocks of two hosts differ in speed by less than this, while a request waits.
+_MAX_DRIFT = 0.001
+
+
 class Grant(NamedTuple):
     """How a request was granted.
 
     fence       0 for a holder that gets none
     granted_at  the server's time of it, in microseconds
     since       a time by `now()` that is certain to be earlier
+    reserve     seconds for which the lock is reserved, if a message granted it: until then its owner has to confirm it;
+                None if it is granted for the whole lease
     """
 
     fence: int
     granted_at: int
     since: float
+    reserve: float | None = None
+
+    @classmethod
+    def from_messages(cls, messages: Sequence[str], answered_at: int, asked_at: float) -> Grant | None:
+        """The grant among the messages to a waiter, if the waiter may rely on it without asking.
+
+        answered_at  the server's time in the last answer to the waiter
+        asked_at     the time, by `now()`, just before the request for that answer was sent
+
+        The waiter relates the clocks by its own last request, so the grant is certain to hold until `asked_at` + (time
+        of the grant + reserve - `answered_at`). None if less than a second of that is left; if messages may have been
+        lost, because the connection was opened again; or if the server's clock was set meanwhile: between the two
+        times of the server, less time has passed than since `asked_at` here.
+        """
+        words = messages[-1].split() if messages and "" not in messages else []
+        if len(words) != _GRANT_WORDS or words[0] != "grant":
+            return None
+        fence, granted_at, reserve_ms = map(int, words[1:])
+        at, waited_there = now(), (granted_at - answered_at) / 1e6
+        waited_here = at - asked_at
+        if not 0 <= waited_there <= waited_here * (1 + _MAX_DRIFT):
+            return None
+        since, reserve = asked_at + waited_there - waited_here * _MAX_DRIFT, reserve_ms / 1000
+        return cls(fence, granted_at, since, reserve) if since + reserve - at >= _LEAST_RESERVE else None
 
 
 def hand_over(bindings: LeaseBindings, packed: bytes) -> Operation[None]:
@@ -119,7 +155,11 @@ class Lease(Renewable):
         self.token = token
         self.lease = source.bindings.request.lease
         self.lost = threading.Event()
-        self.valid_until = valid_until(grant.since, self.lease)
+        self._reserve = grant.reserve
+        if grant.reserve is None:
+            self.valid_until = valid_until(grant.since, self.lease)
+        else:
+            self.valid_until = grant.since + grant.reserve
         self.renewing = False
         self._source = source
         self._packed = packed
@@ -147,7 +187,8 @@ class Lease(Renewable):
             self.ends_because = f"its lease of {self.lease:g} s is over, and renew=False"
 
     def _plan_renewal(self, requested_at: float) -> None:
-        self.renew_at = renew_at(requested_at, self.lease) if self._source.renew else math.inf
+        lease = self.lease if self._reserve is None else self._reserve
+        self.renew_at = renew_at(requested_at, lease) if self._source.renew else math.inf
         if self.notice_key and not self.notice_address:
             self.renew_at = min(self.renew_at, requested_at + _NOTICES_AFTER)
 
@@ -264,10 +305,14 @@ class Lease(Renewable):
         return self._extension(self.lease if self._source.renew else 0.0, requested_at)
 
     def _extension(self, seconds: float, requested_at: float) -> RoundTrip[bool]:
-        """The call that extends the lease in the server. Its result is False if the lease is lost."""
+        """The call that extends the lease in the server. Its result is False if the lease is lost.
+
+        The first one confirms a lock that a message granted; then its whole lease begins.
+        """
 
         def read(reply: RenewReply) -> bool:
             if reply.is_held:
+                self._reserve = None
                 self.valid_until = max(self.valid_until, valid_until(requested_at, reply.left))
                 if self.ends_by_itself:
                     self.ends_at = self.valid_until
@@ -276,9 +321,11 @@ class Lease(Renewable):
                 self._loss_reason = _broken(reply.break_reason)
             return reply.is_held
 
-        return self._source.bindings.renew(self._packed, seconds, ends=self._ends_us, address=self.notice_address).then(
-            read
-        )
+        confirms = self._reserve is not None
+        return self._source.bindings.renew(
+            self._packed, max(seconds, self.lease) if confirms else seconds, ends=self._ends_us, confirms=confirms,
+            address=self.notice_address,
+        ).then(read)  # fmt: skip
 
     @verb
     def extend(self, seconds: float) -> Operation[float]:

@@ -4,6 +4,9 @@ Each call of `acquire` makes a request with its own token, which may be sent any
 wait joins the waiters in the server (see `waiters.lua`). Its caller sleeps until a message arrives, until the time at
 which the server asked it to try again, or until nobody in this process has tried for ten seconds. A cancelled wait
 gives up its place among the waiters, or releases the lock if that was handed over in the meantime.
+
+A message that hands a lock over contains the grant (`Grant.from_messages`), so the waiter starts without asking, and
+the renewer confirms the grant in the background.
 """
 
 from __future__ import annotations
@@ -162,7 +165,9 @@ class LeasedResource(Generic[L, B]):
                     if not (in_time or reply.more):
                         return None
                     ticket = reply.ticket
-                    yield from tries.sleep(self.bindings.declared, listener, reply.retry_in, deadline)
+                    messages = yield from tries.sleep(self.bindings.declared, listener, reply.retry_in, deadline)
+                    if self.renew and (grant := Grant.from_messages(messages, reply.now, sent_at)) is not None:
+                        return self._keep(self._new_lease(token, packed, grant))
         except BaseException:
             yield from hand_over(self.bindings, packed)
             raise
@@ -170,7 +175,9 @@ class LeasedResource(Generic[L, B]):
             listener.close()
 
     def _start_lease(self, token: str, packed: bytes, reply: AcquireReply, sent_at: float) -> L:
-        held = self._new_lease(token, packed, Grant(reply.fence, reply.now, sent_at))
+        return self._keep(self._new_lease(token, packed, Grant(reply.fence, reply.now, sent_at)))
+
+    def _keep(self, held: L) -> L:
         self._renewer.keep(held)
         return held
 
