@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
+import msgspec
+
 from penstock.core.clock import Clock, milliseconds
 from penstock.core.operations import RoundTrip
 from penstock.jobs import constants
@@ -15,11 +17,15 @@ from penstock.jobs.claims import Claim, Ending, Settlement, TurnReply
 from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID
 from penstock.jobs.keys import QUEUE, QueueKeys
 from penstock.jobs.record import Record, draft
+from penstock.jobs.row import read_row
 
 R = TypeVar("R")
 Dump: TypeAlias = dict[str, Any]
 
 START = 1_700_000_000_000
+
+RESULT_START = 6
+"""The bytes of a stored result that say until when it is kept."""
 
 READY, DELAYED, RUNNING, DEAD = (
     state.decode() for state in (constants.READY, constants.DELAYED, constants.RUNNING, constants.DEAD)
@@ -39,12 +45,19 @@ def record(
     payload: bytes = b"null",
 ) -> bytes:
     """A record as a client drafts it. Times are seconds, but `at` and `expires_at` are dates in server milliseconds."""
-    flags = DUE_IS_DATE * (at is not None) | EXPIRES_IS_DATE * (expires_at is not None) | OWN_ID * own
+    how = DUE_IS_DATE * (at is not None) | EXPIRES_IS_DATE * (expires_at is not None) | OWN_ID * own
     due = milliseconds(delay) if at is None else at
     limit = milliseconds(expires) if expires_at is None else expires_at
     name = tenant.encode()
     drafted = draft(
-        flags=flags, priority=priority, tenant=name, delay_ms=due, expires_ms=limit, ttl_ms=milliseconds(ttl)
+        flags=0,
+        how=how,
+        priority=priority,
+        tenant=name,
+        task=b"",
+        delay_ms=due,
+        expires_ms=limit,
+        ttl_ms=milliseconds(ttl),
     )
     return drafted + payload
 
@@ -105,14 +118,16 @@ class Stand:
     def state(self, key: str) -> str:
         """The letter of the job's state, or `-` for a job that is not in the queue."""
         body = self.client.hget(self.base + "jobs", key)
+        if body and self.client.hexists(self.base + "owners", key):
+            return RUNNING
         return Record(body).state.decode() if body else "-"
 
     def states(self, *keys: str) -> str:
         return "".join(self.state(key) for key in keys)
 
     def done(self, key: str) -> bytes | None:
-        found: bytes | None = self.client.get(self.base + "done:" + key)
-        return found
+        found: bytes | None = self.client.hget(self.base + "results", key)
+        return found and found[RESULT_START:]
 
     # --- processes ---
 
@@ -181,14 +196,39 @@ class Stand:
                 case "LIST":
                     pipeline.lrange(name, 0, -1)
                 case "SET":
-                    pipeline.sort(name, alpha=True)
+                    pipeline.smembers(name)
                 case _:
                     pipeline.get(name)
-        return dict(zip((name.removeprefix(self.base) for name in names), pipeline.execute(), strict=True))
+        suffixes = [name.removeprefix(self.base) for name in names]
+        dump = dict(zip(suffixes, pipeline.execute(), strict=True))
+        return readable({name: sorted(held) if type_of_key(name) == "SET" else held for name, held in dump.items()})
+
+    def change_row(self, **fields: Any) -> None:
+        """Overwrite numbers of the row."""
+        meta = self.base + "meta"
+        row = msgspec.structs.replace(read_row(self.client.hget(meta, "row")), **fields)
+        self.client.hset(meta, "row", b"".join(map(msgspec.msgpack.encode, (constants.FORMAT, row.idle_until, row))))
+
+    def entries(self) -> int:
+        """How many entries all lanes and front lists have."""
+        return sum(read_row(self.client.hget(self.base + "meta", "row")).entries().values())
 
     def without_ttl(self) -> list[str]:
         """The keys without a TTL, by the part of their names after `base`."""
         return [name.removeprefix(self.base) for name in self.names() if self.client.pttl(name) < 0]
+
+
+def readable(dump: Dump) -> Dump:
+    """The dump with the numbers of the row as fields of `meta`, except those that are 0, and without padding."""
+    if packed := dump.get("meta", {}).pop(b"row", None):
+        fields = msgspec.structs.asdict(read_row(packed))
+        levels = fields.pop("levels") or []
+        fields |= {f"entries{int(level)}": n for level, n in zip(levels[::3], levels[1::3], strict=True)}
+        fields |= {f"v{int(level)}": v for level, v in zip(levels[::3], levels[2::3], strict=True) if v}
+        dump["meta"] |= {name.encode(): b"%d" % number for name, number in fields.items() if number}
+    if "owners" in dump:
+        dump["owners"].pop(b"")
+    return {name: held for name, held in dump.items() if held}
 
 
 def type_of_key(suffix: str) -> str:
@@ -261,8 +301,9 @@ class FakeWorker:
 
 def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
     """A call of each script of the queue, with valid arguments."""
-    token, address = b"000000000001j", bindings.keys.base + "p/1"
+    token, address = b"\0\0\0\0\0\1j", bindings.keys.base + "p/1"
     return {
+        "stage": bindings.stage("new", record("ada")),
         "enqueue": bindings.enqueue(["new", record("ada")]),
         "turn": bindings.turn("w", 1, lease=10, want=5, settlements=[Settlement(token)], address=address, sleep=50),
         "settle": bindings.settle("w", Settlement(token)),
@@ -291,6 +332,11 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
 def settlement(claim: Claim, ending: Ending | None = None, delay: float = 0.0, text: str = "") -> Settlement:
     """A settlement of the claim. `text`: a result as JSON, or a reason."""
     return Settlement(claim.token, (text or "null" * (ending is None)).encode(), ending, delay)
+
+
+def entry(generation: int, key: str, *, more: bool = False) -> bytes:
+    """The entry of a record of up to 1 KiB; `more`: the first one of a lane that has others."""
+    return generation.to_bytes(6) + bytes([128 * more]) + key.encode()
 
 
 def ids(claims: Iterable[Claim]) -> list[str]:

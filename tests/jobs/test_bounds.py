@@ -63,19 +63,12 @@ def server_us(stand: Stand, act: Callable[[], Any]) -> int:
     return int(stand.client.info("commandstats")["cmdstat_evalsha"]["usec"])
 
 
-def entries(stand: Stand) -> int:
-    with stand.client.pipeline(transaction=False) as pipeline:
-        for name in stand.names():
-            if ":lane:" in name:
-                pipeline.llen(name)
-        return sum(pipeline.execute())
-
-
 def test_hashes_that_turns_write_by_the_hundred_are_not_encoded_as_lists(stand: Stand):
     fill(stand, 200, 100)
     FakeWorker(stand, "w").claim(100)
-    kinds = {name: stand.client.object("encoding", stand.base + name) for name in ("held:w", "turns:5", "tenants")}
-    assert kinds == {"held:w": b"hashtable", "turns:5": b"skiplist", "tenants": b"hashtable"}
+    tables = ("held:w", "owners", "heads:5", "turns:5", "tenants")
+    kinds = {name: stand.client.object("encoding", stand.base + name) for name in tables}
+    assert kinds == dict.fromkeys(tables, b"hashtable") | {"turns:5": b"skiplist"}
     assert len(stand.dump()["turns:5"]) == len(stand.dump()["tenants"]) == 100
 
 
@@ -87,14 +80,14 @@ def test_turns_past_half_a_million_cancelled_jobs_stay_short(stand: Stand, many:
     in_bulk(stand, stand.bindings.cancel, ids)
     assert stand.counts() == "0 0 0 0"
     worker, left = FakeWorker(stand, "w"), many
-    assert entries(stand) == left
+    assert stand.entries() == left
     for want in (1, 64, 256):
         took = []
         for _ in range(100):
             took.append(server_us(stand, partial(worker.turn, want, address="p/1", sleep=50)))
             assert worker.repeat_turn().more
-        assert entries(stand) == left - 100 * max(4 * want, 64)
-        left = entries(stand)
+        assert stand.entries() == left - 100 * max(4 * want, 64)
+        left = stand.entries()
         assert quartile(took) <= MOST_US * slowdown(), f"want {want}: {took}"
 
 

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import pytest
 
-from tests.jobs.stand import DEAD, DELAYED, READY, RUNNING, START, FakeWorker, Stand, difference, ids, record
+from penstock.jobs.constants import FORMAT
+from tests.jobs.stand import DEAD, DELAYED, READY, RUNNING, START, FakeWorker, Stand, difference, entry, ids, record
 
 
 def test_a_job_becomes_ready_in_the_lane_of_its_tenant(stand: Stand):
     assert stand.put("j", tenant="ada", priority=3) == []
     body = stand.job("j").body
     drafted = record("ada", 3)
-    assert body == drafted[:4] + b"".join(n.to_bytes(6) for n in (1, START, START, 0)) + drafted[28:]
+    assert body == bytes([FORMAT]) + b"r" + b"".join(n.to_bytes(6) for n in (1, START, START, 0)) + drafted[26:]
     assert stand.dump() == {
-        "meta": {b"seq": b"1", b"format": b"1", b"ready": b"1"},
+        "meta": {
+            b"sequence": b"1", b"ready": b"1", b"entries3": b"1", b"second": b"%d" % (START // 1000),
+            b"second_ready": b"1",
+        },
         "jobs": {b"j": body},
-        "lane:3:ada": [b"0000000001aj"],
+        "heads:3": {b"ada": entry(1, "j")},
         "turns:3": [(b"ada", 2**36 - 2**20)],
         "tenants": {b"ada": bytes([0, 0, 0, 1]) + bytes(12)},
-        "age": {b"%d" % (START // 1000): b"1"},
-        "ages": [(b"%d" % (START // 1000), START / 1000)],
-    }
+    }  # fmt: skip
+
+
+def test_the_further_jobs_of_a_tenant_stand_behind_its_first(stand: Stand):
+    stand.put("a", "b", tenant="ada")
+    stand.put("c", tenant="ada")
+    dump = stand.dump()
+    assert dump["heads:5"] == {b"ada": entry(1, "a", more=True)}
+    assert dump["lane:5:ada"] == [entry(2, "b"), entry(3, "c")]
 
 
 def test_a_delayed_job_waits_until_it_is_due(stand: Stand):
     stand.put("j", delay=1.5)
-    assert stand.dump()["delayed"] == [(b"0000000001aj", START + 1500.0)]
+    assert stand.dump()["delayed"] == [(entry(1, "j"), START + 1500.0)]
     assert (stand.state("j"), stand.job("j").since) == (DELAYED, START + 1500)
     assert stand.counts() == "0 1 0 0"
 
@@ -53,7 +63,7 @@ def test_a_job_whose_id_is_in_the_queue_already_is_not_changed(stand: Stand):
     stand.put("x", payload=b"1")
     before = stand.dump()
     assert stand.put("x", payload=b"2", own=True) == [0]
-    assert difference(before, stand.dump()) == {"meta": {"seq": "2"}}
+    assert difference(before, stand.dump()) == {"meta": {"sequence": "2"}}
 
 
 def test_an_id_given_twice_in_one_call_is_accepted_once(stand: Stand):
@@ -124,7 +134,7 @@ def test_names_and_ids_may_contain_any_character(stand: Stand):
     assert len(claims) == 6 + 1
     assert worker.settle(*claims)
     assert stand.counts() == "0 0 0 0"
-    assert not [name for name in stand.dump() if name.startswith(("lane", "turns", "tenants", "jobs"))]
+    assert not [name for name in stand.dump() if name.startswith(("heads", "lane", "turns", "tenants", "jobs"))]
 
 
 # --- cancel ---
@@ -135,10 +145,12 @@ def test_a_cancelled_job_leaves_an_entry_that_is_skipped(stand: Stand):
     before = stand.dump()
     assert stand.run(stand.bindings.cancel(["a"])) == ["cancelled"]
     changed = difference(before, stand.dump())
-    assert changed.keys() == {"meta", "jobs", "tenants", "age", "done:a"}
-    assert changed["meta"] == {"ready": "1", "cancelled": "1"}
+    assert changed.keys() == {"meta", "jobs", "tenants", "results", "ends:20"}
+    assert {name: changed["meta"][name] for name in ("ready", "cancelled", "second_ready")} == {
+        "ready": "1", "cancelled": "1", "second_ready": "1",
+    }  # fmt: skip
     assert ids(FakeWorker(stand, "w").claim(5)) == ["b"]
-    assert "lane:5:" not in stand.dump()
+    assert not {"lane:5:", "heads:5"} & stand.dump().keys()
 
 
 def test_cancel_returns_a_word_for_each_id(stand: Stand):
@@ -188,7 +200,7 @@ def test_a_purge_cancels_waiting_jobs_and_leaves_no_key(stand: Stand):
     assert purge(stand, None, 4) == [4, 4, 3]
     assert stand.counts() == "0 0 1 0"
     assert worker.settle(running)
-    assert stand.without_ttl() == ["leases", "meta"]
+    assert stand.without_ttl() == ["ends:20", "held:w", "leases", "meta", "owners", "results"]
 
 
 def test_a_purge_of_one_tenant_leaves_the_others_alone(stand: Stand):
@@ -206,5 +218,5 @@ def test_a_purge_cancels_released_jobs(stand: Stand):
     worker.settle(*worker.claim(3), ending="release")
     assert stand.dump()["meta"][b"front"] == b"3"
     assert purge(stand, None, 2) == [2, 1]
-    assert stand.dump()["meta"][b"front"] == b"0"
-    assert not any(name.startswith(("front", "turns")) for name in stand.dump())
+    assert b"front" not in stand.dump()["meta"]
+    assert not any(name.startswith(("front", "turns", "heads")) for name in stand.dump())

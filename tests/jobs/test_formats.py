@@ -57,12 +57,13 @@ async def test_a_newer_format_is_neither_read_nor_changed(app: Penstock, do: Do,
     jobs = await do(queue.put_many, range(3))
     held, dead = await do(queue.claim, 2)
     await do(dead.fail, "no")
-    assert raw.hget(meta, "format") == str(FORMAT).encode()
-    raw.hset(meta, "format", FORMAT + 1)
+    row = raw.hget(meta, "row")
+    assert row[0] == FORMAT
+    raw.hset(meta, "row", bytes([FORMAT + 1]) + row[1:])
     before = dump(raw, queue)
     what, *arguments = {**WRITES, **READS}[verb](OlderRelease(queue, jobs[-1], held, dead))
     with pytest.raises(FormatTooNew, match=str(FORMAT + 1)):
         await do(what, *arguments)
     assert dump(raw, queue) == before
-    raw.hset(meta, "format", FORMAT)
+    raw.hset(meta, "row", row)
     await do(held.complete)

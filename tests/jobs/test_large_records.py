@@ -59,7 +59,7 @@ def test_large_records_that_are_skipped_count_as_well(stand: Stand):
     while left:
         turn = worker.turn(9)
         served += ids(turn.claims)
-        before, left = left, stand.client.llen(stand.base + "lane:5:")
+        before, left = left, stand.entries()
         assert before - left <= 4
         assert turn.more == (left > 0)
     assert served == ["x"]

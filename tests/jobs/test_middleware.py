@@ -145,7 +145,7 @@ async def test_a_draft_describes_its_job(app: Penstock):
     await app.queue("q").put.aio({"a": 1})
     call, value = drafts
     assert (call.id, call.task, call.tenant, call.priority) == (job.id, "double", "Zoë", 2)
-    assert (call.payload, call.trace, repr(call)) == (b'["double",{"n":1}]', "", "<JobDraft q:mine>")
+    assert (call.payload, call.trace, repr(call)) == (b'{"n":1}', "", "<JobDraft q:mine>")
     assert (value.task, value.tenant, value.payload) == ("", "", b'{"a":1}')
 
 

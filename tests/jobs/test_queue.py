@@ -273,7 +273,7 @@ async def test_an_old_claim_of_the_same_worker_settles_nothing(app: Penstock, qu
             return await driver.aio.run(call)
         return await anyio.to_thread.run_sync(driver.blocking.run, call)
 
-    await run(move.enqueue(queue.draft(b"1", Options(), 0)))
+    await run(move.enqueue(queue.draft(b"1", Options())))
     (first,) = (await run(move.turn("me", 1, lease=10, want=1))).claims
     again = Settlement(first.token, ending="retry", data=b"")
     (second,) = (await run(move.turn("me", 2, lease=10, want=1, settlements=[again]))).claims

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.jobs.claims import Claim, Registration, Settlement
 from penstock.jobs.counts import WorkerInfo
-from tests.jobs.stand import START, FakeWorker, Stand, difference, ids, settlement
+from tests.jobs.stand import START, FakeWorker, Stand, difference, entry, ids, settlement
 
 GONE = b'{"reason":"its worker was gone when the lease ran out"}'
 KILLED = b'{"reason":"its worker was killed by SIGKILL"}'
@@ -58,9 +58,11 @@ def test_jobs_of_a_host_that_died_return_to_the_front_side_by_side(stand: Stand)
     before = stand.dump()
     FakeWorker(stand, "v").turn(0)
     changed = difference(before, stand.dump())
-    assert changed["front:5:"] == [b"0000000001aa", b"0000000002ab"]
-    assert changed["meta"] == {"ready": "4", "running": "0", "lost": "2", "front": "2"}
-    assert changed["held:w"] is changed["turn:w"] is None
+    assert changed["front:5:"] == [entry(7, "a"), entry(8, "b")]
+    assert {name: changed["meta"][name] for name in ("ready", "running", "lost", "front")} == {
+        "ready": "4", "running": None, "lost": "2", "front": "2",
+    }  # fmt: skip
+    assert changed["held:w"] is None
     assert changed["reasons"] == {b"a": GONE, b"b": GONE}
     assert facts(stand, "a") == ("r", False, 0, 0, 1)
     assert ids(FakeWorker(stand, "u").claim(4)) == ["a", "b", "c", "d"]
@@ -84,7 +86,7 @@ def test_a_loss_that_a_supervisor_saw_makes_a_suspect_the_second_time(stand: Sta
         kill(stand, f"w{life}", *FakeWorker(stand, f"w{life}").claim(2))
         seen.append([facts(stand, key)[:3] for key in "ab"])
     assert seen == [[("r", False, 0)] * 2, [("r", True, 0)] * 2]
-    assert [entry[11:] for entry, _ in stand.dump()["suspects"]] == [b"a", b"b"]
+    assert [found[7:] for found, _ in stand.dump()["suspects"]] == [b"a", b"b"]
 
 
 def test_a_loss_that_nobody_saw_counts_half(stand: Stand):
@@ -250,7 +252,7 @@ def test_suspects_are_cancelled_and_purged(stand: Stand):
         make_suspects(stand, f"{tenant}1", f"{tenant}2", tenant=tenant, ttl=0)
     assert stand.run(stand.bindings.cancel(["x1"])) == ["cancelled"]
     assert stand.run(stand.bindings.purge("y", 0, 10, "suspects")) == (2, 3, True, False)
-    assert [entry[11:] for entry, _ in stand.dump()["suspects"]] == [b"x2", b"z1", b"z2"]
+    assert [found[7:] for found, _ in stand.dump()["suspects"]] == [b"x2", b"z1", b"z2"]
     assert stand.run(stand.bindings.purge(None, 0, 2, "suspects")) == (2, 0, False, False)
     assert stand.run(stand.bindings.purge(None, 0, 2, "suspects")) == (1, 0, True, False)
     assert "suspects" not in stand.dump()

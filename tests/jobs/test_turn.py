@@ -7,10 +7,12 @@ import pytest
 from penstock.jobs import constants
 from penstock.jobs.claims import Ending
 from tests.jobs.stand import (
+    RUNNING,
     START,
     FakeWorker,
     Stand,
     difference,
+    entry,
     ids,
     record,
 )
@@ -26,25 +28,29 @@ def test_a_claim_takes_a_job_from_its_lane(stand: Stand):
     before = stand.dump()
     turn = FakeWorker(stand, "w").turn(1)
     (claim,) = turn.claims
-    assert (claim.token, claim.record.state, claim.record.deliveries) == (b"000000000003j", constants.RUNNING, 1)
+    assert (claim.token, stand.state("j"), claim.deliveries) == (b"\0\0\0\0\0\3j", RUNNING, 1)
     changed = difference(before, stand.dump())
-    assert changed.pop("turn:w")
+    assert changed["held:w"].pop(b"")
     assert changed == {
-        "meta": {"seq": "3", "ready": "1", "running": "1", "v5": str(2**36 - 2**20)},
-        "jobs": before["jobs"] | {b"j": claim.record.body},
-        "lane:5:ada": [b"0000000002ak"],
+        "meta": {
+            "sequence": "3", "ready": "1", "running": "1", "entries5": "1", "v5": str(2**36 - 2**20),
+            "second_ready": "1", "next_lease": str(START + 10_000),
+        },
+        "heads:5": {b"ada": entry(2, "k", more=True)},
+        "lane:5:ada": None,
         "turns:5": [(b"ada", 2 * 2**36 - 2**20)],
         "tenants": {b"ada": bytes([0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0])},
-        "age": {b"%d" % (START // 1000): b"1"},
         "leases": [(b"w", START + 10_000.0)],
-        "held:w": {b"j": b"000000000003" + claim.record.body[:43] + b" " * 13},
-    }
+        "held:w": {b"j": (3).to_bytes(6) + bytes([0]) + (600_000).to_bytes(5) + b"\3ada"},
+        "owners": {b"j": b"w"},
+    }  # fmt: skip
 
 
 def test_an_empty_queue_is_left_empty(stand: Stand):
     turn = FakeWorker(stand, "w").turn(5)
     assert (turn.alive, turn.claims, turn.more, turn.due_in) == (True, [], False, None)
-    assert stand.dump().keys() == {"leases", "turn:w"}
+    assert stand.dump().keys() == {"meta", "leases", "held:w"}
+    assert not stand.run(stand.bindings.overview(10)).used
 
 
 def test_a_completed_job_leaves_only_its_result(stand: Stand):
@@ -53,9 +59,9 @@ def test_a_completed_job_leaves_only_its_result(stand: Stand):
     claims = worker.claim(9)
     worker.settle(*claims[1:], text="[1]")
     worker.settle(claims[0])
-    assert stand.dump().keys() == {"meta", "done:a1", "done:a2", "done:b1", "leases", "turn:w"}
+    assert stand.dump().keys() == {"meta", "results", "ends:20", "leases", "held:w"}
+    assert stand.dump()["results"].keys() == {b"a1", b"a2", b"b1"}
     assert (stand.done("a1"), stand.done("b1")) == (b"cnull", b"c[1]")
-    assert 590_000 < stand.client.pttl(stand.base + "done:a1") <= 600_000
 
 
 def test_a_result_with_ttl_0_is_not_kept(stand: Stand):
@@ -177,7 +183,7 @@ def test_a_retry_without_delay_goes_to_the_end(stand: Stand):
     worker = FakeWorker(stand, "w")
     worker.settle(*worker.claim(), ending="retry")
     assert ids(worker.claim(2)) == ["b", "a"]
-    assert (stand.job("a").attempts, stand.job("a").deliveries) == (1, 2)
+    assert (stand.job("a").attempts, stand.job("a").deliveries) == (1, 1)
 
 
 def test_due_jobs_go_first_only_if_the_queue_is_set_so(stand: Stand):

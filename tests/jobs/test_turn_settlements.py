@@ -61,7 +61,7 @@ def test_a_dead_letter_is_kept_with_its_reason_until_it_is_requeued(stand: Stand
     assert stand.run(stand.bindings.requeue(["j", "j", "unknown"])) == 1
     assert stand.dump().keys() & {"dead", "reasons"} == set()
     (claim,) = worker.claim()
-    assert (claim.record.attempts, claim.record.deliveries, claim.record.tenant) == (0, 1, "ada")
+    assert (claim.record.attempts, claim.deliveries, claim.record.tenant) == (0, 1, "ada")
 
 
 def test_a_dead_letter_that_is_removed_leaves_nothing(stand: Stand):
@@ -69,7 +69,7 @@ def test_a_dead_letter_that_is_removed_leaves_nothing(stand: Stand):
     worker = FakeWorker(stand, "w")
     worker.settle(*worker.claim(), ending="bury", text="boom")
     assert stand.run(stand.bindings.remove_dead(["j", "j", "unknown"])) == 1
-    assert stand.dump().keys() == {"meta", "leases", "turn:w"}
+    assert stand.dump().keys() == {"meta", "leases", "held:w"}
 
 
 def test_a_dropped_job_keeps_its_reason(stand: Stand):
@@ -111,12 +111,12 @@ def test_a_repeated_turn_gives_the_same_batch_and_changes_nothing(stand: Stand):
     stand.put("a", "b", "c", "d")
     worker = FakeWorker(stand, "w")
     a, b = worker.claim(2)
-    first = worker.turn(2, settlement(a), settlement(b, "retry", 1), Settlement(b"0000000000ffx"))
+    first = worker.turn(2, settlement(a), settlement(b, "retry", 1), Settlement(b"\0\0\0\0\0\xffx"))
     before = stand.dump()
     second = worker.repeat_turn()
     assert stand.dump() == before
     assert [c.token for c in second.claims] == [c.token for c in first.claims]
-    assert second.stale == first.stale == (Settlement(b"0000000000ffx"),)
+    assert second.stale == first.stale == (Settlement(b"\0\0\0\0\0\xffx"),)
     assert ids(worker.claim(9)) == []
 
 
@@ -140,14 +140,15 @@ def test_a_turn_out_of_its_order_is_stale(stand: Stand):
     assert stand.dump() == before
 
 
-def test_heartbeats_keep_the_last_turn_as_long_as_the_lease(stand: Stand):
+def test_the_last_turn_is_known_after_heartbeats(stand: Stand):
     """A worker with long jobs takes no turns in the meantime."""
     stand.put("j")
-    worker = FakeWorker(stand, "w", lease=1000)
-    worker.claim()
-    worker.lease = 2000
-    assert worker.heartbeat()
-    assert stand.client.pttl(stand.base + "turn:w") > 2_000_000
+    worker = FakeWorker(stand, "w", lease=10)
+    (claim,) = worker.claim()
+    for _ in range(3):
+        stand.advance(9)
+        assert worker.heartbeat()
+    assert [again.token for again in worker.repeat_turn().claims] == [claim.token]
 
 
 # --- leases ---
@@ -234,12 +235,12 @@ def test_an_idle_worker_that_ended_is_forgotten_by_the_next_turn(stand: Stand):
     FakeWorker(stand, "w").turn(1)
     stand.advance(10)
     FakeWorker(stand, "v").turn(1)
-    assert stand.dump().keys() == {"leases", "turn:v"}
+    assert stand.dump().keys() == {"meta", "leases", "held:v"}
     assert stand.dump()["leases"] == [(b"v", START + 20_000.0)]
 
 
 @pytest.mark.parametrize("state", [DELAYED, READY, RUNNING, DEAD])
-@pytest.mark.parametrize("damaged", [None, b"", b"\x01r", bytes(39), b"\x01x" + bytes(36) + b"\xff\xff"])
+@pytest.mark.parametrize("damaged", [None, b"", b"\x02r", bytes(43), b"\x02r" + bytes(39) + b"\xff\xff\xff"])
 def test_a_damaged_record_stops_no_script(stand: Stand, state: str, damaged: bytes | None):
     """`damaged` None: the record was deleted. Each script that may read it works, and the other job is served."""
     bindings, jobs = stand.bindings, stand.base + "jobs"
@@ -294,7 +295,7 @@ def test_a_claim_without_a_worker_ends_with_its_last_job(stand: Stand):
     assert worker.settle_alone(a)
     assert "leases" in stand.dump()
     assert worker.settle_alone(b, "retry")
-    assert not {"leases", "held:me", "turn:me"} & stand.dump().keys()
+    assert not {"leases", "held:me", "owners"} & stand.dump().keys()
     assert stand.counts() == "1 0 0 0"
 
 
@@ -334,8 +335,18 @@ def test_a_paused_queue_hands_out_nothing_and_lets_running_jobs_finish(stand: St
 @pytest.mark.parametrize("name", scripts().scripts)
 def test_a_newer_format_is_refused_and_nothing_is_changed(stand: Stand, name: str):
     stand.put("a")
-    stand.client.hset(stand.base + "meta", "format", 2)
+    row = stand.client.hget(stand.base + "meta", "row")
+    stand.client.hset(stand.base + "meta", "row", bytes([constants.FORMAT + 1]) + row[1:])
     before = stand.dump()
-    with pytest.raises(ResponseError, match="PENSTOCKFORMAT 2"):
+    with pytest.raises(ResponseError, match="PENSTOCKFORMAT 3"):
+        stand.run(every_script(stand.bindings)[name])
+    assert stand.dump() == before
+
+
+@pytest.mark.parametrize("name", scripts().scripts)
+def test_the_first_format_is_refused_and_nothing_is_changed(stand: Stand, name: str):
+    stand.client.hset(stand.base + "meta", mapping={"format": 1, "seq": 7})
+    before = stand.dump()
+    with pytest.raises(ResponseError, match="PENSTOCKFORMAT 1"):
         stand.run(every_script(stand.bindings)[name])
     assert stand.dump() == before

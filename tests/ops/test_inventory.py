@@ -77,7 +77,7 @@ async def test_the_keys_of_another_app_are_not_counted(app, inspector, make_app)
         ("nonsense", ("SET", 1), "Penstock has no key of this name"),
         ("nonsense:x", ("SET", 1), "Penstock has no key of this name"),
         ("jobs", ("SET", 1), "a string, not a hash"),
-        ("done:x", ("SET", "c1"), "has no TTL"),
+        ("replay:x", ("SET", "c1"), "has no TTL"),
         ("held:gone", ("HSET", "id", "x"), "'gone' is not in leases"),
         ("lane:5:Zoë 名前", ("RPUSH", "x"), "'Zoë 名前' is not in turns:5"),
         ("front:0:a:b", ("RPUSH", "x"), "'a:b' is not in turns:0"),
@@ -102,9 +102,7 @@ async def test_a_key_that_is_not_text_is_reported(app, inspector, raw, keys):
 
 
 @pytest.mark.damages
-@pytest.mark.parametrize(
-    ("suffix", "field"), [("jobs", "nobody"), ("delayed", "0000000001anobody"), ("dead", "nobody")]
-)
+@pytest.mark.parametrize(("suffix", "field"), [("jobs", "nobody"), ("delayed", "0000000nobody"), ("dead", "nobody")])
 async def test_wrong_counts_are_reported(app, inspector, raw, keys, suffix, field):
     held = await fill(app)
     add = raw.hset if suffix == "jobs" else lambda key, member, score: raw.zadd(key, {member: score})
@@ -118,7 +116,7 @@ async def test_wrong_counts_are_reported(app, inspector, raw, keys, suffix, fiel
 async def test_it_stops_at_the_limit_and_is_incomplete(app, inspector, monkeypatch):
     monkeypatch.setattr("penstock.ops.probe.KEYS_PER_SCAN", 10)
     for n in range(100):
-        await app.queue("mail").put.aio(1, tenant=f"t{n}")
+        await app.mailbox(f"user:{n}").post.aio(1)
     found = await inspector.inventory.aio(20)
     assert not found.complete
     assert 20 < found.keys < 100

@@ -11,15 +11,16 @@ from __future__ import annotations
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 from penstock.jobs import constants
 from penstock.jobs.claims import Claim, Ending, Settlement, Trial, TurnReply
-from penstock.jobs.constants import CLAIM_DIGITS
-from penstock.jobs.record import entry_id
-from tests.jobs.stand import DEAD, DELAYED, READY, RUNNING, Dump
+from penstock.jobs.constants import NUMBER_BYTES
+from penstock.jobs.record import entry_has_more, entry_id
+from tests.jobs.stand import DEAD, DELAYED, READY, RESULT_START, RUNNING, Dump
 from tests.simulation.fairness import LEVELS, Fairness
 from tests.simulation.queue_state import Incarnation, Job, ReadyJobs
 
@@ -29,6 +30,7 @@ DEATHS = {"crash", "contained", "loss", "unseen", "host"}
 SLICE = 100
 LOOK = 64
 SLICE_OF_INCARNATIONS = 8
+INTAKE = 128
 _ENDS: dict[str | None, tuple[str, bytes]] = {
     None: ("completed", constants.COMPLETED),
     "drop": ("dropped", constants.DROPPED),
@@ -47,7 +49,10 @@ class QueueModel:
         self.jobs: dict[str, Job] = {}
         self.ready: dict[tuple[int, str], ReadyJobs] = defaultdict(ReadyJobs)
         self.incarnations: dict[str, Incarnation] = {}
-        self.done: dict[str, bytes] = {}
+        self.done: dict[str, tuple[int, bytes]] = {}
+        """Key -> until when the result is kept, and the result."""
+        self.staged: list[tuple[Job, int, tuple[str, int]]] = []
+        """Jobs that were accepted and are in no lane yet, with the time and the call of each."""
         self.waiters: dict[str, list[str]] = {}
         self.replays: dict[str, tuple[int, list[int]]] = {}
         self.settled: dict[str, set[bytes]] = {}
@@ -82,13 +87,37 @@ class QueueModel:
             self.ready[job.level, job.tenant].remove(job.id)
         del self.jobs[job.id]
         if job.ttl:
-            self.done[job.id] = end
+            self.done[job.id] = (self.now + job.ttl, end)
         self.waiters.pop(job.id, None)
+
+    def _next_generation(self, job: Job) -> None:
+        self.seq += 1
+        job.generation = self.seq
 
     # --- every script but the turn ---
 
+    def stage(self, job: Job, call: tuple[str, int], accepted: bool, before: Dump) -> None:
+        """A plain call, which is accepted unless a worker is idle or the intake is full."""
+        idle = any(till > self.now for _, till in before.get("sleepers", []))
+        assert not (accepted and idle), "accepted beside an idle worker"
+        assert not accepted or len(self.staged) < INTAKE
+        if accepted:
+            self.staged.append((job, self.now, call))
+
+    def empty_intake(self) -> None:
+        """Every script that reads or moves jobs does so first."""
+        for job, at, call in self.staged:
+            if call[1] > self.replays.get(call[0], (0, []))[0]:
+                self._next_generation(job)
+                job.enqueued = at
+                self.jobs[job.id] = job
+                self._become_ready(job, at)
+                self.replays[call[0]] = (call[1], [])
+        self.staged.clear()
+
     def enqueue(self, jobs: Sequence[Job], due: Sequence[int], call: tuple[str, int] | None = None) -> list[int]:
         """`due`: for each job its time, or 0. `call`: its caller and number."""
+        self.empty_intake()
         last, answer = self.replays.get(call[0], (0, [])) if call else (0, [])
         if call and call[1] <= last:
             return answer
@@ -114,6 +143,7 @@ class QueueModel:
         return incarnation in self.incarnations and self.incarnations[incarnation].alive_until > self.now
 
     def heartbeat(self, incarnation: str, lease: int) -> bool:
+        self.empty_intake()
         if self.alive(incarnation):
             self.incarnations[incarnation].alive_until = self.now + lease
         return self.alive(incarnation)
@@ -121,18 +151,20 @@ class QueueModel:
     def abandon(
         self, incarnation: str, ending: Ending, cause: bytes, started: Sequence[bytes]
     ) -> tuple[int, bool, float | None]:
+        self.empty_intake()
         if incarnation not in self.incarnations:
             return 0, True, self._untried
         mine = self.incarnations[incarnation]
         for token in started:
             self._settle(mine, Settlement(token, cause, ending))
-        for key, claim in list(mine.held.items()):
-            self._settle(mine, Settlement(claim + key.encode(), b"", "release"))
+        for key, claim in sorted(mine.held.items(), key=itemgetter(1)):
+            self._settle(mine, Settlement(claim[:NUMBER_BYTES] + key.encode(), b"", "release"))
         del self.incarnations[incarnation]
         return 0, True, self._untried
 
     def settle(self, incarnation: str, settlement: Settlement) -> bool:
         """Settle one claim outside of a turn. That may be repeated."""
+        self.empty_intake()
         if not self.alive(incarnation) or not self._settle(self.incarnations[incarnation], settlement):
             return settlement.token in self.settled.get(incarnation, ())
         self.settled.setdefault(incarnation, set()).add(settlement.token)
@@ -141,12 +173,14 @@ class QueueModel:
         return True
 
     def cancel(self, ids: Sequence[str]) -> list[str]:
+        self.empty_intake()
         return [self._cancel(key) for key in ids]
 
     def _cancel(self, key: str) -> str:
         job = self.jobs.get(key)
         if job is None:
-            end = self.done.get(key, b"")[:1]
+            until, result = self.done.get(key, (0, b""))
+            end = result[:1] if until > self.now else b""
             return "cancelled" if end == constants.CANCELLED else "done" if end else "none"
         if job.state in {RUNNING, DEAD}:
             return "running" if job.state == RUNNING else "dead"
@@ -158,6 +192,7 @@ class QueueModel:
         self, tenant: str | None, slice_: int, cancelled: int, finished: bool, after: Dump, *, suspects: bool = False
     ) -> None:
         """Waiting jobs of the tenant (None: of all) have been cancelled, ready ones first."""
+        self.empty_intake()
         left = after.get("jobs", {})
         gone = [job for job in self.in_state(READY, DELAYED) if job.id.encode() not in left]
         assert len(gone) == cancelled <= slice_
@@ -170,15 +205,18 @@ class QueueModel:
         assert not (finished and tenant is None and others())
 
     def requeue(self, ids: Sequence[str]) -> int:
+        self.empty_intake()
         dead = self._dead(ids)
         for job in dead:
-            job.attempts = job.deliveries = 0
+            self._next_generation(job)
+            job.attempts = job.deliveries = job.expires = 0
             job.reason = None
             job.clear_deaths()
             self._become_ready(job, self.now)
         return len(dead)
 
     def remove_dead(self, ids: Sequence[str]) -> int:
+        self.empty_intake()
         dead = self._dead(ids)
         for job in dead:
             self._finish(job, constants.CANCELLED + b"removed from the dead letters")
@@ -189,6 +227,7 @@ class QueueModel:
         return [job for job in found if job and job.state == DEAD]
 
     def wait_for(self, key: str, address: str) -> None:
+        self.empty_intake()
         if key in self.jobs and self.jobs[key].state != "d":
             waiting = self.waiters.setdefault(key, [])
             waiting.extend({address} - set(waiting))
@@ -199,6 +238,7 @@ class QueueModel:
             self.waiters[key] = left
 
     def set_weight(self, tenant: str, weight: float) -> None:
+        self.empty_intake()
         self.weights[tenant] = weight
         self.fairness.weights_changed()
 
@@ -221,14 +261,18 @@ class QueueModel:
         after: Dump,
     ) -> None:
         """Judge a reply by the keys before and after the turn, and update the model."""
+        staged = bool(self.staged)
+        self._pushes = 0
+        self.empty_intake()
+        entries = _entries(before) + self._pushes
         mine = self.incarnations.get(incarnation)
-        if mine and mine.number == number:
-            assert before == after, "a repeated turn has changed something"
+        if mine and mine.number == number and self.alive(incarnation):
+            assert staged or before == after, "a repeated turn has changed something"
             self._judge_repeated(mine, reply)
             return
-        if number != (mine.number + 1 if mine else 1) or (number > 1 and not self.alive(incarnation)):
+        if number != (mine.number + 1 if mine else 1) or (mine and not self.alive(incarnation)):
             assert not reply.alive, f"turn {number} of {incarnation} was not due"
-            assert before == after, "an ended incarnation has changed something"
+            assert staged or before == after, "an ended incarnation has changed something"
             return
         assert reply.alive, f"turn {number} of {incarnation} was due"
 
@@ -238,7 +282,7 @@ class QueueModel:
         assert reply.stale == mine.stale
         promoted = self._promote()
         more_lost = self._take_back(after)
-        looked = _entries(before) + self._pushes - _entries(after)
+        looked = entries + self._pushes - _entries(after)
         most = max(4 * want, LOOK) if want else 0
         assert looked <= most, f"a turn for {want} looked at {looked} entries"
         tried = self._judge_trial(mine, reply, trial) if want and not self.paused else 0
@@ -265,18 +309,13 @@ class QueueModel:
             del self.incarnations[incarnation]
 
     def _judge_repeated(self, mine: Incarnation, reply: TurnReply) -> None:
-        assert reply.alive == (not mine.given or mine.alive_until > self.now)
-        if reply.alive:
-            still = [
-                token for token in mine.given if mine.held.get(token[CLAIM_DIGITS:].decode()) == token[:CLAIM_DIGITS]
-            ]
-            assert ([claim.token for claim in reply.claims], reply.stale) == (still, mine.stale)
+        still = [token for token in mine.given if mine.holds(token)]
+        assert (reply.alive, [claim.token for claim in reply.claims], reply.stale) == (True, still, mine.stale)
 
     def _settle(self, mine: Incarnation, settlement: Settlement) -> bool:
-        token = settlement.token
-        key = token[CLAIM_DIGITS:].decode()
-        if mine.held.get(key) != token[:CLAIM_DIGITS]:
+        if not mine.holds(settlement.token):
             return False
+        key = settlement.token[NUMBER_BYTES:].decode()
         del mine.held[key]
         job, delay = self.jobs[key], round(settlement.delay * 1000)
         if settlement.ending in _ENDS:
@@ -284,6 +323,9 @@ class QueueModel:
             self.totals[total] += 1
             self._finish(job, letter + settlement.data)
             return True
+        self._next_generation(job)
+        job.expires = 0
+        job.deliveries += settlement.ending != "release"
         job.reason = settlement.data or job.reason
         job.attempts += settlement.ending in ("retry", "bury")
         is_dead = settlement.ending == "bury"
@@ -296,10 +338,7 @@ class QueueModel:
             self.totals["failed"] += 1
             self.waiters.pop(key, None)
             job.state, job.since = DEAD, self.now
-        elif settlement.ending == "release":
-            job.deliveries -= 1
-            self._become_ready(job, self.now, first=True)
-        elif settlement.ending in DEATHS:
+        elif settlement.ending == "release" or settlement.ending in DEATHS:
             self._become_ready(job, self.now, first=True)
         else:
             self.totals["retried"] += settlement.ending in ("retry", "later")
@@ -315,6 +354,7 @@ class QueueModel:
     def _promote(self) -> int:
         due = [job for job in self._delayed() if job.since <= self.now][:SLICE]
         for job in due:
+            self._next_generation(job)
             self._become_ready(job, job.since, first=self.due_first)
         return len(due)
 
@@ -328,9 +368,9 @@ class QueueModel:
         lost: list[tuple[bytes, str, str]] = []
         for _, _, incarnation in ended[:SLICE_OF_INCARNATIONS]:
             held, kept = self.incarnations[incarnation].held, after.get(f"held:{incarnation}", {})
-            taken = [key for key in held if key.encode() not in kept]
+            taken = sorted((key for key in held if key.encode() not in kept), key=held.__getitem__)
             assert len(taken) == min(len(held), SLICE - len(lost))
-            lost += [(held[key], key, incarnation) for key in taken]
+            lost += [(held[key][:NUMBER_BYTES], key, incarnation) for key in taken]
         for claim, key, incarnation in sorted(lost):
             one = self.incarnations[incarnation]
             ending: Any = "unseen"
@@ -341,7 +381,7 @@ class QueueModel:
         for _, _, incarnation in ended[:SLICE_OF_INCARNATIONS]:
             if not self.incarnations[incarnation].held:
                 del self.incarnations[incarnation]
-        return len(ended) >= SLICE_OF_INCARNATIONS or len(lost) == SLICE
+        return any(one.alive_until <= self.now for one in self.incarnations.values())
 
     @property
     def _untried(self) -> float | None:
@@ -360,11 +400,10 @@ class QueueModel:
 
     def _hand_out(self, job: Job, claim: Claim, mine: Incarnation) -> None:
         self.seq += 1
-        assert claim.token == b"%012x" % self.seq + job.id.encode()
-        job.state, job.expires = RUNNING, 0
-        job.deliveries += 1
-        assert claim.record.body == job.header() + job.payload
-        mine.held[job.id] = claim.token[:CLAIM_DIGITS]
+        assert claim.token == self.seq.to_bytes(NUMBER_BYTES) + job.id.encode()
+        job.state = RUNNING
+        assert claim.record.body == job.record()
+        mine.held[job.id] = job.held(self.seq)
 
     def _judge_claims(self, mine: Incarnation, claims: Sequence[Claim], after: Dump) -> None:
         assert not (self.paused and claims)
@@ -397,18 +436,19 @@ class QueueModel:
         self._judge_order(dump)
         self._judge_counts(dump)
         self._judge_wake(dump)
-        held = {
-            f"held:{incarnation}": {
-                key.encode(): claim + self.jobs[key].header() + b" " * 13 for key, claim in one.held.items()
-            }
-            for incarnation, one in self.incarnations.items()
-            if one.held
+        claims = {
+            name: {key: held for key, held in claims.items() if key} for name, claims in _family(dump, "held:").items()
         }
-        assert _family(dump, "held:") == held
+        assert claims == {
+            f"held:{incarnation}": {key.encode(): claim for key, claim in one.held.items()}
+            for incarnation, one in self.incarnations.items()
+        }
+        assert {key: incarnation for key, incarnation in dump.get("owners", {}).items() if key} == {
+            key.encode(): incarnation.encode() for incarnation, one in self.incarnations.items() for key in one.held
+        }
         assert dict(dump.get("leases", [])) == {
             incarnation.encode(): float(one.alive_until) for incarnation, one in self.incarnations.items()
         }
-        assert set(_family(dump, "turn:")) == {f"turn:{incarnation}" for incarnation in self.incarnations}
         assert _family(dump, "settled:") == {
             f"settled:{incarnation}": sorted(tokens) for incarnation, tokens in self.settled.items()
         }
@@ -418,24 +458,48 @@ class QueueModel:
 
     def _judge_jobs(self, dump: Dump) -> None:
         jobs = self.jobs.values()
-        assert dump.get("jobs", {}) == {job.id.encode(): job.header() + job.payload for job in jobs}
+        assert dump.get("jobs", {}) == {job.id.encode(): job.record() for job in jobs}
+        assert dump.get("intake", [])[2::5] == [job.id.encode() for job, _, _ in self.staged]
         assert dump.get("delayed", []) == [(job.entry(), float(job.since)) for job in self._delayed()]
         assert dict(dump.get("dead", [])) == {job.id.encode(): float(job.since) for job in self.in_state(DEAD)}
         assert dump.get("reasons", {}) == {job.id.encode(): job.reason for job in jobs if job.reason is not None}
-        assert _family(dump, "done:") == {f"done:{key}": end for key, end in self.done.items()}
+        self._judge_results(dump)
         listeners = {key.encode(): " ".join(waiting).encode() for key, waiting in self.waiters.items()}
         assert dump.get("listeners", {}) == listeners
+
+    def _judge_results(self, dump: Dump) -> None:
+        """Results are kept as long as they must be. Overdue ones may be there still; each has an entry in `ends`."""
+        found = dump.get("results", {})
+        stored = {key.decode(): (int.from_bytes(text[:6]), text[RESULT_START:]) for key, text in found.items()}
+        self.done = {key: kept for key, kept in self.done.items() if kept[0] > self.now or key in stored}
+        assert stored == self.done
+        ends = {(entry[6:].decode(), entry[:6]) for entries in _family(dump, "ends:").values() for entry in entries}
+        assert ends >= {(key, until.to_bytes(6)) for key, (until, _) in self.done.items()}
 
     def _judge_order(self, dump: Dump) -> None:
         """Each ready job has one entry in the right list. All other entries belong to jobs that are gone."""
         assert dump.get("suspects", []) == [(job.entry(), float(job.since)) for job in self.suspects()]
         ready = {job.entry() for job in self.in_state(READY) if not job.suspect}
         found: dict[tuple[int, str], ReadyJobs] = defaultdict(ReadyJobs)
-        for name in dump:
+        entries: Counter[int] = Counter()
+        for name in sorted(dump):  # heads before lanes
             kind, _, place = name.partition(":")
-            if kind in ("lane", "front"):
+            if kind == "heads":
+                for tenant, head in dump[name].items():
+                    jobs = found[int(place), tenant.decode()]
+                    jobs.lane.extend(entry_id(e).decode() for e in [_unmarked(head)] if e in ready)
+                    entries[int(place)] += 1
+                    assert entry_has_more(head) or f"lane:{place}:{tenant.decode()}" not in dump
+            elif kind in ("lane", "front"):
                 at, _, tenant = place.partition(":")
+                assert kind == "front" or tenant.encode() in dump[f"heads:{at}"]
                 getattr(found[int(at), tenant], kind).extend(entry_id(e).decode() for e in dump[name] if e in ready)
+                entries[int(at)] += len(dump[name])
+        meta = dump.get("meta", {})
+        assert {level: int(meta.get(b"entries%d" % level, 0)) for level in LEVELS} == {
+            level: entries[level] for level in LEVELS
+        }
+        assert int(meta.get(b"suspects", 0)) == len(self.suspects())
         assert {place: jobs for place, jobs in self.ready.items() if [*jobs]} == {
             place: jobs for place, jobs in found.items() if [*jobs]
         }
@@ -454,15 +518,18 @@ class QueueModel:
         assert {name: int(meta.get(name.encode(), 0)) for name in totals} == {
             name: self.totals[name] for name in totals
         }
-        assert int(meta.get(b"seq", 0)) == self.seq
+        assert int(meta.get(b"sequence", 0)) == self.seq
         by_tenant: dict[bytes, Counter[str]] = defaultdict(Counter)
         for job in self.jobs.values():
             by_tenant[job.tenant.encode()][PLACES[job.state]] += 1
         packed = {tenant: struct.pack(">4I", *(n[name] for name in places)) for tenant, n in by_tenant.items()}
         assert dump.get("tenants", {}) == packed
         ages = Counter(job.since // 1000 for job in self.in_state(READY))
-        assert dump.get("age", {}) == {b"%d" % second: b"%d" % n for second, n in ages.items()}
-        assert dump.get("ages", []) == [(b"%d" % second, float(second)) for second in sorted(ages)]
+        stored = {int(second): int(n) for second, n in dump.get("age", {}).items()}
+        assert dump.get("ages", []) == [(b"%d" % second, float(second)) for second in sorted(stored)]
+        if b"second_ready" in meta:
+            stored[int(meta[b"second"])] = int(meta[b"second_ready"])
+        assert stored == ages
 
     def _judge_wake(self, dump: Dump) -> None:
         """While a job is ready and a worker is idle, a wake-up is pending."""
@@ -483,5 +550,9 @@ def _family(dump: Dump, prefix: str) -> Dump:
     return {name: held for name, held in dump.items() if name.startswith(prefix)}
 
 
+def _unmarked(head: bytes) -> bytes:
+    return head[:6] + bytes([head[6] % 128]) + head[7:]
+
+
 def _entries(dump: Dump) -> int:
-    return sum(len(held) for name, held in dump.items() if name.startswith(("lane:", "front:")))
+    return sum(len(held) for name, held in dump.items() if name.startswith(("heads:", "lane:", "front:")))

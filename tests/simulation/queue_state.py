@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.jobs.claims import Settlement
-from tests.jobs.stand import READY
+from penstock.jobs.constants import NUMBER_BYTES
+from tests.jobs.stand import READY, RUNNING
 
-OWN_ID, SUSPECT, KEEPS_REASON = 8, 16, 32
+SUSPECT, KEEPS_REASON = 2, 4
 
-_HEADER = struct.Struct(">BcBB 6s6s6s6s HHB 5s BB")
+_HEADER = struct.Struct(">Bc 6s6s6s6s BB HH BBBB 5s B")
 
 
 @dataclass
@@ -39,18 +40,24 @@ class Job:
     """Trials that ended together with their host."""
     reason: bytes | None = None
 
-    def header(self) -> bytes:
-        """The record up to its payload, by the table in `record.lua`."""
-        flags = OWN_ID * self.own | SUSPECT * self.suspect | KEEPS_REASON * (self.reason is not None)
-        name = self.tenant.encode()
-        times = [number.to_bytes(6) for number in (self.generation, self.enqueued, self.since, self.expires)]
-        fields = (1, self.state.encode(), self.level, flags, *times, self.attempts, self.deliveries, self._recovery)
-        return _HEADER.pack(*fields, self.ttl.to_bytes(5), len(name), 0) + name
-
     @property
-    def _recovery(self) -> int:
-        """The byte that `recovery.lua` describes."""
-        return self.crashes << 6 | (self.host_deaths if self.suspect else self.halves)
+    def flags(self) -> int:
+        return SUSPECT * self.suspect | KEEPS_REASON * (self.reason is not None)
+
+    def record(self) -> bytes:
+        """By the table in `record.lua`. The record of a running job says that it is ready."""
+        name, state = self.tenant.encode(), READY if self.state == RUNNING else self.state
+        times = [number.to_bytes(6) for number in (self.generation, self.enqueued, self.since, self.expires)]
+        counts = (self.attempts, self.deliveries, self.halves, self.crashes, self.host_deaths, 0)
+        header = _HEADER.pack(
+            2, state.encode(), *times, self.flags, self.level, *counts, self.ttl.to_bytes(5), len(name)
+        )
+        return header + name + b"\0\0" + self.payload
+
+    def held(self, number: int) -> bytes:
+        """What an incarnation stores about its claim."""
+        name = self.tenant.encode()
+        return number.to_bytes(6) + bytes([self.flags]) + self.ttl.to_bytes(5) + bytes([len(name)]) + name
 
     def die(self, ending: str, host_deaths: int) -> bool:
         """The process of the job has died. Returns whether the job is a dead letter now."""
@@ -67,8 +74,8 @@ class Job:
         self.suspect = False
 
     def entry(self) -> bytes:
-        """The entry of a record of up to 1 KiB, whose letter is `a`."""
-        return b"%010xa" % self.generation + self.id.encode()
+        """The entry of a record of up to 1 KiB, whose size class is 0."""
+        return self.generation.to_bytes(6) + b"\0" + self.id.encode()
 
 
 @dataclass
@@ -95,6 +102,10 @@ class Incarnation:
     host_deaths: int | None = None
     """Of a trial that is watched: how many of them a suspect survives together with its host."""
     held: dict[str, bytes] = field(default_factory=dict)
+    """Key -> claim, as the server stores it; the first six bytes are its number."""
     number: int = 0
     stale: tuple[Settlement, ...] = ()
     given: tuple[bytes, ...] = ()
+
+    def holds(self, token: bytes) -> bool:
+        return self.held.get(token[NUMBER_BYTES:].decode(), b"")[:NUMBER_BYTES] == token[:NUMBER_BYTES]

@@ -93,7 +93,7 @@ def test_three_returning_tenants_and_three_with_backlogs_get_equal_shares(stand:
 def test_virtual_times_stay_exact_after_a_thousand_million_turns(stand: Stand):
     """Virtual time grows as long as a level is not empty. The smallest difference must still decide the order."""
     stand.put("x", tenant="m")
-    stand.client.hset(stand.base + "meta", "v5", str(2.0**66))
+    stand.change_row(levels=[5, 1, 2.0**66])
     stand.client.zadd(stand.base + "turns:5", {"m": 2.0**66 + 2.0**35})
     fill(stand, "m", 20)
     for tenant in "az":

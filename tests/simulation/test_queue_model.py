@@ -226,6 +226,26 @@ class Histories(RuleBasedStateMachine):
         if len(self.model.jobs) < 400:
             self.enqueue([(f"{tenant}{i % 40 if spread else ''}", level, delay, 0, False, None, 0) for i in range(n)])
 
+    @rule(
+        tenant=tenants,
+        level=levels,
+        ttl=st.sampled_from([0, 600]),
+        caller=st.sampled_from("pqr"),
+        number=st.integers(1, 9),
+    )
+    def stage(self, tenant: str, level: int, ttl: int, caller: str, number: int) -> None:
+        """A plain call; some are repeated calls. What is not accepted goes the general way, with the same number."""
+        (key,) = self.fresh(1)
+        drafted = record(tenant, level, ttl=ttl, payload=f'"{key}"'.encode())
+        call = self.bindings.stage(key, drafted)
+        accepted = self.send(RoundTrip(call.script, call.keys, (caller, number, *call.args[2:]), call.read))
+        job = Job(key, tenant, level, False, ttl * 1000, 0, f'"{key}"'.encode())
+        self.model.stage(job, (caller, number), accepted, self.before)
+        if accepted:
+            self.ids.append(key)
+        else:
+            self.enqueue([(tenant, level, 0, 0, False, None, ttl)], (caller, number))
+
     # --- workers ---
 
     @rule(
@@ -319,6 +339,9 @@ class Histories(RuleBasedStateMachine):
         settlements = [settlement(claim, *end) for claim, end in zip(one.held, plan, strict=False)]
         if self.model.alive(one.incarnation):
             return
+        if self.model.staged:
+            self.send(self.bindings.counts())  # empties the intake
+            self.model.empty_intake()
         if single and settlements:
             self.check(self.bindings.settle(one.incarnation, settlements[0]), False)
             assert self.before == self.dump
@@ -407,11 +430,13 @@ class Histories(RuleBasedStateMachine):
     @rule(on=st.booleans())
     def pause(self, on: bool) -> None:
         self.send(self.bindings.set_switch("paused", on))
+        self.model.empty_intake()
         self.model.paused = on
 
     @rule(on=st.booleans())
     def put_due_first(self, on: bool) -> None:
         self.send(self.bindings.set_switch("due_first", on))
+        self.model.empty_intake()
         self.model.due_first = on
 
     @rule(tenant=tenants, weight=st.sampled_from([0.5, 1.0, 1.0, 2.0, 5.0]))
@@ -442,7 +467,7 @@ class Histories(RuleBasedStateMachine):
         self.remove_all_dead()
         for tenant in list(self.model.weights):
             self.send(self.bindings.set_weight(tenant, 1.0))
-        assert set(self.stand.without_ttl()) <= {"meta"}, "a key has no TTL"
+        assert set(self.stand.without_ttl()) <= {"meta", "owners", "results", *_ends(self.dump)}, "a key has no owner"
         assert set(self.dump.get("meta", {})) <= META
 
     def drain(self) -> None:
@@ -475,10 +500,14 @@ class Histories(RuleBasedStateMachine):
         self.model.judge(self.dump)
 
 
+def _ends(dump: dict[str, Any]) -> set[str]:
+    return {name for name in dump if name.startswith("ends:")}
+
+
 META = {
-    *(b"format seq ready delayed running dead completed retried failed dropped cancelled expired lost front".split()),
-    *(b"woken check_at witness timekeeper timekeeper_until deputy deputy_until alarm due_first".split()),
-    *(b"v%d" % level for level in range(10)),
+    *(b"idle_until sequence completed retried failed dropped cancelled expired lost next_due next_lease".split()),
+    *(b"next_result result_classes second listened due_first".split()),
+    *(b"woken check_at witness timekeeper timekeeper_until deputy deputy_until alarm".split()),
 }
 
 

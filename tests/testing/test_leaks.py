@@ -4,9 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock import ConfigurationError, Penstock
+from penstock.jobs.constants import FORMAT
+from penstock.jobs.row import read_row
 from penstock.testing import assert_no_leaks, clear, enqueued, leaks
 from tests.conftest import MakeApp
 
@@ -26,23 +29,31 @@ async def test_a_used_app_leaks_nothing(app: Penstock):
     assert enqueued(queue) == []
 
 
+def change_row(raw: Any, base: str, **fields: Any) -> None:
+    row = msgspec.structs.replace(read_row(raw.hget(base + "meta", "row")), **fields)
+    raw.hset(base + "meta", "row", b"".join(map(msgspec.msgpack.encode, (FORMAT, row.idle_until, row))))
+
+
 DAMAGES: list[tuple[str, Callable[[Any, str], Any]]] = [
     ("attic: in no key table", lambda raw, base: raw.set(base + "attic", 1)),
-    ("done:x: has no TTL", lambda raw, base: raw.set(base + "done:x", "cnull")),
+    ("replay:x: has no TTL", lambda raw, base: raw.set(base + "replay:x", "cnull")),
     ("dead: a list, not a ZSET", lambda raw, base: raw.rpush(base + "dead", 1)),
     ("meta: belongs to the queue, but it expires", lambda raw, base: raw.expire(base + "meta", 60)),
     ("queue q: jobs: the records of {b'ghost'} are", lambda raw, base: raw.hset(base + "jobs", "ghost", "short")),
-    ("queue q: meta ready: b'3', counted 2", lambda raw, base: raw.hincrby(base + "meta", "ready", 1)),
+    ("queue q: row ready: 3, counted 2", lambda raw, base: change_row(raw, base, ready=3)),
     ("queue q: tenants: ", lambda raw, base: raw.delete(base + "tenants")),
-    ("queue q: age: ", lambda raw, base: raw.delete(base + "age")),
+    ("queue q: age: ", lambda raw, base: change_row(raw, base, second_ready=1)),
+    ("queue q: row: entries {5: 3}, counted", lambda raw, base: change_row(raw, base, levels=[5, 3, 0])),
     ("queue q: ages: ", lambda raw, base: raw.zadd(base + "ages", {"7": 7})),
     ("queue q: ready are ", lambda raw, base: raw.lpop(base + "lane:5:acme")),
-    ("queue q: lane:5:acme: entries, but no turn", lambda raw, base: raw.zrem(base + "turns:5", "acme")),
+    ("queue q: level 5, b'acme': entries, but no turn", lambda raw, base: raw.zrem(base + "turns:5", "acme")),
+    ("queue q: lane:5:acme: entries, but the first", lambda raw, base: raw.hdel(base + "heads:5", "acme")),
     ("queue q: turns:5: b'bolt' has a turn", lambda raw, base: raw.zadd(base + "turns:5", {"bolt": 1})),
-    ("queue q: meta front: ", lambda raw, base: raw.hset(base + "meta", "front", 1)),
-    ("queue q: delayed: ", lambda raw, base: raw.zadd(base + "delayed", {"0000000001aghost": 1})),
+    ("queue q: row: 1 entries in front", lambda raw, base: change_row(raw, base, front=1)),
+    ("queue q: delayed: ", lambda raw, base: raw.zadd(base + "delayed", {bytes(7) + b"ghost": 1})),
     ("queue q: leases: ", lambda raw, base: raw.zadd(base + "leases", {"somebody": 1})),
-    ("queue q: running are ", lambda raw, base: raw.hset(base + "held:somebody", "ghost", "0" * 12)),
+    ("queue q: owners: ", lambda raw, base: raw.hset(base + "held:somebody", "ghost", "0" * 12)),
+    ("queue q: owners: {b'ghost'} are held, but", lambda raw, base: raw.hset(base + "owners", "ghost", "somebody")),
     ("queue q: reasons: ", lambda raw, base: raw.hset(base + "reasons", "ghost", "{}")),
     ("queue q: listeners: ", lambda raw, base: raw.hset(base + "listeners", "ghost", "me/1")),
     ("queue q: sleepers: ", lambda raw, base: raw.zadd(base + "sleepers", {"me/1": 1})),

@@ -37,8 +37,10 @@ _numbers = itertools.count(1)
 
 def run_of(task: Task[..., Any], *args: Any, ttl: int = 60_000) -> JobRun:
     """A claimed call of the task, prepared as a worker would."""
-    header = draft(flags=CALL, priority=5, tenant=b"", delay_ms=0, expires_ms=0, ttl_ms=ttl)
-    token = b"%012d" % next(_numbers) + b"job"
+    header = draft(
+        flags=CALL, how=0, priority=5, tenant=b"", task=task.name.encode(), delay_ms=0, expires_ms=0, ttl_ms=ttl
+    )
+    token = next(_numbers).to_bytes(6) + b"job"
     run = execution.prepare(Claim(token, Record(header + task.call(*args).payload)), "q")
     assert isinstance(run, JobRun)
     return run

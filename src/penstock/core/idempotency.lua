@@ -17,6 +17,15 @@ function idempotency.replay(caller, number)
   end
 end
 
+-- The number of the caller's last call; 0 if none is known.
+--- (caller: str) -> int
+--- uses: base
+function idempotency.last(caller)
+  local kept = redis.call("GET", base .. "replay:" .. caller)
+  local last = kept and cmsgpack.unpack(kept)
+  return last or 0
+end
+
 -- Stores the answer for `ms` milliseconds, by default a minute, and returns it.
 --- (caller: str, number: int, answer: any, ms: int | nil) -> any
 --- uses: base

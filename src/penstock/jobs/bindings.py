@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from functools import cache
 from struct import Struct
@@ -14,6 +15,7 @@ from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
 from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply
+from penstock.jobs.constants import NUMBER_BYTES
 from penstock.jobs.counts import Counts, QueueOverview, TenantCounts, WorkerInfo
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.record import Record, StoredJob
@@ -31,12 +33,15 @@ def scripts() -> Library:
         "core/batch.lua",
         "core/idempotency.lua",
         "jobs/record.lua",
+        "jobs/row.lua",
         "jobs/slice.lua",
         "jobs/counters.lua",
         "jobs/lane.lua",
         "jobs/lease.lua",
         "jobs/recovery.lua",
         "jobs/wake.lua",
+        "jobs/results.lua",
+        "jobs/intake.lua",
         "jobs/listeners.lua",
         "jobs/job.lua",
         "jobs/queue.lua",
@@ -67,6 +72,10 @@ class QueueBindings:
     def enqueue(self, jobs: Iterable[Arg], *, durable: bool = False) -> RoundTrip[list[int]]:
         """Enqueue `jobs`: id, record, id, record, … Returns the positions of ids that the queue has already."""
         return RoundTrip(self._enqueue, self._declared, (*UNNUMBERED, self.clock.now_ms, *jobs), list, durable)
+
+    def stage(self, job_id: Arg, record: Arg) -> RoundTrip[bool]:
+        """Accept one plain job (see `queue.lua`). False: nothing was written; send `enqueue` with the same number."""
+        return self._call("stage", (*UNNUMBERED, self.clock.now_ms, job_id, record), bool)
 
     # --- workers and claims ---
 
@@ -103,19 +112,24 @@ class QueueBindings:
         in_order = (*completed, *with_result, *others)
         args: list[Arg] = [
             self.clock.now_ms, incarnation, number, milliseconds(lease), want, trial, address, milliseconds(sleep),
-            int(once), msgspec.json.encode(registration) if registration else "", len(completed), len(with_result),
+            int(once), msgspec.json.encode(registration) if registration else "",
+            b"".join([s.token[:NUMBER_BYTES] for s in (*completed, *with_result)]), len(completed), len(with_result),
         ]  # fmt: skip
-        args += [s.token for s in completed]
+        args += [s.token[NUMBER_BYTES:] for s in completed]
         for s in with_result:
-            args += (s.token, s.data)
+            args += (s.token[NUMBER_BYTES:], s.data)
         for s in others:
             args += (s.ending or "", s.token, milliseconds(s.delay), s.data)
 
         def read(reply: Sequence[Any]) -> TurnReply:
             if reply[0] == b"STALE":
                 return TurnReply(False)
-            _, stale, due_in, more, suspect = reply[:5]
-            claims = [Claim(token, Record(body)) for token, body in zip(reply[5::2], reply[6::2], strict=True)]
+            _, stale, due_in, more, suspect, first = reply[:6]
+            claims = [
+                Claim(number.to_bytes(NUMBER_BYTES) + job_id, Record(body))
+                for number, job_id, body in zip(itertools.count(first), reply[6::2], reply[7::2], strict=False)
+                if body
+            ]
             refused = tuple(in_order[position] for position in stale)
             return TurnReply(True, refused, _seconds(due_in), bool(more), claims, _seconds(suspect))
 
@@ -155,11 +169,11 @@ class QueueBindings:
 
     def show(self, job_id: str) -> RoundTrip[StoredJob]:
         """Read the data that the server has stored about a job."""
-        return self._call("show", (job_id,), _stored_job)
+        return self._call("show", (self.clock.now_ms, job_id), _stored_job)
 
     def result(self, job_id: str, address: str) -> RoundTrip[StoredJob]:
         """As `show`; if the job is not finished, the listener at `address` is notified when it is. "": no listener."""
-        return self._call("result", (job_id, address), _stored_job)
+        return self._call("result", (self.clock.now_ms, job_id, address), _stored_job)
 
     def forget(self, job_id: str, address: str) -> RoundTrip[None]:
         """Stop waiting for a result: deregister the listener."""
@@ -215,7 +229,7 @@ class QueueBindings:
         return self._call("set_switch", (self.clock.now_ms, name, int(on)), _nothing)
 
     def set_weight(self, tenant: str, weight: float) -> RoundTrip[None]:
-        return self._call("set_weight", (tenant, f"{weight:.9g}"), _nothing)
+        return self._call("set_weight", (self.clock.now_ms, tenant, f"{weight:.9g}"), _nothing)
 
     # --- inspect ---
 
@@ -227,7 +241,7 @@ class QueueBindings:
 
     def scan_tenants(self, cursor: str, count: int) -> RoundTrip[tuple[str, list[tuple[str, TenantCounts]]]]:
         """A page of about `count` tenants, and the cursor of the next page. The first and the last cursor are "0"."""
-        return self._call("scan_tenants", (cursor, count), _tenant_page)
+        return self._call("scan_tenants", (self.clock.now_ms, cursor, count), _tenant_page)
 
     def overview(self, scan: int) -> RoundTrip[QueueOverview]:
         """`scan`: how many delayed jobs to search for jobs of unknown tasks."""
@@ -240,7 +254,7 @@ class QueueBindings:
             jobs, delayed, dead, *counters = (int(n or 0) for n in reply)
             return {"jobs": (jobs, sum(counters)), "delayed": (delayed, counters[1]), "dead": (dead, counters[3])}
 
-        return self._call("entries_and_counters", (), read)
+        return self._call("entries_and_counters", (self.clock.now_ms,), read)
 
     def workers(self, limit: int) -> RoundTrip[list[WorkerInfo]]:
         """Workers, and programs without a worker that have claims; the one with the longest lease first."""
@@ -280,7 +294,7 @@ def _nothing(_: Any) -> None:
 
 
 def _stored_job(reply: Sequence[Any]) -> StoredJob:
-    return StoredJob(Record.read(reply[0]), reply[1], reply[2])
+    return StoredJob(Record.read(reply[0]), *reply[1:])
 
 
 def _counts(reply: Sequence[Any]) -> Counts:

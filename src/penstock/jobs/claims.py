@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from penstock.jobs.constants import CLAIM_DIGITS
+from penstock.jobs.constants import NUMBER_BYTES
 from penstock.jobs.record import Record
 
 Ending: TypeAlias = Literal[
@@ -36,8 +36,8 @@ Trial: TypeAlias = Literal["", "alone", "only"]
 
 
 def _job_id(token: bytes) -> str:
-    """A token is the digits of the claim's number, then the job's id in its queue."""
-    return token[CLAIM_DIGITS:].decode(errors="replace")
+    """A token is the claim's number, then the job's id in its queue."""
+    return token[NUMBER_BYTES:].decode(errors="replace")
 
 
 class Claim(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -54,6 +54,11 @@ class Claim(msgspec.Struct, frozen=True, eq=False, gc=False):
     def id(self) -> str:
         """The job's id in its queue."""
         return _job_id(self.token)
+
+    @property
+    def deliveries(self) -> int:
+        """How often the job was handed to a worker, this time included."""
+        return self.record.deliveries + 1
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):

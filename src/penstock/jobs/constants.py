@@ -2,17 +2,11 @@
 
 from typing import Final
 
-# ending, in job.lua
-COMPLETED: Final = b"c"
-CANCELLED: Final = b"n"
-EXPIRED: Final = b"e"
-DROPPED: Final = b"o"
-
 # claim, in lease.lua
-CLAIM_DIGITS: Final = 12
+NUMBER_BYTES: Final = 6
 
 # record, in record.lua
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 # state, in record.lua
 READY: Final = b"r"
@@ -20,16 +14,18 @@ DELAYED: Final = b"w"
 RUNNING: Final = b"x"
 DEAD: Final = b"d"
 
+# draft, in record.lua
+DUE_IS_DATE: Final = 1
+EXPIRES_IS_DATE: Final = 2
+OWN_ID: Final = 4
+
 # flag, in record.lua
 CALL: Final = 1
-DUE_IS_DATE: Final = 2
-EXPIRES_IS_DATE: Final = 4
-OWN_ID: Final = 8
-SUSPECT: Final = 16
-REASON: Final = 32
+SUSPECT: Final = 2
+REASON: Final = 4
 
-# size, in record.lua
-GENERATION_DIGITS: Final = 10
-
-# recovery, in recovery.lua
-CRASH: Final = 64
+# ending, in results.lua
+COMPLETED: Final = b"c"
+CANCELLED: Final = b"n"
+EXPIRED: Final = b"e"
+DROPPED: Final = b"o"

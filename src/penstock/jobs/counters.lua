@@ -1,46 +1,46 @@
 -- Counts and ages, updated as jobs move. They are not derived from lists, which may hold entries of cancelled jobs.
 --
---   meta     HASH   ready, delayed, running, dead: how many jobs of the queue are in each state
---   tenants  HASH   tenant -> the same four numbers, packed; a tenant without jobs has no field
---   age      HASH   second -> how many jobs have been ready since then
---   ages     ZSET   those seconds, in order
+--   row      (row.lua)    ready, delayed, running, dead: how many jobs of the queue are in each state
+--   tenants  HASH         tenant -> the same four numbers, packed; a tenant without jobs has no field
+--   age      HASH         second -> how many jobs have been ready since then, except for the newest second
+--   ages     ZSET         those seconds, in order
 --
--- A script collects the changes and writes them once: a batch of jobs of one tenant costs as much as a single job.
+-- A script collects the changes and writes them once: a batch of jobs of one tenant costs as much as a single job. The
+-- newest second is counted in the row, so that a job that is claimed in the second of its enqueue costs nothing here.
 
---- () -> table
-function counters.new()
-  return { tenants = {}, order = {}, seconds = {}, total = counters.zeros() }
-end
+_count = { NONE = 0, READY = 1, DELAYED = 2, RUNNING = 3, DEAD = 4, BEFORE_READY = 4 } -- BEFORE_READY: in the row
 
---- () -> table
---- inline
-function counters.zeros()
-  return { [state.READY] = 0, [state.DELAYED] = 0, [state.RUNNING] = 0, [state.DEAD] = 0 }
-end
-
--- Counts a job's change of state. `from` nil: the job enters the queue; `to` nil: it leaves.
---- (c: table, tenant: str, from: str | nil, to: str | nil)
-function counters.move(c, tenant, from, to)
-  local row = c.tenants[tenant]
-  if not row then
-    row = counters.zeros()
-    c.tenants[tenant] = row
-    c.order[#c.order + 1] = tenant
+-- Counts the change of state of `n` jobs. `from` NONE: they enter the queue; `to` NONE: they leave.
+--- (s: table, tenant: str, from: int, to: int, n: int)
+function counters.move(s, tenant, from, to, n)
+  local change, r = s.tenants[tenant], s.row
+  if not change then
+    change = { 0, 0, 0, 0 }
+    s.tenants[tenant] = change
+    s.order[#s.order + 1] = tenant
   end
-  local total = c.total
-  if from then
-    row[from], total[from] = row[from] - 1, total[from] - 1
+  if from > _count.NONE then
+    change[from] = change[from] - n
+    r[_count.BEFORE_READY + from] = r[_count.BEFORE_READY + from] - n
   end
-  if to then
-    row[to], total[to] = row[to] + 1, total[to] + 1
+  if to > _count.NONE then
+    change[to] = change[to] + n
+    r[_count.BEFORE_READY + to] = r[_count.BEFORE_READY + to] + n
   end
 end
 
 -- Adds `n`, which may be negative, to the number of jobs that have been ready since `since`.
---- (c: table, since: int, n: int)
-function counters.add_ready_since(c, since, n)
-  local second = math.floor(since / 1000)
-  c.seconds[second] = (c.seconds[second] or 0) + n
+--- (s: table, since: int, n: int)
+function counters.add_ready_since(s, since, n)
+  local r, second = s.row, math.floor(since / 1000)
+  if second > r[_row.SECOND] and n > 0 then
+    s.seconds[r[_row.SECOND]] = (s.seconds[r[_row.SECOND]] or 0) + r[_row.SECOND_READY]
+    r[_row.SECOND], r[_row.SECOND_READY] = second, n
+  elseif second == r[_row.SECOND] then
+    r[_row.SECOND_READY] = r[_row.SECOND_READY] + n
+  else
+    s.seconds[second] = (s.seconds[second] or 0) + n
+  end
 end
 
 -- The four numbers of a tenant. Python unpacks them as well: see `scan_tenants` in inspect.lua.
@@ -50,21 +50,21 @@ function counters.unpack(packed)
   return struct.unpack(">I4I4I4I4", packed)
 end
 
--- Writes the collected changes.
---- (c: table)
---- uses: base meta
-function counters.write(c)
-  local order, total = c.order, c.total
+-- Writes the collected changes, except those in the row.
+--- (s: table)
+--- uses: base
+function counters.write(s)
+  local order = s.order
   if #order > 0 then
     local key = base .. "tenants"
     batch.leave_listpack(key, #order)
     local old = batch.read(key, order)
     local set, del = {}, {}
     for i = 1, #order do
-      local row = c.tenants[order[i]]
+      local change = s.tenants[order[i]]
       local ready, delayed, running, dead = counters.unpack(old[i])
-      ready, delayed = ready + row[state.READY], delayed + row[state.DELAYED]
-      running, dead = running + row[state.RUNNING], dead + row[state.DEAD]
+      ready, delayed = ready + change[_count.READY], delayed + change[_count.DELAYED]
+      running, dead = running + change[_count.RUNNING], dead + change[_count.DEAD]
       if ready + delayed + running + dead == 0 then
         if old[i] then del[#del + 1] = order[i] end
       else
@@ -74,12 +74,9 @@ function counters.write(c)
     end
     batch.write("HSET", key, set)
     batch.write("HDEL", key, del)
+    s.tenants, s.order = {}, {}
   end
-  counters.add("ready", total[state.READY])
-  counters.add("delayed", total[state.DELAYED])
-  counters.add("running", total[state.RUNNING])
-  counters.add("dead", total[state.DEAD])
-  for second, n in pairs(c.seconds) do
+  for second, n in pairs(s.seconds) do
     if n ~= 0 then
       local left = redis.call("HINCRBY", base .. "age", second, n)
       if left == 0 then
@@ -90,10 +87,5 @@ function counters.write(c)
       end
     end
   end
-end
-
---- (name: str, n: int)
---- uses: meta
-function counters.add(name, n)
-  if n ~= 0 then redis.call("HINCRBY", meta, name, n) end
+  s.seconds = {}
 end

@@ -6,7 +6,7 @@
 --- args: offset: int, limit: int
 --- flags: no-writes
 function script.list_dead(base, meta, offset, limit)
-  local newer = record.check()
+  local newer = row.load({})
   if newer then return newer end
   local page, part = {}, slice.of(limit)
   local found = redis.call("ZRANGE", base .. "dead", offset, offset + limit - 1, "REV", "WITHSCORES")
@@ -26,7 +26,7 @@ end
 --- args: given: int, until_: int, limit: int
 --- flags: no-writes
 function script.dead_until(base, meta, given, until_, limit)
-  local newer = record.check()
+  local newer = row.load({})
   if newer then return newer end
   if until_ == 0 then until_ = clock.now(given) end
   return { until_, unpack(redis.call("ZRANGE", base .. "dead", "-inf", until_, "BYSCORE", "LIMIT", 0, limit)) }
@@ -36,24 +36,26 @@ end
 --- keys: base meta
 --- args: given: int, ids: *
 function script.requeue(base, meta, given, ids, ...)
-  local newer, paused = record.check()
+  local s, newer = job.begin(given)
   if newer then return newer end
-  local s = job.begin(given)
-  local n = 0
+  local r, n = s.row, 0
   for i = ids, #ARGV do
     local id = ARGV[i]
     local body = redis.call("ZREM", base .. "dead", id) == 1 and record.get(id)
     if body then
-      local _, priority, flags, generation, _, _, _, _, _, _, _, tenant = record.parse(body)
+      local _, _, _, _, _, flags, priority, _, _, _, _, _, _, tenant = record.parse(body)
+      local generation = row.mint(r, 1) + 1
       flags = bit.band(flags, _mask.NO_SUSPECT_NO_REASON)
       redis.call("HDEL", base .. "reasons", id)
-      redis.call("HSET", base .. "jobs", id, record.with(body, state.READY, flags, generation, s.now, 0, 0, 0))
-      job.make_ready(s, "lane:", id, #body, 0, priority, tenant, generation, s.now, state.DEAD)
+      redis.call("HSET", base .. "jobs", id,
+        record.with(body, state.READY, generation, s.now, flags, 0, 0, 0, 0, 0))
+      job.make_ready(s, false, record.entry(generation, #body, id), 0, priority, tenant, s.now, _count.DEAD)
       n = n + 1
     end
   end
   job.commit(s)
-  if n > 0 and not paused then wake.one(s.now) end
+  if n > 0 and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
+  row.store(s)
   return n
 end
 
@@ -62,9 +64,8 @@ end
 --- args: given: int, ids: *
 --- flags: allow-oom
 function script.remove_dead(base, meta, given, ids, ...)
-  local newer = record.check()
+  local s, newer = job.begin(given)
   if newer then return newer end
-  local s = job.begin(given)
   for i = ids, #ARGV do
     local id = ARGV[i]
     local dead = redis.call("ZSCORE", base .. "dead", id)
@@ -75,9 +76,10 @@ function script.remove_dead(base, meta, given, ids, ...)
       redis.call("ZREM", base .. "dead", id)
       redis.call("HDEL", base .. "jobs", id)
       redis.call("HDEL", base .. "reasons", id)
-      redis.call("HINCRBY", meta, "dead", -1)
+      s.row[_row.DEAD] = s.row[_row.DEAD] - 1
     end
   end
   job.commit(s)
+  row.store(s)
   return #s.finished
 end

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any
+from typing import Any, Final
 
 from penstock.core.cached import cached_property
 from penstock.errors import ConfigurationError
@@ -14,6 +14,9 @@ from penstock.jobs.middleware import MiddlewareStack
 from penstock.jobs.options import LONGEST_RESULT_TTL
 from penstock.jobs.retry import LONGEST_DELAY, Retry
 from penstock.jobs.signature import Signature
+
+_LONGEST_NAME: Final = 255
+"""Bytes. A record stores the length in one byte."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,10 @@ class Definition:
     middleware: MiddlewareStack = field(default_factory=MiddlewareStack, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if not 1 <= len(self.name.encode(errors="replace")) <= _LONGEST_NAME:
+            raise ConfigurationError(
+                f"task {self.name[:80]}: a name has 1 to {_LONGEST_NAME} bytes of UTF-8: give a shorter name="
+            )
         if not callable(self.function) or inspect.isclass(self.function):
             raise ConfigurationError(f"task {self.name}: a task is a function")
         if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):

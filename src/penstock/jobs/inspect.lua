@@ -1,4 +1,5 @@
--- The questions of an operator to a queue: counts, tenants, workers. Nothing here writes. queue.lua has the key map.
+-- The questions of an operator to a queue: counts, tenants, workers. Those that depend on waiting jobs empty the intake;
+-- apart from that nothing here writes. queue.lua has the key map.
 
 -- A page of incarnations: { now, next cursor, incarnation, alive until, claims held, since and registration or false,
 -- … }. With an empty cursor: all incarnations, the longest lease first. With any other cursor: workers only; the first
@@ -7,13 +8,13 @@
 --- args: given: int, limit: int, cursor: str
 --- flags: no-writes
 function script.scan_workers(base, meta, given, limit, cursor)
-  local newer = record.check()
+  local newer = row.load({})
   if newer then return newer end
   local list = { clock.now(given), "0" }
   local function add(incarnation, alive)
     list[#list + 1] = incarnation
     list[#list + 1] = alive
-    list[#list + 1] = redis.call("HLEN", base .. "held:" .. incarnation)
+    list[#list + 1] = lease.count(incarnation)
     list[#list + 1] = redis.call("HGET", base .. "workers", incarnation)
   end
   if cursor == "" then
@@ -30,16 +31,20 @@ function script.scan_workers(base, meta, given, limit, cursor)
 end
 
 -- { now, second in which the oldest ready job became ready (false: none is), ready, delayed, running, dead, completed,
--- retried, failed, … }
+-- retried, failed, dropped, cancelled, expired, lost, paused, due first }
 --- keys: base meta
 --- args: given: int
---- flags: no-writes
+--- flags: allow-oom
 function script.counts(base, meta, given)
-  local newer = record.check()
+  local s, newer = job.begin(given)
   if newer then return newer end
-  local oldest = redis.call("ZRANGE", base .. "ages", 0, 0)[1] or false
-  return { clock.now(given), oldest, unpack(redis.call("HMGET", meta, "ready", "delayed", "running", "dead",
-    "completed", "retried", "failed", "dropped", "cancelled", "expired", "lost", "paused", "due_first")) }
+  local r = s.row
+  local oldest = redis.call("ZRANGE", base .. "ages", 0, 0)[1] or (r[_row.SECOND_READY] > 0 and r[_row.SECOND]) or false
+  return {
+    s.now, oldest, r[_row.READY], r[_row.DELAYED], r[_row.RUNNING], r[_row.DEAD], r[_row.COMPLETED], r[_row.RETRIED],
+    r[_row.FAILED], r[_row.DROPPED], r[_row.CANCELLED], r[_row.EXPIRED], r[_row.LOST], r[_row.PAUSED],
+    r[_row.DUE_FIRST],
+  }
 end
 
 -- { 1 if the queue was ever used, tenants with jobs, ms until the next delayed job is due or -1, how many delayed jobs
@@ -47,13 +52,13 @@ end
 -- task. Such jobs are due within a minute, so that they are among the first delayed jobs.
 --- keys: base meta
 --- args: given: int, scan: int
---- flags: no-writes
+--- flags: allow-oom
 function script.overview(base, meta, given, scan)
-  local newer = record.check()
+  local s, newer = job.begin(given)
   if newer then return newer end
   local head = redis.call("ZRANGE", base .. "delayed", 0, scan - 1, "WITHSCORES")
-  local due = head[2] and math.max(0, tonumber(head[2]) - clock.now(given)) or -1
-  local reply = { redis.call("EXISTS", meta), redis.call("HLEN", base .. "tenants"), due, #head / 2 }
+  local due = head[2] and math.max(0, tonumber(head[2]) - s.now) or -1
+  local reply = { s.row[_row.SEQUENCE] > 0 and 1 or 0, redis.call("HLEN", base .. "tenants"), due, #head / 2 }
   local ids = {}
   for i = 1, #head, 2 do ids[#ids + 1] = record.entry_id(head[i]) end
   local reasons = #ids > 0 and redis.call("HMGET", base .. "reasons", unpack(ids)) or {}
@@ -68,22 +73,23 @@ end
 
 -- { entries in `jobs`, `delayed` and `dead`; then the counters ready, delayed, running and dead }
 --- keys: base meta
---- flags: no-writes
-function script.entries_and_counters(base, meta)
-  local newer = record.check()
+--- args: given: int
+--- flags: allow-oom
+function script.entries_and_counters(base, meta, given)
+  local s, newer = job.begin(given)
   if newer then return newer end
   return {
     redis.call("HLEN", base .. "jobs"), redis.call("ZCARD", base .. "delayed"), redis.call("ZCARD", base .. "dead"),
-    unpack(redis.call("HMGET", meta, "ready", "delayed", "running", "dead")),
+    s.row[_row.READY], s.row[_row.DELAYED], s.row[_row.RUNNING], s.row[_row.DEAD],
   }
 end
 
 -- A page of the tenants with jobs: { next cursor, { tenant, packed counts, … } }. The first and the last cursor is 0.
 --- keys: base meta
---- args: cursor: str, count: int
---- flags: no-writes
-function script.scan_tenants(base, meta, cursor, count)
-  local newer = record.check()
+--- args: given: int, cursor: str, count: int
+--- flags: allow-oom
+function script.scan_tenants(base, meta, given, cursor, count)
+  local _, newer = job.begin(given)
   if newer then return newer end
   return redis.call("HSCAN", base .. "tenants", cursor, "COUNT", count)
 end
@@ -93,14 +99,16 @@ end
 -- jobs may precede it.
 --- keys: base meta
 --- args: given: int, tenant: str
---- flags: no-writes
+--- flags: allow-oom
 function script.tenant_counts(base, meta, given, tenant)
-  local newer = record.check()
+  local s, newer = job.begin(given)
   if newer then return newer end
   local oldest = math.huge
   for level = 0, 9 do
-    for _, list in ipairs({ "front:", "lane:" }) do
-      local entries = redis.call("LRANGE", base .. list .. level .. ":" .. tenant, 0, 7)
+    local place = level .. ":" .. tenant
+    local behind = redis.call("LRANGE", base .. "lane:" .. place, 0, 7)
+    table.insert(behind, 1, redis.call("HGET", base .. "heads:" .. level, tenant) or nil)
+    for _, entries in ipairs({ redis.call("LRANGE", base .. "front:" .. place, 0, 7), behind }) do
       for i = 1, #entries do
         local body = record.get(record.entry_id(entries[i]))
         if record.is_ready(body, entries[i]) then
@@ -112,5 +120,5 @@ function script.tenant_counts(base, meta, given, tenant)
   end
   local ready, delayed, running, dead = counters.unpack(redis.call("HGET", base .. "tenants", tenant))
   local weight = redis.call("HGET", base .. "weights", tenant)
-  return { clock.now(given), oldest < math.huge and oldest or false, ready, delayed, running, dead, weight }
+  return { s.now, oldest < math.huge and oldest or false, ready, delayed, running, dead, weight }
 end

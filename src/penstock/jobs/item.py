@@ -41,7 +41,9 @@ class Item(QueueHandle[JobQueue]):
     @property
     def body(self) -> Any:
         """The value that was put; for the call of a task `[task, arguments]`. Raises BadCall for damaged bytes."""
-        return codec.decode(self._claim.record.payload, what=f"the body of job {self.id}")
+        record = self._claim.record
+        value = codec.decode(record.payload, what=f"the body of job {self.id}")
+        return [record.task, value] if record.is_call else value
 
     @property
     def tenant(self) -> str:
@@ -59,7 +61,7 @@ class Item(QueueHandle[JobQueue]):
     @property
     def deliveries(self) -> int:
         """How often the job was claimed, this time included."""
-        return self._claim.record.deliveries
+        return self._claim.deliveries
 
     def __repr__(self) -> str:
         return f"<Item {self.id}>"

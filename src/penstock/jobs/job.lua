@@ -1,96 +1,120 @@
 -- The transitions of a job as functions: each moves a job from one state to another. `queue.lua` draws the states, maps
 -- the keys, and has the scripts that call these functions.
 --
--- `s` collects the changes of one script: time, counters, lists to push to, suspects, and finished jobs whose listeners
--- are to be notified. `job.commit` writes them.
+-- `s` collects the changes of one script: the row, counts, entries to push, suspects, results, and finished jobs whose
+-- listeners are to be notified. `job.commit` writes them.
 --
 -- recovery.lua says what follows for a job whose process died. A release keeps what is counted there; a run that ends in
 -- any other way clears it.
 
--- The first letter of `done:<id>`. None of them is the letter of a state.
-ending = { COMPLETED = "c", CANCELLED = "n", EXPIRED = "e", DROPPED = "o" }
-
---- (given: int) -> table
+-- Reads the row, and empties the intake. Returns an error as second value if the queue has another format.
+--- (given: int) -> table, error | nil
+--- uses: base meta
 function job.begin(given)
-  return {
-    now = clock.now(given), counters = counters.new(), lists = {}, suspects = {}, ready = false, finished = {},
-    part = listeners.slice(),
+  local s = {
+    now = clock.now(given), tenants = {}, order = {}, seconds = {}, lists = {}, suspects = {}, ready = false,
+    finished = {}, results = {}, ends = {}, part = listeners.slice(),
   }
+  local newer = row.load(s)
+  if not newer then intake.empty(s) end
+  return s, newer
 end
 
 -- Adds the jobs that became ready to their lists and to the suspects, where claims find them.
 --- (s: table)
---- uses: base meta
+--- uses: base
 function job.push_ready(s)
-  lane.push(s.lists)
-  batch.write("ZADD", base .. "suspects", s.suspects)
+  lane.push(s.row, s.lists)
+  if #s.suspects > 0 then
+    batch.write("ZADD", base .. "suspects", s.suspects)
+    s.row[_row.SUSPECTS] = s.row[_row.SUSPECTS] + #s.suspects / 2
+  end
   s.lists, s.suspects = {}, {}
 end
 
--- Writes what `s` has collected, and notifies the listeners of finished jobs (see listeners.lua).
+-- Writes what `s` has collected, except for the row, and notifies the listeners of finished jobs (see listeners.lua).
 --- (s: table)
 --- uses: base meta
 function job.commit(s)
   job.push_ready(s)
-  counters.write(s.counters)
-  listeners.notify(s.finished, s.part)
+  counters.write(s)
+  local n = #s.results / 2
+  results.write(s)
+  results.trim(s, math.max(_trim.LEAST, 2 * n))
+  listeners.notify(s.row, s.finished, s.part)
+  if s.alarm then wake.set_alarm(s.row, s.now, s.alarm) end
 end
 
 -- Stores for `ttl` ms how the job ended (0: not at all), and has `commit` notify its listeners.
 --- (s: table, id: str, letter: str, text: str, ttl: int)
---- uses: base
 function job.finish(s, id, letter, text, ttl)
-  if ttl > 0 then redis.call("SET", base .. "done:" .. id, letter .. text, "PX", ttl) end
+  if ttl > 0 then results.keep(s, id, letter, text, ttl) end
   s.finished[#s.finished + 1] = id
+end
+
+-- Counts a new job and collects its entry. Returns its record.
+--- (s: table, id: str, body: str, generation: int, now: int, since: int, expires: int) -> str
+--- uses: base
+function job.enqueue(s, id, body, generation, now, since, expires)
+  local priority, tenant = string.byte(body, 28), record.tenant(body)
+  if since > now then
+    counters.move(s, tenant, _count.NONE, _count.DELAYED, 1)
+    job.delay(s, since, record.entry(generation, #body, id))
+    return record.enqueued(body, state.DELAYED, generation, now, since, expires)
+  end
+  job.make_ready(s, false, record.entry(generation, #body, id), 0, priority, tenant, now, _count.NONE)
+  return record.enqueued(body, state.READY, generation, now, now, expires)
 end
 
 -- Removes a job that is not running. Its entry in a lane stays, and is skipped later.
 --- (s: table, id: str, body: str, letter: str, text: str)
 --- uses: base
 function job.remove(s, id, body, letter, text)
-  local was, _, flags, generation, _, since, _, _, _, _, ttl, tenant = record.parse(body)
+  local was, generation, _, since, _, flags, _, _, _, _, _, _, ttl, tenant = record.parse(body)
   redis.call("HDEL", base .. "jobs", id)
   if record.has(flags, flag.REASON) then redis.call("HDEL", base .. "reasons", id) end
   if was == state.READY then
-    counters.move(s.counters, tenant, state.READY, nil)
-    counters.add_ready_since(s.counters, since, -1)
+    counters.move(s, tenant, _count.READY, _count.NONE, 1)
+    counters.add_ready_since(s, since, -1)
     if record.has(flags, flag.SUSPECT) then
-      redis.call("ZREM", base .. "suspects", record.entry(generation, #body, id))
+      s.row[_row.SUSPECTS] = s.row[_row.SUSPECTS]
+        - redis.call("ZREM", base .. "suspects", record.entry(generation, #body, id))
     end
   elseif was == state.DELAYED then
-    counters.move(s.counters, tenant, state.DELAYED, nil)
+    counters.move(s, tenant, _count.DELAYED, _count.NONE, 1)
     redis.call("ZREM", base .. "delayed", record.entry(generation, #body, id))
   else
-    counters.move(s.counters, tenant, state.DEAD, nil)
+    counters.move(s, tenant, _count.DEAD, _count.NONE, 1)
     redis.call("ZREM", base .. "dead", id)
   end
   job.finish(s, id, letter, text, ttl)
 end
 
--- Completes jobs: three commands for all of them, and a SET for each result that is kept. Appends to `stale` the
--- positions of tokens that no longer hold their job.
---- (s: table, incarnation: str, tokens: table, results: table, stale: table)
---- uses: base meta
-function job.complete(s, incarnation, tokens, results, stale)
-  if #tokens == 0 then return end
-  local headers = lease.headers(incarnation, tokens)
-  local ids, seen = {}, {}
-  for i = 1, #tokens do
-    local header, id = headers[i], lease.job_id(tokens[i])
-    if not header or seen[id] then
-      stale[#stale + 1] = i - 1
-    else
+-- Completes jobs: four commands for all of them, and one or two for their results. `held`: their claims, as read from the
+-- incarnation; `numbers`: the claim numbers, 6 bytes each. Appends to `stale` the positions of jobs that the
+-- incarnation does not hold under their number.
+--- (s: table, incarnation: str, ids: table, numbers: str, texts: table, held: table, stale: table)
+--- uses: base
+function job.complete(s, incarnation, ids, numbers, texts, held, stale)
+  local done, seen = {}, {}
+  for i = 1, #ids do
+    local id, was = ids[i], held[i]
+    if was and not seen[id] and struct.unpack(">I6", was) == struct.unpack(">I6", numbers, 6 * i - 5) then
+      local _, flags, ttl, tenant = lease.parse(was)
       seen[id] = true
-      counters.move(s.counters, record.tenant(header), state.RUNNING, nil)
-      if record.has(record.flags(header), flag.REASON) then redis.call("HDEL", base .. "reasons", id) end
-      job.finish(s, id, ending.COMPLETED, results[i] or "null", record.ttl(header))
-      ids[#ids + 1] = id
+      done[#done + 1] = id
+      counters.move(s, tenant, _count.RUNNING, _count.NONE, 1)
+      if record.has(flags, flag.REASON) then redis.call("HDEL", base .. "reasons", id) end
+      job.finish(s, id, ending.COMPLETED, texts[i] or "null", ttl)
+    else
+      stale[#stale + 1] = i - 1
     end
   end
-  if #ids == 0 then return end
-  batch.write("HDEL", base .. "held:" .. incarnation, ids)
-  batch.write("HDEL", base .. "jobs", ids)
-  redis.call("HINCRBY", meta, "completed", #ids)
+  if #done == 0 then return end
+  batch.write("HDEL", base .. "held:" .. incarnation, done)
+  batch.write("HDEL", base .. "owners", done)
+  batch.write("HDEL", base .. "jobs", done)
+  s.row[_row.COMPLETED] = s.row[_row.COMPLETED] + #done
 end
 
 -- Decides what follows if a worker does not know the task of a job. Returns the verb to settle with, the delay in ms,
@@ -121,217 +145,246 @@ end
 --   loss       others ran in the process as well                host       it was tried, and the whole host died
 --   contained  it had a process of its own (isolate=True)
 --- (s: table, incarnation: str, verb: str, token: str, ms: int, text: str) -> bool
---- uses: base meta
+--- uses: base
 function job.settle(s, incarnation, verb, token, ms, text)
-  local header = lease.headers(incarnation, { token })[1]
-  if not header then return false end
-  local id = lease.job_id(token)
+  local held = lease.held(incarnation, token)
+  if not held then return false end
+  local r, id = s.row, lease.job_id(token)
   local body = record.get(id)
   if not body then verb, text = "drop", "its record was damaged" end
   if verb == "unknown" then verb, ms, text = job.unknown_task(s, id, ms, text) end
-  local _, priority, flags, generation, _, _, _, attempts, deliveries, deaths, ttl, tenant = record.parse(header)
   redis.call("HDEL", base .. "held:" .. incarnation, id)
+  redis.call("HDEL", base .. "owners", id)
   if verb == "drop" or verb == "cancel" then
+    local _, flags, ttl, tenant = lease.parse(held)
+    local total = verb == "drop" and _row.DROPPED or _row.CANCELLED
     redis.call("HDEL", base .. "jobs", id)
     if record.has(flags, flag.REASON) then redis.call("HDEL", base .. "reasons", id) end
-    redis.call("HINCRBY", meta, verb == "drop" and "dropped" or "cancelled", 1)
-    counters.move(s.counters, tenant, state.RUNNING, nil)
+    r[total] = r[total] + 1
+    counters.move(s, tenant, _count.RUNNING, _count.NONE, 1)
     job.finish(s, id, verb == "drop" and ending.DROPPED or ending.CANCELLED, text, ttl)
     return true
   end
+  local _, _, _, _, _, flags, priority, attempts, deliveries, losses, crashes, hosts, _, tenant = record.parse(body)
   if text ~= "" then
     redis.call("HSET", base .. "reasons", id, text)
     flags = bit.bor(flags, flag.REASON)
   end
-  local dead = verb == "bury"
-  if recovery.is_death(verb) then
-    redis.call("HINCRBY", meta, "lost", 1)
-    flags, deaths, dead = recovery.count(verb, flags, deaths, ms)
+  if verb ~= "release" then deliveries = deliveries + 1 end
+  local dead, died = verb == "bury", recovery.is_death(verb)
+  if died then
+    r[_row.LOST] = r[_row.LOST] + 1
+    flags, losses, crashes, hosts, dead = recovery.count(verb, flags, losses, crashes, hosts, ms)
     ms = 0
   elseif verb ~= "release" then
-    flags, deaths = bit.band(flags, _mask.NO_SUSPECT), 0
+    flags, losses, crashes, hosts = bit.band(flags, _mask.NO_SUSPECT), 0, 0, 0
   end
-  if verb == "retry" or verb == "bury" then attempts = math.min(attempts + 1, 65535) end
+  if verb == "retry" or verb == "bury" then attempts = attempts + 1 end
+  local generation, new_state, since = row.mint(r, 1) + 1, state.READY, s.now
+  local entry = record.entry(generation, #body, id)
   if dead then
     redis.call("ZADD", base .. "dead", s.now, id)
-    redis.call("HINCRBY", meta, "failed", 1)
-    counters.move(s.counters, tenant, state.RUNNING, state.DEAD)
+    r[_row.FAILED] = r[_row.FAILED] + 1
+    counters.move(s, tenant, _count.RUNNING, _count.DEAD, 1)
     s.finished[#s.finished + 1] = id
-    body = record.with(body, state.DEAD, flags, generation, s.now, attempts, deliveries, deaths)
+    new_state = state.DEAD
   elseif ms > 0 then
-    redis.call("HINCRBY", meta, "retried", 1)
-    counters.move(s.counters, tenant, state.RUNNING, state.DELAYED)
-    job.delay(s, { s.now + ms, record.entry(generation, #body, id) })
-    body = record.with(body, state.DELAYED, flags, generation, s.now + ms, attempts, deliveries, deaths)
+    r[_row.RETRIED] = r[_row.RETRIED] + 1
+    counters.move(s, tenant, _count.RUNNING, _count.DELAYED, 1)
+    job.delay(s, s.now + ms, entry)
+    new_state, since = state.DELAYED, s.now + ms
   else
-    if verb == "release" then
-      deliveries = math.max(0, deliveries - 1)
-    elseif verb == "retry" or verb == "later" then
-      redis.call("HINCRBY", meta, "retried", 1)
-    end
-    local list = (verb == "release" or recovery.is_death(verb)) and "front:" or "lane:"
-    job.make_ready(s, list, id, #body, flags, priority, tenant, generation, s.now, state.RUNNING)
-    body = record.with(body, state.READY, flags, generation, s.now, attempts, deliveries, deaths)
+    if verb == "retry" or verb == "later" then r[_row.RETRIED] = r[_row.RETRIED] + 1 end
+    job.make_ready(s, verb == "release" or died, entry, flags, priority, tenant, s.now, _count.RUNNING)
   end
-  redis.call("HSET", base .. "jobs", id, body)
+  redis.call("HSET", base .. "jobs", id, record.with(body, new_state, generation, since, flags, attempts, deliveries,
+    losses, crashes, hosts))
   return true
 end
 
--- Delays jobs, given as { due, entry, due, entry, … }.
---- (s: table, due_entries: table)
---- uses: base meta
-function job.delay(s, due_entries)
-  local earliest = math.huge
-  for i = 1, #due_entries, 2 do earliest = math.min(earliest, due_entries[i]) end
-  for i = 1, #due_entries, 2 do due_entries[i] = string.format("%d", due_entries[i]) end
-  redis.call("ZADD", base .. "delayed", unpack(due_entries))
-  wake.set_alarm(s.now, earliest)
+-- Delays a job until `due`.
+--- (s: table, due: int, entry: str)
+--- uses: base
+function job.delay(s, due, entry)
+  redis.call("ZADD", base .. "delayed", string.format("%d", due), entry)
+  row.not_after(s.row, _row.NEXT_DUE, due)
+  s.alarm = math.min(s.alarm or due, due)
 end
 
--- Counts a job as ready and collects its entry: for the suspects if it is one, else for `list` (`lane:` or `front:`).
--- `from` is the job's previous state; nil: it is new.
---- (s: table, list: str, id: str, bytes: int, flags: int, priority: int, tenant: str, generation: int, since: int,
----  from: str | nil)
-function job.make_ready(s, list, id, bytes, flags, priority, tenant, generation, since, from)
-  local entry = record.entry(generation, bytes, id)
+-- Counts a job as ready and collects its entry: for the suspects if it is one, else for its lane or its front list.
+-- `from` is the job's previous state.
+--- (s: table, is_front: bool, entry: str, flags: int, priority: int, tenant: str, since: int, from: int)
+function job.make_ready(s, is_front, entry, flags, priority, tenant, since, from)
   if record.has(flags, flag.SUSPECT) then
     s.suspects[#s.suspects + 1], s.suspects[#s.suspects + 2] = since, entry
   else
-    lane.collect(s.lists, list, priority, tenant, entry)
+    lane.collect(s.lists, is_front, priority, tenant, entry)
   end
   s.ready = true
-  counters.move(s.counters, tenant, from, state.READY)
-  counters.add_ready_since(s.counters, since, 1)
+  counters.move(s, tenant, from, _count.READY, 1)
+  counters.add_ready_since(s, since, 1)
 end
 
 -- Makes due jobs ready, at most `limit`, so that the first claim after a long outage does not block the server. Returns
 -- whether there may be more due jobs, and how many ms the most overdue one was late.
 --- (s: table, limit: int) -> bool, int
---- uses: base meta
+--- uses: base
 function job.promote(s, limit)
+  local r = s.row
+  if r[_row.NEXT_DUE] == 0 or r[_row.NEXT_DUE] > s.now then return false, 0 end
   local part = slice.of(limit)
   local due = redis.call("ZRANGE", base .. "delayed", "-inf", s.now, "BYSCORE", "LIMIT", 0, limit)
   due = slice.take_entries(part, due)
-  if #due == 0 then return false, 0 end
-  local list = redis.call("HGET", meta, "due_first") and "front:" or "lane:"
-  local ids = {}
-  for i = 1, #due do ids[i] = record.entry_id(due[i]) end
-  local bodies = redis.call("HMGET", base .. "jobs", unpack(ids))
-  local set, late = {}, 0
-  for i = 1, #due do
-    if record.intact(bodies[i]) then
+  local late = 0
+  if #due > 0 then
+    local ids, set = {}, {}
+    for i = 1, #due do ids[i] = record.entry_id(due[i]) end
+    local bodies = redis.call("HMGET", base .. "jobs", unpack(ids))
+    local generation = row.mint(r, #due)
+    for i = 1, #due do
       local body = bodies[i]
-      local _, priority, flags, generation, _, since, _, attempts, deliveries, deaths, _, tenant = record.parse(body)
-      late = math.max(late, s.now - since)
-      job.make_ready(s, list, ids[i], #body, flags, priority, tenant, generation, since, state.DELAYED)
-      set[#set + 1] = ids[i]
-      set[#set + 1] = record.with(body, state.READY, flags, generation, since, attempts, deliveries, deaths)
+      if record.intact(body) then
+        local _, _, _, since, _, flags, priority, _, _, _, _, _, _, tenant = record.parse(body)
+        late = math.max(late, s.now - since)
+        local entry = record.entry(generation + i, #body, ids[i])
+        job.make_ready(s, r[_row.DUE_FIRST] == 1, entry, flags, priority, tenant, since, _count.DELAYED)
+        set[#set + 1] = ids[i]
+        set[#set + 1] = record.moved(body, state.READY, generation + i, since)
+      end
     end
+    redis.call("ZREM", base .. "delayed", unpack(due))
+    batch.write("HSET", base .. "jobs", set)
   end
-  redis.call("ZREM", base .. "delayed", unpack(due))
-  if #set > 0 then redis.call("HSET", base .. "jobs", unpack(set)) end
+  local next_ = redis.call("ZRANGE", base .. "delayed", 0, 0, "WITHSCORES")
+  r[_row.NEXT_DUE] = next_[2] and tonumber(next_[2]) or 0
   return part.left == 0, late
 end
 
 -- Takes jobs back from incarnations whose lease ran out. Returns whether there may be more jobs to take back.
 --- (s: table, limit: int) -> bool
---- uses: base meta
+--- uses: base
 function job.take_back(s, limit)
-  local ended, claims, more = lease.overdue(s.now, limit)
+  local r = s.row
+  if r[_row.NEXT_LEASE] == 0 or r[_row.NEXT_LEASE] > s.now then return false end
+  local part, claims = slice.of(limit), {}
+  local ended = redis.call("ZRANGE", base .. "leases", "-inf", s.now, "BYSCORE", "LIMIT", 0, 8)
+  for i = 1, #ended do
+    local tokens = lease.some_tokens(ended[i], part)
+    for j = 1, #tokens do claims[#claims + 1] = { tokens[j], ended[i] } end
+  end
+  table.sort(claims, function(a, b) return a[1] < b[1] end)
   for i = 1, #claims do
-    local incarnation, token, header = unpack(claims[i])
-    local verb, host_deaths = recovery.verb(incarnation, record.flags(header))
+    local token, incarnation = unpack(claims[i])
+    local _, flags = lease.parse(lease.held(incarnation, token))
+    local verb, host_deaths = recovery.verb(incarnation, flags)
     local why = '{"reason":"its worker was gone when the lease ran out"}'
     if verb == "host" then why = string.format(
       '{"reason":"its host died while the job ran alone in a trial; the limit is %d such trials"}', host_deaths) end
     job.settle(s, incarnation, verb, token, host_deaths, why)
   end
-  lease.remove_empty(ended)
-  return more
+  for i = 1, #ended do
+    if lease.count(ended[i]) == 0 then lease.remove(ended[i]) end
+  end
+  local next_ = redis.call("ZRANGE", base .. "leases", 0, 0, "WITHSCORES")
+  r[_row.NEXT_LEASE] = next_[2] and tonumber(next_[2]) or 0
+  return next_[2] ~= nil and tonumber(next_[2]) <= s.now
 end
 
--- Picks one suspect, the one that has waited longest.
---- (room: table)
+-- Picks one suspect, the one that has waited longest. Returns whether there was one.
+--- (r: table, room: table) -> bool
 --- uses: base
-function job.pick_suspect(room)
+function job.pick_suspect(r, room)
   local entries = redis.call("ZRANGE", base .. "suspects", 0, 7)
   for i = 1, #entries do
     redis.call("ZREM", base .. "suspects", entries[i])
+    r[_row.SUSPECTS] = r[_row.SUSPECTS] - 1
     local id = record.entry_id(entries[i])
     local body = record.get(id)
     if record.is_ready(body, entries[i]) then
-      room.picked[1] = { id, body }
-      room.want, room.bytes, room.tried = room.want - 1, room.bytes - #body, true
-      return
+      room.ids[1], room.bodies[1] = id, body
+      room.want, room.bytes = room.want - 1, room.bytes - #body
+      return true
     end
   end
+  return false
 end
 
--- Serves turns from the most urgent level down, and writes the picked jobs as running and held. `fronts`: whether any
--- front list has entries. `trial`: "only" a suspect is claimed; a suspect may be claimed, but then "alone"; or (empty) not
--- at all. Returns `room`: what the claim might still take, and the `tokens` and the `reply` of what it took.
---- (s: table, incarnation: str, want: int, fronts: bool, trial: str) -> table
---- uses: base meta
-function job.claim(s, incarnation, want, fronts, trial)
+-- Serves turns from the most urgent level down, and writes the picked jobs as held. `trial`: "only" a suspect is claimed;
+-- a suspect may be claimed, but then "alone"; or (empty) not at all. Returns what the claim might still take, and the
+-- `ids` and `bodies` of what it took; the first of them has the claim number `number`.
+--- (s: table, incarnation: str, want: int, trial: str) -> table
+--- uses: base
+function job.claim(s, incarnation, want, trial)
+  local r = s.row
   local room = {
     want = want, look = math.max(4 * want, 64), bytes = _slice.BYTES, max_bytes = _slice.BYTES,
-    picked = {}, expired = {}, full = false,
+    ids = {}, bodies = {}, expired = {}, full = false,
   }
-  if trial ~= "" and redis.call("EXISTS", base .. "suspects") == 1 then
-    job.pick_suspect(room)
-    if room.tried then room.want = 0 end
-  end
-  for level = 0, trial == "only" and -1 or 9 do
-    local n, others = room.want, true
+  if trial ~= "" and r[_row.SUSPECTS] > 0 and job.pick_suspect(r, room) then room.want = 0 end
+  -- A level that is left without entries is removed from the row, and the next one takes its position.
+  local at = trial == "only" and #r[_row.LEVELS] + 1 or 1
+  while room.want > 0 and not room.full and r[_row.LEVELS][at] do
+    local level, n, others = r[_row.LEVELS][at], room.want, true
     while others and room.want > 0 and not room.full do
-      others = lane.take(level, n, room, fronts, s.now)
+      others = lane.take(r, level, n, room, s.now)
       n = want
     end
+    if r[_row.LEVELS][at] == level then at = at + 3 end
   end
   for i = 1, #room.expired do
     job.remove(s, room.expired[i][1], room.expired[i][2], ending.EXPIRED, "")
-    redis.call("HINCRBY", meta, "expired", 1)
+    r[_row.EXPIRED] = r[_row.EXPIRED] + 1
   end
-  room.tokens, room.reply = {}, {}
-  if #room.picked == 0 then return room end
-  local number = record.mint(#room.picked)
-  local jobs, held = {}, {}
-  for i = 1, #room.picked do
-    local id, body = room.picked[i][1], room.picked[i][2]
-    counters.move(s.counters, record.tenant(body), state.READY, state.RUNNING)
-    counters.add_ready_since(s.counters, record.since(body), -1)
-    body = record.claimed(body)
-    local claim_number = string.format("%012x", number + i)
-    local token = claim_number .. id
-    jobs[2 * i - 1], jobs[2 * i] = id, body
-    held[2 * i - 1], held[2 * i] = id, lease.held_claim(claim_number, body)
-    room.tokens[i] = token
-    room.reply[2 * i - 1], room.reply[2 * i] = token, body
+  room.number = row.mint(r, #room.ids) + 1
+  if #room.ids == 0 then return room end
+  local held, owners = {}, {}
+  for i = 1, #room.ids do
+    local id = room.ids[i]
+    local _, _, _, since, _, flags, _, _, _, _, _, _, ttl, tenant = record.parse(room.bodies[i])
+    counters.move(s, tenant, _count.READY, _count.RUNNING, 1)
+    counters.add_ready_since(s, since, -1)
+    held[2 * i - 1], held[2 * i] = id, lease.held_claim(room.number + i - 1, flags, ttl, tenant)
+    owners[2 * i - 1], owners[2 * i] = id, incarnation
   end
-  redis.call("HSET", base .. "jobs", unpack(jobs))
+  if r[_row.RUNNING] == #room.ids then owners[#owners + 1], owners[#owners + 2] = "", _own.PADDING end
+  redis.call("HSET", base .. "owners", unpack(owners))
   redis.call("HSET", base .. "held:" .. incarnation, unpack(held))
   return room
 end
 
--- Cancels the first jobs in both lists of a tenant, as many as fit into the slice `part`.
+-- Cancels the first jobs of a tenant at this level, as many as fit into the slice `part`.
 --- (s: table, level: int, tenant: str, part: table)
---- uses: base meta
+--- uses: base
 function job.cancel_tenant(s, level, tenant, part)
-  for _, list in ipairs({ "front:", "lane:" }) do
-    local key = base .. list .. level .. ":" .. tenant
-    local entries = part.left > 0 and slice.take_entries(part, redis.call("LRANGE", key, 0, part.left - 1)) or {}
-    for i = 1, #entries do
-      local id = record.entry_id(entries[i])
-      local body = record.get(id)
-      if record.is_ready(body, entries[i]) then job.remove(s, id, body, ending.CANCELLED, "") end
-    end
-    if #entries > 0 then
-      redis.call("LPOP", key, #entries)
-      if list == "front:" then redis.call("HINCRBY", meta, "front", -#entries) end
-    end
+  local cursor = lane.open_tenant(s.row, level, tenant)
+  lane.read(cursor, level, part.left)
+  for i = 1, #cursor.entries do
+    local entry = cursor.entries[i]
+    if not slice.take(part, record.entry_bytes(entry)) then break end
+    cursor.taken = i
+    local id = record.entry_id(entry)
+    local body = record.get(id)
+    if record.is_ready(body, entry) then job.remove(s, id, body, ending.CANCELLED, "") end
   end
-  local place = level .. ":" .. tenant
-  if redis.call("EXISTS", base .. "lane:" .. place, base .. "front:" .. place) == 0 then
-    redis.call("ZREM", base .. "turns:" .. level, tenant)
+  lane.close(s.row, level, { cursor }, nil)
+end
+
+-- The jobs that a claim took, for the answer of its turn: id, record, …
+--- (room: table) -> table
+function job.reply(room)
+  local reply = {}
+  for i = 1, #room.ids do
+    reply[2 * i - 1], reply[2 * i] = room.ids[i], room.bodies[i]
   end
+  return reply
+end
+
+-- All data about a job: { record, reason, how it ended, incarnation that runs it }; each may be false.
+--- (id: str, now: int) -> table
+--- uses: base
+function job.stored(id, now)
+  return {
+    redis.call("HGET", base .. "jobs", id), redis.call("HGET", base .. "reasons", id), results.get(id, now),
+    redis.call("HGET", base .. "owners", id),
+  }
 end

@@ -80,10 +80,7 @@ class Status(StrEnum):
     UNKNOWN = "unknown"
 
 
-_STATES = {
-    constants.DELAYED: Status.DELAYED, constants.READY: Status.READY,
-    constants.RUNNING: Status.RUNNING, constants.DEAD: Status.DEAD,
-}  # fmt: skip
+_STATES = {constants.DELAYED: Status.DELAYED, constants.READY: Status.READY, constants.DEAD: Status.DEAD}
 _ENDS = {
     constants.COMPLETED: Status.COMPLETED, constants.CANCELLED: Status.CANCELLED,
     constants.EXPIRED: Status.EXPIRED, constants.DROPPED: Status.DROPPED,
@@ -145,6 +142,8 @@ class JobInfo:
 
 
 def status_of(stored: StoredJob) -> Status:
+    if stored.owner is not None:
+        return Status.RUNNING
     if stored.record is not None:
         return _STATES.get(stored.record.state, Status.UNKNOWN)
     return _ENDS.get(stored.done[:1], Status.UNKNOWN) if stored.done else Status.UNKNOWN
@@ -294,7 +293,8 @@ def info_of(job_id: str, stored: StoredJob) -> JobInfo:
         return JobInfo(job_id, status, reason=reason, result=result)
     return JobInfo(
         job_id, status, record.tenant, record.priority, record.enqueued / 1000, record.since / 1000,
-        record.expires / 1000 or None, record.attempts, record.deliveries, record.crashes, _readable(record.payload),
+        record.expires / 1000 or None, record.attempts, record.deliveries + (stored.owner is not None), record.crashes,
+        [record.task, _readable(record.payload)] if record.is_call else _readable(record.payload),
         why.reason, why.traceback,
     )  # fmt: skip
 

@@ -12,7 +12,8 @@ OWNED = "the queue"
 
 
 QUEUE = {
-    "meta": ("HASH", "counters and switches", OWNED),
+    "meta": ("HASH", "the row of counts, switches and times; who watches the clock", OWNED),
+    "intake": ("LIST", "calls that were accepted and are in no lane yet", "the next script"),
     "weights": ("HASH", "tenant -> weight", OWNED),
     "jobs": ("HASH", "id -> record", "the job"),
     "tenants": ("HASH", "tenant -> counts", "the job"),
@@ -25,16 +26,18 @@ QUEUE = {
     "unnotified": ("LIST", "ids of finished jobs with listeners to notify", "the next turn"),
     "dead": ("ZSET", "id -> died at ms", "the operator"),
     "turns:": ("ZSET", "tenant -> virtual time; one key for each level", "the job"),
-    "lane:": ("LIST", "entries; one key for each level and tenant", "the job"),
+    "heads:": ("HASH", "tenant -> first entry of its lane; one key for each level", "the job"),
+    "lane:": ("LIST", "further entries; one key for each level and tenant", "the job"),
     "front:": ("LIST", "entries that are claimed before those of the lane", "the job"),
     "suspects": ("ZSET", "entry -> ready since ms", "the job"),
     "workers": ("HASH", "incarnation -> since, name and concurrency", "the incarnation"),
     "leases": ("ZSET", "incarnation -> alive until ms", "the incarnation"),
-    "held:": ("HASH", "id -> claim; one key for each incarnation", "the incarnation"),
-    "turn:": ("STRING", "last turn of an incarnation", "TTL"),
+    "held:": ("HASH", "id -> claim, and its own state; one key for each incarnation", "the incarnation"),
+    "owners": ("HASH", "id -> incarnation that holds the job", OWNED),
     "settled:": ("SET", "tokens that an incarnation settled outside of its turns", "TTL"),
     "sleepers": ("ZSET", "address -> idle until ms", "the sleeper, or the next wake-up"),
-    "done:": ("STRING", "how a job ended", "TTL"),
+    "results": ("HASH", "id -> how the job ended, and until when that is kept", "the next turns"),
+    "ends:": ("LIST", "ends of results, and their ids; one key for each class of ttl", "the next turns"),
     **REPLAY,
     "user:": ("any", "keys of the user's own in the queue's slot", "the user"),
 }

@@ -4,12 +4,16 @@
 -- other files it is a worker's: one round trip.
 --
 --   turns:<level>            ZSET  tenant -> virtual time of its next turn; of the tenants that have entries at this
---                                  level, in their lane or in their front list
---   lane:<level>:<tenant>    LIST  entries in order of arrival
---   front:<level>:<tenant>   LIST  entries that are claimed before those of the lane: jobs that a worker handed back,
---                                  and due jobs if `due_first` is set. Only RPUSH: LPUSH would reverse their order.
+--                                  level, in any of the three places below
+--   heads:<level>            HASH  tenant -> the first entry of its lane
+--   lane:<level>:<tenant>    LIST  the entries behind it, in order of arrival
+--   front:<level>:<tenant>   LIST  entries that are claimed before those of the lane: jobs that came back, and due jobs
+--                                  if `due_first` is set. Only RPUSH: LPUSH would reverse their order.
 --   weights                  HASH  tenant -> weight, where it is not 1
---   meta                     HASH  v<level>: virtual time last served; front: entries in all front lists
+--   row                      (row.lua)  entries in all front lists; for each level its entries and the time last served
+--
+-- A tenant with a single job has no list, and one command reads the first entries of a hundred tenants. An entry in
+-- `heads` is marked if the lane behind it may have more.
 --
 -- This is start-time fair queueing: the tenant with the lowest virtual time is served next, and each turn advances its
 -- time by 1/weight. A tenant that arrives or returns starts one turn after the time last served, minus a small head
@@ -23,6 +27,8 @@
 
 _turn = { COST = 68719476736, HEAD_START = 1048576 }
 
+_read = { ENTRIES = 32 } -- the most that a tenant is read ahead
+
 -- How far a turn advances the virtual time of a tenant with this weight.
 --- (weight: str | false) -> int
 function lane.cost(weight)
@@ -30,95 +36,145 @@ function lane.cost(weight)
 end
 
 -- Gives a first turn to tenants that arrive or return, unless they have one because of their other list of this level.
---- (level: int, tenants: table)
---- uses: base meta
-function lane.add_tenants(level, tenants)
-  local last = tonumber(redis.call("HGET", meta, "v" .. level)) or 0
-  local weighted = redis.call("EXISTS", base .. "weights") == 1
-  local turns = {}
+--- (r: table, level: int, tenants: table)
+--- uses: base
+function lane.add_tenants(r, level, tenants)
+  local last, turns = row.last_served(r, level), {}
+  local weights = r[_row.WEIGHTED] == 1 and batch.read(base .. "weights", tenants) or {}
   for i = 1, #tenants do
-    local cost = lane.cost(weighted and redis.call("HGET", base .. "weights", tenants[i]))
-    turns[2 * i - 1], turns[2 * i] = last + cost - _turn.HEAD_START, tenants[i]
+    turns[2 * i - 1], turns[2 * i] = last + lane.cost(weights[i]) - _turn.HEAD_START, tenants[i]
   end
   redis.call("ZADD", base .. "turns:" .. level, "NX", unpack(turns))
 end
 
--- Collects an entry by its list (`lane:` or `front:`), so that a batch of jobs costs one push for each list.
---- (lists: table, list: str, level: int, tenant: str, entry: str)
-function lane.collect(lists, list, level, tenant, entry)
-  local name = list .. level .. ":" .. tenant
-  local group = lists[name]
-  if not group then
-    group = { list = list, level = level, tenant = tenant, entries = {} }
-    lists[name] = group
-    lists[#lists + 1] = group
+-- Collects an entry for the lane of a tenant, or for its front list, so that a batch of jobs costs few commands.
+-- `lists` maps a place, which is the level or, for a front list, the level plus 10, to tenants and their entries.
+--- (lists: table, is_front: bool, level: int, tenant: str, entry: str)
+function lane.collect(lists, is_front, level, tenant, entry)
+  local place = is_front and level + 10 or level
+  local list = lists[place]
+  if not list then
+    list = { tenants = {}, entries = {} }
+    lists[place] = list
   end
-  group.entries[#group.entries + 1] = entry
+  local entries = list.entries[tenant]
+  if entries then
+    entries[#entries + 1] = entry
+  else
+    list.entries[tenant] = { entry }
+    list.tenants[#list.tenants + 1] = tenant
+  end
 end
 
--- Appends the collected entries to their lists. A tenant whose list was empty gets a turn at its level.
---- (lists: table)
---- uses: base meta
-function lane.push(lists)
-  local arrived = {}
-  for i = 1, #lists do
-    local group = lists[i]
-    local level, tenant, entries = group.level, group.tenant, group.entries
-    local length = batch.write("RPUSH", base .. group.list .. level .. ":" .. tenant, entries)
-    if group.list == "front:" then redis.call("HINCRBY", meta, "front", #entries) end
-    if length == #entries then
-      arrived[level] = arrived[level] or {}
-      table.insert(arrived[level], tenant)
-    end
-  end
-  for level, tenants in pairs(arrived) do lane.add_tenants(level, tenants) end
-end
-
--- Cursors into the lists of the `n` tenants whose turns are first: the next `n` turns can serve no other tenant.
--- `fronts`: whether any front list has entries; if not, front lists are not read.
---- (level: int, n: int, fronts: bool) -> table
+-- Adds the collected entries to their lists. A tenant without entries at that level gets a turn.
+--- (r: table, lists: table)
 --- uses: base
-function lane.open(level, n, fronts)
-  local found = redis.call("ZRANGE", base .. "turns:" .. level, 0, n - 1, "WITHSCORES")
-  local lane_of, front_of = base .. "lane:" .. level .. ":", base .. "front:" .. level .. ":"
-  local names, cursors = {}, {}
-  for i = 1, #found, 2 do
-    local tenant = found[i]
-    -- At most eight fields: a ninth would double the table.
-    local cursor = {
-      tenant = tenant, time = tonumber(found[i + 1]), cost = _turn.COST,
-      lane = lane_of .. tenant, entries = {}, fetched = 0, taken = 0, ended = false,
-    }
-    if fronts then cursor.front, cursor.read_front = front_of .. tenant, 0 end
-    names[#names + 1], cursors[#cursors + 1] = tenant, cursor
+function lane.push(r, lists)
+  for place, list in pairs(lists) do
+    if place < 10 then lane.push_lanes(r, place, list) else lane.push_fronts(r, place - 10, list) end
   end
-  if #names > 0 and redis.call("EXISTS", base .. "weights") == 1 then
-    local weights = redis.call("HMGET", base .. "weights", unpack(names))
-    for i = 1, #names do cursors[i].cost = lane.cost(weights[i]) end
+end
+
+--- (r: table, level: int, list: table)
+--- uses: base
+function lane.push_lanes(r, level, list)
+  local heads, tenants, arrived, changed, n = base .. "heads:" .. level, list.tenants, {}, {}, 0
+  batch.leave_listpack(heads, #tenants)
+  local found = batch.read(heads, tenants)
+  for i = 1, #tenants do
+    local tenant, head, entries = tenants[i], found[i], list.entries[tenants[i]]
+    n = n + #entries
+    if not head then
+      head = table.remove(entries, 1)
+      arrived[#arrived + 1] = tenant
+      changed[#changed + 1], changed[#changed + 2] = tenant, #entries > 0 and lane.marked(head) or head
+    elseif string.byte(head, 7) < _size_class.MORE then
+      changed[#changed + 1], changed[#changed + 2] = tenant, lane.marked(head)
+    end
+    if #entries > 0 then batch.write("RPUSH", base .. "lane:" .. level .. ":" .. tenant, entries) end
+  end
+  batch.write("HSET", heads, changed)
+  if #arrived > 0 then lane.add_tenants(r, level, arrived) end
+  row.count_entries(r, level, n)
+end
+
+--- (r: table, level: int, list: table)
+--- uses: base
+function lane.push_fronts(r, level, list)
+  local n = 0
+  for i = 1, #list.tenants do
+    local tenant = list.tenants[i]
+    n = n + #list.entries[tenant]
+    batch.write("RPUSH", base .. "front:" .. level .. ":" .. tenant, list.entries[tenant])
+  end
+  lane.add_tenants(r, level, list.tenants)
+  r[_row.FRONT] = r[_row.FRONT] + n
+  row.count_entries(r, level, n)
+end
+
+-- The entry with the mark of a first entry that others follow.
+--- (entry: str) -> str
+function lane.marked(entry)
+  return string.sub(entry, 1, 6) .. string.char(string.byte(entry, 7) % _size_class.MORE + _size_class.MORE)
+    .. string.sub(entry, 8)
+end
+
+-- Cursors into the entries of the `n` tenants whose turns are first: the next `n` turns can serve no other tenant.
+--- (r: table, level: int, n: int) -> table
+--- uses: base
+function lane.open(r, level, n)
+  local found = redis.call("ZRANGE", base .. "turns:" .. level, 0, n - 1, "WITHSCORES")
+  local names, cursors = {}, {}
+  for i = 1, #found, 2 do names[#names + 1] = found[i] end
+  if #names == 0 then return cursors end
+  local heads = redis.call("HMGET", base .. "heads:" .. level, unpack(names))
+  local weights = r[_row.WEIGHTED] == 1 and redis.call("HMGET", base .. "weights", unpack(names)) or {}
+  for i = 1, #names do
+    local head = heads[i]
+    -- At most eight fields: a ninth would double the table. `head` and `more`: what the lane holds beyond `entries`.
+    cursors[i] = {
+      tenant = names[i], time = tonumber(found[2 * i]), cost = lane.cost(weights[i]), entries = {}, fetched = 0,
+      taken = 0, head = head, more = head and string.byte(head, 7) >= _size_class.MORE,
+    }
+    if r[_row.FRONT] > 0 then cursors[i].front, cursors[i].in_front = base .. "front:" .. level .. ":" .. names[i], 0 end
   end
   return cursors
 end
 
--- Reads the next `n` entries of a tenant, those of the front list first; removes nothing yet. Sets `cursor.ended` if
--- there are no more.
---- (cursor: table, n: int)
-function lane.read(cursor, n)
+-- A cursor into the entries of one tenant.
+--- (r: table, level: int, tenant: str) -> table
+--- uses: base
+function lane.open_tenant(r, level, tenant)
+  local head = redis.call("HGET", base .. "heads:" .. level, tenant)
+  local cursor = {
+    tenant = tenant, time = tonumber(redis.call("ZSCORE", base .. "turns:" .. level, tenant)), entries = {}, taken = 0,
+    head = head, more = head and string.byte(head, 7) >= _size_class.MORE,
+  }
+  if r[_row.FRONT] > 0 then cursor.front, cursor.in_front = base .. "front:" .. level .. ":" .. tenant, 0 end
+  return cursor
+end
+
+-- Reads the next `n` entries of a tenant: those of its front list, then its first entry, then those of its lane. Only the
+-- entries of the lane are removed, and `lane.close` puts back those that were not taken.
+--- (cursor: table, level: int, n: int)
+--- uses: base
+function lane.read(cursor, level, n)
   local entries = cursor.entries
   if cursor.front then
-    local got = redis.call("LRANGE", cursor.front, cursor.read_front, cursor.read_front + n - 1)
-    cursor.read_front = cursor.read_front + #got
+    local got = redis.call("LRANGE", cursor.front, cursor.in_front, cursor.in_front + n - 1)
     for i = 1, #got do entries[#entries + 1] = got[i] end
-    n = n - #got
+    cursor.in_front = cursor.in_front + #got
+    if #got == n then return end
+    n, cursor.front = n - #got, nil
   end
-  if n > 0 then
-    local from = #entries - (cursor.read_front or 0)
-    local got = redis.call("LRANGE", cursor.lane, from, from + n - 1)
-    cursor.ended = #got < n
-    if #entries == 0 then
-      cursor.entries = got
-    else
-      for i = 1, #got do entries[#entries + 1] = got[i] end
-    end
+  if cursor.head then
+    entries[#entries + 1] = cursor.head
+    n, cursor.head = n - 1, nil
+  end
+  if cursor.more and n > 0 then
+    local got = redis.call("LPOP", base .. "lane:" .. level .. ":" .. cursor.tenant, n) or {}
+    for i = 1, #got do entries[#entries + 1] = got[i] end
+    cursor.more = #got == n
   end
 end
 
@@ -148,12 +204,12 @@ end
 -- The tenant's next entry that stands for a ready job, and its record. Entries of cancelled and purged jobs are
 -- skipped, but each uses up one of the `room.look` entries that a claim may read. Sets `room.full` to end the claim.
 -- The first record of a claim always fits, whatever its size.
---- (cursor: table, bodies: table, room: table) -> str | nil, str | nil
+--- (cursor: table, level: int, bodies: table, room: table) -> str | nil, str | nil
 --- uses: base
-function lane.next(cursor, bodies, room)
+function lane.next(cursor, level, bodies, room)
   while room.look > 0 do
-    local share = math.min(room.want, 32)
-    if cursor.taken == #cursor.entries and not cursor.ended then lane.read(cursor, share + 1) end
+    local share = math.min(room.want, _read.ENTRIES)
+    if cursor.taken == #cursor.entries then lane.read(cursor, level, share + 1) end
     local entry = cursor.entries[cursor.taken + 1]
     if not entry then return nil end
     if record.entry_bytes(entry) > room.bytes and room.bytes < room.max_bytes then
@@ -173,16 +229,16 @@ end
 -- Serves turns of the first `n` tenants of this level until `room` is used up: `want` jobs, `look` entries, `bytes` of
 -- records. The turns are chosen in memory and written once. Returns whether tenants after the first `n` may be next,
 -- which happens if some of the `n` had only entries of cancelled or expired jobs.
---- (level: int, n: int, room: table, fronts: bool, now: int) -> bool
---- uses: base meta
-function lane.take(level, n, room, fronts, now)
-  local cursors = lane.open(level, n, fronts)
+--- (r: table, level: int, n: int, room: table, now: int) -> bool
+--- uses: base
+function lane.take(r, level, n, room, now)
+  local cursors = lane.open(r, level, n)
   if #cursors == 0 then return false end
   local others = #cursors == n
   local horizon = others and cursors[n].time or math.huge
   local share, bodies = math.ceil(room.want / #cursors), {}
-  -- One more than the share, so that the end of a list is known without another command.
-  for i = 1, #cursors do lane.read(cursors[i], share + 1) end
+  -- One more than the share, so that the next first entry is known without another command.
+  for i = 1, #cursors do lane.read(cursors[i], level, share + 1) end
   lane.fetch(cursors, bodies, share, room.bytes)
   -- `again`: tenants that were served and have a next turn, in its order. `first` and `back`: the next positions in
   -- `cursors` and `again`. From `horizon` on, a tenant that was not read may be next.
@@ -196,13 +252,14 @@ function lane.take(level, n, room, fronts, now)
     else
       break
     end
-    local entry, body = lane.next(cursor, bodies, room)
+    local entry, body = lane.next(cursor, level, bodies, room)
     if entry then
-      local expires = record.expires(body)
+      local expires = struct.unpack(">I6", body, 21)
       if expires > 0 and expires <= now then
         room.expired[#room.expired + 1] = { record.entry_id(entry), body }
       else
-        room.picked[#room.picked + 1] = { record.entry_id(entry), body }
+        room.ids[#room.ids + 1] = record.entry_id(entry)
+        room.bodies[#room.bodies + 1] = body
         room.want = room.want - 1
         served = cursor.time
         cursor.time = cursor.time + cursor.cost
@@ -215,47 +272,71 @@ function lane.take(level, n, room, fronts, now)
       again[at] = cursor
     end
   end
-  lane.close(level, cursors, served)
+  lane.close(r, level, cursors, served)
   return others
 end
 
+-- Makes the first entry that was not taken the first of its tenant, and puts back the entries of the lane behind it.
+-- Returns it, or nil if the lane is empty.
+--- (cursor: table, level: int) -> str | nil
+--- uses: base
+function lane.next_head(cursor, level)
+  local entries, at = cursor.entries, math.max(cursor.taken, cursor.in_front or 0) + 1
+  local key = base .. "lane:" .. level .. ":" .. cursor.tenant
+  local head = entries[at] or cursor.head
+  if not head and cursor.more then
+    head = redis.call("LPOP", key)
+  end
+  if #entries > at then
+    local back = {}
+    for i = #entries, at + 1, -1 do back[#back + 1] = entries[i] end
+    redis.call("LPUSH", key, unpack(back))
+  end
+  return head and (cursor.more or #entries > at) and lane.marked(head) or head
+end
+
 -- Removes the taken entries from the lists. Gives each tenant its next turn, or removes a tenant without entries.
---- (level: int, cursors: table, served: int | nil)
---- uses: base meta
-function lane.close(level, cursors, served)
-  local turns = base .. "turns:" .. level
-  local again, gone, from_fronts = {}, {}, 0
+--- (r: table, level: int, cursors: table, served: int | nil)
+--- uses: base
+function lane.close(r, level, cursors, served)
+  local turns, heads = base .. "turns:" .. level, base .. "heads:" .. level
+  local again, gone, new_heads, headless, taken, from_fronts = {}, {}, {}, {}, 0, 0
   for i = 1, #cursors do
     local cursor = cursors[i]
-    local known, taken = #cursor.entries, cursor.taken
-    if taken > 0 or known == 0 then
-      local from_front = cursor.front and math.min(taken, cursor.read_front) or 0
-      if from_front > 0 then redis.call("LPOP", cursor.front, from_front) end
-      if taken > from_front then redis.call("LPOP", cursor.lane, taken - from_front) end
-      from_fronts = from_fronts + from_front
-      local left = known > taken
-        or (not cursor.ended and redis.call("EXISTS", cursor.lane, cursor.front or cursor.lane) > 0)
-      if left then
-        again[#again + 1] = cursor.time
-        again[#again + 1] = cursor.tenant
-      else
-        gone[#gone + 1] = cursor.tenant
-      end
+    local tenant, from_front = cursor.tenant, math.min(cursor.taken, cursor.in_front or 0)
+    local front = base .. "front:" .. level .. ":" .. tenant
+    if from_front > 0 then redis.call("LPOP", front, from_front) end
+    local head = lane.next_head(cursor, level)
+    if head then
+      new_heads[#new_heads + 1], new_heads[#new_heads + 2] = tenant, head
+    elseif cursor.taken > from_front then
+      headless[#headless + 1] = tenant
     end
+    -- A front list that was not read to its end may have more.
+    if head or (cursor.in_front or 0) > from_front or (cursor.front and redis.call("EXISTS", front) == 1) then
+      again[#again + 1], again[#again + 2] = cursor.time, tenant
+    else
+      gone[#gone + 1] = tenant
+    end
+    taken, from_fronts = taken + cursor.taken, from_fronts + from_front
   end
+  if #new_heads > 0 then
+    batch.leave_listpack(heads, #new_heads / 2)
+    redis.call("HSET", heads, unpack(new_heads))
+  end
+  if #headless > 0 then redis.call("HDEL", heads, unpack(headless)) end
   if #again > 0 then
-    batch.leave_listpack(turns, #again)
+    batch.leave_listpack(turns, #again / 2)
     redis.call("ZADD", turns, unpack(again))
   end
   if #gone > 0 then redis.call("ZREM", turns, unpack(gone)) end
-  if from_fronts > 0 then redis.call("HINCRBY", meta, "front", -from_fronts) end
-  if #gone > 0 and redis.call("EXISTS", turns) == 0 then
-    redis.call("HDEL", meta, "v" .. level)
-  elseif served then
+  r[_row.FRONT] = r[_row.FRONT] - from_fronts
+  if served then
     -- The time always advances, even if the tenants served had equal times. So a tenant that returns now is placed
     -- behind those that returned before it.
-    local last = tonumber(redis.call("HGET", meta, "v" .. level)) or 0
-    served = math.max(served, last + math.max(1, last / 2 ^ 50))
-    redis.call("HSET", meta, "v" .. level, math.floor(served))
+    local at = row.find_level(r, level)
+    local last = r[_row.LEVELS][at + 2]
+    r[_row.LEVELS][at + 2] = math.floor(math.max(served, last + math.max(1, last / 2 ^ 50)))
   end
+  row.count_entries(r, level, -taken)
 end

@@ -1,118 +1,152 @@
 -- Ownership: which worker holds a job, and until when.
 --
---   leases        ZSET    incarnation -> server ms until which it counts as alive
---   held:<inc>    HASH    id -> claim number, the header of the job's record, and padding
---   turn:<inc>    STRING  the last turn: its number, which settlements were stale, which tokens it was given; PX
---   workers       HASH    incarnation -> server ms of its first turn, and its registration; only of workers
+--   leases        ZSET   incarnation -> alive until, server ms
+--   held:<inc>    HASH   id -> claim: its number, flags, ttl and tenant, which completing the job needs
+--                        "" -> the incarnation's own state, see below
+--   owners        HASH   id -> incarnation, of each job that is held; "" -> padding
+--   workers       HASH   incarnation -> server ms of its first turn, and its registration; only of workers
 --
--- An *incarnation* is one registered life of a worker process, or one claim of a program without a worker. A *token*
--- names one claim: the claim number in hexadecimal digits, then the id of the job. A settlement is accepted if the
+-- An *incarnation* is one registered life of a worker process, or one claim of a program without a worker. Its own
+-- state is: alive until, number of the last turn, number of the first claim of that turn, how many it claimed, and
+-- whether the worker was registered as idle; then the positions of the settlements that the turn refused, and padding.
+-- The padding is longer than 64 bytes: the server keeps a hash of smaller values as a list, and would search through it
+-- for every job.
+--
+-- A *token* names one claim: the claim number in 6 bytes, then the id of the job. A settlement is accepted if the
 -- incarnation is alive and holds the job under this claim number. Once its lease has run out, an incarnation never
 -- revives: a worker that continues later gets the answer STALE and registers a new incarnation.
 
-claim = { CLAIM_DIGITS = 12 }
+claim = { NUMBER_BYTES = 6 }
 
---- (token: str) -> str
+_own = { FORMAT = ">I6I6I6I2B", BYTES = 21, PADDING = "-----------------------------------------------------------------" }
+
+--- (number: int, id: str) -> str
+--- inline
+function lease.token(number, id)
+  return struct.pack(">I6", number) .. id
+end
+
+--- (token: str) -> int
 --- inline
 function lease.claim_number(token)
-  return string.sub(token, 1, claim.CLAIM_DIGITS)
+  return struct.unpack(">I6", token)
 end
 
 --- (token: str) -> str
 --- inline
 function lease.job_id(token)
-  return string.sub(token, claim.CLAIM_DIGITS + 1)
+  return string.sub(token, 7)
 end
 
--- The value in `held` for a claim. The padding makes it longer than 64 bytes: the server keeps a hash of smaller values
--- as a list, and would search through it for every job.
---- (number: str, body: str) -> str
-function lease.held_claim(number, body)
-  return number .. record.header(body) .. "             "
-end
-
---- (held: str) -> str
+-- The value in `held` for a claim.
+--- (number: int, flags: int, ttl: int, tenant: str) -> str
 --- inline
-function lease.held_header(held)
-  return string.sub(held, claim.CLAIM_DIGITS + 1)
+function lease.held_claim(number, flags, ttl, tenant)
+  return struct.pack(">I6BI5Bc0", number, flags, ttl, #tenant, tenant)
 end
 
---- (incarnation: str, now: int) -> bool
+-- Claim number, flags, ttl and tenant.
+--- (held: str) -> int, int, int, str
+function lease.parse(held)
+  return struct.unpack(">I6BI5Bc0", held)
+end
+
+-- The state of an incarnation as a table; nil if it has ended or was never registered.
+--- (packed: str | false) -> table | nil
+function lease.own(packed)
+  if not packed or #packed < _own.BYTES then return nil end
+  local until_, turn, first, claimed, idle = struct.unpack(_own.FORMAT, packed)
+  local stale = {}
+  local refused = struct.unpack(">I2", packed, _own.BYTES + 1)
+  for i = 1, refused do stale[i] = struct.unpack(">I2", packed, _own.BYTES + 1 + 2 * i) end
+  return { until_ = until_, turn = turn, first = first, claimed = claimed, idle = idle, stale = stale }
+end
+
+--- (own: table) -> str
+function lease.packed(own)
+  local stale = own.stale
+  local text = struct.pack(_own.FORMAT, own.until_, own.turn, own.first, own.claimed, own.idle)
+    .. struct.pack(">I2", #stale)
+  for i = 1, #stale do text = text .. struct.pack(">I2", stale[i]) end
+  return text .. _own.PADDING
+end
+
+-- The state of an incarnation that is alive, else nil.
+--- (incarnation: str, now: int) -> table | nil
 --- uses: base
 function lease.alive(incarnation, now)
-  local until_ = redis.call("ZSCORE", base .. "leases", incarnation)
-  return until_ and tonumber(until_) > now
+  local own = lease.own(redis.call("HGET", base .. "held:" .. incarnation, ""))
+  return own and own.until_ > now and own or nil
 end
 
--- Returns the stored answer if this turn was taken before, else nil; and whether it is the incarnation's next turn.
---- (incarnation: str, number: int) -> table | nil, bool
+-- Extends a lease, and stores the state of its incarnation.
+--- (r: table, incarnation: str, own: table)
 --- uses: base
-function lease.replay(incarnation, number)
-  local last = redis.call("GET", base .. "turn:" .. incarnation)
-  if not last then return nil, number == 1 end
-  local past = cmsgpack.unpack(last)
-  if past[1] ~= number then return nil, past[1] + 1 == number end
-  return past, false
+function lease.extend(r, incarnation, own)
+  redis.call("ZADD", base .. "leases", own.until_, incarnation)
+  redis.call("HSET", base .. "held:" .. incarnation, "", lease.packed(own))
+  row.not_after(r, _row.NEXT_LEASE, own.until_)
 end
 
---- (incarnation: str, number: int, stale: table, tokens: table, ms: int)
+-- The claim behind a token, or false if the incarnation does not hold the job under this claim number.
+--- (incarnation: str, token: str) -> str | false
 --- uses: base
-function lease.keep_turn(incarnation, number, stale, tokens, ms)
-  redis.call("SET", base .. "turn:" .. incarnation, cmsgpack.pack({ number, stale, tokens }), "PX", ms)
+function lease.held(incarnation, token)
+  local held = redis.call("HGET", base .. "held:" .. incarnation, lease.job_id(token))
+  return held and struct.unpack(">I6", held) == lease.claim_number(token) and held
 end
 
--- For each token the header of the job, or false if the incarnation does not hold the job under this claim number.
---- (incarnation: str, tokens: table) -> table
+-- How many jobs the incarnation holds, once its own state is stored.
+--- (incarnation: str) -> int
 --- uses: base
-function lease.headers(incarnation, tokens)
-  local ids = {}
-  for i = 1, #tokens do ids[i] = lease.job_id(tokens[i]) end
-  local found = batch.read(base .. "held:" .. incarnation, ids)
-  for i = 1, #tokens do
-    local held = found[i]
-    found[i] = held and lease.claim_number(held) == lease.claim_number(tokens[i]) and lease.held_header(held)
-  end
-  return found
+function lease.count(incarnation)
+  return math.max(0, redis.call("HLEN", base .. "held:" .. incarnation) - 1)
 end
 
--- Ends an incarnation.
+-- Ends an incarnation that holds no job.
 --- (incarnation: str)
 --- uses: base
 function lease.remove(incarnation)
   redis.call("ZREM", base .. "leases", incarnation)
   redis.call("HDEL", base .. "workers", incarnation)
-  redis.call("DEL", base .. "held:" .. incarnation, base .. "turn:" .. incarnation)
+  redis.call("DEL", base .. "held:" .. incarnation)
 end
 
--- Returns three values: incarnations whose lease ran out; claims of theirs as { incarnation, token, header }, sorted by
--- claim number, at most `limit` and at most 1 MiB of records; and whether there may be more.
---- (now: int, limit: int) -> table, table, bool
+-- Tokens of jobs that an incarnation holds, in the order in which they were claimed: at most as many as fit into the
+-- slice `part` (slice.lua).
+--- (incarnation: str, part: table) -> table
 --- uses: base
-function lease.overdue(now, limit)
-  local claims, bytes = {}, _slice.BYTES
-  local ended = redis.call("ZRANGE", base .. "leases", "-inf", now, "BYSCORE", "LIMIT", 0, 8)
-  for i = 1, #ended do
-    local held = base .. "held:" .. ended[i]
-    local found = #claims < limit and redis.call("HRANDFIELD", held, limit - #claims, "WITHVALUES") or {}
-    for j = 1, #found, 2 do
-      bytes = bytes - redis.call("HSTRLEN", base .. "jobs", found[j])
-      if bytes < 0 and #claims > 0 then
-        limit = #claims
-        break
-      end
-      local token = lease.claim_number(found[j + 1]) .. found[j]
-      claims[#claims + 1] = { ended[i], token, lease.held_header(found[j + 1]) }
+function lease.some_tokens(incarnation, part)
+  local found = part.left > 0
+    and redis.call("HRANDFIELD", base .. "held:" .. incarnation, part.left + 1, "WITHVALUES") or {}
+  local tokens = {}
+  for i = 1, #found, 2 do
+    if found[i] ~= "" then
+      if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", found[i])) then break end
+      tokens[#tokens + 1] = string.sub(found[i + 1], 1, claim.NUMBER_BYTES) .. found[i]
     end
   end
-  table.sort(claims, function(a, b) return a[2] < b[2] end)
-  return ended, claims, #ended == 8 or #claims == limit
+  table.sort(tokens)
+  return tokens
 end
 
--- Ends those of the incarnations that hold no job.
---- (incarnations: table)
+-- The jobs that a turn claimed, for its repetition: id, record, …, in the order of the claims. A claim that is no longer held has
+-- an empty id and record.
+--- (incarnation: str, own: table) -> table
 --- uses: base
-function lease.remove_empty(incarnations)
-  for i = 1, #incarnations do
-    if redis.call("EXISTS", base .. "held:" .. incarnations[i]) == 0 then lease.remove(incarnations[i]) end
+function lease.repeated(incarnation, own)
+  local reply, ids, places = {}, {}, {}
+  for i = 1, 2 * own.claimed do reply[i] = "" end
+  local held = redis.call("HGETALL", base .. "held:" .. incarnation)
+  for i = 1, #held, 2 do
+    local place = held[i] ~= "" and struct.unpack(">I6", held[i + 1]) - own.first or -1
+    if place >= 0 and place < own.claimed then
+      ids[#ids + 1], places[#places + 1] = held[i], place
+    end
   end
+  local bodies = #ids > 0 and redis.call("HMGET", base .. "jobs", unpack(ids)) or {}
+  for i = 1, #ids do
+    if record.intact(bodies[i]) then reply[2 * places[i] + 1], reply[2 * places[i] + 2] = ids[i], bodies[i] end
+  end
+  return reply
 end

@@ -3,6 +3,7 @@
 --   listeners        HASH  id -> addresses (core/notify.lua), up to 4 KiB; begins with "+" if the job has further ones
 --   listeners:<id>   SET   the further addresses
 --   unnotified       LIST  ids of finished jobs whose listeners have not all been notified
+--   row              (row.lua)  a mark for the HASH, and one for the LIST
 --
 -- The calls for one job in one process share an address. A script notifies at most 200 processes, or looks at 500 that
 -- are gone; either takes it about a millisecond. Each later turn, and each later call for a result, notifies another 200
@@ -18,9 +19,10 @@ function listeners.slice()
   return { left = _cost.SLICE }
 end
 
---- (id: str, address: str)
+--- (r: table, id: str, address: str)
 --- uses: base
-function listeners.add(id, address)
+function listeners.add(r, id, address)
+  r[_row.LISTENED] = 1
   local old = redis.call("HGET", base .. "listeners", id)
   if not old then
     redis.call("HSET", base .. "listeners", id, address)
@@ -57,22 +59,28 @@ end
 
 -- Notifies the listeners of these finished jobs, as many as `part` (from `slice`) allows. The others are left to
 -- later calls.
---- (ids: table, part: table)
+--- (r: table, ids: table, part: table)
 --- uses: base
-function listeners.notify(ids, part)
-  if #ids == 0 or redis.call("EXISTS", base .. "listeners") == 0 then return end
+function listeners.notify(r, ids, part)
+  if #ids == 0 or r[_row.LISTENED] == 0 then return end
+  if redis.call("EXISTS", base .. "listeners") == 0 then
+    r[_row.LISTENED] = 0
+    return
+  end
   local found = batch.read(base .. "listeners", ids)
   local later = {}
   for i = 1, #ids do
     if found[i] and not listeners.notify_job(ids[i], found[i], part) then later[#later + 1] = ids[i] end
   end
   batch.write("RPUSH", base .. "unnotified", later)
+  if #later > 0 then r[_row.UNNOTIFIED] = 1 end
 end
 
 -- Notifies listeners that earlier calls have left. Returns whether some are left still.
---- (part: table) -> bool
+--- (r: table, part: table) -> bool
 --- uses: base
-function listeners.notify_rest(part)
+function listeners.notify_rest(r, part)
+  if r[_row.UNNOTIFIED] == 0 then return false end
   local id = redis.call("LINDEX", base .. "unnotified", 0)
   while id do
     local found = redis.call("HGET", base .. "listeners", id)
@@ -80,6 +88,7 @@ function listeners.notify_rest(part)
     redis.call("LPOP", base .. "unnotified")
     id = redis.call("LINDEX", base .. "unnotified", 0)
   end
+  r[_row.UNNOTIFIED] = 0
   return false
 end
 

@@ -29,7 +29,6 @@ from penstock.errors import ConfigurationError
 from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.job import Failure
 from penstock.jobs.record import Record, with_trace
-from penstock.jobs.signature import split_payload
 
 log = logging.getLogger("penstock.middleware")
 
@@ -66,7 +65,7 @@ class JobDraft:
     @property
     def task(self) -> str:
         """The name of the task; "" for a bare value."""
-        return split_payload(self._record.payload)[0] if self._record.is_call else ""
+        return self._record.task
 
     @property
     def tenant(self) -> str:
@@ -78,7 +77,7 @@ class JobDraft:
 
     @property
     def payload(self) -> bytes:
-        """The value, or the call of a task as `[task, arguments]`, in JSON."""
+        """The value, or the arguments of the call by name, in JSON."""
         return self._record.payload
 
     @property
@@ -132,7 +131,7 @@ class JobContext:
     def of(cls, claim: Claim, queue: str, task: str) -> JobContext:
         record = claim.record
         return cls(
-            f"{queue}:{claim.id}", queue, task, record.tenant, record.priority, record.attempts + 1, record.deliveries,
+            f"{queue}:{claim.id}", queue, task, record.tenant, record.priority, record.attempts + 1, claim.deliveries,
             record.enqueued / 1000, record.trace,
         )  # fmt: skip
 

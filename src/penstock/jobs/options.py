@@ -80,13 +80,13 @@ class Options:
 
 
 @lru_cache(maxsize=4096)
-def record_start(options: Options, result_ttl: float, flags: int) -> bytes:
+def record_start(options: Options, result_ttl: float, flags: int, task: str) -> bytes:
     """The record of a job up to its payload. Cached, because many jobs have the same options."""
     due, due_is_date = _date_or_delay(options.at, options.delay)
     expires, expires_is_date = _date_or_delay(options.expires)
-    flags |= DUE_IS_DATE * due_is_date | EXPIRES_IS_DATE * expires_is_date | OWN_ID * (options.id is not None)
+    how = DUE_IS_DATE * due_is_date | EXPIRES_IS_DATE * expires_is_date | OWN_ID * (options.id is not None)
     return draft(
-        flags=flags, priority=options.priority, tenant=options.tenant.encode(),
+        flags=flags, how=how, priority=options.priority, tenant=options.tenant.encode(), task=task.encode(),
         delay_ms=due, expires_ms=expires, ttl_ms=milliseconds(result_ttl),
     )  # fmt: skip
 

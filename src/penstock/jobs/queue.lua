@@ -18,64 +18,82 @@
 -- declared key makes the server refuse the script before its first line. So a script never makes half of its changes.
 -- The argument `given` is 0, or the time that a test sets (see core/clock.lua).
 --
---   meta         HASH    format, seq, switches (paused, due_first), totals; see counters, lane and wake
+--   meta         HASH    row: counts, switches and times (row.lua); addresses of workers (wake.lua)
 --   jobs         HASH    id -> record                              owner: the job, until it is finished or removed
 --   delayed      ZSET    entry -> due, server ms
 --   dead         ZSET    id -> died at, server ms                  owner: the operator
 --   reasons      HASH    id -> why it failed last                  owner: the job
---   done:<id>    STRING  how it ended, a letter (see `ending` in job.lua) and a text; PX ttl
 --   settled:<inc> SET    tokens that an incarnation settled outside of its turns; PX 60 s
---   turns, lane, front, weights (lane) · leases, held, turn, workers (lease) · sleepers (wake) · suspects (recovery)
---   tenants, age, ages (counters) · listeners, unnotified (listeners) · replay: (idempotency)
+--   intake (intake) · turns, heads, lane, front, weights (lane) · leases, held, owners, workers (lease)
+--   results, ends (results) · sleepers (wake) · suspects (recovery) · tenants, age, ages (counters)
+--   listeners, unnotified (listeners) · replay: (idempotency)
+--
+-- Every script begins with `job.begin`, which reads the row and empties the intake, and stores the row when it changed.
 
 _jobs_per_call = { PROMOTED = 100, TAKEN_BACK = 100, ABANDONED = 250 }
 
 _late = { TIMEKEEPER = 250 } -- ms: a due job that is later than this shows that the timekeeper has failed
+
+_staged = { NO = 0, YES = 1 }
+
+-- Accepts one plain call: due now, with an id of the library's. Returns 1; or 0 if a worker is idle, the intake is full or
+-- the queue is new. Then nothing was written, and the caller sends `enqueue` with the same number. This is the shortest
+-- way into the queue, so it calls no function, and reads only the first two values of the row.
+--- keys: base meta
+--- args: caller: str, number: str, given: int, id: str, body: str
+function script.stage(base, meta, caller, number, given, id, body)
+  local packed = redis.call("HGET", meta, "row")
+  if not packed then
+    local first = redis.call("HGET", meta, "format")
+    return first and redis.error_reply("PENSTOCKFORMAT " .. first) or _staged.NO
+  end
+  local _, format, idle_until = cmsgpack.unpack_limit(packed, 2, 0)
+  local now = given
+  if now == 0 then
+    local time = redis.call("TIME")
+    now = math.floor(time[1] * 1000 + time[2] / 1000)
+  end
+  if format ~= record.FORMAT then return redis.error_reply("PENSTOCKFORMAT " .. tostring(format)) end
+  if idle_until > now then return _staged.NO end
+  if redis.call("RPUSH", base .. "intake", caller, number, id, body, string.format("%d", now)) > _intake.VALUES then
+    redis.call("RPOP", base .. "intake", _intake.FIELDS)
+    return _staged.NO
+  end
+  return _staged.YES
+end
 
 -- Enqueues `jobs`: id, draft (see record.lua), id, draft, … Send at most a few hundred per call. Returns the positions,
 -- from 0, of ids that are already in the queue; those jobs are not changed.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, jobs: *
 function script.enqueue(base, meta, caller, number, given, jobs, ...)
-  local newer, paused = record.check()
+  local s, newer = job.begin(given)
   if newer then return newer end
   local known = idempotency.replay(caller, number)
   if known then return known end
   known = {}
-  local s = job.begin(given)
-  local ids, seen = {}, {}
+  local r, ids, seen, set = s.row, {}, {}, {}
   for i = jobs, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
   local old = redis.call("HMGET", base .. "jobs", unpack(ids))
-  local generation = record.mint(#ids)
-  local set, delayed = {}, {}
+  local generation = row.mint(r, #ids)
   for i = 1, #ids do
     local id, body = ids[i], ARGV[jobs + 2 * i - 1]
     if old[i] or seen[id] then
       known[#known + 1] = i - 1
     else
       seen[id] = true
-      local _, priority, flags, _, _, due, expires, _, _, _, _, tenant = record.parse(body)
-      if not record.has(flags, flag.DUE_IS_DATE) then due = s.now + due end
-      if expires > 0 and not record.has(flags, flag.EXPIRES_IS_DATE) then expires = s.now + expires end
-      if record.has(flags, flag.OWN_ID) then redis.call("DEL", base .. "done:" .. id) end
-      local is_delayed = due > s.now
-      local new_state, since = is_delayed and state.DELAYED or state.READY, is_delayed and due or s.now
-      flags = bit.band(flags, _mask.NO_DATES)
-      body = record.enqueued(body, new_state, flags, generation + i, s.now, since, expires)
-      set[#set + 1], set[#set + 2] = id, body
-      if is_delayed then
-        counters.move(s.counters, tenant, nil, state.DELAYED)
-        delayed[#delayed + 1], delayed[#delayed + 2] = due, record.entry(generation + i, #body, id)
-      else
-        job.make_ready(s, "lane:", id, #body, 0, priority, tenant, generation + i, s.now, nil)
-      end
+      local due, expires, how = struct.unpack(">I6", body, 15), struct.unpack(">I6", body, 21), string.byte(body, 2)
+      if not record.has(how, draft.DUE_IS_DATE) then due = s.now + due end
+      if expires > 0 and not record.has(how, draft.EXPIRES_IS_DATE) then expires = s.now + expires end
+      if record.has(how, draft.OWN_ID) then redis.call("HDEL", base .. "results", id) end
+      set[#set + 1] = id
+      set[#set + 1] = job.enqueue(s, id, body, generation + i, s.now, due, expires)
     end
   end
-  if #set > 0 then redis.call("HSET", base .. "jobs", unpack(set)) end
-  if generation == 0 then redis.call("HSET", meta, "format", record.FORMAT) end
-  if #delayed > 0 then job.delay(s, delayed) end
+  batch.write("HSET", base .. "jobs", set)
   job.commit(s)
-  if s.ready and not paused then wake.one(s.now) end
+  if s.ready and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
+  row.store(s)
   return idempotency.keep(caller, number, known)
 end
 
@@ -89,52 +107,43 @@ end
 --   once          1: the claim of a program without a worker. It is registered as idle only if it got no job, and its
 --                 incarnation ends as soon as it holds no job
 --   registration  of a worker, in its first turn; else empty
---   settlements   `completed` tokens of jobs without a result; then `with_result` pairs of token and result; then for
---                 each other job: verb, token, delay in ms, text
+--   numbers       the claim numbers of the completed jobs, 6 bytes each
+--   settlements   ids of `completed` jobs without a result; then `with_result` pairs of id and result; then for each
+--                 other job: verb, token, delay in ms, text
 --
 -- Returns { "OK", positions of stale settlements, ms after which to take a turn even without a message (-1: wait for
--- one), 1 if more jobs can be claimed at once, ms for which a suspect has waited (-1: none waits), token, record, … }.
--- Returns { "STALE" } if the incarnation has ended;
--- then nothing was written.
+-- one), 1 if more jobs can be claimed at once, ms for which a suspect has waited (-1: none waits), number of the first
+-- claim, id, record, … }. The claims are numbered in their order; a repeated turn has an empty id and record where it no
+-- longer holds the job. Returns { "STALE" } if the incarnation has ended; then nothing was written.
 --- keys: base meta
 --- args: given: int, incarnation: str, number: int, lease_ms: int, want: int, trial: str, address: str, idle_ms: int
---- args: once: int, registration: str, completed: int, with_result: int, settlements: *
+--- args: once: int, registration: str, numbers: str, completed: int, with_result: int, settlements: *
 --- flags: allow-oom
 function script.turn(base, meta, given, incarnation, number, lease_ms, want, trial, address, idle_ms,
-  once, registration, completed, with_result, settlements, ...)
-  local newer = record.check()
+  once, registration, numbers, completed, with_result, settlements, ...)
+  local s, newer = job.begin(given)
   if newer then return newer end
-  local s = job.begin(given)
-  local now = s.now
-  local past, is_next = lease.replay(incarnation, number)
-  if past then
-    local reply = { "OK", past[2], -1, 1, -1 }
-    if #past[3] > 0 then
-      if not lease.alive(incarnation, now) then return { "STALE" } end
-      local headers = lease.headers(incarnation, past[3])
-      for i, token in ipairs(past[3]) do
-        local body = headers[i] and record.get(lease.job_id(token))
-        if body then
-          reply[#reply + 1] = token
-          reply[#reply + 1] = body
-        end
-      end
-    end
-    return reply
-  end
-  if not is_next or (number > 1 and not lease.alive(incarnation, now)) then return { "STALE" } end
-
-  local stale, tokens, results = {}, {}, {}
-  local at = settlements
+  local r, now = s.row, s.now
+  local ids, texts, at = {}, {}, settlements
   for i = 1, completed do
-    tokens[i] = ARGV[at]
+    ids[i] = ARGV[at]
     at = at + 1
   end
   for i = completed + 1, completed + with_result do
-    tokens[i], results[i] = ARGV[at], ARGV[at + 1]
+    ids[i], texts[i] = ARGV[at], ARGV[at + 1]
     at = at + 2
   end
-  job.complete(s, incarnation, tokens, results, stale)
+  ids[#ids + 1] = ""
+  local held = redis.call("HMGET", base .. "held:" .. incarnation, unpack(ids))
+  ids[#ids] = nil
+  local own = lease.own(held[#ids + 1])
+  if own and own.until_ <= now or not own and number > 1 then return { "STALE" } end
+  own = own or { turn = 0, idle = 1 } -- an earlier incarnation of this worker may be registered as idle
+  if own.turn == number then return { "OK", own.stale, -1, 1, -1, own.first, unpack(lease.repeated(incarnation, own)) } end
+  if own.turn + 1 ~= number then return { "STALE" } end
+
+  local stale = {}
+  job.complete(s, incarnation, ids, numbers, texts, held, stale)
   for i = at, #ARGV, 4 do
     if not job.settle(s, incarnation, ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]) then
       stale[#stale + 1] = completed + with_result + (i - at) / 4
@@ -142,43 +151,43 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   end
   local more_due, late = job.promote(s, _jobs_per_call.PROMOTED)
   local more_lost = job.take_back(s, _jobs_per_call.TAKEN_BACK)
-  if #s.suspects > 0 then wake.many(now, #s.suspects / 2) end
+  if #s.suspects > 0 then wake.many(r, now, #s.suspects / 2) end
   job.push_ready(s)
 
-  local switches = redis.call("HMGET", meta, "paused", "front", "timekeeper")
-  local room = { want = want, tokens = {}, reply = {} }
-  if want > 0 and not switches[1] then
-    room = job.claim(s, incarnation, want, (tonumber(switches[2]) or 0) > 0, trial)
-  end
+  local room = { want = want, ids = {}, number = 0 }
+  if want > 0 and r[_row.PAUSED] == 0 then room = job.claim(s, incarnation, want, trial) end
   job.commit(s)
-  local suspects = switches[1] and -1 or recovery.waiting(now)
-  local more_listeners = listeners.notify_rest(s.part)
+  local suspects = r[_row.PAUSED] == 0 and recovery.waiting(r, now) or -1
+  local more_listeners = listeners.notify_rest(r, s.part)
 
   local more = room.want > 0 and (room.full or more_due or more_lost or more_listeners)
-  local idle = idle_ms > 0 and room.want > 0 and not more and (once == 0 or #room.tokens == 0)
-  local empty = redis.call("EXISTS", base .. "held:" .. incarnation) == 0
+  local idle = idle_ms > 0 and room.want > 0 and not more and (once == 0 or #room.ids == 0)
+  local empty = redis.call("HLEN", base .. "held:" .. incarnation) == (own.until_ and 1 or 0)
   if once == 1 and empty and not idle then
     lease.remove(incarnation)
   else
     local ms = idle and empty and math.max(idle_ms, lease_ms) or lease_ms
-    redis.call("ZADD", base .. "leases", now + ms, incarnation)
-    lease.keep_turn(incarnation, number, stale, room.tokens, lease_ms + idle_ms + 60000)
+    lease.extend(r, incarnation, {
+      until_ = now + ms, turn = number, first = room.number, claimed = #room.ids, idle = idle and 1 or 0, stale = stale,
+    })
     if registration ~= "" then
       redis.call("HSET", base .. "workers", incarnation, string.format("%d %s", now, registration))
     end
   end
-  if address ~= "" or once == 1 then wake.answered() end
+  if address ~= "" or once == 1 then wake.answered(r, now) end
   local due_in = -1
   local vacant = late > _late.TIMEKEEPER and address ~= "" and wake.remove_timekeeper(address)
   if idle then
-    due_in = wake.register(address, now, now + idle_ms)
+    results.trim(s, _trim.IDLE)
+    due_in = wake.register(r, address, now, now + idle_ms)
   elseif address ~= "" then
-    wake.deregister(address, now)
-    if vacant then wake.appoint(now) end
+    if own.idle == 1 then wake.deregister(r, address, now) end
+    if vacant then wake.appoint(r, now) end
   end
-  if not empty and switches[3] then wake.set_alarm(now, now + lease_ms) end
-  if not idle and not switches[1] and (tonumber(redis.call("HGET", meta, "ready")) or 0) > 0 then wake.one(now) end
-  return { "OK", stale, due_in, more and 1 or 0, suspects, unpack(room.reply) }
+  if not empty then wake.set_alarm(r, now, now + lease_ms) end
+  if not idle and r[_row.PAUSED] == 0 and r[_row.READY] > 0 then wake.one(r, now) end
+  row.store(s)
+  return { "OK", stale, due_in, more and 1 or 0, suspects, room.number, unpack(job.reply(room)) }
 end
 
 -- Settles one claim outside of a turn: complete, or a verb of job.settle. Returns 1, or 0 if the incarnation no longer
@@ -187,23 +196,22 @@ end
 --- args: given: int, incarnation: str, verb: str, token: str, ms: int, text: str
 --- flags: allow-oom
 function script.settle(base, meta, given, incarnation, verb, token, ms, text)
-  local newer, paused = record.check()
+  local s, newer = job.begin(given)
   if newer then return newer end
-  local s = job.begin(given)
   local memory = base .. "settled:" .. incarnation
-  if not lease.alive(incarnation, s.now) or not lease.headers(incarnation, { token })[1] then
-    return redis.call("SISMEMBER", memory, token)
-  end
+  local held = lease.alive(incarnation, s.now) and lease.held(incarnation, token)
+  if not held then return redis.call("SISMEMBER", memory, token) end
   if verb == "complete" then
-    job.complete(s, incarnation, { token }, { text }, {})
+    job.complete(s, incarnation, { lease.job_id(token) }, token, { text }, { held }, {})
   else
     job.settle(s, incarnation, verb, token, ms, text)
   end
   redis.call("SADD", memory, token)
   redis.call("PEXPIRE", memory, 60000)
   job.commit(s)
-  if redis.call("EXISTS", base .. "held:" .. incarnation) == 0 then lease.remove(incarnation) end
-  if s.ready and not paused then wake.one(s.now) end
+  if lease.count(incarnation) == 0 then lease.remove(incarnation) end
+  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
+  row.store(s)
   return 1
 end
 
@@ -212,13 +220,14 @@ end
 --- args: given: int, incarnation: str, lease_ms: int
 --- flags: allow-oom
 function script.heartbeat(base, meta, given, incarnation, lease_ms)
-  local newer = record.check()
+  local s, newer = job.begin(given)
   if newer then return newer end
-  local now = clock.now(given)
-  if not lease.alive(incarnation, now) then return 0 end
-  redis.call("ZADD", base .. "leases", now + lease_ms, incarnation)
-  redis.call("PEXPIRE", base .. "turn:" .. incarnation, lease_ms + 60000)
-  wake.set_alarm(now, now + lease_ms)
+  local own = lease.alive(incarnation, s.now)
+  if not own then return 0 end
+  own.until_ = s.now + lease_ms
+  lease.extend(s.row, incarnation, own)
+  wake.set_alarm(s.row, s.now, own.until_)
+  row.store(s)
   return 1
 end
 
@@ -230,17 +239,13 @@ end
 --- args: given: int, incarnation: str, verb: str, text: str, more: int, started: *
 --- flags: allow-oom
 function script.abandon(base, meta, given, incarnation, verb, text, more, started, ...)
-  local newer = record.check()
+  local s, newer = job.begin(given)
   if newer then return newer end
-  if not redis.call("ZSCORE", base .. "leases", incarnation) then
-    return { 0, 1, recovery.waiting(clock.now(given)) }
-  end
-  local s = job.begin(given)
-  local held, part, done = base .. "held:" .. incarnation, slice.of(_jobs_per_call.ABANDONED), 1
+  if not redis.call("ZSCORE", base .. "leases", incarnation) then return { 0, 1, recovery.waiting(s.row, s.now) } end
+  local part, done = slice.of(_jobs_per_call.ABANDONED), 1
   for i = started, #ARGV do
-    local id = lease.job_id(ARGV[i])
-    if redis.call("HEXISTS", held, id) == 1 then
-      if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", id)) then
+    if lease.held(incarnation, ARGV[i]) then
+      if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", lease.job_id(ARGV[i]))) then
         done = 0
         break
       end
@@ -248,21 +253,16 @@ function script.abandon(base, meta, given, incarnation, verb, text, more, starte
     end
   end
   if more == 0 and done == 1 then
-    local rest = redis.call("HRANDFIELD", held, part.left, "WITHVALUES")
-    local tokens = {}
-    for i = 1, #rest, 2 do
-      if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", rest[i])) then break end
-      tokens[#tokens + 1] = lease.claim_number(rest[i + 1]) .. rest[i]
-    end
-    table.sort(tokens) -- in the order in which they were claimed
+    local tokens = lease.some_tokens(incarnation, part)
     for i = 1, #tokens do job.settle(s, incarnation, "release", tokens[i], 0, "") end
   end
-  if #s.suspects > 0 then wake.many(s.now, #s.suspects / 2) end
+  if #s.suspects > 0 then wake.many(s.row, s.now, #s.suspects / 2) end
   job.commit(s)
-  local left = redis.call("HLEN", held)
+  local left = lease.count(incarnation)
   if left == 0 then lease.remove(incarnation) end
-  if s.ready and not redis.call("HGET", meta, "paused") then wake.one(s.now) end
-  return { left, done, recovery.waiting(s.now) }
+  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
+  row.store(s)
+  return { left, done, recovery.waiting(s.row, s.now) }
 end
 
 -- Cancels waiting jobs. Returns for each id: cancelled, running (it was not cancelled), dead, done or none.
@@ -270,26 +270,28 @@ end
 --- args: given: int, ids: *
 --- flags: allow-oom
 function script.cancel(base, meta, given, ids, ...)
-  local newer = record.check()
+  local s, newer = job.begin(given)
   if newer then return newer end
-  local s = job.begin(given)
   local words = {}
   for i = ids, #ARGV do
     local id = ARGV[i]
     local body = record.get(id)
-    local found = body and record.state(body)
     if not body then
-      local done = redis.call("GETRANGE", base .. "done:" .. id, 0, 0)
-      words[#words + 1] = done == ending.CANCELLED and "cancelled" or done ~= "" and "done" or "none"
-    elseif found == state.READY or found == state.DELAYED then
-      job.remove(s, id, body, ending.CANCELLED, "")
-      redis.call("HINCRBY", meta, "cancelled", 1)
-      words[#words + 1] = "cancelled"
+      results.write(s) -- an id may be given twice
+      local done = results.get(id, s.now)
+      words[#words + 1] = done and (string.sub(done, 1, 1) == ending.CANCELLED and "cancelled" or "done") or "none"
+    elseif record.state(body) == state.DEAD then
+      words[#words + 1] = "dead"
+    elseif redis.call("HEXISTS", base .. "owners", id) == 1 then
+      words[#words + 1] = "running"
     else
-      words[#words + 1] = found == state.RUNNING and "running" or "dead"
+      job.remove(s, id, body, ending.CANCELLED, "")
+      s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + 1
+      words[#words + 1] = "cancelled"
     end
   end
   job.commit(s)
+  row.store(s)
   return words
 end
 
@@ -301,9 +303,8 @@ end
 --- args: given: int, tenant: str, all: int, source: str, offset: int, limit: int
 --- flags: allow-oom
 function script.purge(base, meta, given, tenant, all, source, offset, limit)
-  local newer = record.check()
+  local s, newer = job.begin(given)
   if newer then return newer end
-  local s = job.begin(given)
   local part = slice.of(limit)
   for level = 0, 9 do
     local turns = base .. "turns:" .. level
@@ -320,44 +321,44 @@ function script.purge(base, meta, given, tenant, all, source, offset, limit)
     local id = record.entry_id(fit[i])
     local body = record.get(id)
     if not body then
-      redis.call("ZREM", base .. source, fit[i])
+      local gone = redis.call("ZREM", base .. source, fit[i])
+      if source == "suspects" then s.row[_row.SUSPECTS] = s.row[_row.SUSPECTS] - gone end
     elseif all == 1 or record.tenant(body) == tenant then
       job.remove(s, id, body, ending.CANCELLED, "")
     else
       offset = offset + 1
     end
   end
+  s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + #s.finished
   job.commit(s)
-  if #s.finished > 0 then redis.call("HINCRBY", meta, "cancelled", #s.finished) end
-  return { #s.finished, offset, part.left > 0 and 1 or 0, listeners.notify_rest(s.part) and 1 or 0 }
+  local more_listeners = listeners.notify_rest(s.row, s.part)
+  row.store(s)
+  return { #s.finished, offset, part.left > 0 and 1 or 0, more_listeners and 1 or 0 }
 end
 
--- Returns { record or false, reason or false, done or false }.
+-- Returns { record or false, reason or false, how it ended or false, incarnation that runs it or false }.
 --- keys: base meta
---- args: id: str
---- flags: no-writes
-function script.show(base, meta, id)
-  local newer = record.check()
+--- args: given: int, id: str
+--- flags: allow-oom
+function script.show(base, meta, given, id)
+  local s, newer = job.begin(given)
   if newer then return newer end
-  return {
-    redis.call("HGET", base .. "jobs", id),
-    redis.call("HGET", base .. "reasons", id),
-    redis.call("GET", base .. "done:" .. id),
-  }
+  return job.stored(id, s.now)
 end
 
 -- Returns the same as `show`. If the job is not finished, the listener at `address` is notified when it is. Also
 -- notifies listeners of finished jobs that earlier calls have left.
 --- keys: base meta
---- args: id: str, address: str
+--- args: given: int, id: str, address: str
 --- flags: allow-oom
-function script.result(base, meta, id, address)
-  local newer = record.check()
+function script.result(base, meta, given, id, address)
+  local s, newer = job.begin(given)
   if newer then return newer end
-  local body = redis.call("HGET", base .. "jobs", id)
-  if body and record.state(body) ~= state.DEAD and address ~= "" then listeners.add(id, address) end
-  listeners.notify_rest(listeners.slice())
-  return { body, redis.call("HGET", base .. "reasons", id), redis.call("GET", base .. "done:" .. id) }
+  local found = job.stored(id, s.now)
+  if found[1] and record.state(found[1]) ~= state.DEAD and address ~= "" then listeners.add(s.row, id, address) end
+  listeners.notify_rest(s.row, s.part)
+  row.store(s)
+  return found
 end
 
 -- Deregisters a listener that waits for a result no longer.
@@ -365,7 +366,7 @@ end
 --- args: id: str, address: str
 --- flags: allow-oom
 function script.forget(base, meta, id, address)
-  local newer = record.check()
+  local newer = row.load({})
   if newer then return newer end
   listeners.remove(id, address)
 end
@@ -376,21 +377,25 @@ end
 --- args: given: int, name: str, on: int
 --- flags: allow-oom
 function script.set_switch(base, meta, given, name, on)
-  local newer = record.check()
+  local s, newer = job.begin(given)
   if newer then return newer end
-  if on == 1 then return redis.call("HSET", meta, name, 1) end
-  redis.call("HDEL", meta, name)
-  if (tonumber(redis.call("HGET", meta, "ready")) or 0) > 0 then wake.one(clock.now(given)) end
-  return 0
+  s.row[name == "paused" and _row.PAUSED or _row.DUE_FIRST] = on
+  if s.row[_row.PAUSED] == 0 and s.row[_row.READY] > 0 then wake.one(s.row, s.now) end
+  row.store(s)
 end
 
 -- Sets the weight of a tenant, from its next turn on. A tenant of weight 3 has three turns where others have one.
 --- keys: base meta
---- args: tenant: str, weight: str
+--- args: given: int, tenant: str, weight: str
 --- flags: allow-oom
-function script.set_weight(base, meta, tenant, weight)
-  local newer = record.check()
+function script.set_weight(base, meta, given, tenant, weight)
+  local s, newer = job.begin(given)
   if newer then return newer end
-  if tonumber(weight) == 1 then return redis.call("HDEL", base .. "weights", tenant) end
-  return redis.call("HSET", base .. "weights", tenant, weight)
+  if tonumber(weight) == 1 then
+    redis.call("HDEL", base .. "weights", tenant)
+  else
+    redis.call("HSET", base .. "weights", tenant, weight)
+  end
+  s.row[_row.WEIGHTED] = redis.call("EXISTS", base .. "weights")
+  row.store(s)
 end

@@ -109,18 +109,18 @@ class Queue:
 
     # --- put ---
 
-    def draft(self, payload: bytes, options: Options, flags: int) -> tuple[str, bytes]:
-        """The key and the record of a new job."""
-        return options.id or mint_id(), self.record_start(options, flags) + payload
+    def draft(self, payload: bytes, options: Options) -> tuple[str, bytes]:
+        """The key and the record of a new job that is a bare value."""
+        return options.id or mint_id(), self.record_start(options) + payload
 
-    def record_start(self, options: Options, flags: int, ttl: float | None = None) -> bytes:
-        """The record of a new job up to its payload. `ttl`: the task's `result_ttl`."""
+    def record_start(self, options: Options, flags: int = 0, task: str = "", ttl: float | None = None) -> bytes:
+        """The record of a new job up to its payload. `task`: its name; `ttl`: its `result_ttl`."""
         kept = next(t for t in (options.result_ttl, ttl, self.settings.result_ttl) if t is not None)
-        return record_start(options, kept, flags)
+        return record_start(options, kept, flags, task)
 
     def _draft_values(self, values: Iterable[Any], options: Options) -> list[tuple[str, bytes]]:
         limit = self.settings.max_payload
-        return [self.draft(codec.encode(v, limit=limit, what="the value"), options, 0) for v in values]
+        return [self.draft(codec.encode(v, limit=limit, what="the value"), options) for v in values]
 
     @verb
     def put(self, value: Any, **options: Unpack[EnqueueOptions]) -> RoundTrip[Job[Any]] | Operation[Job[Any]]:

@@ -1,77 +1,83 @@
--- A job's record: a header that scripts read and rewrite, and a payload that they pass on unread.
+-- A job's record: a header that scripts read, and a payload that they pass on unread.
 --
 --   byte   length  field        meaning
 --   1      1       format       of this header
---   2      1       state        a letter, see `state` below
---   3      1       priority     0 most urgent … 9
---   4      1       flags        see `flag` below
---   5      6       generation   of the job's entry in a lane or in `delayed`; unique in the queue
---   11     6       enqueued     server ms
---   17     6       since        server ms: ready since, due at, or died at   (in a draft: the delay)
---   23     6       expires      server ms; 0: never, or was started in time  (in a draft: the time left)
+--   2      1       state        a letter, see `state` below            (in a draft: see `draft`)
+--   3      6       generation   of the job's entry; unique in the queue
+--   9      6       enqueued     server ms
+--   15     6       since        server ms: ready since, due at, or died at   (in a draft: the delay)
+--   21     6       expires      server ms; 0: never, or was started in time  (in a draft: the time left)
+--   27     1       flags        see `flag` below
+--   28     1       priority     0 most urgent … 9
 --   29     2       attempts     that failed
---   31     2       deliveries   to a worker
---   33     1       recovery     what happened to workers that ran the job, see recovery.lua
---   34     5       ttl          of its result, ms
---   39     1+1     lengths of tenant and trace, which follow; then the payload
+--   31     2       deliveries   to a worker, before the present one
+--   33     1       losses       halves: 2 for a death that a supervisor saw, 1 for a lease that ran out
+--   34     1       crashes      charged to the job, see recovery.lua
+--   35     1       host deaths  trials that ended together with their host
+--   36     1       powers       0; reserved for jobs that need further fields, which then follow the trace
+--   37     5       ttl          of its result, ms
+--   42     1+n     tenant       its length, and the text; then the same for task and trace; then the payload
 --
--- A client sends a draft, in which the server fills in state, generation and times. Numbers are big-endian.
+-- The record of a running job does not change: `owners` (lease.lua) says that it runs. So a record says ready for ready
+-- and for running jobs.
 --
--- An *entry* stands for a job in a lane or in `delayed`: the generation in hexadecimal digits, so that jobs that are
--- due at the same time keep their order; a letter for the size of the record; the id.
+-- A client sends a draft, in which the server fills in the fields before the flags. Numbers are big-endian.
+--
+-- An *entry* stands for a job in a lane, in `delayed` or in `suspects`: the generation, so that jobs that are due at the
+-- same time keep their order; a byte for the size of the record; the id. Each transition that puts an entry anywhere
+-- gives the job a new generation. So at most one entry names the generation of a record, and a script that takes that
+-- entry out of its list knows that the job is neither running nor anywhere else.
 
-record = { FORMAT = 1 }
+record = { FORMAT = 2 }
 
 state = { READY = "r", DELAYED = "w", RUNNING = "x", DEAD = "d" }
 
+draft = { DUE_IS_DATE = 1, EXPIRES_IS_DATE = 2, OWN_ID = 4 } -- OWN_ID: chosen by the user
+
 flag = {
   CALL = 1, -- of a task; else a bare value
-  DUE_IS_DATE = 2,
-  EXPIRES_IS_DATE = 4,
-  OWN_ID = 8, -- chosen by the user
-  SUSPECT = 16, -- see recovery.lua
-  REASON = 32, -- `reasons` has an entry for the job
+  SUSPECT = 2, -- see recovery.lua
+  REASON = 4, -- `reasons` has an entry for the job
 }
 
-_mask = { NO_DATES = 249, NO_SUSPECT = 239, NO_SUSPECT_NO_REASON = 207 }
+_mask = { NO_SUSPECT = 253, NO_SUSPECT_NO_REASON = 249 }
 
-size = { GENERATION_DIGITS = 10 }
+-- The size class of an entry: up to 1 KiB, up to 2 KiB, … MORE is set in the first entry of a lane that has others.
+_size_class = { BYTES = 1024, MORE = 128 }
 
-_size_class = { FIRST = 97, BYTES = 1024 } -- "a" is up to 1 KiB, "b" up to 2 KiB, …
+_most = { SHORT = 65535, BYTE = 255 } -- what the counts in a header can hold
 
--- The fields from state to ttl, in order, and the tenant.
+-- State, generation, enqueued, since, expires, flags, priority, attempts, deliveries, losses, crashes, host deaths, ttl,
+-- tenant.
 --- (body: str) -> …
 function record.parse(body)
-  local _, was, priority, flags, generation, enqueued, since, expires, attempts, deliveries, recovery, ttl, tenants =
-    struct.unpack(">Bc1BBI6I6I6I6HHBI5B", body)
-  return was, priority, flags, generation, enqueued, since, expires, attempts, deliveries, recovery, ttl,
-    string.sub(body, 41, 40 + tenants)
+  return struct.unpack(">xc1I6I6I6I6BBHHBBBxI5Bc0", body)
 end
 
 -- Turns a client's draft into the record of an enqueued job.
---- (body: str, new_state: str, flags: int, generation: int, now: int, since: int, expires: int) -> str
+--- (body: str, new_state: str, generation: int, now: int, since: int, expires: int) -> str
 --- inline
-function record.enqueued(body, new_state, flags, generation, now, since, expires)
-  return string.sub(body, 1, 1) .. new_state .. string.sub(body, 3, 3)
-    .. struct.pack(">BI6I6I6I6", flags, generation, now, since, expires) .. string.sub(body, 29)
+function record.enqueued(body, new_state, generation, now, since, expires)
+  return struct.pack(">Bc1I6I6I6I6", record.FORMAT, new_state, generation, now, since, expires) .. string.sub(body, 27)
 end
 
--- A copy of the record with this state and these numbers.
---- (body: str, new_state: str, flags: int, generation: int, since: int, attempts: int, deliveries: int,
----  recovery: int) -> str
-function record.with(body, new_state, flags, generation, since, attempts, deliveries, recovery)
-  return string.sub(body, 1, 1) .. new_state .. string.sub(body, 3, 3) .. struct.pack(">BI6", flags, generation)
-    .. string.sub(body, 11, 16) .. struct.pack(">I6", since) .. string.sub(body, 23, 28)
-    .. struct.pack(">HHB", attempts, deliveries, recovery) .. string.sub(body, 34)
+-- A copy of the record of a job that goes back or dies. It was started in time, so it cannot expire any more.
+--- (body: str, new_state: str, generation: int, since: int, flags: int, attempts: int, deliveries: int, losses: int,
+---  crashes: int, hosts: int) -> str
+function record.with(body, new_state, generation, since, flags, attempts, deliveries, losses, crashes, hosts)
+  return struct.pack(">Bc1I6", record.FORMAT, new_state, generation) .. string.sub(body, 9, 14)
+    .. struct.pack(">I6I6B", since, 0, flags) .. string.sub(body, 28, 28)
+    .. struct.pack(">HHBBB", math.min(attempts, _most.SHORT), math.min(deliveries, _most.SHORT),
+      math.min(losses, _most.BYTE), math.min(crashes, _most.BYTE), math.min(hosts, _most.BYTE))
+    .. string.sub(body, 36)
 end
 
--- The record of a job that is given to a worker: running, with one more delivery. It was started in time, so it cannot
--- expire any more.
---- (body: str) -> str
-function record.claimed(body)
-  local attempts, deliveries = struct.unpack(">HH", body, 29)
-  return string.sub(body, 1, 1) .. state.RUNNING .. string.sub(body, 3, 22)
-    .. struct.pack(">I6HH", 0, attempts, math.min(deliveries + 1, 65535)) .. string.sub(body, 33)
+-- A copy of the record in another state, with a new generation.
+--- (body: str, new_state: str, generation: int, since: int) -> str
+--- inline
+function record.moved(body, new_state, generation, since)
+  return struct.pack(">Bc1I6", record.FORMAT, new_state, generation) .. string.sub(body, 9, 14)
+    .. struct.pack(">I6", since) .. string.sub(body, 21)
 end
 
 --- (body: str) -> str
@@ -80,54 +86,29 @@ function record.state(body)
   return string.sub(body, 2, 2)
 end
 
---- (header: str) -> int
---- inline
-function record.flags(header)
-  return string.byte(header, 4)
-end
-
 --- (flags: int, one: int) -> bool
 --- inline
 function record.has(flags, one)
   return bit.band(flags, one) > 0
 end
 
---- (header: str) -> int
+--- (body: str) -> int
 --- inline
-function record.since(header)
-  return struct.unpack(">I6", header, 17)
+function record.since(body)
+  return struct.unpack(">I6", body, 15)
 end
 
---- (header: str) -> int
---- inline
-function record.expires(header)
-  return struct.unpack(">I6", header, 23)
-end
-
---- (header: str) -> int
---- inline
-function record.ttl(header)
-  return struct.unpack(">I5", header, 34)
-end
-
---- (header: str) -> str
---- inline
-function record.tenant(header)
-  return string.sub(header, 41, 40 + string.byte(header, 39))
-end
-
--- The part of a record that a claim keeps: everything up to the tenant.
 --- (body: str) -> str
 --- inline
-function record.header(body)
-  return string.sub(body, 1, 40 + string.byte(body, 39))
+function record.tenant(body)
+  return string.sub(body, 43, 42 + string.byte(body, 42))
 end
 
 -- The record, or false if it does not exist. A record that is too short, because another program damaged it, counts as
 -- missing.
 --- (body: str | false) -> str | false
 function record.intact(body)
-  return body and #body >= 40 and #body >= 40 + string.byte(body, 39) + string.byte(body, 40) and body
+  return body and #body >= 44 and #body >= 44 + string.byte(body, 42) and body
 end
 
 --- (id: str) -> str | false
@@ -138,25 +119,25 @@ end
 
 --- (generation: int, bytes: int, id: str) -> str
 function record.entry(generation, bytes, id)
-  local class = _size_class.FIRST
+  local class = 0
   while bytes > _size_class.BYTES do
     bytes = bytes / 2
     class = class + 1
   end
-  return string.format("%010x%c", generation, class) .. id
+  return struct.pack(">I6B", generation, class) .. id
 end
 
 --- (entry: str) -> str
 --- inline
 function record.entry_id(entry)
-  return string.sub(entry, size.GENERATION_DIGITS + 2)
+  return string.sub(entry, 8)
 end
 
--- The most bytes that an entry's record can have, by the size letter of the entry.
+-- The most bytes that an entry's record can have, by the size class of the entry.
 --- (entry: str) -> int
 function record.entry_bytes(entry)
-  local class = string.byte(entry, size.GENERATION_DIGITS + 1)
-  return class == _size_class.FIRST and _size_class.BYTES or _size_class.BYTES * 2 ^ (class - _size_class.FIRST)
+  local class = string.byte(entry, 7) % _size_class.MORE
+  return class == 0 and _size_class.BYTES or _size_class.BYTES * 2 ^ class
 end
 
 -- Whether the entry still stands for this job. After the job is cancelled it does not, even if the id is enqueued
@@ -164,23 +145,5 @@ end
 --- (body: str | false, entry: str) -> bool
 function record.is_ready(body, entry)
   return record.intact(body) and record.state(body) == state.READY
-    and struct.unpack(">I6", body, 5) == tonumber(string.sub(entry, 1, size.GENERATION_DIGITS), 16)
-end
-
--- Reserves `n` numbers and returns the one before them. Generations and claims are numbered by the same counter, so
--- that no number is used twice.
---- (n: int) -> int
---- uses: meta
-function record.mint(n)
-  return redis.call("HINCRBY", meta, "seq", n) - n
-end
-
--- Returns an error if the queue's format is newer than this code's, else nil; and whether the queue is paused, because
--- one command reads both.
---- () -> error | nil, bool
---- uses: meta
-function record.check()
-  local found = redis.call("HMGET", meta, "format", "paused")
-  local format = found[1]
-  return format and tonumber(format) > record.FORMAT and redis.error_reply("PENSTOCKFORMAT " .. format) or nil, found[2]
+    and struct.unpack(">I6", body, 3) == struct.unpack(">I6", entry)
 end

@@ -1,166 +1,191 @@
 """A job's record: the header of `record.lua` on the Python side, and what the server stores beside a record.
 
-A client drafts a record: options in the header, then tenant, trace and payload. When it enqueues the record, the server
-fills in what only the server knows: state, generation, and times by its own clock.
+A client drafts a record: options in the header, then tenant, task, trace and payload. When it enqueues the record, the
+server fills in what only the server knows: state, generation, and times by its own clock.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from penstock.jobs.constants import CALL, CRASH, FORMAT, GENERATION_DIGITS, READY, REASON, SUSPECT
+from penstock.jobs.constants import CALL, FORMAT, REASON, SUSPECT
 
-_HEADER: Final = struct.Struct(">BcBB HI HI HI HI HH BBI BB")
+_HEADER: Final = struct.Struct(">BB HI HI HI HI BB HH BBBB BI B")
 HEADER_SIZE: Final = _HEADER.size
+"""The bytes before the tenant's name."""
 
-# The fields of the header, as struct unpacks them. A number of five or six bytes takes two fields.
-(
-    _, _STATE, _PRIORITY, _, _GENERATION, _, _ENQUEUED, _, _SINCE, _, _EXPIRES, _,
-    _ATTEMPTS, _DELIVERIES, _RECOVERY, _TTL, _, _, _,
-) = range(19)  # fmt: skip
+_NAMES_SIZE: Final = 3
+"""The bytes that hold the lengths of tenant, task and trace; the first of them is part of the header."""
 
-# Where the bytes are that a worker reads of every job, so that it need not unpack the whole header.
-_FLAGS_AT: Final = 3
-_TENANT_SIZE_AT: Final = HEADER_SIZE - 2
-_TRACE_SIZE_AT: Final = HEADER_SIZE - 1
+_ENTRY_START: Final = 7
+_MORE: Final = 128
 
 
 def _split(number: int) -> tuple[int, int]:
-    """The upper 16 and the lower 32 bits: struct has no type of six bytes."""
+    """The upper and the lower 32 bits: struct has no types of five and of six bytes."""
     return number >> 32, number & 0xFFFFFFFF
 
 
 def draft(
-    *, flags: int, priority: int, tenant: bytes, delay_ms: int, expires_ms: int, ttl_ms: int, trace: bytes = b""
+    *,
+    flags: int,
+    how: int,
+    priority: int,
+    tenant: bytes,
+    task: bytes,
+    delay_ms: int,
+    expires_ms: int,
+    ttl_ms: int,
+    trace: bytes = b"",
 ) -> bytes:
-    """A record without its payload. It is the same for all calls with the same options."""
+    """A record without its payload. It is the same for all calls with the same options.
+
+    `how` says how the server reads the times; see `draft` in `record.lua`.
+    """
     header = _HEADER.pack(
-        FORMAT, READY, priority, flags, 0, 0, 0, 0, *_split(delay_ms), *_split(expires_ms), 0, 0, 0, *_split(ttl_ms),
-        len(tenant), len(trace),
+        FORMAT, how, 0, 0, 0, 0, *_split(delay_ms), *_split(expires_ms), flags, priority, 0, 0, 0, 0, 0, 0,
+        *_split(ttl_ms), len(tenant),
     )  # fmt: skip
-    return header + tenant + trace
+    return b"".join((header, tenant, bytes([len(task)]), task, bytes([len(trace)]), trace))
 
 
 def with_trace(record: bytes, trace: bytes) -> bytes:
     """The record with another trace, of at most 255 bytes."""
-    tenant, old = record[_TENANT_SIZE_AT], record[_TRACE_SIZE_AT]
-    end = HEADER_SIZE + tenant
-    return record[: HEADER_SIZE - 1] + bytes([len(trace)]) + record[HEADER_SIZE:end] + trace + record[end + old :]
+    start = _trace_start(record)
+    return record[: start - 1] + bytes([len(trace)]) + trace + record[start + record[start - 1] :]
+
+
+def _trace_start(record: bytes) -> int:
+    """Where the trace begins; the byte before it is its length. May be beyond the end of a damaged record."""
+    task = HEADER_SIZE + record[HEADER_SIZE - 1] + 1
+    return task + _byte(record, task - 1) + 1
+
+
+def _byte(record: bytes, at: int) -> int:
+    return record[at] if at < len(record) else 0
 
 
 class Record(msgspec.Struct, eq=False, gc=False):
     """A record as read from the server. Times are milliseconds since 1970 by the server's clock.
 
-    The header is unpacked when the first field is read that a worker does not need of every job.
+    The fields are read when they are asked for, because most of them never are.
     """
 
     body: bytes
-    _unpacked: tuple[Any, ...] | None = None
-
-    @property
-    def _fields(self) -> tuple[Any, ...]:
-        if self._unpacked is None:
-            self._unpacked = _HEADER.unpack_from(self.body)
-        return self._unpacked
 
     @classmethod
     def read(cls, body: bytes | None) -> Record | None:
         """None if there is no record, or if another program damaged it so that it is too short."""
-        return cls(body) if body is not None and len(body) >= HEADER_SIZE else None
+        if body is None or len(body) < HEADER_SIZE + _NAMES_SIZE - 1:
+            return None
+        task = HEADER_SIZE + body[HEADER_SIZE - 1]
+        trace = task + 1 + body[task] if task < len(body) else len(body)
+        return cls(body) if trace < len(body) and trace + 1 + body[trace] <= len(body) else None
 
-    def _number(self, field: int) -> int:
-        return int(self._fields[field] << 32 | self._fields[field + 1])
+    def _number(self, start: int, size: int) -> int:
+        return int.from_bytes(self.body[start : start + size])
 
     @property
     def state(self) -> bytes:
-        """One letter; see `state` in `record.lua`."""
-        state: bytes = self._fields[_STATE]
-        return state
-
-    @property
-    def priority(self) -> int:
-        return int(self._fields[_PRIORITY])
-
-    @property
-    def is_call(self) -> bool:
-        """Whether the payload is the call of a task, rather than a bare value."""
-        return bool(self.body[_FLAGS_AT] & CALL)
-
-    @property
-    def is_suspect(self) -> bool:
-        """Whether the job may have killed its worker, so that it runs only in trials."""
-        return bool(self.body[_FLAGS_AT] & SUSPECT)
-
-    @property
-    def has_reason(self) -> bool:
-        """Whether the server has stored why the job failed last."""
-        return bool(self.body[_FLAGS_AT] & REASON)
+        """One letter; see `state` in `record.lua`. A running job has the state that it was claimed in: ready."""
+        return self.body[1:2]
 
     @property
     def generation(self) -> int:
-        """The number of its entry in a lane or among the delayed jobs. It rises with each enqueue."""
-        return self._number(_GENERATION)
+        """The number of its entry in a lane or among the delayed jobs. Each entry has a higher one."""
+        return self._number(2, 6)
 
     @property
     def enqueued(self) -> int:
-        return self._number(_ENQUEUED)
+        return self._number(8, 6)
 
     @property
     def since(self) -> int:
         """When the job became ready, is due, or died."""
-        return self._number(_SINCE)
+        return self._number(14, 6)
 
     @property
     def expires(self) -> int:
-        """0: never."""
-        return self._number(_EXPIRES)
+        """0: never, or it was started in time."""
+        return self._number(20, 6)
+
+    @property
+    def is_call(self) -> bool:
+        """Whether the job is the call of a task, rather than a bare value."""
+        return bool(self.body[26] & CALL)
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether the job may have killed its worker."""
+        return bool(self.body[26] & SUSPECT)
+
+    @property
+    def has_reason(self) -> bool:
+        """Whether the server has stored why the job failed last."""
+        return bool(self.body[26] & REASON)
+
+    @property
+    def priority(self) -> int:
+        return self.body[27]
 
     @property
     def attempts(self) -> int:
         """Runs that failed."""
-        return int(self._fields[_ATTEMPTS])
+        return self._number(28, 2)
 
     @property
     def deliveries(self) -> int:
-        """How often the job was handed to a worker."""
-        return int(self._fields[_DELIVERIES])
+        """How often the job was handed to a worker, before the present run."""
+        return self._number(30, 2)
 
     @property
     def crashes(self) -> int:
         """Crashes charged to the job; see `recovery.lua`."""
-        return int(self._fields[_RECOVERY]) // CRASH
+        return self.body[33]
 
     @property
     def ttl(self) -> int:
         """Milliseconds for which the result is kept."""
-        return self._number(_TTL)
+        return self._number(36, 5)
 
     @property
     def tenant(self) -> str:
-        return self.body[HEADER_SIZE : HEADER_SIZE + self.body[_TENANT_SIZE_AT]].decode(errors="replace")
+        return self.body[HEADER_SIZE : HEADER_SIZE + self.body[HEADER_SIZE - 1]].decode(errors="replace")
+
+    @property
+    def task(self) -> str:
+        """The name of the task; "" for a bare value."""
+        start = HEADER_SIZE + self.body[HEADER_SIZE - 1] + 1
+        return self.body[start : start + _byte(self.body, start - 1)].decode(errors="replace")
 
     @property
     def trace(self) -> str:
         """A text of the application that travels with the job (see `middleware.py`)."""
-        start = HEADER_SIZE + self.body[_TENANT_SIZE_AT]
-        return self.body[start : start + self.body[_TRACE_SIZE_AT]].decode(errors="replace")
+        start = _trace_start(self.body)
+        return self.body[start : start + _byte(self.body, start - 1)].decode(errors="replace")
 
     @property
     def payload(self) -> bytes:
-        return self.body[HEADER_SIZE + self.body[_TENANT_SIZE_AT] + self.body[_TRACE_SIZE_AT] :]
+        start = _trace_start(self.body)
+        return self.body[start + _byte(self.body, start - 1) :]
 
 
 def entry_id(entry: bytes) -> bytes:
-    """The job's id, which is the last part of an entry; the generation and a letter for the size precede it."""
-    return entry[GENERATION_DIGITS + 1 :]
+    """The job's id, which is the last part of an entry; the generation and a byte for the size precede it."""
+    return entry[_ENTRY_START:]
+
+
+def entry_has_more(entry: bytes) -> bool:
+    """Whether the first entry of a lane says that others may follow it."""
+    return entry[_ENTRY_START - 1] >= _MORE
 
 
 def entry_generation(entry: bytes) -> int:
-    return int(entry[:GENERATION_DIGITS], 16)
+    return int.from_bytes(entry[: _ENTRY_START - 1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +195,10 @@ class StoredJob:
     record   None once the job is done, or if the record is damaged
     failure  why the job failed last, as JSON (see `Failure`)
     done     how the job ended, as long as its result is kept: one letter, then the result or a text
+    owner    the incarnation that runs it
     """
 
     record: Record | None
     failure: bytes | None
     done: bytes | None
+    owner: bytes | None = None

@@ -16,12 +16,9 @@
 -- A *crash* is charged to a job if no other job ran in the process, and a supervisor saw it die. The third makes the job a
 -- dead letter. If the host dies with a trial and its supervisor, that is counted apart: it may be the job's fault or not.
 --
--- The byte `recovery` of a record has the crashes in its upper two bits. Its lower six bits count halves of a loss for a
--- job that is no suspect, and trials that ended with their host for a suspect.
+-- The record counts the losses of a job that is no suspect, in halves, its crashes, and the trials that ended with their host.
 
-recovery = { CRASH = 64 }
-
-_limit = { CRASHES = 3, HALVES = 4, COUNT = 63 }
+_limit = { CRASHES = 3, HALVES = 4 }
 
 -- Whether the verb (see job.settle) says that a process died.
 --- (verb: str) -> bool
@@ -31,20 +28,19 @@ function recovery.is_death(verb)
 end
 
 -- Counts a death. `host_deaths`: after how many trials that ended with their host a job is a dead letter; 0: never.
--- Returns the job's flags and its recovery byte, and whether it is a dead letter now.
---- (verb: str, flags: int, value: int, host_deaths: int) -> int, int, bool
-function recovery.count(verb, flags, value, host_deaths)
-  local crashes, count = math.floor(value / recovery.CRASH), value % recovery.CRASH
-  if verb == "crash" or verb == "contained" then crashes = math.min(crashes + 1, _limit.CRASHES) end
-  local dead = crashes == _limit.CRASHES
+-- Returns the job's flags and its counts, and whether it is a dead letter now.
+--- (verb: str, flags: int, losses: int, crashes: int, hosts: int, host_deaths: int) -> int, int, int, int, bool
+function recovery.count(verb, flags, losses, crashes, hosts, host_deaths)
+  if verb == "crash" or verb == "contained" then crashes = crashes + 1 end
+  local dead = crashes >= _limit.CRASHES
   if not record.has(flags, flag.SUSPECT) then
-    count = count + (verb == "unseen" and 1 or (verb == "loss" or verb == "crash") and 2 or 0)
-    if count >= _limit.HALVES then flags, count = bit.bor(flags, flag.SUSPECT), 0 end
+    losses = losses + (verb == "unseen" and 1 or (verb == "loss" or verb == "crash") and 2 or 0)
+    if losses >= _limit.HALVES then flags = bit.bor(flags, flag.SUSPECT) end
   elseif verb == "host" then
-    count = math.min(count + 1, _limit.COUNT)
-    dead = dead or (host_deaths > 0 and count >= host_deaths)
+    hosts = hosts + 1
+    dead = dead or (host_deaths > 0 and hosts >= host_deaths)
   end
-  return flags, crashes * recovery.CRASH + count, dead
+  return flags, losses, crashes, hosts, dead
 end
 
 -- The verb for a job that an incarnation held when its lease ran out, and the limit of host deaths. A trial without a
@@ -60,9 +56,10 @@ function recovery.verb(incarnation, flags)
 end
 
 -- For how many ms the first of the suspects has waited; -1: no suspect waits.
---- (now: int) -> int
+--- (r: table, now: int) -> int
 --- uses: base
-function recovery.waiting(now)
+function recovery.waiting(r, now)
+  if r[_row.SUSPECTS] == 0 then return -1 end
   local first = redis.call("ZRANGE", base .. "suspects", 0, 0, "WITHSCORES")
   return first[2] and math.max(0, now - tonumber(first[2])) or -1
 end

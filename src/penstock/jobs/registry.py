@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from penstock.errors import ConfigurationError, UnknownTask
 from penstock.jobs.definition import Definition
-from penstock.jobs.signature import payload_head
 
 
 class Registry:
@@ -17,7 +16,6 @@ class Registry:
 
     def __init__(self) -> None:
         self._tasks: dict[str, Definition] = {}
-        self._by_head: dict[bytes, Definition] = {}
 
     def add(self, definition: Definition) -> None:
         """Register a task. Raises ConfigurationError if another function has this name."""
@@ -27,22 +25,11 @@ class Registry:
                 f"two tasks are named {definition.name!r} ({known.location} and {definition.location}): "
                 "give one a name=…"
             )
-        self._tasks[definition.name] = self._by_head[payload_head(definition.name)] = definition
+        self._tasks[definition.name] = definition
 
     def get(self, name: str) -> Definition | None:
         """The task of this name; None if it is unknown."""
         return self._tasks.get(name)
-
-    def split(self, payload: bytes) -> tuple[Definition, bytes] | None:
-        """The task that a payload names, and the encoded arguments, without a decoder.
-
-        None if the task is unknown, or the payload is not written as `Signature.encode` writes it.
-        """
-        start = payload.find(b'",', 2) + 2
-        definition = self._by_head.get(payload[:start])
-        if definition is None or payload[-1:] != b"]":
-            return None
-        return definition, payload[start:-1]
 
     def find(self, name: str) -> Definition:
         """The task of this name. Raises UnknownTask, which suggests a similar name."""

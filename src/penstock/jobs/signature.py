@@ -1,7 +1,7 @@
 """The parameters of a task: check the arguments of a call, encode them, and decode them in the worker.
 
-The payload of a call is the JSON array `["task", {"parameter": value, …}]`. Extra positional arguments are stored
-under the name `*args`, extra keyword arguments under `**kwargs`.
+The payload of a call is the JSON object `{"parameter": value, …}`. Extra positional arguments are stored under the name
+`*args`, extra keyword arguments under `**kwargs`. The name of the task is in the header of the record.
 
 Before a call is sent, its payload is decoded as the worker will decode it. So a wrong argument fails in the line that
 enqueues the call, not later in a worker.
@@ -25,11 +25,6 @@ _WHERE = re.compile(r" - at `\$\.?(.*)`$")
 _Parameter = inspect.Parameter
 
 
-def payload_head(task: str) -> bytes:
-    """The bytes with which the payload of each call of a task begins: all before the arguments."""
-    return b"[" + msgspec.json.encode(task) + b","
-
-
 class Signature:
     """Encodes and decodes the arguments of one task."""
 
@@ -43,7 +38,6 @@ class Signature:
         self._named = {p.name for p in self._parameters if p.kind in keyword}
         self._var_positional = next((p.name for p in self._parameters if p.kind is _Parameter.VAR_POSITIONAL), None)
         self._var_keyword = next((p.name for p in self._parameters if p.kind is _Parameter.VAR_KEYWORD), None)
-        self._head = payload_head(name)
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
@@ -109,9 +103,9 @@ class Signature:
                 arguments["**kwargs"] = others
         encoded = codec.encode(arguments, limit=limit, what=what)
         self.decode(encoded)
-        return self._head + encoded + b"]"
+        return encoded
 
-    def decode(self, arguments: bytes | msgspec.Raw) -> msgspec.Struct:
+    def decode(self, arguments: bytes) -> msgspec.Struct:
         """The typed arguments of a payload. Raises BadCall if they do not fit the function's current parameters."""
         decoder = self._decoder
         try:
@@ -148,14 +142,3 @@ class Signature:
             else:
                 args.append(value)
         return self._function(*args, **kwargs)
-
-
-_call = msgspec.json.Decoder(tuple[str, msgspec.Raw])
-
-
-def split_payload(payload: bytes) -> tuple[str, msgspec.Raw]:
-    """The task's name and the undecoded arguments. Raises BadCall for damaged bytes."""
-    try:
-        return _call.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadCall(f"the payload is damaged: {error}") from error

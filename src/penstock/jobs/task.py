@@ -68,7 +68,7 @@ class Task(Generic[P, R]):
     @cached_property
     def record_start(self) -> bytes:
         """The record of each of its jobs, up to the payload."""
-        return self.home.record_start(self.options, CALL, self.definition.result_ttl)
+        return self.home.record_start(self.options, CALL, self.name, self.definition.result_ttl)
 
     @property
     def _driver(self) -> Driver:

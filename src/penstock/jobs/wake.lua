@@ -7,6 +7,7 @@
 --                          and until when they are idle
 --                          watch_checked: ms at which an idle worker last checked that both are there
 --                          alarm: ms at which the timekeeper takes a turn
+--   row              (row.lua)  no worker is idle after that time, so nothing here is read
 --
 -- A worker is registered as idle by the turn that found nothing. One idle worker, the timekeeper, knows when the next
 -- job is due or the next lease runs out. It may be frozen, so the deputy, a worker of another process, wakes 300 ms
@@ -16,42 +17,50 @@
 _delay = { DEPUTY = 300, CHECK = 1000 } -- ms
 
 -- Wakes one idle worker, unless one was woken in the last 50 ms and has not taken its turn yet.
---- (now: int)
+--- (r: table, now: int)
 --- uses: base meta
-function wake.one(now)
-  wake.replace(sleepers.wake_one(base .. "sleepers", meta, "", now), now)
+function wake.one(r, now)
+  if r[_row.IDLE_UNTIL] <= now then
+    if r[_row.IDLE_UNTIL] > 0 then redis.call("DEL", base .. "sleepers") end
+    r[_row.IDLE_UNTIL] = 0
+    return
+  end
+  wake.replace(sleepers.wake_one(base .. "sleepers", meta, "", now), r, now)
 end
 
 -- Wakes up to `n` idle workers, at most a hundred, because so many jobs became suspects. Each of them has a process
 -- started that tries suspects.
---- (now: int, n: int)
+--- (r: table, now: int, n: int)
 --- uses: base meta
-function wake.many(now, n)
-  wake.replace(sleepers.wake_many(base .. "sleepers", now, n), now)
+function wake.many(r, now, n)
+  if r[_row.IDLE_UNTIL] <= now then return end
+  wake.replace(sleepers.wake_many(base .. "sleepers", now, n), r, now)
 end
 
 -- Records that a turn has followed the last wake-up.
+--- (r: table, now: int)
 --- uses: meta
-function wake.answered()
-  sleepers.answered(meta, "")
+function wake.answered(r, now)
+  if r[_row.IDLE_UNTIL] > now then sleepers.answered(meta, "") end
 end
 
 -- If one of the workers that are `gone` watched the clock, appoints another.
---- (gone: table, now: int)
+--- (gone: table, r: table, now: int)
 --- uses: base meta
-function wake.replace(gone, now)
+function wake.replace(gone, r, now)
   if #gone == 0 then return end
   local watch = redis.call("HMGET", meta, "timekeeper", "deputy")
   for i = 1, #gone do
-    if gone[i] == watch[1] or gone[i] == watch[2] then return wake.appoint(now) end
+    if gone[i] == watch[1] or gone[i] == watch[2] then return wake.appoint(r, now) end
   end
 end
 
 -- Makes the timekeeper take a turn at `due`, when a job will be due or a lease will run out, and the deputy 300 ms
 -- later. Sends nothing if the timekeeper takes a turn before `due` anyway.
---- (now: int, due: int)
+--- (r: table, now: int, due: int)
 --- uses: base meta
-function wake.set_alarm(now, due)
+function wake.set_alarm(r, now, due)
+  if r[_row.IDLE_UNTIL] <= now then return end
   local watch = redis.call("HMGET", meta, "timekeeper", "deputy", "alarm")
   local alarm = watch[3] and tonumber(watch[3]) or 0
   if not watch[1] or (alarm > now and alarm <= due) then return end
@@ -59,33 +68,36 @@ function wake.set_alarm(now, due)
   local wait = math.max(0, due - now)
   local reached = notify.send(watch[1], string.format("%d", wait))
   if watch[2] then reached = notify.send(watch[2], string.format("%d", wait + _delay.DEPUTY)) and reached end
-  if not reached then wake.appoint(now) end
+  if not reached then wake.appoint(r, now) end
 end
 
--- Milliseconds until the next job is due or the next lease runs out; -1 if there is neither.
---- (now: int) -> int
+-- Milliseconds until the next job is due, the next lease runs out, or results are to be removed; -1 if there is nothing
+-- of the kind. Results are removed once a minute if nothing else happens, and faster while many are overdue.
+--- (r: table, now: int) -> int
 --- uses: base
-function wake.next_event(now)
-  local due = redis.call("ZRANGE", base .. "delayed", 0, 0, "WITHSCORES")
+function wake.next_event(r, now)
+  local due = r[_row.NEXT_DUE] > 0 and redis.call("ZRANGE", base .. "delayed", 0, 0, "WITHSCORES") or {}
   local ends = redis.call("ZRANGE", base .. "leases", 0, 0, "WITHSCORES")
   local at = math.min(tonumber(due[2]) or math.huge, tonumber(ends[2]) or math.huge)
+  local result = r[_row.NEXT_RESULT]
+  if result > 0 then at = math.min(at, math.max(result, now + (result > now and _trim.PAUSE or _trim.BUSY_PAUSE))) end
   return at < math.huge and math.max(0, at - now) or -1
 end
 
 -- Sets the alarm of the timekeeper to the next event. Returns the milliseconds until then, or -1.
---- (now: int) -> int
+--- (r: table, now: int) -> int
 --- uses: base meta
-function wake.timekeeper_wait(now)
-  local event = wake.next_event(now)
+function wake.timekeeper_wait(r, now)
+  local event = wake.next_event(r, now)
   if event < 0 then redis.call("HDEL", meta, "alarm") else redis.call("HSET", meta, "alarm", now + event) end
   return event
 end
 
 -- The milliseconds after which the deputy acts, or -1. It acts 300 ms after the timekeeper.
---- (now: int) -> int
+--- (r: table, now: int) -> int
 --- uses: base meta
-function wake.deputy_wait(now)
-  local event = wake.next_event(now)
+function wake.deputy_wait(r, now)
+  local event = wake.next_event(r, now)
   local alarm = redis.call("HGET", meta, "alarm")
   if alarm and tonumber(alarm) > now then event = event < 0 and alarm - now or math.min(event, alarm - now) end
   return event < 0 and event or event + _delay.DEPUTY
@@ -93,14 +105,14 @@ end
 
 -- Appoints a timekeeper and a deputy if they are missing or gone, and notifies them. The deputy replaces the timekeeper.
 -- Otherwise they are the workers that became idle last.
---- (now: int)
+--- (r: table, now: int)
 --- uses: base meta
-function wake.appoint(now)
+function wake.appoint(r, now)
   local watch = redis.call("HMGET", meta, "timekeeper", "deputy", "deputy_until")
   local timekeeper, deputy, until_ = wake.present(watch[1]), wake.present(watch[2]), watch[3]
   if not timekeeper then
     redis.call("HDEL", meta, "timekeeper", "timekeeper_until")
-    local event = wake.next_event(now)
+    local event = wake.next_event(r, now)
     local text = wake.message(event)
     if deputy and tonumber(until_) > now then
       timekeeper, deputy = deputy, false
@@ -110,13 +122,13 @@ function wake.appoint(now)
     end
     if timekeeper then
       redis.call("HSET", meta, "timekeeper", timekeeper, "timekeeper_until", until_)
-      wake.timekeeper_wait(now)
+      wake.timekeeper_wait(r, now)
     end
   end
   if not deputy then
     redis.call("HDEL", meta, "deputy", "deputy_until")
     if not timekeeper then return end
-    local event = wake.deputy_wait(now)
+    local event = wake.deputy_wait(r, now)
     local text = wake.message(event)
     deputy, until_ = sleepers.notify_last(base .. "sleepers", now, timekeeper, text, {})
     if deputy then redis.call("HSET", meta, "deputy", deputy, "deputy_until", until_) end
@@ -155,9 +167,10 @@ end
 
 -- Registers a worker as idle, and makes it timekeeper or deputy if that duty is vacant. Returns the milliseconds after
 -- which it takes a turn without a message, or -1.
---- (address: str, now: int, until_: int) -> int
+--- (r: table, address: str, now: int, until_: int) -> int
 --- uses: base meta
-function wake.register(address, now, until_)
+function wake.register(r, address, now, until_)
+  r[_row.IDLE_UNTIL] = math.max(r[_row.IDLE_UNTIL], until_)
   redis.call("ZADD", base .. "sleepers", until_, address)
   local watch = redis.call("HMGET", meta, "timekeeper", "timekeeper_until", "deputy", "deputy_until",
     "watch_checked")
@@ -173,22 +186,22 @@ function wake.register(address, now, until_)
       if not deputy or notify.face(deputy) == notify.face(address) then
         redis.call("HDEL", meta, "deputy", "deputy_until")
       end
-      wake.appoint(now)
+      wake.appoint(r, now)
     end
-    return wake.timekeeper_wait(now)
+    return wake.timekeeper_wait(r, now)
   end
   if deputy == address or (not deputy and notify.face(timekeeper) ~= notify.face(address)) then
     redis.call("HSET", meta, "deputy", address, "deputy_until", until_)
-    return wake.deputy_wait(now)
+    return wake.deputy_wait(r, now)
   end
   return -1
 end
 
 -- Removes a worker from the idle ones. If it was the timekeeper, the deputy replaces it. Other idle workers take the
 -- duties that become vacant.
---- (address: str, now: int)
+--- (r: table, address: str, now: int)
 --- uses: base meta
-function wake.deregister(address, now)
+function wake.deregister(r, address, now)
   redis.call("ZREM", base .. "sleepers", address)
   local watch = redis.call("HMGET", meta, "timekeeper", "deputy")
   if watch[1] == address then
@@ -196,7 +209,16 @@ function wake.deregister(address, now)
   elseif watch[2] == address then
     redis.call("HDEL", meta, "deputy", "deputy_until")
   else
+    wake.forget_sleep(r)
     return
   end
-  wake.appoint(now)
+  wake.appoint(r, now)
+  wake.forget_sleep(r)
+end
+
+-- Notes in the row that no worker is idle, if the last one is gone.
+--- (r: table)
+--- uses: base
+function wake.forget_sleep(r)
+  if redis.call("EXISTS", base .. "sleepers") == 0 then r[_row.IDLE_UNTIL] = 0 end
 end

@@ -19,7 +19,6 @@ from penstock.jobs.job import Job
 from penstock.jobs.options import Options
 from penstock.jobs.queue import Queue
 from penstock.jobs.record import Record
-from penstock.jobs.signature import split_payload
 from penstock.jobs.task import Task
 
 P = ParamSpec("P")
@@ -93,9 +92,12 @@ def _client(queue: Queue) -> Any:
 
 def _read(queue: Queue) -> Iterator[tuple[int, int, WaitingCall]]:
     """Each waiting call, with the time and the generation of its enqueue, by which calls can be ordered."""
-    for key, body in _client(queue).hgetall(f"{queue.bindings.keys.base}jobs").items():
+    queue._driver.blocking.run(queue.bindings.counts())  # moves accepted calls into their lanes
+    client, base = _client(queue), queue.bindings.keys.base
+    running = set(client.hkeys(f"{base}owners"))
+    for key, body in client.hgetall(f"{base}jobs").items():
         record = Record.read(body)
-        if record is not None and record.state in {READY, DELAYED}:
+        if record is not None and key not in running and record.state in {READY, DELAYED}:
             due = record.since / 1000 if record.state == DELAYED else None
             call = WaitingCall(
                 f"{queue.name}:{key.decode()}", *_decoded(record), record.priority, record.tenant, due
@@ -105,11 +107,9 @@ def _read(queue: Queue) -> Iterator[tuple[int, int, WaitingCall]]:
 
 def _decoded(record: Record) -> tuple[str, dict[str, Any]]:
     try:
-        if record.is_call:
-            name, raw = split_payload(record.payload)
-            return name, msgspec.json.decode(raw)
-        return "", {"value": msgspec.json.decode(record.payload)}
-    except (BadCall, ValueError):
+        value = msgspec.json.decode(record.payload)
+        return (record.task, value) if record.is_call else ("", {"value": value})
+    except ValueError:
         return "", {"damaged": record.payload}
 
 
@@ -117,8 +117,8 @@ def _expected_call(task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str
     home, options = task.home, task.options
     due = options.at.timestamp() if options.at else _now(home) + options.delay if options.delay else None
     job = f"{home.name}:{options.id}" if options.id else ""
-    _, arguments = split_payload(task.call(*args, **kwargs).payload)
-    return WaitingCall(job, task.name, msgspec.json.decode(arguments), options.priority, options.tenant, due)
+    arguments = msgspec.json.decode(task.call(*args, **kwargs).payload)
+    return WaitingCall(job, task.name, arguments, options.priority, options.tenant, due)
 
 
 def _now(queue: Queue) -> float:

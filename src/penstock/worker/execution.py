@@ -20,7 +20,6 @@ from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.job import Failure
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Drop, Retry, RetryLater
-from penstock.jobs.signature import split_payload
 from penstock.settings import WorkerSettings
 from penstock.worker.running import JobRun
 from penstock.worker.thread_timeout import ThreadTimeout, TimeIsUp
@@ -49,17 +48,14 @@ class Execution:
     def prepare(self, claim: Claim, queue: str) -> JobRun | Settlement:
         """Decode the call in a claimed job of `queue`. Returns a settlement if this worker cannot run the job."""
         record = claim.record
-        if record.is_call and (found := self._registry.split(record.payload)) is not None:
-            with contextlib.suppress(BadCall):  # the slower way below says what is wrong
-                return JobRun(claim, found[0], found[0].signature.decode(found[1]), queue)
         try:
             if not record.is_call:
                 return self._unknown(claim, "a bare value, not a call of a task")
-            name, arguments = split_payload(record.payload)
+            name = record.task
             definition = self._registry.get(name)
             if definition is None:
                 return self._unknown(claim, f"no task {name!r} in this worker")
-            return JobRun(claim, definition, definition.signature.decode(arguments), queue)
+            return JobRun(claim, definition, definition.signature.decode(record.payload), queue)
         except Exception as error:
             reason = str(error) if isinstance(error, BadCall) else _describe(error)
             return self._dead_letter(claim, reason)

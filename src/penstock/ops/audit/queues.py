@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.jobs.constants import DEAD, DELAYED, READY, RUNNING
-from penstock.jobs.record import Record, entry_generation, entry_id
+from penstock.jobs.record import Record, entry_generation, entry_has_more, entry_id
+from penstock.jobs.row import Row, read_row
 
 _COUNTED_STATES = {READY: 0, DELAYED: 1, RUNNING: 2, DEAD: 3}
 """State of a job -> index of its counter in the counts of a tenant."""
@@ -25,12 +26,18 @@ class QueueAudit:
         self.keys = keys
         records = {id: Record.read(body) for id, body in keys.get("jobs", {}).items()}
         self.jobs = {id: rec for id, rec in records.items() if rec is not None and rec.state in _COUNTED_STATES}
-        self.meta = keys.get("meta", {})
+        meta = keys.get("meta", {})
+        self.row: Row | None = read_row(meta[b"row"]) if b"row" in meta else None
+        self.owners = {id: incarnation for id, incarnation in keys.get("owners", {}).items() if id}
 
     def problems(self) -> Iterator[str]:
         """A sentence for each contradiction."""
         if damaged := set(self.keys.get("jobs", {})) - set(self.jobs):
             yield f"jobs: the records of {damaged} are damaged"
+        if self.row is None:
+            if set(self.keys) - {"weights"}:
+                yield f"meta: no row, but {sorted(self.keys)}"
+            return
         yield from self._counters()
         yield from self._lanes()
         yield from self._turns()
@@ -41,7 +48,7 @@ class QueueAudit:
 
     def leftovers(self) -> Iterator[str]:
         """A sentence for each worker, sleeper or listener that is registered although nothing runs."""
-        if idle := self._incarnations() - set(self._named("held:")):
+        if idle := {inc for inc in self._incarnations() if set(self.keys.get(f"held:{inc}", {})) <= {b""}}:
             yield f"leases: {sorted(idle)} hold no jobs, and no worker should be left"
         for name in ("listeners", "sleepers"):
             if name in self.keys:
@@ -52,41 +59,52 @@ class QueueAudit:
         return {name.removeprefix(start): content for name, content in self.keys.items() if name.startswith(start)}
 
     def _in_state(self, state: bytes) -> set[bytes]:
-        return {id for id, record in self.jobs.items() if record.state == state}
+        return {id for id in self.jobs if self._state(id) == state}
+
+    def _state(self, id: bytes) -> bytes:
+        """The record of a running job has the state that it was claimed in."""
+        return RUNNING if id in self.owners else self.jobs[id].state
 
     def _incarnations(self) -> set[str]:
         return {incarnation.decode() for incarnation in self.keys.get("leases", {})}
 
     def _counters(self) -> Iterator[str]:
         counted: dict[bytes, list[int]] = {}
-        for record in self.jobs.values():
-            counted.setdefault(record.tenant.encode(), [0, 0, 0, 0])[_COUNTED_STATES[record.state]] += 1
+        for id, record in self.jobs.items():
+            counted.setdefault(record.tenant.encode(), [0, 0, 0, 0])[_COUNTED_STATES[self._state(id)]] += 1
         packed = {tenant: struct.pack(">4I", *numbers) for tenant, numbers in counted.items()}
         if packed != self.keys.get("tenants", {}):
             yield f"tenants: {self.keys.get('tenants')}, counted {counted}"
-        for place, name in enumerate((b"ready", b"delayed", b"running", b"dead")):
+        for place, name in enumerate(("ready", "delayed", "running", "dead")):
             total = sum(numbers[place] for numbers in counted.values())
-            if int(self.meta.get(name, 0)) != total:
-                yield f"meta {name.decode()}: {self.meta.get(name)}, counted {total}"
-        ages = Counter(record.since // 1000 for record in self.jobs.values() if record.state == READY)
-        if {int(second): int(n) for second, n in self.keys.get("age", {}).items()} != ages:
-            yield f"age: {self.keys.get('age')}, counted {ages}"
-        if {int(second) for second in self.keys.get("ages", {})} != set(ages):
-            yield f"ages: {self.keys.get('ages')}, counted {sorted(ages)}"
+            if getattr(self.row, name) != total:
+                yield f"row {name}: {getattr(self.row, name)}, counted {total}"
+        ages = Counter(self.jobs[id].since // 1000 for id in self._in_state(READY))
+        stored = {int(second): int(n) for second, n in self.keys.get("age", {}).items()}
+        if {int(second) for second in self.keys.get("ages", {})} != set(stored):
+            yield f"ages: {self.keys.get('ages')}, but age has {sorted(stored)}"
+        if newest := {int(self._row.second): self._row.second_ready} if self._row.second_ready else {}:
+            stored |= newest
+        if stored != ages:
+            yield f"age: {stored}, counted {ages}"
 
     def _lanes(self) -> Iterator[str]:
         found: Counter[bytes] = Counter()
-        for start in ("lane:", "front:"):
-            for lane, entries in self._named(start).items():
-                level, _, tenant = lane.partition(":")
-                if tenant.encode() not in self.keys.get(f"turns:{level}", {}):
-                    yield f"{start}{lane}: entries, but no turn"
-                for entry in entries:
-                    record = self._ready(entry)
-                    if record is not None:
-                        found[entry_id(entry)] += 1
-                        if (level, tenant) != (str(record.priority), record.tenant):
-                            yield f"{start}{lane}: {entry!r} belongs to another lane"
+        entries_of_levels: Counter[int] = Counter()
+        for level, tenant, entries in self._lists():
+            entries_of_levels[level] += len(entries)
+            if tenant not in self.keys.get(f"turns:{level}", {}):
+                yield f"level {level}, {tenant!r}: entries, but no turn"
+            for entry in entries:
+                record = self._ready(entry)
+                if record is not None:
+                    found[entry_id(entry)] += 1
+                    if (level, tenant) != (record.priority, record.tenant.encode()):
+                        yield f"level {level}, {tenant!r}: {entry!r} belongs to another lane"
+        if self._row.entries() != entries_of_levels:
+            yield f"row: entries {self._row.entries()}, counted {entries_of_levels}"
+        if self._row.suspects != len(self.keys.get("suspects", {})):
+            yield f"row: {self._row.suspects} suspects, counted {len(self.keys.get('suspects', {}))}"
         suspects = [entry_id(entry) for entry in self.keys.get("suspects", {}) if self._ready(entry)]
         if set(suspects) != {id for id in self._in_state(READY) if self.jobs[id].is_suspect}:
             yield f"suspects: {self.keys.get('suspects')}"
@@ -97,15 +115,43 @@ class QueueAudit:
     def _turns(self) -> Iterator[str]:
         for level, tenants in self._named("turns:").items():
             for tenant in tenants:
-                if not {f"{start}{level}:{tenant.decode()}" for start in ("lane:", "front:")} & set(self.keys):
+                if (
+                    tenant not in self.keys.get(f"heads:{level}", {})
+                    and f"front:{level}:{tenant.decode()}" not in self.keys
+                ):
                     yield f"turns:{level}: {tenant!r} has a turn, but no entries"
-        if int(self.meta.get(b"front", 0)) != sum(map(len, self._named("front:").values())):
-            yield f"meta front: {self.meta.get(b'front')}"
+        if self._row.front != sum(map(len, self._named("front:").values())):
+            yield f"row: {self._row.front} entries in front lists"
+        for lane in self._named("lane:"):
+            level, _, tenant = lane.partition(":")
+            head = self.keys.get(f"heads:{level}", {}).get(tenant.encode())
+            if head is None or not entry_has_more(head):
+                yield f"lane:{lane}: entries, but the first entry {head!r} does not say so"
+
+    def _lists(self) -> Iterator[tuple[int, bytes, list[bytes]]]:
+        """Level, tenant and entries of each place where a lane keeps some."""
+        for level, heads in self._named("heads:").items():
+            for tenant, entry in heads.items():
+                yield int(level), tenant, [entry]
+        for start in ("lane:", "front:"):
+            for lane, entries in self._named(start).items():
+                level, _, tenant = lane.partition(":")
+                yield int(level), tenant.encode(), entries
+
+    @property
+    def _row(self) -> Row:
+        assert self.row is not None
+        return self.row
 
     def _ready(self, entry: bytes) -> Record | None:
         """The ready job of an entry; None if the entry is left over from a job that was cancelled."""
         record = self.jobs.get(entry_id(entry))
-        valid = record is not None and record.state == READY and record.generation == entry_generation(entry)
+        valid = (
+            record is not None
+            and record.state == READY
+            and entry_id(entry) not in self.owners
+            and record.generation == entry_generation(entry)
+        )
         return record if valid else None
 
     def _delayed_and_dead(self) -> Iterator[str]:
@@ -123,5 +169,8 @@ class QueueAudit:
             yield f"leases: {self.keys.get('leases')}, but {sorted(held)} hold jobs"
         if not set(self.keys.get("workers", {})) <= set(self.keys.get("leases", {})):
             yield f"workers: {self.keys['workers']}, but leases are {self.keys.get('leases')}"
-        if Counter(id for claims in held.values() for id in claims) != Counter(self._in_state(RUNNING)):
-            yield f"running are {self._in_state(RUNNING)}, held are {held}"
+        claims = {(id, incarnation.encode()) for incarnation, held_ in held.items() for id in held_ if id}
+        if claims != set(self.owners.items()):
+            yield f"owners: {self.owners}, held are {sorted(claims)}"
+        if lost := set(self.owners) - set(self.jobs):
+            yield f"owners: {lost} are held, but have no record"

@@ -1,0 +1,98 @@
+-- How jobs ended, kept for the time that each asked for.
+--
+--   results        HASH   id -> end of its time in 6 bytes, a letter (see `ending`), and the result or a text
+--   ends:<class>   LIST   (end, id) of the results whose ttl has the same power of two; the class is its exponent
+--   row            (row.lua)  the classes that are in use, and the earliest end
+--
+-- A result whose time is over counts as missing. Scripts that finish jobs remove such results from the heads of the
+-- lists: more than they add, so that the hash does not grow. Within a list the ends are almost in order; where they are
+-- not, a result stays for at most twice its time. An entry whose end differs from that of the stored result is skipped:
+-- the id was used again.
+
+-- None of these letters is the letter of a state.
+ending = { COMPLETED = "c", CANCELLED = "n", EXPIRED = "e", DROPPED = "o" }
+
+-- Results that one script removes: at least, and if the worker is idle. Milliseconds between two removals while no job
+-- runs, and while many are overdue.
+_trim = { LEAST = 100, IDLE = 1000, PAUSE = 60000, BUSY_PAUSE = 100 }
+
+-- Collects a result. `results.write` stores it.
+--- (s: table, id: str, letter: str, text: str, ttl: int)
+function results.keep(s, id, letter, text, ttl)
+  local kept, until_ = s.results, struct.pack(">I6", s.now + ttl)
+  kept[#kept + 1], kept[#kept + 2] = id, until_ .. letter .. text
+  local _, class = math.frexp(ttl)
+  local ends = s.ends[class]
+  if not ends then
+    ends = {}
+    s.ends[class] = ends
+  end
+  ends[#ends + 1] = until_ .. id
+  row.not_after(s.row, _row.NEXT_RESULT, s.now + ttl)
+end
+
+-- Stores the collected results.
+--- (s: table)
+--- uses: base
+function results.write(s)
+  if #s.results == 0 then return end
+  batch.leave_listpack(base .. "results", #s.results / 2)
+  batch.write("HSET", base .. "results", s.results)
+  for class, ends in pairs(s.ends) do
+    batch.write("RPUSH", base .. "ends:" .. class, ends)
+    if s.row[_row.RESULT_CLASSES] % 2 ^ (class + 1) < 2 ^ class then
+      s.row[_row.RESULT_CLASSES] = s.row[_row.RESULT_CLASSES] + 2 ^ class
+    end
+  end
+  s.results, s.ends = {}, {}
+end
+
+-- A letter and a text, or false if nothing is kept.
+--- (id: str, now: int) -> str | false
+--- uses: base
+function results.get(id, now)
+  local kept = redis.call("HGET", base .. "results", id)
+  return kept and #kept > 6 and struct.unpack(">I6", kept) > now and string.sub(kept, 7)
+end
+
+-- Removes up to `limit` results whose time is over. Returns whether there may be more.
+--- (s: table, limit: int) -> bool
+--- uses: base
+function results.trim(s, limit)
+  local r = s.row
+  if r[_row.NEXT_RESULT] == 0 or r[_row.NEXT_RESULT] > s.now then return false end
+  local next_, overdue = math.huge, false
+  for class = 0, 47 do
+    if r[_row.RESULT_CLASSES] % 2 ^ (class + 1) >= 2 ^ class then
+      local left = results.trim_class(s, class, limit)
+      if not left then
+        r[_row.RESULT_CLASSES] = r[_row.RESULT_CLASSES] - 2 ^ class
+      else
+        next_, overdue = math.min(next_, left), overdue or left <= s.now
+      end
+    end
+  end
+  r[_row.NEXT_RESULT] = next_ < math.huge and next_ or 0
+  return overdue
+end
+
+-- Removes up to `limit` results of one class. Returns the end of the next one; nil if the list is empty.
+--- (s: table, class: int, limit: int) -> int | nil
+--- uses: base
+function results.trim_class(s, class, limit)
+  local key = base .. "ends:" .. class
+  local heads, ids, n = redis.call("LRANGE", key, 0, limit), {}, 0
+  while n < limit and heads[n + 1] and struct.unpack(">I6", heads[n + 1]) <= s.now do
+    n = n + 1
+    ids[n] = string.sub(heads[n], 7)
+  end
+  if n > 0 then
+    local kept, overdue = batch.read(base .. "results", ids), {}
+    for i = 1, n do
+      if kept[i] and string.sub(kept[i], 1, 6) == string.sub(heads[i], 1, 6) then overdue[#overdue + 1] = ids[i] end
+    end
+    batch.write("HDEL", base .. "results", overdue)
+    redis.call("LPOP", key, n)
+  end
+  return heads[n + 1] and struct.unpack(">I6", heads[n + 1]) or nil
+end

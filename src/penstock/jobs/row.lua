@@ -1,0 +1,118 @@
+-- The numbers that nearly every script of a queue needs, packed into one value: one command reads all of them, another
+-- writes them. `_row` below lists them in order.
+--
+--   meta   HASH   row: format, the end of the last sleep, and an array of numbers, in MessagePack
+--
+-- The script `stage` reads only the first two. No worker is registered as idle after the end of the last sleep (server ms;
+-- 0: none is idle).
+--
+-- Jobs by state are counted, not derived from lists, which may hold entries of cancelled jobs. The four times are lower
+-- bounds: before them there is nothing to look for. 0 means that there is nothing at all. A mark is 1 if its key may
+-- hold something, else 0. `LEVELS` is a flat array with three numbers for each level that has entries, the most
+-- urgent first: the level, its entries in all lists, and the virtual time that was served last (lane.lua).
+
+_row = {
+  IDLE_UNTIL = 1, -- the end of the last sleep
+  PAUSED = 2, -- 1: no job is claimed
+  DUE_FIRST = 3, -- 1: due jobs are claimed before those of their lane
+  SEQUENCE = 4, -- the last generation or claim number; both are numbered by it, so that no number is used twice
+  READY = 5, -- jobs by state, in the order of `_count` in counters.lua
+  DELAYED = 6,
+  RUNNING = 7,
+  DEAD = 8,
+  COMPLETED = 9, -- totals
+  RETRIED = 10,
+  FAILED = 11,
+  DROPPED = 12,
+  CANCELLED = 13,
+  EXPIRED = 14,
+  LOST = 15,
+  FRONT = 16, -- entries in all front lists
+  SUSPECTS = 17, -- entries in `suspects`
+  NEXT_DUE = 18, -- server ms: the earliest entry in `delayed`
+  NEXT_LEASE = 19, -- the earliest end of a lease
+  NEXT_RESULT = 20, -- the earliest end of a result
+  RESULT_CLASSES = 21, -- a bit for each list of ends (results.lua)
+  SECOND = 22, -- the newest second in which a job became ready
+  SECOND_READY = 23, -- how many jobs have been ready since that second
+  LISTENED = 24, -- mark: `listeners`
+  UNNOTIFIED = 25, -- mark: `unnotified`
+  WEIGHTED = 26, -- mark: `weights`
+  LEVELS = 27,
+}
+
+-- Reads the row into `s`. Returns an error if the queue has another format than this code.
+--- (s: table) -> error | nil
+--- uses: meta
+function row.load(s)
+  local packed = redis.call("HGET", meta, "row")
+  if not packed then
+    s.row = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {} }
+    s.packed = cmsgpack.pack(record.FORMAT, 0, s.row)
+    local first = redis.call("HGET", meta, "format") -- where the first format stored its number
+    return first and redis.error_reply("PENSTOCKFORMAT " .. first) or nil
+  end
+  local format, idle_until, r = cmsgpack.unpack(packed)
+  if format ~= record.FORMAT then return redis.error_reply("PENSTOCKFORMAT " .. tostring(format)) end
+  r[_row.IDLE_UNTIL] = idle_until
+  s.row, s.packed = r, packed
+end
+
+-- Writes the row if it changed.
+--- (s: table)
+--- uses: meta
+function row.store(s)
+  local packed = cmsgpack.pack(record.FORMAT, s.row[_row.IDLE_UNTIL], s.row)
+  if packed ~= s.packed then
+    redis.call("HSET", meta, "row", packed)
+    s.packed = packed
+  end
+end
+
+-- Reserves `n` numbers and returns the one before them.
+--- (r: table, n: int) -> int
+function row.mint(r, n)
+  local last = r[_row.SEQUENCE]
+  r[_row.SEQUENCE] = last + n
+  return last
+end
+
+-- Lowers the lower bound `field` to `at`.
+--- (r: table, field: int, at: int)
+function row.not_after(r, field, at)
+  if r[field] == 0 or at < r[field] then r[field] = at end
+end
+
+-- The position in LEVELS of a level; nil if it has no entries.
+--- (r: table, level: int) -> int | nil
+function row.find_level(r, level)
+  local levels = r[_row.LEVELS]
+  for i = 1, #levels, 3 do
+    if levels[i] == level then return i end
+  end
+end
+
+-- Adds `n`, which may be negative, to the entries of a level. A level without entries is forgotten, with its time.
+--- (r: table, level: int, n: int)
+function row.count_entries(r, level, n)
+  local levels, at = r[_row.LEVELS], row.find_level(r, level)
+  if at then
+    levels[at + 1] = levels[at + 1] + n
+    if levels[at + 1] <= 0 then
+      for _ = 1, 3 do table.remove(levels, at) end
+    end
+    return
+  end
+  at = 1
+  while levels[at] and levels[at] < level do at = at + 3 end
+  table.insert(levels, at, 0)
+  table.insert(levels, at, n)
+  table.insert(levels, at, level)
+end
+
+-- The virtual time that this level served last.
+--- (r: table, level: int) -> int
+function row.last_served(r, level)
+  local at = row.find_level(r, level)
+  return at and r[_row.LEVELS][at + 2] or 0
+end

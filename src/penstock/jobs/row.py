@@ -1,0 +1,56 @@
+"""The row of a queue as Python reads it, for audits. `row.lua` explains it; scripts are the only ones that write it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Row(msgspec.Struct, array_like=True, frozen=True):
+    """The numbers of the row, in the order of `_row`."""
+
+    idle_until: float
+    paused: int
+    due_first: int
+    sequence: int
+    ready: int
+    delayed: int
+    running: int
+    dead: int
+    completed: int
+    retried: int
+    failed: int
+    dropped: int
+    cancelled: int
+    expired: int
+    lost: int
+    front: int
+    suspects: int
+    next_due: float
+    next_lease: float
+    next_result: float
+    result_classes: float
+    second: float
+    second_ready: int
+    listened: int
+    unnotified: int
+    weighted: int
+    levels: list[float] | dict[str, int]
+    """Level, entries and virtual time for each level. An empty array of Lua arrives as an empty map."""
+
+    def entries(self) -> dict[int, int]:
+        """Level -> entries in all of its lists."""
+        levels = self.levels
+        if isinstance(levels, dict):
+            return {}
+        return {int(level): int(n) for level, n in zip(levels[::3], levels[1::3], strict=True)}
+
+
+class _Packed(msgspec.Struct, array_like=True):
+    format: int
+    idle_until: float
+    row: Row
+
+
+def read_row(packed: bytes) -> Row:
+    """Three values that follow each other, as `row.store` writes them."""
+    return msgspec.msgpack.decode(b"\x93" + packed, type=_Packed).row
