@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from functools import lru_cache
 
 REFERENCE = 0.010
@@ -54,12 +55,17 @@ class Deadline:
         return took > self._seconds and took > scaled(self._seconds)
 
 
-def _calibrate() -> float:
+def scaled_cpu(seconds: float) -> float:
+    """A limit of CPU time that fits this machine, whatever else it does."""
+    return seconds * max(1.0, _calibrate(time.process_time) / REFERENCE)
+
+
+def _calibrate(clock: Callable[[], float] = time.perf_counter) -> float:
     """Wall seconds of some work in Python: more on a slow machine, and more where others compete for its cores."""
-    began = time.perf_counter()
+    began = clock()
     seen: dict[int, int] = {}
     number = 0
     for step in range(100_000):
         seen[step & 255] = number
         number = (number * 31 + step) & 0xFFFFFFFF
-    return time.perf_counter() - began
+    return clock() - began

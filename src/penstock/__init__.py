@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.app import Penstock
     from penstock.completion.contacts import Contacts
     from penstock.completion.directory import Directory
-    from penstock.completion.entry import Entry
+    from penstock.completion.entry import Entry, EntryPage
     from penstock.counting.access_log import parse, requests_per
     from penstock.counting.aggregate import Aggregate
     from penstock.counting.countries import mmdb
@@ -138,7 +138,7 @@ else:
         "files.source_reader": "file_digest",
         "files.upload": "SentFile",
         "files.bindings": "ChannelInfo ReceiverInfo Totals",
-        "completion.entry": "Entry",
+        "completion.entry": "Entry EntryPage",
         "completion.directory": "Directory",
         "locks.answers": "Allowance BarrierInfo BarrierPass LatchInfo LockInfo Owner ReadWriteLockInfo SemaphoreInfo",
         "jobs.job": "Job JobInfo Status",
@@ -220,6 +220,7 @@ __all__ = [
     "DurabilityUnavailable",
     "EnqueueContext",
     "Entry",
+    "EntryPage",
     "FileChanged",
     "FileDamaged",
     "FilesError",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
@@ -236,20 +236,32 @@ class Penstock:
         return Contacts(name, self._driver, self.settings.prefix, limit=limit, by=by, accents=accents)
 
     def directory(
-        self, name: str, *, accents: bool | None = None, words: bool | None = None, shards: int | None = None
+        self,
+        name: str,
+        *,
+        accents: bool | None = None,
+        words: bool | None = None,
+        equivalents: Mapping[str, str] | None = None,
+        pinyin: bool | None = None,
+        shards: int | None = None,
     ) -> Directory:
         """The names of one group, to complete names from. No round trip.
 
-        accents  False: ignore accents, in the names and in what is typed
-        words    True: find a name by the start of any of its words, and by several words
-        shards   number of cluster slots that share the names; the first character of a name decides its slot
+        accents      False: ignore accents, in the names and in what is typed
+        words        True: find a name by the start of any of its words, and by several words
+        equivalents  letters to replace, such as {"ü": "ue", "ё": "е"}: then both spellings find each other
+        pinyin       True: find Chinese names by their pinyin and its initials; needs `penstock[pinyin]`
+        shards       number of cluster slots that share the names; the first character of a name decides its slot
 
-        The first name that is added stores all three for good; the defaults are True, False and 1. Leave them out to
-        use the stored values.
+        The first name that is added stores all of them for good; the defaults are True, False, {}, False and 1. Leave
+        them out to use the stored values.
         """
         from penstock.completion.directory import Directory
 
-        return Directory(name, self._driver, self.settings.prefix, accents=accents, words=words, shards=shards)
+        return Directory(
+            name, self._driver, self.settings.prefix,
+            accents=accents, words=words, equivalents=equivalents, pinyin=pinyin, shards=shards,
+        )  # fmt: skip
 
     def lock(
         self,

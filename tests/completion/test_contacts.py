@@ -131,8 +131,8 @@ async def test_rules_are_fixed_by_the_first_contact(app: Penstock, do: Do):
 @pytest.mark.damages
 async def test_a_newer_format_is_refused_by_name(app: Penstock, do: Do, raw: Any):
     await do(app.contacts("u").touch, "Ann")
-    raw.hset(f"{{{app.settings.prefix}:contacts:u}}:meta", "rules", "2 something=else")
-    with pytest.raises(FormatTooNew, match=r"contacts u is stored in format 2, this Penstock reads 1"):
+    raw.hset(f"{{{app.settings.prefix}:contacts:u}}:meta", "rules", "3 something=else")
+    with pytest.raises(FormatTooNew, match=r"contacts u is stored in format 3, this Penstock reads 2"):
         await do(app.contacts("u").list)
 
 

@@ -111,7 +111,8 @@ async def test_a_prefix_has_its_own_order_only_while_many_names_share_it(app: Pe
 async def test_a_name_is_found_in_spite_of_one_typo(app: Penstock, do: Do, typed: str):
     guild = app.directory("g")
     await do(guild.add_many, ["Michael", "Mitch", "Mick", "Nichael", "Bo"])
-    assert names(await do(guild.complete, typed, typos=True)) == ["Michael"]
+    found = names(await do(guild.complete, typed, typos=True))
+    assert found == ["Michael", "Nichael"] if typed == "michae" else found == ["Michael"]
     assert names(await do(guild.complete, typed)) == ["Michael"] * (typed == "michae")
 
 
@@ -134,12 +135,12 @@ async def test_names_with_a_typo_are_those_that_plain_python_finds(app: Penstock
 
 
 def one_typo(typed: str, folded: str) -> bool:
-    """Whether a prefix of `folded` with the same first letter is one edit away."""
+    """Whether a prefix of `folded` is one edit away."""
     letters = set(folded)
-    edits = {typed[:i] + typed[i + 1 :] for i in range(1, len(typed))}
-    edits |= {typed[:i] + typed[i + 1] + typed[i] + typed[i + 2 :] for i in range(1, len(typed) - 1)}
-    edits |= {typed[:i] + x + typed[i + 1 :] for i in range(1, len(typed)) for x in letters}
-    edits |= {typed[:i] + x + typed[i:] for i in range(1, len(typed)) for x in letters}
+    edits = {typed[:i] + typed[i + 1 :] for i in range(len(typed))}
+    edits |= {typed[:i] + typed[i + 1] + typed[i] + typed[i + 2 :] for i in range(len(typed) - 1)}
+    edits |= {typed[:i] + x + typed[i + 1 :] for i in range(len(typed)) for x in letters}
+    edits |= {typed[:i] + x + typed[i:] for i in range(len(typed)) for x in letters}
     return any(folded.startswith(edit) for edit in edits)
 
 

@@ -5,7 +5,7 @@ import re
 import sys
 from functools import cache
 from typing import Literal
-from unicodedata import normalize
+from unicodedata import category, name, normalize
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,28 @@ from hypothesis import strategies as st
 
 from penstock import BadName
 from penstock.completion.card import card, card_name, members, parse_member
-from penstock.completion.fold import check_name, check_storable, fold, tails, words
+from penstock.completion.fold import (
+    Equivalents,
+    check_name,
+    check_storable,
+    fold,
+    split_marks,
+    tails,
+    typed_words,
+    words,
+)
+from penstock.completion.spelling import encode_equivalents
+
+_TYPED_AS_APOSTROPHE = (
+    "'`\u00b4\u2018\u2019\u201b\u2032\u02b9\u02bb\u02bc\u02bd\u02be\u02bf\u02c8\u0384\u1fbd\u1ffd\u05f3\ua78c"
+)
+
+
+def is_apostrophe(char: str) -> bool:
+    return char in _TYPED_AS_APOSTROPHE or (
+        "APOSTROPHE" in name(char, "") and "LETTER" not in name(char) and category(char) != "Cf"
+    )
+
 
 FORMS: tuple[Literal["NFC", "NFD", "NFKC", "NFKD"], ...] = ("NFC", "NFD", "NFKC", "NFKD")
 
@@ -82,6 +103,11 @@ def test_every_form_of_a_text_folds_alike(text: str):
         ("❤", "❤\ufe0f Ann"),
         ("❤\ufe0f", "❤ Ann"),
         ("ma ", "Ma\u00a0Smith"),
+        ("ma  s", "Ma Smith"),
+        (" ma smith ", "Ma Smith"),
+        ("o’br", "O'Brien"),
+        ("o'br", "O´Brien"),
+        ("jean-l", "Jean\u2011Luc"),
         ("ⅳ", "Ivan"),
     ],
 )
@@ -93,7 +119,7 @@ def test_typed_text_finds_the_name(typed: str, name: str):
         assert fold(name).startswith(fold(typed))
 
 
-@pytest.mark.parametrize(("typed", "name"), [("é", "Emile"), ("한", "하나"), ("ma ", "Mary"), ("î", "ısparta")])
+@pytest.mark.parametrize(("typed", "name"), [("é", "Emile"), ("한", "하나"), ("ma s", "Mary"), ("î", "ısparta")])
 def test_typed_accents_are_respected(typed: str, name: str):
     assert not fold(name).startswith(fold(typed))
 
@@ -161,14 +187,97 @@ def test_spaces_and_punctuation_separate_words():
 def test_the_members_of_a_card_are_its_tails(name: str, accents: bool):
     folded = fold(name, accents=accents)
     for id in ("", "u1"):
-        plain, in_words = card(name, accents=accents), card(name, accents=accents, words=True)
+        plain, in_words = card(name, [folded]), card(name, [folded], words=True)
         assert [parse_member(one) for one in members(plain, id)] == [(folded, name, id or name)]
         assert [parse_member(one).tail for one in members(in_words, id)] == tails(folded)
+        assert {parse_member(one)[1:] for one in members(in_words, id)} == {(name, id or name)}
         assert card_name(plain) == card_name(in_words) == name
 
 
+def test_a_card_with_several_texts_has_the_tails_of_all():
+    several = card("张 W", ["张 w", "zhang w", "zw"], words=True)
+    assert several == "\1张 \1w\4\1zhang \1w\4\1zw\0张 W".encode()
+    assert [parse_member(one).tail for one in members(several, "")] == ["张 w", "w", "zhang w", "w", "zw"]
+    assert [parse_member(one).tail for one in members(card("张", ["张", "zhang"]), "u")] == ["张", "zhang"]
+
+
 def test_the_card_of_an_ascii_name_is_the_name_alone():
-    assert card("Ann", accents=True) == b"Ann"
-    assert card("名前", accents=True) == "名前".encode()
-    assert card("É", accents=True) == "e\u0301\0É".encode()
-    assert json.dumps(card("Ma S", accents=True, words=True).decode()) == r'"ma \u0001s\u0000Ma S"'
+    assert card("Ann", ["ann"]) == card("Ann", ["ann"], words=True) == b"Ann"
+    assert card("名前", ["名前"]) == "名前".encode()
+    assert card("É", [fold("É")]) == "e\u0301\0É".encode()
+    assert json.dumps(card("Ma S", ["ma s"], words=True).decode()) == r'"\u0001ma \u0001s\u0000Ma S"'
+
+
+# --- signs that people type in several ways ---
+
+
+@pytest.mark.parametrize("sign", [chr(n) for n in range(0x110000) if is_apostrophe(chr(n))])
+def test_every_apostrophe_of_unicode_is_one(sign: str):
+    assert {fold(normalize(form, f"O{sign}Brien")) for form in FORMS} == {"o'brien"}
+
+
+@pytest.mark.parametrize("sign", [chr(n) for n in range(0x110000) if category(chr(n)) == "Pd"] + ["\u2212", "\u2043"])
+def test_every_hyphen_and_dash_of_unicode_is_one(sign: str):
+    assert {fold(normalize(form, f"Jean{sign}Luc")) for form in FORMS} == {"jean-luc"}
+
+
+@pytest.mark.parametrize("sign", [chr(n) for n in range(0x110000) if category(chr(n)) == "Zs"])
+def test_every_space_of_unicode_is_one_and_none_is_at_an_end(sign: str):
+    for accents in (True, False):
+        assert fold(f"{sign}Ma{sign}{sign} Smith{sign}", accents=accents) == "ma smith"
+        assert fold(f"Zoë{sign} {sign}é{sign}", accents=accents) == fold("Zoë é", accents=accents)
+
+
+def test_letters_that_look_like_signs_stay():
+    assert fold("ラーメン") == "ラーメン"  # the long vowel is no dash
+    assert fold("a·b") == "a·b"
+    assert fold("“x”") == "“x”"
+
+
+def test_typed_words_are_separated_by_spaces_only():
+    assert typed_words(fold("O’Br  smi-ja")) == ["o'br", "smi-ja"]
+    assert typed_words(fold("(ma), smith, - ")) == ["ma", "smith"]
+    assert typed_words("") == typed_words("- '") == []
+    assert len(typed_words("a " * 20)) == 8
+
+
+def test_the_marks_of_the_last_letter_are_split_off():
+    assert split_marks(fold("nguyệ")) == ("nguye", "\u0323\u0302")
+    assert split_marks("nguye") == ("nguye", "")
+    assert split_marks(fold("בּ")) == ("ב", "\u05bc")
+    assert split_marks("\u0301") == ("\u0301", "")
+    assert split_marks("") == ("", "")
+
+
+# --- equivalents ---
+
+
+def test_replaced_letters_make_two_spellings_equal():
+    table = Equivalents((("ü", "ue"), ("ё", "е"), ("Ø", "oe")))
+    for form in FORMS:
+        assert fold(normalize(form, "MÜLLER Øre Семён"), equivalents=table) == "mueller oere семен"
+    assert fold("Mu", equivalents=table) == "mu"
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        ({"sch": "š"}, "replace one letter by others"),
+        ({"": "a"}, "replace one letter"),
+        ({"-": "a"}, "replace one letter"),
+        ({"ü": ""}, "replace the letter by 1 to 4 letters"),
+        ({"ü": "u e"}, "replace the letter by 1 to 4 letters"),
+        ({"ü": 5}, "replace the letter by 1 to 4 letters"),
+        ({"a": "b", "b": "c"}, "'b' is replaced itself"),
+        ({"a": "aa"}, "'a' is replaced itself"),
+        ({chr(n): "x" for n in range(0x4E00, 0x4E00 + 65)}, "65 equivalents: at most 64"),
+    ],
+)
+def test_a_table_of_equivalents_that_makes_no_sense_is_refused(table, why: str):
+    with pytest.raises(BadName, match=re.escape(why)):
+        encode_equivalents(table)
+
+
+def test_a_table_of_equivalents_is_stored_in_one_form():
+    assert encode_equivalents({"Ё": "Е", "ü": "UE"}) == encode_equivalents({"u\u0308": "ue", "ё": "е"})
+    assert encode_equivalents({}) == ""

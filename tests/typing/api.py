@@ -18,6 +18,7 @@ from penstock import (
     DeadLetter,
     EnqueueContext,
     Entry,
+    EntryPage,
     Held,
     Item,
     Job,
@@ -202,9 +203,13 @@ async def completion() -> None:
     assert_type(await guild.add.aio("Ann", id="u1"), None)
     assert_type(guild.add_many(["Bo", ("Cy", "u2")]), int)
     page = await guild.complete.aio("a", limit=5)
-    assert_type(page, list[Entry])
-    assert_type(guild.complete("a", after=page[-1].cursor), list[Entry])
-    assert_type(guild.complete("a", after=page[-1]), list[Entry])
+    assert_type(page, EntryPage)
+    assert_type(page.cursor, str | None)
+    assert_type(page[0].matched, tuple[tuple[int, int], ...])
+    assert_type(guild.complete("a", after=page[-1].cursor), EntryPage)
+    assert_type(guild.bump("u1", by=2), float | None)
+    guild.complete("a", by="size")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert_type(guild.top("a"), EntryPage)
     assert_type(await guild.get.aio("u1"), Entry | None)
     assert_type(guild.rename("u1", "Anna"), bool)
     assert_type(guild.remove("u1", "Bo"), int)

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias, TypeVar
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from penstock.completion.card import card, card_name
-from penstock.completion.constants import OLD
-from penstock.completion.entry import NewName
-from penstock.completion.fold import fold
+from penstock.completion.card import card, card_name, mark_words
+from penstock.completion.constants import OLD, WORD
+from penstock.completion.entry import FoundMember
+from penstock.completion.fold import cut, split_marks, stackable_marks
 from penstock.completion.keys import CompletionKeys
 from penstock.completion.name_rules import NameRules, OtherRules, or_other_rules
+from penstock.completion.spelling import Spelling
+from penstock.core.cached import cached_property
 from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
@@ -41,15 +44,17 @@ def _nothing(reply: Any) -> None:
 @cache
 def contacts_scripts() -> Library:
     return Library(
-        "core/idempotency.lua", "completion/name_rules.lua", "completion/card.lua", "completion/contacts.lua"
-    )
+        "core/idempotency.lua", "completion/name_rules.lua", "completion/card.lua", "completion/match.lua",
+        "completion/contacts.lua",
+    )  # fmt: skip
 
 
 @cache
 def directory_scripts() -> Library:
     return Library(
         "core/batch.lua", "core/idempotency.lua",
-        "completion/name_rules.lua", "completion/card.lua", "completion/rank.lua", "completion/directory.lua",
+        "completion/name_rules.lua", "completion/card.lua", "completion/match.lua", "completion/rank.lua",
+        "completion/facts.lua", "completion/directory.lua", "completion/search.lua",
     )  # fmt: skip
 
 
@@ -70,6 +75,18 @@ class RuledBindings:
         return RoundTrip(self._library()[script], self._declared, args, read)
 
 
+def typed_args(texts: Sequence[str], *, words: bool = False) -> list[Arg]:
+    """Typed texts as arguments of a script: all marks that a letter may have several of, then three for each text.
+
+    The marks are only needed, and only sent, if a text ends with one.
+    """
+    parts = [split_marks(cut(text)) for text in texts]
+    args: list[Arg] = [stackable_marks() if any(marks for _, marks in parts) else ""]
+    for start, marks in parts:
+        args += (start, marks, mark_words(start) if words else WORD + start.encode())
+    return args
+
+
 # --- contacts ---
 
 
@@ -78,11 +95,12 @@ class ContactsRules(NameRules):
     by: str = "recency"
     accents: bool = True
 
-    def fold(self, text: str) -> str:
-        return fold(text, accents=self.accents)
+    @property
+    def spelling(self) -> Spelling:
+        return Spelling(accents=self.accents)
 
     def card(self, name: str) -> bytes:
-        return card(name, accents=self.accents)
+        return card(name, self.spelling.texts(name))
 
 
 class ContactsBindings(RuledBindings):
@@ -93,7 +111,7 @@ class ContactsBindings(RuledBindings):
         self.rules = rules
 
     def touch(self, name: str, limit: int) -> Checked[None]:
-        """Record one use. Above `limit` contacts the last one is removed."""
+        """Record one use. Above `limit` contacts the last ones are removed."""
         if self.rules.by == "recency":
             return self._call("touch_recent", limit, self.rules.card(name), read=_nothing)
         return self._numbered("touch_often", limit, self.rules.card(name), read=_nothing)
@@ -102,12 +120,12 @@ class ContactsBindings(RuledBindings):
         """Remove a contact. Answers whether it was there."""
         return self._numbered("remove_contact", self.rules.card(name), read=_whether)
 
-    def page(self, prefix: str, offset: int, limit: int) -> Checked[tuple[int, list[str]]]:
-        """The next offset, or -1 at the end; and names that begin with `prefix`, best first.
+    def page(self, typed: str, offset: int, limit: int) -> Checked[tuple[int, list[str]]]:
+        """The next offset, or -1 at the end; and names that begin with a folded text, best first.
 
         Searches the thousand contacts from `offset` on, and returns at most `limit` names.
         """
-        return self._call("find_contacts", self.rules.fold(prefix), offset, limit, read=_contacts_page)
+        return self._call("find_contacts", offset, limit, *typed_args([typed]), read=_contacts_page)
 
 
 @or_other_rules
@@ -124,13 +142,28 @@ class DirectoryRules(NameRules):
 
     accents: bool = True
     words: bool = False
+    equivalents: str = ""
+    pinyin: bool = False
     shards: int = 1
 
-    def fold(self, text: str) -> str:
-        return fold(text, accents=self.accents)
+    @cached_property
+    def spelling(self) -> Spelling:
+        return Spelling(self.accents, self.equivalents, self.pinyin)
+
+    @property
+    def has_several_tails(self) -> bool:
+        """Whether a name may have several members."""
+        return self.words or self.pinyin or bool(self.equivalents and not self.accents)
 
     def card(self, name: str) -> bytes:
-        return card(name, accents=self.accents, words=self.words)
+        return card(name, self.spelling.texts(name), words=self.words)
+
+
+class Chosen(NamedTuple):
+    """The words of a query, and the one whose members are read: its position from 1, or 0 for the rarest."""
+
+    texts: Sequence[str]
+    position: int = 0
 
 
 class DirectoryBindings(RuledBindings):
@@ -140,28 +173,30 @@ class DirectoryBindings(RuledBindings):
         super().__init__(keys, rules, directory_scripts)
         self.rules = rules
 
+    def _typed(self, texts: Sequence[str]) -> list[Arg]:
+        return typed_args(texts, words=self.rules.words)
+
     # --- a directory in one slot ---
 
-    def save(self, names: Sequence[NewName], *, existing_only: bool) -> Checked[int]:
-        """Store names. Each replaces the name that its id had before. Answers how many were written.
+    def save(self, names: Iterable[Sequence[Arg]], *, existing_only: bool) -> Checked[tuple[int, int]]:
+        """Store names. Each replaces the name that its id had before. Answers how many were done, and how many written.
 
-        `existing_only`: skip ids that do not exist.
+        names          for each: card, id, own card of the id, change of the weight, change of the payload
+        existing_only  skip ids that do not exist
         """
-        own = [self.rules.card(new.name) for new in names if new.id == new.name]
-        rest: list[Arg] = []
-        for name, id, _ in names:
-            if id != name:
-                rest += (self.rules.card(name), id, self.rules.card(id))
-        return self._call("save", int(existing_only), len(own), *own, *rest)
+        return self._call("save", int(existing_only), *chain.from_iterable(names), read=_pair)
 
-    def remove(self, ids: Iterable[str]) -> Checked[int]:
-        """Remove ids. Answers how many of them were there."""
-        return self._numbered("remove", *(part for id in ids for part in (id, self.rules.card(id))))
+    def remove(self, ids: Iterable[str]) -> Checked[tuple[int, int]]:
+        """Remove ids. Answers how many were done, and how many of them were there."""
+        return self._numbered("remove", *(part for id in ids for part in (id, self.rules.card(id))), read=_pair)
 
-    def set_weights(self, weights: Mapping[str, float]) -> Checked[int]:
-        """Set the weights of ids; 0 removes one. Answers how many of the ids exist."""
-        triples = (part for id, weight in weights.items() for part in (id, self.rules.card(id), weight))
-        return self._call("set_weights", *triples)
+    def change_ids(self, changes: Iterable[tuple[str, str, bytes]]) -> Checked[list[float | None]]:
+        """Change weights and payloads: threes of an id and both changes. Answers the weights of those that were done.
+
+        None for an id that does not exist.
+        """
+        fours = (part for id, weight, payload in changes for part in (id, self.rules.card(id), weight, payload))
+        return self._numbered("change_ids", *fours, read=_weights)
 
     # --- changes of a directory with several shards ---
 
@@ -190,20 +225,21 @@ class DirectoryBindings(RuledBindings):
         return self._call("end_changes", *(part for pair in cards.items() for part in pair), read=read)
 
     def add_members(self, whole: Sequence[bytes], later: Sequence[bytes]) -> Checked[int]:
-        """Add members: of whole folds, and of later words. Answers how many names are new."""
+        """Add members: of whole folds, and of later tails. Answers how many names are new."""
         return self._call("add_members", len(whole), *whole, *later)
 
-    def remove_members(self, whole: Sequence[bytes], later: Sequence[bytes]) -> Checked[int]:
-        """Remove members: of whole folds, and of later words. Answers how many names were there."""
-        return self._numbered("remove_members", len(whole), *whole, *later)
+    def remove_members(self, found: Iterable[tuple[bool, bytes]]) -> Checked[tuple[int, int]]:
+        """Remove members, each with whether it is that of a whole fold.
 
-    def set_member_weight(self, member: bytes, weight: float) -> Checked[int]:
-        """Answers 1 if the member exists, else 0."""
-        return self._call("set_member_weights", member, weight)
+        Answers how many members were done, and how many names were there.
+        """
+        pairs = (part for whole, member in found for part in (int(whole), member))
+        return self._numbered("remove_members", *pairs, read=_pair)
 
-    def member_weights(self, members: Iterable[bytes]) -> Checked[list[float]]:
-        """The weight of each member; 0 for one that has no weight."""
-        return self._call("member_weights", *members, read=_weights)
+    def change_members(self, changes: Iterable[tuple[bytes, str, bytes]]) -> Checked[list[float | None]]:
+        """Change weights and payloads: threes of a member and both changes. Answers as `change_ids`."""
+        threes = (part for member, weight, payload in changes for part in (member, weight, payload))
+        return self._numbered("change_members", *threes, read=_weights)
 
     def delete_if_empty(self) -> Checked[Any]:
         """Delete the remaining keys of a directory without names."""
@@ -211,48 +247,79 @@ class DirectoryBindings(RuledBindings):
 
     # --- read ---
 
-    def find_id(self, id: str, own_card: bytes) -> Checked[str | None]:
-        """The name of an id. `own_card`: the card of the name that equals the id, in case this name is its own id.
+    def find_id(self, id: str, own_card: bytes) -> Checked[tuple[str, FoundMember | None] | None]:
+        """The name of an id and its first member. `own_card`: the card of the name that equals the id.
+
+        It finds a name that is its own id.
 
         If the two belong to different shards, call each shard with the other argument empty.
         """
         return self._call("find_id", id, own_card, read=_name)
 
-    def page(self, prefix: bytes, last: bytes | None, n: int) -> Checked[list[bytes]]:
-        """The next `n` members that begin with `prefix`, after `last`."""
-        return self._call("page", *_bounds(prefix, last), n)
+    def look_up(self, members: Iterable[bytes]) -> Checked[list[FoundMember]]:
+        """Those of the members that exist, with weights and payloads."""
+        return self._call("look_up", *members, read=_members)
 
-    def counts(self, prefixes: Iterable[bytes]) -> Checked[list[int]]:
-        """How many members begin with each prefix; for an empty prefix, how many names there are."""
-        return self._call("counts", *(bound for prefix in prefixes for bound in _bounds(prefix)))
+    def page(self, prefix: bytes, last: bytes, n: int) -> Checked[tuple[bytes, list[FoundMember]]]:
+        """The next `n` members that begin with `prefix`, after `last`; b"" for the first ones.
 
-    def heaviest(self, prefix: bytes, offset: int, n: int) -> Checked[list[tuple[float, bytes]]]:
-        """At most `n` members with a weight that begin with `prefix`, heaviest first, as pairs of weight and member."""
-        return self._call("heaviest", prefix, offset, n, read=_weighted)
+        Answers b"", or the last member if it stopped early; and the members.
+        """
+        low = b"(" + last if last else b"[" + prefix
+        # The byte 0xFF is in no UTF-8 text, so it sorts after every name that begins with `prefix`.
+        return self._call("page", low, b"(" + prefix + b"\xff", n, read=_found)
 
-    def similar(self, prefix: str, n: int) -> Checked[list[bytes]]:
-        """Members whose beginning differs from `prefix` by one typo."""
-        return self._call("similar", n, *prefix)
+    def find(self, query: Chosen, last: bytes, n: int) -> Checked[tuple[bytes, list[FoundMember]]]:
+        """The next `n` members that match, after `last`, one for each name. Answers as `page`."""
+        return self._call("find", n, last, query.position, *self._typed(query.texts), read=_found)
 
+    def heaviest(self, query: Chosen, offset: int, n: int) -> Checked[tuple[int, list[FoundMember]]]:
+        """The `n` heaviest members that match and have a weight; and the next offset, -1 at the end."""
+        return self._call("heaviest", n, offset, query.position, *self._typed(query.texts), read=_found)
 
-def _bounds(prefix: bytes, last: bytes | None = None) -> tuple[bytes, bytes]:
-    """Bounds for BYLEX. The byte 0xFF is in no UTF-8 text, so it sorts after every name that begins with `prefix`."""
-    return b"(" + last if last else b"[" + prefix, b"(" + prefix + b"\xff"
+    def similar(self, text: str, n: int, *, by_weight: bool) -> Checked[list[FoundMember]]:
+        """Members whose beginning differs from `text` by one typo, in no order."""
+        return self._call("similar", n, int(by_weight), *text, read=_members)
+
+    def counts(self, texts: Sequence[str]) -> Checked[list[int]]:
+        """How many members begin with each text; for an empty text, how many names there are."""
+        return self._call("counts", *self._typed(texts))
 
 
 @or_other_rules
-def _name(reply: Any) -> str | None:
-    return card_name(reply[0]) if reply else None
+def _pair(reply: Any) -> tuple[int, int]:
+    return reply[0], reply[1]
 
 
 # The server stores the negative of each weight, so that the heaviest member is the first of a sorted set.
 
 
 @or_other_rules
-def _weights(reply: Any) -> list[float]:
-    return [0.0 - float(weight) for weight in reply]
+def _weights(reply: Any) -> list[float | None]:
+    return [None if weight == b"" else 0.0 - float(weight) for weight in reply[1:]]
+
+
+def _read_members(reply: Any) -> list[FoundMember]:
+    if len(reply) == 2:
+        return [FoundMember(member) for member in reply[1]]
+    return [
+        FoundMember(member, 0.0 - float(weight or 0), payload)
+        for member, weight, payload in zip(*reply[1:], strict=True)
+    ]
 
 
 @or_other_rules
-def _weighted(reply: Any) -> list[tuple[float, bytes]]:
-    return [(0.0 - float(weight), member) for member, weight in zip(reply[0::2], reply[1::2], strict=True)]
+def _members(reply: Any) -> list[FoundMember]:
+    return _read_members(reply)
+
+
+@or_other_rules
+def _found(reply: Any) -> tuple[Any, list[FoundMember]]:
+    return reply[0], _read_members(reply)
+
+
+@or_other_rules
+def _name(reply: Any) -> tuple[str, FoundMember | None] | None:
+    if not reply:
+        return None
+    return card_name(reply[0]), _read_members(reply[1])[0]

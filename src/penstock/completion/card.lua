@@ -1,69 +1,81 @@
 -- Cards (the stored form of a name), members (the entries that a search finds), and the index from ids to cards.
 --
---   card     <fold>\0<name>; only <name> if Lua's `lower` can fold it, as with ASCII. In a directory with `words=True`,
---            \1 marks the beginning of each word in the fold but the first.
---   tail     the fold from the beginning of a word to the end of the name; the first tail is the whole fold
---   member   <tail>\0<name>\0<id>; only <tail>\0<name> if the name is its own id. Byte order sorts by tail, name, id
+--   text     a fold of the name, cut after 512 bytes; a name has several if it can be typed in several ways
+--   tail     256 bytes of a text, or fewer, from its beginning or that of a word
+--   keys     the texts of a name, separated by \4. If there are several tails, \1 marks the beginning of each
+--   card     <keys>\0<name>; only <name> if the keys are what Lua's `lower` makes of it, as with most ASCII names
+--   member   <tail>\0<name>\0<id>\1<keys>, where the id is empty if the name is its own id; without \1<keys> if the name
+--            has one tail, and then without the \0 before an empty id. Byte order sorts by tail, name, id
+--   rest     what a member has between its first \0 and the keys: it identifies the name and its id
 --   ids:<n>  HASH  id -> card: one bucket, of 200 ids or so at most, so that the server keeps it packed
 --
 -- For example, with `words=True` the name "Ann Lee" of the id "u7" has
---   the card      ann \1lee\0Ann Lee
---   the members   ann lee\0Ann Lee\0u7  and  lee\0Ann Lee\0u7
+--   the card      \1ann \1lee\0Ann Lee
+--   the members   ann lee\0Ann Lee\0u7\1\1ann \1lee  and  lee\0Ann Lee\0u7\1\1ann \1lee
 --
--- `state` is what `entry.begin` returns. Its `ids` and `buckets` count the ids and their buckets.
+-- `state` is what `entry.begin` returns. Its `ids` and `buckets` count the ids and their buckets; `level` is the highest
+-- power of two that is not above `buckets`.
+--
+-- A pattern that is not anchored is tried at each byte of a text. Where it matches nothing, or only far away, that takes
+-- time in the square of the length; so nothing here searches for the last separator.
 
-separator = { PART = "\0", WORD = "\1", OLD = "\2" }
+separator = { PART = "\0", WORD = "\1", OLD = "\2", TEXT = "\4" }
 
-_bucket = { IDS = 64 } -- ids in each bucket, on average
+_tail = { BYTES = 256 }
+_bucket = { IDS = 64, SPLITS = 4 } -- ids in each bucket, on average; buckets that one call adds at most
 
--- Returns the tails and the name of a card.
---- (card: str) -> table, str
-function card.read(card)
-  local cut = string.find(card, separator.PART, 1, true)
-  if not cut then return { string.lower(card) }, card end
-  local fold, name = string.sub(card, 1, cut - 1), string.sub(card, cut + 1)
-  local whole = string.gsub(fold, separator.WORD, "")
-  local tails = { whole }
-  for at in string.gmatch(fold, separator.WORD .. "()") do
-    tails[#tails + 1] = string.gsub(string.sub(fold, at), separator.WORD, "")
-  end
-  return tails, name
-end
-
--- Returns the members of a card. `id`: "" if the name is its own id.
---- (card: str, id: str) -> table
+-- Returns the members of a card, and the rest that they share. `id`: "" if the name is its own id.
+--- (card: str, id: str) -> table, str
 function card.members(card, id)
-  local tails, name = card.read(card)
-  local rest = separator.PART .. name .. (id == "" and "" or separator.PART .. id)
-  for i = 1, #tails do tails[i] = tails[i] .. rest end
-  return tails
+  local cut = string.find(card, separator.PART, 1, true)
+  local keys = cut and string.sub(card, 1, cut - 1) or string.lower(card)
+  local name = cut and string.sub(card, cut + 1) or card
+  if not string.find(keys, separator.WORD, 1, true) then
+    local rest = id == "" and name or name .. separator.PART .. id
+    return { string.sub(keys, 1, _tail.BYTES) .. separator.PART .. rest }, rest
+  end
+  local rest, members = name .. separator.PART .. id, {}
+  local after = separator.PART .. rest .. separator.WORD .. keys
+  for text in string.gmatch(keys, "[^" .. separator.TEXT .. "]+") do
+    for at in string.gmatch(text, separator.WORD .. "()") do
+      members[#members + 1] = string.sub(string.gsub(string.sub(text, at), separator.WORD, ""), 1, _tail.BYTES) .. after
+    end
+  end
+  return members, rest
 end
 
--- Returns the key of the bucket of an id, by linear hashing (Litwin 1980): adding a bucket splits only one other,
+-- Returns the rest of a member.
+--- (member: str) -> str
+function card.rest(member)
+  return string.match(member, "^%Z*%z([^" .. separator.WORD .. "]*)") or ""
+end
+
+-- Returns the name of a card.
+--- (card: str) -> str
+function card.name(card)
+  return string.sub(card, (string.find(card, separator.PART, 1, true) or 0) + 1)
+end
+
+-- Returns the number of the bucket of an id, by linear hashing (Litwin 1980): adding a bucket splits only one other,
 -- however many there are.
---- (id: str, buckets: int) -> str
---- uses: base
-function index.bucket(id, buckets)
-  local hash = tonumber(string.sub(redis.sha1hex(id), 1, 8), 16)
-  local level = 1
-  while 2 * level <= buckets do level = 2 * level end
-  local n = hash % (2 * level)
-  if n >= buckets then n = n - level end
-  return base .. "ids:" .. n
+--- (state: table, id: str) -> int
+function index.bucket(state, id)
+  local n = tonumber(string.sub(redis.sha1hex(id), 1, 8), 16) % (2 * state.level)
+  return n < state.buckets and n or n - state.level
 end
 
--- Returns the card of an id.
---- (id: str, buckets: int) -> str | false
+-- Returns the card of an id, or false; and the key of its bucket.
+--- (state: table, id: str) -> str | false, str
 --- uses: base
-function index.get(id, buckets)
-  return redis.call("HGET", index.bucket(id, buckets), id)
+function index.get(state, id)
+  local bucket = base .. "ids:" .. index.bucket(state, id)
+  return state.ids > 0 and redis.call("HGET", bucket, id), bucket
 end
 
--- Stores the card of an id.
---- (state: table, id: str, card: str)
---- uses: base
-function index.set(state, id, card)
-  state.ids = state.ids + redis.call("HSET", index.bucket(id, state.buckets), id, card)
+-- Stores the card of an id. `bucket`: the key of its bucket.
+--- (state: table, bucket: str, id: str, card: str)
+function index.set(state, bucket, id, card)
+  state.ids = state.ids + redis.call("HSET", bucket, id, card)
 end
 
 -- Removes an id. Returns the card that it had.
@@ -71,31 +83,30 @@ end
 --- uses: base
 function index.remove(state, id)
   if state.ids == 0 then return nil end
-  local bucket = index.bucket(id, state.buckets)
-  local card = redis.call("HGET", bucket, id)
+  local card, bucket = index.get(state, id)
   if not card then return nil end
   redis.call("HDEL", bucket, id)
   state.ids = state.ids - 1
   return card
 end
 
--- Adds buckets until there are enough for the ids.
+-- Adds buckets until there are enough for the ids, but not more than a call has time for. The next call adds the rest.
 --- (state: table)
 --- uses: base
 function index.grow(state)
-  while state.ids > _bucket.IDS * state.buckets do
-    local level = 1
-    while 2 * level <= state.buckets do level = 2 * level end
-    local from, to = base .. "ids:" .. state.buckets - level, base .. "ids:" .. state.buckets
-    state.buckets = state.buckets + 1
-    local held, set, gone = redis.call("HGETALL", from), {}, {}
-    for i = 1, #held, 2 do
-      if index.bucket(held[i], state.buckets) == to then
-        set[#set + 1], set[#set + 2] = held[i], held[i + 1]
-        gone[#gone + 1] = held[i]
-      end
+  for _ = 1, _bucket.SPLITS do
+    if state.ids <= _bucket.IDS * state.buckets then break end
+    local new = state.buckets
+    local from, to = base .. "ids:" .. new - state.level, base .. "ids:" .. new
+    state.buckets = new + 1
+    local ids, gone = redis.call("HKEYS", from), {}
+    for i = 1, #ids do
+      if index.bucket(state, ids[i]) == new then gone[#gone + 1] = ids[i] end
     end
+    if 2 * state.level <= state.buckets then state.level = 2 * state.level end
     if #gone > 0 then
+      local cards, set = redis.call("HMGET", from, unpack(gone)), {}
+      for i = 1, #gone do set[2 * i - 1], set[2 * i] = gone[i], cards[i] end
       redis.call("HSET", to, unpack(set))
       redis.call("HDEL", from, unpack(gone))
     end

@@ -1,17 +1,22 @@
 """Cards (the stored form of a name) and members (the entries that a search finds); see `card.lua`.
 
-card     `fold 0x00 name`; or only the name if the server can fold it (ASCII)
-tail     the fold from the beginning of a word to the end of the name; the first tail is the whole fold
-member   `tail 0x00 name 0x00 id`; only `tail 0x00 name` if the name is its own id. A sorted set has them in byte order
+text     a fold of the name, cut after 512 bytes; a name has several if it can be typed in several ways
+tail     256 bytes of a text, or fewer, from its beginning or that of a word
+keys     the texts, separated by 0x04; if there are several tails, 0x01 marks the beginning of each
+card     `keys 0x00 name`; or only the name if the server can make the keys of it (ASCII)
+member   `tail 0x00 name 0x00 id 0x01 keys`, where the id is empty if the name is its own id; if there is one tail,
+         without the keys, and without an empty id. A sorted set has them in byte order
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.completion.constants import PART, WORD
-from penstock.completion.fold import fold
-from penstock.completion.fold import words as words_of
+from penstock.completion.constants import PART, TEXT, WORD
+from penstock.completion.fold import TAIL_BYTES, cut, tail_starts
+
+_MARK = WORD.decode()
 
 
 class ParsedMember(NamedTuple):
@@ -20,40 +25,62 @@ class ParsedMember(NamedTuple):
     id: str
 
 
-def card(name: str, *, accents: bool, words: bool = False) -> bytes:
-    """The card of a name. With `words`, 0x01 marks the beginning of each word in its fold but the first."""
-    folded = fold(name, accents=accents)
-    marked = _mark_words(folded) if words else folded
-    if marked == (name.lower() if name.isascii() else name):
+def card(name: str, texts: Sequence[str], *, words: bool = False) -> bytes:
+    """The card of a name. With `words`, each word of its texts begins a tail."""
+    texts = [cut(text, 2 * TAIL_BYTES) for text in texts]
+    if len(texts) == 1:
+        keys = texts[0]
+        if words and (marked := mark_words(keys)).count(_MARK) > 1:
+            keys = marked
+    else:
+        keys = TEXT.decode().join(map(mark_words, texts) if words else (_MARK + text for text in texts))
+    if keys == (name.lower() if name.isascii() else name):
         return name.encode()
-    return marked.encode() + PART + name.encode()
+    return keys.encode() + PART + name.encode()
 
 
-def _mark_words(folded: str) -> str:
-    starts = [start for start, _ in words_of(folded) if start]
-    return WORD.decode().join(folded[a:b] for a, b in zip([0, *starts], [*starts, None], strict=True))
+def mark_words(text: str) -> str:
+    """The text with 0x01 at its beginning and before each further word."""
+    starts = tail_starts(text)
+    return "".join(_MARK + text[a:b] for a, b in zip(starts, [*starts[1:], None], strict=True))
 
 
 def members(card: bytes, id: str) -> list[bytes]:
     """The members of a card; the first is that of the whole fold. `id`: "" if the name is its own id."""
-    fold, separator, name = card.partition(PART)
+    keys, separator, name = card.partition(PART)
     if not separator:
-        fold, name = card.lower(), card
-    rest = PART + name + (PART + id.encode() if id else b"")
-    starts = [0, *(position + 1 for position, byte in enumerate(fold) if byte == 1)]
-    return [fold[start:].replace(WORD, b"") + rest for start in starts]
+        keys, name = card.lower(), card
+    if WORD not in keys:
+        return [keys[:TAIL_BYTES] + PART + name + (PART + id.encode() if id else b"")]
+    rest = PART + name + PART + id.encode() + WORD + keys
+    return [
+        b"".join(pieces[start:])[:TAIL_BYTES] + rest
+        for pieces in (text.split(WORD) for text in keys.split(TEXT))
+        for start in range(1, len(pieces))
+    ]
+
+
+def card_size(card: bytes, id: str) -> int:
+    """At most how many bytes the card and its members take together."""
+    return (len(card) + len(id)) * (1 + 2 * max(1, card.count(WORD)))
 
 
 def card_name(card: bytes) -> str:
     return card.rpartition(PART)[2].decode(errors="replace")
 
 
+def member_rest(member: bytes) -> bytes:
+    """What identifies the name of a member and its id: the field of its payload."""
+    return member.partition(WORD)[0].partition(PART)[2]
+
+
 def name_and_id(member: bytes) -> tuple[str, str]:
     """Never raises, even for stored bytes that a person wrote by hand."""
-    name, _, id = member.partition(PART)[2].decode(errors="replace").partition(PART.decode())
+    name, _, id = member_rest(member).decode(errors="replace").partition(PART.decode())
     return name, id or name
 
 
 def parse_member(member: bytes) -> ParsedMember:
     """Never raises."""
-    return ParsedMember(member.partition(PART)[0].decode(errors="replace"), *name_and_id(member))
+    tail = member.partition(PART)[0]  # it may end in the middle of a character
+    return ParsedMember(tail.decode(errors="ignore" if len(tail) == TAIL_BYTES else "replace"), *name_and_id(member))

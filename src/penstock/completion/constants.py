@@ -6,6 +6,7 @@ from typing import Final
 PART: Final = b"\x00"
 WORD: Final = b"\x01"
 OLD: Final = b"\x02"
+TEXT: Final = b"\x04"
 
 # change, in directory.lua
 LEAVING: Final = b"\x03"

@@ -1,14 +1,24 @@
 -- The scripts of contacts: the names that a user used last, or most often.
 --
 --   meta         HASH    rules (name_rules.lua); seq: number of the last use
---   recent       LIST    with by="recency": cards (card.lua), the last used first
---   often        ZSET    with by="frequency": card -> uses * 2^32 + number of the last use
+--   used         ZSET    card (card.lua) -> number of its last use; by="frequency": uses * 2^32 + this number
 --   replay: see core/idempotency.lua
 --
 -- Only scripts write these keys. All keys of one user are in one slot. They are made from `base`
 -- (`{penstock:contacts:user:17}:`), which is declared and never exists (see queue.lua); `meta` is declared too.
 
 _uses = { UNIT = 4294967296, MOST = 1048575 } -- 2^32; 2^20 - 1, so that a score is exact
+_surplus = { MOST = 100 } -- contacts that one call removes at most
+_page = { CONTACTS = 1000, BYTES = 262144, SLICE = 100 } -- what a search reads in one call at most; in one ZRANGE
+
+-- Removes the last contacts above `most`. A program with a lower limit than the one before removes them over several
+-- calls.
+--- (most: int)
+--- uses: base
+function contact.trim(most)
+  local surplus = math.min(_surplus.MOST, redis.call("ZCARD", base .. "used") - most)
+  if surplus > 0 then redis.call("ZREMRANGEBYRANK", base .. "used", 0, surplus - 1) end
+end
 
 -- Moves a contact to the front. Above `most` contacts the last ones are removed.
 --- keys: base meta
@@ -16,10 +26,12 @@ _uses = { UNIT = 4294967296, MOST = 1048575 } -- 2^32; 2^20 - 1, so that a score
 function script.touch_recent(base, meta, rules, most, card)
   local other = name_rules.differing(rules)
   if other then return other end
-  redis.call("HSET", meta, "rules", rules)
-  redis.call("LREM", base .. "recent", 0, card)
-  redis.call("LPUSH", base .. "recent", card)
-  redis.call("LTRIM", base .. "recent", 0, most - 1)
+  local last = redis.call("ZRANGE", base .. "used", -1, -1)[1]
+  if last ~= card then -- else this contact is in front, as after the first copy of a call that is sent again
+    redis.call("HSET", meta, "rules", rules)
+    redis.call("ZADD", base .. "used", redis.call("HINCRBY", meta, "seq", 1), card)
+  end
+  contact.trim(most)
   return 1
 end
 
@@ -32,12 +44,12 @@ function script.touch_often(base, meta, caller, number, rules, most, card)
   if other then return other end
   local past = idempotency.replay(caller, number)
   if past then return past end
-  local key = base .. "often"
+  local key = base .. "used"
   local before = tonumber(redis.call("ZSCORE", key, card))
   local uses = before and math.floor(before / _uses.UNIT) or 0
   redis.call("HSET", meta, "rules", rules)
   local seq = redis.call("HINCRBY", meta, "seq", 1)
-  if not before then redis.call("ZREMRANGEBYRANK", key, 0, -most) end
+  contact.trim(before and most or most - 1)
   redis.call("ZADD", key, math.min(uses + 1, _uses.MOST) * _uses.UNIT + seq, card)
   return idempotency.keep(caller, number, 1)
 end
@@ -51,29 +63,33 @@ function script.remove_contact(base, meta, caller, number, rules, card)
   if other then return other end
   local past = idempotency.replay(caller, number)
   if past then return past end
-  local gone = redis.call("LREM", base .. "recent", 0, card) + redis.call("ZREM", base .. "often", card)
-  if redis.call("EXISTS", base .. "recent", base .. "often") == 0 then redis.call("DEL", meta) end
+  local gone = redis.call("ZREM", base .. "used", card)
+  if redis.call("EXISTS", base .. "used") == 0 then redis.call("DEL", meta) end
   return idempotency.keep(caller, number, gone)
 end
 
--- Returns { next offset or -1, card, … }: of the thousand contacts from `offset` on, those whose fold begins with
--- `prefix`, best first.
+-- Returns { next offset or -1, card, … }: of the thousand contacts from `offset` on, or fewer if they are long, those
+-- whose fold begins with the typed text, best first. `all` and the parts of the text: see match.lua.
 --- keys: base meta
---- args: rules: str, prefix: str, offset: int, limit: int
+--- args: rules: str, offset: int, limit: int, all: str, typed: *
 --- flags: no-writes
-function script.find_contacts(base, meta, rules, prefix, offset, limit)
+function script.find_contacts(base, meta, rules, offset, limit, all, typed, ...)
   local other = name_rules.differing(rules)
   if other then return other end
-  local cards = redis.call("LRANGE", base .. "recent", offset, offset + 999)
-  if #cards == 0 then cards = redis.call("ZRANGE", base .. "often", offset, offset + 999, "REV") end
-  local reply, size = { #cards == 1000 and offset + 1000 or -1 }, #prefix
-  for i = 1, #cards do
-    if #reply > limit then break end
-    -- A card begins with its fold, or is a name that `lower` can fold.
-    local fold = string.find(cards[i], separator.PART, 1, true) and cards[i] or string.lower(cards[i])
-    if string.sub(fold, 1, size) == prefix then
-      reply[#reply + 1] = cards[i]
+  local query, reply, bytes, finish = match.query(typed, all), { -1 }, 0, offset + _page.CONTACTS
+  while #reply <= limit do
+    if offset >= finish or bytes > _page.BYTES then
+      reply[1] = offset
+      break
     end
+    local cards = redis.call("ZRANGE", base .. "used", offset, offset + _page.SLICE - 1, "REV")
+    for i = 1, #cards do
+      offset, bytes = offset + 1, bytes + #cards[i]
+      -- A card begins with its fold, or is a name that `lower` can fold.
+      local fold = string.find(cards[i], separator.PART, 1, true) and cards[i] or string.lower(cards[i])
+      if #reply <= limit and match.begins(fold, query.main, all) then reply[#reply + 1] = cards[i] end
+    end
+    if #cards < _page.SLICE then break end
   end
   return reply
 end

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias, TypeVar
 
 from penstock.completion.bindings import ContactsBindings, ContactsRules
-from penstock.completion.fold import check_name, check_storable
+from penstock.completion.fold import begins, check_name, check_storable, cut
 from penstock.completion.keys import CompletionKeys
 from penstock.completion.name_rules import NameCollection, checked
 from penstock.core.keys import check_label
@@ -19,6 +19,10 @@ Names: TypeAlias = list[str]
 
 MAX_CONTACTS = 10_000
 """The highest `limit` of one user. A search reads a thousand contacts in a round trip."""
+
+
+CONTACTS_PER_PAGE = 1000
+"""Contacts that one round trip reads."""
 
 
 class Contacts(NameCollection[ContactsRules]):
@@ -90,10 +94,16 @@ class Contacts(NameCollection[ContactsRules]):
 
     def _matching(self, prefix: str, limit: int) -> Operation[Names]:
         def matching(bindings: ContactsBindings) -> Operation[Names]:
+            fold = bindings.rules.spelling.fold
+            typed = fold(prefix)
+            is_long = cut(typed) != typed  # the server compares only its beginning
             found: dict[str, None] = {}  # a contact that is touched between two pages may be in both
             offset = 0
             while offset >= 0 and len(found) < limit:
-                offset, names = yield from checked(bindings.page(prefix, offset, limit - len(found)))
+                most = CONTACTS_PER_PAGE if is_long else limit - len(found)
+                offset, names = yield from checked(bindings.page(typed, offset, most))
+                if is_long:
+                    names = [name for name in names if begins(fold(name), typed)]
                 found.update(dict.fromkeys(names))
             return [*found][:limit]
 

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, TypeAlias, TypeVar
 
 from penstock.completion.bindings import DirectoryRules
 from penstock.completion.card import name_and_id
-from penstock.completion.entry import Entry, NameLike, NewName, check_weight, member_of
+from penstock.completion.entry import (
+    Entry,
+    EntryPage,
+    NameLike,
+    NewName,
+    check_payload,
+    check_step,
+    check_weight,
+    member_of,
+    payload_change,
+    weight_change,
+)
 from penstock.completion.fold import check_name, check_storable
 from penstock.completion.name_rules import NameCollection
 from penstock.completion.search import Search
-from penstock.completion.storage import DirectoryStorage
+from penstock.completion.sharded_storage import open_storage
+from penstock.completion.spelling import encode_equivalents, require_pinyin
+from penstock.completion.storage import CHUNK, DirectoryStorage
 from penstock.core.keys import check_label
 from penstock.core.operations import Driver, Operation, verb
 
 T = TypeVar("T")
 
-CHUNK = 500
-"""Names that one round trip of a bulk change sends; they take some milliseconds of server time."""
-
-WEIGHTS_CHUNK = 100
-"""Weights that one round trip sends. Each is stored in several sorted sets, so they take longer than names."""
+SearchOrder: TypeAlias = Literal["name", "weight"]
 
 MAX_SHARDS = 64
 
@@ -41,12 +49,17 @@ class Directory(NameCollection[DirectoryRules]):
         *,
         accents: bool | None = None,
         words: bool | None = None,
+        equivalents: Mapping[str, str] | None = None,
+        pinyin: bool | None = None,
         shards: int | None = None,
     ) -> None:
         self.name = check_label("directory", name)
         if shards is not None and not 1 <= shards <= MAX_SHARDS:
             raise ValueError(f"directory(shards={shards}): from 1 to {MAX_SHARDS}")
-        chosen = {"accents": accents, "words": words, "shards": shards}
+        if pinyin:
+            require_pinyin()
+        table = None if equivalents is None else encode_equivalents(equivalents)
+        chosen = {"accents": accents, "words": words, "equivalents": table, "pinyin": pinyin, "shards": shards}
         super().__init__(f"directory {name}", DirectoryRules(), chosen)
         self._driver = driver
         self._prefix = prefix
@@ -58,7 +71,7 @@ class Directory(NameCollection[DirectoryRules]):
     def _with_storage(self, work: Callable[[DirectoryStorage], Operation[T]]) -> Operation[T]:
         def with_rules(rules: DirectoryRules) -> Operation[T]:
             if self._storage is None or self._storage.rules != rules:
-                storage = DirectoryStorage.open(self._prefix, self.name, rules)
+                storage = open_storage(self._prefix, self.name, rules)
                 yield from storage.check_rules()
                 self._storage = storage
             return (yield from work(self._storage))
@@ -68,30 +81,30 @@ class Directory(NameCollection[DirectoryRules]):
     # --- write ---
 
     @verb
-    def add(self, name: str, id: str | None = None, *, weight: float | None = None) -> Operation[None]:
-        """Add a name. If the id exists, it gets this name instead of its old one, and keeps its weight.
+    def add(
+        self, name: str, id: str | None = None, *, weight: float | None = None, payload: str | bytes | None = None
+    ) -> Operation[None]:
+        """Add a name. If the id exists, it gets this name instead of its old one.
 
-        Raises BadName. May be repeated. One round trip, one more with a weight.
+        weight   for a search by weight; 0 removes it, None keeps that of the id
+        payload  at most 1 KiB that only the application understands; "" removes it, None keeps that of the id
+
+        Raises BadName and PayloadTooLarge. May be repeated. One round trip.
         """
-        new = NewName.of(name, id, weight)
-        yield from self._with_storage(lambda storage: _save(storage, [new]))
+        new = NewName.of(name, id, weight, payload)
+        yield from self._with_storage(lambda storage: storage.save([new], existing_only=False))
 
     @verb
     def add_many(self, names: Iterable[NameLike]) -> Operation[int]:
-        """Add names, pairs of name and id, or triples of name, id and weight. For a repeated id, the last one counts.
+        """Add names. Each is a name, or a tuple of name and id, to which a weight and a payload may be added.
 
-        Returns how many ids were written. Raises BadName, before anything is sent, if any name is refused. If a server
-        fails in between, the names sent so far stay stored: add all of them again. One round trip for each 500 names,
-        and one for each 100 weights.
+        For a repeated id, the last one counts. Returns how many ids were written. Raises as `add`, before anything is
+        sent, if any name is refused. If a server fails in between, the names sent so far stay stored: add all of them
+        again. One round trip for each 100 names or 64 KiB; each holds the server for a few milliseconds.
         """
-        unique = {new.id: new for new in map(NewName.parse, names)}
-
-        def save(storage: DirectoryStorage) -> Operation[int]:
-            for chunk in _chunks(unique.values()):
-                yield from _save(storage, chunk)
-            return len(unique)
-
-        return self._with_storage(save)
+        unique = list({new.id: new for new in map(NewName.parse, names)}.values())
+        yield from self._with_storage(lambda storage: storage.save(unique, existing_only=False))
+        return len(unique)
 
     @verb
     def rename(self, id: str, name: str) -> Operation[bool]:
@@ -104,43 +117,62 @@ class Directory(NameCollection[DirectoryRules]):
 
     @verb
     def weigh(self, id: str, weight: float) -> Operation[bool]:
-        """Give an id a weight for `top`; 0 removes it. False if the id does not exist.
+        """Give an id a weight; 0 removes it. False if the id does not exist.
 
         Raises BadName. May be repeated. One round trip, O(length of the name · log n).
         """
-        weights = {check_name(id, "id"): check_weight(weight)}
-        return bool((yield from self._with_storage(lambda storage: storage.set_weights(weights))))
+        change = weight_change(check_weight(weight))
+        return (yield from self._change_id(id, change, b"")) is not None
+
+    @verb
+    def bump(self, id: str, by: float = 1) -> Operation[float | None]:
+        """Add to the weight of an id, for example at each use. Returns the new weight, None if the id does not exist.
+
+        A negative `by` takes away; at 0 the id has no weight any more. A call that the driver sends again counts once.
+        Raises BadName. One round trip, O(length of the name · log n).
+        """
+        return self._change_id(id, f"+{check_step(by)!r}", b"")
+
+    @verb
+    def set_payload(self, id: str, payload: str | bytes) -> Operation[bool]:
+        """Give an id a payload; "" removes it. False if the id does not exist.
+
+        Raises BadName and PayloadTooLarge. May be repeated. One round trip.
+        """
+        change = payload_change(check_payload(payload))
+        return (yield from self._change_id(id, "", change)) is not None
+
+    def _change_id(self, id: str, weight: str, payload: bytes) -> Operation[float | None]:
+        check_name(id, "id")
+        return self._with_storage(lambda storage: storage.change_id(id, weight, payload))
 
     @verb
     def remove(self, *ids: str) -> Operation[int]:
         """Remove ids. A name that was added without an id is its own id. Returns how many ids were there.
 
-        Raises BadName. One round trip for each 500.
+        Raises BadName. One round trip for each 100.
         """
-        unique = dict.fromkeys(check_storable(id, "id") for id in ids)
-
-        def remove(storage: DirectoryStorage) -> Operation[int]:
-            removed = 0
-            for chunk in _chunks(unique):
-                removed += yield from storage.remove(chunk)
-            return removed
-
-        return self._with_storage(remove)
+        unique = list(dict.fromkeys(check_storable(id, "id") for id in ids))
+        return self._with_storage(lambda storage: storage.remove(unique))
 
     @verb
     def clear(self) -> Operation[int]:
         """Remove all names. Returns how many there were.
 
         The directory is consistent after each round trip, so you can repeat a `clear` that was interrupted. Two round
-        trips for each 500 names.
+        trips for each 100 names.
         """
 
         def clear(storage: DirectoryStorage) -> Operation[int]:
             removed = 0
-            while page := (yield from storage.page(b"", None, CHUNK)):
-                known = yield from storage.remove(list({name_and_id(member)[1]: None for member in page}))
+            while True:
+                _, page = yield from storage.page(b"", b"", CHUNK)
+                if not page:
+                    break
+                found = [one.member for one in page]
+                known = yield from storage.remove(list({name_and_id(member)[1]: None for member in found}))
                 if not known:  # these members were written by hand: they belong to no id
-                    yield from storage.remove_members(page)
+                    yield from storage.remove_members(found)
                 removed += known
             yield from storage.delete_if_empty()
             return removed
@@ -151,45 +183,53 @@ class Directory(NameCollection[DirectoryRules]):
 
     @verb
     def complete(
-        self, prefix: str, limit: int = 10, *, after: str | Entry | None = None, typos: bool = False
-    ) -> Operation[list[Entry]]:
+        self,
+        prefix: str,
+        limit: int = 10,
+        *,
+        by: SearchOrder = "name",
+        after: str | Entry | None = None,
+        typos: bool = False,
+    ) -> Operation[EntryPage]:
         """The first `limit` (1 to 1000) names that begin with `prefix`, in the order of fold, name, id.
 
         By default, `e` finds `é`, but `é` does not find `e`; the guide has all rules of matching. With `words=True`,
-        each word in `prefix` must begin some word of the name, in any order.
+        each word in `prefix` must begin a word of its own of the name, in any order.
 
-        after  the last entry of the previous page, or its `cursor`. The next page starts after it, even if names were
+        by     "weight": the heaviest names first; those without a weight follow in the order of their fold
+        after  the last entry of the previous page, or a `cursor`. The next page starts after it, even if names were
                added or removed in between
         typos  add up to 100 names whose beginning differs by one typo: a letter added, missing or replaced, or two
-               swapped. The prefix must have at least three letters, and the first must match
+               swapped. The prefix must have 3 to 64 letters
 
-        Raises BadName, also for a cursor of another prefix; ValueError for the limit. Writes nothing. One round trip,
-        O(log n + limit). Several words need one more, and one for each 500 names that match the rarest of them; `typos`
-        needs one more, of some milliseconds.
+        The page that is returned is a list with a `cursor`, for the next page.
+
+        Raises BadName, also for a cursor of another prefix; ValueError for the limit, and for options that do not fit.
+        Writes nothing. One round trip, O(log n + limit). Several words, and a weight below a long prefix, need one for
+        each 1000 names that are compared, at most 50; `typos` needs one more, of some milliseconds.
         """
         _check_limit("complete", limit)
         check_storable(prefix, "prefix")
+        if by not in {"name", "weight"}:
+            raise ValueError(f"complete(by={by!r}): 'name' or 'weight'")
         if typos and after is not None:
             raise ValueError("complete(after=…, typos=True): names with a typo are found on the first page only")
-        last = None if after is None else member_of(after)
+        if by == "weight" and after is not None:
+            raise ValueError("complete(after=…, by='weight'): only pages in the order of names have a next one")
+        last = b"" if after is None else member_of(after)
 
-        def complete(storage: DirectoryStorage) -> Operation[list[Entry]]:
+        def complete(storage: DirectoryStorage) -> Operation[EntryPage]:
             search = Search(storage, prefix)
-            found = yield from search.first(limit, last)
+            found = yield from search.heaviest(limit) if by == "weight" else search.first(limit, last)
             if typos and len(found) < limit:
-                found += yield from search.with_typo(limit - len(found), found)
+                found += yield from search.with_typo(limit - len(found), found, by_weight=by == "weight")
             return found
 
         return self._with_storage(complete)
 
     @verb
-    def top(self, prefix: str = "", limit: int = 10) -> Operation[list[Entry]]:
-        """The first `limit` (1 to 1000) names that begin with `prefix`, the heaviest first.
-
-        Names without a weight follow, in the order of their fold.
-
-        Raises BadName, ValueError. One round trip, two if fewer than `limit` names have a weight.
-        """
+    def top(self, prefix: str = "", limit: int = 10) -> Operation[EntryPage]:
+        """`complete(prefix, limit, by="weight")`: the heaviest names that begin with `prefix`, by default of all."""
         _check_limit("top", limit)
         check_storable(prefix, "prefix")
         return self._with_storage(lambda storage: Search(storage, prefix).heaviest(limit))
@@ -198,8 +238,11 @@ class Directory(NameCollection[DirectoryRules]):
     def get(self, id: str) -> Operation[Entry | None]:
         """The entry of an id, or None if it does not exist. Raises BadName. One round trip."""
         check_name(id, "id")
-        name = yield from self._with_storage(lambda storage: storage.name_of(id))
-        return None if name is None else Entry(name, id)
+        found = yield from self._with_storage(lambda storage: storage.get(id))
+        if found is None:
+            return None
+        name, member = found
+        return Entry(name, id, member.weight, member.payload) if member else Entry(name, id)
 
     @verb
     def count(self, prefix: str = "") -> Operation[int]:
@@ -215,25 +258,9 @@ class Directory(NameCollection[DirectoryRules]):
         """`count` for another operation to build on."""
         check_storable(prefix, "prefix")
 
-        def count(storage: DirectoryStorage) -> Operation[list[int]]:
-            return storage.counts([storage.rules.fold(prefix).encode()])
-
-        (found,) = yield from self._with_storage(count)
-        return found
+        return self._with_storage(lambda storage: Search(storage, prefix).count())
 
 
 def _check_limit(verb: str, limit: int) -> None:
     if not 1 <= limit <= 1000:
         raise ValueError(f"{verb}(limit={limit}): from 1 to 1000")
-
-
-def _save(storage: DirectoryStorage, names: Sequence[NewName]) -> Operation[None]:
-    yield from storage.save(names, existing_only=False)
-    for chunk in _chunks((new for new in names if new.weight is not None), WEIGHTS_CHUNK):
-        yield from storage.set_weights({new.id: new.weight or 0 for new in chunk})
-
-
-def _chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
-    rest = iter(items)
-    while chunk := list(islice(rest, size)):
-        yield chunk

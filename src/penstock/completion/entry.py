@@ -4,71 +4,166 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self, TypeAlias
 
 from penstock.completion.card import name_and_id
 from penstock.completion.fold import check_name
-from penstock.errors import BadName
+from penstock.errors import BadName, PayloadTooLarge
 
-NameLike: TypeAlias = str | tuple[str, str] | tuple[str, str, float]
-"""A name that is its own id, a pair of name and id, or a triple of name, id and weight."""
+NameLike: TypeAlias = str | tuple[str, str] | tuple[str, str, float | None] | tuple[str, str, float | None, str | bytes]
+"""A name that is its own id, or a tuple of name and id, to which a weight and a payload may be added."""
+
+Spans: TypeAlias = tuple[tuple[int, int], ...]
+
+MAX_PAYLOAD = 1024
+"""The largest payload of an entry, in bytes."""
+
+MAX_WEIGHT = 1e18
+"""No weight is higher, so that a sum of weights never becomes infinite."""
 
 
 class NewName(NamedTuple):
-    """A name to store. `id` equals `name` for a name that is its own id."""
+    """A name to store. `id` equals `name` for a name that is its own id. None: keep what the id has."""
 
     name: str
     id: str
     weight: float | None = None
+    payload: bytes | None = None
 
     @classmethod
-    def of(cls, name: str, id: str | None = None, weight: float | None = None) -> Self:
-        """Raises BadName. `id`: None if the name is its own id."""
+    def of(
+        cls, name: str, id: str | None = None, weight: float | None = None, payload: str | bytes | None = None
+    ) -> Self:
+        """Raises BadName and PayloadTooLarge. `id`: None if the name is its own id."""
         check_name(name)
         own = name if id is None else check_name(id, "id")
-        return cls(name, own, None if weight is None else check_weight(weight))
+        return cls(name, own, None if weight is None else check_weight(weight), check_payload(payload))
 
     @classmethod
     def parse(cls, value: NameLike) -> Self:
-        """Raises BadName, also for a value of another form."""
+        """Raises as `of`, and BadName for a value of another form."""
         match value:
             case str():
                 return cls.of(value)
             case (name, id):
                 return cls.of(name, id)
-            case (name, id, int() | float() as weight):
+            case (name, id, None | int() | float() as weight):
                 return cls.of(name, id, weight)
+            case (name, id, None | int() | float() as weight, None | str() | bytes() as payload):
+                return cls.of(name, id, weight, payload)
             case _:
-                raise BadName(f"{value!r} is neither a name, nor a pair of name and id, nor these and a weight")
+                raise BadName(
+                    f"{value!r} is neither a name, nor a tuple of name and id and perhaps a weight and a payload"
+                )
 
 
 def check_weight(weight: float) -> float:
     """Raises BadName."""
-    if not 0 <= weight < math.inf:
-        raise BadName(f"weight {weight!r}: a number from 0 up")
+    if not isinstance(weight, int | float) or not 0 <= weight <= MAX_WEIGHT:
+        raise BadName(f"weight {weight!r}: a number from 0 up, at most {MAX_WEIGHT:.0e}")
     return float(weight)
+
+
+def check_step(by: float) -> float:
+    """Raises BadName."""
+    if not isinstance(by, int | float) or not -MAX_WEIGHT <= by <= MAX_WEIGHT:
+        raise BadName(f"bump(by={by!r}): a number from {-MAX_WEIGHT:.0e} to {MAX_WEIGHT:.0e}")
+    return float(by)
+
+
+def check_payload(payload: str | bytes | None) -> bytes | None:
+    """The payload as bytes. Raises BadName and PayloadTooLarge."""
+    if payload is None:
+        return None
+    if not isinstance(payload, str | bytes):
+        raise BadName(f"payload of type {type(payload).__name__}: bytes or a str; encode a value, for example as JSON")
+    try:
+        encoded = payload.encode() if isinstance(payload, str) else payload
+    except UnicodeEncodeError:
+        raise BadName("payload: half a character (a lone surrogate) cannot be stored; pass bytes") from None
+    if len(encoded) > MAX_PAYLOAD:
+        raise PayloadTooLarge(
+            f"payload of {len(encoded):,} bytes, the limit is {MAX_PAYLOAD:,}: store it elsewhere, and its address here"
+        )
+    return encoded
+
+
+def weight_change(weight: float | None) -> str:
+    """A change of a weight in the form of `facts.lua`: set it, or leave it."""
+    return "" if weight is None else f"={weight!r}"
+
+
+def payload_change(payload: bytes | None) -> bytes:
+    return b"" if payload is None else b"=" + payload
+
+
+class FoundMember(NamedTuple):
+    """A member of the index, with what the directory has for its name."""
+
+    member: bytes
+    weight: float = 0.0
+    payload: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A name of a directory and its id."""
+    """A name of a directory and its id, with its weight and payload.
+
+    weight   0 if it has none
+    payload  None if it has none; a str that was stored comes back as its UTF-8 bytes
+    """
 
     name: str
     id: str
+    weight: float = 0.0
+    payload: bytes | None = None
     _member: bytes = field(default=b"", compare=False, repr=False)
+    _find_spans: Callable[[str], Spans] | None = field(default=None, compare=False, repr=False)
 
     @property
     def cursor(self) -> str:
         """A text for `complete(after=…)`, which then returns the page that follows this entry."""
-        return base64.urlsafe_b64encode(self._member).decode()
+        return encode_cursor(self._member)
+
+    @property
+    def matched(self) -> Spans:
+        """The parts of `name` that the query matched, as pairs of start and end, for `name[start:end]`."""
+        return self._find_spans(self.name) if self._find_spans else ()
+
+    def parts(self) -> list[tuple[str, bool]]:
+        """The name in pieces, each with whether the query matched it; for a page that marks the matched letters.
+
+        Escape each piece before you put it into HTML.
+        """
+        pieces, at = [], 0
+        for start, end in self.matched:
+            pieces += [(self.name[at:start], False), (self.name[start:end], True)]
+            at = end
+        pieces.append((self.name[at:], False))
+        return [piece for piece in pieces if piece[0]]
 
 
-def entries(members: Iterable[bytes]) -> list[Entry]:
+class EntryPage(list[Entry]):
+    """The entries that `complete` and `top` return, and where the next page begins.
+
+    cursor  for `complete(after=…)`, which returns what follows; None if nothing follows. A page may have a cursor
+            and yet fewer entries than asked for: then the search has compared so many names that it stopped
+    """
+
+    def __init__(self, entries: Iterable[Entry] = (), cursor: str | None = None) -> None:
+        super().__init__(entries)
+        self.cursor = cursor
+
+
+def entries(members: Iterable[FoundMember], find_spans: Callable[[str], Spans] | None = None) -> list[Entry]:
     """The entries of these members of the index."""
-    return [Entry(*name_and_id(member), member) for member in members]
+    return [Entry(*name_and_id(member), weight, payload, member, find_spans) for member, weight, payload in members]
+
+
+def encode_cursor(member: bytes) -> str:
+    return base64.urlsafe_b64encode(member).decode()
 
 
 def member_of(after: str | Entry) -> bytes:

@@ -1,12 +1,14 @@
 """Names of people and groups in any script: which names are accepted, and when two of them match.
 
 Completion compares the *fold* of a name. The fold is decomposed, so that part of a character is a prefix of it (`e`
-finds `é`, 하 finds 한). It has no case, and it is the same for every Unicode form of a name.
+finds `é`, 하 finds 한). It has no case, one kind of apostrophe and of hyphen, and single spaces between words only. It
+is the same for every Unicode form of a name.
 """
 
 from __future__ import annotations
 
 import re
+from functools import cache
 from unicodedata import category, combining, normalize
 
 from penstock.errors import BadName
@@ -16,6 +18,12 @@ MAX_BYTES = 1024
 
 MAX_WORDS = 8
 """How many words of a name are indexed. A search finds the name by the beginning of any of these words."""
+
+TAIL_BYTES = 256
+"""How much of a fold is indexed, from the beginning of a word on, in UTF-8. Words that begin later are not indexed.
+
+A fold may be eleven times as long as its name. Longer queries are cut, and what they find is compared in full.
+"""
 
 # Controls, line separators and halves of surrogate pairs do not belong in a name. 0x00 to 0x03 are our own separators.
 _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -30,20 +38,64 @@ _INVISIBLE = re.compile(
 # Full case folding does not make the Turkish letters İ and ı equal to i: İ becomes i and a dot, ı stays. This does.
 _TURKISH_I = re.compile("[iı]\u0307?")
 
+# Hyphens and dashes become -, spaces become one space, and characters that people type as an apostrophe become one:
+# quotes, primes, accents that stand alone, and the letters ʹ to ˈ. NFKD has replaced some others before.
+_DASHES = (
+    "\u02d7\u058a\u05be\u1400\u1806\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2053\u2212\u2e17\u2e1a\u2e3a\u2e3b"
+    "\u2e40\u2e5d\u301c\u3030\u30a0\U00010d6e\U00010ead"
+)
+_APOSTROPHES = (
+    "`\u02b9\u02bb\u02bc\u02bd\u02be\u02bf\u02c8\u055a\u05f3\u07f4\u07f5\u2018\u2019\u201b\u2032\u2035\ua78b\ua78c"
+)
+_SIGNS = str.maketrans({**dict.fromkeys(_DASHES, "-"), **dict.fromkeys(_APOSTROPHES, "'"), "\u1680": " "})
+_SIGN = re.compile(f"[{_DASHES}{_APOSTROPHES}\u1680]")
+
+# NFKD turns an acute accent that stands alone, as in O´Brien, and the breathings of Greek, into a space and a mark.
+_LONE_ACCENT = re.compile(" [\u0301\u0313\u0314]")
+
+_VISIBLE = re.compile("[!-~]")  # a quick test that most names pass
+
 _STROKES = str.maketrans({"ø": "o", "đ": "d", "ð": "d", "ħ": "h", "ł": "l", "ŧ": "t", "æ": "ae", "œ": "oe", "þ": "th"})
 
 
-def fold(text: str, *, accents: bool = True) -> str:
-    """NFKD, full case folding, NFKD (Unicode 3.13, D146), without invisible characters, and with one letter i.
+def fold(text: str, *, accents: bool = True, equivalents: Equivalents | None = None) -> str:
+    """NFKD, full case folding, NFKD (Unicode 3.13, D146), without invisible characters, with one letter i, and with one
+    kind of apostrophe, hyphen and space.
 
     With `accents=False` it also drops accents, vowel points, and the strokes of letters such as ø and ł. It keeps signs
-    that turn a letter into another one: Indic vowels, Thai tones, the voicing of kana.
+    that turn a letter into another one: Indic vowels, Thai tones, the voicing of kana. `equivalents` replaces letters.
     """
     if text.isascii():
-        return text.lower()
-    cased = _TURKISH_I.sub("i", _INVISIBLE.sub("", normalize("NFKD", text).casefold()))
+        folded = " ".join(text.lower().split()).replace("`", "'")
+        return equivalents.replace(folded) if equivalents else folded
+    cased = _INVISIBLE.sub("", normalize("NFKD", text).casefold())
+    if "ı" in cased or "i\u0307" in cased:
+        cased = _TURKISH_I.sub("i", cased)
     folded = normalize("NFKD", cased)
-    return folded if accents else "".join(c for c in folded if not _is_accent(c)).translate(_STROKES)
+    if _SIGN.search(folded):
+        folded = folded.translate(_SIGNS)
+    if " " in folded:
+        folded = _LONE_ACCENT.sub("'", folded)
+    if equivalents:
+        folded = equivalents.replace(folded)
+    if not accents:
+        folded = "".join(c for c in folded if not _is_accent(c)).translate(_STROKES)
+    return " ".join(folded.split())
+
+
+class Equivalents:
+    """Letters that are replaced in each fold, such as ü by ue: then both spellings find each other.
+
+    `table`: pairs of a letter and its replacement.
+    """
+
+    def __init__(self, table: tuple[tuple[str, str], ...]) -> None:
+        self._table = {fold(letter): fold(replacement) for letter, replacement in table}
+        letters = sorted(self._table, key=len, reverse=True)
+        self._letters = re.compile("|".join(map(re.escape, letters)))
+
+    def replace(self, folded: str) -> str:
+        return self._letters.sub(lambda found: self._table[found[0]], folded)
 
 
 def _is_accent(char: str) -> bool:
@@ -67,7 +119,7 @@ def check_storable(text: str, what: str) -> str:
 def check_name(name: str, what: str = "name") -> str:
     """Like `check_storable`. The name must also have a visible character."""
     check_storable(name, what)
-    if not name.strip() or not fold(name).strip():
+    if not _VISIBLE.search(name) and not fold(name):
         raise BadName(f"{what} {name!r} is empty: it needs a character that can be seen")
     return name
 
@@ -84,14 +136,66 @@ def words(folded: str) -> list[tuple[int, int]]:
         if category(char)[0] in "ZP":
             if start is not None:
                 spans.append((start, position))
+                if len(spans) == MAX_WORDS:
+                    return spans
             start = None
         elif start is None:
             start = position
     if start is not None:
         spans.append((start, len(folded)))
-    return spans[:MAX_WORDS]
+    return spans
+
+
+def cut(text: str, size: int = TAIL_BYTES) -> str:
+    """The beginning of a text, of at most so many bytes."""
+    return text if len(text) <= size // 4 else text.encode()[:size].decode(errors="ignore")
+
+
+def typed_words(folded: str) -> list[str]:
+    """The first `MAX_WORDS` words of a folded query. Only spaces separate them: `o'br` is one word."""
+    found = []
+    for piece in folded.split(" "):
+        if spans := words(piece):
+            # Punctuation around a word is no part of it; the last span may be the eighth of many.
+            end = spans[-1][1] if len(spans) < MAX_WORDS else len(piece)
+            found.append(piece[spans[0][0] : end])
+    return found[:MAX_WORDS]
+
+
+def tail_starts(folded: str) -> list[int]:
+    """Where the tails of a fold begin: at 0, and at each later word that is indexed."""
+    early = len(cut(folded))
+    return [0, *(start for start, _ in words(folded) if 0 < start < early)]
 
 
 def tails(folded: str) -> list[str]:
     """The whole fold of a name, then the rest of it from each later word."""
-    return [folded, *(folded[start:] for start, _ in words(folded) if start)]
+    return [folded[start:] for start in tail_starts(folded)]
+
+
+@cache
+def stackable_marks() -> str:
+    """The marks of Latin, Greek, Cyrillic, Hebrew, Arabic and Syriac, of which a letter may have several."""
+    return "".join(
+        char for char in map(chr, range(0x300, 0x750)) if combining(char) and normalize("NFKD", char) == char
+    )
+
+
+def begins(tail: str, typed: str) -> bool:
+    """Whether a tail begins with a typed text, whose last letter also finds letters with more marks."""
+    base, marks = split_marks(typed)
+    if not tail.startswith(base):
+        return False
+    end = len(base)
+    while marks and end < len(tail) and tail[end] in stackable_marks():
+        marks = marks.removeprefix(tail[end])
+        end += 1
+    return not marks
+
+
+def split_marks(folded: str) -> tuple[str, str]:
+    """A folded text without the marks of its last letter, and these marks."""
+    end = len(folded)
+    while end and folded[end - 1] in stackable_marks():
+        end -= 1
+    return (folded[:end], folded[end:]) if end else (folded, "")

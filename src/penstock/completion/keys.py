@@ -9,8 +9,7 @@ from penstock.core.keys import REPLAY
 
 CONTACTS = {
     "meta": ("HASH", "rules, and a counter of uses", "the last contact"),
-    "recent": ("LIST", "cards, the last used first", "the last contact"),
-    "often": ("ZSET", "card -> its uses, and the number of the last use", "the last contact"),
+    "used": ("ZSET", "card -> the number of its last use; by frequency, with the number of uses", "the last contact"),
     **REPLAY,
 }
 
@@ -21,6 +20,7 @@ DIRECTORY = {
     "ids:": ("HASH", "id -> card; one key for each hundred or so", "the name"),
     "weighed": ("ZSET", "member -> 0, of names with a weight", "the name"),
     "top:": ("ZSET", "member -> its negative weight; one key for each prefix that many names share", "the name"),
+    "payloads": ("HASH", "name and id -> payload", "the name"),
     **REPLAY,
 }
 

@@ -15,12 +15,12 @@ from penstock.errors import ConfigurationError, FormatTooNew, ServerError
 
 T = TypeVar("T")
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
 class NameRules:
-    """Stored as a text such as `1 accents=1 words=0`: the format, then every setting."""
+    """Stored as a text such as `2 by=recency accents=1`: the format, then every setting."""
 
     def encode(self) -> str:
         settings = (f"{field.name}={_encode_value(getattr(self, field.name))}" for field in fields(self))
@@ -30,6 +30,11 @@ class NameRules:
         """The rules in a stored text. Raises FormatTooNew if a newer Penstock wrote it. `what`: for the error."""
         number, *rest = stored.decode(errors="replace").split(" ")
         settings = dict(word.split("=", 1) for word in rest if "=" in word)
+        if number.isdigit() and int(number) < FORMAT:
+            raise ServerError(
+                f"{what} is stored in format {number} of an older Penstock, this one reads {FORMAT}: remove its names "
+                f"with the older one, and add them again"
+            )
         if number != str(FORMAT) or settings.keys() != {field.name for field in fields(self)}:
             raise FormatTooNew(f"{what} is stored in format {number}, this Penstock reads {FORMAT}: update it")
         values: dict[str, Any] = {

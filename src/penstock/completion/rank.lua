@@ -1,47 +1,67 @@
--- Weights: the names that `top` returns first, wherever they are in the alphabet.
+-- Weights: the names that a search by weight returns first, wherever they are in the alphabet.
 --
 --   weighed       ZSET  member -> 0, for names with a weight; in byte order
 --   top:          ZSET  member -> its negative weight, for the same names: the heaviest first, equal ones in byte order
---   top:<prefix>  ZSET  like `top:`, for the members that begin with this prefix, if there are more than 512 of them
+--   top:<prefix>  ZSET  like `top:`, for the members that begin with this prefix, if there are more than 512 of them.
+--                       Only prefixes of at most 24 characters have one.
 --
--- A prefix without a `top:` key has few members, so each search reads and sorts them. The key of a prefix is deleted
--- when fewer than 256 members remain in it. The keys of longer prefixes have been deleted by then.
+-- A prefix with few members has no such key: each search reads and sorts them. If a prefix has many, and has no
+-- order because it is too long, or because the call that should build it had no time for that, a search reads the order
+-- of a shorter prefix, in steps. The key of a prefix is deleted when fewer than 256 members remain in it. The keys of
+-- longer prefixes have been deleted by then.
 
-_few = { BUILD = 512, DELETE = 256, SORT = 8192 } -- members; a search sorts at most SORT
+_work = { UNITS = 800 } -- after so many units, of some 4 µs each, a call leaves the rest of its names for the next call
+_few = { BUILD = 512, DELETE = 256, SORT = 600, LETTERS = 24 } -- members; characters of a prefix
+_much = { BYTES = 262144, SLICE = 100 } -- what one call reads at most; members of one read
 
--- Returns every prefix of a member's tail, the shortest first.
+-- Returns the prefixes of a member's tail, the shortest first.
 --- (member: str) -> table
 function rank.prefixes(member)
-  local prefixes = {}
-  local tail = string.match(member, "^%Z*")
-  for last in string.gmatch(tail, "[^\128-\191][\128-\191]*()") do
-    prefixes[#prefixes + 1] = string.sub(tail, 1, last - 1)
+  local prefixes, at = {}, 1
+  while #prefixes < _few.LETTERS do
+    local after = string.match(member, "^[^%z\128-\191][\128-\191]*()", at)
+    if not after then break end
+    prefixes[#prefixes + 1] = string.sub(member, 1, after - 1)
+    at = after
   end
   return prefixes
 end
 
--- Whether a prefix has few enough members to sort them for each search.
---- (prefix: str) -> bool
+-- Returns the weighed members that begin with one of these prefixes, in byte order, and their negative weights; nil if
+-- there are more than `most`, or if they are too long to read in one call.
+--- (prefixes: table, most: int) -> table | nil, table | nil
 --- uses: base
-function rank.few(prefix)
-  return redis.call("ZLEXCOUNT", base .. "weighed", "[" .. prefix, "(" .. prefix .. "\255") <= _few.BUILD
-end
-
--- Returns { negative weight, member, … } for the members that begin with `prefix`.
---- (prefix: str, most: int) -> table
---- uses: base
-function rank.read(prefix, most)
-  local low, high = "[" .. prefix, "(" .. prefix .. "\255"
-  local members = redis.call("ZRANGE", base .. "weighed", low, high, "BYLEX", "LIMIT", 0, most)
-  local pairs_ = {}
-  for i = 1, #members, 1000 do
-    local last = math.min(#members, i + 999)
-    local weights = redis.call("ZMSCORE", base .. "top:", unpack(members, i, last))
-    for j = i, last do
-      pairs_[#pairs_ + 1], pairs_[#pairs_ + 2] = weights[j - i + 1] or 0, members[j]
+function rank.read(prefixes, most)
+  local members, weights, bytes = {}, {}, 0
+  for i = 1, #prefixes do
+    local low, high = "[" .. prefixes[i], "(" .. prefixes[i] .. "\255"
+    while low do
+      local some = redis.call("ZRANGE", base .. "weighed", low, high, "BYLEX", "LIMIT", 0, _much.SLICE)
+      local found = #some > 0 and redis.call("ZMSCORE", base .. "top:", unpack(some))
+      for j = 1, #some do
+        members[#members + 1], weights[#weights + 1] = some[j], found[j] or "0"
+        bytes = bytes + #some[j]
+      end
+      if #members > most or bytes > _much.BYTES then return nil end
+      low = #some == _much.SLICE and "(" .. some[#some]
     end
   end
-  return pairs_
+  return members, weights
+end
+
+-- Stores the order of a prefix if it has many members and the call has time for it. Returns whether it did.
+--- (state: table, prefix: str) -> bool
+--- uses: base
+function rank.build(state, prefix)
+  local count = redis.call("ZLEXCOUNT", base .. "weighed", "[" .. prefix, "(" .. prefix .. "\255")
+  if count <= _few.BUILD or state.built and state.work + count / 2 > _work.UNITS then return false end
+  state.built, state.work = true, state.work + count / 2
+  local members, weights = rank.read({ prefix }, 2 * _few.BUILD)
+  if not members then return false end
+  local pairs_ = {}
+  for i = 1, #members do pairs_[2 * i - 1], pairs_[2 * i] = weights[i], members[i] end
+  batch.write("ZADD", base .. "top:" .. prefix, pairs_)
+  return true
 end
 
 -- Gives members a weight. `state`: as `entry.begin` returns it.
@@ -53,24 +73,22 @@ function rank.put(state, members, weight)
     redis.call("ZADD", base .. "top:", -weight, members[i])
     local prefixes = rank.prefixes(members[i])
     for j = 1, #prefixes do
+      state.work = state.work + 1
       local key = base .. "top:" .. prefixes[j]
       if redis.call("EXISTS", key) == 1 then
         redis.call("ZADD", key, -weight, members[i])
-      elseif rank.few(prefixes[j]) or state.built == 4 then
+      elseif not rank.build(state, prefixes[j]) then
         break
-      else
-        -- One call builds at most four keys, since each takes a millisecond.
-        state.built = (state.built or 0) + 1
-        batch.write("ZADD", key, rank.read(prefixes[j], -1))
       end
     end
   end
+  state.weighed = true
 end
 
 -- Removes the weight of members. Returns the weight that they had.
---- (members: table) -> number | nil
+--- (state: table, members: table) -> number | nil
 --- uses: base
-function rank.drop(members)
+function rank.drop(state, members)
   local weight
   for i = 1, #members do
     local held = redis.call("ZSCORE", base .. "top:", members[i])
@@ -80,26 +98,64 @@ function rank.drop(members)
       redis.call("ZREM", base .. "top:", members[i])
       local prefixes = rank.prefixes(members[i])
       for j = 1, #prefixes do
+        state.work = state.work + 1
         local key = base .. "top:" .. prefixes[j]
         if redis.call("ZREM", key, members[i]) == 0 then break end
-        if redis.call("ZCARD", key) < _few.DELETE then redis.call("DEL", key) end
+        if redis.call("ZCARD", key) < _few.DELETE then redis.call("UNLINK", key) end
       end
     end
   end
   return weight
 end
 
--- Returns { member, negative weight, … }: the heaviest members that begin with `prefix`.
---- (prefix: str, offset: int, limit: int) -> table
+-- Returns the `limit` heaviest members that begin with one of these prefixes and that `accept` accepts. Also returns
+-- where to continue if the call has worked enough, else -1. `offset`: where an earlier call stopped, at first 0. `budget`:
+-- its `left` counts the members that the call may still look at. `base_prefix`: all these prefixes begin with it.
+--- (base_prefix: str, prefixes: table, offset: int, limit: int, budget: table, accept: any) -> table, int
 --- uses: base
-function rank.first(prefix, offset, limit)
-  local key = base .. "top:" .. prefix
-  if redis.call("EXISTS", key) == 1 then return redis.call("ZRANGE", key, offset, offset + limit - 1, "WITHSCORES") end
-  local found, order, reply = rank.read(prefix, _few.SORT), {}, {}
-  for i = 1, #found, 2 do order[#order + 1] = { tonumber(found[i]), found[i + 1], found[i] } end
-  table.sort(order, function(a, b) return a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
-  for i = offset + 1, math.min(offset + limit, #order) do
-    reply[#reply + 1], reply[#reply + 2] = order[i][2], order[i][3]
+function rank.heaviest(base_prefix, prefixes, offset, limit, budget, accept)
+  local found, order = {}, nil
+  if #prefixes == 0 then return found, -1 end
+  if #prefixes == 1 and redis.call("EXISTS", base .. "top:" .. prefixes[1]) == 1 then order = prefixes[1] end
+  local members, weights = nil, nil
+  if not order then members, weights = rank.read(prefixes, _few.SORT) end
+  if members then
+    local sorted = {}
+    for i = 1, #members do sorted[i], weights[i] = i, tonumber(weights[i]) end
+    table.sort(sorted, function(a, b) return weights[a] < weights[b] or weights[a] == weights[b] and a < b end)
+    for i = offset + 1, #sorted do
+      if #found == limit then break end
+      if budget.left <= 0 then return found, i - 1 end
+      budget.left = budget.left - 1
+      if accept(members[sorted[i]]) then found[#found + 1] = members[sorted[i]] end
+    end
+    return found, -1
   end
-  return reply
+  if not order then
+    order = ""
+    local shorter = rank.prefixes(base_prefix)
+    for i = #shorter, 1, -1 do
+      if redis.call("EXISTS", base .. "top:" .. shorter[i]) == 1 then
+        order = shorter[i]
+        break
+      end
+    end
+  end
+  local bytes = 0
+  while budget.left > 0 and bytes <= _much.BYTES do
+    local size = math.min(_much.SLICE, limit - #found + 10)
+    local some = redis.call("ZRANGE", base .. "top:" .. order, offset, offset + size - 1)
+    for i = 1, #some do
+      offset, bytes, budget.left = offset + 1, bytes + #some[i], budget.left - 1
+      for j = 1, #prefixes do
+        if string.sub(some[i], 1, #prefixes[j]) == prefixes[j] then
+          if accept(some[i]) then found[#found + 1] = some[i] end
+          break
+        end
+      end
+      if #found == limit then return found, -1 end
+    end
+    if #some < size then return found, -1 end
+  end
+  return found, offset
 end

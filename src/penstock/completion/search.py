@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
 
-from penstock.completion.card import parse_member
-from penstock.completion.entry import Entry, entries
-from penstock.completion.fold import tails, words
+from penstock.completion.bindings import Chosen
+from penstock.completion.card import name_and_id, parse_member
+from penstock.completion.entry import Entry, EntryPage, FoundMember, encode_cursor, entries, member_of
+from penstock.completion.fold import begins, cut, split_marks, tails, typed_words
+from penstock.completion.highlight import find_spans
 from penstock.completion.storage import DirectoryStorage
 from penstock.core.operations import Operation
 from penstock.errors import BadName
 
-MEMBERS_PER_PAGE = 500
-"""Members that one round trip reads while it looks for those that match several words."""
-
 MIN_TYPO_LENGTH = 3
 """The shortest typed text for which a search allows for a typo, in characters."""
+
+MAX_TYPO_LENGTH = 64
+"""The longest one."""
 
 MAX_SIMILAR = 100
 """The most names with a typo that one search returns."""
 
-
-class Query(NamedTuple):
-    """A folded text to search for.
-
-    prefix       the search reads the members that begin with it
-    other_words  each must begin some word of the name, too
-    """
-
-    prefix: str
-    other_words: tuple[str, ...] = ()
+MAX_ROUND_TRIPS = 50
+"""After so many calls, of up to 1000 names each, a search returns what it has found, and a cursor to continue."""
 
 
 class Search:
@@ -39,73 +33,94 @@ class Search:
     def __init__(self, storage: DirectoryStorage, text: str) -> None:
         self._storage = storage
         self._rules = storage.rules
-        self._folded = storage.rules.fold(text)
-
-    def first(self, limit: int, last: bytes | None = None) -> Operation[list[Entry]]:
-        """The first `limit` names that match, in the order of fold, name, id; `last`: the member that they follow."""
-        query = (yield from self._query(last)) if self._rules.words else Query(self._folded)
-        start = query.prefix.encode()
-        if last is not None and not last.startswith(start):
-            raise BadName(f"complete(after=…): {last!r} is not the cursor of a page of this prefix")
-        if not self._rules.words:
-            return entries((yield from self._storage.page(start, last, limit)))
-        return (yield from self._matching(query, last, limit))
-
-    def with_typo(self, limit: int, exact: Sequence[Entry]) -> Operation[list[Entry]]:
-        """Names that match in spite of one typo, without those in `exact`."""
-        if len(self._folded) < MIN_TYPO_LENGTH:
-            return []
-        found = yield from self._storage.similar(self._folded, min(limit, MAX_SIMILAR))
-        known = {entry.id for entry in exact}
-        return list({entry.id: entry for entry in entries(found) if entry.id not in known}.values())
-
-    def heaviest(self, limit: int) -> Operation[list[Entry]]:
-        """The heaviest names that match, then those without a weight, in the order of `first`."""
-        query = Query(self._folded)
-        found: list[Entry] = []
-        offset = 0
-        while len(found) < limit:
-            page = yield from self._storage.heaviest(self._folded.encode(), offset, limit)
-            found += [entry for entry in entries(page) if self._is_first_match(entry, query)]
-            offset += limit
-            if len(page) < limit:
-                weighted = {entry.id for entry in found}
-                others = yield from self.first(limit + len(found))
-                found += [entry for entry in others if entry.id not in weighted]
-                break
-        return found[:limit]
-
-    def _query(self, last: bytes | None) -> Operation[Query]:
-        """Choose the word whose members are read: the rarest; for a later page, the one that the first page chose."""
-        typed = dict.fromkeys(self._folded[start:end] for start, end in words(self._folded))
-        if len(typed) < 2:
-            return Query(self._folded)
-        if last is None:
-            counts = yield from self._storage.counts([word.encode() for word in typed])
-            _, chosen = min(zip(counts, typed, strict=True))
-        else:
-            begun = (word for word in typed if last.startswith(word.encode()))
-            chosen = max(begun, key=len, default=next(iter(typed)))
-        return Query(chosen, tuple(word for word in typed if word != chosen))
-
-    def _matching(self, query: Query, last: bytes | None, limit: int) -> Operation[list[Entry]]:
-        """The names that match, each once, although the index has a member for each word of a name."""
-        found: list[Entry] = []
-        size = MEMBERS_PER_PAGE if query.other_words else limit
-        while True:
-            page = yield from self._storage.page(query.prefix.encode(), last, size)
-            found += [entry for entry in entries(page) if self._is_first_match(entry, query)]
-            if len(found) >= limit or len(page) < size:
-                return found[:limit]
-            last = page[-1]
-
-    def _is_first_match(self, entry: Entry, query: Query) -> bool:
-        """Whether this is the first member of its name to begin with the prefix, and the other words match too."""
-        if not self._rules.words:
-            return True
-        starts = tails(self._rules.fold(entry.name))
-        matching = (tail for tail in starts if tail.startswith(query.prefix))
-        first = min(matching, default="") if query.prefix else starts[0]
-        return parse_member(entry._member).tail == first and all(
-            any(tail.startswith(word) for tail in starts) for word in query.other_words
+        self._folded = storage.rules.spelling.fold(text)
+        several = typed_words(self._folded) if self._rules.words else []
+        self._texts = several if len(several) > 1 else [self._folded]
+        self._long_texts = [text for text in self._texts if cut(text) != text]
+        self._find_spans = partial(
+            find_spans, typed=self._texts, spelling=self._rules.spelling, in_words=self._rules.words
         )
+
+    def first(self, limit: int, last: bytes = b"") -> Operation[EntryPage]:
+        """The first `limit` names that match, in the order of the guide; `last`: the member that they follow."""
+        if last and not self._begins(last):
+            raise BadName(f"complete(after=…): {last!r} is not the cursor of a page of this prefix")
+        found, stop = yield from self._members(limit, last)
+        page = entries(found, self._find_spans)
+        if stop:
+            return EntryPage(page, encode_cursor(stop))
+        return EntryPage(page, page[-1].cursor if len(page) == limit else None)
+
+    def _begins(self, member: bytes) -> bool:
+        tail = parse_member(member).tail
+        return any(begins(tail, cut(text)) for text in self._texts)
+
+    def _members(self, limit: int, last: bytes) -> Operation[tuple[list[FoundMember], bytes]]:
+        """The members that match, and the last member read if the search was given up."""
+        by_prefix = not self._rules.has_several_tails and not split_marks(cut(self._folded))[1]
+        query = Chosen(self._texts) if by_prefix else (yield from self._storage.choose(self._texts, last))
+        found: list[FoundMember] = []
+        for _ in range(MAX_ROUND_TRIPS):
+            wanted = limit - len(found)
+            if by_prefix:
+                stop, more = yield from self._storage.page(cut(self._folded).encode(), last, wanted)
+            else:
+                stop, more = yield from self._storage.find(query, last, wanted)
+            found += filter(self._matches_in_full, more)
+            if len(found) == limit or not (stop or len(more) == wanted):
+                return found, b""
+            last = stop or more[-1].member
+        return found, last
+
+    def _matches_in_full(self, found: FoundMember) -> bool:
+        """Whether a name matches the texts that are too long for the index."""
+        if not self._long_texts:
+            return True
+        texts = self._rules.spelling.texts(name_and_id(found.member)[0])
+        starts = [tail for text in texts for tail in (tails(text) if self._rules.words else [text])]
+        return all(any(begins(tail, text) for tail in starts) for text in self._long_texts)
+
+    def count(self) -> Operation[int]:
+        """How many members begin with the text; for an empty text, how many names there are."""
+        if not self._long_texts:
+            return (yield from self._storage.counts([self._folded]))[0]
+        page = yield from self.first(1000)
+        count = len(page)
+        while page.cursor:
+            page = yield from self.first(1000, member_of(page.cursor))
+            count += len(page)
+        return count
+
+    def with_typo(self, limit: int, exact: Sequence[Entry], *, by_weight: bool) -> Operation[list[Entry]]:
+        """Names that match in spite of one typo, without those in `exact`."""
+        if not MIN_TYPO_LENGTH <= len(self._folded) <= MAX_TYPO_LENGTH:
+            return []
+        found = yield from self._storage.similar(self._folded, min(limit, MAX_SIMILAR), by_weight=by_weight)
+        found.sort(key=lambda one: (-one.weight if by_weight else 0, one.member))
+        known = {entry.id for entry in exact}
+        mark = partial(
+            find_spans, typed=[self._folded], spelling=self._rules.spelling, in_words=self._rules.words, typo=True
+        )
+        others: dict[str, Entry] = {}
+        for entry in entries(found, mark):
+            if entry.id not in known:
+                others.setdefault(entry.id, entry)
+        return list(others.values())[:limit]
+
+    def heaviest(self, limit: int) -> Operation[EntryPage]:
+        """The heaviest names that match, then those without a weight, in the order of `first`."""
+        if self._long_texts:  # the index has the names by weight only with the beginning of this text
+            page = yield from self.first(1000)
+            return EntryPage(sorted(page, key=lambda entry: -entry.weight)[:limit])
+        query = yield from self._storage.choose(self._texts, b"")
+        found: dict[str, Entry] = {}
+        offset = 0
+        for _ in range(MAX_ROUND_TRIPS):
+            offset, more = yield from self._storage.heaviest(query, offset, limit - len(found))
+            found.update((entry.id, entry) for entry in entries(more, self._find_spans))
+            if offset < 0 or len(found) == limit:
+                break
+        if len(found) < limit and offset < 0:
+            for entry in (yield from self.first(limit + len(found))):
+                found.setdefault(entry.id, entry)
+        return EntryPage(list(found.values())[:limit])

@@ -1,32 +1,39 @@
 """The names of a directory in the server, in one slot or in several shards.
 
-In one slot, every change is one script. With shards, the first character of a name's fold selects the shard of the
-name, so that a search by prefix reads one shard. The hash of an id selects its *home*, the shard that registers it. A
-change of an id then takes four kinds of calls, each of which may be repeated:
+In one slot, every change is one script. With shards, the first character of a tail selects the shard of its member, so
+that a search by prefix reads one shard. The hash of an id selects its *home*, the shard that registers it. A change of
+an id then takes four kinds of calls, each of which may be repeated:
 
     begin    the home registers the new name, and returns the names that the id had before
-    add      the new name is added to its shards
+    add      the new name is added to its shards, with the weight and the payload of the id
     remove   the old names are removed from theirs
     end      the home forgets the old names
 
 If a change breaks off in between, the same change, or any other change of this id, completes it.
+
+A call holds the server for some milliseconds at most. So names are sent in chunks of at most 64 KiB, and a script that
+has done enough leaves the rest of its chunk, which is sent again.
 """
 
 from __future__ import annotations
 
-import binascii
-import heapq
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
-from penstock.completion.bindings import DirectoryBindings, DirectoryRules
-from penstock.completion.card import members
-from penstock.completion.constants import LEAVING
-from penstock.completion.entry import NewName
+from penstock.completion.bindings import Chosen, DirectoryBindings, DirectoryRules
+from penstock.completion.card import card_size
+from penstock.completion.entry import FoundMember, NewName, payload_change, weight_change
 from penstock.completion.keys import CompletionKeys
 from penstock.completion.name_rules import OtherRules, checked
 from penstock.core.operations import Operation, RoundTrip
+
+T = TypeVar("T")
+
+CHUNK = 100
+"""Names that one call sends at most."""
+
+CHUNK_BYTES = 64 * 1024
+"""The size of their cards and members, at most; a single name may be larger."""
 
 
 class DirectoryStorage:
@@ -36,10 +43,6 @@ class DirectoryStorage:
         self.rules = rules
         kinds = ["directory", *(f"directory/{n}" for n in range(1, rules.shards))]
         self._shards = [DirectoryBindings(CompletionKeys(prefix, kind, name), rules) for kind in kinds]
-
-    @staticmethod
-    def open(prefix: str, name: str, rules: DirectoryRules) -> DirectoryStorage:
-        return (DirectoryStorage if rules.shards == 1 else ShardedStorage)(prefix, name, rules)
 
     @property
     def _first(self) -> DirectoryBindings:
@@ -56,19 +59,34 @@ class DirectoryStorage:
 
     def save(self, names: Sequence[NewName], *, existing_only: bool) -> Operation[int]:
         """Add names, and give ids that exist their new names. Returns how many were written."""
-        return checked(self._first.save(names, existing_only=existing_only))
+        card = self.rules.card
+        records = (
+            (
+                card(name), "" if id == name else id, b"" if id == name else card(id),
+                weight_change(weight), payload_change(payload),
+            )
+            for name, id, weight, payload in names
+        )  # fmt: skip
+        written = 0
+        for chunk in chunks(records, lambda record: card_size(record[0], record[1]) + len(record[4])):
+            written += yield from in_steps(chunk, lambda rest: self._first.save(rest, existing_only=existing_only))
+        return written
 
     def remove(self, ids: Sequence[str]) -> Operation[int]:
         """Remove ids. Returns how many of them were there."""
-        return checked(self._first.remove(ids))
+        removed = 0
+        for chunk in chunks(ids, len):
+            removed += yield from in_steps(chunk, self._first.remove)
+        return removed
 
     def remove_members(self, found: Sequence[bytes]) -> Operation[int]:
         """Remove members that belong to no id, because they were written by hand."""
-        return checked(self._first.remove_members([], found))
+        return in_steps([(False, member) for member in found], self._first.remove_members)
 
-    def set_weights(self, weights: Mapping[str, float]) -> Operation[int]:
-        """Set the weights of ids; 0 removes one. Returns how many of the ids exist."""
-        return checked(self._first.set_weights(weights))
+    def change_id(self, id: str, weight: str, payload: bytes) -> Operation[float | None]:
+        """Change the weight and the payload of an id. Returns its weight, None if the id does not exist."""
+        (changed,) = yield from checked(self._first.change_ids([(id, weight, payload)]))
+        return changed
 
     def delete_if_empty(self) -> Operation[None]:
         """Delete the remaining keys of a directory without names."""
@@ -76,189 +94,58 @@ class DirectoryStorage:
 
     # --- read ---
 
-    def name_of(self, id: str) -> Operation[str | None]:
+    def get(self, id: str) -> Operation[tuple[str, FoundMember | None] | None]:
+        """The name of an id, and its first member."""
         return checked(self._first.find_id(id, self.rules.card(id)))
 
-    def page(self, prefix: bytes, last: bytes | None, n: int) -> Operation[list[bytes]]:
-        """The next `n` members that begin with `prefix`, after `last`."""
+    def page(self, prefix: bytes, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundMember]]]:
+        """The next `n` members that begin with `prefix`, after `last`. Returns first b"", or where it stopped early."""
         return checked(self._first.page(prefix, last, n))
 
-    def counts(self, prefixes: Sequence[bytes]) -> Operation[list[int]]:
-        """How many members begin with each prefix; for an empty prefix, how many names there are."""
-        return checked(self._first.counts(prefixes))
+    def choose(self, texts: Sequence[str], last: bytes) -> Operation[Chosen]:
+        """The query for these texts. In one slot, the script chooses the text whose members it reads."""
+        yield from ()
+        return Chosen(texts)
 
-    def heaviest(self, prefix: bytes, offset: int, n: int) -> Operation[list[bytes]]:
-        """The `n` heaviest members that begin with `prefix` and have a weight, after the first `offset` of them."""
-        found = yield from checked(self._first.heaviest(prefix, offset, n))
-        return [member for _, member in found]
+    def find(self, query: Chosen, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundMember]]]:
+        """The next `n` members that match, one for each name. Returns as `page`."""
+        return checked(self._first.find(query, last, n))
 
-    def similar(self, prefix: str, n: int) -> Operation[list[bytes]]:
-        """Members whose beginning differs from `prefix` by one typo, not in the first character."""
-        return checked(self._shard_of(prefix.encode()).similar(prefix, n))
+    def counts(self, texts: Sequence[str]) -> Operation[list[int]]:
+        """How many members begin with each text; for an empty text, how many names there are."""
+        return checked(self._first.counts(texts))
 
-    def _shard_of(self, start: bytes) -> DirectoryBindings:
-        """The shard of the members that begin with `start`."""
-        return self._first
+    def heaviest(self, query: Chosen, offset: int, n: int) -> Operation[tuple[int, list[FoundMember]]]:
+        """The `n` heaviest members that match and have a weight; and the offset to continue at, -1 at the end."""
+        return checked(self._first.heaviest(query, offset, n))
+
+    def similar(self, text: str, n: int, *, by_weight: bool) -> Operation[list[FoundMember]]:
+        """Members whose beginning differs from `text` by one typo, in no order."""
+        return checked(self._first.similar(text, n, by_weight=by_weight))
 
 
-class ShardedStorage(DirectoryStorage):
-    """A directory in several shards."""
+def chunks(items: Any, size_of: Callable[[Any], int]) -> Iterator[list[Any]]:
+    """The items in lists of at most CHUNK items and CHUNK_BYTES bytes."""
+    chunk: list[Any] = []
+    size = 0
+    for item in items:
+        more = size_of(item)
+        if chunk and (len(chunk) == CHUNK or size + more > CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(item)
+        size += more
+    if chunk:
+        yield chunk
 
-    def _shard_of(self, start: bytes) -> DirectoryBindings:
-        # The code point decides, so that neighbours in the alphabet are in different shards.
-        return self._shards[ord(start.decode(errors="replace")[:1] or "\0") % len(self._shards)]
 
-    def _home_of(self, id: str) -> DirectoryBindings:
-        return self._shards[binascii.crc32(id.encode()) % len(self._shards)]
-
-    def check_rules(self) -> Operation[None]:
-        yield from checked(self._first.counts([]))
-
-    # --- change ---
-
-    def save(self, names: Sequence[NewName], *, existing_only: bool) -> Operation[int]:
-        cards: dict[str, bytes] = {}
-        for name, id, _ in names:
-            if not existing_only or (yield from self.name_of(id)) is not None:
-                cards[id] = b"" if id == name else self.rules.card(name)
-        yield from checked(self._first.save_rules())
-        old = yield from self._begin_changes(cards)
-        new = {id: members(card, id) if card else self._own_members(id) for id, card in cards.items()}
-        yield from self._add(new.values())
-        yield from self._carry_weights_over(old, new)
-        yield from self._remove(chain.from_iterable(old.values()))
-        overtaken = yield from self._end_changes(cards)
-        # Another process has given these ids other names since, so the names added here must not stay.
-        yield from self._remove([new[id] for id in overtaken])
-        return len(cards)
-
-    def remove(self, ids: Sequence[str]) -> Operation[int]:
-        cards = dict.fromkeys(ids, LEAVING)
-        old = yield from self._begin_changes(cards)
-        removed = yield from self._remove(chain.from_iterable(old.values()))
-        yield from self._end_changes(cards)
-        return removed
-
-    def remove_members(self, found: Sequence[bytes]) -> Operation[int]:
-        return self._remove([one] for one in found)
-
-    def set_weights(self, weights: Mapping[str, float]) -> Operation[int]:
-        known = 0
-        for id, weight in weights.items():
-            name = yield from self.name_of(id)
-            if name is not None:
-                found = self._own_members(id) if name == id else members(self.rules.card(name), id)
-                known += yield from self._set_member_weights(found, weight)
-        return known
-
-    def delete_if_empty(self) -> Operation[None]:
-        for shard in reversed(self._shards):  # the first shard comes last, because it has the rules
-            yield from checked(shard.delete_if_empty())
-
-    def _begin_changes(self, cards: Mapping[str, bytes]) -> Operation[dict[str, list[list[bytes]]]]:
-        """Returns for each id the members of the names that it had before."""
-        old: dict[str, list[list[bytes]]] = {}
-        for home, group in self._by_home(cards):
-            replies = yield from checked(home.begin_changes(group))
-            for id, old_cards in replies.items():
-                old[id] = [members(card, id) for card in old_cards]
-                old[id] += [self._own_members(id)] if cards[id] else []
-        return old
-
-    def _end_changes(self, cards: Mapping[str, bytes]) -> Operation[list[str]]:
-        """Returns the ids that another process has begun to change since `_begin_changes`."""
-        overtaken: list[str] = []
-        for home, group in self._by_home(cards):
-            overtaken += yield from checked(home.end_changes(group))
-        return overtaken
-
-    def _by_home(self, cards: Mapping[str, bytes]) -> Iterable[tuple[DirectoryBindings, dict[str, bytes]]]:
-        homes: dict[DirectoryBindings, dict[str, bytes]] = defaultdict(dict)
-        for id, card in cards.items():
-            homes[self._home_of(id)][id] = card
-        return homes.items()
-
-    def _carry_weights_over(
-        self, old: Mapping[str, list[list[bytes]]], new: Mapping[str, list[bytes]]
-    ) -> Operation[None]:
-        """Give the new name of each id the weight of its old one. A change that breaks off before this loses it."""
-        shards: dict[DirectoryBindings, list[tuple[bytes, str]]] = defaultdict(list)
-        for id, names in old.items():
-            for first, *_ in names:
-                shards[self._shard_of(first)].append((first, id))
-        for shard, pairs in shards.items():
-            weights = yield from checked(shard.member_weights(first for first, _ in pairs))
-            for (_, id), weight in zip(pairs, weights, strict=True):
-                if weight:
-                    yield from self._set_member_weights(new[id], weight)
-
-    def _set_member_weights(self, found: Sequence[bytes], weight: float) -> Operation[bool]:
-        known = 0
-        for member in found:
-            known += yield from checked(self._shard_of(member).set_member_weight(member, weight))
-        return known > 0
-
-    def _own_members(self, id: str) -> list[bytes]:
-        """The members of a name that is its own id."""
-        return members(self.rules.card(id), "")
-
-    def _add(self, names: Iterable[Sequence[bytes]]) -> Operation[int]:
-        return self._in_each_shard(names, DirectoryBindings.add_members)
-
-    def _remove(self, names: Iterable[Sequence[bytes]]) -> Operation[int]:
-        return self._in_each_shard(names, DirectoryBindings.remove_members)
-
-    def _in_each_shard(
-        self,
-        names: Iterable[Sequence[bytes]],
-        change: Callable[[DirectoryBindings, Sequence[bytes], Sequence[bytes]], RoundTrip[int | OtherRules]],
-    ) -> Operation[int]:
-        """Add or remove the members of names, each in its shard. Returns how many were added or removed."""
-        whole: dict[DirectoryBindings, list[bytes]] = defaultdict(list)
-        later: dict[DirectoryBindings, list[bytes]] = defaultdict(list)
-        for first, *rest in names:
-            whole[self._shard_of(first)].append(first)
-            for member in rest:
-                later[self._shard_of(member)].append(member)
-        changed = 0
-        for shard in {**whole, **later}:
-            changed += yield from checked(change(shard, whole[shard], later[shard]))
-        return changed
-
-    # --- read ---
-
-    def name_of(self, id: str) -> Operation[str | None]:
-        name = yield from checked(self._home_of(id).find_id(id, b""))
-        if name is not None:
-            return name
-        own = self.rules.card(id)
-        found = yield from checked(self._shard_of(self._own_members(id)[0]).find_id("", own))
-        return None if found is None else id
-
-    def page(self, prefix: bytes, last: bytes | None, n: int) -> Operation[list[bytes]]:
-        if prefix:
-            return (yield from checked(self._shard_of(prefix).page(prefix, last, n)))
-        pages = []
-        for shard in self._shards:
-            pages.append((yield from checked(shard.page(prefix, last, n))))
-        return [*islice(heapq.merge(*pages), n)]
-
-    def counts(self, prefixes: Sequence[bytes]) -> Operation[list[int]]:
-        counts = []
-        for prefix in prefixes:
-            found = 0
-            for shard in self._shards_with(prefix):
-                found += (yield from checked(shard.counts([prefix])))[0]
-            counts.append(found)
-        return counts
-
-    def heaviest(self, prefix: bytes, offset: int, n: int) -> Operation[list[bytes]]:
-        found: list[tuple[float, bytes]] = []
-        for shard in self._shards_with(prefix):
-            found += yield from checked(shard.heaviest(prefix, 0, offset + n))
-        found.sort(key=lambda pair: (-pair[0], pair[1]))
-        return [member for _, member in found[offset : offset + n]]
-
-    def _shards_with(self, prefix: bytes) -> list[DirectoryBindings]:
-        """The shards that may have members that begin with `prefix`."""
-        return [self._shard_of(prefix)] if prefix else self._shards
+def in_steps(
+    items: Sequence[T], call: Callable[[Sequence[T]], RoundTrip[tuple[int, int] | OtherRules]]
+) -> Operation[int]:
+    """Call a script with the items until it has done them all. Returns the sum of what it counted."""
+    counted = 0
+    while items:
+        done, count = yield from checked(call(items))
+        counted += count
+        items = items[done:]
+    return counted

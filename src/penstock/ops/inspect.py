@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.app import Penstock
 from penstock.completion.directory import Directory
@@ -308,10 +308,19 @@ class Inspector:
         return views
 
     def directory(
-        self, name: str, *, accents: bool | None = None, words: bool | None = None, shards: int | None = None
+        self,
+        name: str,
+        *,
+        accents: bool | None = None,
+        words: bool | None = None,
+        equivalents: Mapping[str, str] | None = None,
+        pinyin: bool | None = None,
+        shards: int | None = None,
     ) -> Directory:
         """One directory, to complete names and to change them, as `app.directory` returns it. No round trip."""
-        return self._app.directory(name, accents=accents, words=words, shards=shards)
+        return self._app.directory(
+            name, accents=accents, words=words, equivalents=equivalents, pinyin=pinyin, shards=shards
+        )
 
     # --- workers ---
 

@@ -74,9 +74,9 @@ def some_names(count: int, seed: int = 1) -> Iterator[str]:
         yield f"{one()} {one()}".title() + f" {number:x}"
 
 
-def filled_directory(rig: Rig, names: int, **settings: bool) -> Directory:
+def filled_directory(rig: Rig, names: int, *, words: bool | None = None) -> Directory:
     """A directory of this many names, each with an id."""
-    directory = rig.app.directory("bench", **settings)
+    directory = rig.app.directory("bench", words=words)
     numbered = ((name, f"u{n}") for n, name in enumerate(some_names(names)))
     while batch := list(islice(numbered, BATCH)):
         directory.add_many(batch)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.completion.card import members, parse_member
+from penstock.completion.bindings import DirectoryRules
+from penstock.completion.card import member_rest, members, parse_member
 from penstock.completion.constants import LEAVING, OLD
-from penstock.completion.fold import fold
+from penstock.completion.fold import cut
 
 
 class DirectoryAudit:
@@ -18,19 +19,22 @@ class DirectoryAudit:
         self.names = set(keys.get("names", {}))
         self.orders = {name.removeprefix("top:"): order for name, order in keys.items() if name.startswith("top:")}
         self.weighed = set(keys.get("weighed", {}))
+        self.payloads = keys.get("payloads", {})
         hashes = [content for name, content in keys.items() if name.startswith("ids:")]
         self.cards = {id: card for cards in hashes for id, card in cards.items()}
 
     def problems(self) -> Iterator[str]:
         """A sentence for each contradiction."""
-        rules = self.meta.get(b"rules", b"").decode()
+        rules = DirectoryRules().decode(self.meta[b"rules"], "this directory") if self.meta else DirectoryRules()
         found = [parse_member(member) for member in self.names]
-        # A name is stored in full, and once more for each of its words.
-        whole = [one for one in found if one.tail == fold(one.name, accents="accents=1" in rules)]
+        # A name is stored in full, and once more for each further tail.
+        whole = [one for one in found if one.tail == cut(rules.spelling.fold(one.name))]
         for name, counted in (("names", len(whole)), ("ids", len(self.cards))):
             if int(self.meta.get(name.encode(), 0)) != counted:
                 yield f"meta {name}: {self.meta.get(name.encode())}, counted {counted}"
-        if rules.endswith("shards=1"):
+        if not self.payloads.keys() <= {member_rest(member) for member in self.names}:
+            yield f"payloads: {self.payloads}, but the names are {self.names}"
+        if rules.shards == 1:
             if {one.id.encode() for one in whole if one.id != one.name} != set(self.cards):
                 yield f"ids: {self.cards}, but the names are {self.names}"
             if not {one for id, card in self.cards.items() for one in members(card, id.decode())} <= self.names:

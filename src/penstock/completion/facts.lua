@@ -1,0 +1,52 @@
+-- What a directory has besides a name and its id: a weight (see rank.lua) and a payload, which only the application
+-- understands.
+--
+--   payloads  HASH  rest (card.lua) -> payload
+--
+-- A script receives a change of a weight as "=<n>" (set it; 0 removes it), "+<n>" (add to it) or "" (leave it), and a
+-- change of a payload as "=<bytes>" (set it; "=" removes it) or "".
+
+_heaviest = { WEIGHT = 1000000000000000000 } -- 10^18: no sum of weights becomes infinite
+
+-- Changes the weight and the payload of a name.
+--- (state: table, members: table, rest: str, weight: str, payload: str)
+--- uses: base
+function facts.change(state, members, rest, weight, payload)
+  if weight ~= "" then
+    local value = tonumber(string.sub(weight, 2))
+    if string.sub(weight, 1, 1) == "+" then
+      value = value - tonumber(redis.call("ZSCORE", base .. "top:", members[1]) or 0)
+    end
+    if value > 0 then rank.put(state, members, math.min(value, _heaviest.WEIGHT)) else rank.drop(state, members) end
+  end
+  if #payload > 1 then
+    redis.call("HSET", base .. "payloads", rest, string.sub(payload, 2))
+    state.payloads = true
+  elseif payload ~= "" then
+    redis.call("HDEL", base .. "payloads", rest)
+  end
+end
+
+-- Removes the weight and the payload of a name. Returns both in the form of changes that restore them.
+--- (state: table, members: table, rest: str) -> str, str
+--- uses: base
+function facts.drop(state, members, rest)
+  local weight = state.weighed and rank.drop(state, members)
+  local payload = state.payloads and redis.call("HGET", base .. "payloads", rest)
+  if payload then redis.call("HDEL", base .. "payloads", rest) end
+  return weight and "=" .. string.format("%.17g", weight) or "", payload and "=" .. payload or ""
+end
+
+-- Returns { stop, members }, or { stop, members, negative weights, payloads } if any name of the directory has a weight
+-- or a payload.
+--- (stop: any, members: table) -> table
+--- uses: base
+function facts.reply(stop, members)
+  if #members == 0 or redis.call("EXISTS", base .. "weighed", base .. "payloads") == 0 then return { stop, members } end
+  local rests = {}
+  for i = 1, #members do rests[i] = card.rest(members[i]) end
+  return {
+    stop, members, redis.call("ZMSCORE", base .. "top:", unpack(members)),
+    redis.call("HMGET", base .. "payloads", unpack(rests)),
+  }
+end

@@ -1,0 +1,213 @@
+-- The scripts that read a directory. They write nothing. The keys are those of directory.lua.
+--
+-- A call reads a bounded number of members. If it stops before it has found enough, it returns where: the caller calls
+-- again from there.
+
+_read = { BYTES = 262144, WORK = 2500, SLICE = 100 } -- what one call reads at most, and compares; members of one ZRANGE
+_slips = { SEEKS = 1000, MEMBERS = 1500 } -- what a search for typos reads at most
+
+-- Returns { stop, members } and more (facts.lua): the first `limit` members between two bounds, which are in the form of
+-- ZRANGE BYLEX. `stop`: "", or the last member if they are too long to return more at once.
+--- keys: base meta
+--- args: rules: str, low: str, high: str, limit: int
+--- flags: no-writes
+function script.page(base, meta, rules, low, high, limit)
+  local other = name_rules.differing(rules)
+  if other then return other end
+  local found = redis.call("ZRANGE", base .. "names", low, high, "BYLEX", "LIMIT", 0, math.min(limit, _read.SLICE))
+  if limit <= _read.SLICE or #found < _read.SLICE then return facts.reply("", found) end
+  local bytes = 0
+  for i = 1, #found do bytes = bytes + #found[i] end
+  while #found < limit do
+    if bytes > _read.BYTES then return facts.reply(found[#found], found) end
+    local size = math.min(limit - #found, _read.SLICE)
+    local more = redis.call("ZRANGE", base .. "names", "(" .. found[#found], high, "BYLEX", "LIMIT", 0, size)
+    for i = 1, #more do
+      found[#found + 1] = more[i]
+      bytes = bytes + #more[i]
+    end
+    if #more < size then break end
+  end
+  return facts.reply("", found)
+end
+
+-- Returns { stop, members } and more (facts.lua): the first `limit` members after `last` that the query accepts, one for
+-- each name. `stop`: "" at the end or if there are enough, else the last member read. `chosen`, `all` and the texts: see
+-- match.lua.
+--- keys: base meta
+--- args: rules: str, limit: int, last: str, chosen: int, all: str, typed: *
+--- flags: no-writes
+function script.find(base, meta, rules, limit, last, chosen, all, typed, ...)
+  local other = name_rules.differing(rules)
+  if other then return other end
+  local names, query, found = base .. "names", match.query(typed, all), {}
+  match.choose(names, query, chosen, last)
+  local prefixes = match.prefixes(names, query.main, all)
+  for i = 1, #prefixes do
+    local low, high = "[" .. prefixes[i], "(" .. prefixes[i] .. "\255"
+    if last ~= "" and not match.before(last, prefixes[i]) then low = "(" .. last end
+    while low do
+      local size = #query.texts > 1 and _read.SLICE or math.min(_read.SLICE, limit - #found + 2)
+      local some = redis.call("ZRANGE", names, low, high, "BYLEX", "LIMIT", 0, size)
+      for j = 1, #some do
+        if match.accepts(some[j], query) then
+          found[#found + 1] = some[j]
+          if #found == limit then return facts.reply("", found) end
+        end
+        last = some[j]
+        if query.work > _read.WORK then return facts.reply(last, found) end
+      end
+      low = #some == size and "(" .. last
+    end
+  end
+  return facts.reply("", found)
+end
+
+-- Returns { next offset or -1, members } and more (facts.lua): the heaviest members that the query accepts. `offset`: 0,
+-- or the one that an earlier call returned.
+--- keys: base meta
+--- args: rules: str, limit: int, offset: int, chosen: int, all: str, typed: *
+--- flags: no-writes
+function script.heaviest(base, meta, rules, limit, offset, chosen, all, typed, ...)
+  local other = name_rules.differing(rules)
+  if other then return other end
+  local query, weighed = match.query(typed, all), base .. "weighed"
+  match.choose(weighed, query, chosen, "")
+  local budget = { left = _read.WORK }
+  local function accept(member)
+    local before = query.work
+    local accepted = match.accepts(member, query)
+    budget.left = budget.left - (query.work - before)
+    return accepted
+  end
+  local prefixes = match.prefixes(weighed, query.main, all)
+  local found, next_offset = rank.heaviest(query.main.base, prefixes, offset, limit, budget, accept)
+  return facts.reply(next_offset, found)
+end
+
+-- Returns { 0, members } and more (facts.lua), in no order: members whose beginning differs by one typo from the letters
+-- typed: a letter added, missing or replaced, or two swapped. They are the first `limit` of each misspelling and, with
+-- `by_weight`, its `limit` heaviest. `letters`: one argument for each letter.
+-- For each beginning of the typed text, this finds the letters that follow it in the index, with one ZRANGE (a seek) for
+-- each letter. Reading a variant takes one or two more. After 1000 seeks or 1500 members, no further letter is tried;
+-- each position has its share of the seeks. The first letter comes last, because any letter of the index may begin a name.
+--- keys: base meta
+--- args: rules: str, limit: int, by_weight: int, letters: *
+--- flags: no-writes
+function script.similar(base, meta, rules, limit, by_weight, letters, ...)
+  local other = name_rules.differing(rules)
+  if other then return other end
+  local names, left, found, seen = base .. "names", _slips.SEEKS, {}, {}
+  local budget, bytes, typed = { left = _slips.MEMBERS }, 0, table.concat(ARGV, "", letters)
+  local function keep(members)
+    for i = 1, #members do
+      if not seen[members[i]] then
+        seen[members[i]] = true
+        found[#found + 1] = members[i]
+        bytes = bytes + #members[i]
+      end
+    end
+  end
+  local function accept(member) return string.sub(member, 1, #typed) ~= typed end
+  local function read(low, high)
+    left = left - 1
+    local page = redis.call("ZRANGE", names, low, high, "BYLEX", "LIMIT", 0, limit)
+    budget.left = budget.left - #page
+    keep(page)
+    return #page
+  end
+  -- Reads the members that begin with a variant, but not those that begin with the typed text.
+  local function read_variant(variant)
+    if string.sub(variant, 1, #typed) == typed then return end
+    if left <= 0 or budget.left <= 0 or bytes > _read.BYTES then return end
+    local count
+    if string.sub(typed, 1, #variant) ~= variant then
+      count = read("[" .. variant, "(" .. variant .. "\255")
+    else
+      count = read("[" .. variant, "(" .. typed) + read("(" .. typed .. "\255", "(" .. variant .. "\255")
+    end
+    if count > 0 and by_weight == 1 and budget.left > 0 then
+      keep((rank.heaviest(variant, { variant }, 0, limit, budget, accept)))
+    end
+  end
+  -- Tries other letters at letter `i`, after `head`, with at most `seeks`.
+  local function try_letters(i, head, seeks)
+    local here, rest, low, least = ARGV[i], table.concat(ARGV, "", i + 1), "[" .. head, left - seeks
+    while left > least and budget.left > 0 and bytes <= _read.BYTES do
+      left = left - 1
+      local at = redis.call("ZRANGE", names, low, "(" .. head .. "\255", "BYLEX", "LIMIT", 0, 1)[1]
+      if not at then break end
+      local letter = string.match(at, "^[^\128-\191][\128-\191]*", #head + 1) or "\255"
+      if letter ~= separator.PART then
+        if letter ~= here then read_variant(head .. letter .. rest) end
+        read_variant(head .. letter .. here .. rest)
+      end
+      low = "(" .. head .. letter .. "\255"
+    end
+  end
+  for i = letters, #ARGV do
+    local head, here, rest = table.concat(ARGV, "", letters, i - 1), ARGV[i], table.concat(ARGV, "", i + 1)
+    read_variant(head .. rest)
+    if i < #ARGV then read_variant(head .. ARGV[i + 1] .. here .. table.concat(ARGV, "", i + 2)) end
+  end
+  for i = letters + 1, #ARGV do
+    try_letters(i, table.concat(ARGV, "", letters, i - 1), left / (#ARGV - i + 2))
+  end
+  try_letters(letters, "", left)
+  return facts.reply(0, found)
+end
+
+-- Returns the number of members that begin with each text, whose parts are as in match.lua. For an empty text, returns
+-- the number of names instead.
+--- keys: base meta
+--- args: rules: str, all: str, typed: *
+--- flags: no-writes
+function script.counts(base, meta, rules, all, typed, ...)
+  local other = name_rules.differing(rules)
+  if other then return other end
+  local query, reply = match.query(typed, all), {}
+  for i = 1, #query.texts do
+    local text = query.texts[i]
+    if text.base == "" then
+      reply[i] = tonumber(redis.call("HGET", meta, "names") or 0)
+    else
+      reply[i] = match.count(base .. "names", text, all)
+    end
+  end
+  return reply
+end
+
+-- Returns { stop, members } and more (facts.lua) for those of the given members that exist.
+--- keys: base meta
+--- args: rules: str, members: *
+--- flags: no-writes
+function script.look_up(base, meta, rules, members, ...)
+  local other = name_rules.differing(rules)
+  if other then return other end
+  local found = {}
+  for i = members, #ARGV do
+    if redis.call("ZSCORE", base .. "names", ARGV[i]) then found[#found + 1] = ARGV[i] end
+  end
+  return facts.reply("", found)
+end
+
+-- Finds the card of an id. Returns { card }; { own_card } if the name is its own id; {} if the id does not exist. Then
+-- follows what `facts.reply` returns for its first member, if that is in this shard.
+-- The id and its own card may belong to different shards. Then the shard of the id gets "" for `own_card`,
+-- and the other shard gets "" for `id`.
+--- keys: base meta
+--- args: rules: str, id: str, own_card: str
+--- flags: no-writes
+function script.find_id(base, meta, rules, id, own_card)
+  local other = name_rules.differing(rules)
+  if other then return other end
+  local state = entry.begin()
+  local found = id ~= "" and index.get(state, id)
+  found = found and string.match(found, "^[^" .. separator.OLD .. "]*")
+  if found and found ~= "" and found ~= change.LEAVING then
+    return { found, facts.reply("", { card.members(found, id)[1] }) }
+  end
+  local first = own_card ~= "" and card.members(own_card, "")[1]
+  if not first or not redis.call("ZSCORE", base .. "names", first) then return {} end
+  return { own_card, facts.reply("", { first }) }
+end

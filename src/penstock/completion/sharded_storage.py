@@ -1,0 +1,249 @@
+"""A directory in several shards, each in a slot of its own; see `storage.py`."""
+
+from __future__ import annotations
+
+import binascii
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+
+from penstock.completion.bindings import Chosen, DirectoryBindings, DirectoryRules
+from penstock.completion.card import card_size, members, parse_member
+from penstock.completion.constants import LEAVING
+from penstock.completion.entry import FoundMember, NewName, payload_change, weight_change
+from penstock.completion.fold import begins, cut
+from penstock.completion.name_rules import OtherRules, checked
+from penstock.completion.storage import DirectoryStorage, chunks, in_steps
+from penstock.core.operations import Operation, Parallel
+
+
+def open_storage(prefix: str, name: str, rules: DirectoryRules) -> DirectoryStorage:
+    return (DirectoryStorage if rules.shards == 1 else ShardedStorage)(prefix, name, rules)
+
+
+class ShardedStorage(DirectoryStorage):
+    """A directory in several shards."""
+
+    def _shard_of(self, start: bytes) -> DirectoryBindings:
+        """The shard of the members that begin with `start`."""
+        # The code point decides, so that neighbours in the alphabet are in different shards.
+        return self._shards[ord(start.decode(errors="replace")[:1] or "\0") % len(self._shards)]
+
+    def _home_of(self, id: str) -> DirectoryBindings:
+        return self._shards[binascii.crc32(id.encode()) % len(self._shards)]
+
+    def check_rules(self) -> Operation[None]:
+        yield from checked(self._first.counts([]))
+
+    # --- change ---
+
+    def save(self, names: Sequence[NewName], *, existing_only: bool) -> Operation[int]:
+        written = 0
+        for chunk in chunks(names, lambda new: card_size(self.rules.card(new.name), new.id)):
+            written += yield from self._save_chunk(chunk, existing_only=existing_only)
+        return written
+
+    def _save_chunk(self, names: Sequence[NewName], *, existing_only: bool) -> Operation[int]:
+        cards: dict[str, bytes] = {}
+        for name, id, *_ in names:
+            if not existing_only or (yield from self.get(id)) is not None:
+                cards[id] = b"" if id == name else self.rules.card(name)
+        yield from checked(self._first.save_rules())
+        old = yield from self._begin_changes(cards)
+        new = {id: members(card, id) if card else self._own_members(id) for id, card in cards.items()}
+        yield from self._add(new.values())
+        changes = yield from self._changes(old, names)
+        yield from self._change_members(
+            {member: changes[id] for id, found in new.items() for member in found if id in changes}
+        )
+        yield from self._remove(chain.from_iterable(old.values()))
+        overtaken = yield from self._end_changes(cards)
+        # Another process has given these ids other names since, so the names added here must not stay.
+        yield from self._remove([new[id] for id in overtaken])
+        return len(cards)
+
+    def remove(self, ids: Sequence[str]) -> Operation[int]:
+        removed = 0
+        for chunk in chunks(ids, len):
+            cards = dict.fromkeys(chunk, LEAVING)
+            old = yield from self._begin_changes(cards)
+            removed += yield from self._remove(chain.from_iterable(old.values()))
+            yield from self._end_changes(cards)
+        return removed
+
+    def remove_members(self, found: Sequence[bytes]) -> Operation[int]:
+        return self._remove([one] for one in found)
+
+    def change_id(self, id: str, weight: str, payload: bytes) -> Operation[float | None]:
+        found = yield from self.get(id)
+        if found is None:
+            return None
+        name, _ = found
+        named = self._own_members(id) if name == id else members(self.rules.card(name), id)
+        changed = yield from self._change_members(dict.fromkeys(named, (weight, payload)))
+        return changed.get(named[0])
+
+    def delete_if_empty(self) -> Operation[None]:
+        for shard in reversed(self._shards):  # the first shard comes last, because it has the rules
+            yield from checked(shard.delete_if_empty())
+
+    def _begin_changes(self, cards: Mapping[str, bytes]) -> Operation[dict[str, list[list[bytes]]]]:
+        """Returns for each id the members of the names that it had before."""
+        old: dict[str, list[list[bytes]]] = {}
+        for home, group in self._by_home(cards):
+            replies = yield from checked(home.begin_changes(group))
+            for id, old_cards in replies.items():
+                old[id] = [members(card, id) for card in old_cards]
+                old[id] += [self._own_members(id)] if cards[id] else []
+        return old
+
+    def _end_changes(self, cards: Mapping[str, bytes]) -> Operation[list[str]]:
+        """Returns the ids that another process has begun to change since `_begin_changes`."""
+        overtaken: list[str] = []
+        for home, group in self._by_home(cards):
+            overtaken += yield from checked(home.end_changes(group))
+        return overtaken
+
+    def _by_home(self, cards: Mapping[str, bytes]) -> Iterable[tuple[DirectoryBindings, dict[str, bytes]]]:
+        homes: dict[DirectoryBindings, dict[str, bytes]] = defaultdict(dict)
+        for id, card in cards.items():
+            homes[self._home_of(id)][id] = card
+        return homes.items()
+
+    def _changes(
+        self, old: Mapping[str, list[list[bytes]]], names: Sequence[NewName]
+    ) -> Operation[dict[str, tuple[str, bytes]]]:
+        """The changes of weight and payload for the new name of each id: those given, else those of its old name.
+
+        A change that breaks off before they are stored loses those of the old name.
+        """
+        changes: dict[str, tuple[str, bytes]] = {}
+        shards: dict[DirectoryBindings, dict[bytes, str]] = defaultdict(dict)
+        for id, former in old.items():
+            for first, *_ in former:
+                shards[self._shard_of(first)][first] = id
+        for shard, ids in shards.items():
+            for member, kept, data in (yield from checked(shard.look_up(ids))):
+                if kept or data:
+                    changes[ids[member]] = weight_change(kept or None), payload_change(data)
+        for _, id, weight, payload in names:
+            kept_weight, kept_payload = changes.get(id, ("", b""))
+            change = (weight_change(weight) or kept_weight, payload_change(payload) or kept_payload)
+            if any(change):
+                changes[id] = change
+        return changes
+
+    def _change_members(self, changes: Mapping[bytes, tuple[str, bytes]]) -> Operation[dict[bytes, float | None]]:
+        """Returns the weights; None for a member that does not exist."""
+        weights: dict[bytes, float | None] = {}
+        shards: dict[DirectoryBindings, list[tuple[bytes, str, bytes]]] = defaultdict(list)
+        for member, change in changes.items():
+            shards[self._shard_of(member)].append((member, *change))
+        for shard, rest in shards.items():
+            while rest:
+                done = yield from checked(shard.change_members(rest))
+                weights.update((member, weight) for (member, *_), weight in zip(rest, done, strict=False))
+                rest = rest[len(done) :]
+        return weights
+
+    def _own_members(self, id: str) -> list[bytes]:
+        """The members of a name that is its own id."""
+        return members(self.rules.card(id), "")
+
+    def _add(self, names: Iterable[Sequence[bytes]]) -> Operation[None]:
+        whole: dict[DirectoryBindings, list[bytes]] = defaultdict(list)
+        later: dict[DirectoryBindings, list[bytes]] = defaultdict(list)
+        for first, *rest in names:
+            whole[self._shard_of(first)].append(first)
+            for member in rest:
+                later[self._shard_of(member)].append(member)
+        for shard in {**whole, **later}:
+            yield from checked(shard.add_members(whole[shard], later[shard]))
+
+    def _remove(self, names: Iterable[Sequence[bytes]]) -> Operation[int]:
+        """Remove the members of names, each in its shard. Returns how many names there were."""
+        shards: dict[DirectoryBindings, list[tuple[bool, bytes]]] = defaultdict(list)
+        for name in names:
+            for position, member in enumerate(name):
+                shards[self._shard_of(member)].append((position == 0, member))
+        removed = 0
+        for shard, pairs in shards.items():
+            removed += yield from in_steps(pairs, shard.remove_members)
+        return removed
+
+    # --- read ---
+
+    def get(self, id: str) -> Operation[tuple[str, FoundMember | None] | None]:
+        found = yield from checked(self._home_of(id).find_id(id, b""))
+        if found is None:
+            own = self.rules.card(id)
+            return (yield from checked(self._shard_of(self._own_members(id)[0]).find_id("", own)))
+        name, _ = found
+        first = members(self.rules.card(name), id)[0]
+        known = yield from checked(self._shard_of(first).look_up([first]))
+        return name, known[0] if known else None
+
+    def page(self, prefix: bytes, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundMember]]]:
+        pages = []
+        for shard in self._shards_with(prefix):
+            pages.append((yield from checked(shard.page(prefix, last, n))))
+        return _merged(pages, n)
+
+    def choose(self, texts: Sequence[str], last: bytes) -> Operation[Chosen]:
+        if len(texts) == 1:
+            return Chosen(texts, 1)
+        tail = parse_member(last).tail
+        possible = [text for text in texts if not last or begins(tail, cut(text))]
+        counts = yield from self.counts(possible)
+        return Chosen(texts, 1 + texts.index(possible[counts.index(min(counts))]))
+
+    def find(self, query: Chosen, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundMember]]]:
+        pages = []
+        for shard in self._shards_with(query.texts[query.position - 1].encode()):
+            pages.append((yield from checked(shard.find(query, last, n))))
+        return _merged(pages, n)
+
+    def counts(self, texts: Sequence[str]) -> Operation[list[int]]:
+        counts = []
+        for text in texts:
+            found = 0
+            for shard in self._shards_with(text.encode()):
+                found += (yield from checked(shard.counts([text])))[0]
+            counts.append(found)
+        return counts
+
+    def heaviest(self, query: Chosen, offset: int, n: int) -> Operation[tuple[int, list[FoundMember]]]:
+        shards = self._shards_with(query.texts[query.position - 1].encode())
+        if len(shards) == 1:
+            return (yield from checked(shards[0].heaviest(query, offset, n)))
+        found: list[FoundMember] = []
+        for shard in shards:
+            of_shard: list[FoundMember] = []
+            offset = 0
+            while offset >= 0 and len(of_shard) < n:
+                offset, more = yield from checked(shard.heaviest(query, offset, n - len(of_shard)))
+                of_shard += more
+            found += of_shard
+        found.sort(key=lambda one: (-one.weight, one.member))
+        return -1, found[:n]
+
+    def similar(self, text: str, n: int, *, by_weight: bool) -> Operation[list[FoundMember]]:
+        # The first letter may be the slip, so each shard may have such a name.
+        pages = yield Parallel(tuple(shard.similar(text, n, by_weight=by_weight) for shard in self._shards))
+        for page in pages:
+            if isinstance(page, OtherRules):
+                raise page
+        return list(chain.from_iterable(pages))
+
+    def _shards_with(self, prefix: bytes) -> list[DirectoryBindings]:
+        """The shards that may have members that begin with `prefix`."""
+        return [self._shard_of(prefix)] if prefix else self._shards
+
+
+def _merged(pages: Sequence[tuple[bytes, list[FoundMember]]], n: int) -> tuple[bytes, list[FoundMember]]:
+    """The first `n` members of all pages. If a page stopped early, what follows that member is not known yet."""
+    found = sorted(chain.from_iterable(members for _, members in pages))
+    stop = min((stop for stop, _ in pages if stop), default=b"")
+    if stop:
+        found = [one for one in found if one.member <= stop]
+    return (stop, found) if len(found) < n else (b"", found[:n])
