@@ -19,7 +19,7 @@ from tests.servers import Server, eventually
 def test_each_line_is_a_name_or_says_why_it_is_none():
     lines = [
         b"\xef\xbb\xbfAnn", b"Bob\r", b"", b"Ma Smith\tu1", "名前\tu2\t2.5".encode(), b"\xff\xfe", b"a\x00b", b" ",
-        b"Cy\tu3\tmuch", b"Cy\tu3\tnan", b"a\tb\tc\td", b"Cy\t", b"x" * 10_240, b"x" * 3 * LONGEST_LINE, b"Last",
+        b"Cy\tu3\tmuch", b"Cy\tu3\tnan", b"a\tb\t1\td\te", b"Cy\t", b"x" * 10_240, b"x" * 3 * LONGEST_LINE, b"Last",
     ]  # fmt: skip
     found = list(read_names(io.BytesIO(b"\n".join(lines))))
     assert [one for one in found if not isinstance(one, RejectedLine)] == [
@@ -32,13 +32,23 @@ def test_each_line_is_a_name_or_says_why_it_is_none():
         8: "name ' ' is empty: it needs a character that can be seen",
         9: "weight 'much': a number from 0 up",
         10: "weight 'nan': a number from 0 up",
-        11: "4 columns: write a name, an id and a weight at most",
+        11: "5 columns: write a name, an id, a weight and a payload at most",
         12: "id '' is empty: it needs a character that can be seen",
-        13: "name 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…' has 4,096 bytes, the limit is 1,024",
-        14: "name 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…' has 4,096 bytes, the limit is 1,024",
+        13: "name 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…' has 5,120 bytes, the limit is 1,024",
+        14: "name 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…' has 5,120 bytes, the limit is 1,024",
     }
     assert rejects[6].line == b"\xff\xfe"
     assert len(rejects[14].line) == LONGEST_LINE
+
+
+def test_a_line_may_have_a_weight_and_a_payload():
+    lines = ["Ann\tu1\t\tdata", "Bo\tu2\t3\t{}", "Cy\tu3\t1\t", f"Di\tu4\t\t{'x' * 1025}", "Ed\tu5\t1e30"]
+    *found, large, heavy = read_names(io.BytesIO("\n".join(lines).encode()))
+    assert found == [("Ann", "u1", None, b"data"), ("Bo", "u2", 3, b"{}"), ("Cy", "u3", 1, "")]
+    assert isinstance(large, RejectedLine)
+    assert large.reason.startswith("payload of 1,025 bytes, the limit is 1,024")
+    assert isinstance(heavy, RejectedLine)
+    assert "weight" in heavy.reason
 
 
 def test_an_empty_file_has_no_names():
@@ -62,7 +72,7 @@ def test_a_file_is_imported_and_again(shop: Penstock, penstock, tmp_path: Path):
 
 def test_lines_that_are_no_names_are_kept_with_number_and_reason(shop: Penstock, penstock, tmp_path: Path):
     bad = [b"\xff%d" % n for n in range(12)]
-    (tmp_path / "names.txt").write_bytes(b"\n".join([b"Ann", *bad, b"a\tb\tc\td", b"Bo"]))
+    (tmp_path / "names.txt").write_bytes(b"\n".join([b"Ann", *bad, b"a\tb\t1\td\te", b"Bo"]))
     code, out, err = penstock("directory", "import", "g", "names.txt")
     assert (code, out) == (Exit.FAILED, "2 names read, 2 new; g has 2 names.\n")
     assert err.splitlines()[0] == "penstock: line 2: invalid UTF-8 at byte 1"
@@ -70,8 +80,8 @@ def test_lines_that_are_no_names_are_kept_with_number_and_reason(shop: Penstock,
     assert len(err.splitlines()) == 11
     kept = (tmp_path / "names.txt.rejects").read_bytes().splitlines()
     assert kept[0] == b"2\tinvalid UTF-8 at byte 1\t\xff0"
-    assert kept[-1].startswith(b"14\t4 columns")
-    assert kept[-1].endswith(b"\ta\tb\tc\td")
+    assert kept[-1].startswith(b"14\t5 columns")
+    assert kept[-1].endswith(b"\ta\tb\t1\td\te")
     code, _, err = penstock("directory", "import", "g", "names.txt", "--rejects", "no/such/folder")
     assert code == Exit.USAGE
     assert "--rejects no/such/folder: cannot be written" in err
@@ -105,9 +115,19 @@ def test_names_are_looked_up_and_changed_by_hand(shop: Penstock, server: Server,
     assert [one["name"] for one in rest] == ["Émile", "Ma Smith"]
     assert json.loads(penstock("directory", "complete", "g", "emli", "--typos", "--json")[1])[0]["name"] == "Emil"
     assert json.loads(penstock("directory", "top", "g", "--json")[1])[0] | {"cursor": ""} == {
-        "name": "Ma Smith", "id": "u1", "cursor": "",
+        "name": "Ma Smith", "id": "u1", "weight": 5.0, "payload": None, "cursor": "",
     }  # fmt: skip
     assert penstock("directory", "complete", "g", "x")[1] == "No name has this prefix.\n"
+    assert penstock("directory", "bump", "g", "Emil", "2") == (Exit.OK, "Emil has the weight 2.\n", "")
+    assert penstock("directory", "bump", "g", "u9") == (Exit.FAILED, "", "penstock: no id u9 in g\n")
+    penstock("directory", "add", "g", "Émile", "--payload", "data")
+    report = json.loads(penstock("directory", "complete", "g", "e", "--by", "weight", "--json")[1])
+    assert [(one["name"], one["weight"], one["payload"]) for one in report] == [
+        ("Emil", 2.0, None), ("Émile", 0.0, "data"),
+    ]  # fmt: skip
+    assert penstock("directory", "complete", "g", "e", "--by", "weight")[1].splitlines()[-1].split() == [
+        "Émile", "Émile", "0",
+    ]  # fmt: skip
     assert penstock("directory", "rename", "g", "u1", "Mo") == (Exit.OK, "u1 is now Mo.\n", "")
     assert penstock("directory", "rename", "g", "u9", "Mo") == (Exit.FAILED, "", "penstock: no id u9 in g\n")
     assert penstock("directory", "get", "g", "u1") == (Exit.OK, "Mo\n", "")

@@ -49,6 +49,7 @@ COMMANDS = (
     Command("directory import", "penstock.cli.directory:import_", "add the names of a file, with a progress bar"),
     Command("directory add", "penstock.cli.directory:add", "add one name, or give an id a new name"),
     Command("directory rename", "penstock.cli.directory:rename", "change the name of an id"),
+    Command("directory bump", "penstock.cli.directory:bump", "add to the weight of an id"),
     Command("directory rm", "penstock.cli.directory:rm", "remove names, some or all"),
     Command("directory complete", "penstock.cli.directory:complete", "list the names with a prefix"),
     Command("directory top", "penstock.cli.directory:top", "list the heaviest names with a prefix"),

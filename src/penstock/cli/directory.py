@@ -15,7 +15,7 @@ from cyclopts.types import ExistingFile
 
 from penstock.cli.exits import Exit
 from penstock.cli.where import HERE, AsJson, Limit, Where, Yes, confirm
-from penstock.completion.directory import Directory
+from penstock.completion.directory import Directory, SearchOrder
 from penstock.completion.entry import Entry, NameLike
 from penstock.errors import ConfigurationError
 from penstock.ops.wording import many, terminal_safe
@@ -23,12 +23,14 @@ from penstock.terminal.names_file import RejectedLine, read_names
 from penstock.terminal.tables import Kind, show, show_json, show_list, show_table
 
 BATCH = 20_000
-"""Names per update of the progress bar. A batch is checked as a whole, then sent with 500 names per round trip."""
+"""Names per update of the progress bar. A batch is checked as a whole, then sent with 100 names per round trip."""
 
 SHOWN = 10
 """Rejected lines that are printed one by one."""
 
+Pairs = Annotated[list[str] | None, Parameter(name="--equivalent", negative=(), show_default=False)]
 Switch = Annotated[bool | None, Parameter(negative=(), show_default=False)]
+Order = Annotated[SearchOrder, Parameter(show_default=False)]
 All = Annotated[bool, Parameter(name="--all", negative=(), show_default=False)]
 
 
@@ -57,14 +59,16 @@ def import_(
     rejects: Path | None = None,
     words: Switch = None,
     ignore_accents: Switch = None,
+    equivalents: Pairs = None,
+    pinyin: Switch = None,
     shards: int | None = None,
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> int:
     """Add the names of a file to a directory. May be interrupted and run again.
 
-    A line of the UTF-8 file is a name, optionally followed by a tab and its id, and a tab and its weight. Exit code 1
-    if a line was rejected; the other lines are added.
+    A line of the UTF-8 file is a name, optionally followed by its id, its weight and its payload, separated by tabs.
+    Exit code 1 if a line was rejected; the other lines are added.
 
     Parameters
     ----------
@@ -76,9 +80,13 @@ def import_(
         The file for rejected lines, FILE.rejects by default. Its lines are number, reason and the rejected line,
         separated by tabs.
     words
-        Find names by the start of every word. This option and the next two apply to a new directory only.
+        Find names by the start of every word. This option and those that follow apply to a new directory only.
     ignore_accents
         Ignore accents.
+    equivalents
+        Replace a letter, as in --equivalent ü=ue, so that both spellings find each other. May be repeated.
+    pinyin
+        Find Chinese names by their pinyin and its initials. Needs penstock[pinyin].
     shards
         Spread the names over this many slots of a cluster.
     as_json
@@ -87,7 +95,10 @@ def import_(
     rejects_path = rejects or file.with_name(f"{file.name}.rejects")
     accents = None if ignore_accents is None else not ignore_accents
     with where.open() as inspector, _Rejects(rejects_path) as rejected, _progress(file, quiet=as_json) as advance:
-        directory = inspector.directory(name, words=words, accents=accents, shards=shards)
+        table = _table(equivalents) if equivalents else None
+        directory = inspector.directory(
+            name, words=words, accents=accents, equivalents=table, pinyin=pinyin, shards=shards
+        )
         before, began = directory.count(), time.monotonic()
         read = _import(directory, file, rejected, advance)
         names, seconds = directory.count(), time.monotonic() - began
@@ -112,6 +123,17 @@ class ImportResult:
     rejected: int
     rejects: str | None
     seconds: float
+
+
+def _table(pairs: list[str]) -> dict[str, str]:
+    """The equivalents of `--equivalent` options."""
+    table = {}
+    for pair in pairs:
+        letter, separator, replacement = pair.partition("=")
+        if not separator:
+            raise ConfigurationError(f"--equivalent {pair}: write LETTER=LETTERS, for example ü=ue")
+        table[letter] = replacement
+    return table
 
 
 def _import(directory: Directory, file: Path, rejected: _Rejects, advance: Callable[[int], None]) -> int:
@@ -171,7 +193,16 @@ def _progress(file: Path, *, quiet: bool) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def add(name: str, text: str, /, *, id: str | None = None, weight: float | None = None, where: Where = HERE) -> None:
+def add(
+    name: str,
+    text: str,
+    /,
+    *,
+    id: str | None = None,
+    weight: float | None = None,
+    payload: str | None = None,
+    where: Where = HERE,
+) -> None:
     """Add one name to a directory, or give this name to an existing id.
 
     Parameters
@@ -184,9 +215,11 @@ def add(name: str, text: str, /, *, id: str | None = None, weight: float | None 
         Its id. The default is the name itself.
     weight
         The weight for `top`.
+    payload
+        A text of at most 1 KiB that belongs to the id.
     """
     with where.open() as inspector:
-        inspector.directory(name).add(text, id, weight=weight)
+        inspector.directory(name).add(text, id, weight=weight, payload=payload)
     show(f"{text} is in {name}.")
 
 
@@ -205,6 +238,23 @@ def rename(name: str, id: str, text: str, /, *, where: Where = HERE) -> int:
     with where.open() as inspector:
         known = inspector.directory(name).rename(id, text)
     return _report(known, f"{id} is now {text}.", f"no id {id} in {name}")
+
+
+def bump(name: str, id: str, by: float = 1, /, *, where: Where = HERE) -> int:
+    """Add to the weight of an id. Exit code 1 if the id does not exist.
+
+    Parameters
+    ----------
+    name
+        The directory.
+    id
+        The id.
+    by
+        How much to add.
+    """
+    with where.open() as inspector:
+        weight = inspector.directory(name).bump(id, by)
+    return _report(weight is not None, f"{id} has the weight {weight or 0:g}.", f"no id {id} in {name}")
 
 
 def rm(
@@ -249,6 +299,7 @@ def complete(
     /,
     *,
     limit: Limit = 10,
+    by: Order = "name",
     after: str | None = None,
     typos: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     where: Where = HERE,
@@ -264,6 +315,8 @@ def complete(
         The prefix. The default is empty: all names.
     limit
         How many to list, up to 1000.
+    by
+        The order. By weight, names without one follow in the order of names.
     after
         Continue after this entry: the `cursor` of the last entry of a page, as --json prints it.
     typos
@@ -272,7 +325,7 @@ def complete(
         Print one JSON document.
     """
     with where.open() as inspector:
-        entries = inspector.directory(name).complete(prefix, limit, after=after, typos=typos)
+        entries = inspector.directory(name).complete(prefix, limit, by=by, after=after, typos=typos)
     _list(entries, as_json=as_json)
 
 
@@ -310,7 +363,7 @@ def get(name: str, id: str, /, *, where: Where = HERE, as_json: AsJson = False) 
     with where.open() as inspector:
         entry = inspector.directory(name).get(id)
     if as_json:
-        show_json(None if entry is None else {"name": entry.name, "id": entry.id})
+        show_json(None if entry is None else _as_json(entry))
         return Exit.FAILED if entry is None else Exit.OK
     return _report(entry is not None, entry.name if entry else "", f"no id {id} in {name}")
 
@@ -337,12 +390,21 @@ def count(name: str, prefix: str = "", /, *, where: Where = HERE, as_json: AsJso
 
 def _list(entries: list[Entry], *, as_json: bool) -> None:
     if as_json:
-        show_json([{"name": entry.name, "id": entry.id, "cursor": entry.cursor} for entry in entries])
+        show_json([{**_as_json(entry), "cursor": entry.cursor} for entry in entries])
     elif not entries:
         show("No name has this prefix.")
     else:
         columns: dict[str, Kind] = {"name": "name", "id": "name"}
-        show_table(columns, [(entry.name, entry.id) for entry in entries])
+        rows: list[tuple[str, ...]] = [(entry.name, entry.id) for entry in entries]
+        if any(entry.weight for entry in entries):
+            columns["weight"] = "number"
+            rows = [(*row, f"{entry.weight:,g}") for row, entry in zip(rows, entries, strict=True)]
+        show_table(columns, rows)
+
+
+def _as_json(entry: Entry) -> dict[str, Any]:
+    payload = None if entry.payload is None else entry.payload.decode(errors="replace")
+    return {"name": entry.name, "id": entry.id, "weight": entry.weight, "payload": payload}
 
 
 def _report(done: bool, success: str, failure: str) -> int:

@@ -1,4 +1,6 @@
-"""A file of names, in UTF-8 and of any size. Each line has one to three fields, separated by tabs: name, id, weight.
+"""A file of names, in UTF-8 and of any size. Each line has one to four fields, separated by tabs.
+
+They are name, id, weight and payload. The weight may be empty.
 
 An invalid line is reported with its number and the reason; the other lines are still read.
 """
@@ -9,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from penstock.completion.entry import NameLike
+from penstock.completion.entry import NameLike, check_payload, check_weight
 from penstock.completion.fold import MAX_BYTES, check_name
-from penstock.errors import BadName
+from penstock.errors import BadName, PayloadTooLarge
 
-LONGEST_LINE = 4 * MAX_BYTES
+LONGEST_LINE = 5 * MAX_BYTES
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -33,7 +35,7 @@ def read_names(file: BinaryIO) -> Iterator[NameLike | RejectedLine]:
         if text:
             try:
                 yield _read(text)
-            except BadName as error:
+            except (BadName, PayloadTooLarge) as error:
                 yield RejectedLine(number, str(error), line)
 
 
@@ -58,15 +60,15 @@ def _read(line: bytes) -> NameLike:
             return check_name(name), check_name(id, "id")
         case [name, id, weight]:
             return check_name(name), check_name(id, "id"), _weight(weight)
+        case [name, id, weight, payload]:
+            known_weight = _weight(weight) if weight else None
+            return check_name(name), check_name(id, "id"), known_weight, check_payload(payload) or ""
         case _:
-            raise BadName(f"{len(parts)} columns: write a name, an id and a weight at most")
+            raise BadName(f"{len(parts)} columns: write a name, an id, a weight and a payload at most")
 
 
 def _weight(text: str) -> float:
     try:
-        weight = float(text)
+        return check_weight(float(text))
     except ValueError:
-        weight = -1.0
-    if not 0 <= weight < float("inf"):
-        raise BadName(f"weight {text!r}: a number from 0 up")
-    return weight
+        raise BadName(f"weight {text!r}: a number from 0 up") from None
