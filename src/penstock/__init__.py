@@ -112,7 +112,7 @@ if TYPE_CHECKING:
     from penstock.messages.chat import Chat, ChatInfo, Member, Reader
     from penstock.messages.chats import Chats, UserChats
     from penstock.messages.mailbox import Claimed, Mailbox, MailboxInfo
-    from penstock.messages.message import DeadMessage, Gap, Keep, Mail, Message
+    from penstock.messages.message import DeadMessage, Gap, History, Keep, Mail, Message
     from penstock.messages.reader import Follow
     from penstock.settings import Settings, WorkerSettings
     from penstock.worker.worker import Worker
@@ -145,7 +145,7 @@ else:
         "locks.barrier": "Barrier",
         "locks.latch": "Latch",
         "locks.lock": "Held Lock",
-        "messages.message": "DeadMessage Gap Keep Mail Message",
+        "messages.message": "DeadMessage Gap History Keep Mail Message",
         "messages.reader": "Follow",
         "messages.mailbox": "Claimed Mailbox MailboxInfo",
         "jobs.dead_letters": "DeadLetter",
@@ -228,6 +228,7 @@ __all__ = [
     "FormatTooNew",
     "Gap",
     "Held",
+    "History",
     "Item",
     "Job",
     "JobCancelled",

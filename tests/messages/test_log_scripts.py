@@ -38,6 +38,8 @@ NUMBERED: dict[str, RoundTrip[Any]] = {
     "leave": LOG.leave("bo"),
     "delete": LOG.delete(),
     "settle_claims": LOG.settle_claims("bo", "ack", [b"1:1:t0"]),
+    "redact": LOG.change("ada", at(2), "redact", b"null"),
+    "edit": LOG.change("cy", at(2), "edit", b"4"),
     "release": LOG.settle_claims("bo", "release", [b"1:1:t0"], 5),
     "bury": LOG.settle_claims("bo", "bury", [b"1:1:t0"], reason="no"),
     "requeue_dead_letters": LOG.requeue_dead_letters([at(3), at(9)]),
@@ -53,6 +55,7 @@ OTHERS: dict[str, RoundTrip[Any]] = {
     "status": LOG.status("ada", watch=True),
     "readers": LOG.readers(0, 9),
     "list_dead_letters": LOG.list_dead_letters(0, 9),
+    "page": LOG.page("ada", before="", after="", limit=5),
     "claim": LOG.claim("bo", "t1", lease=5, limit=2),
 }
 OF_INDEX: dict[str, RoundTrip[Any]] = {

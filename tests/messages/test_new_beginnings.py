@@ -9,7 +9,7 @@ import pytest
 
 from penstock import Chat, LeaseLost, Mailbox, NewBeginning, Penstock
 from penstock.messages.message import number_of
-from tests.conftest import Do
+from tests.conftest import Do, Time
 from tests.messages.positions import numbers_of
 from tests.snapshots import fall_back, take_snapshot
 
@@ -79,7 +79,7 @@ async def test_the_numbers_of_a_log_that_was_deleted_continue_for_a_day(app: Pen
 
 @pytest.mark.parametrize("later", [1, 3, 9])
 async def test_what_was_sent_after_a_server_fell_back_is_not_skipped(
-    app: Penstock, do: Do, raw: Any, face: str, later: int
+    app: Penstock, do: Do, raw: Any, face: str, clock: Time, later: int
 ):
     """The follower has read and acknowledged numbers that the server gives to other messages afterwards."""
     chat = await create(app, do, "a", "b")
@@ -95,6 +95,7 @@ async def test_what_was_sent_after_a_server_fell_back_is_not_skipped(
     mail = await do(chat.reader("bo").pull)
     await do(chat.reader("bo").ack, mail[-1])
     fall_back(raw, old)
+    clock.advance(1)
     await do(chat.send_many, "bo", [f"new {n}" for n in range(later)])
     new = [f"new {n}" for n in range(later)]
     for _ in range(2 + later):
@@ -103,14 +104,15 @@ async def test_what_was_sent_after_a_server_fell_back_is_not_skipped(
     assert [message.new_beginning for message in seen] == [n == 5 for n in range(7 + later)]
     with pytest.raises(NewBeginning):
         await do(chat.reader("bo").ack, mail[-1])
-    assert await do(chat.reader("bo").unread) == 2 + later
+    assert len(await do(chat.reader("bo").pull)) == 2 + later
 
 
-async def test_a_message_that_was_freed_is_recognised_by_its_time(box: Mailbox, do: Do, raw: Any):
+async def test_a_message_that_was_freed_is_recognised_by_its_time(box: Mailbox, do: Do, raw: Any, clock: Time):
     await do(box.post, "a")
     old = take_snapshot(raw)
     lost = await do(box.post, "lost")
     fall_back(raw, old)
+    clock.advance(1)
     kept = await do(box.post, "b")
     assert number_of(lost) == number_of(kept)
     await do(box.ack, kept)  # nothing is left in the stream now

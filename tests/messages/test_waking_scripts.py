@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from penstock.core.operations import RoundTrip
-from penstock.messages.bindings import ClaimReply, LogBindings
+from penstock.messages.bindings import LogBindings
 from penstock.messages.keys import LogKeys
 from penstock.messages.message import Keep
+from penstock.messages.replies import ClaimReply
 from penstock.settings import Settings
 from tests.faces import Faces
 from tests.jobs.stand import START

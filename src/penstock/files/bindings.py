@@ -15,8 +15,9 @@ from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
 from penstock.errors import ChannelClosed, ChannelError, NoReceiver, PenstockError, SentElsewhere
 from penstock.files.records import ChannelRecord, as_record
-from penstock.messages.bindings import PULL_BYTES, ROW, LogBindings, WakeReply
+from penstock.messages.bindings import PULL_BYTES, ROW, LogBindings
 from penstock.messages.keys import LogKeys
+from penstock.messages.replies import WakeReply
 from penstock.settings import Settings
 
 _decode_entry: Any = msgspec.msgpack.Decoder(tuple[str, str, str, str, Any]).decode
@@ -34,7 +35,7 @@ def channel_scripts() -> Library:
     return Library(
         "core/clock.lua", "core/notify.lua", "core/waiting.lua", "core/sleepers.lua", "core/idempotency.lua",
         "messages/log.lua", "messages/post.lua", "messages/waking.lua", "messages/readers.lua",
-        "messages/shared_reader.lua", "messages/dead_letters.lua",
+        "messages/shared_reader.lua", "messages/dead_letters.lua", "messages/history.lua", "messages/own.lua",
         "files/channel.lua", "files/upload.lua", "files/download.lua", "files/counts.lua",
     )  # fmt: skip
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
@@ -18,9 +17,11 @@ from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
 from penstock.errors import (
+    BadCall,
     ChatExists,
     ChatGone,
     MessageError,
+    NewBeginning,
     NoSpace,
     NotAMember,
     PenstockError,
@@ -29,7 +30,8 @@ from penstock.errors import (
 )
 from penstock.messages.constants import KEPT_MS, MAX_DEVICES, OVERDUE, PER_LOG, PER_SENDER
 from penstock.messages.keys import LogKeys
-from penstock.messages.message import DeadMessage, Gap, Keep, Mail, Message
+from penstock.messages.message import DeadMessage, Gap, History, Keep, Mail, Message, number_of
+from penstock.messages.replies import ClaimReply, LogStatus, PostReply, PullReply, WakeReply
 from penstock.settings import Settings
 
 R = TypeVar("R")
@@ -49,93 +51,13 @@ def log_scripts() -> Library:
     return Library(
         "core/clock.lua", "core/notify.lua", "core/waiting.lua", "core/sleepers.lua", "core/idempotency.lua",
         "messages/log.lua", "messages/post.lua", "messages/waking.lua", "messages/readers.lua",
-        "messages/shared_reader.lua", "messages/dead_letters.lua",
+        "messages/shared_reader.lua", "messages/dead_letters.lua", "messages/history.lua", "messages/own.lua",
     )  # fmt: skip
 
 
 @cache
 def chat_index_scripts() -> Library:
     return Library("core/clock.lua", "core/notify.lua", "core/waiting.lua", "messages/chats.lua")
-
-
-@dataclass(frozen=True, slots=True)
-class WakeReply:
-    """What is left to the caller of a script, after the script woke one slice of those that wait.
-
-    left       how many the next calls of `wake` will wake
-    to_notify  readers whose members wait for news of all their chats; the caller notifies these members
-    """
-
-    left: int = 0
-    to_notify: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PostReply:
-    """The positions of the messages; None: nothing was sent, and a second call may make room for their ids."""
-
-    positions: list[str] | None
-    wake: WakeReply = WakeReply()
-
-
-@dataclass(frozen=True, slots=True)
-class PullReply:
-    """The reply to a pull.
-
-    last           number of the log's last message
-    cursor         number of the last message that the reader has acknowledged
-    more_to_trim   the server still has messages to free
-    to_notify      as in WakeReply
-    new_beginning  a position in the call belongs to a log that began again since, and was ignored
-    skipped_to     if all messages that were read are overdue: the position of the last one; else ""
-    """
-
-    last: int
-    cursor: int
-    more_to_trim: bool
-    to_notify: Sequence[str]
-    mail: Mail
-    new_beginning: bool = False
-    skipped_to: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimReply:
-    """Claimed messages, each with the name of its claim.
-
-    `due_in`: seconds after which to ask again even without a message, because a lease runs out; or None.
-    """
-
-    due_in: float | None
-    messages: list[tuple[bytes, Message]]
-
-
-@dataclass(frozen=True, slots=True)
-class LogStatus:
-    """The state of a log, and of one of its readers.
-
-    first, last      numbers of the first message that is still there, and of the last one
-    bytes            senders and bodies, plus 32 bytes for each message
-    readers          how many readers the log has
-    ids, ids_since   how many message ids are kept, and when the oldest of them was given, or None
-    cursor           number of the last message that this reader has acknowledged; -1 if the log has no such reader
-    seen             when this reader last pulled, in seconds since 1970, or None
-    unread, claimed  how many messages this reader has not acknowledged, and how many its workers have claimed
-    dead             how many dead letters the log has
-    """
-
-    now: float
-    last: int
-    first: int
-    bytes: int
-    readers: int
-    ids: int
-    ids_since: float | None
-    cursor: int
-    seen: float | None
-    unread: int
-    claimed: int
-    dead: int
 
 
 def decode_names(reply: Iterable[bytes]) -> list[str]:
@@ -150,6 +72,14 @@ def default_on(refusals: bytes, call: RoundTrip[R], default: T) -> RoundTrip[R |
         call.keys,
         call.args,
         lambda reply: default if reply[0] in refusals.split() else read(reply),
+    )
+
+
+def new_beginning(log: LogBindings, position: str, what: str) -> NewBeginning:
+    """The error for a position of a log that began again since. `what` was not done."""
+    return NewBeginning(
+        f"{log.label} began again since message {number_of(position)} was read: it was deleted and created again, or "
+        f"its server fell back to an older state. Nothing was {what}: pull again"
     )
 
 
@@ -174,10 +104,10 @@ class LogBindings:
     def _call(
         self, name: str, args: Iterable[Arg], read: Callable[[Sequence[Any]], R], who: str = "", *, also: bytes = b""
     ) -> RoundTrip[R]:
-        """Make a call. `also`: a reply that is no refusal, beside OK."""
+        """Make a call. `also`: replies that `read` understands, beside OK."""
 
         def read_or_raise(reply: Sequence[Any]) -> R:
-            if reply[0] != b"OK" and reply[0] != also:
+            if reply[0] != b"OK" and reply[0] not in also.split():
                 raise self.error_for(reply, who)
             return read(reply)
 
@@ -227,10 +157,13 @@ class LogBindings:
 
     # --- send ---
 
-    def create(self, members: Iterable[str], keep: Keep, sender: str, body: bytes | None) -> RoundTrip[None]:
+    def create(
+        self, members: Iterable[str], keep: Keep, sender: str, body: bytes | None, history: History | None = None
+    ) -> RoundTrip[None]:
         """Create a log with these members and its first message, if `body` is not None. Raises ChatExists."""
         args: tuple[Arg, ...] = (
-            *UNNUMBERED, self.clock.now_ms, *_limits(keep), sender, int(body is not None), body or b"", *members,
+            *UNNUMBERED, self.clock.now_ms, *_limits(keep), *_history_limits(history or History()), sender,
+            int(body is not None), body or b"", *members,
         )  # fmt: skip
         return self._call("create", args, lambda _: None)
 
@@ -288,10 +221,46 @@ class LogBindings:
             if note == OVERDUE:
                 continue
             messages.append(
-                Message(f"{number}-{at}", sender.decode(), at / 1000, body, self.keys.name, missed, new_beginning)
-            )
+                Message(
+                    f"{number}-{at}", sender.decode(), at / 1000, body, self.keys.name, missed, new_beginning,
+                    note.decode(),
+                )
+            )  # fmt: skip
             new_beginning = False
         return messages
+
+    def page(self, member: str, *, before: str, after: str, limit: int) -> RoundTrip[Mail]:
+        """A page of messages before or after a position, or the last ones, without moving a cursor."""
+
+        def read(reply: Sequence[Any]) -> Mail:
+            _, restarted, number, *rows = reply
+            messages = self._messages(rows, number, new_beginning=bool(restarted))
+            return Mail(messages, new_beginning=bool(restarted))
+
+        args = (self.clock.now_ms, member, before, after, limit, PULL_BYTES)
+        return self._call("page", args, read, member)
+
+    def change(
+        self, by: str, position: str, action: Literal["redact", "edit"], body: bytes
+    ) -> RoundTrip[tuple[str, WakeReply]]:
+        """Remove the body of a message, or replace it, and post an event. Returns the position of the event."""
+        args = (*UNNUMBERED, self.clock.now_ms, by, position, action, body)
+
+        def read(reply: Sequence[Any]) -> tuple[str, WakeReply]:
+            number = number_of(position)
+            match reply[0]:
+                case b"RESTARTED":
+                    raise new_beginning(self, position, "changed")
+                case b"EVENT":
+                    raise BadCall(
+                        f"{action} in {self.label}: message {number} is an event about another message: {action} that "
+                        "one, whose id is its `about`"
+                    )
+                case b"REDACTED":
+                    raise MessageError(f"message {number} of {self.label} was redacted: it cannot be edited")
+            return reply[1].decode(), _wake_reply(*reply[2:])
+
+        return self._call("change", args, read, by, also=b"RESTARTED EVENT REDACTED")
 
     def stop_waiting(self, address: str, shared_reader: str | None = None) -> RoundTrip[int]:
         """Deregister an address. `shared_reader`: it is that of a worker of this reader."""
@@ -384,21 +353,26 @@ class LogBindings:
         args = (self.clock.now_ms, member, device)
         return self._call("drop_device", args, lambda reply: (bool(reply[1]), bool(reply[2])))
 
-    def readers(self, offset: int, limit: int) -> RoundTrip[tuple[int, int, list[tuple[str, int, int]]]]:
+    def readers(self, offset: int, limit: int) -> RoundTrip[tuple[int, int, list[tuple[str, int, int, int]]]]:
         """Returns the numbers of the last message and of the first one that is still there, and a row for each reader:
-        its name, its cursor, and when it last pulled (ms). The readers that are furthest behind come first."""
+        its name, its cursor, when it last pulled (ms), and how many of its unread messages its member sent itself. The
+        readers that are furthest behind come first."""
 
-        def read(reply: Sequence[Any]) -> tuple[int, int, list[tuple[str, int, int]]]:
-            rows = zip(decode_names(reply[3::3]), reply[4::3], reply[5::3], strict=True)
+        def read(reply: Sequence[Any]) -> tuple[int, int, list[tuple[str, int, int, int]]]:
+            rows = zip(decode_names(reply[3::4]), reply[4::4], reply[5::4], reply[6::4], strict=True)
             return reply[1], reply[2], list(rows)
 
         return self._call("readers", (offset, limit), read)
 
     # --- the log as a whole ---
 
-    def limit(self, keep: Keep, *, create: bool) -> RoundTrip[bool]:
-        """Set the limits. Returns whether there is more to trim. `create`: make a log that does not exist."""
-        return self._call("limit", (self.clock.now_ms, int(create), *_limits(keep)), lambda reply: bool(reply[1]))
+    def limit(self, keep: Keep | None, *, create: bool, history: History | None = None) -> RoundTrip[bool]:
+        """Set the limits, and those of the history; None leaves them unchanged. Returns whether there is more to trim.
+        `create`: make a log that does not exist."""
+        limits = (-1, 0, 0, 0) if keep is None else _limits(keep)
+        history_limits = (-1, 0) if history is None else _history_limits(history)
+        args = (self.clock.now_ms, int(create), *limits, *history_limits)
+        return self._call("limit", args, lambda reply: bool(reply[1]))
 
     def delete(self) -> RoundTrip[tuple[bool, WakeReply]]:
         """Returns whether there was a log."""
@@ -406,13 +380,15 @@ class LogBindings:
 
     def status(self, member: str, device: str = "", *, watch: bool = False) -> RoundTrip[LogStatus]:
         def read(reply: Sequence[Any]) -> LogStatus:
-            _, now, last, first, size, readers, ids, ids_since, cursor, seen, first_unclaimed, claimed, dead = reply
-            unread = 0
+            _, now, last, first, size, readers, ids, ids_since, cursor, seen, first_unclaimed, claimed, dead, own = (
+                reply
+            )
+            behind = 0
             if cursor >= 0:
-                unread = last - max(cursor, first - 1, first_unclaimed - 1) + claimed
+                behind = last - max(cursor, first - 1, first_unclaimed - 1) + claimed
             return LogStatus(
                 now / 1000, last, first, size, readers, ids, ids_since / 1000 or None, cursor, seen / 1000 or None,
-                unread, claimed, dead,
+                behind - own, behind, claimed, dead,
             )  # fmt: skip
 
         return self._call("status", (self.clock.now_ms, member, device, int(watch)), read, member)
@@ -420,6 +396,10 @@ class LogBindings:
 
 def _wake_reply(left: int, to_notify: Iterable[bytes]) -> WakeReply:
     return WakeReply(left, decode_names(to_notify))
+
+
+def _history_limits(history: History) -> tuple[int, int]:
+    return (history.messages or 0, 0 if history.age is None else max(1, int(history.age * 1000)))
 
 
 def _limits(keep: Keep) -> tuple[int, int, int, int]:

@@ -10,14 +10,15 @@ from typing import Any, Literal, TypeAlias
 from penstock.core.clock import Clock
 from penstock.core.operations import Driver, InBackground, Operation, Parallel, RoundTrip, verb
 from penstock.errors import ChatGone, StateLost
-from penstock.messages.bindings import ChatIndexBindings, LogBindings, WakeReply
+from penstock.messages.bindings import ChatIndexBindings, LogBindings
 from penstock.messages.keys import LogKeys, check_reader
 from penstock.messages.log import check_post, post_all, trim_rest, wake_rest
-from penstock.messages.message import Keep, Message
+from penstock.messages.message import History, Keep, Message, check_position
 from penstock.messages.reader import Follow, LogReader
+from penstock.messages.replies import WakeReply
 from penstock.settings import Settings
 
-History: TypeAlias = int | Literal["now", "start"]
+JoinFrom: TypeAlias = int | Literal["now", "start"]
 IndexOf: TypeAlias = Callable[[str], ChatIndexBindings]
 """The index of a user's chats."""
 
@@ -37,6 +38,7 @@ class Member:
 
     device  "" for a member without devices
     read    number of the last message that it has acknowledged
+    unread  messages that it has not acknowledged, without those that its member sent
     seen    when it last pulled, in seconds since 1970 by the server's clock, or None
     """
 
@@ -181,6 +183,36 @@ class Chat:
             yield from notify_members(self._index_of, self.id, to_notify)
         return positions
 
+    @verb
+    def redact(self, by: str, message: Message | str) -> Operation[str]:
+        """Remove the body of a message, or of the message with this id, for all who have not read it yet, and send an
+        event that those who have can act on. Returns the id of the event.
+
+        The message keeps its number, time and sender; its readers get it with `redacted` set. The event has `event` and
+        `about`. Any member may do this to any message: check its rights before. A second redaction changes nothing.
+        Raises ChatGone, NotAMember, NewBeginning. One round trip.
+        """
+        return self._change(by, message, "redact", b"null")
+
+    @verb
+    def edit(self, by: str, message: Message | str, body: Any) -> Operation[str]:
+        """Replace the body of a message, or of the message with this id, and send an event with the new body. Returns
+        the id of the event.
+
+        The message keeps its number, time and sender; its readers get it with the new body and with `edited` set.
+        Otherwise as `redact`. Raises MessageError for a message that was redacted.
+        """
+        return self._change(by, message, "edit", self._log.encode(body))
+
+    def _change(
+        self, by: str, message: Message | str, action: Literal["redact", "edit"], body: bytes
+    ) -> Operation[str]:
+        position = check_position(f"{action}(…)", message, self.id)
+        event, wake = yield self._log.change(check_reader("member", by), position, action, body)
+        to_notify = yield from wake_rest(self._log, wake)
+        yield from notify_members(self._index_of, self.id, to_notify)
+        return str(event)
+
     def reader(self, member: str, device: str = "") -> Reader:
         """A member, or one of its devices, as a reader. No round trip."""
         return Reader(self._log, self._driver, member, device, self._index_of)
@@ -194,7 +226,7 @@ class Chat:
     # --- members ---
 
     @verb
-    def join(self, member: str, *, history: History = "now") -> Operation[None]:
+    def join(self, member: str, *, history: JoinFrom = "now") -> Operation[None]:
         """Add a member, which reads every message from now on.
 
         history  "now": only new messages; "start": also every message that is still there; a number: also that many of
@@ -263,10 +295,10 @@ class Chat:
         )
 
     @verb
-    def keep(self, keep: Keep) -> Operation[None]:
-        """Replace the limits on the messages that the chat keeps. Raises ChatGone. One round trip, and one more for
-        each slice that is freed."""
-        more_to_trim = yield self._log.limit(keep, create=False)
+    def keep(self, keep: Keep | None = None, *, history: History | None = None) -> Operation[None]:
+        """Replace the limits on the messages that the chat keeps, and how much of its history; None leaves them
+        unchanged. Raises ChatGone. One round trip, and one more for each slice that is freed."""
+        more_to_trim = yield self._log.limit(keep, create=False, history=history)
         yield from trim_rest(self._log, more_to_trim)
 
     @verb
@@ -293,10 +325,10 @@ class Chat:
         return bool(existed)
 
 
-def _as_members(reply: tuple[int, int, list[tuple[str, int, int]]]) -> list[Member]:
+def _as_members(reply: tuple[int, int, list[tuple[str, int, int, int]]]) -> list[Member]:
     last, first, rows = reply
     members = []
-    for reader, read, seen in rows:
+    for reader, read, seen, own in rows:
         name, _, device = reader.partition("\0")
-        members.append(Member(name, device, read, last - max(read, first - 1), seen / 1000 or None))
+        members.append(Member(name, device, read, last - max(read, first - 1) - own, seen / 1000 or None))
     return members

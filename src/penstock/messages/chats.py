@@ -10,12 +10,12 @@ from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import ChatExists
-from penstock.messages.bindings import PULL_BYTES, ChatIndexBindings, LogBindings, LogStatus, PullReply, default_on
+from penstock.messages.bindings import PULL_BYTES, ChatIndexBindings, LogBindings, default_on, new_beginning
 from penstock.messages.chat import BATCH, Chat, member_of, notify_members, run_in_batches
 from penstock.messages.keys import LogKeys, check_reader
 from penstock.messages.log import ask_until, check_limit, check_wait, trim_rest
-from penstock.messages.message import Keep, Mail, Message
-from penstock.messages.reader import new_beginning
+from penstock.messages.message import History, Keep, Mail, Message
+from penstock.messages.replies import LogStatus, PullReply
 from penstock.settings import Settings
 
 NOT_A_READER = b"GONE NOT_A_MEMBER"
@@ -61,6 +61,7 @@ class Chats:
         message: Any = _NO_MESSAGE,
         id: str | None = None,
         keep: Keep | None = None,
+        history: History | None = None,
     ) -> Operation[Chat]:
         """Make a chat with these members and its first message atomically: all of it or nothing.
 
@@ -68,6 +69,7 @@ class Chats:
         sender   one more member; needed if there is a message
         id       your own id for the chat; None mints one
         keep     limits on the messages that are kept until all members have read them; None: no limits
+        history  how much is kept of what all members have read; None: nothing
 
         Raises ChatExists. Two round trips, and about two more for each hundred members.
         """
@@ -81,17 +83,16 @@ class Chats:
             check_reader("member", member)
         chat = self.get(mint_id() if id is None else id)
         body = None if message is _NO_MESSAGE else chat._log.encode(message)
-        return self._create(chat, everyone, keep or Keep(), sender or "", body, is_own_id=id is not None)
+        make = chat._log.create(everyone, keep or Keep(), sender or "", body, history)
+        return self._create(chat, everyone, make, is_own_id=id is not None)
 
-    def _create(
-        self, chat: Chat, members: Sequence[str], keep: Keep, sender: str, body: bytes | None, *, is_own_id: bool
-    ) -> Operation[Chat]:
+    def _create(self, chat: Chat, members: Sequence[str], make: RoundTrip[None], *, is_own_id: bool) -> Operation[Chat]:
         log = chat._log
         if is_own_id and (yield default_on(b"GONE", log.status(""), None)) is not None:
             raise ChatExists(f"{log.label} is there already: open it with get(), or give another id")
         indexes = [self.index_of(member) for member in members]
         yield from run_in_batches(index.add(chat.id, pending=True) for index in indexes)
-        yield log.create(members, keep, sender, body)
+        yield make
         yield from run_in_batches(index.add(chat.id, pending=False) for index in indexes)
         return chat
 
@@ -137,26 +138,27 @@ class UserChats:
         after = FIRST_PAGE
         while page := (yield self._index.page(after, BATCH)):
             after = page[-1][1]
-            unread |= yield from self._check(page, watch=False)
+            statuses = yield from self._check(page, watch=False)
+            unread |= {chat: status.unread for chat, status in statuses.items()}
         return unread
 
-    def _check(self, page: Sequence[tuple[str, bytes]], *, watch: bool) -> Operation[dict[str, int]]:
-        """Returns how many unread messages each chat of a page has, and repairs the index where it is wrong. `watch`: a
-        chat without unread messages watches the reader from then on."""
+    def _check(self, page: Sequence[tuple[str, bytes]], *, watch: bool) -> Operation[dict[str, LogStatus]]:
+        """Returns the status of each chat of a page, and repairs the index where it is wrong. `watch`: a chat in which
+        the reader has read everything watches it from then on."""
         statuses: list[LogStatus | None] = yield from run_in_batches(
             default_on(NOT_A_READER, self._log(chat).status(self.user, self.device, watch=watch), None)
             for chat, _ in page
         )
-        unread, repairs = {}, list[RoundTrip[Any]]()
+        found, repairs = {}, list[RoundTrip[Any]]()
         for (chat, entry), status in zip(page, statuses, strict=True):
             if status is None or status.cursor < 0:
                 repairs.append(self._index.remove(chat, entry))
             else:
-                unread[chat] = status.unread
+                found[chat] = status
                 if entry.startswith(b"-"):
                     repairs.append(self._index.add(chat, pending=False))
         yield from run_in_batches(repairs)
-        return unread
+        return found
 
     @verb
     def pull(self, limit: int = 100, *, wait: float | None = 0.0) -> Operation[Mail]:
@@ -192,8 +194,8 @@ class UserChats:
         after = FIRST_PAGE
         while page := (yield self._index.page(after, BATCH)):
             after = page[-1][1]
-            unread = yield from self._check(page, watch=True)
-            self._with_news |= {chat: None for chat, n in unread.items() if n}
+            statuses = yield from self._check(page, watch=True)
+            self._with_news |= {chat: None for chat, status in statuses.items() if status.behind}
         self._hints_since = since
 
     def _wait_for_hints(self, wait: float) -> Operation[None]:
@@ -208,8 +210,8 @@ class UserChats:
         if not hinted and wait >= QUIET_INTERVAL:
             page = yield self._index.page(self._quietly_checked_to, QUIET_CHATS)
             self._quietly_checked_to = page[-1][1] if page else FIRST_PAGE
-            unread = yield from self._check(page, watch=True)
-            hinted = [chat for chat, n in unread.items() if n]
+            statuses = yield from self._check(page, watch=True)
+            hinted = [chat for chat, status in statuses.items() if status.behind]
         self._with_news |= dict.fromkeys(hinted)
 
     def _pull_news(self, limit: int) -> Operation[Mail]:
@@ -267,4 +269,4 @@ class UserChats:
                 if reply.new_beginning:
                     refused.append(chat)
         if refused:
-            raise new_beginning(self._log(refused[0]), upto[refused[0]])
+            raise new_beginning(self._log(refused[0]), upto[refused[0]], "acknowledged there")

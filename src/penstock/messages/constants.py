@@ -8,6 +8,10 @@ MESSAGE_OVERHEAD: Final = 32
 MAX_DEVICES: Final = 100
 OVERDUE: Final = b"overdue"
 
+# own, in own.lua
+CHUNK: Final = 256
+BYTES: Final = 6
+
 # ids, in post.lua
 KEPT_MS: Final = 600000
 PER_SENDER: Final = 10000

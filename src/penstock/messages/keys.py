@@ -25,6 +25,8 @@ LOG = {
     "standby": ("ZSET", "address of a face that waits for the end of a lease -> last event when it registered", "TTL"),
     "wanting": ("ZSET", "address of a waiting sender -> bytes of space it needs", "TTL"),
     "watching": ("ZSET", "reader -> when to notify its member", "the reader"),
+    "own": ("HASH", "member -> numbers of its own messages that it has not acknowledged", "the member"),
+    "removed": ("ZSET", "message without a body -> number", "the last reader of a message"),
     "dead": ("ZSET", "position of a dead letter -> when it died", "an operator, or the mailbox"),
     "letters": ("HASH", "position of a dead letter -> the message and the reason", "an operator, or the mailbox"),
     "next": ("HASH", "shared reader -> first number that no worker has claimed", "the reader"),

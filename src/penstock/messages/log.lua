@@ -9,7 +9,8 @@
 --                        start: number before the first message ever; at, freed: server ms of message `top` and of
 --                        message `first` - 1; begun, ended: bytes of all messages ever freed, and ever posted (ended -
 --                        begun bytes are still there); messages, bytes, age (ms): the limits; refuse: 1 if a message
---                        that would exceed the first two is refused
+--                        that would exceed the first two is refused; history_messages, history_age (ms): how much of
+--                        what all readers have acknowledged is kept; removed: 1 if bodies were removed
 --   log          STREAM  <number>-<server ms>, numbers without gaps: by (the sender; in a channel of files kind and
 --                        upload id), end (bytes of all messages up to this one), body; and until (server ms from which
 --                        it is not delivered any more), if it was posted with a time to live
@@ -24,7 +25,7 @@
 --   watching     ZSET    reader that has read everything and whose member waits for messages of all its chats -> top at
 --                        that time. After `wake_rest` has returned it to a sender, which notifies the member, the
 --                        score is the server ms from which it may be returned to another sender
---   sent, sent_order, sent_counts: (post.lua) · dead, letters: (dead_letters.lua) · next, claimed:, leased:, claim:, idle, idle:, woken:
+--   sent, sent_order, sent_counts: (post.lua) · dead, letters: (dead_letters.lua) · own: (own.lua) · removed: (history.lua) · next, claimed:, leased:, claim:, idle, idle:, woken:
 --   (shared_reader.lua) · replay: (idempotency)
 --
 -- Only acknowledging moves a cursor, reading never does. Messages up to the lowest cursor are freed in the same call.
@@ -53,7 +54,7 @@ _pull = { CURSOR = 4, MORE = 7, UNREAD = 10 } -- places in the reply to a pull
 --- uses: state
 function log.open()
   local s = redis.call("HMGET", state, "format", "top", "first", "begun", "ended", "messages", "bytes", "age", "refuse",
-    "start", "at", "freed")
+    "start", "at", "freed", "history_messages", "history_age", "removed")
   local format, top, first, begun, ended, messages, bytes, age, refuse, start, at, freed = unpack(s)
   if not format then return nil, nil end
   if tonumber(format) > log.FORMAT then return redis.error_reply("PENSTOCKFORMAT " .. format) end
@@ -61,6 +62,7 @@ function log.open()
     top = tonumber(top), first = tonumber(first), begun = tonumber(begun), ended = tonumber(ended),
     messages = tonumber(messages) or 0, bytes = tonumber(bytes) or 0, age = tonumber(age) or 0, refuse = refuse == "1",
     start = tonumber(start) or 0, at = tonumber(at), freed = tonumber(freed), format = tonumber(format),
+    history_messages = tonumber(s[13]) or 0, history_age = tonumber(s[14]) or 0, has_removed = s[15] ~= false,
   }
 end
 
@@ -132,9 +134,19 @@ end
 function log.entry(l, number)
   if l.entry_number ~= number then
     l.entry, l.entry_number = redis.call("XRANGE", base .. "log", number, number, "COUNT", 1)[1], number
+    if not l.entry then l.entry = history.removed(l, number) end
   end
   if not l.entry then l.lost = "log" end
   return l.entry
+end
+
+-- Replaces the limits of the history: how many messages are kept at least, and for how many ms. 0 removes one.
+--- (messages: int, age: int)
+--- uses: state
+function log.set_history(messages, age)
+  for name, value in pairs({ history_messages = messages, history_age = age }) do
+    if value > 0 then redis.call("HSET", state, name, value) else redis.call("HDEL", state, name) end
+  end
 end
 
 -- Replaces the limits. 0 removes a limit and its field.
@@ -177,7 +189,7 @@ function log.last_exceeding(l, now, from)
       local kept = l.ended - tonumber(log.field(some[i], "end")) + log.size(by, body)
       local exceeds = (l.age > 0 and at <= now - l.age) or (l.bytes > 0 and not l.refuse and kept > l.bytes)
       if not exceeds then return to, false end
-      to = to + 1
+      to = tonumber(string.match(some[i][1], "^%d+"))
     end
     if #some < 10 then return to, false end
   end
@@ -192,6 +204,11 @@ function log.trim(l, now)
   local last, more = l.first - 1, 0
   local low = redis.call("ZRANGE", base .. "readers", 0, 0, "WITHSCORES")
   local to = math.max(last, tonumber(low[2]) or last)
+  if to > last and l.history_messages + l.history_age > 0 then
+    local rest
+    to, rest = history.floor(l, now, to)
+    to, more = math.max(last, to), rest
+  end
   if l.messages > 0 and not l.refuse then to = math.max(to, l.top - l.messages) end
   if to > last + 2000 then
     to, more = last + 2000, 1
@@ -224,6 +241,7 @@ function log.free_to(l, to)
     end
     redis.call("XTRIM", base .. "log", "MINID", to + 1)
   end
+  if l.has_removed then redis.call("ZREMRANGEBYSCORE", base .. "removed", "-inf", to) end
   l.first = to + 1
   redis.call("HSET", state, "first", l.first, "begun", l.begun, "freed", l.freed and string.format("%d", l.freed) or "")
   log.wake_senders(l)
@@ -251,7 +269,7 @@ function log.delete()
   local keys = { state }
   local names = {
     "log", "ends", "readers", "seen", "devices", "watching", "next", "sent", "sent_order", "sent_counts", "dead",
-    "letters",
+    "letters", "own", "removed",
   }
   for i = 1, #names do keys[#keys + 1] = base .. names[i] end
   redis.call("UNLINK", unpack(keys))
@@ -280,14 +298,15 @@ end
 function log.save(l, now)
   redis.call("HSET", state, "top", l.top, "ended", l.ended, "at", string.format("%d", l.at))
   if l.format < log.FORMAT then redis.call("HSET", state, "format", log.FORMAT) end
-  if l.messages + l.bytes + l.age > 0 then log.trim(l, now) end
+  if l.messages + l.bytes + l.age + l.history_messages + l.history_age > 0 then log.trim(l, now) end
 end
 
--- Returns what a reader must know about a message with a further field: OVERDUE if it is not delivered any more.
+-- Returns what a reader must know about a message with a further field: OVERDUE if it is not delivered any more; "edit"
+-- or "redact" and a position for an event (history.lua); "edited" or "redacted" and the position of the event.
 --- (l: table, name: str, value: str) -> str
 function log.note(l, name, value)
   if name == "until" then return l.now and tonumber(value) <= l.now and log.OVERDUE or "" end
-  return ""
+  return value
 end
 
 -- Appends to `into` the messages after `position`, each as number, ms, by, body, note: up to `limit` messages and `room`
@@ -296,26 +315,34 @@ end
 --- (l: table, position: int, limit: int, room: int, into: table) -> int
 --- uses: base
 function log.read(l, position, limit, room, into)
+  -- Returns false if the message does not fit.
+  local function add(entry, number)
+    local fields = entry[2]
+    room = room - #fields[_fields.BODY]
+    if room < 0 and #into > 0 and type(into[#into]) == "string" then return false end
+    local note = fields[_fields.NAME] and log.note(l, fields[_fields.NAME], fields[_fields.VALUE]) or ""
+    into[#into + 1] = number
+    into[#into + 1] = tonumber(string.match(entry[1], "%d+$"))
+    into[#into + 1] = fields[_fields.BY]
+    into[#into + 1] = note == log.OVERDUE and "" or fields[_fields.BODY]
+    into[#into + 1] = note
+    position, limit = number, limit - 1
+    return true
+  end
+
   while limit > 0 and position < l.top do
     local some = redis.call("XRANGE", base .. "log", position + 1, "+", "COUNT", math.min(limit, 10))
     if #some == 0 then l.lost = "log" end
     for i = 1, #some do
-      local fields = some[i][2]
-      room = room - #fields[_fields.BODY]
-      if room < 0 and #into > 0 and type(into[#into]) == "string" then return position end
-      local number, at = string.match(some[i][1], "^(%d+)-(%d+)$")
-      if tonumber(number) ~= position + 1 then l.lost = "log" end
-      if l.lost then return position end
-      position = tonumber(number)
-      into[#into + 1] = position
-      into[#into + 1] = tonumber(at)
-      into[#into + 1] = fields[_fields.BY]
-      local note = fields[_fields.NAME] and log.note(l, fields[_fields.NAME], fields[_fields.VALUE]) or ""
-      into[#into + 1] = note == log.OVERDUE and "" or fields[_fields.BODY]
-      into[#into + 1] = note
+      local number = tonumber(string.match(some[i][1], "^%d+"))
+      while position + 1 < number and limit > 0 do
+        local entry = history.removed(l, position + 1)
+        if not entry then l.lost = "log" end
+        if not entry or not add(entry, position + 1) then return position end
+      end
+      if limit == 0 or not add(some[i], number) then return position end
     end
     if l.lost then break end
-    limit = limit - #some
   end
   return position
 end
@@ -323,10 +350,10 @@ end
 -- Creates a log with its members, which read from the start, and its first message if `first` is 1.
 -- Returns { "OK", 1 or 0 } or { "EXISTS" }.
 --- keys: base state
---- args: caller: str, number: int, given: int, messages: int, bytes: int, age_ms: int, refuse: int, by: str, first: int
---- args: body: str, members: *
-function script.create(base, state, caller, number, given, messages, bytes, age_ms, refuse, by, first,
-  body, members, ...)
+--- args: caller: str, number: int, given: int, messages: int, bytes: int, age_ms: int, refuse: int
+--- args: history_messages: int, history_ms: int, by: str, first: int, body: str, members: *
+function script.create(base, state, caller, number, given, messages, bytes, age_ms, refuse,
+  history_messages, history_ms, by, first, body, members, ...)
   local fault, l = log.open()
   if fault then return fault end
   local past = idempotency.replay(caller, number)
@@ -336,6 +363,7 @@ function script.create(base, state, caller, number, given, messages, bytes, age_
   if gone[1] == "VANISHED" then return gone end
   local now = clock.now(given)
   local start = log.create(messages, bytes, age_ms, refuse)
+  log.set_history(history_messages, history_ms)
   for i = members, #ARGV, 1000 do
     local some = {}
     for j = i, math.min(#ARGV, i + 999) do
@@ -347,6 +375,7 @@ function script.create(base, state, caller, number, given, messages, bytes, age_
   if first == 1 then
     local _, made = log.open()
     log.append(made, now, by, body)
+    own.add(by, made.top, made.top)
     log.save(made, now)
   end
   return idempotency.keep(caller, number, { "OK", first })
@@ -389,14 +418,16 @@ function script.pull(base, state, given, member, device, acked, after, limit, ro
     cursor = acked_number
     redis.call("ZADD", base .. "readers", cursor, name)
     shared_reader.drop_below(name, cursor)
+    if member ~= "" then own.drop(member, log.lowest_cursor(member)) end
     more = log.trim(l, now)
-  elseif l.age > 0 or acked ~= "" then
+  elseif l.age + l.history_age > 0 or acked ~= "" then
     more = log.trim(l, now)
   end
   local left, to_notify = 0, {}
   if limit > 0 then left, to_notify = log.wake_rest(l, now) end
   position = math.max(cursor, position or 0)
   local unread = l.top - math.max(cursor, l.first - 1)
+  if limit > 0 and unread > 0 and member ~= "" then unread = unread - own.above(member, l.top - unread) end
   local answer = { "OK", l.top, l.first, cursor, position, restarted, more, left, to_notify, unread }
   local head = #answer
   l.now = now
@@ -431,20 +462,21 @@ function script.trim(base, state, given)
   return { "OK", l and log.trim(l, clock.now(given)) or 0 }
 end
 
--- Replaces the limits. `create` 1: creates a log that does not exist, with the reader "". Returns { "OK", 1 if there is
--- more to trim } or { "GONE" }.
+-- Replaces the limits, unless `messages` is -1, and those of the history, unless `history_messages` is. `create` 1:
+-- creates a log that does not exist, with the reader "". Returns { "OK", 1 if there is more to trim } or { "GONE" }.
 --- keys: base state
---- args: given: int, create: int, messages: int, bytes: int, age_ms: int, refuse: int
-function script.limit(base, state, given, create, messages, bytes, age_ms, refuse)
+--- args: given: int, create: int, messages: int, bytes: int, age_ms: int, refuse: int, history_messages: int
+--- args: history_ms: int
+function script.limit(base, state, given, create, messages, bytes, age_ms, refuse, history_messages, history_ms)
   local fault, l = log.open()
   if fault then return fault end
   if not l then
     local gone = log.refuse_gone()
     if create == 0 or gone[1] == "VANISHED" then return gone end
-    redis.call("ZADD", base .. "readers", log.create(messages, bytes, age_ms, refuse), "")
-    return { "OK", 0 }
+    redis.call("ZADD", base .. "readers", log.create(0, 0, 0, 0), "")
   end
-  log.set_limits(messages, bytes, age_ms, refuse)
+  if messages >= 0 then log.set_limits(messages, bytes, age_ms, refuse) end
+  if history_messages >= 0 then log.set_history(history_messages, history_ms) end
   fault, l = log.open()
   local more = log.trim(l, clock.now(given))
   log.wake_senders(l)

@@ -17,8 +17,9 @@ from penstock.core.operations import (
     wait_until_recheck,
 )
 from penstock.errors import BadCall
-from penstock.messages.bindings import LogBindings, PostReply, WakeReply, default_on
+from penstock.messages.bindings import LogBindings, default_on
 from penstock.messages.keys import LogKeys
+from penstock.messages.replies import PostReply, WakeReply
 from penstock.settings import SLEEPER_TTL_FACTOR
 
 R = TypeVar("R")

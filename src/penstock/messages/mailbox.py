@@ -11,7 +11,7 @@ from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import BadCall, LeaseLost
-from penstock.messages.bindings import ClaimAction, ClaimReply, LogBindings, LogStatus, default_on
+from penstock.messages.bindings import ClaimAction, LogBindings, default_on
 from penstock.messages.dead_messages import DeadMessages
 from penstock.messages.keys import LogKeys
 from penstock.messages.log import (
@@ -26,8 +26,9 @@ from penstock.messages.log import (
     trim_rest,
     wake_rest,
 )
-from penstock.messages.message import Keep, Message
+from penstock.messages.message import History, Keep, Message
 from penstock.messages.reader import LogReader
+from penstock.messages.replies import ClaimReply, LogStatus
 from penstock.settings import Settings
 
 MAX_DELIVERIES = 20
@@ -37,7 +38,7 @@ MIN_LEASE = 0.05
 MAX_REASON = 10_000
 """Most bytes of the reason of a dead letter."""
 
-NO_LOG = LogStatus(0.0, 0, 1, 0, 0, 0, None, -1, None, 0, 0, 0)
+NO_LOG = LogStatus(0.0, 0, 1, 0, 0, 0, None, -1, None, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,9 +285,10 @@ class Mailbox(LogReader):
     # --- the mailbox as a whole ---
 
     @verb
-    def keep(self, keep: Keep) -> Operation[None]:
-        """Replace the limits on what is kept. One round trip, and one more for each slice that is freed."""
-        more_to_trim = yield self._log.limit(keep, create=True)
+    def keep(self, keep: Keep | None = None, *, history: History | None = None) -> Operation[None]:
+        """Replace the limits on what is kept, and how much is kept of what was acknowledged; None leaves them
+        unchanged. One round trip, and one more for each slice that is freed."""
+        more_to_trim = yield self._log.limit(keep, create=True, history=history)
         yield from trim_rest(self._log, more_to_trim)
 
     @verb

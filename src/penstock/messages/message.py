@@ -43,6 +43,28 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
+class History:
+    """How much is kept of what every reader has acknowledged, so that it can be read again.
+
+    A message is kept while it is one of the last `messages`, or younger than `age` seconds. Messages that `Keep` drops
+    are no history either. None means: none for this reason.
+    """
+
+    messages: int | None = None
+    age: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("messages", 1), ("age", 0.001)):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 10**11:
+                raise ValueError(f"History({name}={value!r:.100}): more than 0, or None")
+        if self.messages is not None and not isinstance(self.messages, int):
+            raise ValueError(f"History(messages={self.messages!r:.100}): how many messages, a whole number")
+
+
+@dataclass(frozen=True, slots=True)
 class Gap:
     """Messages that were dropped before this reader had read them.
 
@@ -74,6 +96,7 @@ class Message:
     place: str = ""
     missed: int = 0
     new_beginning: bool = False
+    note: str = field(default="", repr=False)
 
     @property
     def number(self) -> int:
@@ -81,8 +104,37 @@ class Message:
         return number_of(self.id)
 
     @property
+    def redacted(self) -> bool:
+        """Whether its body was removed. `body` returns None for such a message."""
+        return self.note.startswith("redacted ")
+
+    @property
+    def edited(self) -> bool:
+        """Whether its body was replaced. `body` returns the last one."""
+        return self.note.startswith("edited ")
+
+    @property
+    def event(self) -> Literal["redact", "edit"] | None:
+        """What happened to the message with the id `about`, if this is not a message but such an event. The body of an
+        "edit" is the new one, or None if a later event replaced it."""
+        match self.note.partition(" ")[0]:
+            case "redact":
+                return "redact"
+            case "edit":
+                return "edit"
+            case _:
+                return None
+
+    @property
+    def about(self) -> str | None:
+        """The id of the message that an event is about."""
+        return self.note.partition(" ")[2] if self.event else None
+
+    @property
     def body(self) -> Any:
         """The value that was sent. Raises BadCall for damaged bytes."""
+        if not self.data and self.note:
+            return None
         return codec.decode(self.data, what=f"message {self.number} of {self.place!r}")
 
 

@@ -128,6 +128,13 @@ function script.post(base, state, caller, number, given, create, by, ttl_ms, add
     if l.age > 0 then log.trim(l, now) end
     local is_full = l.bytes > 0 and l.ended - l.begun + size > l.bytes
       or l.messages > 0 and l.top - l.first + 1 + fresh > l.messages
+    if is_full and l.history_messages + l.history_age > 0 then
+      local too_many = l.messages > 0 and l.top - l.first + 1 + fresh - l.messages or 0
+      local too_large = l.bytes > 0 and l.ended - l.begun + size - l.bytes or 0
+      if history.make_space(l, too_many, too_large) then return { "AGAIN" } end
+      is_full = l.bytes > 0 and l.ended - l.begun + size > l.bytes
+        or l.messages > 0 and l.top - l.first + 1 + fresh > l.messages
+    end
     if is_full then
       -- The fraction grows with time, so of senders that wait for the same space the earliest is woken first.
       log.await_space((l.bytes > 0 and size - 1 or 0) + now % 86400000 / 86400000, address, wait_ms)
@@ -159,6 +166,7 @@ function script.post(base, state, caller, number, given, create, by, ttl_ms, add
   if fresh_ids > 0 then ids.keep(by, added) end
   local left, to_notify = 0, {}
   if fresh > 0 then
+    if create == 0 then own.add(by, l.top - fresh + 1, l.top) end
     log.save(l, now)
     left, to_notify = log.report(l, now)
   end

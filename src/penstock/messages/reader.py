@@ -9,18 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
-from penstock.errors import NewBeginning
-from penstock.messages.bindings import LogBindings, LogStatus, PullReply, default_on
+from penstock.errors import BadCall
+from penstock.messages.bindings import LogBindings, default_on, new_beginning
 from penstock.messages.log import ask_until, check_limit, check_wait, trim_rest
-from penstock.messages.message import Mail, Message, check_position, number_of
-
-
-def new_beginning(log: LogBindings, position: str) -> NewBeginning:
-    """The error for an acknowledgement of a position of a log that began again since."""
-    return NewBeginning(
-        f"{log.label} began again since message {number_of(position)} was read: it was deleted and created again, or "
-        "its server fell back to an older state. Nothing was acknowledged: pull again"
-    )
+from penstock.messages.message import Mail, Message, check_position
+from penstock.messages.replies import LogStatus, PullReply
 
 
 class LogReader:
@@ -100,7 +93,7 @@ class LogReader:
 
     def _ack_or_raise(self, position: str) -> Operation[None]:
         if (yield from self._ack_upto(position)):
-            raise new_beginning(self._log, position)
+            raise new_beginning(self._log, position, "acknowledged")
 
     def _ack_upto(self, position: str) -> Operation[bool]:
         """Returns whether the log began again since this position, so that nothing was acknowledged."""
@@ -110,7 +103,8 @@ class LogReader:
 
     @verb
     def unread(self) -> RoundTrip[int]:
-        """How many messages this reader has not acknowledged. One round trip, O(1)."""
+        """How many messages this reader has not acknowledged, without those that its own member sent. One round trip,
+        O(1)."""
         call = self._log.status(self._member, self._device)
         return default_on(self._reads_as_empty, call.then(self._unread_of), 0)
 
@@ -118,6 +112,30 @@ class LogReader:
         if status.cursor < 0:
             raise self._log.not_a_member(self._member)
         return status.unread
+
+    @verb
+    def history(
+        self, limit: int = 100, *, before: Message | str | None = None, after: Message | str | None = None
+    ) -> RoundTrip[Mail]:
+        """A page of messages, oldest first, whether or not they were acknowledged; it moves no cursor.
+
+        before  a message, or its id: the page that ends before it. Page backwards with the first message of each page
+        after   a message, or its id: the page that begins after it
+        limit   1 to 1000; fewer are returned when they make up a megabyte
+
+        With neither, the last messages. An empty page is the end. If the log began again since, the position is
+        ignored, and `new_beginning` is set. One round trip.
+        """
+        check_limit("history", limit)
+        if before is not None and after is not None:
+            raise BadCall("history(before=…, after=…): give one of them")
+        place = self._log.keys.name
+        call = self._log.page(
+            self._member, limit=limit,
+            before="" if before is None else check_position("history(before=…)", before, place),
+            after="" if after is None else check_position("history(after=…)", after, place),
+        )  # fmt: skip
+        return default_on(self._reads_as_empty, call, Mail())
 
     def follow(self, *, after: Message | str | None = None, limit: int = 100, ack: bool = True) -> Follow:
         """Iterate over every message, those that are there and those to come: `for m in follow()` or `async for`.

@@ -14,6 +14,18 @@ function log.devices(member)
   return known and cmsgpack.unpack(known) or { "" }
 end
 
+-- Returns the lowest cursor of a member's devices.
+--- (member: str) -> int
+--- uses: base
+function log.lowest_cursor(member)
+  local devices, low = log.devices(member), math.huge
+  for i = 1, #devices do
+    local cursor = redis.call("ZSCORE", base .. "readers", log.reader_name(member, devices[i]))
+    low = math.min(low, tonumber(cursor) or math.huge)
+  end
+  return low
+end
+
 --- (member: str, device: str) -> str
 function log.reader_name(member, device)
   return device == "" and member or member .. "\0" .. device
@@ -31,11 +43,7 @@ function log.reader(member, device)
   local cursor = redis.call("ZSCORE", base .. "readers", name)
   if cursor then return name, tonumber(cursor) end
   if not log.is_member(member) then return name end
-  local devices, low = log.devices(member), math.huge
-  for i = 1, #devices do
-    local other = redis.call("ZSCORE", base .. "readers", log.reader_name(member, devices[i]))
-    low = math.min(low, tonumber(other) or math.huge)
-  end
+  local devices, low = log.devices(member), log.lowest_cursor(member)
   local unused = #devices == 1 and devices[1] == "" and redis.call("HEXISTS", base .. "seen", member) == 0
   if unused then devices = {} end
   devices[#devices + 1] = device
@@ -100,6 +108,7 @@ function script.leave(base, state, caller, number, given, member)
   local devices = log.devices(member)
   for i = 1, #devices do log.remove_reader(log.reader_name(member, devices[i])) end
   redis.call("HDEL", base .. "devices", member)
+  own.forget(member)
   local more, left = 0
   if redis.call("ZCARD", base .. "readers") == 0 then
     left = log.delete()
@@ -137,7 +146,7 @@ end
 
 -- Returns the state of the log and of one reader: { "OK", now, top, first, bytes, number of readers, number of
 -- message ids that are kept, ms of the oldest or 0, cursor or -1, seen or 0, first unclaimed number or 0, number of
--- claims, number of dead letters } or { "GONE" | "VANISHED" }. A device that has never pulled has the cursor
+-- claims, number of dead letters, number of unread messages that the reader's member sent itself } or { "GONE" | "VANISHED" }. A device that has never pulled has the cursor
 -- with which it would start. `watch` 1: if the reader has acknowledged everything, the next sender is asked to notify
 -- its member (`watching` in log.lua).
 --- keys: base state
@@ -151,17 +160,18 @@ function script.status(base, state, given, member, device, watch)
   local now, readers = clock.now(given), redis.call("ZCARD", base .. "readers")
   if readers == 0 then return { "VANISHED", "readers" } end
   local kept, oldest = ids.kept()
-  if not cursor then return { "OK", now, l.top, l.first, l.ended - l.begun, readers, kept, oldest, -1, 0, 0, 0, 0 } end
+  if not cursor then return { "OK", now, l.top, l.first, l.ended - l.begun, readers, kept, oldest, -1, 0, 0, 0, 0, 0 } end
   if watch == 1 and cursor >= l.top then redis.call("ZADD", base .. "watching", l.top, name) end
   local seen = tonumber(redis.call("HGET", base .. "seen", name) or 0)
   local unclaimed = tonumber(redis.call("HGET", base .. "next", name) or 0)
   local claimed = unclaimed > 0 and redis.call("ZCARD", base .. "claimed:" .. name) or 0
   local dead = redis.call("ZCARD", base .. "dead")
-  return { "OK", now, l.top, l.first, l.ended - l.begun, readers, kept, oldest, cursor, seen, unclaimed, claimed, dead }
+  local mine = member ~= "" and own.above(member, math.max(cursor, l.first - 1)) or 0
+  return { "OK", now, l.top, l.first, l.ended - l.begun, readers, kept, oldest, cursor, seen, unclaimed, claimed, dead, mine }
 end
 
 -- Returns a page of the readers, beginning with those that are furthest behind: { "OK", top, first, reader, cursor,
--- seen or 0, … } or { "GONE" }.
+-- seen or 0, number of unread messages that its member sent itself, … } or { "GONE" }.
 --- keys: base state
 --- args: offset: int, n: int
 --- flags: no-writes
@@ -175,6 +185,7 @@ function script.readers(base, state, offset, n)
     answer[#answer + 1] = rows[i]
     answer[#answer + 1] = tonumber(rows[i + 1])
     answer[#answer + 1] = tonumber(redis.call("HGET", base .. "seen", rows[i]) or 0)
+    answer[#answer + 1] = own.above(string.match(rows[i], "^%Z*"), math.max(tonumber(rows[i + 1]), l.first - 1))
   end
   return answer
 end

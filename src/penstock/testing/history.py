@@ -210,7 +210,7 @@ _opening = threading.Lock()
 os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_opening.release)
 
 
-class History:
+class EventHistory:
     """The part of a history that this process records. A missing folder is created."""
 
     def __init__(self, folder: Path | str) -> None:
@@ -237,6 +237,10 @@ class History:
         if self._pid == os.getpid():
             os.close(self._file)
         self._pid = 0
+
+
+History = EventHistory
+"""Its name in `penstock.testing`. `penstock.History` is how much a chat keeps."""
 
 
 def read(folder: Path | str) -> list[Event]:

@@ -1,0 +1,170 @@
+-- Messages that every reader has acknowledged and that are kept all the same; pages of them; and messages whose bodies
+-- were removed, because they were redacted or edited.
+--
+--   removed  ZSET  "<number> <server ms> <end> <number of the event with the body, or 0> <bytes of the sender>:<sender>
+--                  <note>" -> number; for each message that is no longer in the stream, though it is not freed
+--
+--            redact, edit                 free
+--   in the stream ───────────▶ removed ──────────▶ (none)
+--
+-- A message keeps its number, its time and its sender. `redact` and `edit` also post an event, a message with the field
+-- `event`: "redact" or "edit", and the position of the message that it is about. A message that was edited is read with
+-- the body of its last event.
+
+_history = { SLICE = 1000, STEPS = 20 }
+
+-- Returns the number up to which no history needs the messages, and 1 if a later call may return a higher one. `upto`: it
+-- is not needed to look further.
+--- (l: table, now: int, upto: int) -> int, int
+--- uses: base
+function history.floor(l, now, upto)
+  if l.history_messages > 0 then upto = math.min(upto, l.top - l.history_messages) end
+  if l.history_age == 0 or upto < l.first then return upto, 0 end
+  local to = l.first - 1
+  while to < upto and to < l.first + _history.SLICE do
+    local some = redis.call("XRANGE", base .. "log", to + 1, upto, "COUNT", 10)
+    for i = 1, #some do
+      local number, at = string.match(some[i][1], "^(%d+)-(%d+)$")
+      if tonumber(at) > now - l.history_age then return to, 0 end
+      to = tonumber(number)
+    end
+    if #some < 10 then return upto, 0 end
+  end
+  return math.min(to, upto), to < upto and 1 or 0
+end
+
+-- Frees messages that are kept only as history, because a post needs the space: at least `messages` and `bytes`. Returns
+-- whether a second call may free what is still missing.
+--- (l: table, messages: int, bytes: int) -> bool
+--- uses: base state
+function history.make_space(l, messages, bytes)
+  local low = redis.call("ZRANGE", base .. "readers", 0, 0, "WITHSCORES")
+  local most, enough = tonumber(low[2]) or 0, l.begun + bytes
+  local to = math.min(most, l.first - 1 + messages)
+  if to >= l.first then log.free_to(l, to) end
+  for _ = 1, _history.STEPS do
+    if l.begun >= enough or l.first > most then return false end
+    log.free_to(l, math.min(most, l.first + 9))
+  end
+  return l.begun < enough and l.first <= most
+end
+
+-- Returns a message whose body was removed, as an entry of the stream with the field `note`; or nil.
+--- (l: table, number: int) -> table | nil
+--- uses: base
+function history.removed(l, number)
+  if not l.has_removed then return nil end
+  local row = redis.call("ZRANGE", base .. "removed", number, number, "BYSCORE")[1]
+  if not row then return nil end
+  local at, ended, event, size, rest = string.match(row, "^%d+ (%d+) (%d+) (%d+) (%d+):(.*)$")
+  local body = ""
+  if event ~= "0" then
+    local found = redis.call("XRANGE", base .. "log", event, event, "COUNT", 1)[1]
+    body = found and log.field(found, "body") or ""
+  end
+  local fields = { "by", string.sub(rest, 1, size), "end", ended, "body", body, "note", string.sub(rest, size + 2) }
+  return { string.format("%d-%s", number, at), fields }
+end
+
+-- Removes the body of a message that is in the stream, or that was edited before. `event`: number of the event with its
+-- new body, or 0.
+--- (l: table, entry: table, event: int, note: str)
+--- uses: base state
+function history.remove_body(l, entry, event, note)
+  local number, at = string.match(entry[1], "^(%d+)-(%d+)$")
+  local by = log.field(entry, "by")
+  redis.call("XDEL", base .. "log", entry[1])
+  redis.call("ZREMRANGEBYSCORE", base .. "removed", number, number)
+  local head = string.format("%s %s %s %d %d:", number, at, log.field(entry, "end"), event, #by)
+  redis.call("ZADD", base .. "removed", number, head .. by .. " " .. note)
+  redis.call("HSET", state, "removed", 1)
+  l.has_removed = true
+end
+
+-- Removes the body of a message, or replaces it, and posts an event about that. `kind`: "redact" or "edit".
+-- Returns { "OK", position of the event, how many are left to wake, { reader to notify, … } }; { "RESTARTED" } if the log
+-- began again since; { "EVENT" } if this is an event; { "REDACTED" } if the message was redacted and cannot be edited; or
+-- { "GONE" | "VANISHED" | "NOT_A_MEMBER" }. A message that was redacted is not redacted again: the position is that of the
+-- earlier event.
+--- keys: base state
+--- args: caller: str, number: int, given: int, by: str, position: str, kind: str, body: str
+--- flags: allow-oom
+function script.change(base, state, caller, number, given, by, position, kind, body)
+  local fault, l = log.open()
+  if fault then return fault end
+  local past = idempotency.replay(caller, number)
+  if past then return past end
+  if not l then return log.refuse_gone() end
+  if not log.is_member(by) then return log.refuse() end
+  local target = log.locate(l, position)
+  local entry = target and target >= l.first and log.entry(l, target)
+  if l.lost then return { "VANISHED", l.lost } end
+  if not target then return { "RESTARTED" } end
+  local note = entry and entry[2][7] == "note" and entry[2][8] or ""
+  if entry and (entry[2][7] == "event" or string.find(note, "^edit ")) then return { "EVENT" } end
+  local earlier = string.match(note, "^redacted (.*)$")
+  if earlier and kind == "redact" then return idempotency.keep(caller, number, { "OK", earlier, 0, {} }) end
+  if earlier then return { "REDACTED" } end
+  local now = clock.now(given)
+  local event = log.append(l, now, by, body, "event", kind .. " " .. position)
+  if not event then return { "VANISHED", "log" } end
+  if entry then
+    local before = string.match(note, "^edited (.*)$")
+    local edit = before and log.entry(l, tonumber(string.match(before, "^%d+")))
+    if edit then history.remove_body(l, edit, 0, edit[2][8]) end
+    if kind == "edit" then
+      history.remove_body(l, entry, l.top, "edited " .. event)
+    else
+      history.remove_body(l, entry, 0, "redacted " .. event)
+    end
+  end
+  own.add(by, l.top, l.top)
+  l.entry_number = nil
+  log.save(l, now)
+  local left, to_notify = log.report(l, now)
+  return idempotency.keep(caller, number, { "OK", event, left, to_notify })
+end
+
+-- Returns a page of messages in ascending order, without moving a cursor: those before the position `before`, the last of
+-- them; or those after `after`. With neither, the last messages. Returns { "OK", 1 if the log began again since the
+-- position, so that it was ignored; number before the first message, number, ms, by, body, note, … } or { "GONE" |
+-- "VANISHED" | "NOT_A_MEMBER" }.
+--- keys: base state
+--- args: given: int, member: str, before: str, after: str, limit: int, room: int
+--- flags: no-writes
+function script.page(base, state, given, member, before, after, limit, room)
+  local fault, l = log.open()
+  if fault then return fault end
+  if not l then return log.refuse_gone() end
+  if not log.is_member(member) then
+    if redis.call("EXISTS", base .. "readers") == 0 then return { "VANISHED", "readers" } end
+    return { "NOT_A_MEMBER" }
+  end
+  local low, high = log.locate(l, after), log.locate(l, before)
+  if l.lost then return { "VANISHED", l.lost } end
+  l.now = clock.now(given)
+  local restarted = low and high and 0 or 1
+  if after ~= "" then
+    low = math.max(low or 0, l.first - 1)
+    local answer = { "OK", restarted, low }
+    log.read(l, low, limit, room, answer)
+    if l.lost then return { "VANISHED", l.lost } end
+    return answer
+  end
+  if not high or before == "" then high = l.top + 1 end
+  -- Numbers have no gaps, so the page begins at this one, unless its bodies take more than `room`.
+  local from, bytes = math.max(l.first, high - limit), 0
+  for number = high - 1, from, -1 do
+    local entry = log.entry(l, number)
+    if l.lost then return { "VANISHED", l.lost } end
+    bytes = bytes + #log.field(entry, "body")
+    if bytes > room and number < high - 1 then
+      from = number + 1
+      break
+    end
+  end
+  local answer = { "OK", restarted, from - 1 }
+  log.read(l, from - 1, high - from, math.huge, answer)
+  if l.lost then return { "VANISHED", l.lost } end
+  return answer
+end
