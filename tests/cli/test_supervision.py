@@ -16,7 +16,7 @@ from penstock import Status
 from penstock.cli.exits import Exit
 from tests.cli.worker_shop import gone, opened_shop
 from tests.command_line import SOURCE
-from tests.servers import Server, eventually
+from tests.servers import Server, eventually, free_port
 from tests.speed import scaled
 
 
@@ -250,3 +250,36 @@ def test_as_the_first_process_of_a_container_it_reaps_orphans_and_stops_on_sigte
     finally:
         container.kill()
         container.wait()
+
+
+# --- a module that tolerates no second copy of itself ---
+
+WITH_A_PORT = """
+import os, socket
+from penstock import Penstock
+
+listening = socket.socket()
+listening.bind(("127.0.0.1", int(os.environ["PORT"])))
+listening.listen()
+
+app = Penstock(os.environ["PENSTOCK_URL"], prefix=os.environ["SHOP"])
+
+@app.task(queue="q")
+async def nap(seconds: float) -> int:
+    return os.getpid()
+"""
+
+
+def test_a_module_that_binds_a_port_is_imported_by_the_worker_process_alone(start, shop, tmp_path: Path):
+    (tmp_path / "bound.py").write_text(WITH_A_PORT)
+    supervisor = start("worker", "bound:app", PORT=str(free_port()), **shop.where)
+    pid = shop.nap.enqueue(0).result(timeout=scaled(30))
+    assert parent_of(pid) == supervisor.pid
+    os.kill(pid, signal.SIGKILL)
+    assert shop.nap.enqueue(0).result(timeout=scaled(30)) != pid
+
+
+def test_a_module_that_cannot_be_imported_is_reported_once(run, shop, tmp_path: Path):
+    (tmp_path / "broken.py").write_text("print('hello')\nraise OSError('no such luck')\n")
+    done = run("worker", "broken:app", **shop.where)
+    assert (done.returncode, done.stderr.count("no such luck"), done.stdout) == (Exit.USAGE, 1, "hello\n")

@@ -16,6 +16,7 @@ from cyclopts import Parameter
 
 from penstock.app import Penstock
 from penstock.cli import DEBUG, reload, version
+from penstock.cli.app_outline import AppOutline, supervised_app
 from penstock.cli.exits import Exit, exit_for
 from penstock.cli.loading import load_app
 from penstock.config import Configuration
@@ -112,14 +113,22 @@ def worker(
             continue_in_child()
         if reload_ and not is_reloaded:
             return reload.run((*_THIS, *sys.argv[1:]))
-        command = _Command(load_app(app), settings, style, log_level)
         if check:
-            return Exit.OK if check_health(command.app, queues_of(command.app, settings)) else Exit.FAILED
+            loaded = load_app(app)
+            return Exit.OK if check_health(loaded, queues_of(loaded, settings)) else Exit.FAILED
         count = configuration.number("processes", processes)
         if count is None:
             count = _PROCESSES
         if count < 0:
             raise ConfigurationError(f"--processes {count}: use 1 or more, or 0 for a worker without a supervisor")
+        if count and STATUS_VARIABLE not in os.environ:
+            served, tasks = supervised_app(app)
+            if not settings.queues:
+                settings = replace(settings, queues=tuple(tasks))
+        else:
+            served = load_app(app)
+            tasks = AppOutline.of(served).tasks
+        command = _Command(served, tasks, settings, style, log_level)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(command.run(count))
     except PenstockError as error:
@@ -170,6 +179,9 @@ class _Command:
     """The command in one of its three roles: a supervisor, a supervisor's child, or a worker without a supervisor."""
 
     app: Penstock
+    """Of a supervisor: without tasks."""
+    tasks: dict[str, list[str]]
+    """The names of the app's tasks by queue."""
     settings: WorkerSettings
     style: LogFormat
     level: LogLevel
@@ -235,7 +247,7 @@ class _Command:
     def _announce(self, where: str) -> None:
         """Log or print the server, the queues with their tasks, and how to stop the worker."""
         queues = queues_of(self.app, self.settings)
-        tasks = {queue: [task.name for task in self.app.registry if task.queue == queue] for queue in queues}
+        tasks = {queue: self.tasks.get(queue, []) for queue in queues}
         server, concurrency = describe_server(self.app), self.settings.concurrency
         if self.style == "json":
             facts = {"version": version(), "server": server, "pid": os.getpid(), "concurrency": concurrency}
@@ -243,7 +255,7 @@ class _Command:
         else:
             print(_banner(server, f"{concurrency} jobs at a time{where}", tasks), file=sys.stderr, flush=True)
         for queue in (name for name, known in tasks.items() if not known):
-            others = ", ".join(self.app.registry.queues()) or "none"
+            others = ", ".join(self.tasks) or "none"
             log.warning("queue %s has no task in this app, its jobs are handed back; the app has: %s", queue, others)
 
 

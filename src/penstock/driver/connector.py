@@ -79,7 +79,7 @@ class Connector:
         self._blocking: Any = None
         self._aio: MutableMapping[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
         if server is not None:
-            self._use(parse_address(server) if isinstance(server, str) else read_client(server))
+            self.use(parse_address(server) if isinstance(server, str) else read_client(server))
 
     # --- where the server is ---
 
@@ -89,7 +89,7 @@ class Connector:
             if self._address is not None:
                 return self._address
             if address := Configuration().text("url"):
-                return self._use(parse_address(address))
+                return self.use(parse_address(address))
             if os.environ.get("PENSTOCK_EMBEDDED") == "0":
                 raise ConfigurationError(
                     "no server address is set, and PENSTOCK_EMBEDDED=0 forbids an embedded server: "
@@ -111,11 +111,17 @@ class Connector:
         old, self._attachment = self._attachment, embedded.attach(self._home)
         if old is not None:
             old.close()
-        return self._use(parse_address(self._attachment.address))
+        return self.use(parse_address(self._attachment.address))
 
-    def _use(self, address: ServerAddress) -> ServerAddress:
+    def use(self, address: ServerAddress) -> ServerAddress:
+        """Connect to this address. Call it before the first operation."""
         self._address, self.route = address, Route(address)
         return address
+
+    @property
+    def given_address(self) -> ServerAddress | None:
+        """The address, unless it belongs to an embedded server, or was not needed yet and is configured elsewhere."""
+        return None if self.is_embedded else self._address
 
     @property
     def address(self) -> str:
