@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         BarrierBroken,
         BarrierTimeout,
         BlocksMissed,
+        CancelTimeout,
         ChannelClosed,
         ChannelError,
         ChannelRestarted,
@@ -157,7 +158,7 @@ else:
         "jobs.task": "Call Task",
         "locks.transaction": "Transaction",
         "jobs.counts": "Counts TenantCounts WorkerInfo",
-        "errors": "BadCall BadName BarrierBroken BarrierTimeout BlocksMissed ChannelClosed ChannelError "
+        "errors": "BadCall BadName BarrierBroken BarrierTimeout BlocksMissed CancelTimeout ChannelClosed ChannelError "
         "ChannelRestarted ChatExists ChatGone ConfigurationError DurabilityUnavailable FileChanged "
         "FileDamaged FilesError FormatTooNew JobCancelled JobError JobExpired JobFailed JobNotFound "
         "LatchTimeout LeaseLost LockTimeout MessageError NewBeginning NoReceiver NoSpace NotAMember "
@@ -199,6 +200,7 @@ __all__ = [
     "BlocksMissed",
     "Call",
     "Channel",
+    "CancelTimeout",
     "ChannelClosed",
     "ChannelError",
     "ChannelInfo",

@@ -47,6 +47,7 @@
         ├── JobExpired                it expired before it ran
         ├── JobNotFound               no such job, or no record of it any longer
         ├── ResultNotKept             it was enqueued with result_ttl=0
+        ├── CancelTimeout             it was cancelled and still runs; also a TimeoutError
         └── ResultTimeout             it has not finished yet; also a TimeoutError
 
 The exceptions with which a task decides how its run ends (`Retry`, `Drop`, `RetryLater`) are in `jobs/retry.py`.
@@ -345,6 +346,13 @@ class JobNotFound(JobError):
 
 class ResultNotKept(JobError):
     """The job was enqueued with `result_ttl=0`, so its result is not stored anywhere."""
+
+
+class CancelTimeout(JobError, TimeoutError):
+    """A running job that was cancelled has not ended in time, because its code cannot be interrupted.
+
+    Wait again, or let it run. Tasks with isolate=True can always be ended.
+    """
 
 
 class ResultTimeout(JobError, TimeoutError):

@@ -283,3 +283,22 @@ def test_a_module_that_cannot_be_imported_is_reported_once(run, shop, tmp_path: 
     (tmp_path / "broken.py").write_text("print('hello')\nraise OSError('no such luck')\n")
     done = run("worker", "broken:app", **shop.where)
     assert (done.returncode, done.stderr.count("no such luck"), done.stdout) == (Exit.USAGE, 1, "hello\n")
+
+
+def test_the_command_line_cancels_a_running_job_and_waits_for_its_end(start, run, shop, begun):
+    start("worker", "tasks:app", **shop.where)
+    first, second = shop.nap.enqueue(60), shop.nap.enqueue(60)
+    eventually(lambda: begun(2))
+    words = ("--url", shop.where["PENSTOCK_URL"], "--prefix", shop.where["SHOP"])
+    done = run("job", "cancel", first.id, "--wait", "20", *words)
+    assert (done.returncode, done.stdout.strip()) == (Exit.OK, f"{first.id} cancelled")
+    asked = run("job", "cancel", second.id, *words)
+    assert (asked.returncode, "it was asked to end; --wait SECONDS waits for that" in asked.stderr) == (
+        Exit.FAILED,
+        True,
+    )
+    eventually(lambda: second.status() is Status.CANCELLED)
+    stuck = shop.block.enqueue(4)
+    eventually(lambda: begun(3))
+    late = run("job", "cancel", stuck.id, "--wait", "0.3", *words)
+    assert (late.returncode, "its code cannot be interrupted" in late.stderr) == (Exit.FAILED, True)

@@ -296,7 +296,7 @@ class FakeWorker:
         return self.stand.run(self.stand.bindings.settle(self.incarnation, settlement(claim, ending, delay, text)))
 
     def heartbeat(self) -> bool:
-        return self.stand.run(self.stand.bindings.heartbeat(self.incarnation, self.lease))
+        return self.stand.run(self.stand.bindings.heartbeat(self.incarnation, self.lease)) is not None
 
 
 def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:

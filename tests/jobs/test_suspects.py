@@ -34,7 +34,7 @@ def make_suspects(stand: Stand, *keys: str, **options: Any) -> None:
 def trial(stand: Stand, name: str, host_deaths: int | None = None, *settled: Settlement) -> list[Claim]:
     """The first turn of a trial process."""
     return FakeWorker(stand, name).turn(
-        1, *settled, trial="only", registration=Registration(f"host:{name}", 1, True, host_deaths)
+        1, *settled, trial="only", registration=Registration(f"host:{name}", 1, trial=True, host_deaths=host_deaths)
     ).claims  # fmt: skip
 
 

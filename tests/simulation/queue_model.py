@@ -142,11 +142,14 @@ class QueueModel:
     def alive(self, incarnation: str) -> bool:
         return incarnation in self.incarnations and self.incarnations[incarnation].alive_until > self.now
 
-    def heartbeat(self, incarnation: str, lease: int) -> bool:
+    def heartbeat(self, incarnation: str, lease: int) -> list[bytes] | None:
         self.empty_intake()
-        if self.alive(incarnation):
-            self.incarnations[incarnation].alive_until = self.now + lease
-        return self.alive(incarnation)
+        if not self.alive(incarnation):
+            return None
+        mine = self.incarnations[incarnation]
+        mine.alive_until = self.now + lease
+        mine.cancels &= {claim[:6] + key.encode() for key, claim in mine.held.items()}
+        return sorted(mine.cancels)
 
     def abandon(
         self, incarnation: str, ending: Ending, cause: bytes, started: Sequence[bytes]
@@ -182,6 +185,10 @@ class QueueModel:
             until, result = self.done.get(key, (0, b""))
             end = result[:1] if until > self.now else b""
             return "cancelled" if end == constants.CANCELLED else "done" if end else "none"
+        if job.state == RUNNING:
+            for one in self.incarnations.values():
+                if key in one.held:
+                    one.cancels.add(one.held[key][:6] + key.encode())
         if job.state in {RUNNING, DEAD}:
             return "running" if job.state == RUNNING else "dead"
         self._finish(job, constants.CANCELLED)

@@ -103,6 +103,8 @@ class Incarnation:
     """Of a trial that is watched: how many of them a suspect survives together with its host."""
     held: dict[str, bytes] = field(default_factory=dict)
     """Key -> claim, as the server stores it; the first six bytes are its number."""
+    cancels: set[bytes] = field(default_factory=set)
+    """Tokens of the jobs that it is asked to cancel."""
     number: int = 0
     stale: tuple[Settlement, ...] = ()
     given: tuple[bytes, ...] = ()

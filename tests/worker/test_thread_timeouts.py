@@ -150,18 +150,6 @@ async def test_a_task_within_its_timeout_is_not_disturbed(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-async def test_a_task_without_a_timeout_is_not_watched(app: Penstock, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ThreadTimeout, "__init__", None)
-
-    @app.task(queue="q")
-    def free() -> int:
-        return 1
-
-    job = await free.enqueue.aio()
-    await run_burst(app)
-    assert await job.result.aio(0) == 1
-
-
 async def test_a_job_whose_lease_was_lost_is_still_interrupted_by_its_timeout(
     app: Penstock, timers: set[ThreadTimeout]
 ):
@@ -190,14 +178,14 @@ async def test_a_job_whose_lease_was_lost_is_still_interrupted_by_its_timeout(
 
 
 def thread_timeout(timeout: float) -> ThreadTimeout:
-    return ThreadTimeout("job 1 (task)", timeout, 5, asyncio.get_running_loop())
+    return ThreadTimeout(lambda: "job 1 (task)", timeout, 5, asyncio.get_running_loop())
 
 
 async def test_a_job_whose_timeout_expired_before_its_start_does_not_run():
     timeout = thread_timeout(0)
     await asyncio.sleep(0.02)
     with pytest.raises(TimeIsUp):
-        timeout.run(lambda: pytest.fail("it ran"))
+        timeout.run(pytest.fail, "it ran")
 
 
 async def test_the_timeout_never_hits_another_job_in_the_same_thread():
@@ -208,7 +196,7 @@ async def test_the_timeout_never_hits_another_job_in_the_same_thread():
     def job(timeout: ThreadTimeout, seconds: float) -> str:
         try:
             try:
-                timeout.run(lambda: spin(seconds))
+                timeout.run(spin, seconds)
                 ended = "done"
             except TimeIsUp:
                 ended = "up"
@@ -238,7 +226,7 @@ async def test_a_timeout_that_is_raised_while_the_job_ends_belongs_to_that_job()
 
     def work() -> None:
         try:
-            timeout.run(held.wait)
+            timeout.run(threading.Event.wait, held)
         except TimeIsUp:
             came.append("from the job")
         try:

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.cli.exits import Exit
 from penstock.cli.job_outcomes import report_outcomes
 from penstock.cli.where import HERE, AsJson, Where, Yes, confirm
-from penstock.jobs.job import JobInfo
+from penstock.jobs.job import JobInfo, Status
 from penstock.ops.wording import age, many
 from penstock.terminal.tables import show, show_facts, show_json
 
@@ -63,20 +63,30 @@ def value_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def cancel(*ids: str, yes: Yes = False, where: Where = HERE) -> Exit:
-    """Cancel waiting jobs. Running jobs continue. Exit code 1 if one could not be cancelled.
+def cancel(*ids: str, wait: float = 0.0, yes: Yes = False, where: Where = HERE) -> Exit:
+    """Cancel jobs. Running ones are asked to end. Exit code 1 if one is not cancelled, or not yet.
 
     Parameters
     ----------
     ids
         Ids as they were printed: queue:key.
+    wait
+        Seconds to wait for the end of each running job.
     yes
         Do not ask; required for more than one job unless at a terminal.
     """
     with where.open() as inspector:
         if len(ids) > 1:
             confirm(f"This cancels {many(len(ids), 'job')}, at {inspector.location}.", yes=yes)
-        return report_outcomes(inspector.cancel(*ids), "cancelled", "only a waiting job can be cancelled")
+        outcomes = inspector.cancel(*ids, wait=wait)
+    rule = "only a waiting or a running job can be cancelled"
+    if any(outcome.status is Status.RUNNING for outcome in outcomes):
+        rule = (
+            f"it was asked to end, and had not ended after {wait:g} s: its code cannot be interrupted"
+            if wait
+            else "it was asked to end; --wait SECONDS waits for that"
+        )
+    return report_outcomes(outcomes, "cancelled", rule)
 
 
 def retry(*ids: str, where: Where = HERE) -> Exit:

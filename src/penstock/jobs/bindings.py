@@ -39,6 +39,7 @@ def scripts() -> Library:
         "jobs/lane.lua",
         "jobs/lease.lua",
         "jobs/recovery.lua",
+        "jobs/cancelling.lua",
         "jobs/wake.lua",
         "jobs/results.lua",
         "jobs/intake.lua",
@@ -143,9 +144,13 @@ class QueueBindings:
         )  # fmt: skip
         return self._call("settle", args, bool)
 
-    def heartbeat(self, incarnation: str, lease: float) -> RoundTrip[bool]:
-        """Extend all claims of the incarnation to `lease` seconds from now. False: its lease ran out before."""
-        return self._call("heartbeat", (self.clock.now_ms, incarnation, milliseconds(lease)), bool)
+    def heartbeat(self, incarnation: str, lease: float) -> RoundTrip[list[bytes] | None]:
+        """Extend all claims of the incarnation to `lease` seconds from now.
+
+        Returns the tokens of its jobs that are to be cancelled. None: its lease ran out before.
+        """
+        args = (self.clock.now_ms, incarnation, milliseconds(lease))
+        return self._call("heartbeat", args, lambda reply: list(reply[1:]) if reply[0] else None)
 
     def abandon(
         self,
@@ -180,7 +185,10 @@ class QueueBindings:
         return self._call("forget", (job_id, address), _nothing)
 
     def cancel(self, ids: Iterable[str]) -> RoundTrip[list[str]]:
-        """Cancel waiting jobs. Returns a word for each: cancelled, running, dead, done or none (unknown)."""
+        """Cancel waiting jobs, and ask workers to end running ones.
+
+        Returns a word for each: cancelled, running, dead, done or none (unknown).
+        """
         return self._call("cancel", (self.clock.now_ms, *ids), lambda reply: [word.decode() for word in reply])
 
     def purge(

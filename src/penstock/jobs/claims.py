@@ -103,6 +103,7 @@ class Registration(msgspec.Struct, omit_defaults=True):
 
     name         `host:pid`
     concurrency  how many jobs it runs at once
+    address      of its listener, for the message that a running job was cancelled
     trial        it runs one suspect at a time, and nothing else
     host_deaths  of a trial that another process watches: after how many trials that ended with their host a suspect
                  becomes a dead letter; 0: never
@@ -110,5 +111,6 @@ class Registration(msgspec.Struct, omit_defaults=True):
 
     name: str
     concurrency: int
+    address: str = ""
     trial: bool = False
     host_deaths: int | None = None

@@ -104,7 +104,9 @@ class Item(QueueHandle[JobQueue]):
 
         Raises LeaseLost if it ran out before. One round trip.
         """
-        return self._queue.bindings.heartbeat(self._incarnation, checked_lease(lease)).then(self._check_lease)
+        return self._queue.bindings.heartbeat(self._incarnation, checked_lease(lease)).then(
+            lambda cancels: self._check_lease(cancels is not None)
+        )
 
     def _settle(self, data: bytes, ending: Ending | None = None, delay: float = 0.0) -> RoundTrip[None]:
         settlement = Settlement(self._claim.token, data, ending, delay)

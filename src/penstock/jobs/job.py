@@ -13,6 +13,7 @@ import msgspec
 from penstock import codec
 from penstock.core.operations import Driver, Listen, Operation, RoundTrip, Wait, verb
 from penstock.errors import (
+    CancelTimeout,
     JobCancelled,
     JobExpired,
     JobFailed,
@@ -269,13 +270,59 @@ class Job(QueueHandle[JobQueue], Generic[R]):
         return self._queue.bindings.show(self.key).then(lambda stored: info_of(self.id, stored))
 
     @verb
-    def cancel(self) -> RoundTrip[bool]:
-        """Cancel the job if it is waiting; a running job is not stopped. One round trip.
+    def cancel(self, wait: float | None = 0.0) -> Operation[bool]:
+        """Cancel the job. If it runs, its worker is asked to end it.
 
-        Returns True if the job will not run, because this or an earlier call cancelled it; an earlier cancel is known
-        for the job's `result_ttl`. Returns False if it is running, dead, done or unknown.
+        A coroutine is cancelled at its `await`, a thread gets an exception at its next line of Python, and a process of
+        its own (isolate=True) is killed. The job ends as cancelled, whatever its code does then.
+
+        wait: seconds to wait for the end of a running job; 0: do not wait, None: no limit
+
+        Returns True if the job is cancelled, by this or an earlier call; an earlier cancel is known for the job's
+        `result_ttl`. Returns False if it is dead, done or unknown, and without `wait` also if it still runs. Raises
+        CancelTimeout if it still runs after `wait` seconds, because its code cannot be interrupted.
+
+        One round trip; with `wait` and a running job three or more, between which it waits for a message. If the result
+        is not kept (result_ttl=0), any end of a running job counts as cancelled.
         """
-        return self._queue.bindings.cancel([self.key]).then(lambda words: words == ["cancelled"])
+        return cancel_job(self._queue, self.key, wait)
+
+
+_ASK_AGAIN = 1.0
+"""Seconds after which a caller that waits for the end of a cancelled job asks again: a retry may have come between."""
+
+
+def cancel_job(queue: JobQueue, key: str, wait: float | None) -> Operation[bool]:
+    """See `Job.cancel`."""
+    bindings = queue.bindings
+    if wait is not None and not wait >= 0:
+        raise ValueError(f"cancel(wait={wait}): seconds from 0, or None for no limit")
+    (word,) = yield bindings.cancel([key])
+    if word != "running" or wait == 0:
+        return bool(word == "cancelled")
+    deadline = math.inf if wait is None else time.monotonic() + wait
+    listener = yield Listen(bindings.keys.base + key, shared=True)
+    has_ended = False
+    try:
+        while word == "running":
+            stored: StoredJob = yield bindings.result(key, listener.address)
+            if stored.record is None:
+                has_ended = True
+                return status_of(stored) in (Status.CANCELLED, Status.UNKNOWN)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise CancelTimeout(
+                    f"job {queue.name}:{key} still runs, {wait:g} s after it was cancelled: code that blocks the event "
+                    "loop, a thread in C code, or a program without a worker cannot be interrupted; isolate=True makes "
+                    "a task that can. The job ends as cancelled as soon as its code returns"
+                )
+            yield Wait(listener, min(left, _ASK_AGAIN))
+            (word,) = yield bindings.cancel([key])
+        has_ended = True
+        return word in ("cancelled", "none")
+    finally:
+        if listener.close() and not has_ended:
+            yield bindings.forget(key, listener.address)
 
 
 def _in_progress(stored: StoredJob) -> bool:

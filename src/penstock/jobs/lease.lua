@@ -109,7 +109,7 @@ end
 function lease.remove(incarnation)
   redis.call("ZREM", base .. "leases", incarnation)
   redis.call("HDEL", base .. "workers", incarnation)
-  redis.call("DEL", base .. "held:" .. incarnation)
+  redis.call("DEL", base .. "held:" .. incarnation, base .. "cancels:" .. incarnation)
 end
 
 -- Tokens of jobs that an incarnation holds, in the order in which they were claimed: at most as many as fit into the

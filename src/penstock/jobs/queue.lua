@@ -24,6 +24,7 @@
 --   dead         ZSET    id -> died at, server ms                  owner: the operator
 --   reasons      HASH    id -> why it failed last                  owner: the job
 --   settled:<inc> SET    tokens that an incarnation settled outside of its turns; PX 60 s
+--   cancels:<inc> SET    tokens of running jobs that an incarnation is to cancel (cancelling)
 --   intake (intake) · turns, heads, lane, front, weights (lane) · leases, held, owners, workers (lease)
 --   results, ends (results) · sleepers (wake) · suspects (recovery) · tenants, age, ages (counters)
 --   listeners, unnotified (listeners) · replay: (idempotency)
@@ -215,7 +216,8 @@ function script.settle(base, meta, given, incarnation, verb, token, ms, text)
   return 1
 end
 
--- Extends all claims of an incarnation at once, however many it has. Returns 1, or 0 if its lease had already run out.
+-- Extends all claims of an incarnation at once, however many it has. Returns { 1, tokens of jobs to cancel … }, or { 0 }
+-- if its lease had already run out.
 --- keys: base meta
 --- args: given: int, incarnation: str, lease_ms: int
 --- flags: allow-oom
@@ -223,12 +225,12 @@ function script.heartbeat(base, meta, given, incarnation, lease_ms)
   local s, newer = job.begin(given)
   if newer then return newer end
   local own = lease.alive(incarnation, s.now)
-  if not own then return 0 end
+  if not own then return { 0 } end
   own.until_ = s.now + lease_ms
   lease.extend(s.row, incarnation, own)
   wake.set_alarm(s.row, s.now, own.until_)
   row.store(s)
-  return 1
+  return { 1, unpack(cancelling.tokens(incarnation)) }
 end
 
 -- Ends one slice of the claims of an incarnation that takes no more turns. The caller repeats it until none is left.
@@ -265,7 +267,8 @@ function script.abandon(base, meta, given, incarnation, verb, text, more, starte
   return { left, done, recovery.waiting(s.row, s.now) }
 end
 
--- Cancels waiting jobs. Returns for each id: cancelled, running (it was not cancelled), dead, done or none.
+-- Cancels waiting jobs, and asks the workers of running ones to end them. Returns for each id: cancelled, running, dead,
+-- done or none.
 --- keys: base meta
 --- args: given: int, ids: *
 --- flags: allow-oom
@@ -282,7 +285,7 @@ function script.cancel(base, meta, given, ids, ...)
       words[#words + 1] = done and (string.sub(done, 1, 1) == ending.CANCELLED and "cancelled" or "done") or "none"
     elseif record.state(body) == state.DEAD then
       words[#words + 1] = "dead"
-    elseif redis.call("HEXISTS", base .. "owners", id) == 1 then
+    elseif cancelling.ask(id) then
       words[#words + 1] = "running"
     else
       job.remove(s, id, body, ending.CANCELLED, "")

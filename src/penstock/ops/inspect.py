@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from penstock.app import Penstock
 from penstock.completion.directory import Directory
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
-from penstock.errors import ChannelError, ChatGone, JobNotFound, PenstockError
+from penstock.errors import CancelTimeout, ChannelError, ChatGone, JobNotFound, PenstockError
 from penstock.files.bindings import ChannelInfo
 from penstock.files.channel import Channel
 from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
 from penstock.jobs.dead_letters import DeadLetter
-from penstock.jobs.job import Failure, JobInfo, Status, info_of, status_of
+from penstock.jobs.job import Failure, JobInfo, Status, cancel_job, info_of, status_of
 from penstock.jobs.queue import CHUNK, Queue
 from penstock.locks.answers import LockInfo
 from penstock.messages.bindings import default_on
@@ -356,11 +356,26 @@ class Inspector:
         return info
 
     @verb
-    def cancel(self, *ids: str) -> Operation[list[ActionOutcome]]:
-        """Take waiting jobs out of their queues; running jobs continue. Two round trips for each."""
-        return self._each(
-            ids, lambda queue, key: queue.bindings.cancel([key]).then(lambda words: words == ["cancelled"])
-        )
+    def cancel(self, *ids: str, wait: float = 0.0) -> Operation[list[ActionOutcome]]:
+        """Cancel jobs. Running ones are asked to end; with `wait`, waits so many seconds for the end of each.
+
+        Two round trips for each, and some more for each that it waits for.
+        """
+        outcomes, places = [], [self._split(job_id) for job_id in ids]
+        if wait:  # ask all workers before waiting for the first one
+            for queue, key in places:
+                yield queue.bindings.cancel([key])
+        for queue, key in places:
+            status = status_of((yield queue.bindings.show(key)))
+            try:
+                done = yield from cancel_job(queue, key, wait)
+            except CancelTimeout:
+                done = False
+            else:
+                if wait and not done:  # it has ended in another way meanwhile
+                    status = status_of((yield queue.bindings.show(key)))
+            outcomes.append(ActionOutcome(f"{queue.name}:{key}", done, status))
+        return outcomes
 
     # --- dead letters ---
 

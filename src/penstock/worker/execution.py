@@ -155,7 +155,12 @@ class Execution:
     def _call(self, run: JobRun, timeout: ThreadTimeout | None) -> Any:
         """Call a `def` task, with its timeout and inside the `def` hooks."""
         if timeout is not None:
-            result = timeout.run(lambda: self._call_inside_hooks(run))
+            hooked = run.definition.middleware.sync_hooks
+            result = (
+                timeout.run(self._call_inside_hooks, run)
+                if hooked
+                else timeout.run(run.definition.signature.call, run.arguments)
+            )
         elif run.definition.middleware.sync_hooks:
             result = self._call_inside_hooks(run)
         else:
@@ -197,8 +202,14 @@ class Execution:
         """The task raised CancelledError, and the worker had not cancelled it."""
         return self.failed(run, asyncio.CancelledError("the task cancelled itself"))
 
+    def cancelled(self, run: JobRun) -> Settlement:
+        """Somebody has cancelled the job."""
+        return Settlement(run.claim.token, b"", "cancel")
+
     def timed_out(self, run: JobRun, cause: BaseException | None = None) -> Settlement:
         """The run took longer than its task's timeout. The traceback of `cause` shows where the task was then."""
+        if run.cancelled:
+            return self.cancelled(run)
         error = TimeoutError(f"ran longer than its timeout of {run.definition.timeout:g} s")
         error.__cause__ = cause
         return self.failed(run, error)

@@ -114,7 +114,7 @@ class Feed:
                 address=self.address,
                 sleep=self.sleep * SLEEPER_TTL_FACTOR if want and not self.trial else 0.0,
                 once=leave,
-                registration=self._registration if self.turns == 1 else None,
+                registration=structs.replace(self._registration, address=self.address) if self.turns == 1 else None,
             )
         return self._unanswered
 

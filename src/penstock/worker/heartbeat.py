@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from penstock.core.operations import BlockingFace
 from penstock.errors import PenstockError
@@ -60,13 +60,22 @@ class Heartbeat(PeriodicThread):
     """
 
     def __init__(
-        self, driver: BlockingFace, feed: Feed, loop: asyncio.AbstractEventLoop, lost: Callable[[Feed, str], None]
+        self,
+        driver: BlockingFace,
+        feed: Feed,
+        loop: asyncio.AbstractEventLoop,
+        lost: Callable[[Feed, str], None],
+        cancel: Callable[[Feed, Sequence[bytes]], None],
     ) -> None:
-        """`lost` is called on the loop, with the feed and its incarnation, if the server refuses a heartbeat."""
+        """
+        lost    called on the loop, with the feed and its incarnation, if the server refuses a heartbeat
+        cancel  called on the loop, with the feed and the tokens of jobs that are to be cancelled
+        """
         super().__init__("heartbeat", loop, feed.lease / 6)
         self._driver = driver
         self._feed = feed
         self._lost = lost
+        self._cancel = cancel
 
     def _check(self) -> None:
         feed, sent_at = self._feed, time.monotonic()
@@ -74,14 +83,16 @@ class Heartbeat(PeriodicThread):
             return
         incarnation = feed.incarnation
         try:
-            alive = self._driver.run(feed.queue.bindings.heartbeat(incarnation, feed.lease))
+            cancels = self._driver.run(feed.queue.bindings.heartbeat(incarnation, feed.lease))
         except PenstockError as error:
             log.warning("a heartbeat failed on queue %s: %s", feed.queue.name, error)
             return
-        if alive:
-            feed.lease_renewed(sent_at)
-        else:
+        if cancels is None:
             self._loop.call_soon_threadsafe(self._lost, feed, incarnation)
+            return
+        feed.lease_renewed(sent_at)
+        if cancels:
+            self._loop.call_soon_threadsafe(self._cancel, feed, cancels)
 
 
 class Watchdog(PeriodicThread):

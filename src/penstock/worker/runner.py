@@ -104,10 +104,17 @@ class JobRunner:
         task.add_done_callback(self._hook_tasks.discard)
 
     def _start_timeout(self, run: JobRun) -> ThreadTimeout | None:
-        if (timeout := run.definition.timeout) is not None:
-            job = f"job {run.claim.id} ({run.definition.name})"
-            run.timeout = ThreadTimeout(job, timeout, self._settings.blocked_warning, self._loop)
+        run.timeout = ThreadTimeout(run.label, run.definition.timeout, self._settings.blocked_warning, self._loop)
         return run.timeout
+
+    def cancel(self, run: JobRun) -> None:
+        """End a running job because it was cancelled, if its code can be interrupted."""
+        run.cancelled = True
+        if run.timeout is not None:
+            run.timeout.is_cancelled = True
+            run.timeout.interrupt()
+        elif run.asyncio_task is not None:
+            run.asyncio_task.cancel("the job was cancelled")
 
     def _finished_in_threads(self, results: Collection[tuple[JobRun, Settlement]]) -> None:
         for run, settlement in results:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Container
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ class JobRun(msgspec.Struct, eq=False):
     started_at    `time.monotonic()` when it got its runner
     asyncio_task  in which it runs, if it could be cancelled there
     timeout       of a `def` task
+    cancelled     somebody has cancelled the job while it runs here
     """
 
     claim: Claim
@@ -43,6 +45,11 @@ class JobRun(msgspec.Struct, eq=False):
     started_at: float = 0.0
     asyncio_task: asyncio.Task[Any] | None = None
     timeout: ThreadTimeout | None = None
+    cancelled: bool = False
+
+    def label(self) -> str:
+        """The job as log lines name it."""
+        return f"job {self.claim.id} ({self.definition.name})"
 
     @property
     def context(self) -> JobContext:
@@ -142,6 +149,13 @@ class Inflight:
     def take_waiting(self) -> list[tuple[Feed, Claim]]:
         """Remove and return all claims that have not started."""
         taken, self.waiting = list(self.waiting), deque()
+        return taken
+
+    def take_claims(self, tokens: Container[bytes]) -> list[Claim]:
+        """Remove and return those of the claims that have not started."""
+        taken = [claim for _, claim in self.waiting if claim.token in tokens]
+        if taken:
+            self.waiting = deque((feed, claim) for feed, claim in self.waiting if claim.token not in tokens)
         return taken
 
     def take_running(self) -> list[tuple[Feed, Claim]]:

@@ -1,7 +1,8 @@
-"""The timeout of a `def` task, which runs in a thread.
+"""The timeout of a `def` task, which runs in a thread, and its cancellation.
 
     waiting ──_enter──▶ running ──_leave──▶ left
-       └────────────────┴─── on expiry TimeIsUp is raised in the thread, once, at its next Python bytecode
+       └────────────────┴─── on expiry, or when the job is cancelled, TimeIsUp is raised in the thread, once, at its
+                             next Python bytecode
 
 CPython can raise an exception in another thread, but only between two bytecodes: C code runs on until it returns.
 Every change of state happens under one lock, so TimeIsUp is never sent to a thread that has left the task. A TimeIsUp
@@ -21,25 +22,32 @@ from typing import TypeVar
 
 log = logging.getLogger("penstock.worker")
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
 class TimeIsUp(BaseException):
-    """Raised inside a `def` task whose timeout has expired.
+    """Raised inside a `def` task whose timeout has expired, or that is cancelled.
 
     A BaseException: `finally` blocks run, and `except Exception` does not catch it.
     """
 
 
 class ThreadTimeout:
-    """The timeout of one job in a thread. It starts to count when the object is made.
+    """Ends one job in a thread. Its timeout, if it has one, starts to count when the object is made.
 
     `run` is called in the thread, everything else on the event loop.
     """
 
-    def __init__(self, job: str, timeout: float, warn_after: float, loop: asyncio.AbstractEventLoop) -> None:
-        """If the thread is still in the task `warn_after` seconds after the timeout, a warning names it as `job`."""
-        self._job = job
+    __slots__ = (
+        "_expired", "_label", "_left", "_lock", "_loop", "_thread", "_timeout", "_timer", "_warn_after", "is_cancelled",
+    )  # fmt: skip
+
+    def __init__(
+        self, label: Callable[[], str], timeout: float | None, warn_after: float, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """If the thread is still in the task `warn_after` seconds after its end is due, a warning names its `label`."""
+        self._label = label
         self._timeout = timeout
         self._warn_after = warn_after
         self._loop = loop
@@ -47,9 +55,11 @@ class ThreadTimeout:
         self._thread: int | None = None
         self._left = False
         self._expired = False
-        self._timer = loop.call_later(timeout, self._expire)
+        self.is_cancelled = False
+        """Whether the job is interrupted because it was cancelled."""
+        self._timer = None if timeout is None else loop.call_later(timeout, self.interrupt)
 
-    def run(self, call: Callable[[], T]) -> T:
+    def run(self, call: Callable[[A], T], argument: A) -> T:
         """Return what `call` returns.
 
         Raises TimeIsUp if the timeout expired before `call` ended, whatever `call` then returned or raised.
@@ -57,7 +67,7 @@ class ThreadTimeout:
         try:
             try:
                 self._enter()
-                answer = call()
+                answer = call(argument)
             finally:
                 self._leave()
         except TimeIsUp:
@@ -84,11 +94,14 @@ class ThreadTimeout:
             if self._expired and self._thread is not None:
                 _raise_in_thread(self._thread, None)
 
-    def _expire(self) -> None:
+    def interrupt(self) -> None:
+        """End the job now. Ignored if it has left the task, or was interrupted before."""
         with self._lock:
-            if self._left:
+            if self._left or self._expired:
                 return
             self._expired = True
+            if self._timer is not None:
+                self._timer.cancel()
             if self._thread is not None:
                 _raise_in_thread(self._thread, TimeIsUp)
         self._timer = self._loop.call_later(self._warn_after, self._warn)
@@ -98,14 +111,16 @@ class ThreadTimeout:
             return
         frame = sys._current_frames().get(self._thread)
         place = f" at {frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+        why = "was cancelled" if self.is_cancelled else f"is over its timeout of {self._timeout:g} s"
         log.warning(
-            "%s is over its timeout of %g s, and its thread still runs%s: only Python code can be interrupted; "
-            "with isolate=True a timeout ends C code too", self._job, self._timeout, place,
+            "%s %s, and its thread still runs%s: only Python code can be interrupted; with isolate=True a process is "
+            "ended, whatever it does", self._label(), why, place,
         )  # fmt: skip
 
     def close(self) -> None:
         """Cancel the timer. The job is over."""
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def _raise_in_thread(thread: int, error: type[BaseException] | None) -> None:

@@ -25,6 +25,8 @@ from penstock.jobs.claims import Claim, Registration, Settlement
 from penstock.jobs.middleware import JobContext, JobOutcome
 from penstock.settings import WorkerSettings
 from penstock.worker.app import App, check_settings, queues_of
+from penstock.worker.cancelling import MESSAGE as CANCEL
+from penstock.worker.cancelling import Cancelling
 from penstock.worker.execution import Execution
 from penstock.worker.feed import Feed
 from penstock.worker.heartbeat import Heartbeat, MemoryLimit, PeriodicThread, Watchdog
@@ -143,6 +145,7 @@ class Worker:
             feeds=self._feeds, shared_status=self._shared_status, take_next=self._next_in_streak,
             finished=self._finished, go_on=self._go_on, broken=self._break,
         )  # fmt: skip
+        self._cancelling = Cancelling(self._driver, self._inflight, self._runner, self._settle_soon)
         await self._driver.aio.run(self._feeds[0].queue.bindings.counts())
         listeners = [self._driver.aio.listen(feed.queue.bindings.keys.base) for feed in self._feeds]
         for feed, listener in zip(self._feeds, listeners, strict=True):
@@ -151,7 +154,10 @@ class Worker:
         parts += (asyncio.create_task(self._listen(f, one)) for f, one in zip(self._feeds, listeners, strict=True))
         busy, name_of = lambda: any(feed.held for feed in self._feeds), self._name_of
         watchdog = Watchdog(self._loop, self.settings.blocked_warning, busy=busy, name_of=name_of)
-        heartbeats = [Heartbeat(self._driver.blocking, feed, self._loop, self._lease_lost) for feed in self._feeds]
+        heartbeats = [
+            Heartbeat(self._driver.blocking, feed, self._loop, self._lease_lost, self._cancelling.cancel)
+            for feed in self._feeds
+        ]
         threads: list[PeriodicThread] = [watchdog, *heartbeats]
         if self.settings.max_memory is not None:
             threads.append(MemoryLimit(self._loop, self.settings.max_memory, self._retire))
@@ -171,7 +177,7 @@ class Worker:
             self._stop_calls, self._stop_deadline = 2, 0.0  # what follows hands back and never retries
             self._hand_back(self._inflight.take_waiting())
             self._hand_back(self._inflight.take_running())
-            remaining = [*parts, *self._slow_turns.values()]
+            remaining = [*parts, *self._slow_turns.values(), *self._cancelling.tasks]
             for task in remaining:
                 task.cancel()
             await asyncio.gather(*remaining, self._runner.close(), return_exceptions=True)
@@ -238,8 +244,12 @@ class Worker:
 
     async def _listen(self, feed: Feed, listener: AsyncListener) -> None:
         while True:
-            feed.wake_up(await listener.wait(None))
-            self._round_due.set()
+            messages = await listener.wait(None)
+            if CANCEL in messages:
+                self._cancelling.read(feed)
+            if wake_ups := [message for message in messages if message != CANCEL]:
+                feed.wake_up(wake_ups)
+                self._round_due.set()
 
     # --- rounds ---
 
@@ -375,6 +385,8 @@ class Worker:
         if self._shared_status:
             self._shared_status.job_ended(run.claim.token)
             self._shared_status.note_job_has_ended()
+        if run.cancelled and settlement is not None:
+            settlement = self._execution.cancelled(run)  # whatever its code has made of that
         if not self._inflight.finish(run) or settlement is None or run.feed is None:
             self._round_due.set()  # there is nothing to settle; but a runner is free again
             return

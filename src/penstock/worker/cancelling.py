@@ -1,0 +1,58 @@
+"""Cancels the running jobs of a worker that somebody has cancelled in the server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from penstock.core.operations import Driver
+from penstock.errors import PenstockError
+from penstock.jobs.claims import Settlement
+from penstock.worker.feed import Feed
+from penstock.worker.runner import JobRunner
+from penstock.worker.running import Inflight
+
+log = logging.getLogger("penstock.worker")
+
+MESSAGE = "cancel"
+"""The message to a worker's listener: the reply to its next heartbeat names jobs to cancel."""
+
+
+class Cancelling:
+    """Reads which jobs are to be cancelled, and ends them.
+
+    A worker hears of it by a message or, at the latest after a third of the lease, by the reply to a regular heartbeat.
+    """
+
+    def __init__(self, driver: Driver, inflight: Inflight, runner: JobRunner, settle_soon: Callable[[], None]) -> None:
+        self._driver = driver
+        self._inflight = inflight
+        self._runner = runner
+        self._settle_soon = settle_soon
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def read(self, feed: Feed) -> None:
+        """Ask the server which jobs of this queue are to be cancelled, and cancel them."""
+        task = asyncio.get_running_loop().create_task(self._read(feed))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _read(self, feed: Feed) -> None:
+        try:
+            tokens = await self._driver.aio.run(feed.queue.bindings.heartbeat(feed.incarnation, feed.lease))
+        except PenstockError as error:
+            log.warning("the jobs to cancel on queue %s are read by the next heartbeat: %s", feed.queue.name, error)
+        else:
+            self.cancel(feed, tokens or [])
+
+    def cancel(self, feed: Feed, tokens: Sequence[bytes]) -> None:
+        """Cancel those of these jobs that the worker still holds."""
+        wanted = set(tokens)
+        for run in list(self._inflight.running):
+            if run.claim.token in wanted and not run.cancelled:
+                log.info("job %s (%s) is cancelled", run.claim.id, run.definition.name)
+                self._runner.cancel(run)
+        for claim in self._inflight.take_claims(wanted):
+            feed.to_settle.append(Settlement(claim.token, b"", "cancel"))
+            self._settle_soon()
