@@ -14,10 +14,10 @@ export PYTHONDONTWRITEBYTECODE :=
 # uv uses an interpreter of this machine, and fails with a clear message if none fits.
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help setup check lua constants test storm flood demo bench clean
+.PHONY: help setup check lua constants test storm flood demo bench bench-peers clean
 
 help:  ## this list
-	@awk -F ':.*##  *' '/^[a-z]+:.*##/ { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*##  *' '/^[a-z-]+:.*##/ { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: .venv/ready  ## make .venv with Penstock and its tools (again when pyproject.toml changed)
 
@@ -63,6 +63,19 @@ demo: setup  ## see the queue work on the embedded server; LOG=FILE reads a web 
 bench: setup  ## the cost of each operation, on the embedded server; options in ARGS='--pin same --full'
 	$(BIN)/penstock bench $(ARGS)
 
+bench-peers: .peers/ready  ## Penstock beside other libraries; options in ARGS='--rounds 1 --jobs 2000 penstock huey'
+	$(BIN)/python benchmarks/peers.py --out .peers/result.json $(ARGS)
+	@echo "python benchmarks/charts.py .peers/result.json writes the table and the charts of docs/reference/benchmarks.md"
+
+.peers/ready: .venv/ready
+	@echo "installing the other libraries into .peers"
+	@$(BIN)/python -m venv .peers/venv
+	@.peers/venv/bin/python -m pip install --quiet --disable-pip-version-check \
+		'dramatiq[redis]' huey saq typing_extensions hiredis uvloop
+	@if command -v npm >/dev/null; then npm install --silent --no-fund --no-audit --prefix .peers/node bullmq ioredis; \
+	else echo "no npm on this machine: BullMQ is left out"; fi
+	@touch $@
+
 clean:  ## remove what make and the tools wrote; a .penstock folder holds data and stays
-	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .peers build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

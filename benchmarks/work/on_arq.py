@@ -7,13 +7,11 @@ from arq.connections import RedisSettings
 
 from work import TEXT, URL, ran, use_the_fastest_loop
 
-COMMAND = ("arq", "work.on_arq.WorkerSettings")
-SHARE = 0.5
 use_the_fastest_loop()
 
 
 async def noop(ctx, a, b, text):
-    ran()
+    ran(a)
 
 
 class WorkerSettings:
@@ -24,11 +22,11 @@ class WorkerSettings:
     log_results = False
 
 
-def enqueue(jobs):
+def enqueue(values):
     async def all_of_them():
         pool = await create_pool(WorkerSettings.redis_settings)
-        for number in range(jobs):
-            await pool.enqueue_job("noop", number, 2, TEXT)
+        for value in values:
+            await pool.enqueue_job("noop", value, 2, TEXT)
         await pool.aclose()
 
     asyncio.run(all_of_them())

@@ -6,15 +6,13 @@ from dramatiq.brokers.redis import RedisBroker
 from work import TEXT, URL, ran
 
 dramatiq.set_broker(RedisBroker(url=URL))
-COMMAND = ("dramatiq", "work.on_dramatiq", "--processes", "1", "--threads", "8")
-ENVIRONMENT = {"dramatiq_queue_prefetch": "500"}
 
 
 @dramatiq.actor
 def noop(a, b, text):
-    ran()
+    ran(a)
 
 
-def enqueue(jobs):
-    for number in range(jobs):
-        noop.send(number, 2, TEXT)
+def enqueue(values):
+    for value in values:
+        noop.send(value, 2, TEXT)

@@ -5,14 +5,13 @@ from huey import RedisHuey
 from work import TEXT, URL, ran
 
 huey = RedisHuey(url=URL, results=False)
-COMMAND = ("huey_consumer", "work.on_huey.huey", "--worker-type", "thread", "--workers", "4", "--quiet")
 
 
 @huey.task()
 def noop(a, b, text):
-    ran()
+    ran(a)
 
 
-def enqueue(jobs):
-    for number in range(jobs):
-        noop(number, 2, TEXT)
+def enqueue(values):
+    for value in values:
+        noop(value, 2, TEXT)

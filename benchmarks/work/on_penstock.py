@@ -4,12 +4,11 @@ from penstock import Penstock
 from work import TEXT, URL, ran
 
 app = Penstock(URL)
-COMMAND = ("penstock", "worker", "work.on_penstock", "-c", "100", "--processes", "0", "--log-level", "error")
 
 
 @app.task(result_ttl=0)
-async def noop(a: int, b: int, text: str) -> None:
-    ran()
+async def noop(a: float, b: int, text: str) -> None:
+    ran(a)
 
 
 def connect():
@@ -17,6 +16,10 @@ def connect():
     app.queue("default").count()
 
 
-def enqueue(jobs):
-    for number in range(jobs):
-        noop.enqueue(number, 2, TEXT)
+def enqueue(values):
+    for value in values:
+        noop.enqueue(value, 2, TEXT)
+
+
+def enqueue_bulk(values):
+    app.enqueue_many(noop.call(value, 2, TEXT) for value in values)

@@ -5,15 +5,12 @@ from rq import Queue
 
 from work import TEXT, URL, ran
 
-COMMAND = ("rq", "worker", "--url", URL, "--worker-class", "rq.SimpleWorker", "--quiet")
-SHARE = 0.1
-
 
 def noop(a, b, text):
-    ran()
+    ran(a)
 
 
-def enqueue(jobs):
+def enqueue(values):
     queue = Queue(connection=Redis.from_url(URL))
-    for number in range(jobs):
-        queue.enqueue(noop, number, 2, TEXT, result_ttl=0)
+    for value in values:
+        queue.enqueue(noop, value, 2, TEXT, result_ttl=0)

@@ -7,23 +7,21 @@ from saq import Queue
 from work import TEXT, URL, ran, use_the_fastest_loop
 
 queue = Queue.from_url(URL)
-COMMAND = ("saq", "work.on_saq.settings", "--quiet")
-SHARE = 0.5
 use_the_fastest_loop()
 
 
 async def noop(ctx, *, a, b, text):
-    ran()
+    ran(a)
 
 
 settings = {"queue": queue, "functions": [noop], "concurrency": 100}
 
 
-def enqueue(jobs):
+def enqueue(values):
     async def all_of_them():
         await queue.connect()
-        for number in range(jobs):
-            await queue.enqueue("noop", a=number, b=2, text=TEXT, ttl=-1)
+        for value in values:
+            await queue.enqueue("noop", a=value, b=2, text=TEXT, ttl=-1)
         await queue.disconnect()
 
     asyncio.run(all_of_them())
