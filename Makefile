@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # uv uses an interpreter of this machine, and fails with a clear message if none fits.
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help setup check lua constants test storm flood demo bench bench-peers clean
+.PHONY: help setup check lua constants test test-browser storm flood demo bench bench-peers clean
 
 help:  ## this list
 	@awk -F ':.*##  *' '/^[a-z-]+:.*##/ { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,13 @@ constants: setup  ## write what Lua and Python share, from the .lua files into c
 test: check  ## check, then every other test, four at a time, because they mostly wait (failures are retried serially)
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(RULES:%=--ignore=%) || \
 		$(BIN)/pytest -q --last-failed --last-failed-no-failures none
+
+test-browser: setup  ## a browser types into the search box of the examples; installs Debian's chromium and playwright if they are missing
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
+	@$(BIN)/python -c 'import playwright' 2>/dev/null || \
+		if command -v uv >/dev/null; then uv pip install --quiet --python $(BIN)/python --editable '.[browser]'; \
+		else $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser]'; fi
+	$(BIN)/pytest -q tests/browser
 
 storm: setup  ## ten minutes of kills, restarts and lost replies (make test has one minute); SEED=n repeats a run
 	PENSTOCK_STORM_SECONDS=600 PENSTOCK_STORM_SEED=$(SEED) $(BIN)/pytest -s tests/chaos
