@@ -71,6 +71,9 @@ class RoundTrip(msgspec.Struct, Generic[R], frozen=True):
     followed_by         one command that only reads, sent right after the script in the same round trip; `read` is
                         given the pair of both replies. It saves time where the data is large: a script hashes each
                         string it touches. Not with `durable`, in `Parallel` or in a pipeline.
+    shortcut            a shorter script with the same keys and arguments. Where the call can be sent at once, it is
+                        tried instead. It replies 0 if it does not apply, and has changed nothing then; so the script
+                        itself is called, with the same idempotency key.
     """
 
     script: Script
@@ -80,6 +83,7 @@ class RoundTrip(msgspec.Struct, Generic[R], frozen=True):
     durable: bool = False
     read_after_retry: Callable[[Any], R] | None = None
     followed_by: tuple[Arg, ...] = ()
+    shortcut: Script | None = None
 
     def then(self, convert: Callable[[R], T]) -> RoundTrip[T]:
         """The same call, whose result is passed through `convert`."""
@@ -87,6 +91,7 @@ class RoundTrip(msgspec.Struct, Generic[R], frozen=True):
         return RoundTrip(
             self.script, self.keys, self.args, lambda reply: convert(read(reply)), self.durable,
             None if again is None else lambda reply: convert(again(reply)), self.followed_by,
+            self.shortcut,
         )  # fmt: skip
 
 

@@ -307,9 +307,8 @@ class AioEngine(Engine[AioConnection, AioListener]):
             future = connection.send_now(first.command)
             if future is not None:
                 reply = await future
-                if not isinstance(reply, Exception):
+                if first.answered(work, reply):
                     return self.succeeded(work, first, reply)
-                first.failed(reply)
         return await self.send(work, self.settings.give_up_after, first)
 
     async def aclose(self) -> None:

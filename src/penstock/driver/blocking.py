@@ -216,9 +216,8 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
                 (reply,) = self._exchange_on(connection, first.node, (first.command,))
             except Exception as error:
                 reply = error
-            if not isinstance(reply, Exception):
+            if first.answered(work, reply):
                 return self.succeeded(work, first, reply)
-            first.failed(reply)
         return run_to_completion(self.send(work, self.settings.give_up_after, first))
 
     def close(self) -> None:

@@ -32,6 +32,7 @@ from penstock.core.operations import (
     Unanswered,
     Wait,
 )
+from penstock.core.scripts import Script
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector
 from penstock.driver.durability import Durability
@@ -120,6 +121,10 @@ class Engine(Generic[C, L]):
             words = (len(keys), *keys, *args)
         else:
             words, numbered = first.command[2:], first.key
+            if first.to_load is not None:
+                reply = await self._load(first.to_load, first.node, words)
+                if first.answered(round_trip, reply):
+                    return self.succeeded(round_trip, first, reply)
         key = keys[0] if keys else ""
         attempts, ask_node = None, None
         while True:
@@ -150,6 +155,14 @@ class Engine(Generic[C, L]):
         if attempts is not None and round_trip.read_after_retry is not None:
             read = round_trip.read_after_retry
         return read(reply)
+
+    async def _load(self, script: Script, node: Node, words: Command) -> Any:
+        """Call a script by its text, which loads it. Returns its reply, or the error."""
+        try:
+            (reply,) = await self.exchange(node, ("EVAL", script.source, *words))
+        except Exception as error:
+            return error
+        return reply
 
     async def _call_script(
         self, node: Node, round_trip: RoundTrip[Any], words: Command, *, asking: bool, retried: bool

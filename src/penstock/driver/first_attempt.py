@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.core.idempotency import IdempotencyKey, KeyPool
 from penstock.core.operations import Arg, RoundTrip
+from penstock.core.scripts import Script
 from penstock.core.slots import Node
 from penstock.driver.connector import Command
 from penstock.driver.retrying import NOSCRIPT, error_code
@@ -21,14 +22,16 @@ from penstock.driver.route import Route
 class FirstAttempt(msgspec.Struct):
     """A script call as it can be sent now.
 
-    key    the idempotency key of the call, if it has one
-    error  why the attempt failed; None: it was not made, or the node does not know the script
+    key      the idempotency key of the call, if it has one
+    error    why the attempt failed; None: it was not made, or the node does not know the script
+    to_load  the shortcut of the call, if the node does not know it
     """
 
     node: Node
     command: Command
     key: IdempotencyKey | None
     error: Exception | None = None
+    to_load: Script | None = None
 
     @classmethod
     def of(cls, round_trip: RoundTrip[Any], route: Route | None, pool: KeyPool) -> FirstAttempt | None:
@@ -38,11 +41,20 @@ class FirstAttempt(msgspec.Struct):
         if node is None or round_trip.durable or round_trip.followed_by:
             return None
         args, key = numbered_arguments(round_trip, pool)
-        return cls(node, ("EVALSHA", round_trip.script.sha, len(keys), *keys, *args), key)
+        script = round_trip.shortcut or round_trip.script
+        return cls(node, ("EVALSHA", script.sha, len(keys), *keys, *args), key)
 
     def failed(self, error: Exception) -> None:
         if error_code(error) != NOSCRIPT:
             self.error = error
+
+    def answered(self, round_trip: RoundTrip[Any], reply: Any) -> bool:
+        """Whether the call has its reply. Otherwise the general way continues from here."""
+        if isinstance(reply, Exception):
+            self.failed(reply)
+            self.to_load = round_trip.shortcut if self.error is None else None
+            return False
+        return round_trip.shortcut is None or reply != 0
 
 
 def numbered_arguments(round_trip: RoundTrip[Any], pool: KeyPool) -> tuple[tuple[Arg, ...], IdempotencyKey | None]:

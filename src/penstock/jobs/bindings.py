@@ -15,7 +15,7 @@ from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
 from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply
-from penstock.jobs.constants import NUMBER_BYTES
+from penstock.jobs.constants import MOST_BYTES, NUMBER_BYTES
 from penstock.jobs.counts import Counts, QueueOverview, TenantCounts, WorkerInfo
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.record import Record, StoredJob
@@ -64,6 +64,9 @@ class QueueBindings:
         self._scripts = scripts().scripts
         self._enqueue = self._scripts["enqueue"]
         self._turn = self._scripts["turn"]
+        self._stage = self._scripts["stage"]
+        self._may_stage = False
+        """Whether the server said that no worker is idle, so that it will probably accept a staged job."""
 
     def _call(self, name: str, args: tuple[Arg, ...], read: Any) -> RoundTrip[Any]:
         return RoundTrip(self._scripts[name], self._declared, args, read)
@@ -72,11 +75,24 @@ class QueueBindings:
 
     def enqueue(self, jobs: Iterable[Arg], *, durable: bool = False) -> RoundTrip[list[int]]:
         """Enqueue `jobs`: id, record, id, record, … Returns the positions of ids that the queue has already."""
-        return RoundTrip(self._enqueue, self._declared, (*UNNUMBERED, self.clock.now_ms, *jobs), list, durable)
+        args = (*UNNUMBERED, self.clock.now_ms, *jobs)
+        return RoundTrip(self._enqueue, self._declared, args, self._read_positions, durable)
 
-    def stage(self, job_id: Arg, record: Arg) -> RoundTrip[bool]:
+    def enqueue_plain(self, job_id: str, record: bytes) -> RoundTrip[list[int]]:
+        """Enqueue one job that is due now and has an id of the library's. While no worker is idle, it is staged."""
+        args = (*UNNUMBERED, self.clock.now_ms, job_id, record)
+        shortcut = self._stage if self._may_stage and len(record) <= MOST_BYTES else None
+        return RoundTrip(self._enqueue, self._declared, args, self._read_positions, shortcut=shortcut)
+
+    def stage(self, job_id: str, record: bytes) -> RoundTrip[bool]:
         """Accept one plain job (see `queue.lua`). False: nothing was written; send `enqueue` with the same number."""
         return self._call("stage", (*UNNUMBERED, self.clock.now_ms, job_id, record), bool)
+
+    def _read_positions(self, reply: int | list[int]) -> list[int]:
+        if isinstance(reply, int):
+            self._may_stage = bool(reply)
+            return []
+        return list(reply)
 
     # --- workers and claims ---
 

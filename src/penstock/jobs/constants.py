@@ -2,6 +2,9 @@
 
 from typing import Final
 
+# intake, in intake.lua
+MOST_BYTES: Final = 2048
+
 # claim, in lease.lua
 NUMBER_BYTES: Final = 6
 

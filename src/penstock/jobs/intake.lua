@@ -7,6 +7,8 @@
 -- know about the intake. An idle worker is never left beside a staged call: the turn that makes it idle empties the
 -- intake, and while it is idle nothing is staged.
 
+intake = { MOST_BYTES = 2048 } -- of a record that may be staged
+
 _intake = { FIELDS = 5, VALUES = 640 } -- values of one call; of 128 calls
 
 -- Moves the staged calls into their lanes, and stores the row. A call that its caller had sent before is dropped (core/idempotency.lua).

@@ -78,6 +78,11 @@ class Options:
         if self.id is not None and not 1 <= len(self.id.encode()) <= 200:
             raise ValueError("id: 1 to 200 bytes of UTF-8")
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the job is ready at once, for good, under an id of the library's."""
+        return not self.delay and self.at is None and self.expires is None and self.id is None and not self.durable
+
 
 @lru_cache(maxsize=4096)
 def record_start(options: Options, result_ttl: float, flags: int, task: str) -> bytes:

@@ -37,9 +37,9 @@ _late = { TIMEKEEPER = 250 } -- ms: a due job that is later than this shows that
 
 _staged = { NO = 0, YES = 1 }
 
--- Accepts one plain call: due now, with an id of the library's. Returns 1; or 0 if a worker is idle, the intake is full or
--- the queue is new. Then nothing was written, and the caller sends `enqueue` with the same number. This is the shortest
--- way into the queue, so it calls no function, and reads only the first two values of the row.
+-- Accepts one plain call: due now, with an id of the library's. Returns 1; or 0 if a worker is idle, the intake is full, the
+-- record is large or the queue is new. Then nothing was written, and the caller sends `enqueue` with the same number.
+-- This is the shortest way into the queue, so it calls no function, and reads only the first two values of the row.
 --- keys: base meta
 --- args: caller: str, number: str, given: int, id: str, body: str
 function script.stage(base, meta, caller, number, given, id, body)
@@ -55,7 +55,7 @@ function script.stage(base, meta, caller, number, given, id, body)
     now = math.floor(time[1] * 1000 + time[2] / 1000)
   end
   if format ~= record.FORMAT then return redis.error_reply("PENSTOCKFORMAT " .. tostring(format)) end
-  if idle_until > now then return _staged.NO end
+  if idle_until > now or #body > intake.MOST_BYTES then return _staged.NO end
   if redis.call("RPUSH", base .. "intake", caller, number, id, body, string.format("%d", now)) > _intake.VALUES then
     redis.call("RPOP", base .. "intake", _intake.FIELDS)
     return _staged.NO
@@ -64,7 +64,8 @@ function script.stage(base, meta, caller, number, given, id, body)
 end
 
 -- Enqueues `jobs`: id, draft (see record.lua), id, draft, … Send at most a few hundred per call. Returns the positions,
--- from 0, of ids that are already in the queue; those jobs are not changed.
+-- from 0, of ids that are already in the queue; those jobs are not changed. If all are new, it may return a number
+-- instead: whether the caller should try `stage` for its next call, because no worker is idle.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, jobs: *
 function script.enqueue(base, meta, caller, number, given, jobs, ...)
@@ -95,7 +96,9 @@ function script.enqueue(base, meta, caller, number, given, jobs, ...)
   job.commit(s)
   if s.ready and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
   row.store(s)
-  return idempotency.keep(caller, number, known)
+  idempotency.keep(caller, number, known)
+  if #known > 0 then return known end
+  return r[_row.IDLE_UNTIL] > s.now and _staged.NO or _staged.YES
 end
 
 -- One round trip of a worker. It settles finished jobs, promotes due jobs, takes back jobs whose lease ran out, and

@@ -135,7 +135,7 @@ class Queue:
         job: Job[Any] = Job(self, key, ttl=chosen.result_ttl)
         if self.middleware.enqueue_hooks:
             return self.enqueue_with_hooks(key, record, job, durable=chosen.durable)
-        return self.bindings.enqueue((key, record), durable=chosen.durable).then(lambda _: job)
+        return self.enqueue_one(key, record, chosen).then(lambda _: job)
 
     @verb
     def put_many(self, values: Iterable[Any], **options: Unpack[EnqueueManyOptions]) -> Operation[list[Job[Any]]]:
@@ -173,6 +173,12 @@ class Queue:
             return None
         unanswered: Unanswered = yield Send(self.bindings.enqueue([part for draft in drafts for part in draft]))
         return unanswered
+
+    def enqueue_one(self, key: str, record: bytes, options: Options) -> RoundTrip[list[int]]:
+        """Enqueue one job, without hooks."""
+        if options.is_plain:
+            return self.bindings.enqueue_plain(key, record)
+        return self.bindings.enqueue((key, record), durable=options.durable)
 
     def enqueue_with_hooks(self, key: str, record: bytes, job: Job[R], *, durable: bool) -> Operation[Job[R]]:
         """Enqueue one job inside the `enqueue` hooks of the app's middleware."""

@@ -97,7 +97,7 @@ class Task(Generic[P, R]):
         if self.home.middleware.enqueue_hooks:
             return self.home.enqueue_with_hooks(key, record, call.job(key), durable=self.options.durable)
         job = call.job(key)
-        return self.home.bindings.enqueue((key, record), durable=self.options.durable).then(lambda _: job)
+        return self.home.enqueue_one(key, record, self.options).then(lambda _: job)
 
     def enqueue_in(self, pipeline: Any, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue in a pipeline or transaction of your own; see `Queue.put_in`."""
