@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from penstock.counting.access_log import parse, requests_per
     from penstock.counting.aggregate import Aggregate
     from penstock.counting.countries import mmdb
+    from penstock.counting.kinds import Count, First, Last, Max, Min, Sum, TimeWindow, Uniques
     from penstock.counting.request import Request
+    from penstock.counting.snapshot import Snapshot
     from penstock.counting.tally import Tally
     from penstock.errors import (
         BadCall,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
         ChatExists,
         ChatGone,
         ConfigurationError,
+        CountsRefused,
         DurabilityUnavailable,
         FileChanged,
         FileDamaged,
@@ -76,8 +79,9 @@ if TYPE_CHECKING:
         UnknownTask,
     )
     from penstock.files.batches import Batch
-    from penstock.files.bindings import ChannelInfo, ReceiverInfo, Totals
+    from penstock.files.bindings import ChannelInfo, ReceiverInfo
     from penstock.files.channel import Channel
+    from penstock.files.count_bindings import Totals
     from penstock.files.lines import CutLine
     from penstock.files.receiver import Block, Receiver
     from penstock.files.saving import Saved
@@ -128,7 +132,9 @@ else:
         "counting.access_log": "parse requests_per",
         "counting.aggregate": "Aggregate",
         "counting.countries": "mmdb",
+        "counting.kinds": "Count First Last Max Min Sum TimeWindow Uniques",
         "counting.request": "Request",
+        "counting.snapshot": "Snapshot",
         "counting.tally": "Tally",
         "files.channel": "Channel",
         "files.lines": "CutLine",
@@ -138,7 +144,8 @@ else:
         "files.sender": "Progress Sent",
         "files.source_reader": "file_digest",
         "files.upload": "SentFile",
-        "files.bindings": "ChannelInfo ReceiverInfo Totals",
+        "files.bindings": "ChannelInfo ReceiverInfo",
+        "files.count_bindings": "Totals",
         "completion.entry": "Entry EntryPage",
         "completion.directory": "Directory",
         "locks.answers": "Allowance BarrierInfo BarrierPass LatchInfo LockInfo Owner ReadWriteLockInfo SemaphoreInfo",
@@ -159,7 +166,7 @@ else:
         "locks.transaction": "Transaction",
         "jobs.counts": "Counts TenantCounts WorkerInfo",
         "errors": "BadCall BadName BarrierBroken BarrierTimeout BlocksMissed CancelTimeout ChannelClosed ChannelError "
-        "ChannelRestarted ChatExists ChatGone ConfigurationError DurabilityUnavailable FileChanged "
+        "ChannelRestarted ChatExists ChatGone ConfigurationError CountsRefused DurabilityUnavailable FileChanged "
         "FileDamaged FilesError FormatTooNew JobCancelled JobError JobExpired JobFailed JobNotFound "
         "LatchTimeout LeaseLost LockTimeout MessageError NewBeginning NoReceiver NoSpace NotAMember "
         "NotDurable PayloadTooLarge PenstockError PermitTimeout RateLimited ResultNotKept ResultTimeout "
@@ -199,8 +206,8 @@ __all__ = [
     "Block",
     "BlocksMissed",
     "Call",
-    "Channel",
     "CancelTimeout",
+    "Channel",
     "ChannelClosed",
     "ChannelError",
     "ChannelInfo",
@@ -213,7 +220,9 @@ __all__ = [
     "Claimed",
     "ConfigurationError",
     "Contacts",
+    "Count",
     "Counts",
+    "CountsRefused",
     "CutLine",
     "DeadLetter",
     "DeadMessage",
@@ -226,6 +235,7 @@ __all__ = [
     "FileChanged",
     "FileDamaged",
     "FilesError",
+    "First",
     "Follow",
     "FormatTooNew",
     "Gap",
@@ -243,6 +253,7 @@ __all__ = [
     "JobNotFound",
     "JobOutcome",
     "Keep",
+    "Last",
     "Latch",
     "LatchInfo",
     "LatchTimeout",
@@ -253,10 +264,12 @@ __all__ = [
     "Mail",
     "Mailbox",
     "MailboxInfo",
+    "Max",
     "Member",
     "Message",
     "MessageError",
     "Middleware",
+    "Min",
     "NewBeginning",
     "NoReceiver",
     "NoSpace",
@@ -297,16 +310,20 @@ __all__ = [
     "ServerTooOld",
     "ServerUnavailable",
     "Settings",
+    "Snapshot",
     "StateLost",
     "Status",
+    "Sum",
     "Tally",
     "Task",
     "Tenant",
     "TenantCounts",
+    "TimeWindow",
     "TooManyIds",
     "Totals",
     "Transaction",
     "TransactionRefused",
+    "Uniques",
     "UnknownTask",
     "UserChats",
     "Worker",

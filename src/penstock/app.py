@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # each component is imported when it is first used, so that a
     from penstock.completion.directory import Directory
     from penstock.core.renewal import Renewer
     from penstock.counting.aggregate import Aggregate, Function
+    from penstock.counting.kinds import Declared
     from penstock.files.channel import Channel
     from penstock.locks.barrier import Barrier
     from penstock.locks.latch import Latch
@@ -452,15 +453,19 @@ class Penstock:
 
         return Channel(channel, self._driver, self._renewer, self.settings, self.clock)
 
-    def aggregate(self, channel: str, *, receiver: str | None = None) -> Callable[[Function], Aggregate]:
+    def aggregate(
+        self, channel: str, *, receiver: str | None = None, tables: Declared | None = None
+    ) -> Callable[[Function], Aggregate]:
         """A decorator for a function that counts a batch of lines. It turns the function into an Aggregate, whose `run`
         applies the function to all lines of the channel and counts each line exactly once. No round trip.
 
-        receiver: the name under which it receives; None: the name of the function.
+        receiver  the name under which it receives; None: the name of the function
+        tables    the kinds of its tables, such as {"revenue": Sum(places=2), "visitors": Uniques()}. Other tables have
+                  integers, which are added up
         """
         from penstock.counting.aggregate import Aggregate
 
-        return lambda function: Aggregate(function, self.files(channel), receiver)
+        return lambda function: Aggregate(function, self.files(channel), receiver, tables)
 
     # --- closing ---
 

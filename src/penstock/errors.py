@@ -286,6 +286,12 @@ class ChannelError(FilesError):
     """A channel of files does not exist, or cannot do what was asked. The text says why and what to do."""
 
 
+class CountsRefused(ChannelError):
+    """The server cannot add an aggregate's counts to those that it has: a number would overflow, a table has another
+    kind, or a table of different texts has too many keys. Nothing of the batches was settled. Catch it where you call
+    `run`; the next run counts the same lines again."""
+
+
 class ChannelClosed(ChannelError):
     """The channel takes no more files: it was closed, and some receivers have not received everything yet."""
 

@@ -17,8 +17,8 @@ from penstock.counting import aggregate as counting
 from penstock.counting.tally import Tally
 from penstock.files import source_reader
 from penstock.files.batches import Batch
-from penstock.files.bindings import Totals
 from penstock.files.channel import Channel
+from penstock.files.count_bindings import Totals
 from penstock.files.sender import Progress
 from tests.conftest import Do, Time, until
 from tests.counting.counted_lines import (

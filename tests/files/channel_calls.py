@@ -17,7 +17,14 @@ from tests.messages.test_log_scripts import send
 CLOCK = Clock(START)
 LOG = ChannelBindings(LogKeys("t", "files", "access"), Settings(prefix="t"), CLOCK)
 BASE = LOG.keys.base
-COUNTED: bytes = msgspec.msgpack.encode((3, 1, {"days": {"mon": 2}}, ['["a",1,"bad"]']))
+TABLES = {
+    "days": ("count 0", 0, {"mon": 2}),
+    "sums": ("sum 2", 0, {"all": "125"}),
+    "lasts": ("last 0", 0, {"all": (7, "text")}),
+    "visitors": ("uniques 0", 0, {"all": ["x", "y"]}),
+    "hours@3600": ("count 0", 60_000, {"all": 3}),
+}
+COUNTED: bytes = msgspec.msgpack.encode((3, 1, TABLES, ['["a",1,"bad"]']))
 SENT_ENTRY: bytes = msgspec.msgpack.encode(("", "", "m", "whole", ["i:inodef0", "p:pathf0", "h:alike"]))
 """As `fill` leaves it for the file f0."""
 HELD = "penstock/h/1/x"

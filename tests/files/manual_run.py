@@ -140,7 +140,9 @@ class CountingReceiver:
     def _take(self) -> bytes:
         counts = dict(self._unsettled)
         self._unsettled.clear()
-        packed: bytes = msgspec.msgpack.encode((sum(counts.values()), 0, {"seen": counts}, [])) if counts else b""
+        packed: bytes = (
+            msgspec.msgpack.encode((sum(counts.values()), 0, {"seen": ("count 0", 0, counts)}, [])) if counts else b""
+        )
         return packed
 
     def advance(self) -> None:

@@ -11,21 +11,24 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import TypeAlias
+from time import monotonic
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
 from penstock.core.keys import check_name
 from penstock.core.operations import Operation, RoundTrip, RunInThread, verb
+from penstock.counting.kinds import EXACT, Count, Declared, Kind, TimeWindow, Uniques, is_text, read_stored, stored_name
+from penstock.counting.snapshot import Snapshot
 from penstock.counting.tally import Tally
-from penstock.errors import BadCall, BlocksMissed, ConfigurationError, FileDamaged
+from penstock.errors import BadCall, BlocksMissed, ChannelError, ConfigurationError, FileDamaged
 from penstock.files.batches import Batch
-from penstock.files.bindings import Totals, UncountedLine
 from penstock.files.channel import Channel
+from penstock.files.count_bindings import Totals, UncountedLine
 from penstock.files.lines import CutLine
 from penstock.files.stream import ReceiverStream
 
-Tables: TypeAlias = Mapping[str, Mapping[str, int]]
+Tables: TypeAlias = Mapping[str, Mapping[Any, Any]]
 Function: TypeAlias = Callable[[Batch], Tables | Tally]
 
 MAX_KEYS = 20_000
@@ -41,6 +44,8 @@ MAX_REJECTED = 1000
 PAGE = 10_000
 """Keys in one round trip of `top` and `table`."""
 
+_COUNT = Count()
+
 _pack = msgspec.msgpack.Encoder().encode
 _encode_rejected = msgspec.json.Encoder().encode
 
@@ -48,12 +53,13 @@ _encode_rejected = msgspec.json.Encoder().encode
 class UnsettledCounts:
     """Counts that the server does not know yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, declared: Declared) -> None:
+        self._declared = declared
         self._clear()
 
     def _clear(self) -> None:
         self.keys = self.lines = self._rejected = 0
-        self._tables: dict[str, Counter[str]] = {}
+        self._tables: dict[str, _Table] = {}
         self._rejected_rows: list[str] = []
 
     @property
@@ -65,17 +71,26 @@ class UnsettledCounts:
         """Return the counts, packed for `counts.lua`, and begin again at zero."""
         packed = b""
         if self.lines or self._rejected_rows:
-            packed = _pack((self.lines, self._rejected, self._tables, self._rejected_rows))
+            tables = {name: table.packed() for name, table in self._tables.items()}
+            packed = _pack((self.lines, self._rejected, tables, self._rejected_rows))
         self._clear()
         return packed
 
     def add(self, lines: int, tally: Tally) -> None:
         self.lines += lines
-        for name, counts in tally.tables.items():
-            table = self._tables.setdefault(name, Counter())
-            before = len(table)
-            table.update(counts)
-            self.keys += len(table) - before
+        for name, rows in tally.tables.items():
+            declared = self._declared.get(name, _COUNT)
+            if isinstance(declared, TimeWindow):
+                for moment, of_window in rows.items():
+                    start = declared.start(cast("float", moment))
+                    self._add(f"{name}@{start}", declared.of, of_window, int(declared.keep * 1000))
+            else:
+                self._add(name, declared, rows, 0)
+
+    def _add(self, name: str, kind: Kind, rows: Mapping[str, Any], keep: int) -> None:
+        if (table := self._tables.get(name)) is None:
+            table = self._tables[name] = _Table(kind, keep)
+        self.keys += table.add(rows)
 
     def reject(self, file: str, number: int, reason: str, source: str) -> None:
         self._rejected += 1
@@ -87,6 +102,32 @@ class UnsettledCounts:
             self._rejected_rows.append(_encode_rejected((file, number, reason, source)).decode())
 
 
+class _Table:
+    """The unsettled values of one table, combined."""
+
+    def __init__(self, kind: Kind, keep: int) -> None:
+        self._kind, self._keep = kind, keep
+        self._values: dict[str, Any] = Counter() if kind is _COUNT else {}
+
+    def add(self, rows: Mapping[str, Any]) -> int:
+        """Add values. Returns how many more the server will have to add."""
+        before, values = len(self._values), self._values
+        if self._kind is _COUNT:
+            values.update(rows)  # of a Counter: adds
+            return len(values) - before
+        for key, value in rows.items():
+            values[key] = self._kind.combine(values.get(key), value)
+        more = len(values) - before
+        return more + sum(map(len, rows.values())) if isinstance(self._kind, Uniques) else 2 * more
+
+    def packed(self) -> tuple[str, int, dict[str, Any]]:
+        """As counts.lua expects it: kind, ms that the table is kept, values."""
+        values = self._values
+        if self._kind is not _COUNT:
+            values = {key: self._kind.pack(value) for key, value in values.items()}
+        return stored_name(self._kind), self._keep, values
+
+
 class Aggregate:
     """A function that counts the lines of a channel. `run` receives them, calls the function, and stores its counts in
     the server. Called directly, the function only returns its counts.
@@ -94,7 +135,9 @@ class Aggregate:
     The counts belong to a receiver. An aggregate with another receiver counts everything once more, for itself.
     """
 
-    def __init__(self, function: Function, channel: Channel, receiver: str | None) -> None:
+    def __init__(
+        self, function: Function, channel: Channel, receiver: str | None, tables: Declared | None = None
+    ) -> None:
         self.__wrapped__ = function
         self.__name__ = getattr(function, "__name__", "aggregate")
         if iscoroutinefunction(function):
@@ -103,6 +146,10 @@ class Aggregate:
         self.receiver = channel.receiver(receiver or self.__name__)
         self._channel = channel.bindings
         self._driver = channel._driver
+        self._declared = dict(tables or {})
+        for name, kind in self._declared.items():
+            check_name("table", name)
+            _check_kind(name, kind)
 
     def __call__(self, batch: Batch) -> Tables | Tally:
         return self.__wrapped__(batch)
@@ -140,7 +187,7 @@ class Aggregate:
 
         One round trip for each megabyte.
         """
-        unsettled = UnsettledCounts()
+        unsettled = UnsettledCounts(self._declared)
         stream = self.receiver.batches(wait=wait, share=share, lease=lease)
         stream.commit_with(unsettled.take)
         return self._run(stream, unsettled)
@@ -195,7 +242,7 @@ class Aggregate:
         return counted_any
 
     def _checked(self, result: object, lines: int) -> Tally:
-        if (fault := _fault(result, lines)) is not None:
+        if (fault := _fault(result, lines, self._declared)) is not None:
             raise BadCall(f"{self.__name__} must return counts, as {{'table': {{'key': 1}}}}, or a Tally: {fault}")
         tally = result if isinstance(result, Tally) else Tally(result)  # type: ignore[arg-type]
         for name in tally.tables:
@@ -210,32 +257,94 @@ class Aggregate:
         return self._channel.totals(self.receiver.name)
 
     @verb
-    def top(self, table: str, n: int = 10, *, offset: int = 0) -> RoundTrip[dict[str, int]]:
-        """The keys with the highest counts, highest first. One round trip, O(log keys + n)."""
+    def top(
+        self, table: str, n: int = 10, *, offset: int = 0, window: float | None = None
+    ) -> RoundTrip[dict[str, Any]]:
+        """The keys with the highest numbers, highest first: counts, sums, or what the table is declared as. For First()
+        and Last(), those that come last in the order. One round trip, O(log keys + n).
+
+        window: a moment in the window to read, of a table that is declared as TimeWindow()
+
+        Raises ValueError for a table of Uniques(), which the server cannot sort: use `table`.
+        """
         if not 1 <= n <= PAGE or offset < 0:
             raise ValueError(f"top(n={n}, offset={offset}): n 1 to {PAGE:,}, offset 0 or more")
-        return self._channel.top_counts(self.receiver.name, check_name("table", table), offset, n)
+        if isinstance(self._declared.get(table), Uniques):
+            raise ValueError(f"top({table!r}): a table of Uniques() is not sorted, use table()")
+        return self._page(self._stored_table(table, window), offset, n)
 
     @verb
-    def count(self, table: str, *keys: str) -> RoundTrip[dict[str, int]]:
-        """The counts of these keys, 0 for a key without a count. One round trip."""
+    def count(self, table: str, *keys: str, window: float | None = None) -> RoundTrip[dict[str, Any]]:
+        """The numbers of these keys, 0 for a key without a count, or None for Min, Max, First and Last. One round
+        trip."""
         if not 1 <= len(keys) <= 1000:
             raise ValueError(f"count() of {len(keys)} keys: name 1 to 1,000 after the table")
-        return self._channel.counts_of(self.receiver.name, check_name("table", table), keys)
+        return self._channel.counts_of(self.receiver.name, self._stored_table(table, window), keys, read_stored)
 
     @verb
-    def table(self, table: str) -> Operation[dict[str, int]]:
-        """A whole table, highest counts first. One round trip for each 10,000 keys; keys that are counted in the
-        meantime may be missing."""
-        return self._table(check_name("table", table))
+    def table(self, table: str, *, window: float | None = None) -> Operation[dict[str, Any]]:
+        """A whole table, highest numbers first. One round trip for each 10,000 keys; keys that are counted in the
+        meantime may be missing. `snapshot` reads tables as of one moment."""
+        return self._table(self._stored_table(table, window))
 
-    def _table(self, table: str) -> Operation[dict[str, int]]:
-        counts: dict[str, int] = {}
+    def _table(self, table: str) -> Operation[dict[str, Any]]:
+        counts: dict[str, Any] = {}
         offset = 0
-        while page := (yield self._channel.top_counts(self.receiver.name, table, offset, PAGE)):
+        while page := (yield self._page(table, offset, PAGE)):
             counts |= page
             offset += len(page)
         return counts
+
+    def _page(self, stored_table: str, offset: int, n: int) -> RoundTrip[dict[str, Any]]:
+        return self._channel.top_counts(self.receiver.name, stored_table, offset, n, read_stored)
+
+    def _stored_table(self, table: str, window: float | None) -> str:
+        """The name of a table in the server."""
+        check_name("table", table)
+        declared = self._declared.get(table)
+        if (window is not None) != isinstance(declared, TimeWindow):
+            how = "" if window is None else "not "
+            raise ValueError(f"{table!r} is {how}declared as TimeWindow(): {_WINDOW_HINT}")
+        return f"{table}@{declared.start(window)}" if isinstance(declared, TimeWindow) and window is not None else table
+
+    @verb
+    def windows(self, table: str) -> Operation[list[int]]:
+        """The windows of a table that have counts: the seconds since 1970 at which each begins, earliest first. One
+        round trip."""
+        return self._windows(check_name("table", table))
+
+    def _windows(self, table: str) -> Operation[list[int]]:
+        totals: Totals = yield self._channel.totals(self.receiver.name)
+        starts = [name.partition("@") for name in totals.windows]
+        return sorted(int(start) for name, _, start in starts if name == table)
+
+    @verb
+    def snapshot(self, *tables: str, wait: float = 10.0) -> Operation[Snapshot]:
+        """The totals and whole tables, all as of one moment: every line is in all of them or in none. Without names,
+        all tables; those of windows have the names `<table>@<start>`.
+
+        Reads again from the beginning if counts were added meanwhile, for at most `wait` seconds, and then raises
+        ChannelError. One round trip for each 10,000 keys, and two more.
+        """
+        for table in tables:
+            check_name("table", table.partition("@")[0])
+        return self._snapshot(tables, monotonic() + wait)
+
+    def _snapshot(self, tables: tuple[str, ...], until: float) -> Operation[Snapshot]:
+        before: Totals = yield self._channel.totals(self.receiver.name)
+        while True:
+            found: dict[str, dict[str, Any]] = {}
+            for name in tables or (*before.tables, *before.windows):
+                found[name] = yield from self._table(name)
+            after: Totals = yield self._channel.totals(self.receiver.name)
+            if after.version == before.version:
+                return Snapshot(after, found)
+            if monotonic() > until:
+                raise ChannelError(
+                    f"counts of {self.receiver.name!r} were added during each reading of its tables: read fewer of "
+                    "them, allow more time with wait=, or read when less is counted"
+                )
+            before = after
 
     @verb
     def rejected(self, limit: int = 100, offset: int = 0) -> RoundTrip[list[UncountedLine]]:
@@ -252,26 +361,54 @@ class Aggregate:
         return self._channel.forget_counts(self.receiver.name)
 
 
-def _fault(result: object, lines: int) -> str | None:
+_WINDOW_HINT = "window= names a moment in the window of such a table, and of no other"
+
+
+def _check_kind(name: str, kind: Kind | TimeWindow) -> None:
+    """Raise ConfigurationError for a kind that cannot be stored."""
+    if isinstance(kind, TimeWindow):
+        if not (kind.every >= 1 and kind.keep >= 1) or isinstance(kind.of, Uniques):
+            raise ConfigurationError(
+                f"table {name!r}: TimeWindow(every, keep) are seconds, 1 or more, and its numbers cannot be Uniques()"
+            )
+        kind = kind.of
+    if not isinstance(kind, Count) or not 0 <= kind.places <= 12:
+        raise ConfigurationError(
+            f"table {name!r}: declare Count(), Sum(), Min(), Max(), First(), Last(), Uniques() or a TimeWindow() of "
+            "one, with 0 to 12 places"
+        )
+
+
+def _fault(result: object, lines: int, declared: Declared) -> str | None:
     """The reason why this cannot be the result of a counting function for this many lines, or None."""
     tables, rejected = result if isinstance(result, Tally) else (result, {})
     if not isinstance(tables, Mapping) or not isinstance(rejected, Mapping):
         return f"{result!r} is neither"
-    for name, counts in tables.items():
-        if not _is_text(name) or not isinstance(counts, Mapping):
-            return f"{name!r}: {counts!r} is not the name of a table with its counts"
-        for key, n in counts.items():
-            if not _is_text(key) or type(n) is not int or not -(2**53) < n < 2**53:
-                return f"{key!r}: {n!r} in table {name!r} is not a text with its count, an int below 2**53"
+    for name, rows in tables.items():
+        if not is_text(name) or not isinstance(rows, Mapping):
+            return f"{name!r}: {rows!r} is not the name of a table with its counts"
+        kind = declared.get(name, _COUNT)
+        if not isinstance(kind, TimeWindow):
+            if fault := _fault_of_rows(name, rows, kind):
+                return fault
+            continue
+        for moment, of_window in rows.items():
+            if type(moment) not in {int, float} or abs(moment) >= EXACT or not isinstance(of_window, Mapping):
+                return f"{moment!r}: {of_window!r} in table {name!r} is not seconds since 1970 with their counts"
+            if fault := _fault_of_rows(name, of_window, kind.of):
+                return fault
     for index, reason in rejected.items():
-        if type(index) is not int or not 0 <= index < lines or not _is_text(reason):
+        if type(index) is not int or not 0 <= index < lines or not is_text(reason):
             return f"{index!r}: {reason!r} is not the index of one of {lines:,} lines with the reason for rejecting it"
     return None
 
 
-def _is_text(value: object) -> bool:
-    """Whether this is a str of whole characters: half of one (a lone surrogate) cannot be sent."""
-    return type(value) is str and (value.isascii() or value.encode(errors="ignore").decode() == value)
+def _fault_of_rows(name: str, rows: Mapping[Any, Any], kind: Kind) -> str | None:
+    for key, value in rows.items():
+        fault = kind.fault(value) if is_text(key) else "is not a text with its count"
+        if fault:
+            return f"{key!r}: {value!r} in table {name!r} {fault}"
+    return None
 
 
 def _without_cut_lines(batch: Batch, unsettled: UnsettledCounts) -> tuple[Batch, list[int]]:

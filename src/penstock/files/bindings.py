@@ -13,15 +13,15 @@ from penstock.core.clock import Clock
 from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
-from penstock.errors import ChannelClosed, ChannelError, NoReceiver, PenstockError, SentElsewhere
+from penstock.errors import ChannelClosed, ChannelError, CountsRefused, NoReceiver, PenstockError, SentElsewhere
+from penstock.files.count_bindings import CountBindings
 from penstock.files.records import ChannelRecord, as_record
-from penstock.messages.bindings import PULL_BYTES, ROW, LogBindings
+from penstock.messages.bindings import PULL_BYTES, ROW
 from penstock.messages.keys import LogKeys
 from penstock.messages.replies import WakeReply
 from penstock.settings import Settings
 
 _decode_entry: Any = msgspec.msgpack.Decoder(tuple[str, str, str, str, Any]).decode
-_decode_rejected: Any = msgspec.json.Decoder(list[str | int]).decode
 
 MAX_NAMES = 200
 """Most names in one call of `find_entries`; each may lead to sixteen entries."""
@@ -206,35 +206,7 @@ class ChannelInfo:
     receivers: tuple[ReceiverInfo, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """How many lines an aggregate has processed, and the names of its tables. Every line is counted or rejected:
-    `lines` = `counted` + `rejected`."""
-
-    lines: int
-    counted: int
-    rejected: int
-    tables: tuple[str, ...]
-
-
-class _Rejected(NamedTuple):
-    file: str
-    line: int
-    reason: str
-
-
-class UncountedLine(_Rejected):
-    """A line that was not counted: file, line number and reason. `source`: the host that has the file."""
-
-    source: str
-
-    def __new__(cls, file: str, line: int, reason: str, source: str = "") -> UncountedLine:
-        row = super().__new__(cls, file, line, reason)
-        row.source = source
-        return row
-
-
-class ChannelBindings(LogBindings):
+class ChannelBindings(CountBindings):
     """The scripts of one channel. Each method is one round trip. `address` and `ttl`: as in LogBindings."""
 
     def __init__(self, keys: LogKeys, settings: Settings, clock: Clock) -> None:
@@ -260,6 +232,21 @@ class ChannelBindings(LogBindings):
                 )
             case b"TAKEN":
                 return SentElsewhere(f"another process sends this file to {self.label} now; this one has stopped")
+            case b"OVERFLOW":
+                key = f" for {reply[2].decode()!r}" if reply[2] else ""
+                return CountsRefused(
+                    f"table {reply[1].decode()!r} of {who!r} would overflow{key}: numbers are exact up to 2**53, and "
+                    "those of a table declared as Sum() up to 2**62 in all. Nothing was counted"
+                )
+            case b"KIND":
+                return CountsRefused(
+                    f"table {reply[1].decode()!r} of {who!r} has the kind {reply[2].decode()!r} already: declare it as "
+                    "before, give it another name, or reset() the counts"
+                )
+            case b"UNIQUES":
+                return CountsRefused(
+                    f"table {reply[1].decode()!r} of {who!r} would have more than 1,000 keys of Uniques()"
+                )
             case b"LARGE":
                 return ChannelError(f"{self.label} has a limit that no block fits into: raise it to 2 MiB or more")
             case _:
@@ -438,40 +425,6 @@ class ChannelBindings(LogBindings):
     def delete_channel(self) -> RoundTrip[tuple[bool, WakeReply]]:
         """Returns whether there was a channel."""
         return self._call("delete_channel", UNNUMBERED, lambda reply: (bool(reply[1]), WakeReply(reply[2])))
-
-    # --- the counts of an aggregate, which belong to its receiver ---
-
-    def totals(self, receiver: str) -> RoundTrip[Totals]:
-        def read(reply: Sequence[Any]) -> Totals:
-            lines, rejected, tables = reply
-            return Totals(lines, lines - rejected, rejected, tuple(sorted(name.decode() for name in tables)))
-
-        return RoundTrip(self._scripts["totals"], self._declared, (receiver,), read)
-
-    def top_counts(self, receiver: str, table: str, offset: int, n: int) -> RoundTrip[dict[str, int]]:
-        """Keys and their counts, highest counts first."""
-
-        def read(reply: Sequence[Any]) -> dict[str, int]:
-            return {key.decode(): int(count) for key, count in zip(reply[0::2], reply[1::2], strict=True)}
-
-        return RoundTrip(self._scripts["top_counts"], self._declared, (receiver, table, offset, n), read)
-
-    def counts_of(self, receiver: str, table: str, keys: Sequence[str]) -> RoundTrip[dict[str, int]]:
-        """The counts of these keys, 0 for a key without a count."""
-
-        def read(reply: Sequence[Any]) -> dict[str, int]:
-            return {key: int(count or 0) for key, count in zip(keys, reply, strict=True)}
-
-        return RoundTrip(self._scripts["counts_of"], self._declared, (receiver, table, *keys), read)
-
-    def rejected(self, receiver: str, offset: int, n: int) -> RoundTrip[list[UncountedLine]]:
-        def read(reply: Sequence[bytes]) -> list[UncountedLine]:
-            return [UncountedLine(*_decode_rejected(row)) for row in reply]
-
-        return RoundTrip(self._scripts["rejected"], self._declared, (receiver, offset, n), read)
-
-    def forget_counts(self, receiver: str) -> RoundTrip[bool]:
-        return RoundTrip(self._scripts["forget_counts"], self._declared, (receiver,), bool)
 
 
 def _records_of_entries(entries: Sequence[Any]) -> list[ChannelRecord]:

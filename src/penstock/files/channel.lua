@@ -21,7 +21,7 @@
 --   sent_at      ZSET    id of the entry of a file that was sent -> server ms; the last 100,000
 --   vanished     ZSET    receiver that was passed over -> its cursor
 --   finished     ZSET    receiver that has received everything up to the CLOSE record -> server ms
---   totals:<r>, counts:<r>:<t>, rejected:<r>: see counts.lua · the other keys: see log.lua
+--   totals:<r>, counts:<r>:<t>, rejected:<r>, …: see counts.lua · the other keys: see log.lua
 --
 --   open            put (BEGIN … END), …            close           the last receiver has acknowledged it
 --   (none) ──────▶ open ──────────────────────────────────▶ closed ──────────────────────────────▶ finished

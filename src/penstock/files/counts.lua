@@ -1,33 +1,148 @@
 -- The counts of the aggregate that receives as r, stored beside the channel (channel.lua) that it receives from.
 --
---   totals:<r>     HASH  lines: how many were counted or rejected; rejected: how many were rejected; table:<t>: 1
---   counts:<r>:<t> ZSET  key -> count, of table t
---   rejected:<r>   LIST  the first thousand lines that were rejected, as JSON: file, line number, reason
+--   totals:<r>           HASH  lines: how many were counted or rejected; rejected: how many were rejected
+--                              table:<t>: the kind of table t; sum:<t>: the magnitudes of all its numbers, added up
+--   counts:<r>:<t>       ZSET  key -> number, of table t; of kind "last" the order of the value; of "uniques" 0
+--   values:<r>:<t>       HASH  key -> exact number of kind "sum", or the value of kind "last" or "first"
+--   uniques:<r>:<t>:<k>  HLL   the different texts of key k in a table of kind "uniques"
+--   windows:<r>          ZSET  table of a window -> server ms at which it expires; its name is <t>@<start>
+--   rejected:<r>         LIST  the first thousand lines that were rejected, as JSON: file, line number, reason
+--
+-- The kind of a table is a word, and the number of decimal places behind it: "count 0", "sum 2", "min 0", "max 3",
+-- "first 0", "last 0", "uniques 0". Numbers are integers in units of the last place.
+--
+-- ZSETs have floating-point scores, which are exact up to 2^53. `sum:<t>` is an upper limit of every number of a table,
+-- so as long as it is below, nothing has to be checked key by key.
 
-_most = { REJECTED = 1000 }
+_most = { REJECTED = 1000, EXACT = 9007199254740992, INTEGER = 4611686018427387904, UNIQUES = 1000, EXPIRED = 100 }
 
--- Unpacks counts: { lines, how many rejected, { table = { key = n } }, { rejected line, … } }; {} for "".
+-- Unpacks counts: { lines, how many rejected, { table = { kind, ms that it is kept or 0, { key = number } } },
+-- { rejected line, … } }; {} for "". A number of kind "sum" is a text, one of "first" and "last" is { order, value },
+-- and one of "uniques" is { text, … }.
 --- (packed: str) -> table
 function counts.decode(packed)
   return packed == "" and {} or cmsgpack.unpack(packed)
 end
 
--- Adds unpacked counts to those of a receiver.
---- (receiver: str, found: table)
+-- Returns { "OVERFLOW" | "KIND" | "UNIQUES", table, key or kind } if these counts, each as `counts.decode` returns it,
+-- cannot be added to those of a receiver, else nil. Writes nothing.
+--- (receiver: str, all: table) -> table | nil
+--- uses: base
+function counts.refusal(receiver, all)
+  local totals, added, by_key = base .. "totals:" .. receiver, {}, {}
+  for _, found in ipairs(all) do
+    for name, one in pairs(found[3] or {}) do
+      local kind = redis.call("HGET", totals, "table:" .. name)
+      if kind and kind ~= one[1] then return { "KIND", name, kind } end
+      local word = string.match(one[1], "^%a+")
+      if word == "count" or word == "sum" then
+        local sum = added[name] or tonumber(redis.call("HGET", totals, "sum:" .. name) or 0)
+        for _, n in pairs(one[3]) do sum = sum + math.abs(tonumber(n)) end
+        added[name] = sum
+        if word == "sum" and sum > _most.INTEGER then return { "OVERFLOW", name, "" } end
+        if word == "count" and sum > _most.EXACT then
+          local numbers = by_key[name] or {}
+          by_key[name] = numbers
+          for key, n in pairs(one[3]) do
+            local before = numbers[key] or counts.number(receiver, name, key)
+            -- A sum of the two would be rounded, possibly down to the limit.
+            if before * n > 0 and math.abs(n) > _most.EXACT - math.abs(before) then return { "OVERFLOW", name, key } end
+            numbers[key] = before + n
+          end
+        end
+      elseif word == "uniques" then
+        added[name] = added[name] or redis.call("ZCARD", base .. "counts:" .. receiver .. ":" .. name)
+        for key in pairs(one[3]) do
+          local index = base .. "counts:" .. receiver .. ":" .. name
+          if not redis.call("ZSCORE", index, key) then added[name] = added[name] + 1 end
+        end
+        if added[name] > _most.UNIQUES then return { "UNIQUES", name, "" } end
+      end
+    end
+  end
+end
+
+-- Returns the number of a key in a table; 0 for a key without one.
+--- (receiver: str, name: str, key: str) -> num
+--- uses: base
+function counts.number(receiver, name, key)
+  return tonumber(redis.call("ZSCORE", base .. "counts:" .. receiver .. ":" .. name, key) or 0)
+end
+
+-- Adds unpacked counts that `counts.refusal` did not refuse to those of a receiver.
+--- (receiver: str, found: table, now: int)
 --- uses: base state
-function counts.add(receiver, found)
+function counts.add(receiver, found, now)
   local lines, bad, tables, rejected = unpack(found)
   if not lines then return end
   local totals, list = base .. "totals:" .. receiver, base .. "rejected:" .. receiver
   redis.call("HSET", state, "counted", 1, "counts:" .. receiver, 1)
   redis.call("HINCRBY", totals, "lines", lines)
   redis.call("HINCRBY", totals, "rejected", bad)
-  for name, keys in pairs(tables) do
-    redis.call("HSET", totals, "table:" .. name, 1)
-    for key, n in pairs(keys) do redis.call("ZINCRBY", base .. "counts:" .. receiver .. ":" .. name, n, key) end
-  end
+  redis.call("HINCRBY", totals, "version", 1)
+  for name, one in pairs(tables) do counts.add_table(receiver, name, one[1], one[2], one[3], now) end
   local room = _most.REJECTED - redis.call("LLEN", list)
   for i = 1, math.min(#rejected, room) do redis.call("RPUSH", list, rejected[i]) end
+end
+
+-- Adds numbers to a table of this kind. A table that is kept for `keep` ms only is the table of a window.
+--- (receiver: str, name: str, kind: str, keep: int, numbers: table, now: int)
+--- uses: base
+function counts.add_table(receiver, name, kind, keep, numbers, now)
+  local totals, place = base .. "totals:" .. receiver, receiver .. ":" .. name
+  local index, values, sum = base .. "counts:" .. place, base .. "values:" .. place, 0
+  local word = string.match(kind, "^%a+")
+  redis.call("HSET", totals, "table:" .. name, kind)
+  for key, n in pairs(numbers) do
+    if word == "count" then
+      sum = sum + math.abs(n)
+      redis.call("ZINCRBY", index, n, key)
+    elseif word == "sum" then
+      sum = sum + math.abs(tonumber(n))
+      redis.call("HINCRBY", values, key, n)
+      redis.call("ZADD", index, redis.call("HGET", values, key), key)
+    elseif word == "min" then
+      redis.call("ZADD", index, "LT", n, key)
+    elseif word == "max" then
+      redis.call("ZADD", index, "GT", n, key)
+    elseif word == "uniques" then
+      redis.call("ZADD", index, 0, key)
+      local texts = base .. "uniques:" .. place .. ":" .. key
+      for i = 1, #n, 1000 do redis.call("PFADD", texts, unpack(n, i, math.min(i + 999, #n))) end
+    else
+      counts.keep_one(index, values, word, key, n[1], n[2])
+    end
+  end
+  if sum > 0 then
+    local before = tonumber(redis.call("HGET", totals, "sum:" .. name) or 0)
+    redis.call("HSET", totals, "sum:" .. name, string.format("%.17g", before + sum))
+  end
+  if keep > 0 then counts.expire(receiver, name, keep, now) end
+end
+
+-- Keeps the first or the last of two values by their order; of two with one order, the greater text.
+--- (index: str, values: str, word: str, key: str, order: num, value: str)
+function counts.keep_one(index, values, word, key, order, value)
+  local before = tonumber(redis.call("ZSCORE", index, key) or nil)
+  local wins = not before or (word == "first" and order < before) or (word == "last" and order > before)
+  if before == order then wins = value > redis.call("HGET", values, key) end
+  if not wins then return end
+  redis.call("ZADD", index, order, key)
+  redis.call("HSET", values, key, value)
+end
+
+-- Lets the table of a window expire `keep` ms from now, and forgets some that have expired.
+--- (receiver: str, name: str, keep: int, now: int)
+--- uses: base
+function counts.expire(receiver, name, keep, now)
+  local totals, windows = base .. "totals:" .. receiver, base .. "windows:" .. receiver
+  redis.call("PEXPIRE", base .. "counts:" .. receiver .. ":" .. name, keep)
+  redis.call("PEXPIRE", base .. "values:" .. receiver .. ":" .. name, keep)
+  redis.call("ZADD", windows, now + keep, name)
+  for _, old in ipairs(redis.call("ZRANGE", windows, "-inf", now, "BYSCORE", "LIMIT", 0, _most.EXPIRED)) do
+    redis.call("HDEL", totals, "table:" .. old, "sum:" .. old)
+    redis.call("ZREM", windows, old)
+  end
 end
 
 --- (receiver: str)
@@ -36,13 +151,21 @@ function counts.delete(receiver)
   local totals = base .. "totals:" .. receiver
   for _, field in ipairs(redis.call("HKEYS", totals)) do
     local name = string.match(field, "^table:(.*)$")
-    if name then redis.call("UNLINK", base .. "counts:" .. receiver .. ":" .. name) end
+    if name then
+      local index = base .. "counts:" .. receiver .. ":" .. name
+      if string.match(redis.call("HGET", totals, field), "^uniques") then
+        for _, key in ipairs(redis.call("ZRANGE", index, 0, -1)) do
+          redis.call("UNLINK", base .. "uniques:" .. receiver .. ":" .. name .. ":" .. key)
+        end
+      end
+      redis.call("UNLINK", index, base .. "values:" .. receiver .. ":" .. name)
+    end
   end
-  redis.call("UNLINK", totals, base .. "rejected:" .. receiver)
+  redis.call("UNLINK", totals, base .. "rejected:" .. receiver, base .. "windows:" .. receiver)
   redis.call("HDEL", state, "counts:" .. receiver)
 end
 
--- Returns { lines, rejected, { table, … } }.
+-- Returns { lines, rejected, version, { table, kind, … } }. The version changes whenever counts are added.
 --- keys: base state
 --- args: receiver: str
 --- flags: no-writes
@@ -50,40 +173,66 @@ function script.totals(base, state, receiver)
   local fault = log.open()
   if fault then return fault end
   local found = redis.call("HGETALL", base .. "totals:" .. receiver)
-  local lines, rejected, tables = 0, 0, {}
+  local numbers, tables = { lines = 0, rejected = 0, version = 0 }, {}
   for i = 1, #found, 2 do
     local field, value = found[i], found[i + 1]
     local name = string.match(field, "^table:(.*)$")
     if name then
       tables[#tables + 1] = name
-    elseif field == "lines" then
-      lines = tonumber(value)
-    else
-      rejected = tonumber(value)
+      tables[#tables + 1] = value
+    elseif numbers[field] then
+      numbers[field] = tonumber(value)
     end
   end
-  return { lines, rejected, tables }
+  return { numbers.lines, numbers.rejected, numbers.version, tables }
 end
 
--- Returns { key, count, … }, the highest counts first.
+-- Returns { kind, key, number, … }, the highest numbers first. A value of kind "first" or "last" takes the place of its
+-- order. Of kind "uniques", keys are in their order, and at most a hundred are returned; PFCOUNT is a command that writes.
 --- keys: base state
 --- args: receiver: str, table_name: str, offset: int, n: int
---- flags: no-writes
+--- flags: allow-oom
 function script.top_counts(base, state, receiver, table_name, offset, n)
   local fault = log.open()
   if fault then return fault end
-  local key = base .. "counts:" .. receiver .. ":" .. table_name
-  return redis.call("ZRANGE", key, offset, offset + n - 1, "REV", "WITHSCORES")
+  local kind = redis.call("HGET", base .. "totals:" .. receiver, "table:" .. table_name) or "count 0"
+  local word, place = string.match(kind, "^%a+"), receiver .. ":" .. table_name
+  local index, answer = base .. "counts:" .. place, { kind }
+  if word == "uniques" then n = math.min(n, 100) end
+  local found = redis.call("ZRANGE", index, offset, offset + n - 1, "REV", "WITHSCORES")
+  for i = 1, #found, 2 do
+    local value = found[i + 1]
+    if word == "uniques" then
+      value = redis.call("PFCOUNT", base .. "uniques:" .. place .. ":" .. found[i])
+    elseif word == "sum" or word == "first" or word == "last" then
+      value = redis.call("HGET", base .. "values:" .. place, found[i])
+    end
+    answer[#answer + 1] = found[i]
+    answer[#answer + 1] = value
+  end
+  return answer
 end
 
--- Returns { count or nil, … } for these keys.
+-- Returns { kind, number or false, … } for these keys.
 --- keys: base state
 --- args: receiver: str, table_name: str, wanted: *
---- flags: no-writes
+--- flags: allow-oom
 function script.counts_of(base, state, receiver, table_name, wanted, ...)
   local fault = log.open()
   if fault then return fault end
-  return redis.call("ZMSCORE", base .. "counts:" .. receiver .. ":" .. table_name, unpack(ARGV, wanted))
+  local kind = redis.call("HGET", base .. "totals:" .. receiver, "table:" .. table_name) or "count 0"
+  local word, place = string.match(kind, "^%a+"), receiver .. ":" .. table_name
+  local answer = { kind }
+  for i = wanted, #ARGV do
+    local value = redis.call("ZSCORE", base .. "counts:" .. place, ARGV[i])
+    if value and word == "uniques" then
+      value = redis.call("PFCOUNT", base .. "uniques:" .. place .. ":" .. ARGV[i])
+    elseif value and (word == "sum" or word == "first" or word == "last") then
+      value = redis.call("HGET", base .. "values:" .. place, ARGV[i])
+    end
+    answer[#answer + 1] = value
+  end
+  return answer
 end
 
 -- Returns a page of the rejected lines.

@@ -80,6 +80,7 @@ end
 --     channel began again, in both cases the receiver state, `limit` for the next call or 0 if that is unknown, in both
 --     cases the position of the cursor or "" if that is unknown }
 --   { "HELD", ms until the lease of the owner ends, its token }
+--   a refusal of `counts.refusal`: the counts cannot be added, and nothing was settled
 --   { "SHARED" }: several processes share the receiver
 --   { "ENDED" | "GONE" | "VANISHED" | "NOT_A_MEMBER" }
 --- keys: base state
@@ -116,8 +117,10 @@ function script.receive(base, state, given, receiver, token, dead_token, number,
   local more = 0
   if restarted then owned = "FRESH" end
   if owned == "MINE" and not again and (acked > cursor or receiver_state ~= "" or packed_counts ~= "") then
+    local refusal = counts.refusal(receiver, { found })
+    if refusal then return refusal end
     if receiver_state ~= "" then redis.call("HSET", base .. "marks", receiver, receiver_state) end
-    counts.add(receiver, found)
+    counts.add(receiver, found, now)
     local finished
     more, finished = channel.acknowledge(l, receiver, cursor, acked, now)
     if finished then return { "ENDED" } end
@@ -172,6 +175,7 @@ end
 -- { "ENDED" }. Or, if nothing was settled, one of:
 --   { "MISSED", how many records, number of the next one }: the receiver was passed over; only one process gets this
 --   { "HELD", ms until its lease ends }: a process receives alone
+--   a refusal of `counts.refusal`: the counts cannot be added
 --   { "GONE" | "VANISHED" | "NOT_A_MEMBER" }
 --- keys: base state
 --- args: given: int, receiver: str, token: str, lease_ms: int, limit: int, room: int, address: str, wait_ms: int
@@ -212,9 +216,13 @@ function script.share(base, state, given, receiver, token, lease_ms, limit, room
     return { "HELD", ends_at - now }
   end
   if #ARGV >= claims and not earlier then
+    local all = {}
+    for i, one in ipairs(settled) do all[i] = one[2] end
+    local refusal = counts.refusal(receiver, all)
+    if refusal then return refusal end
     for _, one in ipairs(settled) do
       shared_reader.drop(receiver, one[1])
-      counts.add(receiver, one[2])
+      counts.add(receiver, one[2], now)
     end
     redis.call("SET", base .. "claim:" .. token, cmsgpack.pack({}), "PX", 60000)
     local unclaimed = tonumber(redis.call("HGET", base .. "next", receiver) or cursor + 1)

@@ -16,6 +16,9 @@ FILES = {
     "finished": ("ZSET", "receiver that has received everything -> when", "TTL, or the deletion of the channel"),
     "totals:": ("HASH", "lines, rejected, tables; one key a receiver", "the deletion of the channel or counts"),
     "counts:": ("ZSET", "key -> count; one key a receiver and table", "the deletion of the channel or counts"),
+    "values:": ("HASH", "key -> exact sum, first or last value; one key a table", "the deletion of counts, or TTL"),
+    "uniques:": ("STRING", "different texts (HyperLogLog); one key a table and key", "the deletion of counts"),
+    "windows:": ("ZSET", "table of a window -> when it expires; one key a receiver", "the deletion of counts"),
     "rejected:": ("LIST", "rejected lines; one key a receiver", "the deletion of the channel or counts"),
 }
 """A channel of files: a log, and what its sender, receivers and aggregates keep beside it."""

@@ -141,7 +141,10 @@ class ChannelAudit(LogAudit):
             kind, _, receiver = name.partition(":")
             if kind == "totals":
                 tables |= {
-                    f"counts:{receiver}:{field[6:].decode()}" for field in content if field.startswith(b"table:")
+                    f"{what}:{receiver}:{field[6:].decode()}"
+                    for field in content
+                    for what in ("counts", "values")
+                    if field.startswith(b"table:")
                 }
                 if not 0 <= int(content[b"rejected"]) <= int(content[b"lines"]):
                     yield f"{name}: {content[b'rejected']!r} of {content[b'lines']!r} lines are rejected"
@@ -149,5 +152,5 @@ class ChannelAudit(LogAudit):
                     yield f"state counted: missing, but {receiver!r} counts"
             elif kind == "rejected" and f"totals:{receiver}" not in self.keys:
                 yield f"{name}: its receiver does not count"
-        if unknown := {name for name in self.keys if name.startswith("counts:")} - tables:
+        if unknown := {name for name in self.keys if name.startswith(("counts:", "values:"))} - tables:
             yield f"counts: {unknown} belong to no receiver"

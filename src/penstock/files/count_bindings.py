@@ -1,0 +1,97 @@
+"""Binds the scripts that read and delete the counts of an aggregate. Counts are added by the scripts of receivers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.core.operations import RoundTrip
+from penstock.messages.bindings import LogBindings
+
+_decode_rejected: Any = msgspec.json.Decoder(list[str | int]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """How many lines an aggregate has processed, and the names of its tables. Every line is counted or rejected:
+    `lines` = `counted` + `rejected`."""
+
+    lines: int
+    counted: int
+    rejected: int
+    tables: tuple[str, ...]
+    windows: tuple[str, ...] = ()
+    """The tables of windows, as `<table>@<start>`."""
+    version: int = field(default=0, compare=False)
+    """Changes whenever counts are added."""
+
+
+def read_number(kind: str, reply: Any) -> int:
+    """A count; 0 for a key without one."""
+    return int(reply or 0)
+
+
+class _Rejected(NamedTuple):
+    file: str
+    line: int
+    reason: str
+
+
+class UncountedLine(_Rejected):
+    """A line that was not counted: file, line number and reason. `source`: the host that has the file."""
+
+    source: str
+
+    def __new__(cls, file: str, line: int, reason: str, source: str = "") -> UncountedLine:
+        row = super().__new__(cls, file, line, reason)
+        row.source = source
+        return row
+
+
+class CountBindings(LogBindings):
+    """The counts of a channel's aggregates, each of which belongs to a receiver."""
+
+    def totals(self, receiver: str) -> RoundTrip[Totals]:
+        def read(reply: Sequence[Any]) -> Totals:
+            lines, rejected, version, kinds = reply
+            names = sorted(name.decode() for name in kinds[::2])
+            windows = tuple(name for name in names if "@" in name)
+            tables = tuple(name for name in names if "@" not in name)
+            return Totals(lines, lines - rejected, rejected, tables, windows, version)
+
+        return RoundTrip(self._scripts["totals"], self._declared, (receiver,), read)
+
+    def top_counts(
+        self, receiver: str, table: str, offset: int, n: int, read_as: Callable[[str, Any], Any] = read_number
+    ) -> RoundTrip[dict[str, Any]]:
+        """Keys and their numbers, highest first. `read_as` returns a number, given the kind of the table and the reply
+        of the server."""
+
+        def read(reply: Sequence[Any]) -> dict[str, Any]:
+            kind = reply[0].decode()
+            return {key.decode(): read_as(kind, n) for key, n in zip(reply[1::2], reply[2::2], strict=True)}
+
+        return RoundTrip(self._scripts["top_counts"], self._declared, (receiver, table, offset, n), read)
+
+    def counts_of(
+        self, receiver: str, table: str, keys: Sequence[str], read_as: Callable[[str, Any], Any] = read_number
+    ) -> RoundTrip[dict[str, Any]]:
+        """The numbers of these keys, as `top_counts` reads them; `read_as` is given None for a key without a number."""
+
+        def read(reply: Sequence[Any]) -> dict[str, Any]:
+            kind = reply[0].decode()
+            return {key: read_as(kind, n) for key, n in zip(keys, reply[1:], strict=True)}
+
+        return RoundTrip(self._scripts["counts_of"], self._declared, (receiver, table, *keys), read)
+
+    def rejected(self, receiver: str, offset: int, n: int) -> RoundTrip[list[UncountedLine]]:
+        def read(reply: Sequence[bytes]) -> list[UncountedLine]:
+            return [UncountedLine(*_decode_rejected(row)) for row in reply]
+
+        return RoundTrip(self._scripts["rejected"], self._declared, (receiver, offset, n), read)
+
+    def forget_counts(self, receiver: str) -> RoundTrip[bool]:
+        return RoundTrip(self._scripts["forget_counts"], self._declared, (receiver,), bool)
