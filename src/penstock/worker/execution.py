@@ -214,6 +214,10 @@ class Execution:
         error.__cause__ = cause
         return self.failed(run, error)
 
+    def unavailable(self, run: JobRun, reason: str) -> Settlement:
+        """The task cannot be run here, though this process knows it. Handed back, as for an unknown task."""
+        return self._unknown(run.claim, reason)
+
     def crashed(self, run: JobRun, cause: str) -> Settlement:
         """The run's own process died. The job is charged with a crash."""
         return Settlement(run.claim.token, self._reason(cause), "contained")

@@ -170,6 +170,30 @@ def serve(control_fd: int, worker: int) -> NoReturn:
     ForkServer(control, wake, waker, worker, loaded).serve()
 
 
+def run_spawned(channel_fd: int, worker: int) -> None:
+    """The main function of a process that is started for one run of the process `worker`, without a fork server."""
+    global importing  # noqa: PLW0603 - as in `serve`
+    open_closed_streams()
+    _die_with_parent(worker, signal.SIGKILL)
+    for number in _STOP_SIGNALS:
+        signal.signal(number, _ignore)
+    with socket.socket(fileno=channel_fd) as channel:
+        preparation: Preparation = pickle.loads(receive(channel))
+        request = msgspec.msgpack.decode(receive(channel), type=RunRequest)
+        loaded = LoadedModules()
+        importing = True
+        try:
+            if preparation.start_logging is not None:
+                preparation.start_logging()
+            _prepare(preparation.main, loaded)
+            loaded.load(request.module, request.name)
+        finally:
+            importing = False
+        send(channel, b"")  # the run begins
+        run_request(channel, request, loaded)
+    os._exit(1)
+
+
 def _prepare(main: dict[str, Any], loaded: LoadedModules) -> None:
     """Set up this process as multiprocessing would: path, folder, arguments, and the main module if it has tasks."""
     process.current_process()._inheriting = True  # type: ignore[attr-defined]
@@ -280,8 +304,12 @@ def run_one(channel: socket.socket, loaded: LoadedModules) -> None:
 
     After sending the settlement it waits: the worker has this process killed, with everything that it started.
     """
+    run_request(channel, msgspec.msgpack.decode(receive(channel), type=RunRequest), loaded)
+
+
+def run_request(channel: socket.socket, request: RunRequest, loaded: LoadedModules) -> None:
+    """See `run_one`."""
     pid = os.getpid()
-    request = msgspec.msgpack.decode(receive(channel), type=RunRequest)
     answer = _run(request, loaded)
     if os.getpid() != pid:
         return  # the task has forked, and this is the copy

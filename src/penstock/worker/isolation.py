@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import pickle
 import signal
@@ -41,10 +42,20 @@ from penstock.worker.forkserver import (
     RunRequest,
 )
 from penstock.worker.processes import describe_exit
+from penstock.worker.run_channel import RunChannel
 from penstock.worker.running import JobRun
+from penstock.worker.spawned import NotStarted, SpawnedProcess
+
+log = logging.getLogger("penstock.worker")
 
 _IMPORT_LIMIT = 60.0
 """Seconds that the import of the tasks' modules may take."""
+
+_BIRTH_LIMIT = 10.0
+"""Seconds in which the fork server must have forked a child."""
+
+_SERVER_PAUSE = 60.0
+"""Seconds after a failure of the fork server until it is started again."""
 
 _answer_decoder: msgspec.msgpack.Decoder[Settlement | str] = msgspec.msgpack.Decoder(Settlement | str)
 _PROGRAM = """\
@@ -95,6 +106,10 @@ class Isolation:
         self._worker = worker
         self._start_logging = start_logging
         self._places = asyncio.Semaphore(size)
+        self.spawns_only = False
+        """Whether every job gets a process that is started afresh, as in a trial process."""
+        self._no_server_until = 0.0
+        self._reported: set[str] = set()
         self._server: ForkServerClient | None = None
 
     @staticmethod
@@ -113,31 +128,94 @@ class Isolation:
         """Run a job in a process of its own. If this call is cancelled, the process is killed. Raises no error.
 
         The timeout counts from the fork. If the run times out, its task's retry policy decides what
-        follows. If the process ends without an answer, the run has crashed.
+        follows. If the process ends without an answer, the run has crashed. If the fork server cannot start, import the
+        task's module or answer, the job runs in a process that is started afresh. Neither is charged to the job.
         """
         async with self._places:
-            try:
-                child = (await self._ready_server()).fork()
-            except OSError as error:
-                return self._execution.could_not_start(run, error)
-            except RuntimeError as error:
-                return self._execution.failed(run, error)
-            try:
-                async with asyncio.timeout(run.definition.timeout):
-                    answer = await child.ask(self._request(run))
-                    # If there is no answer, the process has ended or is about to.
-                    exit_code = await child.wait() if answer is None else None
-            except TimeoutError:
-                return self._execution.timed_out(run)
-            finally:
-                await child.kill()
-            if exit_code == NOT_FORKED:
-                return self._execution.could_not_start(run, OSError("no process could be started for it"))
-            if answer is None:
-                if exit_code is None:
-                    return self._execution.lost(run, "its process ended together with the fork server")
-                return self._execution.crashed(run, f"its process {describe_exit(exit_code)}")
-            return self._settlement(run, answer)
+            if not self.spawns_only:
+                settlement = await self._run_forked(run)
+                if settlement is not None:
+                    return settlement
+            return await self._run_spawned(run)
+
+    async def _run_forked(self, run: JobRun) -> Settlement | None:
+        """Run a job in a child of the fork server. None if it has not begun to run, because of the fork server."""
+        if time.monotonic() < self._no_server_until:
+            return None
+        try:
+            child = (await self._ready_server()).fork()
+        except (OSError, RuntimeError) as error:
+            self._give_up_server(str(error))
+            return None
+        unborn = asyncio.get_running_loop().call_later(_BIRTH_LIMIT, self._end_silent_server, child)
+        try:
+            async with asyncio.timeout(run.definition.timeout):
+                answer = await child.ask(self._request(run))
+                # If there is no answer, the process has ended or is about to.
+                exit_code = await child.wait() if answer is None else None
+        except TimeoutError:
+            return self._execution.timed_out(run) if child.pid else None
+        finally:
+            unborn.cancel()
+            await child.kill()
+        if exit_code == NOT_FORKED or (answer is None and exit_code is None and not child.pid):
+            self._give_up_server("it started no process")
+            return None
+        if answer is None:
+            if exit_code is None:
+                return self._execution.lost(run, "its process ended together with the fork server")
+            return self._execution.crashed(run, f"its process {describe_exit(exit_code)}")
+        settlement = self._settlement(run, answer)
+        if isinstance(settlement, str):  # this module alone cannot be imported in the fork server
+            if run.definition.import_path and run.definition.import_path[0] == "__main__":
+                # It would run the program once more for each job.
+                return self._execution.failed(run, RuntimeError(settlement))
+            self._report_once(settlement)
+            return None
+        return settlement
+
+    async def _run_spawned(self, run: JobRun) -> Settlement:
+        """Run a job in a process that is started afresh. Its timeout counts from when its module is loaded."""
+        try:
+            process = await SpawnedProcess.start()
+        except OSError as error:
+            return self._execution.could_not_start(run, error)
+        limit: asyncio.Timeout | None = None
+        try:
+            async with asyncio.timeout(_IMPORT_LIMIT):
+                await process.prepare(self._preparation(), self._request(run))
+            async with asyncio.timeout(run.definition.timeout) as limit:
+                answer = await process.answer()
+                exit_code = await process.wait() if answer is None else None
+        except NotStarted as error:
+            return self._execution.unavailable(run, str(error))
+        except TimeoutError:
+            if limit is None:
+                return self._execution.unavailable(run, f"its module was not loaded within {_IMPORT_LIMIT:.0f} s")
+            return self._execution.timed_out(run)
+        finally:
+            await process.kill()
+        if answer is None:
+            return self._execution.crashed(run, f"its process {describe_exit(exit_code or 0)}")
+        settlement = self._settlement(run, answer)
+        if isinstance(settlement, str):  # no other process can import the task's module
+            return self._execution.failed(run, RuntimeError(settlement))
+        return settlement
+
+    def _give_up_server(self, why: str) -> None:
+        """Start a process for each job for a while, because the fork server has failed."""
+        self._no_server_until = time.monotonic() + _SERVER_PAUSE
+        self._report_once(why)
+
+    def _report_once(self, why: str) -> None:
+        if why not in self._reported:
+            self._reported.add(why)
+            log.warning("isolated jobs run in processes that are started one by one, which is slower: %s", why)
+
+    def _end_silent_server(self, child: IsolatedProcess) -> None:
+        """The fork server has not reported a child that it was to start: it hangs."""
+        if not child.pid and self._server is not None:
+            self._server.close()
 
     def _request(self, run: JobRun) -> bytes:
         where, claim = run.definition.import_path, run.claim
@@ -145,14 +223,12 @@ class Isolation:
         request = RunRequest(*where, claim.token, claim.record.body, run.queue, self._max_payload, self._worker)
         return msgspec.msgpack.encode(request)
 
-    def _settlement(self, run: JobRun, answer: bytes) -> Settlement:
+    def _settlement(self, run: JobRun, answer: bytes) -> Settlement | str:
+        """A text is the reason why the task could not be found in the process."""
         try:
-            settlement = _answer_decoder.decode(answer)
+            return _answer_decoder.decode(answer)
         except msgspec.DecodeError as error:
             return self._execution.crashed(run, f"its process answered with damaged bytes: {error}")
-        if isinstance(settlement, str):
-            return self._execution.failed(run, RuntimeError(settlement))
-        return settlement
 
     async def _ready_server(self) -> ForkServerClient:
         if self._server is None or self._server.gone:
@@ -313,54 +389,15 @@ class ForkServerClient:
         self._tear_down()
 
 
-class IsolatedProcess:
-    """One child of the fork server."""
+class IsolatedProcess(RunChannel):
+    """One child of the fork server. It has ended with None if the fork server ended first."""
 
     def __init__(self, server: ForkServerClient, number: int, channel: socket.socket) -> None:
+        super().__init__(channel)
         self._server = server
         self._number = number
-        self._channel = channel
-        self._loop = asyncio.get_running_loop()
         self.pid = 0
-        self.ended: asyncio.Future[int | None] = self._loop.create_future()
-        """Its exit code, or None if the fork server ended first."""
-
-    async def ask(self, request: bytes) -> bytes | None:
-        """Send the request and return the answer. None if the process ended, or will end, without one."""
-        exchange = self._loop.create_task(self._exchange(request))
-        try:
-            # Waiting for the channel alone is not enough: a process that the task started may hold it open.
-            either: list[asyncio.Future[Any]] = [exchange, self.ended]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            return exchange.result() if exchange.done() else None
-        finally:
-            exchange.cancel()
-            await asyncio.wait([exchange])
-
-    async def _exchange(self, request: bytes) -> bytes | None:
-        try:
-            await self._loop.sock_sendall(self._channel, LENGTH.pack(len(request)) + request)
-            return await self._receive()
-        except (OSError, EOFError):
-            return None
-
-    async def _receive(self) -> bytes:
-        (size,) = LENGTH.unpack(await self._receive_exactly(LENGTH.size))
-        return await self._receive_exactly(size)
-
-    async def _receive_exactly(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            chunk = await self._loop.sock_recv(self._channel, min(size - len(data), 1 << 18))
-            if not chunk:
-                raise EOFError
-            data += chunk
-        return bytes(data)
-
-    async def wait(self) -> int | None:
-        """Wait until the process has ended. Returns its exit code, or None if the fork server ended first."""
-        await asyncio.wait([self.ended])
-        return self.ended.result()
+        """0 until the fork server has reported its birth."""
 
     async def kill(self) -> None:
         """Kill the process and everything that it started, and wait until it is dead."""
@@ -368,4 +405,4 @@ class IsolatedProcess:
             self._server.kill(self._number)
             await self.wait()
         finally:
-            self._channel.close()
+            self.close()

@@ -127,6 +127,7 @@ class Worker:
 
     def _try_suspects(self, host_deaths: int) -> None:
         """Run suspects, one at a time, and nothing else. Call it before `run()`, which ends when none waits."""
+        self._isolation.spawns_only = True
         for feed in self._feeds:
             feed.begin_trials(host_deaths)
 

@@ -1,0 +1,70 @@
+"""The worker's end of the socket to a process that runs one job."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Coroutine
+from typing import Any
+
+from penstock.worker.forkserver import LENGTH
+
+
+class RunChannel:
+    """Sends a request and receives messages, and knows when the process ends."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[int | None] = self._loop.create_future()
+        """Its exit code, or None if that is not known."""
+
+    async def ask(self, request: bytes) -> bytes | None:
+        """Send the request and return the answer. None if the process ended, or will end, without one."""
+        return await self.first_of(self._exchange(LENGTH.pack(len(request)) + request))
+
+    async def first_of(self, exchange: Coroutine[Any, Any, bytes | None]) -> bytes | None:
+        """The result of `exchange`, or None if the process ends before.
+
+        Waiting for the socket alone is not enough: a process that the task started may hold it open.
+        """
+        task = self._loop.create_task(exchange)
+        try:
+            either: list[asyncio.Future[Any]] = [task, self.ended]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _exchange(self, message: bytes) -> bytes | None:
+        try:
+            await self._loop.sock_sendall(self._channel, message)
+        except OSError:
+            return None
+        return await self._receive_or_none()
+
+    async def _receive_or_none(self) -> bytes | None:
+        """The next message; None if the process has closed its end."""
+        try:
+            (size,) = LENGTH.unpack(await self._receive_exactly(LENGTH.size))
+            return await self._receive_exactly(size)
+        except (OSError, EOFError):
+            return None
+
+    async def _receive_exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            chunk = await self._loop.sock_recv(self._channel, min(size - len(data), 1 << 18))
+            if not chunk:
+                raise EOFError
+            data += chunk
+        return bytes(data)
+
+    async def wait(self) -> int | None:
+        """Wait until the process has ended. Returns its exit code, or None if that is not known."""
+        await asyncio.wait([self.ended])
+        return self.ended.result()
+
+    def close(self) -> None:
+        self._channel.close()

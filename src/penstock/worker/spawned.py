@@ -1,0 +1,86 @@
+"""Runs a job in a process of its own that is started afresh, where the fork server cannot be used.
+
+It takes as long as to start Python and to import the task's module, so it is only the second way. Nothing in it depends
+on what survives a fork.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from penstock.worker import forkserver
+from penstock.worker.forkserver import LENGTH
+from penstock.worker.run_channel import RunChannel
+
+_PROGRAM = """\
+import sys; sys.path.insert(0, {root!r}); from penstock.worker.forkserver import run_spawned
+run_spawned({channel}, {worker})"""
+
+
+class NotStarted(Exception):
+    """The process could not load the task's module. The job has not begun to run."""
+
+
+class SpawnedProcess(RunChannel):
+    """A process that runs one job."""
+
+    def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket) -> None:
+        super().__init__(channel)
+        self._process = process
+        self._watch = asyncio.create_task(self._await_end())
+
+    @classmethod
+    async def start(cls) -> SpawnedProcess:
+        """Raises OSError if there is no memory or no descriptor for another process."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                passed = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+            try:
+                root = str(Path(forkserver.__file__).parents[2])
+                program = _PROGRAM.format(root=root, channel=passed, worker=os.getpid())
+                flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, *flags, "-c", program,
+                    pass_fds=[passed], stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
+                )  # fmt: skip
+            finally:
+                os.close(passed)
+        except BaseException:
+            ours.close()
+            raise
+        ours.setblocking(False)
+        return cls(process, ours)
+
+    async def prepare(self, preparation: bytes, request: bytes) -> None:
+        """Send what the process needs, and wait until it has loaded the task's module. Raises NotStarted."""
+        message = b"".join(LENGTH.pack(len(part)) + part for part in (preparation, request))
+        if await self.first_of(self._exchange(message)) is None:
+            code = await self.wait()
+            raise NotStarted(f"a process of its own ended with exit code {code} while it loaded the task's module")
+
+    async def answer(self) -> bytes | None:
+        """The answer of the run; None if the process has ended, or will end, without one."""
+        return await self.first_of(self._receive_or_none())
+
+    async def _await_end(self) -> None:
+        code = await self._process.wait()
+        if not self.ended.done():
+            self.ended.set_result(code)
+
+    async def kill(self) -> None:
+        """Kill the process and everything that it started, and wait until it is dead."""
+        try:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            await self._watch
+        finally:
+            self.close()
