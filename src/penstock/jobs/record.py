@@ -163,6 +163,17 @@ class Record(msgspec.Struct, eq=False, gc=False):
         return self.body[start : start + _byte(self.body, start - 1)].decode(errors="replace")
 
     @property
+    def call(self) -> tuple[bytes, bytes]:
+        """The encoded name of the task, and the payload: all that a worker reads of most records, in one go."""
+        body = self.body
+        task = HEADER_SIZE + body[HEADER_SIZE - 1] + 1
+        try:
+            trace = task + body[task - 1] + 1
+            return body[task : trace - 1], body[trace + body[trace - 1] :]
+        except IndexError:  # damaged
+            return self.task.encode(), self.payload
+
+    @property
     def trace(self) -> str:
         """A text of the application that travels with the job (see `middleware.py`)."""
         start = _trace_start(self.body)

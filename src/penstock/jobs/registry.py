@@ -16,6 +16,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._tasks: dict[str, Definition] = {}
+        self._encoded: dict[bytes, Definition] = {}
 
     def add(self, definition: Definition) -> None:
         """Register a task. Raises ConfigurationError if another function has this name."""
@@ -25,11 +26,16 @@ class Registry:
                 f"two tasks are named {definition.name!r} ({known.location} and {definition.location}): "
                 "give one a name=…"
             )
-        self._tasks[definition.name] = definition
+        encoded = definition.name.encode(errors="backslashreplace")
+        self._tasks[definition.name] = self._encoded[encoded] = definition
 
     def get(self, name: str) -> Definition | None:
         """The task of this name; None if it is unknown."""
         return self._tasks.get(name)
+
+    def get_encoded(self, name: bytes) -> Definition | None:
+        """The task of this name, as a record has it; None if it is unknown."""
+        return self._encoded.get(name)
 
     def find(self, name: str) -> Definition:
         """The task of this name. Raises UnknownTask, which suggests a similar name."""

@@ -51,11 +51,11 @@ class Execution:
         try:
             if not record.is_call:
                 return self._unknown(claim, "a bare value, not a call of a task")
-            name = record.task
-            definition = self._registry.get(name)
+            name, arguments = record.call
+            definition = self._registry.get_encoded(name)
             if definition is None:
-                return self._unknown(claim, f"no task {name!r} in this worker")
-            return JobRun(claim, definition, definition.signature.decode(record.payload), queue)
+                return self._unknown(claim, f"no task {record.task!r} in this worker")
+            return JobRun(claim, definition, definition.signature.decode(arguments), queue)
         except Exception as error:
             reason = str(error) if isinstance(error, BadCall) else _describe(error)
             return self._dead_letter(claim, reason)
