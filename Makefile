@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # uv uses an interpreter of this machine, and fails with a clear message if none fits.
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help setup check lua constants test test-browser storm flood demo bench bench-peers clean
+.PHONY: help setup check lua constants test test-browser test-logs storm flood demo bench bench-peers clean
 
 help:  ## this list
 	@awk -F ':.*##  *' '/^[a-z-]+:.*##/ { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -57,6 +57,8 @@ test-browser: setup  ## a browser types into the search box of the examples; ins
 		if command -v uv >/dev/null; then uv pip install --quiet --python $(BIN)/python --editable '.[browser]'; \
 		else $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser]'; fi
 	$(BIN)/pytest -q tests/browser
+test-logs: setup  ## the real logrotate rotates a log that is written all the time, for a simulated week; needs Debian's logrotate
+	PENSTOCK_LOGROTATE=1 $(BIN)/pytest -q -n $(JOBS) tests/files/test_logrotate.py
 
 storm: setup  ## ten minutes of kills, restarts and lost replies (make test has one minute); SEED=n repeats a run
 	PENSTOCK_STORM_SECONDS=600 PENSTOCK_STORM_SEED=$(SEED) $(BIN)/pytest -s tests/chaos

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from cyclopts.types import NonNegativeFloat
 
 from penstock.cli.download_view import showing_download
 from penstock.cli.exits import Exit
-from penstock.cli.upload_view import showing_upload
+from penstock.cli.upload_view import show_sent, showing_upload
 from penstock.cli.where import HERE, AsJson, Flag, Where, Yes, check_bounds, confirm
 from penstock.core.ids import may_be_alive
 from penstock.errors import (
@@ -40,7 +40,7 @@ from penstock.files.stream import ReceiverStream
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import age, many, size
 from penstock.settings import MiB
-from penstock.terminal.signals import interrupted_by
+from penstock.terminal.signals import interrupted_by, until_stopped
 from penstock.terminal.tables import Kind, note, show, show_facts, show_json, show_list, show_table
 
 T = TypeVar("T")
@@ -63,6 +63,7 @@ def send(
     identity: Literal["content", "path"] = "content",
     settle: NonNegativeFloat = 60.0,
     final: Flag = False,
+    follow: Flag = False,
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> int:
@@ -97,18 +98,26 @@ def send(
         With --lines: seconds after which a renamed log that nobody has written to is finished.
     final
         With --lines: the logs are finished; an unfinished line at the end of one is a line.
+    follow
+        With --lines: send also what is written from now on, through rotations, until the first Ctrl-C or SIGTERM.
     as_json
         Print the result as one JSON object.
     """
     check_bounds("--limit-mb", limit_mb, 2)
-    if final and not lines:
-        raise ConfigurationError("--final is about unfinished lines: add --lines")
+    if (final or follow) and not lines:
+        raise ConfigurationError("--final and --follow are about lines: add --lines")
     check_paths(paths)
     names = [name.strip() for name in to.split(",") if name.strip()]
     began = time.monotonic()
-    with where.open(patient=True) as inspector, _resumable(), showing_upload(inspector, channel) as watch:
+    with (
+        where.open(patient=True) as inspector,
+        _resumable(),
+        until_stopped(follow) as go_on,
+        showing_upload(inspector, channel) as watch,
+    ):
         target = inspector.files(channel)
-        send_verb = partial(target.send_lines, settle=settle, final=final or close) if lines else target.send
+        send_lines = partial(target.send_lines, settle=settle, final=final or close, follow=go_on if follow else False)
+        send_verb = send_lines if lines else target.send
         try:
             sent = send_verb(
                 paths, receivers=names, close=close, limit=limit_mb and limit_mb * MiB, patience=patience, again=again,
@@ -122,7 +131,7 @@ def send(
     if as_json:
         show_json(SendResult(channel, sent, sum(file.size for file in sent.files), round(seconds, 3)))
     else:
-        _show_sent(channel, sent, seconds)
+        show_sent(channel, sent, seconds)
     return Exit.OK
 
 
@@ -161,35 +170,6 @@ def check_paths(paths: tuple[Path, ...], action: str = "sent") -> list[Source]:
     if not found:
         raise ConfigurationError(f"nothing was {action}: {', '.join(map(str, paths))} contains no file")
     return found
-
-
-def _show_sent(channel: str, sent: Sent, seconds: float) -> None:
-    whole = sum(file.size for file in sent.files)
-    text = f"{many(len(sent.files), 'file')} sent to {channel}: {size(whole)} in {age(seconds)}"
-    if seconds >= 1:
-        text += f", {size(whole / seconds)}/s"
-    show(f"{text}.")
-    if resumed := sum(file.resumed for file in sent.files):
-        show(f"{many(resumed, 'file')} resumed.")
-    if sent.skipped:
-        show(f"{many(len(sent.skipped), 'file')} skipped: sent before and unchanged (--again sends them).")
-    _show_some([f"same content as {one.of}: {one.name} not sent again" for one in sent.copies])
-    _show_some([f"{one.name}: {size(one.bytes)} of an unfinished line held back (--final)" for one in sent.held_back])
-    _show_some([f"{name}: not sent yet, it seems to be written at the moment" for name in sent.waiting])
-    if sent.forgotten:
-        show(
-            f"The channel remembers 100,000 files, and forgot the {many(sent.forgotten, 'oldest', 'oldest')}: given "
-            "again, they would be sent again."
-        )
-    if sent.closed:
-        show(f"{channel} is closed.")
-
-
-def _show_some(lines: Sequence[str], most: int = 10) -> None:
-    for line in lines[:most]:
-        show(line)
-    if len(lines) > most:
-        show(f"… and {len(lines) - most:,} more.")
 
 
 @contextlib.contextmanager

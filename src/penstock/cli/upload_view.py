@@ -1,10 +1,10 @@
-"""The progress of `penstock files send`: bytes sent, and the receiver that holds the upload up."""
+"""The progress of `penstock files send`: bytes sent, and the receiver that holds the upload up. And its result."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Group
 from rich.progress_bar import ProgressBar
@@ -13,11 +13,11 @@ from rich.text import Text
 
 from penstock.errors import PenstockError
 from penstock.files.bindings import ChannelInfo
-from penstock.files.sender import Progress
+from penstock.files.sender import Progress, Sent
 from penstock.ops.inspect import Inspector
-from penstock.ops.wording import age, size
+from penstock.ops.wording import age, many, size
 from penstock.terminal.progress import SECONDS_PER_LINE, GrowthRate, progress_display
-from penstock.terminal.tables import cell
+from penstock.terminal.tables import cell, show
 
 SILENT = 10.0
 """Seconds after which a receiver is silent, not just slow: a working one renews its lease and pulls."""
@@ -103,3 +103,32 @@ def describe_slowest(channel: ChannelInfo, now: float) -> str:
         f"{last.name}, silent for {age(now - last.seen)}: "
         f"`penstock files rm {channel.name} {last.name}` removes it, --patience passes it over"
     )
+
+
+def show_sent(channel: str, sent: Sent, seconds: float) -> None:
+    whole = sum(file.size for file in sent.files)
+    text = f"{many(len(sent.files), 'file')} sent to {channel}: {size(whole)} in {age(seconds)}"
+    if seconds >= 1:
+        text += f", {size(whole / seconds)}/s"
+    show(f"{text}.")
+    if resumed := sum(file.resumed for file in sent.files):
+        show(f"{many(resumed, 'file')} resumed.")
+    if sent.skipped:
+        show(f"{many(len(sent.skipped), 'file')} skipped: sent before and unchanged (--again sends them).")
+    _show_some([f"same content as {one.of}: {one.name} not sent again" for one in sent.copies])
+    _show_some([f"{one.name}: {size(one.bytes)} of an unfinished line held back (--final)" for one in sent.held_back])
+    _show_some([f"{name}: not sent yet, it seems to be written at the moment" for name in sent.waiting])
+    if sent.forgotten:
+        show(
+            f"The channel remembers 100,000 files, and forgot the {many(sent.forgotten, 'oldest', 'oldest')}: given "
+            "again, they would be sent again."
+        )
+    if sent.closed:
+        show(f"{channel} is closed.")
+
+
+def _show_some(lines: Sequence[str], most: int = 10) -> None:
+    for line in lines[:most]:
+        show(line)
+    if len(lines) > most:
+        show(f"… and {len(lines) - most:,} more.")

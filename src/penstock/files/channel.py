@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -82,7 +83,8 @@ class Channel:
     def send_lines(
         self, paths: Paths, *, receivers: Iterable[str] = (), close: bool = False, limit: int | None = None,
         patience: float | None = None, again: bool = False, source: str | None = None, identity: Identity = "content",
-        settle: float = 60.0, final: bool | None = None, progress: Callable[[Progress], object] | None = None,
+        settle: float = 60.0, final: bool | None = None, follow: bool | Callable[[], bool] = False,
+        progress: Callable[[Progress], object] | None = None,
     ) -> Operation[Sent]:  # fmt: skip
         """Send text, plain or packed by gzip, bzip2, xz or Zstandard, in blocks that end at line ends and can be read
         independently. So a receiver can resume at any block, and several processes can share the work. A line that is
@@ -90,6 +92,10 @@ class Channel:
 
         settle  seconds after which a renamed file that nobody has written to is finished
         final   the files are finished; None: only if `close` is set
+        follow  send also what is written from now on, about twice a second, and files that come into a folder. True:
+                until the call is interrupted or cancelled. A function: until it returns False; `close` and `final`
+                apply then. A log is kept open through its rotation, until nobody has written to it for `settle`
+                seconds. Files that cannot be read or are damaged are logged
 
         The other arguments, errors and cost are those of `send`. If a log has grown since it was sent, only the growth
         is sent, even if the log was renamed or packed. A line without a line end at the end of a file may still be
@@ -102,7 +108,7 @@ class Channel:
             raise ValueError(f"settle={settle}: seconds from 0")
         is_final = close if final is None else final
         rules = SendRules(self._source(source), True, again, _is_by_path(identity), settle, is_final)
-        return self._send(rules, paths, receivers, close, limit, patience, progress)
+        return self._send(rules, paths, receivers, close, limit, patience, progress, follow)
 
     def _source(self, given: str | None) -> str:
         chosen = given or self.bindings.settings.source or Configuration().text("source") or socket.gethostname()
@@ -111,11 +117,18 @@ class Channel:
     def _send(
         self, rules: SendRules, paths: Paths, receivers: Iterable[str], close: bool, limit: int | None,
         patience: float | None, progress: Callable[[Progress], object] | None,
+        follow: bool | Callable[[], bool] = False,
     ) -> Operation[Sent]:  # fmt: skip
         names = [check_name("receiver", name) for name in ([receivers] if isinstance(receivers, str) else receivers)]
         _check(limit, patience)
-        sources = yield RunInThread(lambda: find_sources(paths))
-        return (yield from Sender(self.bindings, rules, progress).run(sources, names, limit, patience, close))
+        given = [paths] if isinstance(paths, str | Path) else list(paths)
+        sources = yield RunInThread(lambda: find_sources(given))
+        sender = Sender(self.bindings, rules, progress)
+        if not follow:
+            return (yield from sender.run(sources, names, limit, patience, close))
+        go_on = follow if callable(follow) else lambda: True
+        find = partial(find_sources, given, skip_faulty=True)
+        return (yield from sender.follow(find, names, limit, patience, close, go_on))
 
     @verb
     def open(

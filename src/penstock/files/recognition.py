@@ -26,7 +26,7 @@ from penstock.files.bindings import SourceEntry
 from penstock.files.regular_file import identity_of, inode_at, inode_of, reason_of
 from penstock.files.rotation import is_rotated, log_path, unpacked_path
 from penstock.files.source import Source
-from penstock.files.source_reader import Continuation, ResumePoint, SourceReader
+from penstock.files.source_reader import CURRENT_SIZE, Continuation, ResumePoint, SourceReader
 
 ALIKE_SIZE = 4096
 """First bytes by which a file is looked for. A shorter file is recognised only together with its inode or its name."""
@@ -41,6 +41,7 @@ class UploadState(msgspec.Struct, frozen=True):
     digest          of all blocks of this upload so far
     begins_in_line  the next block begins in the middle of a line that is longer than a block
     held_back       bytes of an unfinished line at the end, which were not sent
+    earlier         the resume point at the end of the upload before this one
     """
 
     name: str
@@ -49,6 +50,7 @@ class UploadState(msgspec.Struct, frozen=True):
     digest: bytes
     begins_in_line: bool = False
     held_back: int = 0
+    earlier: ResumePoint | None = None
 
 
 decode_state = msgspec.json.Decoder(UploadState).decode
@@ -66,6 +68,7 @@ class SendRules:
     lines    lines are sent, not exact bytes
     again    files that were sent before are sent once more
     by_path  a file is known by its path alone, and not by its content
+    follow   the files are looked at again and again, so that an empty log is not sent before it has a line
     settle   seconds after which a renamed file that nobody has written to is finished
     final    every file is finished: what follows its last line end is a line
     """
@@ -76,6 +79,7 @@ class SendRules:
     by_path: bool = False
     settle: float = 60.0
     final: bool = True
+    follow: bool = False
 
 
 class Verdict(enum.Enum):
@@ -102,6 +106,7 @@ class PendingFile:
     path      absolute
     identity  changes with the content of the file
     modified  when it was last written, in seconds since 1970
+    appeared  when it was last written, renamed or made; a copy may have the `modified` of its original
     alike     digest of the first 4 KiB, "" if it has less
     known     id of the entry that the first of its names leads to, or ""
     entry     the entry that the file continues, or None; and
@@ -114,6 +119,7 @@ class PendingFile:
     inode: str
     identity: str
     modified: float
+    appeared: float
     alike: str = ""
     known: str = ""
     entry: SourceEntry | None = None
@@ -131,7 +137,7 @@ class PendingFile:
         point = self.state.resume_point if self.state else None
         if point is None or (self.is_resumed and point.inode == self.inode):
             return point
-        return replace(point, inode=self.inode, file_size=self.size)
+        return replace(point, inode=self.inode, file_size=CURRENT_SIZE)
 
     @property
     def was_renamed(self) -> bool:
@@ -153,7 +159,8 @@ def pending_file(source: Source) -> PendingFile:
         raise FilesError(f"{source.path} cannot be read: {reason_of(error)}") from error
     path = os.fsencode(os.path.abspath(source.path)).decode(errors="backslashreplace")
     size = status.st_size
-    return PendingFile(source, path, size, inode_of(status), identity_of(status, size), status.st_mtime)
+    appeared = max(status.st_mtime, status.st_ctime)
+    return PendingFile(source, path, size, inode_of(status), identity_of(status, size), status.st_mtime, appeared)
 
 
 class Recogniser:
@@ -175,8 +182,15 @@ class Recogniser:
         path = f"p:{self._kind}{file.path}"
         if self._rules.by_path:
             return [path]
-        alike = f"h:{self._kind}{file.alike}" if file.alike else f"n:{self._kind}{log_path(file.path)}"
+        *_, alike = self.shared_names(file)
         return [f"i:{self._kind}{file.inode}", path, alike]
+
+    def shared_names(self, file: PendingFile) -> list[str]:
+        """The names that other files may share. The last one is that of a file with so many bytes."""
+        if self._rules.by_path:
+            return []
+        short = f"n:{self._kind}{log_path(file.path)}"
+        return [short, f"h:{self._kind}{file.alike}"] if file.alike else [short]
 
     def own_names(self, file: PendingFile) -> list[str]:
         """The names that do not depend on the content; also the path that a rotated log had before."""
@@ -220,8 +234,15 @@ class Recogniser:
         with self._reader(file) as reader:
             for entry, state in latest_first:
                 how = self._continues(file, reader, entry, state)
+                if how is not Continuation.NO and self._is_being_packed(file, reader):
+                    file.verdict = Verdict.WAIT
+                    return
                 if how is not Continuation.NO:
                     self._continue(file, entry, state, how)
+                    return
+            for entry, state in latest_first:
+                if self._is_older_copy(file, reader, state):
+                    self._settle(file, entry, state, Verdict.COPY)
                     return
             if self._is_being_copied(file, reader, [state for _, state in latest_first]):
                 file.verdict = Verdict.WAIT
@@ -232,18 +253,21 @@ class Recogniser:
                 empty = next((one for one in found.values() if one[0].id == file.known and not _offset(one[1])), None)
                 if empty and empty[0].outcome:  # the file was sent when it was empty
                     file.entry, file.state = empty
-                if file.size and not self._has_whole_lines(file, file.entry, file.state):
+                if (file.size or self._rules.follow) and not self._has_whole_lines(file, file.entry, file.state):
                     file.verdict = Verdict.HELD
 
     def look_again(self) -> None:
-        """All files that were to be sent are sent: decide about the next one as if it was alone."""
+        """All files that were to be sent are sent: decide now about those that may be copies of them."""
         self._defers = False
-        self._continued.clear()
         self._new.clear()
 
     def is_continued(self, entry: SourceEntry) -> bool:
         """Whether one of the files continues this entry."""
         return entry.id in self._continued
+
+    def is_of_another(self, entry: SourceEntry, file: PendingFile) -> bool:
+        """Whether another file continues this entry."""
+        return self._continued.get(entry.id, file.inode) != file.inode
 
     def is_packed(self, file: PendingFile) -> bool:
         with self._reader(file) as reader:
@@ -251,13 +275,20 @@ class Recogniser:
 
     def is_finished(self, file: PendingFile, state: UploadState | None) -> bool:
         """Whether the file is finished, so that a last line without a line end is a line."""
-        if self._rules.final or unpacked_path(file.path) != file.path:
+        if self._rules.final:
             return True
-        is_renamed = (state is not None and state.path != file.path) or is_rotated(file.path)
+        if unpacked_path(file.path) != file.path:
+            # While a log is followed, its original is still open, and a program may write the rest of a line to it.
+            return not (self._rules.follow and self._is_new_copy(file))
+        has_lost_its_name = file.source.opened is not None
+        is_renamed = has_lost_its_name or (state is not None and state.path != file.path) or is_rotated(file.path)
         return is_renamed and not self._is_young(file)
 
     def _is_young(self, file: PendingFile) -> bool:
         return time.time() - file.modified < self._rules.settle
+
+    def _is_new_copy(self, file: PendingFile) -> bool:
+        return time.time() - file.appeared < self._rules.settle
 
     def _reader(self, file: PendingFile, **more: object) -> SourceReader:
         return SourceReader(file.source, lines=self._rules.lines, **more)  # type: ignore[arg-type]
@@ -303,7 +334,8 @@ class Recogniser:
 
     def _continue(self, file: PendingFile, entry: SourceEntry, state: UploadState, how: Continuation) -> None:
         has_more = how is Continuation.WITH_MORE
-        if self._continued.setdefault(entry.id, file.inode) != file.inode:
+        is_copy = self._continued.setdefault(entry.id, file.inode) != file.inode
+        if is_copy and (self._defers or not has_more):
             self._settle(file, entry, state, Verdict.LATER if has_more else Verdict.COPY)
         elif not entry.outcome or (has_more and self._has_whole_lines(file, entry, state)):
             self._settle(file, entry, state, Verdict.SEND)
@@ -312,26 +344,45 @@ class Recogniser:
             is_same = point is not None and point.inode == file.inode
             self._settle(file, entry, state, Verdict.KNOWN if is_same else Verdict.COPY)
 
+    def _is_being_packed(self, file: PendingFile, reader: SourceReader) -> bool:
+        is_settled = self._rules.final or self._rules.again or not self._is_new_copy(file)
+        return self._rules.lines and reader.packed and not is_settled and not reader.is_sound()
+
     def _has_whole_lines(self, file: PendingFile, entry: SourceEntry | None, state: UploadState | None) -> bool:
         """Whether there is something to send behind the resume point: more than an unfinished line."""
         if not self._rules.lines or self.is_finished(file, state):
             return True
         file.entry, file.state = entry, state
         with self._reader(file, start=file.start, hold_back=True) as reader:
-            return reader.packed or reader.size > (_offset(state) if state else 0)
+            return reader.has_whole_line(_offset(state) if state else 0)
 
     def _settle(self, file: PendingFile, entry: SourceEntry, state: UploadState, verdict: Verdict) -> None:
         file.entry, file.state, file.verdict = entry, state, verdict
-        self._continued.setdefault(entry.id, file.inode)
+        if verdict is not Verdict.COPY:
+            self._continued.setdefault(entry.id, file.inode)
+
+    def _is_older_copy(self, file: PendingFile, reader: SourceReader, state: UploadState) -> bool:
+        """Whether this is a copy of a log that a rotation made before the last lines of the log were sent. The log was
+        truncated since, so that the copy has fewer lines than were sent."""
+        point, earlier = state.resume_point, state.earlier
+        if point is None or earlier is None or not self._rules.lines or self._rules.by_path or self._rules.again:
+            return False
+        is_rotated_log = state.path != file.path and log_path(state.path) == log_path(file.path)
+        return (
+            is_rotated_log
+            and reader.continues(earlier, trust_inode=False) is not Continuation.NO
+            and not reader.has_bytes_at(point.offset - 1)
+        )
 
     def _is_being_copied(self, file: PendingFile, reader: SourceReader, states: list[UploadState]) -> bool:
         """Whether a rotation seems to write this copy of a known log at the moment: it was modified a short time ago,
         the log is still in its place, and the copy is shorter than what was sent of it, or the same."""
-        if self._rules.final or self._rules.again or not self._rules.lines or not self._is_young(file):
+        if self._rules.final or self._rules.again or not self._rules.lines or not self._is_new_copy(file):
             return False
         if file.is_packed_copy or reader.packed:
-            alike = [state for state in states if _offset(state) >= ALIKE_SIZE and file.alike]
-            return (file.is_packed_copy or bool(alike)) and not reader.is_sound()
+            is_rotated_log = log_path(file.path) != unpacked_path(file.path)
+            is_alike = any(_offset(state) >= ALIKE_SIZE and file.alike for state in states)
+            return (file.is_packed_copy or is_rotated_log or is_alike) and self._is_being_packed(file, reader)
         return any(
             point.inode != file.inode
             and state.path == log_path(file.path) != file.path

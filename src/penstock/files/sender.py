@@ -3,6 +3,7 @@ channel has space."""
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,9 +13,10 @@ from functools import partial
 import msgspec
 
 from penstock.core.ids import mint_token
-from penstock.core.operations import Operation, RunInThread
+from penstock.core.operations import Operation, RunInThread, Sleep
 from penstock.errors import FilesError, SentElsewhere
 from penstock.files.bindings import MAX_NAMES, ChannelBindings, PutReply, SourceEntry, UploadPart
+from penstock.files.following import LOOK_INTERVAL, FollowedLogs
 from penstock.files.recognition import (
     PendingFile,
     Recogniser,
@@ -25,12 +27,17 @@ from penstock.files.recognition import (
     find_renamed,
     pending_file,
 )
-from penstock.files.regular_file import printable
+from penstock.files.regular_file import inode_at, printable
 from penstock.files.rotation import log_path
 from penstock.files.source import Source
 from penstock.files.upload import SentFile, Upload, abort_part
 from penstock.messages.bindings import default_on
 from penstock.messages.log import ask_until, wake_rest
+
+log = logging.getLogger("penstock")
+
+MAX_NAMED = 10_000
+"""Most files that the result of following names."""
 
 SMALL_FILE = 64 * 1024
 """A file of at most this size travels with others in one round trip."""
@@ -145,6 +152,50 @@ class Sender:
             raise FilesError(f"{len(self._failed)} of {len(sources)} files were not sent whole: {faults}")
         return self._sent
 
+    def follow(
+        self, find: Callable[[], list[Source]], receivers: Sequence[str], limit: int | None, patience: float | None,
+        close: bool, go_on: Callable[[], bool],
+    ) -> Operation[Sent]:  # fmt: skip
+        """Send what is new in the files that `find` returns, again and again, until `go_on` returns False. A file that
+        cannot be read or is damaged is logged, and the others are sent."""
+        is_final, self._rules = self._rules.final, replace(self._rules, final=False, follow=True)
+        yield self._channel.open(receivers, limit, patience)
+        logs = FollowedLogs(find, self._rules.settle)
+        try:
+            is_last = False
+            while not is_last:
+                is_last = not go_on()
+                sources = yield RunInThread(logs.changed)
+                yield from self._look(sources)
+                logs.looked_at()
+                if not is_last:
+                    yield Sleep(LOOK_INTERVAL)
+        finally:
+            logs.close()
+        if is_final:
+            self._rules = replace(self._rules, final=True)
+            yield from self._look((yield RunInThread(find)))
+        if close:
+            yield from close_channel(self._channel)
+            self._sent.closed = True
+        return self._sent
+
+    def _look(self, sources: Sequence[Source]) -> Operation[None]:
+        """Send what is new in these files. The result names each file once, however often it grew."""
+        if not sources:
+            return
+        self._recogniser = Recogniser(self._rules)
+        whole, self._sent = self._sent, Sent(forgotten=self._sent.forgotten)
+        self._bytes_read = 0
+        yield from self._send_all((yield from self._find_pending(sources)))
+        latest = {file.name: file for file in (*whole.files, *self._sent.files)}
+        copies = {copy.name: copy for copy in (*whole.copies, *self._sent.copies)}
+        self._sent.files = [*latest.values()][-MAX_NAMED:]
+        self._sent.copies = [*copies.values()][-MAX_NAMED:]
+        for error in self._failed:
+            log.warning("%s", error)
+        self._failed.clear()
+
     def _is_closed(self) -> Operation[bool]:
         info = yield default_on(b"GONE", self._channel.info(), None)
         return info is not None and info.closed
@@ -154,11 +205,11 @@ class Sender:
     def _find_pending(self, sources: Sequence[Source]) -> Operation[list[PendingFile]]:
         """The files with their verdicts, in the order in which to send them. A damaged file that has not changed since
         it was sent counts as failed."""
-        files: list[PendingFile] = yield RunInThread(lambda: [pending_file(source) for source in sources])
+        files: list[PendingFile] = yield RunInThread(partial(self._pending_files, sources))
         entries = yield from self._find_entries([self._recogniser.own_names(file) for file in files])
         looks = [_Look(file, found) for file, found in zip(files, entries, strict=True)]
         undecided: list[_Look] = yield RunInThread(lambda: [look for look in looks if not self._is_decided(look)])
-        more = yield from self._find_entries([self._recogniser.names(look.file)[2:] for look in undecided])
+        more = yield from self._find_entries([self._recogniser.shared_names(look.file) for look in undecided])
         for look, found in zip(undecided, more, strict=True):
             look.entries += found
         yield RunInThread(partial(self._decide, undecided))
@@ -168,6 +219,16 @@ class Sender:
         left = [*earlier, *(look.file for look in looks if not look.failed)]
         # Uploads in progress come first, then logs that were renamed: `save` needs what was saved under the old name.
         return sorted(left, key=lambda file: (not file.is_resumed, not file.was_renamed))
+
+    def _pending_files(self, sources: Sequence[Source]) -> list[PendingFile]:
+        files = []
+        for source in sources:
+            try:
+                files.append(pending_file(source))
+            except FilesError:
+                if not self._rules.follow:  # else it was renamed just now, and is found at the next look
+                    raise
+        return files
 
     def _find_entries(self, names: Sequence[Sequence[str]]) -> Operation[list[list[list[SourceEntry]]]]:
         """For each list of names, the entries that each of them leads to. One round trip for each 200 names."""
@@ -198,7 +259,7 @@ class Sender:
         try:
             yield
         except FilesError as error:
-            self._failed.append(error)
+            self._note_unreadable(look.file, error)
             look.failed = True
 
     def _find_earlier(self, look: _Look) -> Operation[list[PendingFile]]:
@@ -263,7 +324,8 @@ class Sender:
         """Report a file that is not sent, and note what it is called now."""
         name, state, entry = file.source.name, file.state, file.entry
         if file.verdict is Verdict.HELD:
-            self._sent.held_back.append(HeldBack(name, file.size))
+            if file.size:
+                self._sent.held_back.append(HeldBack(name, file.size))
             return
         if file.verdict is Verdict.WAIT or state is None or entry is None:
             self._sent.waiting.append(name)
@@ -275,7 +337,7 @@ class Sender:
             self._sent.skipped.append(name)
         if entry.outcome == file.identity and state.held_back:
             self._sent.held_back.append(HeldBack(name, state.held_back))
-        if point is None or entry.outcome == file.identity:
+        if point is None or entry.outcome == file.identity or not self._may_rename(file, entry):
             return
         held_back = 0
         if file.verdict is Verdict.KNOWN and not self._recogniser.is_packed(file):
@@ -287,6 +349,10 @@ class Sender:
         call = self._channel.rename_entry(entry, encode_state(new_state), file.identity, self._recogniser.names(file))
         # If another process has sent more of it meanwhile, that process has noted the name.
         self._sent.forgotten += yield default_on(b"TAKEN GONE", call, 0)
+
+    def _may_rename(self, file: PendingFile, entry: SourceEntry) -> bool:
+        """Whether the entry may get the names of this file: not if it is a copy of a file that is still there."""
+        return file.verdict is not Verdict.COPY or not self._recogniser.is_of_another(entry, file)
 
     def _send_each(self, files: Sequence[PendingFile]) -> Operation[None]:
         left = deque(files)
@@ -332,8 +398,7 @@ class Sender:
                 upload = Upload(self._rules, self._recogniser, file)
                 upload.read_batch()
             except FilesError as error:
-                self._failed.append(error)
-                self._bytes_read += file.size
+                self._note_unreadable(file, error)
                 continue
             begun.append(upload)
             size += upload.batch_bytes
@@ -341,6 +406,13 @@ class Sender:
                 break
             upload.reader.close()
         return begun
+
+    def _note_unreadable(self, file: PendingFile, error: FilesError) -> None:
+        self._bytes_read += file.size
+        if file.source.opened is None and inode_at(file.source.path) != file.inode:
+            self._sent.waiting.append(file.source.name)  # it was rotated just now: the next send finds it
+        else:
+            self._failed.append(error)
 
     def _transfer(self, upload: Upload) -> Operation[None]:
         try:

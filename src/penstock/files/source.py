@@ -26,7 +26,7 @@ class Source:
     opened: int | None = None
 
 
-def find_sources(paths: AnyPath | Iterable[AnyPath]) -> list[Source]:
+def find_sources(paths: AnyPath | Iterable[AnyPath], *, skip_faulty: bool = False) -> list[Source]:
     """The files to send, in the order given. A folder stands for its regular files in the order of their names, hidden
     ones too.
 
@@ -35,7 +35,7 @@ def find_sources(paths: AnyPath | Iterable[AnyPath]) -> list[Source]:
     distinguish them.
 
     Raises one FilesError that names every path that cannot be sent, because it is missing, cannot be read, is no
-    regular file, is given twice, or has a name that is not UTF-8.
+    regular file, is given twice, or has a name that is not UTF-8. With `skip_faulty` it leaves them out instead.
     """
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
@@ -51,6 +51,8 @@ def find_sources(paths: AnyPath | Iterable[AnyPath]) -> list[Source]:
     faults += [
         f"{printable(source.path)}: its name is no UTF-8, rename it" for source in sources if not _is_text(source.name)
     ]
+    if skip_faulty:
+        return [source for source in sources if _is_text(source.name)]
     if faults:
         raise FilesError("\n  ".join(["nothing was sent, because of", *faults]))
     return sources

@@ -38,6 +38,9 @@ from penstock.files.unpack import HEAD, Unpacker, unpacker_for
 BLOCK_SIZE = 255 * 1024
 """Bytes of a block at most: with its header it stays below 256 KiB."""
 
+CURRENT_SIZE = -1
+"""As the `file_size` of a resume point: the size that the file has when it is opened."""
+
 HEAD_SIZE = 256 * 1024
 """Most bytes at the beginning of a file by which it is recognised."""
 
@@ -116,7 +119,7 @@ class SourceReader:
 
     start      continue from this point, in the file that it belongs to, even if that has another name in the same
                folder now
-    hold_back  a line without a line end at the end of a plain text is not read: its rest may still be written
+    hold_back  a line without a line end at the end of the text is not read: its rest may still be written
 
     Raises FilesError if the file cannot be read, FileChanged if it is not the file that `start` belongs to.
     """
@@ -133,7 +136,8 @@ class SourceReader:
             raise self._unreadable(error) from error
         self.status = os.fstat(self._file.fileno())
         self._opened_at = time.time_ns()
-        self.size = start.file_size if start else self.status.st_size
+        is_resumed = start is not None and start.file_size != CURRENT_SIZE
+        self.size = start.file_size if start and is_resumed else self.status.st_size
         """Bytes of the file when its upload began; bytes that are appended later are not sent."""
         self.inode = inode_of(self.status)
         """Device and inode: stable across renames."""
@@ -145,6 +149,7 @@ class SourceReader:
             """Changes with the content: a file that was sent with this identity need not be sent again."""
             self.held_back = 0
             """Bytes of the unfinished line at the end, which is not read."""
+            self._holds_back = hold_back and lines and self.packed
             if hold_back and lines and not self.packed:
                 end = self._last_line_end(start.offset if start else 0)
                 self.held_back, self.size = self.size - end, end
@@ -220,6 +225,9 @@ class SourceReader:
             if start < offset:
                 self._check_content(data)
             whole, continues = self._cut(data)
+            if not whole:
+                self.held_back = len(data)
+                return
             window = Window(start, len(whole), sha256(whole).digest(), chain)
             if start + window.size > offset:
                 piece = whole[offset - start :]
@@ -243,7 +251,7 @@ class SourceReader:
     def _cut(self, data: bytes) -> tuple[bytes, bool]:
         """The window at the beginning of the data, and whether its last line continues behind it."""
         if len(data) <= BLOCK_SIZE:
-            return data, False
+            return data[: data.rfind(b"\n") + 1] if self._holds_back else data, False
         end = data.rfind(b"\n", 0, BLOCK_SIZE) + 1
         return data[: end or BLOCK_SIZE], not end
 
@@ -280,6 +288,27 @@ class SourceReader:
         ):
             return Continuation.NO
         return Continuation.WITH_MORE if rest else Continuation.TO_THE_END
+
+    def has_whole_line(self, offset: int) -> bool:
+        """Whether a line ends after this offset."""
+        if not self.packed:
+            return self.size > offset
+        try:
+            content = self._content()
+            while data := content(offset, _CHUNK):
+                if b"\n" in data:
+                    return True
+                offset += len(data)
+        except FileDamaged:
+            return True
+        return False
+
+    def has_bytes_at(self, offset: int) -> bool:
+        """Whether the file, or its text, has more than `offset` bytes."""
+        try:
+            return bool(self._content()(offset, 1))
+        except (FileDamaged, FileChanged):
+            return False
 
     def is_sound(self) -> bool:
         """Whether a packed file can be inflated to its end. Inflates all of it."""

@@ -13,7 +13,7 @@ from itertools import islice
 import msgspec
 
 from penstock.core.ids import mint_id
-from penstock.errors import FileDamaged, FilesError
+from penstock.errors import FileChanged, FileDamaged, FilesError
 from penstock.files.bindings import SourceEntry, UploadPart
 from penstock.files.recognition import (
     PendingFile,
@@ -36,6 +36,7 @@ from penstock.files.records import (
     pack,
     pack_block,
 )
+from penstock.files.regular_file import printable
 from penstock.files.source_reader import SourceBlock, SourceReader
 
 BLOCKS_PER_PUT = 4
@@ -78,6 +79,9 @@ class Upload:
         self.reader = SourceReader(
             pending.source, lines=rules.lines, start=start, hold_back=not recogniser.is_finished(pending, state)
         )
+        if self.reader.inode != pending.inode:
+            self.reader.close()
+            raise FileChanged(f"{printable(pending.path)} was replaced before its upload began")
         self.name = pending.source.name
         self.ended = False
         self.failure: FilesError | None = None
@@ -86,6 +90,7 @@ class Upload:
         self._expected = entry.raw if entry else b""
         self._names = recogniser.names(pending)
         self._point = start
+        self._earlier = (state.earlier if pending.is_resumed else start) if state else None
         self._digest = self._digest_read = START_DIGEST
         self._begins_in_line = False
         self._records: list[tuple[str, bytes]] = []
@@ -181,7 +186,13 @@ class Upload:
     def part(self) -> UploadPart:
         """The records that are ready, for `ChannelBindings.put`."""
         state = UploadState(
-            self.name, self.pending.path, self._point, self._digest, self._begins_in_line, self.reader.held_back
+            self.name,
+            self.pending.path,
+            self._point,
+            self._digest,
+            self._begins_in_line,
+            self.reader.held_back,
+            self._earlier,
         )
         return UploadPart(
             self._entry_id, self._upload_id, self._records, encode_state(state),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -28,6 +28,21 @@ def interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
 
     with _handled(interrupt, *not_ignored(*numbers)):
         yield
+
+
+@contextlib.contextmanager
+def until_stopped(enabled: bool) -> Iterator[Callable[[], bool]]:
+    """Yields a function that returns True until the first Ctrl-C or SIGTERM. A second one interrupts, as usual. Changes
+    nothing unless `enabled`."""
+    stopped = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        stopped.set()
+
+    with _handled(stop, *not_ignored(signal.SIGINT, signal.SIGTERM)) if enabled else contextlib.nullcontext():
+        yield lambda: not stopped.is_set()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,169 @@
+"""A log is followed through its rotations, whatever its writer does."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Channel, FileDamaged
+from penstock.files import following
+from penstock.files.sender import Sent
+from tests.conftest import Apps, commands
+from tests.files.test_recognition import lines, once
+from tests.servers import eventually
+from tests.speed import scaled
+
+
+@pytest.fixture
+def place() -> str:
+    return "valkey"
+
+
+@pytest.fixture
+def channel(apps: Apps, monkeypatch: pytest.MonkeyPatch) -> Iterator[Channel]:
+    monkeypatch.setattr(following, "LOOK_INTERVAL", 0.05)
+    with apps.make() as app:
+        made = app.files("followed")
+        made.open(["r"])
+        yield made
+        made.delete()
+
+
+class Followed:
+    """What has been received so far, and at the end the result of the send."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.lines = Counter[bytes]()
+        self.sent: Sent | None = None
+        self._stream = channel.receiver("r").batches(wait=0)
+
+    def has(self, *texts: bytes) -> bool:
+        for batch in self._stream:
+            self.lines.update(batch)
+        assert max(self.lines.values(), default=1) == 1, "a line came twice"
+        return self.lines == once(*texts)
+
+
+@contextmanager
+def followed(channel: Channel, paths: Any, **more: Any) -> Iterator[Followed]:
+    stopped, result = threading.Event(), Followed(channel)
+
+    def send() -> None:
+        result.sent = channel.send_lines(paths, follow=lambda: not stopped.is_set(), settle=0.5, **more)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield result
+    finally:
+        stopped.set()
+        sender.join(scaled(30))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    eventually(condition)
+
+
+def append(path: Path, text: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(text)
+
+
+def test_lines_arrive_when_they_are_whole_and_new_files_are_found(channel: Channel, tmp_path: Path):
+    log = tmp_path / "a.log"
+    log.write_bytes(b"one\ntw")
+    with followed(channel, tmp_path) as result:
+        wait_for(lambda: result.has(b"one\n"))
+        append(log, b"o\nthr")
+        wait_for(lambda: result.has(b"one\ntwo\n"))
+        (tmp_path / "b.log").write_bytes(b"new\n")
+        wait_for(lambda: result.has(b"one\ntwo\nnew\n"))
+        append(log, b"ee\n")
+    assert result.has(b"one\ntwo\nthree\nnew\n")
+    assert result.sent is not None
+    assert {(file.name, file.lines) for file in result.sent.files} == {("a.log", 3), ("b.log", 1)}
+
+
+@pytest.mark.parametrize("size", [3, 300])
+def test_a_log_is_read_to_its_end_after_it_was_renamed_and_deleted(channel: Channel, tmp_path: Path, size: int):
+    log = tmp_path / "a.log"
+    log.write_bytes(lines("old", size))
+    with followed(channel, log) as result:
+        wait_for(lambda: result.has(lines("old", size)))
+        with log.open("ab") as writer:
+            log.rename(tmp_path / "a.log.1")
+            (tmp_path / "a.log.1").unlink()
+            log.write_bytes(lines("new", size))
+            writer.write(b"late\nhalf")  # the program has not reopened its log yet
+        wait_for(lambda: result.has(lines("old", size), lines("new", size), b"late\nhalf\n"))
+
+
+@pytest.mark.parametrize("packs", [False, True])
+@pytest.mark.parametrize("size", [3, 300])
+def test_a_copy_made_before_a_truncation_is_not_sent_again(channel: Channel, tmp_path: Path, size: int, packs: bool):
+    log, copy = tmp_path / "a.log", tmp_path / "a.log.1"
+    log.write_bytes(lines("old", size))
+    with followed(channel, tmp_path) as result:
+        wait_for(lambda: result.has(lines("old", size)))
+        shutil.copy2(log, copy)
+        append(log, lines("between", 3))  # in no file after the truncation
+        wait_for(lambda: result.has(lines("old", size), lines("between", 3)))
+        os.truncate(log, 0)
+        if packs:
+            (tmp_path / "a.log.1.gz").write_bytes(gzip.compress(copy.read_bytes()))
+            copy.unlink()
+        append(log, lines("new", 2))
+        wait_for(lambda: result.has(lines("old", size), lines("between", 3), lines("new", 2)))
+        time.sleep(1.2)  # the copy is old enough now to be taken for another log
+    assert result.has(lines("old", size), lines("between", 3), lines("new", 2))
+
+
+def test_the_end_of_following_may_be_final_and_close_the_channel(channel: Channel, tmp_path: Path):
+    (tmp_path / "a.log").write_bytes(b"one\nhalf")
+    with followed(channel, tmp_path, close=True) as result:
+        wait_for(lambda: result.has(b"one\n"))
+    assert result.sent is not None
+    assert result.sent.closed
+    assert result.has(b"one\nhalf\n")
+
+
+def test_following_sends_few_commands_while_nothing_happens(channel: Channel, tmp_path: Path, nodes: list[Any]):
+    (tmp_path / "a.log").write_bytes(b"one\n")
+    with followed(channel, tmp_path) as result:
+        wait_for(lambda: result.has(b"one\n"))
+        time.sleep(0.5)
+        before = sum(map(commands, nodes))
+        time.sleep(2)
+        assert sum(map(commands, nodes)) - before <= 6  # once a second it looks whether a file is finished
+
+
+def test_damaged_and_vanished_files_do_not_end_following(
+    channel: Channel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    (tmp_path / "bad.gz").write_bytes(b"no gzip")
+    (tmp_path / "a.log").write_bytes(b"one\n")
+    stream = channel.receiver("r").batches(wait=0)
+    with followed(channel, tmp_path):
+        eventually(lambda: "bad.gz is damaged" in caplog.text)
+        (tmp_path / "a.log").unlink()
+        (tmp_path / "b.log").write_bytes(b"two\n")
+        time.sleep(0.5)
+    found, damaged = Counter[bytes](), ""
+    for _ in range(3):
+        try:
+            for batch in stream:
+                found.update(batch)
+        except FileDamaged as error:
+            damaged = str(error)
+    assert "bad.gz is damaged" in damaged
+    assert found == {b"one": 1, b"two": 1}
