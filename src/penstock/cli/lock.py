@@ -8,9 +8,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from penstock.cli.exits import Exit
+from penstock.cli.owners import owner_age, owner_name
 from penstock.cli.where import HERE, AsJson, Where, Yes, confirm
 from penstock.errors import ConfigurationError
-from penstock.locks.answers import LockInfo, Owner
+from penstock.locks.answers import LockInfo
 from penstock.ops.wording import age, many
 from penstock.terminal.tables import Kind, show, show_list
 
@@ -75,13 +76,13 @@ def break_(
         if not locks:
             show("No such lock is held.")
             return Exit.FAILED
-        owners = ", ".join(f"{lock.name} of {_owner(lock.holder)}" for lock in locks[:10])
+        owners = ", ".join(f"{lock.name} of {owner_name(lock.holder)}" for lock in locks[:10])
         more = f" and {len(locks) - 10:,} more" if len(locks) > 10 else ""
         what = many(len(locks), "lock")
         confirm(f"This takes {what} from the owner: {owners}{more}, at {inspector.location}.", yes=yes)
         broken = inspector.break_locks(locks, reason)
     for lock in broken:
-        show(f"{lock.name} taken from {_owner(lock.holder)}")
+        show(f"{lock.name} taken from {owner_name(lock.holder)}")
     if len(broken) < len(locks):
         show(f"{many(len(locks) - len(broken), 'lock')} had been released meanwhile.")
     return Exit.OK
@@ -90,17 +91,7 @@ def break_(
 def _rows(lock: LockInfo, *, waiters: bool) -> Iterator[tuple[str, ...]]:
     holder = lock.holder
     left = "" if holder is None else "for ever" if holder.left is None else age(holder.left)
-    yield lock.name, _owner(holder), _age(holder), left, f"{lock.waiting:,}"
+    yield lock.name, owner_name(holder), owner_age(holder), left, f"{lock.waiting:,}"
     if waiters:
         for one in lock.waiters:
-            yield "", f"{_owner(one)} waits", _age(one), "", ""
-
-
-def _owner(one: Owner | None) -> str:
-    if one is None:
-        return "nobody"
-    return f"{one.host}:{one.pid}" if one.host else "another library"
-
-
-def _age(one: Owner | None) -> str:
-    return "" if one is None or one.age is None else age(one.age)
+            yield "", f"{owner_name(one)} waits", owner_age(one), "", ""

@@ -7,13 +7,11 @@ of them, or the server. All results are frozen dataclasses.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from penstock.app import Penstock
 from penstock.completion.directory import Directory
-from penstock.core.operations import Driver, Operation, RoundTrip, verb
+from penstock.core.operations import Operation, RoundTrip, verb
 from penstock.errors import CancelTimeout, ChannelError, ChatGone, JobNotFound, PenstockError
 from penstock.files.bindings import ChannelInfo
 from penstock.files.channel import Channel
@@ -38,6 +36,7 @@ from penstock.ops.answers import (
     UnknownTaskJob,
 )
 from penstock.ops.checks.result import CheckResult
+from penstock.ops.coordination import CoordinationInspector
 from penstock.ops.doctor import diagnose, prove_locks
 from penstock.ops.health import workers_here
 from penstock.ops.inventory import Inventory, take_inventory
@@ -62,15 +61,8 @@ TENANTS_PER_ROUND_TRIP = 1000
 WORKERS_PER_QUEUE = 1000
 
 
-class Inspector:
+class Inspector(CoordinationInspector):
     """Inspects and operates the server of an app. Making one is cheap and sends nothing."""
-
-    def __init__(self, app: Penstock) -> None:
-        self._app = app
-
-    @property
-    def _driver(self) -> Driver:
-        return self._app._driver
 
     @property
     def location(self) -> str:
@@ -181,11 +173,6 @@ class Inspector:
 
     def _raise_no_such_queue(self, name: str) -> Operation[None]:
         raise self._not_found("queue", name, (yield from queue_names(self._app.settings.prefix)))
-
-    def _not_found(self, kind: str, name: str, known: Sequence[str]) -> PenstockError:
-        near = difflib.get_close_matches(name, known, 3) or known[:5]
-        there = f"; there is {', '.join(near)}{', …' if len(near) < len(known) else ''}" if known else ""
-        return PenstockError(f"no {kind} {name!r} with prefix {self._app.settings.prefix!r} on this server{there}")
 
     @verb
     def pause(self, name: str, on: bool = True) -> Operation[Counts]:

@@ -1,0 +1,142 @@
+"""`penstock election|latch|barrier|rwlock ls|show`."""
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from penstock import BarrierBroken, Penstock
+from penstock.cli.exits import Exit
+from penstock.testing import clear
+from tests.command_line import Command
+from tests.servers import eventually
+
+PROCESS = f"{os.uname().nodename}:{os.getpid()}"
+ODD = "import:\x1b[31m名"
+
+
+@pytest.fixture
+def app(shop: Penstock) -> Iterator[Penstock]:
+    yield shop
+    clear(shop)
+
+
+@pytest.mark.parametrize(
+    ("noun", "none"),
+    [
+        ("election", "There are no elections.\n"),
+        ("latch", "There are no latches.\n"),
+        ("barrier", "There are no barriers.\n"),
+        ("rwlock", "No read-write lock is held.\n"),
+    ],
+)
+def test_where_there_is_nothing(app: Penstock, penstock: Command, noun: str, none: str):
+    assert penstock(noun, "ls") == (Exit.OK, none, "")
+    assert penstock(noun, "ls", "--json") == (Exit.OK, "[]\n", "")
+    code, out, err = penstock(noun, "show", "mail")
+    assert (code, out) == (Exit.FAILED, "")
+    assert f"no {noun} 'mail' with prefix {app.settings.prefix!r} on this server" in err
+
+
+def test_elections(app: Penstock, penstock: Command):
+    with app.election("free"):
+        pass
+    with app.election(ODD, value="http://\x1b[31mone"):
+        waits = threading.Thread(target=lambda: app.election(ODD).campaign().resign())
+        waits.start()
+        eventually(lambda: app.election(ODD).info().waiting)
+        code, out, _ = penstock("election", "ls")
+        (_, listed, _) = penstock("election", "ls", "--json")
+        shown = penstock("election", "show", ODD)
+        (_, one, _) = penstock("election", "show", ODD, "--json")
+    waits.join()
+    assert code == Exit.OK
+    assert [line.split()[0] for line in out.splitlines()] == [
+        "election",
+        out.splitlines()[1],
+        "free",
+        "import:\\x1b[31m名",
+    ]
+    assert "nobody" in out
+    assert PROCESS in out
+    assert "http://\\x1b[31mone" in out
+    assert "\x1b" not in out + shown[1]
+    assert [(each["name"], each["waiting"]) for each in json.loads(listed)] == [("free", 0), (ODD, 1)]
+    assert shown[1].count(PROCESS) == 2
+    detail = json.loads(one)
+    assert (detail["leader"]["pid"], detail["candidates"][0]["pid"]) == (os.getpid(), os.getpid())
+    assert str(detail["term"]) in shown[1]
+    code, _, err = penstock("election", "show", "fre")
+    assert code == Exit.FAILED
+    assert "there is free, …" in err
+
+
+def test_latches(app: Penstock, penstock: Command):
+    app.latch(ODD, count=3).count_down()
+    app.latch("open", count=1).count_down()
+    waits = threading.Thread(target=app.latch(ODD, count=3).wait)
+    waits.start()
+    eventually(lambda: app.latch(ODD, count=3).info().waiting)
+    code, out, _ = penstock("latch", "ls")
+    assert code == Exit.OK
+    (first, second) = out.splitlines()[2:]
+    assert first.split()[:4] == ["import:\\x1b[31m名", "2", "3", "1"]
+    assert second.split()[:4] == ["open", "open", "1", "0"]
+    assert "closed: 2 of 3 left" in penstock("latch", "show", ODD)[1]
+    assert "open, all 1 counted" in penstock("latch", "show", "open")[1]
+    (one,) = (each for each in json.loads(penstock("latch", "ls", "--json")[1]) if each["name"] == ODD)
+    assert one == json.loads(penstock("latch", "show", ODD, "--json")[1]) | {"ttl": one["ttl"]}
+    assert (one["count"], one["left"], one["waiting"]) == (3, 2, 1)
+    app.latch(ODD, count=3).count_down(2)
+    waits.join()
+
+
+def test_barriers(app: Penstock, penstock: Command):
+    def wait() -> None:
+        with pytest.raises(BarrierBroken):
+            app.barrier(ODD, parties=3).wait()
+
+    waits = threading.Thread(target=wait)
+    waits.start()
+    eventually(lambda: app.barrier(ODD, parties=3).info().waiting)
+    code, out, _ = penstock("barrier", "ls")
+    assert code == Exit.OK
+    assert out.splitlines()[2].split()[:3] == ["import:\\x1b[31m名", "1", "3"]
+    code, out, _ = penstock("barrier", "show", ODD)
+    assert code == Exit.OK
+    assert "1 of 3 parties" in out
+    assert PROCESS in out
+    one = json.loads(penstock("barrier", "show", ODD, "--json")[1])
+    assert (one["parties"], one["waiting"], one["waiters"][0]["pid"]) == (3, 1, os.getpid())
+    app.barrier(ODD, parties=3).abort()
+    waits.join()
+
+
+def test_read_write_locks(app: Penstock, penstock: Command):
+    catalog, ledger = app.read_write_lock(ODD, lease=60), app.read_write_lock("ledger", lease=60)
+    with catalog.read(), catalog.read(), ledger.write():
+        waits = [
+            threading.Thread(target=lambda: catalog.write().acquire().release()),
+            threading.Thread(target=lambda: catalog.read().acquire().release()),
+        ]
+        waits[0].start()
+        eventually(lambda: catalog.info().waiting == 1)
+        waits[1].start()
+        eventually(lambda: catalog.info().waiting == 2)
+        code, out, _ = penstock("rwlock", "ls")
+        (_, written, _) = penstock("rwlock", "show", "ledger")
+        (_, read, _) = penstock("rwlock", "show", ODD)
+        (_, as_json, _) = penstock("rwlock", "show", ODD, "--json")
+    for one in waits:
+        one.join()
+    assert code == Exit.OK
+    assert out.splitlines()[2].split() == ["import:\\x1b[31m名", "nobody", "2", "2"]
+    assert out.splitlines()[3].split() == ["ledger", PROCESS, "0", "0"]
+    assert "writes" in written
+    assert [line.split(PROCESS)[1].strip().split("  ")[0] for line in read.splitlines() if PROCESS in line] == [
+        "reads", "reads", "waits to write", "waits to read"
+    ]  # fmt: skip
+    detail = json.loads(as_json)
+    assert (detail["reading"], detail["waits_to_write"]) == (2, [True, False])
