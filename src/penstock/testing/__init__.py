@@ -20,6 +20,8 @@ Several processes, some of which are killed:
     History               records what each process saw, as the events of `penstock.testing.history`
     job_violations        the promises about jobs that a history breaks
     message_violations    the promises about messages that a history breaks
+    election_violations, latch_violations, barrier_violations, rate_violations
+                          the promises about these that a history breaks
     hold_intervals        who held which lock when, as input for `lock_violations` and `semaphore_violations`
     prove                 contends for locks on a server of yours, and judges the history
 
@@ -29,6 +31,12 @@ docs/howto/test.md has examples.
 from penstock.ops.proof import HoldInterval, Proof, lock_violations, prove, semaphore_violations
 from penstock.testing.clearing import clear
 from penstock.testing.clock import MovableClock
+from penstock.testing.coordination_checker import (
+    barrier_violations,
+    election_violations,
+    latch_violations,
+    rate_violations,
+)
 from penstock.testing.history import History
 from penstock.testing.job_checker import job_violations
 from penstock.testing.leaks import assert_no_leaks, leaks
@@ -48,14 +56,18 @@ __all__ = [
     "WaitingCall",
     "assert_enqueued",
     "assert_no_leaks",
+    "barrier_violations",
     "clear",
+    "election_violations",
     "enqueued",
     "hold_intervals",
     "job_violations",
+    "latch_violations",
     "leaks",
     "lock_violations",
     "message_violations",
     "prove",
+    "rate_violations",
     "run_jobs",
     "semaphore_violations",
 ]

@@ -1,4 +1,4 @@
-"""Records what several processes saw of their jobs, locks and messages, so that a test can check it afterwards.
+"""Records what several processes saw of their jobs, locks, elections, meetings and messages, for a check afterwards.
 
     history = History(folder)                      one for each process; its threads and forks may share it
     history.note(Enqueued(job=id, answer="asked"))
@@ -25,20 +25,28 @@ from penstock.jobs.claims import Ending
 
 __all__ = [
     "Acknowledged",
+    "BarrierArrived",
+    "BarrierEnded",
     "Ended",
     "Enqueued",
     "Event",
     "FaultInjected",
     "FinalState",
     "History",
+    "LatchAwaited",
+    "LatchCounted",
+    "LatchPassed",
+    "LeaderSeen",
     "LeaseExpired",
     "MessageRead",
     "MessageSent",
     "Outage",
+    "RateGranted",
     "ReaderOpened",
     "Settled",
     "Started",
     "StillHeld",
+    "StillLeads",
     "read",
 ]
 
@@ -144,6 +152,75 @@ class StillHeld(_Event, frozen=True, kw_only=True):
     permits: int = 0
 
 
+# --- elections, latches, barriers and rate limits ---
+
+
+class StillLeads(_Event, frozen=True, kw_only=True):
+    """A leader was certain that it led at a moment of the server's clock, which `leader.moment()` returned."""
+
+    election: str
+    token: str
+    server_time: float
+    term: int
+
+
+class LeaderSeen(_Event, frozen=True, kw_only=True):
+    """An observer received the next leader. `term` is 0 for a time without a leader."""
+
+    election: str
+    observer: str
+    term: int
+
+
+class LatchCounted(_Event, frozen=True, kw_only=True):
+    """A process is about to count a latch down by `n`. Calls with one `key` count once, as calls with one id do."""
+
+    latch: str
+    key: str
+    n: int = 1
+
+
+class LatchAwaited(_Event, frozen=True, kw_only=True):
+    """A process is about to wait for a latch."""
+
+    latch: str
+    waiter: str
+
+
+class LatchPassed(_Event, frozen=True, kw_only=True):
+    """A wait for a latch has returned: the latch is open."""
+
+    latch: str
+    waiter: str
+
+
+class BarrierArrived(_Event, frozen=True, kw_only=True):
+    """A party is about to wait at a barrier."""
+
+    barrier: str
+    party: str
+
+
+class BarrierEnded(_Event, frozen=True, kw_only=True):
+    """The wait of a party has ended: it passed, or it got BarrierBroken.
+
+    `generation` and `index` are those of `BarrierPass`; of `BarrierBroken` there is only the generation.
+    """
+
+    barrier: str
+    party: str
+    outcome: Literal["passed", "broken"]
+    generation: int
+    index: int = -1
+
+
+class RateGranted(_Event, frozen=True, kw_only=True):
+    """A rate limit has allowed units. Record it as soon as the call has returned."""
+
+    rate: str
+    units: int = 1
+
+
 # --- messages ---
 
 
@@ -194,6 +271,14 @@ Event: TypeAlias = (
     | Outage
     | FinalState
     | StillHeld
+    | StillLeads
+    | LeaderSeen
+    | LatchCounted
+    | LatchAwaited
+    | LatchPassed
+    | BarrierArrived
+    | BarrierEnded
+    | RateGranted
     | MessageSent
     | ReaderOpened
     | MessageRead
