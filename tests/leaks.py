@@ -9,7 +9,18 @@ from penstock.ops.audit.stored_keys import StoredKey, read_keys
 
 # Keys of locks, semaphores, mailboxes and chats that do not exist while nothing is held or waited for. Not among them
 # are the lists of faces that wait: a face whose listener found something stays there until the next event, or its TTL.
-_EMPTY_AT_REST = {"holders", "waiters", "checks", "offers", "wanting", "idle:", "present", "unproven", "asked"}
+_EMPTY_AT_REST = {
+    "holders",
+    "waiters",
+    "checks",
+    "offers",
+    "wanting",
+    "idle:",
+    "present",
+    "unproven",
+    "asked",
+    "leader",
+}
 
 
 def leaks_of_test(nodes: Iterable[Any], prefixes: Iterable[str], *, damaged: bool) -> list[str]:

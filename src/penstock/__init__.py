@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         ConfigurationError,
         CountsRefused,
         DurabilityUnavailable,
+        ElectionTimeout,
         FileChanged,
         FileDamaged,
         FilesError,
@@ -101,13 +102,16 @@ if TYPE_CHECKING:
         Allowance,
         BarrierInfo,
         BarrierPass,
+        ElectionInfo,
         LatchInfo,
+        Leader,
         LockInfo,
         Owner,
         ReadWriteLockInfo,
         SemaphoreInfo,
     )
     from penstock.locks.barrier import Barrier
+    from penstock.locks.election import Election, Leadership
     from penstock.locks.latch import Latch
     from penstock.locks.lock import Held, Lock
     from penstock.locks.rate_limit import RateLimit
@@ -148,9 +152,11 @@ else:
         "files.count_bindings": "Totals",
         "completion.entry": "Entry EntryPage",
         "completion.directory": "Directory",
-        "locks.answers": "Allowance BarrierInfo BarrierPass LatchInfo LockInfo Owner ReadWriteLockInfo SemaphoreInfo",
+        "locks.answers": "Allowance BarrierInfo BarrierPass ElectionInfo LatchInfo Leader LockInfo Owner "
+        "ReadWriteLockInfo SemaphoreInfo",
         "jobs.job": "Job JobInfo Status",
         "locks.barrier": "Barrier",
+        "locks.election": "Election Leadership",
         "locks.latch": "Latch",
         "locks.lock": "Held Lock",
         "messages.message": "DeadMessage Gap History Keep Mail Message",
@@ -166,12 +172,12 @@ else:
         "locks.transaction": "Transaction",
         "jobs.counts": "Counts TenantCounts WorkerInfo",
         "errors": "BadCall BadName BarrierBroken BarrierTimeout BlocksMissed CancelTimeout ChannelClosed ChannelError "
-        "ChannelRestarted ChatExists ChatGone ConfigurationError CountsRefused DurabilityUnavailable FileChanged "
-        "FileDamaged FilesError FormatTooNew JobCancelled JobError JobExpired JobFailed JobNotFound "
-        "LatchTimeout LeaseLost LockTimeout MessageError NewBeginning NoReceiver NoSpace NotAMember "
-        "NotDurable PayloadTooLarge PenstockError PermitTimeout RateLimited ResultNotKept ResultTimeout "
-        "SelfDeadlock SentElsewhere ServerError ServerFull ServerRefused ServerTooOld ServerUnavailable "
-        "StateLost TooManyIds TransactionRefused UnknownTask",
+        "ChannelRestarted ChatExists ChatGone ConfigurationError CountsRefused DurabilityUnavailable "
+        "ElectionTimeout FileChanged FileDamaged FilesError FormatTooNew JobCancelled JobError JobExpired "
+        "JobFailed JobNotFound LatchTimeout LeaseLost LockTimeout MessageError NewBeginning NoReceiver "
+        "NoSpace NotAMember NotDurable PayloadTooLarge PenstockError PermitTimeout RateLimited ResultNotKept "
+        "ResultTimeout SelfDeadlock SentElsewhere ServerError ServerFull ServerRefused ServerTooOld "
+        "ServerUnavailable StateLost TooManyIds TransactionRefused UnknownTask",
         "settings": "Settings WorkerSettings",
         "jobs.middleware": "EnqueueContext JobContext JobDraft JobOutcome Middleware",
         "jobs.options": "Options",
@@ -229,6 +235,9 @@ __all__ = [
     "Directory",
     "Drop",
     "DurabilityUnavailable",
+    "Election",
+    "ElectionInfo",
+    "ElectionTimeout",
     "EnqueueContext",
     "Entry",
     "EntryPage",
@@ -257,6 +266,8 @@ __all__ = [
     "Latch",
     "LatchInfo",
     "LatchTimeout",
+    "Leader",
+    "Leadership",
     "LeaseLost",
     "Lock",
     "LockInfo",

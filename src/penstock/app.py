@@ -22,6 +22,7 @@ from penstock.jobs.queue import Queue
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Retry
 from penstock.jobs.task import Call, Task, enqueue_all
+from penstock.locks.factory import CoordinationFactory
 from penstock.settings import Settings
 
 if TYPE_CHECKING:  # each component is imported when it is first used, so that a program does not wait for the others
@@ -31,8 +32,6 @@ if TYPE_CHECKING:  # each component is imported when it is first used, so that a
     from penstock.counting.aggregate import Aggregate, Function
     from penstock.counting.kinds import Declared
     from penstock.files.channel import Channel
-    from penstock.locks.barrier import Barrier
-    from penstock.locks.latch import Latch
     from penstock.locks.lock import Held, Lock
     from penstock.locks.rate_limit import RateLimit
     from penstock.locks.rwlock import ReadWriteLock
@@ -70,7 +69,7 @@ class PlainTask(Task[P, R], Generic[P, R]):
         return value
 
 
-class Penstock:
+class Penstock(CoordinationFactory):
     """The app of one program: its tasks, and the components it uses on one Valkey or Redis.
 
     address   a URL (`valkey://`, `redis://`, with TLS, `unix://`, Sentinel, cluster) or a client of valkey-py or
@@ -355,38 +354,6 @@ class Penstock:
             name, self.settings.prefix, self._driver, self._renewer, limit=limit, permits=permits,
             lease=self.settings.lease if lease is None else lease, wait=wait, max_hold=max_hold, renew=renew,
             on_loss=on_loss, cancel_on_loss=cancel_on_loss,
-        )  # fmt: skip
-
-    def latch(self, name: str, *, count: int, ttl: float = 86400) -> Latch:
-        """A latch, which opens when it was counted down `count` times: `app.latch("import:7", count=3).wait()`.
-
-        count  the same for all that use it, up to a million
-        ttl    seconds after the last call for which the server remembers it, open or not
-
-        A latch opens once and stays open, so give each run a name of its own. This method sends nothing; it raises
-        ConfigurationError or ValueError for bad arguments.
-        """
-        from penstock.locks.latch import Latch
-
-        return Latch(name, self.settings.prefix, self._driver, count=count, ttl=ttl)
-
-    def barrier(self, name: str, *, parties: int, lease: float | None = None, ttl: float = 86400) -> Barrier:
-        """A barrier, at which a number of parties wait for each other: `app.barrier("step", parties=4).wait()`.
-
-        parties  how many must arrive, from 2 to 1000
-        lease    seconds for which a party may be silent, for instance while the server fails over. The others notice
-                 within one and a half leases and some seconds that it died; None: as the app's settings say
-        ttl      seconds after the last call for which the server remembers it
-
-        When all have arrived, they continue, and the barrier can be used again. If a party dies while it waits, the
-        others get BarrierBroken. This method sends nothing; it raises ConfigurationError or ValueError for bad
-        arguments.
-        """
-        from penstock.locks.barrier import Barrier
-
-        return Barrier(
-            name, self.settings.prefix, self._driver, parties=parties,
-            lease=self.settings.lease if lease is None else lease, ttl=ttl,
         )  # fmt: skip
 
     def rate_limit(

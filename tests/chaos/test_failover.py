@@ -16,8 +16,8 @@ import pytest
 from penstock import Penstock
 from penstock.testing import message_violations
 from tests.chaos import storm
-from tests.chaos.waiting_processes import PREFIX, Waiting, WaitingProcesses, everything
-from tests.chaos.waits import WAITS
+from tests.chaos.waiting_processes import Waiting, WaitingProcesses, everything
+from tests.chaos.waits import PREFIX, WAITS
 from tests.clusters import FailoverServers, ReplicatedCluster, SentinelServers
 from tests.servers import eventually
 

@@ -19,8 +19,8 @@ import pytest
 from penstock import Penstock
 from penstock.core.slots import slot
 from penstock.testing import message_violations
-from tests.chaos.waiting_processes import PREFIX, Waiting, WaitingProcesses, everything
-from tests.chaos.waits import WAITS
+from tests.chaos.waiting_processes import Waiting, WaitingProcesses, everything
+from tests.chaos.waits import PREFIX, WAITS
 from tests.clusters import move_slot, names_in_slot
 from tests.servers import Cluster, Server, eventually
 

@@ -33,13 +33,11 @@ import msgspec
 
 from penstock import Penstock
 from penstock.testing.history import Event, MessageRead, MessageSent, ReaderOpened
-from tests.chaos.waits import WAITS, Heard, Steps, Wait, follow_aio, follow_blocking
+from tests.chaos.waits import PREFIX, WAITS, Heard, Steps, Wait, follow_aio, follow_blocking
 from tests.servers import eventually
 from tests.speed import scaled
 
 ROOT = Path(__file__).parents[2]
-
-PREFIX = "waits"
 
 PATIENCE = float(os.environ.get("PENSTOCK_PATIENCE", "30"))
 """Seconds after which a wait counts as endless. Only a test that fails waits for so long."""

@@ -11,19 +11,36 @@ for the next item of a loop. `follow_blocking` and `follow_aio` drive it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
-from penstock import Barrier, Keep, LeaseLost, Penstock, PenstockError, Worker, WorkerSettings
+from penstock import (
+    Barrier,
+    Election,
+    Keep,
+    Latch,
+    Leadership,
+    LeaseLost,
+    Penstock,
+    PenstockError,
+    Worker,
+    WorkerSettings,
+)
+from penstock.core.slots import slot
+from penstock.locks.keys import ElectionKeys, LatchKeys
 from penstock.locks.lock import Lock
 from penstock.locks.semaphore import Semaphore
 
 Heard: TypeAlias = Callable[[int], None]
 Steps: TypeAlias = Generator[Any, Any, None]
+
+PREFIX = "waits"
 
 LEASE = 600.0
 """Seconds. What the test holds, it holds for longer than any test takes: only its release ends the wait."""
@@ -164,20 +181,86 @@ def _semaphore(app: Penstock, name: str) -> Semaphore:
     return app.semaphore(name, limit=1, lease=LEASE)
 
 
-class LatchWait(Wait):
-    """There is a latch for each number; event number n opens latch n."""
+class CandidateWait(Wait):
+    """The test leads in an election for each number, in one slot; event number n is that it resigns in election n."""
 
     @staticmethod
     def key(app: Penstock, name: str) -> str:
-        return app.latch(f"{name}:0", count=1).bindings.declared[0]
+        return _election(app, name).bindings.declared[0]
+
+    def _election(self, app: Penstock, n: int) -> Election:
+        return _election(app, _name_beside(ElectionKeys, self.place, n))
+
+    def prepare(self, app: Penstock) -> None:
+        self._leaderships = [self._election(app, n).campaign() for n in range(self.rounds)]
 
     def follow(self, app: Penstock, heard: Heard) -> Steps:
         for n in range(self.rounds):
-            yield Call(app.latch(f"{self.place}:{n}", count=1).wait)
+            leadership = yield Call(self._election(app, n).campaign)
+            heard(n)
+            yield Call(leadership.resign)
+
+    def trigger(self, app: Penstock, n: int) -> None:
+        _resign(app, self._election(app, n), self._leaderships[n])
+
+
+class ObserverWait(Wait):
+    """Event number n is leader number n."""
+
+    key = CandidateWait.key
+
+    def prepare(self, app: Penstock) -> None:
+        self._leadership: Leadership | None = None
+
+    def follow(self, app: Penstock, heard: Heard) -> Steps:
+        leaders = _election(app, self.place).observe()
+        while True:
+            leader = yield Next(leaders)
+            if leader is not None:
+                heard(int(leader.value))
+
+    def trigger(self, app: Penstock, n: int) -> None:
+        election = _election(app, self.place, str(n))
+        if self._leadership is not None:
+            _resign(app, election, self._leadership)
+        self._leadership = election.campaign()
+
+
+def _election(app: Penstock, name: str, value: str = "") -> Election:
+    return app.election(name, lease=LEASE, value=value)
+
+
+def _resign(app: Penstock, election: Election, leadership: Leadership) -> None:
+    """Resign over the connections of this app. Those of the app that campaigned may be dead."""
+    leadership.renewing = False
+    app._driver.blocking.run(election.bindings.release(leadership._packed))
+
+
+class LatchWait(Wait):
+    """There is a latch for each number, in one slot; event number n opens latch n."""
+
+    @staticmethod
+    def key(app: Penstock, name: str) -> str:
+        return app.latch(name, count=1).bindings.declared[0]
+
+    def _latch(self, app: Penstock, n: int) -> Latch:
+        return app.latch(_name_beside(LatchKeys, self.place, n), count=1)
+
+    def follow(self, app: Penstock, heard: Heard) -> Steps:
+        for n in range(self.rounds):
+            yield Call(self._latch(app, n).wait)
             heard(n)
 
     def trigger(self, app: Penstock, n: int) -> None:
-        app.latch(f"{self.place}:{n}", count=1).count_down()
+        self._latch(app, n).count_down()
+
+
+@cache
+def _name_beside(keys: type[ElectionKeys | LatchKeys], place: str, n: int) -> str:
+    """Another name whose keys are in the slot of those of `place`, so that they are on the same server."""
+    wanted = slot(keys(PREFIX, place).declared[0])
+    names = (f"{place}:{n}:{number}" for number in itertools.count())
+    return next(name for name in names if slot(keys(PREFIX, name).declared[0]) == wanted)
 
 
 class BarrierWait(Wait):
@@ -397,6 +480,8 @@ class SharedFilesWait(FilesWait):
 WAITS: dict[str, type[Wait]] = {
     "lock": LockWait,
     "permit": SemaphoreWait,
+    "candidate": CandidateWait,
+    "observer": ObserverWait,
     "latch": LatchWait,
     "barrier": BarrierWait,
     "result": ResultWait,

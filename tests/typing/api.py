@@ -16,6 +16,7 @@ from penstock import (
     Claimed,
     Counts,
     DeadLetter,
+    ElectionInfo,
     EnqueueContext,
     Entry,
     EntryPage,
@@ -27,6 +28,8 @@ from penstock import (
     JobOutcome,
     Keep,
     LatchInfo,
+    Leader,
+    Leadership,
     LockInfo,
     Mail,
     Member,
@@ -261,7 +264,24 @@ async def lock() -> None:
     app.semaphore("x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
-# --- latches and barriers ---
+# --- elections, latches and barriers ---
+
+
+async def elections() -> None:
+    election = app.election("importer", value="http://one", notice=1, on_loss=lambda leader: print(leader.term))
+    with election as leader:
+        assert_type(leader, Leadership)
+        assert_type(leader.term, int)
+    async with election as leader:
+        assert_type(await leader.resign.aio(), None)
+    assert_type(await election.campaign.aio(), Leadership)
+    assert_type(election.leader(), Leader | None)
+    assert_type(await election.info.aio(), ElectionInfo)
+    for one in election.observe():
+        assert_type(one, Leader | None)
+    async for one in election.observe():
+        assert_type(one, Leader | None)
+    app.election("importer", lease="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 async def meetings() -> None:

@@ -9,7 +9,7 @@
 -- after a second, so the rest is woken even if the caller and the faces of the first slices die.
 
 _slice = { FACES = 64, ADDRESSES = 500 } -- one call wakes at most 64 faces, and tries about 500 addresses at most
-_sweep = { FROM = 16, ADDRESSES = 2 } -- in a list longer than 16, each new address checks two random ones
+_face_sweep = { FROM = 16, ADDRESSES = 2 } -- in a list longer than 16, each new address checks two random ones
 
 -- Registers an address for `ms`. A face that is registered already keeps its place: another of its listeners waits for
 -- an earlier event.
@@ -18,9 +18,9 @@ _sweep = { FROM = 16, ADDRESSES = 2 } -- in a list longer than 16, each new addr
 function waiting.add(list, address, ms)
   local key = base .. list
   local last = redis.call("ZSCORE", key, "") or 0
-  if redis.call("ZADD", key, "NX", last, address) == 1 and redis.call("ZCARD", key) > _sweep.FROM then
+  if redis.call("ZADD", key, "NX", last, address) == 1 and redis.call("ZCARD", key) > _face_sweep.FROM then
     -- Otherwise the addresses of processes that died would accumulate where nothing happens.
-    for _, other in ipairs(redis.call("ZRANDMEMBER", key, _sweep.ADDRESSES)) do
+    for _, other in ipairs(redis.call("ZRANDMEMBER", key, _face_sweep.ADDRESSES)) do
       if other ~= "" and not notify.reaches(other) then redis.call("ZREM", key, other) end
     end
   end

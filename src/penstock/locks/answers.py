@@ -92,6 +92,49 @@ class ReadWriteLockInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Leader:
+    """The process that leads.
+
+    host, pid  where it runs
+    token      unique for each leadership
+    term       a number that is higher for each leader
+    value      what it announced when it campaigned, such as its address
+    age        seconds since it was elected
+    left       seconds until its lease ends, if it is not renewed
+    """
+
+    host: str
+    pid: int
+    token: str
+    term: int
+    value: str
+    age: float
+    left: float
+
+    @classmethod
+    def elected(cls, token: str, term: int, value: str, *, age: float, left: float) -> Leader:
+        owner = Owner.from_token(token, age, left)
+        return cls(owner.host, owner.pid, token, term, value, age, left)
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionInfo:
+    """The state of an election in the server.
+
+    leader      None if nobody leads
+    term        the last term; None if the server has forgotten it
+    waiting     how many candidates wait
+    candidates  in the order in which they will be elected, at most a hundred
+    """
+
+    name: str
+    leader: Leader | None
+    term: int | None
+    waiting: int
+    candidates: tuple[Owner, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LatchInfo:
     """The state of a latch in the server.
 

@@ -15,8 +15,9 @@ from penstock.errors import BarrierBroken, BarrierTimeout, ConfigurationError, P
 from penstock.locks.answers import BarrierInfo, BarrierPass, Owner
 from penstock.locks.constants import ABORTED, DIED, LATER, LEFT, MISMATCH, PASSED, TIMED_OUT, WAIT
 from penstock.locks.keys import BarrierKeys
-from penstock.locks.latch import check_timeout, check_ttl
+from penstock.locks.latch import check_ttl
 from penstock.locks.meeting_bindings import BarrierBindings, BarrierReply
+from penstock.locks.watching import check_timeout
 
 MAX_PARTIES = 1000
 """When the last party arrives, it probes all others: some microseconds of server time, and a call for each 150."""

@@ -153,7 +153,7 @@ class LeaseBindings:
         ticket  the place among the waiters, from the reply to the last attempt; 0 for the first
         join    if it is not granted, join the waiters or keep the place among them; False gives the place up
         """
-        return RoundTrip(self._acquire, self.declared, (packed, ticket, int(join)), _acquire_reply)
+        return RoundTrip(self._acquire, self.declared, (packed, ticket, int(join)), read_acquire_reply)
 
     def renew(
         self, packed: bytes, seconds: float, *, ends: int = 0, confirms: bool = False, address: str = ""
@@ -165,7 +165,7 @@ class LeaseBindings:
         address   where the owner is notified when an operator breaks the lock
         """
         args = (packed, math.ceil(seconds * 1000), ends, int(confirms), address)
-        return RoundTrip(self._renew, self.declared, args, _renew_reply)
+        return RoundTrip(self._renew, self.declared, args, read_renew_reply)
 
     def release(self, packed: bytes) -> RoundTrip[ReleaseReply]:
         """Release what the request holds, and its place among the waiters. May be repeated."""
@@ -176,7 +176,7 @@ class LeaseBindings:
         return RoundTrip(self.scripts["now"], self.declared[:2], (), lambda reply: reply / 1e6)
 
 
-def _acquire_reply(reply: Sequence[int]) -> AcquireReply:
+def read_acquire_reply(reply: Sequence[int]) -> AcquireReply:
     if reply[0] < 0:
         return AcquireReply(False, refused=reply[1])
     if reply[0] == 1:
@@ -187,7 +187,7 @@ def _acquire_reply(reply: Sequence[int]) -> AcquireReply:
     )  # fmt: skip
 
 
-def _renew_reply(reply: Sequence[Any]) -> RenewReply:
+def read_renew_reply(reply: Sequence[Any]) -> RenewReply:
     is_held, rest = reply
     if is_held:
         return RenewReply(True, left=rest / 1000)
@@ -223,7 +223,7 @@ class LockBindings(LeaseBindings):
     def _info(self, reply: Sequence[Any]) -> LockInfo:
         now, token, left, fence, waiting, *rows = reply
         holder = None if token is None else _owner(token, left, fence, now)
-        return LockInfo(self._name, holder, None if fence is None else int(fence), waiting, _waiters(now, rows))
+        return LockInfo(self._name, holder, None if fence is None else int(fence), waiting, read_waiters(now, rows))
 
 
 def _owner(token: bytes, left: int, fence: bytes | None, now: int) -> Owner:
@@ -256,7 +256,7 @@ class SemaphoreBindings(LeaseBindings):
     def _info(self, reply: Sequence[Any]) -> SemaphoreInfo:
         now, limit, held, permits, _, waiting, *rows = reply
         stored = None if limit is None else int(limit)
-        return SemaphoreInfo(self._name, stored, held, _holders(now, permits), waiting, _waiters(now, rows))
+        return SemaphoreInfo(self._name, stored, held, _holders(now, permits), waiting, read_waiters(now, rows))
 
 
 class ReadWriteBindings(LeaseBindings):
@@ -281,7 +281,7 @@ class ReadWriteBindings(LeaseBindings):
             () if is_written else holders,
             None if fence is None else int(fence),
             waiting,
-            _waiters(now, rows),
+            read_waiters(now, rows),
             tuple(_unpack(packed)[4] == ALL for packed in rows[0::2]),
         )
 
@@ -299,7 +299,7 @@ def _holders(now: int, permits: Sequence[Any]) -> tuple[Owner, ...]:
     return tuple(holders)
 
 
-def _waiters(now: int, rows: Sequence[Any]) -> tuple[Owner, ...]:
+def read_waiters(now: int, rows: Sequence[Any]) -> tuple[Owner, ...]:
     """`rows`: request, ticket, request, ticket, …; a ticket is a time of arrival, in server microseconds like `now`."""
     waiters = []
     for packed, ticket in zip(rows[0::2], rows[1::2], strict=True):

@@ -45,6 +45,14 @@ RATE_LIMIT = {
 }
 
 
+ELECTION = {
+    "leader": ("HASH", "the leader, or the candidate for whom the leadership is reserved", "TTL"),
+    "term": ("STRING", "the last term", "TTL"),
+    "observers": ("ZSET", "face that waits for the next leader -> number of the last event when it registered", "TTL"),
+    **WAITERS,
+}
+
+
 LATCH = {
     "state": ("HASH", "how much is left", "TTL"),
     "counted": ("SET", "ids that were counted", "TTL"),
@@ -110,6 +118,23 @@ class SemaphoreKeys:
     def declared(self) -> tuple[str, str]:
         """The keys that every script of the semaphore declares: `base` and `holders`."""
         return (self.base, self.base + "holders")
+
+
+@dataclass(frozen=True)
+class ElectionKeys:
+    """The keys of one election."""
+
+    prefix: str
+    name: str
+
+    def __post_init__(self) -> None:
+        _check_tag_part("election", self.name)
+
+    @cached_property
+    def declared(self) -> tuple[str, str]:
+        """The keys that every script of the election declares: `base` and `leader`."""
+        base = f"{{{self.prefix}:election:{self.name}}}:"
+        return (base, base + "leader")
 
 
 @dataclass(frozen=True)

@@ -11,23 +11,16 @@ from penstock.errors import ConfigurationError, LatchTimeout
 from penstock.locks.answers import LatchInfo
 from penstock.locks.keys import LatchKeys
 from penstock.locks.meeting_bindings import LatchBindings, LatchReply
-from penstock.locks.watching import look_until
+from penstock.locks.watching import check_timeout, look_until
 
 MAX_COUNT = 1_000_000
 
 LONGEST_TTL = 366 * 86400.0
-LONGEST_TIMEOUT = 366 * 86400.0
 
 
 def check_ttl(what: str, ttl: Any) -> None:
     """Raise ValueError unless `ttl` is a time for which the server may keep something."""
     check_seconds(what, "ttl", ttl, 1, LONGEST_TTL, "seconds from 1 to a year, counted from the last call")
-
-
-def check_timeout(what: str, timeout: Any) -> None:
-    """Raise ValueError unless `timeout` is a number of seconds, or None for a wait without a limit."""
-    if timeout is not None:
-        check_seconds(what, "timeout", timeout, 0, LONGEST_TIMEOUT, "seconds from 0, or None for ever")
 
 
 class Latch:

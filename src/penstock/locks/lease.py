@@ -156,12 +156,12 @@ class Lease(Renewable):
         self.lease = source.bindings.request.lease
         self.lost = threading.Event()
         self._reserve = grant.reserve
-        if grant.reserve is None:
-            self.valid_until = valid_until(grant.since, self.lease)
-        else:
-            self.valid_until = grant.since + grant.reserve
         self.renewing = False
         self._source = source
+        if grant.reserve is None:
+            self.valid_until = self._certain_until(grant.since, self.lease)
+        else:
+            self.valid_until = grant.since + grant.reserve
         self._packed = packed
         self._fence = grant.fence
         self._loss_reason = ""
@@ -185,6 +185,10 @@ class Lease(Renewable):
         if not self._source.renew and self.valid_until < self.ends_at:
             self.ends_at, self.ends_by_itself = self.valid_until, True
             self.ends_because = f"its lease of {self.lease:g} s is over, and renew=False"
+
+    def _certain_until(self, requested_at: float, lease: float) -> float:
+        """The time, by `now()`, until which the holder may rely on a lease that was requested at `requested_at`."""
+        return valid_until(requested_at, lease)
 
     def _plan_renewal(self, requested_at: float) -> None:
         lease = self.lease if self._reserve is None else self._reserve
@@ -313,7 +317,7 @@ class Lease(Renewable):
         def read(reply: RenewReply) -> bool:
             if reply.is_held:
                 self._reserve = None
-                self.valid_until = max(self.valid_until, valid_until(requested_at, reply.left))
+                self.valid_until = max(self.valid_until, self._certain_until(requested_at, reply.left))
                 if self.ends_by_itself:
                     self.ends_at = self.valid_until
                 self._plan_renewal(requested_at)

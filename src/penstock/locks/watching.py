@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from penstock.core.arguments import LONGEST_WAIT, check_seconds
 from penstock.core.operations import Listen, Operation, RoundTrip, wait_until_recheck
 
 R = TypeVar("R")
@@ -19,6 +20,12 @@ REREGISTER_INTERVAL = 300.0
 
 REGISTRATION_TTL = 3 * REREGISTER_INTERVAL
 """Seconds for which the server keeps a registration."""
+
+
+def check_timeout(what: str, timeout: Any) -> None:
+    """Raise ValueError unless `timeout` is a number of seconds, or None for a wait without a limit."""
+    if timeout is not None:
+        check_seconds(what, "timeout", timeout, 0, LONGEST_WAIT, "seconds from 0, or None for ever")
 
 
 def look_until(

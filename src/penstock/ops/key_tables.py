@@ -17,7 +17,7 @@ from penstock.completion.keys import CONTACTS, DIRECTORY
 from penstock.core.keys import REPLAY
 from penstock.files.keys import FILES
 from penstock.jobs.keys import QUEUE
-from penstock.locks.keys import BARRIER, LATCH, LOCK, RATE_LIMIT, SEMAPHORE
+from penstock.locks.keys import BARRIER, ELECTION, LATCH, LOCK, RATE_LIMIT, SEMAPHORE
 from penstock.messages.keys import CHATS, LOG
 
 PROBE = {"probe": ("STRING", "a write that `penstock doctor` times", "TTL")}
@@ -25,7 +25,7 @@ PROBE = {"probe": ("STRING", "a write that `penstock doctor` times", "TTL")}
 TABLES = {
     "queue": {**QUEUE, **PROBE},
     "lock": LOCK, "semaphore": SEMAPHORE, "rwlock": SEMAPHORE, "rate": RATE_LIMIT, "transaction": REPLAY,
-    "latch": LATCH, "barrier": BARRIER,
+    "election": ELECTION, "latch": LATCH, "barrier": BARRIER,
     "contacts": CONTACTS, "directory": DIRECTORY,
     "mailbox": LOG, "chat": LOG, "chats": CHATS,
     "files": FILES,

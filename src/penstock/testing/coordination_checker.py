@@ -171,7 +171,7 @@ def _violations_of_meeting(where: str, meeting: _Meeting, never_ended: list[floa
 def rate_violations(
     events: Iterable[Event], *, limit: int, per: float, burst: int | None = None, slack: float = 0.0
 ) -> list[str]:
-    """A sentence for each moment at which a rate limit allowed more than it may; [] if there is none.
+    """A sentence for each moment at which a rate limit allowed more than it may; [] if it never did.
 
     limit, per  as the limits were made; all rate limits in the history have the same
     burst       of a bucket: at most burst + limit / per * t units in any t seconds. None: a window, which allows at
