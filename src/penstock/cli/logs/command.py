@@ -40,6 +40,7 @@ def count(
     url: str | None = None,
     strict: Flag = False,
     rejected: Path | None = None,
+    html: Path | None = None,
     as_csv: Annotated[Flag, Parameter(name="--csv")] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -83,6 +84,8 @@ def count(
         Exit code 1 also if a file cannot be read, is no access log, or has a rejected line.
     rejected
         Write the rejected lines to this file: log, number, reason and line, separated by tabs.
+    html
+        Write a report with charts to this file: one page that needs no network.
     as_csv
         Print all tables as CSV: table, key, requests, and bytes if they are counted.
     as_json
@@ -106,6 +109,8 @@ def count(
     options = CountOptions(found.logs, tuple(parts), receivers, limit_mb * MiB, utc, mmdb, top, rejected, url)
     with watching(quiet=as_json or as_csv) as watch:
         report = _count(options, watch, in_processes=in_processes)
+    if html:
+        _write_html(report, html)
     if as_json:
         show_json(report.as_json())
     elif as_csv:
@@ -133,6 +138,16 @@ def _count(options: CountOptions, watch: Callable[[CountProgress], None], *, in_
     from penstock.cli.logs.run import count_in_processes  # it needs the app, which takes time to import
 
     return count_in_processes(options, watch)
+
+
+def _write_html(report: CountReport, path: Path) -> None:
+    from penstock.cli.logs.html_report import write_html
+
+    try:
+        write_html(report, path)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
+    note(f"report written to {path}")
 
 
 def _failures(report: CountReport) -> Iterator[str]:
