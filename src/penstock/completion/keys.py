@@ -38,6 +38,11 @@ class CompletionKeys:
         return f"{{{self.prefix}:{self.kind}:{self.name}}}:"
 
     @cached_property
+    def names(self) -> str:
+        """The sorted set of a directory that a search reads, for a comparison without a script."""
+        return self.base + "names"
+
+    @cached_property
     def declared(self) -> tuple[str, str]:
         """The keys that every script declares: `base` and `meta`."""
         return (self.base, self.base + "meta")

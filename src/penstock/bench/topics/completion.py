@@ -13,6 +13,8 @@ from penstock.bench.figures import Figure, Ratio, at_least, at_most, figure, per
 from penstock.bench.rig import Rig, timed
 from penstock.bench.topic import Figures, Topic
 from penstock.completion.directory import Directory
+from penstock.completion.fold import fold
+from penstock.completion.keys import CompletionKeys
 from penstock.ops.raw_client import raw_client
 
 TOPIC = Topic()
@@ -90,12 +92,14 @@ def typed_prefixes(lengths: Sequence[int], count: int) -> list[str]:
 
 @TOPIC.scenario
 def bulk(rig: Rig) -> Figures:
-    """Add names, 500 per round trip; add the same names again; remove all"""
+    """Add names, 100 per round trip; add the same names again; remove all"""
     count = rig.at_pace(10_000, 200_000, 200_000)
-    names = list(some_names(count))
+    plain = list(some_names(count))
+    with_ids = [(name, f"u{n}") for n, name in enumerate(plain)]
     directory = rig.app.directory("bench")
-    for what in ("import", "the same import again"):
-        used = rig.usage_of(lambda: directory.add_many(names))
+    for what, names in (("import", plain), ("the same import again", plain), ("import with ids", with_ids)):
+        directory = rig.app.directory("bench-ids" if names is with_ids else "bench")
+        used = rig.usage_of(lambda names=names, directory=directory: directory.add_many(names))  # type: ignore[misc]
         target = at_most(5) if count == 200_000 else None
         yield figure(f"{what} of {count:,}", used.seconds, "s", target=target)
         yield figure(f"{what}, CPU of the client", used.client * 1e6 / count, "µs/name")
@@ -130,15 +134,22 @@ def queries(rig: Rig) -> Figures:
     """Query a large directory for ten names, one query after another, by length of the prefix"""
     count, times = rig.at_pace(20_000, 200_000, 1_000_000), rig.at_pace(200, 1000, 3000)
     directory = filled_directory(rig, count)
-    for length in LENGTHS:
-        durations, bare = [], []
-        for text in typed_prefixes([length], times):
-            durations.append(timed(lambda text=text: directory.complete(text)) * 1e6)  # type: ignore[misc]
-            bare.append(timed(rig.send_trivial) * 1e6)
-        for name, share, most in (("median", 0.5, None), ("p99", 0.99, 1000)):
-            found = percentile(durations, share)
-            ratio = Ratio(found / percentile(bare, share), "a trivial EVALSHA in between")
-            yield figure(f"{length} of {count:,}, {name}", found, "µs", ratio=ratio, target=at_most(most))
+    names = CompletionKeys(rig.app.settings.prefix, "directory", "bench").names
+    with raw_client(rig.app) as client:
+
+        def bare_query(text: str) -> object:
+            start = fold(text).encode()
+            return client.zrange(names, b"[" + start, b"(" + start + b"\xff", bylex=True, offset=0, num=10)
+
+        for length in LENGTHS:
+            durations, bare = [], []
+            for text in typed_prefixes([length], times):
+                durations.append(timed(lambda text=text: directory.complete(text)) * 1e6)  # type: ignore[misc]
+                bare.append(timed(lambda text=text: bare_query(text)) * 1e6)  # type: ignore[misc]
+            for name, share, most in (("median", 0.5, None), ("p99", 0.99, 1000)):
+                found = percentile(durations, share)
+                ratio = Ratio(found / percentile(bare, share), "a bare ZRANGE in between")
+                yield figure(f"{length} of {count:,}, {name}", found, "µs", ratio=ratio, target=at_most(most))
     texts = typed_prefixes(LENGTHS, times)
     used = rig.usage_of(lambda: [directory.complete(text) for text in texts])
     yield figure("any, CPU of the client", used.client * 1e6 / times, "µs/query")
@@ -196,6 +207,7 @@ def ways(rig: Rig) -> Figures:
     yield _latency("two words, p99", directory.complete, [(" ".join(w[:3] for w in n.split()[:2]), 10) for n in full])
     directory.add_many((name, f"u{n}", n % 1000) for n, name in enumerate(some_names(count // 10)))
     yield _latency("by weight, p99", directory.top, [(text, 10) for text in typed_prefixes(LENGTHS, times)])
+    yield _latency("bump, p99", directory.bump, [(f"u{n}",) for n in range(times)])
     for by, limit in (("recency", 100), ("frequency", 10_000)):
         contacts = rig.app.contacts(f"bench:{by}", by=by, limit=limit)  # type: ignore[arg-type]
         for name in some_names(min(limit, rig.at_pace(500, 2000, 10_000))):
