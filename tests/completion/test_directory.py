@@ -11,7 +11,7 @@ from unicodedata import normalize
 
 import pytest
 
-from penstock import BadName, ConfigurationError, Directory, Entry, FormatTooNew, Penstock
+from penstock import BadName, ConfigurationError, Directory, Entry, FormatTooNew, Penstock, ServerError
 from penstock.completion.fold import fold, tails, words
 from tests.conftest import Do, commands
 
@@ -469,6 +469,15 @@ async def test_a_newer_format_is_refused_by_name(app: Penstock, do: Do, raw: Any
     raw.hset(f"{{{app.settings.prefix}:directory:g}}:meta", "rules", "3 accents=1 words=0 shards=1")
     for verb in ((app.directory("g").add, "Bo"), (app.directory("g").complete, "a")):
         with pytest.raises(FormatTooNew, match=r"directory g is stored in format 3"):
+            await do(*verb)
+
+
+@pytest.mark.damages
+async def test_an_older_format_is_refused_with_the_fix(app: Penstock, do: Do, raw: Any):
+    await do(app.directory("g").add, "Ann")
+    raw.hset(f"{{{app.settings.prefix}:directory:g}}:meta", "rules", "1 accents=1 words=0 shards=1")
+    for verb in ((app.directory("g").add, "Bo"), (app.directory("g").complete, "a")):
+        with pytest.raises(ServerError, match=r"stored in format 1 of an older Penstock, .* add them again"):
             await do(*verb)
 
 
