@@ -126,7 +126,7 @@ def test_an_id_is_found_in_every_bucket(client: Any):
         found = [b"", [f"name {n}\0Name {n}\0u{n}".encode()]]
         assert run(client, "find_id", RULES, f"u{n}", "") == [f"Name {n}".encode(), found]
     sizes = [client.hlen(key) for key in client.keys("*ids:*")]
-    assert (sum(sizes), len(sizes)) == (3000, 47)
+    assert (sum(sizes), len(sizes)) == (3000, 94)
     left = [f"u{n}" for n in range(2990)]
     while left:
         done, gone = run(client, "remove", "", 0, RULES, *(part for id in left for part in (id, id)))

@@ -6,6 +6,7 @@ trip may be OtherRules, which `checked` raises.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -136,6 +137,11 @@ def _contacts_page(reply: Any) -> tuple[int, list[str]]:
 # --- directories ---
 
 
+# A quick test for names whose card is the name alone, as that of most ids.
+_PLAIN = re.compile(r"[0-9A-Za-z_.:-]{1,100}(?: [0-9A-Za-z_.:-]{1,100}){0,3}\Z")
+_IN_ONE_WORD = re.compile(r"[0-9A-Za-z]{1,256}\Z")
+
+
 @dataclass(frozen=True)
 class DirectoryRules(NameRules):
     """`shards` is the last field: the scripts test whether the encoded rules end with `shards=1`."""
@@ -156,6 +162,8 @@ class DirectoryRules(NameRules):
         return self.words or self.pinyin or bool(self.equivalents and not self.accents)
 
     def card(self, name: str) -> bytes:
+        if not self.equivalents and (_IN_ONE_WORD if self.words else _PLAIN).match(name):
+            return name.encode()
         return card(name, self.spelling.texts(name), words=self.words)
 
 

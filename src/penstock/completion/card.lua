@@ -7,7 +7,7 @@
 --   member   <tail>\0<name>\0<id>\1<keys>, where the id is empty if the name is its own id; without \1<keys> if the name
 --            has one tail, and then without the \0 before an empty id. Byte order sorts by tail, name, id
 --   rest     what a member has between its first \0 and the keys: it identifies the name and its id
---   ids:<n>  HASH  id -> card: one bucket, of 200 ids or so at most, so that the server keeps it packed
+--   ids:<n>  HASH  id -> card: one bucket, of a hundred ids or so at most, so that the server keeps it packed
 --
 -- For example, with `words=True` the name "Ann Lee" of the id "u7" has
 --   the card      \1ann \1lee\0Ann Lee
@@ -22,7 +22,7 @@
 separator = { PART = "\0", WORD = "\1", OLD = "\2", TEXT = "\4" }
 
 _tail = { BYTES = 256 }
-_bucket = { IDS = 64, SPLITS = 4 } -- ids in each bucket, on average; buckets that one call adds at most
+_bucket = { IDS = 32, SPLITS = 8 } -- ids in each bucket, on average; buckets that one call adds at most
 
 -- Returns the members of a card, and the rest that they share. `id`: "" if the name is its own id.
 --- (card: str, id: str) -> table, str

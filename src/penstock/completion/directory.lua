@@ -48,14 +48,12 @@ function entry.commit(state, rules)
   end
 end
 
--- Adds members. Returns how many are new.
+-- Adds members, each of which follows a 0, its score. Returns how many are new.
 --- (members: table) -> int
 --- uses: base
 function entry.add(members)
   if #members == 0 then return 0 end
-  local zeros = {}
-  for i = 1, #members do zeros[2 * i - 1], zeros[2 * i] = 0, members[i] end
-  return redis.call("ZADD", base .. "names", unpack(zeros))
+  return redis.call("ZADD", base .. "names", unpack(members))
 end
 
 -- Removes the name of an id. Returns whether it was there, and the changes that restore its weight and payload.
@@ -114,12 +112,12 @@ function script.save(base, meta, rules, existing_only, names, ...)
     if is_known or existing_only == 0 then
       written = written + 1
       if is_new then
-        whole[#whole + 1] = members[1]
-        for j = 2, #members do later[#later + 1] = members[j] end
+        whole[#whole + 1], whole[#whole + 2] = 0, members[1]
+        for j = 2, #members do later[#later + 1], later[#later + 2] = 0, members[j] end
       end
       if weight == "" then weight = old_weight end
       if payload == "" then payload = old_payload end
-      facts.change(state, members, rest, weight, payload)
+      if weight ~= "" or payload ~= "" then facts.change(state, members, rest, weight, payload) end
     end
     done = done + 1
     state.work = state.work + _units.NAME + (_units.MEMBER + #members[1] / _units.BYTES) * #members
@@ -246,8 +244,8 @@ function script.add_members(base, meta, rules, n, members, ...)
   if other then return other end
   local state = entry.begin()
   local before, whole, later = state.names, {}, {}
-  for i = members, members + n - 1 do whole[#whole + 1] = ARGV[i] end
-  for i = members + n, #ARGV do later[#later + 1] = ARGV[i] end
+  for i = members, members + n - 1 do whole[#whole + 1], whole[#whole + 2] = 0, ARGV[i] end
+  for i = members + n, #ARGV do later[#later + 1], later[#later + 2] = 0, ARGV[i] end
   state.names = state.names + entry.add(whole)
   entry.add(later)
   entry.commit(state, rules)
