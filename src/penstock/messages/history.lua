@@ -33,6 +33,15 @@ function history.floor(l, now, upto)
   return math.min(to, upto), to < upto and 1 or 0
 end
 
+-- Returns the bytes up to the end of a message, which is there or was freed last.
+--- (l: table, number: int) -> int
+--- uses: base
+function history.ended(l, number)
+  if number < l.first then return l.begun end
+  local entry = log.entry(l, number)
+  return entry and tonumber(log.field(entry, "end")) or 0
+end
+
 -- Frees messages that are kept only as history, because a post needs the space: at least `messages` and `bytes`. Returns
 -- whether a second call may free what is still missing.
 --- (l: table, messages: int, bytes: int) -> bool
@@ -66,6 +75,30 @@ function history.removed(l, number)
   return { string.format("%d-%s", number, at), fields }
 end
 
+-- Appends the messages between `position` and number `before` to `into`, as `log.read` does. Returns the number of the
+-- last one, and what is left of `limit` and `room`: below 0 if a message did not fit. If one is missing, `l.lost` is set.
+--- (l: table, position: int, before: int, limit: int, room: int, into: table) -> int, int, int
+--- uses: base
+function history.read_removed(l, position, before, limit, room, into)
+  while position + 1 < before and limit > 0 do
+    local entry = history.removed(l, position + 1)
+    if not entry then
+      l.lost = "log"
+      return position, limit, room
+    end
+    local fields = entry[2]
+    room = room - #fields[6]
+    if room < 0 and #into > 0 and type(into[#into]) == "string" then return position, limit, room end
+    position, limit = position + 1, limit - 1
+    into[#into + 1] = position
+    into[#into + 1] = tonumber(string.match(entry[1], "%d+$"))
+    into[#into + 1] = fields[2]
+    into[#into + 1] = fields[6]
+    into[#into + 1] = log.note(l, fields[7], fields[8])
+  end
+  return position, limit, math.max(room, 0)
+end
+
 -- Removes the body of a message that is in the stream, or that was edited before. `event`: number of the event with its
 -- new body, or 0.
 --- (l: table, entry: table, event: int, note: str)
@@ -77,8 +110,8 @@ function history.remove_body(l, entry, event, note)
   redis.call("ZREMRANGEBYSCORE", base .. "removed", number, number)
   local head = string.format("%s %s %s %d %d:", number, at, log.field(entry, "end"), event, #by)
   redis.call("ZADD", base .. "removed", number, head .. by .. " " .. note)
-  redis.call("HSET", state, "removed", 1)
   l.has_removed = true
+  log.set_history(l.history_messages, l.history_age, 1)
 end
 
 -- Removes the body of a message, or replaces it, and posts an event about that. `kind`: "redact" or "edit".
@@ -95,7 +128,7 @@ function script.change(base, state, caller, number, given, by, position, kind, b
   local past = idempotency.replay(caller, number)
   if past then return past end
   if not l then return log.refuse_gone() end
-  if not log.is_member(by) then return log.refuse() end
+  if not log.is_member(by) then return log.refuse_sender() end
   local target = log.locate(l, position)
   local entry = target and target >= l.first and log.entry(l, target)
   if l.lost then return { "VANISHED", l.lost } end
@@ -136,10 +169,7 @@ function script.page(base, state, given, member, before, after, limit, room)
   local fault, l = log.open()
   if fault then return fault end
   if not l then return log.refuse_gone() end
-  if not log.is_member(member) then
-    if redis.call("EXISTS", base .. "readers") == 0 then return { "VANISHED", "readers" } end
-    return { "NOT_A_MEMBER" }
-  end
+  if not log.is_member(member) then return log.refuse_sender() end
   local low, high = log.locate(l, after), log.locate(l, before)
   if l.lost then return { "VANISHED", l.lost } end
   l.now = clock.now(given)
@@ -152,17 +182,15 @@ function script.page(base, state, given, member, before, after, limit, room)
     return answer
   end
   if not high or before == "" then high = l.top + 1 end
-  -- Numbers have no gaps, so the page begins at this one, unless its bodies take more than `room`.
-  local from, bytes = math.max(l.first, high - limit), 0
-  for number = high - 1, from, -1 do
-    local entry = log.entry(l, number)
-    if l.lost then return { "VANISHED", l.lost } end
-    bytes = bytes + #log.field(entry, "body")
-    if bytes > room and number < high - 1 then
-      from = number + 1
-      break
-    end
+  -- Numbers have no gaps, so the page begins at this one, unless it takes more than `room`.
+  local from, to = math.max(l.first, high - limit), high - 1
+  local last = history.ended(l, to)
+  if from < to and last - history.ended(l, from - 1) <= room then to = from end
+  while from < to and not l.lost do -- the first number from which on all fit
+    local middle = math.floor((from + to) / 2)
+    if last - history.ended(l, middle - 1) <= room then to = middle else from = middle + 1 end
   end
+  if l.lost then return { "VANISHED", l.lost } end
   local answer = { "OK", restarted, from - 1 }
   log.read(l, from - 1, high - from, math.huge, answer)
   if l.lost then return { "VANISHED", l.lost } end

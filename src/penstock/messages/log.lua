@@ -9,8 +9,8 @@
 --                        start: number before the first message ever; at, freed: server ms of message `top` and of
 --                        message `first` - 1; begun, ended: bytes of all messages ever freed, and ever posted (ended -
 --                        begun bytes are still there); messages, bytes, age (ms): the limits; refuse: 1 if a message
---                        that would exceed the first two is refused; history_messages, history_age (ms): how much of
---                        what all readers have acknowledged is kept; removed: 1 if bodies were removed
+--                        that would exceed the first two is refused; history: how many messages and ms of what all
+--                        readers have acknowledged are kept, and 1 if bodies were removed
 --   log          STREAM  <number>-<server ms>, numbers without gaps: by (the sender; in a channel of files kind and
 --                        upload id), end (bytes of all messages up to this one), body; and until (server ms from which
 --                        it is not delivered any more), if it was posted with a time to live
@@ -54,7 +54,7 @@ _pull = { CURSOR = 4, MORE = 7, UNREAD = 10 } -- places in the reply to a pull
 --- uses: state
 function log.open()
   local s = redis.call("HMGET", state, "format", "top", "first", "begun", "ended", "messages", "bytes", "age", "refuse",
-    "start", "at", "freed", "history_messages", "history_age", "removed")
+    "start", "at", "freed", "history")
   local format, top, first, begun, ended, messages, bytes, age, refuse, start, at, freed = unpack(s)
   if not format then return nil, nil end
   if tonumber(format) > log.FORMAT then return redis.error_reply("PENSTOCKFORMAT " .. format) end
@@ -62,7 +62,8 @@ function log.open()
     top = tonumber(top), first = tonumber(first), begun = tonumber(begun), ended = tonumber(ended),
     messages = tonumber(messages) or 0, bytes = tonumber(bytes) or 0, age = tonumber(age) or 0, refuse = refuse == "1",
     start = tonumber(start) or 0, at = tonumber(at), freed = tonumber(freed), format = tonumber(format),
-    history_messages = tonumber(s[13]) or 0, history_age = tonumber(s[14]) or 0, has_removed = s[15] ~= false,
+    history_messages = tonumber(string.match(s[13] or "", "^%d+")) or 0,
+    history_age = tonumber(string.match(s[13] or "", " (%d+) ")) or 0, has_removed = string.sub(s[13] or "", -1) == "1",
   }
 end
 
@@ -81,9 +82,9 @@ end
 -- Returns the refusal for a log without `state`: VANISHED if other keys of it are there, else GONE.
 --- () -> table
 --- uses: base
+--- inline
 function log.refuse_gone()
-  if redis.call("EXISTS", base .. "log", base .. "readers") > 0 then return { "VANISHED", "state" } end
-  return { "GONE" }
+  return redis.call("EXISTS", base .. "log", base .. "readers") > 0 and { "VANISHED", "state" } or { "GONE" }
 end
 
 -- Returns the number of a position ("": 0), or nil if the log began again since. If the message must be there and the
@@ -140,12 +141,15 @@ function log.entry(l, number)
   return l.entry
 end
 
--- Replaces the limits of the history: how many messages are kept at least, and for how many ms. 0 removes one.
---- (messages: int, age: int)
+-- Replaces the limits of the history: how many messages are kept at least, and for how many ms; 0: none for this reason.
+-- `removed`: 1 if bodies were removed.
+--- (messages: int, age: int, removed: int)
 --- uses: state
-function log.set_history(messages, age)
-  for name, value in pairs({ history_messages = messages, history_age = age }) do
-    if value > 0 then redis.call("HSET", state, name, value) else redis.call("HDEL", state, name) end
+function log.set_history(messages, age, removed)
+  if messages + age + removed > 0 then
+    redis.call("HSET", state, "history", string.format("%d %d %d", messages, age, removed))
+  else
+    redis.call("HDEL", state, "history")
   end
 end
 
@@ -315,32 +319,26 @@ end
 --- (l: table, position: int, limit: int, room: int, into: table) -> int
 --- uses: base
 function log.read(l, position, limit, room, into)
-  -- Returns false if the message does not fit.
-  local function add(entry, number)
-    local fields = entry[2]
-    room = room - #fields[_fields.BODY]
-    if room < 0 and #into > 0 and type(into[#into]) == "string" then return false end
-    local note = fields[_fields.NAME] and log.note(l, fields[_fields.NAME], fields[_fields.VALUE]) or ""
-    into[#into + 1] = number
-    into[#into + 1] = tonumber(string.match(entry[1], "%d+$"))
-    into[#into + 1] = fields[_fields.BY]
-    into[#into + 1] = note == log.OVERDUE and "" or fields[_fields.BODY]
-    into[#into + 1] = note
-    position, limit = number, limit - 1
-    return true
-  end
-
   while limit > 0 and position < l.top do
     local some = redis.call("XRANGE", base .. "log", position + 1, "+", "COUNT", math.min(limit, 10))
     if #some == 0 then l.lost = "log" end
     for i = 1, #some do
-      local number = tonumber(string.match(some[i][1], "^%d+"))
-      while position + 1 < number and limit > 0 do
-        local entry = history.removed(l, position + 1)
-        if not entry then l.lost = "log" end
-        if not entry or not add(entry, position + 1) then return position end
+      local fields = some[i][2]
+      local number, at = string.match(some[i][1], "^(%d+)-(%d+)$")
+      number = tonumber(number)
+      if number ~= position + 1 then
+        position, limit, room = history.read_removed(l, position, number, limit, room, into)
+        if l.lost or limit == 0 or room < 0 then return position end
       end
-      if limit == 0 or not add(some[i], number) then return position end
+      room = room - #fields[_fields.BODY]
+      if room < 0 and #into > 0 and type(into[#into]) == "string" then return position end
+      local note = fields[_fields.NAME] and log.note(l, fields[_fields.NAME], fields[_fields.VALUE]) or ""
+      position, limit = number, limit - 1
+      into[#into + 1] = number
+      into[#into + 1] = tonumber(at)
+      into[#into + 1] = fields[_fields.BY]
+      into[#into + 1] = note == log.OVERDUE and "" or fields[_fields.BODY]
+      into[#into + 1] = note
     end
     if l.lost then break end
   end
@@ -363,7 +361,7 @@ function script.create(base, state, caller, number, given, messages, bytes, age_
   if gone[1] == "VANISHED" then return gone end
   local now = clock.now(given)
   local start = log.create(messages, bytes, age_ms, refuse)
-  log.set_history(history_messages, history_ms)
+  log.set_history(history_messages, history_ms, 0)
   for i = members, #ARGV, 1000 do
     local some = {}
     for j = i, math.min(#ARGV, i + 999) do
@@ -418,7 +416,9 @@ function script.pull(base, state, given, member, device, acked, after, limit, ro
     cursor = acked_number
     redis.call("ZADD", base .. "readers", cursor, name)
     shared_reader.drop_below(name, cursor)
-    if member ~= "" then own.drop(member, log.lowest_cursor(member)) end
+    if member ~= "" and redis.call("HEXISTS", base .. "own", member) == 1 then
+      own.drop(member, log.lowest_cursor(member))
+    end
     more = log.trim(l, now)
   elseif l.age + l.history_age > 0 or acked ~= "" then
     more = log.trim(l, now)
@@ -476,7 +476,7 @@ function script.limit(base, state, given, create, messages, bytes, age_ms, refus
     redis.call("ZADD", base .. "readers", log.create(0, 0, 0, 0), "")
   end
   if messages >= 0 then log.set_limits(messages, bytes, age_ms, refuse) end
-  if history_messages >= 0 then log.set_history(history_messages, history_ms) end
+  if history_messages >= 0 then log.set_history(history_messages, history_ms, l and l.has_removed and 1 or 0) end
   fault, l = log.open()
   local more = log.trim(l, clock.now(given))
   log.wake_senders(l)

@@ -186,6 +186,10 @@ def post_all(
     Returns the positions of the messages, and the readers to notify. Raises NoSpace, TooManyIds. One round trip for
     each batch, plus those of a wait.
     """
+    if wait == 0 and len(messages) <= POST_BATCH:
+        reply = yield log.post(sender, messages, create=create, lifetime=lifetime)
+        if reply.positions is not None:
+            return reply.positions, (yield from wake_rest(log, reply.wake))
     positions: list[str] = []
     to_notify: dict[str, None] = {}
     for start in range(0, len(messages), POST_BATCH):

@@ -1,14 +1,14 @@
 -- Posting to a log (log.lua), and the ids that senders give to their messages, so that a message is posted once.
 --
---   sent         HASH  "<bytes of the sender>:<sender><id>" -> position of the message; PX ten minutes
---   sent_order   LIST  the fields of `sent`, oldest first; PX ten minutes
---   sent_counts  HASH  sender -> how many fields of `sent` are its own; PX ten minutes
+--   sent         HASH  "<bytes of the sender>:<sender><id>" -> position of the message; PX 11 minutes
+--   sent_order   LIST  the fields of `sent`, oldest first; PX 11 minutes
+--   sent_counts  HASH  sender -> how many fields of `sent` are its own; PX 11 minutes
 --
 -- An id belongs to its sender: another sender may use it for another message. It is kept for ten minutes. A post with
 -- more ids than can be kept for that long is refused.
 
 ids = { KEPT_MS = 600000, PER_SENDER = 10000, PER_LOG = 100000 }
-_forget = { SLICE = 100, IDS = 2000 }
+_forget = { SLICE = 100, IDS = 1000, MORE = 2, TTL = 660000 } -- the ttl is renewed once a minute
 
 --- (by: str, id: str) -> str
 --- inline
@@ -20,8 +20,9 @@ end
 --- (now: int, limit: int) -> bool
 --- uses: base
 function ids.forget(now, limit)
-  for _ = 1, limit, _forget.SLICE do
-    local fields = redis.call("LRANGE", base .. "sent_order", 0, _forget.SLICE - 1)
+  local slice = math.min(limit, _forget.SLICE)
+  for _ = 1, limit, slice do
+    local fields = redis.call("LRANGE", base .. "sent_order", 0, slice - 1)
     if #fields == 0 then return false end
     local positions, due, counts = redis.call("HMGET", base .. "sent", unpack(fields)), 0, {}
     for i = 1, #fields do
@@ -38,7 +39,7 @@ function ids.forget(now, limit)
     for by, n in pairs(counts) do
       if redis.call("HINCRBY", base .. "sent_counts", by, -n) <= 0 then redis.call("HDEL", base .. "sent_counts", by) end
     end
-    if due < _forget.SLICE then return false end
+    if due < slice then return false end
   end
   return true
 end
@@ -47,7 +48,7 @@ end
 --- (by: str, n: int, now: int) -> table | nil
 --- uses: base
 function ids.refuse(by, n, now)
-  ids.forget(now, 2 * n)
+  ids.forget(now, n + _forget.MORE)
   local own = tonumber(redis.call("HGET", base .. "sent_counts", by)) or 0
   local total = redis.call("HLEN", base .. "sent")
   if own + n <= ids.PER_SENDER and total + n <= ids.PER_LOG then return nil end
@@ -66,9 +67,11 @@ function ids.keep(by, added)
     fields[2 * n - 1], fields[2 * n] = field, position
   end
   redis.call("HSET", base .. "sent", unpack(fields))
-  for i = 1, n do redis.call("RPUSH", base .. "sent_order", fields[2 * i - 1]) end
+  for i = 1, n do fields[i] = fields[2 * i - 1] end
+  redis.call("RPUSH", base .. "sent_order", unpack(fields, 1, n))
   redis.call("HINCRBY", base .. "sent_counts", by, n)
-  for _, name in ipairs({ "sent", "sent_order", "sent_counts" }) do redis.call("PEXPIRE", base .. name, ids.KEPT_MS) end
+  if redis.call("PTTL", base .. "sent") > ids.KEPT_MS and redis.call("HLEN", base .. "sent") > n then return end
+  for _, name in ipairs({ "sent", "sent_order", "sent_counts" }) do redis.call("PEXPIRE", base .. name, _forget.TTL) end
 end
 
 -- Returns how many ids are kept, and the server ms of the oldest, or 0.
@@ -103,7 +106,7 @@ function script.post(base, state, caller, number, given, create, by, ttl_ms, add
     local gone = log.refuse_gone()
     if create == 0 or gone[1] == "VANISHED" then return gone end
   elseif create == 0 and not log.is_member(by) then
-    return log.refuse()
+    return log.refuse_sender()
   end
   local now = clock.now(given)
   -- `known`: id -> its position, false if it was never sent, true if it is new in this call.

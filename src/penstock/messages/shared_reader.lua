@@ -27,7 +27,7 @@
 -- New messages wake one idle worker of each reader. If it leaves some of them, its claim wakes the next one. When a
 -- lease may run out, one or two idle workers look for its message.
 
-_reply = { DUE = 2, PASSED = 500 } -- its place in the reply to a claim; messages that one claim passes over
+_reply = { DUE = 2, PASSED = 100 } -- its place in the reply to a claim; messages that one claim passes over
 -- One call serves at most 64 readers, and stops after 300 workers that are gone. The deputy acts 300 ms after the
 -- watcher; both are chosen from the first 100 addresses.
 _idle = { READERS = 64, GONE = 300, DEPUTY = 300, ADDRESSES = 100 }
@@ -242,7 +242,7 @@ function shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, lim
   local unclaimed = math.max(cursor + 1, l.first, tonumber(redis.call("HGET", base .. "next", name) or 0))
   local late, passed = redis.call("ZRANGE", leased, "-inf", now, "BYSCORE", "LIMIT", 0, limit), 0
   for i = 1, #late do
-    if #taken + passed == 0 or room > 0 then
+    if (#taken + passed == 0 or room > 0) and passed < _reply.PASSED then
       local number, deliveries = string.match(late[i], "^(%d+):(%d+):")
       local found
       if most > 0 and tonumber(deliveries) >= most then

@@ -96,15 +96,22 @@ function log.wake_changed()
   return waiting.wake("waiting") + waiting.wake("standby") + shared_reader.wake_ended()
 end
 
--- Returns the error for a reader or a sender that is not a member: NOT_A_MEMBER, or VANISHED if all readers have vanished. If
+-- Returns the error for a sender that is not a member: NOT_A_MEMBER, or VANISHED if all readers have vanished.
+--- () -> table
+--- uses: base
+--- inline
+function log.refuse_sender()
+  return redis.call("EXISTS", base .. "readers") == 1 and { "NOT_A_MEMBER" } or { "VANISHED", "readers" }
+end
+
+-- Returns the error for a reader that is not a member: NOT_A_MEMBER, or VANISHED if all readers have vanished. If
 -- it was removed a moment ago, others may have been removed with it. So that they notice, this wakes the next slice of
 -- those that wait.
 --- () -> table
 --- uses: base
 function log.refuse()
   log.wake_changed()
-  if redis.call("EXISTS", base .. "readers") == 0 then return { "VANISHED", "readers" } end
-  return { "NOT_A_MEMBER" }
+  return log.refuse_sender()
 end
 
 -- Removes an address from all those that wait. `is_worker` 1: it is that of a worker of this shared reader.

@@ -17,6 +17,7 @@ After the test:
 
 Several processes, some of which are killed:
 
+    number_of             the number of a message, from the id that `post` or `send` returned
     History               records what each process saw, as the events of `penstock.testing.history`
     job_violations        the promises about jobs that a history breaks
     message_violations    the promises about messages that a history breaks
@@ -28,6 +29,7 @@ Several processes, some of which are killed:
 docs/howto/test.md has examples.
 """
 
+from penstock.messages.message import number_of
 from penstock.ops.proof import HoldInterval, Proof, lock_violations, prove, semaphore_violations
 from penstock.testing.clearing import clear
 from penstock.testing.clock import MovableClock
@@ -66,6 +68,7 @@ __all__ = [
     "leaks",
     "lock_violations",
     "message_violations",
+    "number_of",
     "prove",
     "rate_violations",
     "run_jobs",

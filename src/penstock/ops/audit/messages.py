@@ -14,7 +14,7 @@ class LogAudit:
 
     def __init__(self, keys: dict[str, Any]) -> None:
         self.keys = keys
-        self.state = {name: int(value) for name, value in keys.get("state", {}).items()}
+        self.state = {name: int(value or 0) for name, value in keys.get("state", {}).items() if name != b"history"}
         self.readers = keys.get("readers", {})
         self.log = keys.get("log", [])
 
@@ -69,7 +69,7 @@ class LogAudit:
         low, high = min(self.readers.values(), default=-1), max(self.readers.values(), default=-1)
         if low < 0 or high > self.state[b"top"]:
             yield f"readers: {self.readers}, of {self.state[b'top']} messages"
-        if low >= self.state[b"first"] and not {b"history_messages", b"history_age"} & set(self.state):
+        if low >= self.state[b"first"] and b"history" not in self.keys.get("state", {}):
             yield f"first: {self.state[b'first']}, though all have read up to {low:.0f}"
         named = {reader.partition(b"\0")[0] for reader in self.readers if b"\0" in reader}
         if named != {member for member, devices in self.keys.get("devices", {}).items() if devices}:
