@@ -24,10 +24,10 @@ def dying(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> Any:
         for engine in (app._driver.blocking, app._driver.aio):
             send, several = engine.send, engine.send_parallel
 
-            async def dies(call: RoundTrip[Any], patience: float, send: Any = send) -> Any:
+            async def dies(call: RoundTrip[Any], patience: float, *first: Any, send: Any = send) -> Any:
                 if call.script.name == name and not after:
                     raise ProcessDied
-                answer = await send(call, patience)
+                answer = await send(call, patience, *first)
                 if call.script.name == name:
                     raise ProcessDied
                 return answer
