@@ -26,6 +26,10 @@ _EXAMPLES = (
     "valkey://host:6379/0, valkeys:// (TLS), redis://, rediss://, unix:///path?db=0, "
     "valkey+cluster://host:7000,host:7001 or valkey+sentinel://host:26379,host:26379/service/0"
 )
+_UNQUOTED = (
+    "the server's address has a '/', '?' or '#' before its '@', or a '#' elsewhere: in a user name or a password write "
+    "'/' as %2F, '?' as %3F, '#' as %23 and '@' as %40"
+)
 _PORTS = {"server": 6379, "cluster": 6379, "sentinel": 26379}
 _TOPOLOGIES: dict[str, Topology] = {"": "server", "cluster": "cluster", "sentinel": "sentinel"}
 _TLS = {"valkey": False, "redis": False, "valkeys": True, "rediss": True}
@@ -91,17 +95,28 @@ def parse_address(address: str) -> ServerAddress:
     """Read an address. Raises ConfigurationError, which lists the known forms."""
     try:
         url = urlsplit(address)
+        if url.fragment or (url.scheme != "unix" and "@" in url.path):
+            raise ConfigurationError(_UNQUOTED)
         return _unix(url) if url.scheme == "unix" else _tcp(url)
-    except ConfigurationError:
-        raise
     except ValueError as error:
+        # A password with such a character ends up in other parts of the address, which an error must not show.
+        if "@" in address and not _has_login(address):
+            raise ConfigurationError(_UNQUOTED) from None
+        if isinstance(error, ConfigurationError):
+            raise
         raise ConfigurationError(f"{error} in the server's address: write {_EXAMPLES}") from None
+
+
+def _has_login(address: str) -> bool:
+    """Whether the last `@` of the address ends its login."""
+    login, _, rest = address.partition("://")[2].rpartition("@")
+    return not any(character in login for character in "/?#") and bool(rest)
 
 
 def _tcp(url: SplitResult) -> ServerAddress:
     kind, _, topology_name = url.scheme.partition("+")
     if kind not in _TLS or topology_name not in _TOPOLOGIES:
-        raise ConfigurationError(f"a server's address cannot begin with {url.scheme!r}: write {_EXAMPLES}")
+        raise ConfigurationError(f"a server's address cannot begin like this: write {_EXAMPLES}")
     topology, tls = _TOPOLOGIES[topology_name], _TLS[kind]
     login, _, hosts = url.netloc.rpartition("@")
     nodes = tuple(_node(part, _PORTS[topology]) for part in (hosts or "localhost").split(","))
@@ -139,11 +154,15 @@ def _options(url: SplitResult, login: str, db: str) -> tuple[dict[str, Any], dic
     """The options for connections to the server, and those for connections to a Sentinel."""
     options: dict[str, Any] = {}
     username, _, password = login.partition(":")
-    values = {"username": unquote(username), "password": unquote(password), "db": db} | dict(parse_qsl(url.query))
+    values = {"username": unquote(username), "password": unquote(password), "db": db} | dict(
+        parse_qsl(url.query, strict_parsing=bool(url.query))
+    )
     for name, value in values.items():
         if not value:
             continue
         if name == "db":
+            if not value.isdecimal():
+                raise ConfigurationError(f"the database in the server's address is not a number: write {_EXAMPLES}")
             options |= {"db": int(value)} if int(value) else {}
         elif name in _SWITCHES:
             options[name] = value.lower() in {"1", "true", "yes", "on"}
