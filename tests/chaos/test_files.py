@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tests.chaos import flood, storm
+from tests.files.test_recognition import rotate
 from tests.servers import Server
 from tests.speed import Deadline
 
@@ -129,3 +130,37 @@ def test_counts_are_exact_while_senders_and_receivers_are_killed(start: Callable
     assert LIMIT / 2 < peak <= LIMIT
     if LARGE:
         assert memory.peak <= 1.15 * LIMIT
+
+
+def test_counts_are_exact_while_a_rotated_log_is_followed_and_all_are_killed(
+    start: Callable[..., Server], tmp_path: Path
+):
+    """The process that follows the log and the two that share the counting are killed while the log is rotated."""
+    chance = random.Random(storm.seed())
+    server, log, written = start(), tmp_path / "access.log", 0
+    log.touch()
+    with flood.make_app(server.address) as app:
+        channel = app.files(flood.ROTATED)
+        channel.open(["shared"])
+        counters: dict[str, Role] = dict.fromkeys(("one", "two"), (flood.count_shared, (server.address,)))
+        processes = RestartedProcesses({"sender": (flood.follow, (server.address, str(tmp_path))), **counters})
+        for day in range(12):
+            for _ in range(5):
+                with log.open("a") as file:
+                    for _ in range(chance.randint(1, 200)):
+                        file.write(f"line {written:08} {'x' * 60}\n")
+                        written += 1
+                time.sleep(0.15)
+            rotate(log, "create compress delaycompress", kept=day)
+            processes.kill_one(chance)
+        processes.running.pop("sender").kill()
+        channel.send_lines(tmp_path, final=True, close=True)
+        deadline = Deadline(60)
+        while processes.running:
+            assert not deadline.passed(), f"{list(processes.running)} did not end"
+            time.sleep(0.05)
+            processes.check_ended()
+        aggregate = app.aggregate(flood.ROTATED, receiver="shared")(flood.each_line)
+        table = aggregate.table("lines")
+        assert (aggregate.totals().lines, len(table), set(table.values())) == (written, written, {1})
+    assert processes.kills > 3

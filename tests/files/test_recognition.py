@@ -18,7 +18,7 @@ import pytest
 from penstock import Channel, FilesError
 from penstock.files.rotation import is_rotated, log_path
 from penstock.files.sender import Copy, HeldBack
-from tests.conftest import Apps
+from tests.conftest import Apps, commands
 
 _numbers = itertools.count(1)
 
@@ -356,3 +356,14 @@ def test_only_a_log_beside_its_rotated_one_proves_a_rotation(tmp_path: Path):
     (tmp_path / "worker").touch()
     assert is_rotated(str(rotated))
     assert not is_rotated(str(tmp_path / "worker"))
+
+
+def test_small_files_share_round_trips(channel: Channel, tmp_path: Path, nodes: list[Any]):
+    for number in range(300):
+        (tmp_path / f"f{number:03}").write_bytes(b"%03d" % number * 300)
+    before = sum(map(commands, nodes))
+    assert len(channel.send(tmp_path).files) == 300
+    assert sum(map(commands, nodes)) - before <= 20
+    assert {block.file: bytes(block) for block in channel.receiver("r").blocks(wait=0)} == {
+        path.name: path.read_bytes() for path in tmp_path.iterdir()
+    }
