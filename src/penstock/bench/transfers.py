@@ -15,9 +15,11 @@ from typing import Any, Literal
 from penstock.app import Penstock
 from penstock.bench.competitors import TIMEOUT, run_together
 from penstock.counting.access_log import requests_per
+from penstock.counting.tally import Tally
+from penstock.files.batches import Batch
 from penstock.messages.keys import LogKeys
 
-Role = Literal["send", "send_lines", "receive", "count", "set", "get"]
+Role = Literal["send", "send_lines", "receive", "count", "count_shared", "set", "get"]
 
 BLOCK = 255 * 1024
 """Bytes of a block, and of a value in the comparison."""
@@ -83,8 +85,19 @@ def _receive(app: Penstock, transfer: Transfer) -> Callable[[], int]:
 
 
 def _count(app: Penstock, transfer: Transfer) -> Callable[[], int]:
-    aggregate = app.aggregate(transfer.name, receiver=transfer.receiver)(requests_per("day", "country"))
-    return lambda: aggregate.run().lines
+    requests, lines = requests_per("day", "country"), [0]
+
+    def counting(batch: Batch) -> Tally:
+        lines[0] += len(batch)
+        return requests(batch)
+
+    aggregate = app.aggregate(transfer.name, receiver=transfer.receiver)(counting)
+
+    def count() -> int:
+        aggregate.run(share=transfer.role == "count_shared")
+        return lines[0]
+
+    return count
 
 
 def _set(app: Penstock, transfer: Transfer) -> Callable[[], int]:
@@ -125,5 +138,6 @@ def _keys(transfer: Transfer) -> list[str]:
 
 
 ROLES: dict[str, Callable[[Penstock, Transfer], Callable[[], int]]] = {
-    "send": _send, "send_lines": _send, "receive": _receive, "count": _count, "set": _set, "get": _get,
+    "send": _send, "send_lines": _send, "receive": _receive, "count": _count,
+    "count_shared": _count, "set": _set, "get": _get,
 }  # fmt: skip

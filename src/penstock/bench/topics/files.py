@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -150,6 +152,46 @@ def counting(rig: Rig) -> Figures:
 
 def counted(rig: Rig, name: str, names: Sequence[str], path: Path) -> TransferResult:
     return TransferRun(rig, name, ("count", names[0]), path=path).processes[0]
+
+
+@TOPIC.scenario
+def sharing(rig: Rig) -> Figures:
+    """Count requests per day and country in one and in two processes, from a channel that was filled beforehand"""
+    pages, rounds = rig.at_pace(2, 20, 60), rig.at_pace(1, 3, 5)
+    text = "".join(f"{line}\n" for line in generate(25_000)).encode() * pages
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    with file_of(text, "access.log") as path:
+        for _ in range(rounds):
+            for processes, found in rates.items():
+                with channel(rig, 1, limit=2 * len(text) + LIMIT) as (name, names):
+                    rig.app.files(name).send_lines(path, close=True)
+                    counters: list[tuple[Role, str]] = [("count_shared", names[0])] * processes
+                    results = TransferRun(rig, name, *counters, path=path).processes
+                took = max(one.ended for one in results) - min(one.began for one in results)
+                found.append(sum(one.amount for one in results) / took)
+    yield figure("one process", rates[1], "lines/s")
+    ratio = Ratio(median(two / one for one, two in zip(rates[1], rates[2], strict=True)), "one process")
+    yield figure("two processes", rates[2], "lines/s", ratio=ratio, target=at_least(1.0, "ratio"))
+
+
+@TOPIC.scenario
+def logs_count(rig: Rig) -> Figures:
+    """CPU of `penstock logs count` in one process, compared with a plain Python loop with a regular expression"""
+    pages, rounds = rig.at_pace(4, 40, 80), rig.at_pace(1, 3, 5)
+    text = "".join(f"{line}\n" for line in generate(25_000)).encode()
+    with file_of(text * pages, "access.log") as path:
+        ours = [cpu_of("-m", "penstock", "logs", "count", str(path), "--json") for _ in range(rounds)]
+        plain = [cpu_of("-m", "penstock.bench.plain_loop", str(path)) for _ in range(rounds)]
+    ratio = Ratio(median(one / other for one, other in zip(ours, plain, strict=True)), "a plain loop")
+    yield figure(f"{25_000 * pages:,} lines", ours, "CPU s", ratio=ratio, target=at_most(1.5, "ratio"))
+
+
+def cpu_of(*words: str) -> float:
+    """CPU seconds of a Python process, with its start."""
+    before = os.times()
+    subprocess.run((sys.executable, *words), stdout=subprocess.DEVNULL, check=True)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
 
 
 @TOPIC.scenario
