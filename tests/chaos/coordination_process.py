@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, TypeAlias
 
-from penstock import BarrierBroken, LeaseLost, Penstock, ServerError
+from penstock import BarrierBroken, BarrierTimeout, LeaseLost, Penstock, ServerError
 from penstock.testing import History
 from penstock.testing.history import (
     BarrierArrived,
@@ -92,7 +92,9 @@ def meet() -> Steps:
             met = yield partial(barrier.wait, chance.choice([0.5, 5]))
         except BarrierBroken as error:
             history.note(BarrierEnded(barrier=NAME, party=party, outcome="broken", generation=error.generation))
-        except (TimeoutError, ServerError):
+        except BarrierTimeout:
+            history.note(BarrierEnded(barrier=NAME, party=party, outcome="left"))
+        except ServerError:
             pass
         else:
             end = BarrierEnded(barrier=NAME, party=party, outcome="passed", generation=met.generation, index=met.index)

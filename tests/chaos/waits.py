@@ -33,8 +33,9 @@ from penstock import (
     WorkerSettings,
 )
 from penstock.core.slots import slot
-from penstock.locks.keys import ElectionKeys, LatchKeys
+from penstock.locks.keys import ElectionKeys, LatchKeys, SemaphoreKeys
 from penstock.locks.lock import Lock
+from penstock.locks.rwlock import ReadWriteLock, ReadWriteSide
 from penstock.locks.semaphore import Semaphore
 
 Heard: TypeAlias = Callable[[int], None]
@@ -204,6 +205,48 @@ class CandidateWait(Wait):
         _resign(app, self._election(app, n), self._leaderships[n])
 
 
+class ReaderWait(Wait):
+    """The test writes under a read-write lock for each number, in one slot; event number n is the end of write n."""
+
+    @staticmethod
+    def key(app: Penstock, name: str) -> str:
+        return ReadWriteKeys(PREFIX, name).declared[0]
+
+    def _lock(self, app: Penstock, n: int) -> ReadWriteLock:
+        return app.read_write_lock(_name_beside(ReadWriteKeys, self.place, n), lease=LEASE)
+
+    def prepare(self, app: Penstock) -> None:
+        self._written = [self._lock(app, n).write().acquire() for n in range(self.rounds)]
+
+    def follow(self, app: Penstock, heard: Heard) -> Steps:
+        for n in range(self.rounds):
+            held = yield Call(self._side(app, n).acquire)
+            heard(n)
+            yield Call(held.release)
+
+    def _side(self, app: Penstock, n: int) -> ReadWriteSide[Any]:
+        return self._lock(app, n).read()
+
+    def trigger(self, app: Penstock, n: int) -> None:
+        """Release it over the connections of this app. Those of the app that acquired it may be dead."""
+        self._written[n].renewing = False
+        app._driver.blocking.run(self._lock(app, n).write().bindings.release(self._written[n]._packed))
+
+
+class WriterWait(ReaderWait):
+    """It waits to write, too."""
+
+    def _side(self, app: Penstock, n: int) -> ReadWriteSide[Any]:
+        return self._lock(app, n).write()
+
+
+class ReadWriteKeys(SemaphoreKeys):
+    """The keys of a read-write lock."""
+
+    def __init__(self, prefix: str, name: str) -> None:
+        super().__init__(prefix, name, "rwlock")
+
+
 class ObserverWait(Wait):
     """Event number n is leader number n."""
 
@@ -256,7 +299,7 @@ class LatchWait(Wait):
 
 
 @cache
-def _name_beside(keys: type[ElectionKeys | LatchKeys], place: str, n: int) -> str:
+def _name_beside(keys: type[ElectionKeys | LatchKeys | ReadWriteKeys], place: str, n: int) -> str:
     """Another name whose keys are in the slot of those of `place`, so that they are on the same server."""
     wanted = slot(keys(PREFIX, place).declared[0])
     names = (f"{place}:{n}:{number}" for number in itertools.count())
@@ -480,6 +523,8 @@ class SharedFilesWait(FilesWait):
 WAITS: dict[str, type[Wait]] = {
     "lock": LockWait,
     "permit": SemaphoreWait,
+    "reader": ReaderWait,
+    "writer": WriterWait,
     "candidate": CandidateWait,
     "observer": ObserverWait,
     "latch": LatchWait,

@@ -99,6 +99,10 @@ def ended(party: str, at: float, generation: int, index: int = -1) -> BarrierEnd
     return BarrierEnded(barrier="x", party=party, at=at, outcome=outcome, generation=generation, index=index)
 
 
+def left(party: str, at: float) -> BarrierEnded:
+    return BarrierEnded(barrier="x", party=party, at=at, outcome="left")
+
+
 GOOD = [
     arrived("a", 1), arrived("b", 2), ended("a", 3, 7, 0), ended("b", 3, 7, 1),
     arrived("a", 4), ended("a", 5, 8), arrived("a", 6), arrived("b", 7), ended("b", 8, 9, 1), ended("a", 8, 9, 0),
@@ -112,6 +116,11 @@ GOOD = [
         ([arrived("a", 1), arrived("killed", 2), ended("a", 3, 7, 0)], None),
         ([arrived("a", 1), ended("a", 2, 7, 0), arrived("b", 3), ended("b", 4, 7, 1)], "a party passed when 1 of 2"),
         ([arrived("a", 1), ended("a", 2, 7, 0)], "a party passed when 1 of 2 had begun to wait"),
+        ([arrived("b", 0), left("b", 1), arrived("a", 1), ended("a", 2, 7, 0)], "a party passed when 1 of 2"),
+        (
+            [arrived("killed", 0), arrived("a", 1), ended("a", 2, 7, 0), arrived("a", 3), ended("a", 4, 8, 0)],
+            "meeting 8: a party passed when 1 of 2 had begun to wait",
+        ),
         ([arrived("a", 1), arrived("b", 1), ended("a", 2, 7, 0), ended("b", 2, 7)], "a passed, but it broke for b"),
         ([arrived("a", 1), arrived("b", 1), ended("a", 2, 7, 1), ended("b", 2, 7, 1)], "have the indexes [1, 1]"),
         ([arrived("a", 1), arrived("b", 1), ended("a", 2, 7, 0), ended("b", 2, 7, 2)], "have the indexes [0, 2]"),

@@ -120,8 +120,8 @@ def barrier_violations(events: Iterable[Event], parties: Mapping[str, int]) -> l
     - no meeting is both passed and broken, and none is passed by too many, or by two with one index
     - the meetings of a party have rising numbers
 
-    `parties`: barrier -> how many it needs. Parties that never ended, because they were killed, may have been in any
-    meeting.
+    `parties`: barrier -> how many it needs. A party whose end is unknown, because it was killed, may have been in one
+    meeting, whichever that was.
     """
     events = sorted(events, key=lambda event: event.at)
     arrived: dict[tuple[str, str], float] = {}
@@ -131,6 +131,8 @@ def barrier_violations(events: Iterable[Event], parties: Mapping[str, int]) -> l
     for event in events:
         if isinstance(event, BarrierArrived):
             arrived[event.barrier, event.party] = event.at
+        elif isinstance(event, BarrierEnded) and event.outcome == "left":
+            arrived.pop((event.barrier, event.party), None)
         elif isinstance(event, BarrierEnded):
             who = (event.barrier, event.party)
             if event.generation <= last.get(who, 0):
@@ -141,28 +143,40 @@ def barrier_violations(events: Iterable[Event], parties: Mapping[str, int]) -> l
             meeting = meetings.setdefault((event.barrier, event.generation), _Meeting())
             (meeting.passed if event.outcome == "passed" else meeting.broken).append(event)
             meeting.arrivals.append(arrived.pop(who, event.at))
-    # What is left in `arrived` never ended.
-    for (barrier, generation), meeting in meetings.items():
-        never_ended = [at for (name, _), at in arrived.items() if name == barrier]
+    by_time = sorted(meetings.items(), key=lambda pair: min((one.at for one in pair[1].passed), default=0.0))
+    for (barrier, generation), meeting in by_time:
         where = f"barrier {barrier!r}, meeting {generation}"
-        violations += _violations_of_meeting(where, meeting, never_ended, parties[barrier])
+        violations += _violations_of_meeting(where, meeting, parties[barrier])
+        violations += _lacking_parties(where, barrier, meeting, arrived, parties[barrier])
     return violations
 
 
-def _violations_of_meeting(where: str, meeting: _Meeting, never_ended: list[float], needed: int) -> Iterator[str]:
-    if not meeting.passed:
-        return
-    if meeting.broken:
+def _violations_of_meeting(where: str, meeting: _Meeting, needed: int) -> Iterator[str]:
+    if meeting.passed and meeting.broken:
         yield f"{where}: {meeting.passed[0].party} passed, but it broke for {meeting.broken[0].party}"
     if len(meeting.passed) > needed:
         yield f"{where}: {len(meeting.passed)} parties passed, it needs {needed}"
     indexes = [one.index for one in meeting.passed]
     if len(set(indexes)) < len(indexes) or not set(indexes) <= set(range(needed)):
         yield f"{where}: the parties that passed have the indexes {sorted(indexes)}"
+
+
+def _lacking_parties(
+    where: str, barrier: str, meeting: _Meeting, never_ended: dict[tuple[str, str], float], needed: int
+) -> Iterator[str]:
+    """Compare the parties that had begun to wait with those that were needed.
+
+    never_ended  the parties whose end is unknown, with the times of their arrivals. Each may have been in one meeting
+    """
+    if not meeting.passed:
+        return
     first = min(one.at for one in meeting.passed)
-    begun = sum(at <= first for at in [*meeting.arrivals, *never_ended])
-    if begun < needed:
-        yield f"{where}: a party passed when {begun} of {needed} had begun to wait"
+    begun = sum(at <= first for at in meeting.arrivals)
+    unknown = [who for who, at in never_ended.items() if who[0] == barrier and at <= first][: max(0, needed - begun)]
+    for who in unknown:
+        del never_ended[who]
+    if begun + len(unknown) < needed:
+        yield f"{where}: a party passed when {begun + len(unknown)} of {needed} had begun to wait"
 
 
 # --- rate limits ---

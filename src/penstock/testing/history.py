@@ -202,15 +202,16 @@ class BarrierArrived(_Event, frozen=True, kw_only=True):
 
 
 class BarrierEnded(_Event, frozen=True, kw_only=True):
-    """The wait of a party has ended: it passed, or it got BarrierBroken.
+    """The wait of a party has ended: it passed, it got BarrierBroken, or it left, because it timed out.
 
-    `generation` and `index` are those of `BarrierPass`; of `BarrierBroken` there is only the generation.
+    `generation` and `index` are those of `BarrierPass`; of `BarrierBroken` there is only the generation. Record nothing
+    if the call failed in another way, because then the end is unknown.
     """
 
     barrier: str
     party: str
-    outcome: Literal["passed", "broken"]
-    generation: int
+    outcome: Literal["passed", "broken", "left"]
+    generation: int = 0
     index: int = -1
 
 
