@@ -31,7 +31,11 @@ async def main() -> None:
 
         await guild.rename.aio("u3", "Mara Smith")
         await guild.weigh.aio("u2", 5)
-        print("heaviest:", [entry.name for entry in await guild.top.aio("e")])
+        await guild.bump.aio("u2")  # for example, each time that a user picks the name
+        print("heaviest:", [(entry.name, entry.weight) for entry in await guild.complete.aio("e", by="weight")])
+        await guild.set_payload.aio("u2", "painter")
+        for entry in await guild.complete.aio("nol"):
+            print("".join(f"[{piece}]" if matched else piece for piece, matched in entry.parts()), entry.payload)
         print("of", await guild.count.aio(), "names u3 is", await guild.get.aio("u3"))
 
         await guild.clear.aio()
