@@ -110,8 +110,8 @@ class WorkerSettings:
     """A task that blocks the event loop for longer than this is named in a warning."""
 
     unknown_backoff: float = 5.0
-    """The first delay of a job whose task this worker does not know, as in a rolling deploy. It doubles up to a
-    minute."""
+    """The first delay of a job whose task this worker does not know, as in a rolling deploy. It doubles up to
+    twelve times this."""
 
     unknown_limit: float = 3600.0
     """A job whose task no worker has known for this long becomes a dead letter."""

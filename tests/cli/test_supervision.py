@@ -302,3 +302,21 @@ def test_the_command_line_cancels_a_running_job_and_waits_for_its_end(start, run
     eventually(lambda: begun(3))
     late = run("job", "cancel", stuck.id, "--wait", "0.3", *words)
     assert (late.returncode, "its code cannot be interrupted" in late.stderr) == (Exit.FAILED, True)
+
+
+def test_a_suspect_of_a_module_with_a_port_is_tried_while_no_other_process_has_the_port(start, shop, tmp_path: Path):
+    module = WITH_A_PORT.replace("import os,", "import asyncio, os,").replace(
+        "    return os.getpid()", "    await asyncio.sleep(seconds)\n    return os.getpid()"
+    )
+    (tmp_path / "bound.py").write_text(module)
+    start("worker", "bound:app", "--stop-timeout", "5", PORT=str(free_port()), **shop.where)
+    job, other = shop.nap.enqueue(4.0), shop.nap.enqueue(4.0)
+    for _ in range(2):
+        eventually(lambda: shop.queue.count().running == 2 and any(not gone(pid) for pid in shop.pids(busy=True)))
+        time.sleep(0.5)  # so that both have begun
+        (pid,) = (pid for pid in shop.pids(busy=True) if not gone(pid))
+        os.kill(pid, signal.SIGKILL)
+        eventually(partial(gone, pid))
+    assert job.result(timeout=scaled(90))
+    assert other.result(timeout=scaled(90))
+    assert shop.queue.count().dead == 0

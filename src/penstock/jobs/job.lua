@@ -120,7 +120,7 @@ end
 -- Decides what follows if a worker does not know the task of a job. Returns the verb to settle with, the delay in ms,
 -- and the reason. The verb is `bury` once the task has been unknown for `unknown_limit` (ms, in the JSON of `text`),
 -- else `later`. The reason records since when the task has been unknown. The delay is the time since then plus `ms`, at
--- most a minute, so it about doubles each time.
+-- most twelve times `ms`, so it about doubles each time.
 --- (s: table, id: str, ms: int, text: str) -> str, int, str
 --- uses: base
 function job.unknown_task(s, id, ms, text)
@@ -129,7 +129,7 @@ function job.unknown_task(s, id, ms, text)
   local limit = tonumber(string.match(text, '"unknown_limit":(%d+)')) or 0
   local waited = s.now - since
   text = string.sub(text, 1, -2) .. string.format(',"unknown_since":%d}', since)
-  return waited >= limit and "bury" or "later", math.min(60000, waited + ms), text
+  return waited >= limit and "bury" or "later", math.min(12 * ms, waited + ms), text
 end
 
 -- Ends a run that does not complete its job. Returns false if the incarnation no longer holds the job. `verb`:

@@ -41,6 +41,9 @@ _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 30.0
 """Seconds. The pause before a process is replaced that died before it ended a job. It doubles each time."""
 
+_LOOK_AGAIN = 0.05
+"""Seconds between two looks whether all processes have ended that make room for a trial."""
+
 _KILL_AFTER = 5.0
 """Seconds beyond `stop_timeout` after which a process that has not stopped is killed."""
 
@@ -54,7 +57,9 @@ class Supervisor:
         self._processes = processes
         self._settings = settings
         self._queues = [app.queue(name) for name in queues_of(app, settings)]
-        self._trials = Trials(command, {TRIAL_VARIABLE: "1"}, self._queues, settings, app.settings.lease)
+        self._trials = Trials(
+            command, {TRIAL_VARIABLE: "1"}, self._queues, settings, app.settings.lease, make_room=self._make_room
+        )
         self._running: list[WorkerProcess] = []
         self._stop_calls = 0
         self._stopping = asyncio.Event()
@@ -85,6 +90,12 @@ class Supervisor:
             worker.send(signal.SIGTERM)
         self._trials.stop()
 
+    def _make_room(self) -> None:
+        """Let the worker processes finish their jobs and end. They are started again after the trials."""
+        log.warning("trial processes cannot start beside the worker processes: those end for the time of the trials")
+        for worker in self._running:
+            worker.send(signal.SIGTERM)
+
     def _kill(self) -> None:
         self._trials.kill()
         for worker in self._running:
@@ -95,6 +106,10 @@ class Supervisor:
         """Run one process, and replace it each time it dies or retires."""
         pause = 0.0
         while not self._stop_calls:
+            if self._trials.needs_room:
+                while self._running:  # the other processes still finish their jobs
+                    await self._pause(_LOOK_AGAIN)
+                await self._trials.run_alone()
             retiring = asyncio.Event()
             try:
                 worker = await self._start(retiring)

@@ -37,6 +37,9 @@ VARIABLE: Final = "PENSTOCK_TRIAL"
 """The environment variable that makes a worker process a trial process."""
 
 _FIRST_PAUSE = 0.5
+_BETWEEN_ROOMS = 600.0
+"""Seconds after which worker processes may be stopped again for the sake of trials."""
+
 _LONGEST_PAUSE = 30.0
 """Seconds. The pause after a trial process that died before its first turn. It doubles each time."""
 
@@ -93,8 +96,18 @@ class Trials:
         lease: float,
         *,
         ended: Callable[[], None] = lambda: None,
+        make_room: Callable[[], None] | None = None,
     ) -> None:
-        """`ended` is called on the loop after the end of each process."""
+        """
+        ended      called on the loop after the end of each process
+        make_room  called when processes cannot start, perhaps because a worker process has what they need, like a port
+        """
+        self._make_room = make_room
+        self.needs_room = False
+        """Whether the processes can start only while no worker process runs: call `run_alone` then."""
+        self._is_alone = False
+        self._was_alone_at = -math.inf
+        self._room = asyncio.Lock()
         self._notify_end = ended
         self._command = command
         self._environment = environment
@@ -113,10 +126,10 @@ class Trials:
 
     def suspects_wait(self) -> None:
         """Start a process, unless `trials` of them run, or one of them is about to claim its first suspect."""
-        if self._stopping:
+        if self._stopping or (self.needs_room and not self._is_alone):
             return
         is_starting = len(self._tasks) > len(self._running) or not all(one.took_a_turn() for one in self._running)
-        if is_starting or len(self._tasks) >= self._settings.trials:
+        if is_starting or len(self._tasks) >= (1 if self._is_alone else self._settings.trials):
             self._asked_again = True
             return
         self._asked_again = False
@@ -164,7 +177,22 @@ class Trials:
                 "trial process %d %s after %.1f s, before it could try a job; the next one starts in %.1f s",
                 process.process.pid, process.exit_description, time.monotonic() - began, self._pause,
             )  # fmt: skip
-            self._asked_again = True
+            may_need_room = self._pause > _FIRST_PAUSE and time.monotonic() - self._was_alone_at > _BETWEEN_ROOMS
+            if may_need_room and not self._is_alone and self._make_room is not None:
+                self.needs_room = True
+                self._make_room()
+            self._asked_again = not self.needs_room
+
+    async def run_alone(self) -> None:
+        """Run processes until no suspect waits, while no worker process runs. Gives up if they cannot start even so."""
+        async with self._room:
+            if not self.needs_room:
+                return
+            self._is_alone, self._pause = True, 0.0
+            self.suspects_wait()
+            await self.wait()
+            self._is_alone = self.needs_room = False
+            self._was_alone_at = time.monotonic()
 
     def _pause_longer(self) -> None:
         self._pause = min(_LONGEST_PAUSE, self._pause * 2 or _FIRST_PAUSE)
