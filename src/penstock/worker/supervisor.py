@@ -35,7 +35,7 @@ from penstock.worker.trials import Trials
 log = logging.getLogger("penstock.supervisor")
 
 EXIT_USAGE = 2
-"""The exit code of a worker process that would fail in the same way if started again. It is not replaced."""
+"""The exit code of a worker process that would fail in the same way if started again. The first one is not replaced."""
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 30.0
@@ -64,11 +64,12 @@ class Supervisor:
         self._stop_calls = 0
         self._stopping = asyncio.Event()
         self._exit_code = 0
+        self._has_served = False
 
     async def run(self) -> int:
         """Run until all processes have stopped.
 
-        Returns 0, or EXIT_USAGE if a process ended with that code before its first turn.
+        Returns 0, or EXIT_USAGE if a process ended with that code before any has taken a turn.
         """
         while True:
             async with asyncio.TaskGroup() as group:
@@ -162,7 +163,9 @@ class Supervisor:
         if await worker.hand_back_jobs(within=self._app.settings.lease):
             self._trials.suspects_wait()
         worker.close()
-        if code == EXIT_USAGE and not took_a_turn:
+        self._has_served |= took_a_turn
+        # Once a process has served, another one may fail for lack of something that a third has, such as a port.
+        if code == EXIT_USAGE and not self._has_served:
             self._exit_code = code
             self.stop()
         return is_done, has_worked
