@@ -109,3 +109,18 @@ async def test_a_receiver_of_a_channel_whose_records_have_vanished_says_so(
         with pytest.raises(StateLost):
             await do(verb, *args)
     assert await do(channel.delete)
+
+
+@pytest.mark.parametrize("share", [False, True])
+async def test_a_new_process_resumes_where_the_restored_server_says(
+    channel: Channel, do: Do, face: str, tmp_path: Path, raw: Any, share: bool
+):
+    """A process that begins after the fall-back has no position: the cursor in the server decides."""
+    await send(do, channel, tmp_path / "a", b"a")
+    old = take_snapshot(raw)
+    assert await gather(face, channel.receiver("r").blocks(wait=0, share=share)) == [b"a"]
+    await send(do, channel, tmp_path / "lost", b"lost")
+    assert await gather(face, channel.receiver("r").blocks(wait=0, share=share)) == [b"lost"]
+    fall_back(raw, old)
+    await send(do, channel, tmp_path / "new", b"new")
+    assert await gather(face, channel.receiver("r").blocks(wait=0, share=share)) == [b"a", b"new"]
