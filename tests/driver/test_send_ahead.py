@@ -95,8 +95,9 @@ async def test_a_reply_that_nobody_received_is_taken_for_that_of_no_other_call(d
 async def test_a_server_that_stays_away_is_given_up(face: str, key: str, own_server: Server):
     driver = FaceDriver(face, own_server.address, replace(QUICK, give_up_after=0.3))
     await driver.run(count(key))
+    own_server.kill()
     with pytest.raises(ServerUnavailable):
-        await driver.run(ahead(count(key), own_server.kill))
+        await driver.run(ahead(count(key)))
     await driver.aclose()
 
 

@@ -15,7 +15,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from penstock import JobContext, Middleware, Penstock, Status
+from penstock import JobCancelled, JobContext, Middleware, Penstock, Status
 from penstock.worker import streak
 from penstock.worker.thread_pool import ThreadPool
 from tests.conftest import MakeApp, until
@@ -535,6 +535,37 @@ async def test_a_streak_that_was_cancelled_before_it_began_holds_nothing_up(app:
         jobs = await app.enqueue_many.aio(task.call(n) for n in range(10))
         for job in jobs:
             await job.result.aio(scaled(20))
+
+
+@pytest.mark.parametrize("how", ["in a streak", "alone"])
+async def test_a_job_that_is_cancelled_before_its_first_step_ends_as_cancelled(app: Penstock, how: str):
+    """The news of a cancellation may come between the creation of its asyncio task and the first step of that."""
+    ran: list[int] = []
+
+    async def body(n: int) -> None:
+        ran.append(n)
+        await asyncio.sleep(0)
+
+    task = job_task(app, body)
+    async with running_worker(app) as worker:
+        await until(lambda: hasattr(worker, "_runner"))
+        runner, streaks = worker._runner, worker._runner._streaks
+        chosen = "begin" if how == "in a streak" else "start"
+        start = getattr(streaks, chosen)
+
+        def cancelled_at_once(run: Any) -> None:
+            start(run)
+            runner.cancel(run)
+            setattr(streaks, chosen, start)
+
+        setattr(streaks, chosen, cancelled_at_once)
+        jobs = await app.enqueue_many.aio(task.call(n) for n in range(5))
+        for job in jobs:
+            with contextlib.suppress(JobCancelled):
+                await job.result.aio(scaled(20))
+    states = [await job.status.aio() for job in jobs]
+    assert sorted(states) == [Status.CANCELLED, *[Status.COMPLETED] * 4]
+    assert len(ran) == 4
 
 
 async def test_a_worker_that_cannot_start_a_thread_ends_with_that_error(app: Penstock, monkeypatch: pytest.MonkeyPatch):

@@ -97,27 +97,31 @@ class StreakRunner:
 
     def start(self, run: JobRun) -> None:
         """Start a job in an asyncio task of its own."""
-        _ = self._create_task(run, self._settle(run, self._execution.run_async(run)))
+        _ = self._create_task(run, self._settle(run, self._execution.run_async))
 
     def start_isolated(self, run: JobRun, how: Callable[[JobRun], Coroutine[Any, Any, Settlement]]) -> None:
         """Run `how`, which returns the settlement, in an asyncio task of its own."""
-        _ = self._create_task(run, self._settle(run, how(run)))
+        _ = self._create_task(run, self._settle(run, how))
 
     def _create_task(self, run: JobRun, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         # Start in the worker's own context. The caller may be the asyncio task of a job that has just ended.
         task = self._loop.create_task(work, context=self._context.copy())
         run.asyncio_task = task
         self.tasks.add(task)
-        task.add_done_callback(self._task_done)
+        task.add_done_callback(partial(self._task_done, run))
         return task
 
-    def _task_done(self, task: asyncio.Task[None]) -> None:
+    def _task_done(self, first: JobRun, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._broken(error)
-        elif self._streak is task:  # cancelled before its first step
+        if not task.cancelled():
+            if (error := task.exception()) is not None:
+                self._broken(error)
+            return
+        # Only a task that is cancelled before its first step ends as cancelled.
+        if self._streak is task:
             self._streak = None
-            self._go_on()
+        self._ended(first, self._cancelled(first))
+        self._go_on()
 
     def job_in(self, task: asyncio.Task[Any]) -> JobRun | None:
         """The job that runs in this asyncio task. Any thread may ask."""
@@ -177,18 +181,21 @@ class StreakRunner:
         """Wait for a job that has suspended, for the rest of its timeout."""
         timeout = run.definition.timeout
         left = None if timeout is None else max(0.0, run.started_at + timeout - time.monotonic())
-        await self._settle(run, self._execution.finish(run, rest, left))
+        await self._settle(run, lambda run: self._execution.finish(run, rest, left))
 
-    async def _settle(self, run: JobRun, outcome: Awaitable[Settlement]) -> None:
+    async def _settle(self, run: JobRun, how: Callable[[JobRun], Awaitable[Settlement]]) -> None:
         settlement: Settlement | None
         try:
-            settlement = await outcome
+            settlement = await how(run)
         except asyncio.CancelledError:
-            by_itself = run in self._inflight.running  # else the worker has cancelled it, and given it up before
-            settlement = self._execution.cancelled_itself(run) if by_itself else None
+            settlement = self._cancelled(run)
         self._inflight.note_duration(run)
         self._ended(run, settlement)
         self._go_on()
+
+    def _cancelled(self, run: JobRun) -> Settlement | None:
+        """None: the worker has cancelled the job, and given it up before."""
+        return self._execution.cancelled_itself(run) if run in self._inflight.running else None
 
     def _failed(self, run: JobRun, error: BaseException) -> Settlement:
         """A job ended without having suspended, so the worker has not cancelled it."""
