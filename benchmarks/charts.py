@@ -72,7 +72,7 @@ def draw(chart: Chart, rows: Sequence[tuple[str, bool, Sequence[float]]], theme:
     """The SVG. `rows`: title, whether it is Penstock, and a value for each series; the best row comes first."""
     one_series = len(chart.columns) == 1
     bars = 1 if one_series or chart.stacked else len(chart.columns)
-    thick = BAR if bars == 1 else BAR * 0.6
+    thick = BAR if bars == 1 else BAR * 0.75
     step = bars * thick + GAP
     height = round(TOP + len(rows) * step + 8)
     longest = max(sum(values) if chart.stacked else max(values) for _, _, values in rows) or 1.0

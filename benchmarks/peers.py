@@ -10,7 +10,7 @@ worker's start.
 
 The rounds are interleaved, so that a busy minute of the machine affects every library. Before and after each row a loop
 of fixed work shows how fast the machine is at the moment. If the two differ by more than a fifth, the row is measured
-again, at most twice. The tables show medians, and how far the loop varied.
+once more. The tables show medians, and how far the loop varied. Ctrl-C ends the run early, with the rows that it has.
 """
 
 import argparse
@@ -134,17 +134,23 @@ def measure_all(options: argparse.Namespace, versions: dict[str, str]) -> dict[s
         raw_client(app) as server,
     ):
         url = open_a_port(server)
-        for _ in range(options.rounds):
-            for name in versions:
-                rows[name].append(steady(lambda name=name: measure(name, options, url, server)))
+        try:
+            for number in range(1, options.rounds + 1):
+                for name in versions:
+                    print(f"round {number} of {options.rounds}: {name}", file=sys.stderr)
+                    rows[name].append(steady(lambda name=name: measure(name, options, url, server)))
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
         found = server.info("server")
+    measured = max(map(len, rows.values()))
     name = "valkey" if "valkey_version" in found else "redis"
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "pin": options.pin, "jobs": options.jobs, "rounds": options.rounds, "load": [load, os.getloadavg()[0]],
+        "pin": options.pin, "jobs": options.jobs, "rounds": measured, "load": [load, os.getloadavg()[0]],
         "machine": f"{os.cpu_count()} CPUs, {platform.machine()}, {platform.system()}",
         "software": f"Python {platform.python_version()}, {name.title()} {found[f'{name}_version']}",
-        "versions": versions, "titles": {name: PEERS[name].title for name in versions}, "rows": rows,
+        "versions": versions, "titles": {name: PEERS[name].title for name in versions},
+        "rows": {name: runs for name, runs in rows.items() if runs},
     }  # fmt: skip
 
 
@@ -164,9 +170,9 @@ def calibrate() -> float:
 
 
 def steady(measured: Any) -> dict[str, float]:
-    """A measurement during which the speed of the machine did not change much; the third one in any case."""
+    """A measurement during which the speed of the machine did not change much; the second one in any case."""
     row: dict[str, float] = {}
-    for _ in range(3):
+    for _ in range(2):
         before = calibrate()
         row = measured()
         after = calibrate()
