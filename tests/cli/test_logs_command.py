@@ -301,20 +301,19 @@ def test_a_file_without_any_request_is_named(run: Run, tmp_path: Path):
     assert json.loads(done.stdout)["rejected_files"] == {"b.log": 70}
 
 
-@pytest.mark.parametrize(
-    ("packer", "data"),
-    [
-        ("bzip2", bz2.compress(b"x")),
-        ("bzip2", bz2.compress(b"")),
-        ("xz", lzma.compress(b"x")),
-        ("zip", b"PK\3\4\n"),
-    ],
-)
-def test_what_is_packed_otherwise_is_refused(run: Run, tmp_path: Path, packer: str, data: bytes):
-    (tmp_path / "a.log").write_bytes(data)
+def test_logs_of_each_packer_are_counted(run: Run, tmp_path: Path):
+    text = "".join(f"{line}\n" for line in generate(300)).encode()
+    for name, pack in (("a.gz", gzip.compress), ("b.bz2", bz2.compress), ("c.xz", lzma.compress)):
+        (tmp_path / name).write_bytes(pack(text))
+    report = json.loads(run("logs", "count", "a.gz", "b.bz2", "c.xz", "--json").stdout)
+    assert (report["counted"], report["rejected"]) == (900, 0)
+
+
+def test_a_zip_file_is_named_and_skipped(run: Run, tmp_path: Path):
+    (tmp_path / "a.log").write_bytes(b"PK\3\4\n")
     done = run("logs", "count", "a.log")
     assert (done.returncode, done.stdout) == (Exit.USAGE, "")
-    reason = f"it is compressed with {packer}, which cannot be read: decompress it first"
+    reason = "it is compressed with zip, which cannot be read: decompress it first"
     assert done.stderr == f"penstock: nothing was counted: a.log: {reason}\n"
     (tmp_path / "b.log").write_text("\n".join(generate(70)))
     done = run("logs", "count", "a.log", "b.log", "--json")

@@ -53,7 +53,8 @@ def count(
     Parameters
     ----------
     logs
-        Files, plain, gzip or Zstandard; folders, which stand for the files directly in them; or - for standard input.
+        Files, plain, gzip, bzip2, xz or Zstandard; folders, which stand for the files directly in them; or - for
+        standard input.
     by
         The tables: day, hour, country, host, url, status, agent, and bytes for the sum of the sizes in each.
     top
