@@ -5,12 +5,15 @@ Threads share the engine. Methods are `async def` only to fit the shared code of
 
 from __future__ import annotations
 
+import _thread
+import inspect
 import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -192,6 +195,65 @@ class BlockingUnanswered:
             self._connection.close()
 
 
+class _Unfinished:
+    """An operation that the blocking face drives.
+
+    Ctrl-C raises KeyboardInterrupt between any two lines, also in the driver itself. Then the operation is still at its
+    last effect, and cleans up from there. `__del__` is for an interrupt at the start of the clean-up.
+    """
+
+    __slots__ = ("_engine", "_operation")
+
+    def __init__(self, engine: BlockingEngine, operation: Operation[Any]) -> None:
+        self._engine = engine
+        self._operation: Operation[Any] | None = operation
+
+    def clean_up(self) -> None:
+        operation = self._operation
+        if operation is not None and inspect.getgeneratorstate(operation) == inspect.GEN_SUSPENDED:
+            cleanup = self._engine.clean_up(operation, KeyboardInterrupt())
+            self._operation = None
+            with suppress(BaseException):
+                _run_uninterrupted(cleanup)
+        self._operation = None
+
+    __del__ = clean_up
+
+
+def _run_uninterrupted(work: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine in another thread and wait for its end: Ctrl-C interrupts only the main thread."""
+    outcomes: list[Future[R]] = []
+    has_ended: SimpleQueue[None] = SimpleQueue()
+    unclaimed = [work]
+    context = copy_context()
+
+    def run() -> None:
+        try:
+            claimed = unclaimed.pop()
+        except IndexError:  # an interrupt just after the start has started a second thread
+            return
+        outcome = Future[R]()
+        try:
+            outcome.set_result(context.run(run_to_completion, claimed))
+        except BaseException as error:
+            outcome.set_exception(error)
+        outcomes.append(outcome)
+        has_ended.put(None)
+
+    is_started = False
+    while not outcomes:
+        try:
+            if not is_started:
+                _thread.start_new_thread(run, ())
+                is_started = True
+            has_ended.get()  # an interrupt may lose what it returns
+        except KeyboardInterrupt:  # the clean-up ends soon, and then the first interrupt is raised
+            continue
+        except RuntimeError:  # no more threads, or the interpreter is shutting down
+            run()
+    return outcomes[0].result()
+
+
 class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
     """The `BlockingFace` of one process."""
 
@@ -209,7 +271,11 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
     def run(self, work: RoundTrip[R] | Operation[R]) -> R:
         """Run one script call or an operation, and return its result."""
         if not isinstance(work, RoundTrip):
-            return run_to_completion(self.drive(work))
+            unfinished = _Unfinished(self, work)
+            try:
+                return run_to_completion(self.drive(work))
+            finally:
+                unfinished.clean_up()
         first = self.first_attempt(work)
         if first is not None and (connection := self._take_idle(first.node)) is not None:
             try:
@@ -337,7 +403,9 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
         return work()
 
     async def run_uncancelled(self, work: Coroutine[Any, Any, R]) -> R:
-        return await work
+        if threading.current_thread() is not threading.main_thread():
+            return await work
+        return _run_uninterrupted(work)
 
     def start_subscriber(self, subscriber: Subscriber) -> None:
         name = f"penstock listens to {subscriber.node}"

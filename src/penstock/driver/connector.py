@@ -308,8 +308,20 @@ def packer() -> Callable[[Command], bytes]:
             pack: Callable[[Command], bytes] = import_module(name).pack_command
         except (ImportError, AttributeError):
             continue
-        return lambda command: (_pack if _is_large(command[-1]) else pack)(command)
+        return lambda command: _pack(command) if _is_large(command[-1]) else pack(_without_numbers(command))
     return _pack
+
+
+def _without_numbers(command: Command) -> Command:
+    """The command with its numbers as texts.
+
+    The C function crashes the process if Ctrl-C arrives while it converts a number: Python raises KeyboardInterrupt
+    there, and libvalkey 4.2 and hiredis 3.5 do not check for an error.
+    """
+    return tuple([
+        one if (kind := type(one)) is str or kind is bytes or not isinstance(one, int | float) else str(one)
+        for one in command
+    ])  # fmt: skip
 
 
 def _is_large(argument: str | bytes | int | float) -> bool:

@@ -347,6 +347,15 @@ class Engine(Generic[C, L]):
             result: R = done.value
             return result
 
+    async def clean_up(self, operation: Operation[Any], stop: BaseException) -> None:
+        """Raise `stop` inside an operation at its last effect, and perform what it yields to clean up."""
+        opened: list[Listener | Unanswered] = []
+        try:
+            await self._drive(operation, opened, _CLEANUP_GIVE_UP_AFTER, stop)
+        finally:
+            for one in opened:
+                one.close()
+
     async def _perform(self, effect: Effect, opened: list[Listener | Unanswered], give_up_after: float) -> Any:
         if isinstance(effect, RoundTrip):
             return await self.send(effect, give_up_after)

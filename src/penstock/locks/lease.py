@@ -90,8 +90,16 @@ def hand_over(bindings: LeaseBindings, packed: bytes) -> Operation[None]:
     If the server becomes unavailable meanwhile, one of the waiters continues the search.
     """
     with contextlib.suppress(PenstockError):
-        while (yield bindings.release(packed)).more:
-            pass
+        while True:
+            try:
+                reply = yield bindings.release(packed)
+            except (Exception, GeneratorExit):
+                raise
+            except BaseException:  # a second cancellation or Ctrl-C: the request must not remain among the waiters
+                yield bindings.release(packed)
+                raise
+            if not reply.more:
+                return
 
 
 class LeaseSource(Protocol):
