@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from penstock.core.operations import RoundTrip
 from penstock.driver.connector import Connector
+from penstock.driver.green import refuse_green_threads
 from penstock.settings import Settings
 
 if TYPE_CHECKING:  # asyncio and the two faces are imported when they are first used
@@ -27,6 +28,7 @@ class ServerDriver:
     """
 
     def __init__(self, server: Any = None, settings: Settings | None = None) -> None:
+        refuse_green_threads()
         self.connector = Connector(server, settings or Settings())
         self._blocking: BlockingEngine | None = None
         self._pid = 0
@@ -41,6 +43,7 @@ class ServerDriver:
 
             with self._lock:
                 if self._blocking is None or self._pid != os.getpid():
+                    refuse_green_threads()
                     self._blocking, self._pid = BlockingEngine(self.connector), os.getpid()
         return self._blocking
 
