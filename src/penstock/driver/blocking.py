@@ -211,7 +211,7 @@ class _Unfinished:
     def clean_up(self) -> None:
         operation = self._operation
         if operation is not None and inspect.getgeneratorstate(operation) == inspect.GEN_SUSPENDED:
-            cleanup = self._engine.clean_up(operation, KeyboardInterrupt())
+            cleanup = self._engine.drive(operation, KeyboardInterrupt())
             self._operation = None
             with suppress(BaseException):
                 _run_uninterrupted(cleanup)

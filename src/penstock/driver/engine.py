@@ -308,11 +308,15 @@ class Engine(Generic[C, L]):
 
     # --- operations ---
 
-    async def drive(self, operation: Operation[R]) -> R:
-        """Run an operation: perform what it yields, send it the results, and raise errors inside it."""
+    async def drive(self, operation: Operation[R], stop: BaseException | None = None) -> R:
+        """Run an operation: perform what it yields, send it the results, and raise errors inside it.
+
+        `stop`: the operation was left at an effect; raise this there, so that the operation cleans up.
+        """
         opened: list[Listener | Unanswered] = []
+        give_up_after = self.settings.give_up_after if stop is None else _CLEANUP_GIVE_UP_AFTER
         try:
-            return await self._drive(operation, opened, self.settings.give_up_after)
+            return await self._drive(operation, opened, give_up_after, stop)
         finally:
             for one in opened:
                 one.close()
@@ -346,15 +350,6 @@ class Engine(Generic[C, L]):
         except StopIteration as done:
             result: R = done.value
             return result
-
-    async def clean_up(self, operation: Operation[Any], stop: BaseException) -> None:
-        """Raise `stop` inside an operation at its last effect, and perform what it yields to clean up."""
-        opened: list[Listener | Unanswered] = []
-        try:
-            await self._drive(operation, opened, _CLEANUP_GIVE_UP_AFTER, stop)
-        finally:
-            for one in opened:
-                one.close()
 
     async def _perform(self, effect: Effect, opened: list[Listener | Unanswered], give_up_after: float) -> Any:
         if isinstance(effect, RoundTrip):
