@@ -311,8 +311,7 @@ class Engine(Generic[C, L]):
     async def drive(self, operation: Operation[R], stop: BaseException | None = None) -> R:
         """Run an operation: perform what it yields, send it the results, and raise errors inside it.
 
-        `stop`: the operation was left at an effect; raise this there, so that the operation cleans up.
-        """
+        `stop`: the operation was left at an effect; raise this there, so that it cleans up."""
         opened: list[Listener | Unanswered] = []
         give_up_after = self.settings.give_up_after if stop is None else _CLEANUP_GIVE_UP_AFTER
         try:
