@@ -21,7 +21,6 @@ from penstock import (
     Settings,
 )
 from penstock.driver import connector
-from penstock.jobs.record import HEADER_SIZE
 from tests.conftest import Do, until
 from tests.servers import Server
 from tests.speed import scaled
@@ -105,9 +104,10 @@ async def test_wrong_arguments_at_enqueue(shop: Shop, do: Do, args: Any, kwargs:
 async def test_a_payload_changed_by_hand_in_the_server(shop: Shop, do: Do, raw: Any):
     job = await do(shop.add.enqueue, 1, 2)
     jobs = f"{shop.app.queue('q').bindings.keys.base}jobs"
-    raw.hset(jobs, job.key, raw.hget(jobs, job.key)[:HEADER_SIZE] + b'["add",{"a":1,"b":2')
+    body = raw.hget(jobs, job.key)
+    raw.hset(jobs, job.key, body.removesuffix(b"}"))
     async with running_worker(shop.app):
-        assert (await failure(do, job)).startswith("the payload is damaged")
+        assert await failure(do, job) == "add(): Input data was truncated"
         await shop.is_working()
 
 

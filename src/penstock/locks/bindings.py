@@ -165,7 +165,8 @@ class LeaseBindings:
         address   where the owner is notified when an operator breaks the lock
         """
         args = (packed, math.ceil(seconds * 1000), ends, int(confirms), address)
-        return RoundTrip(self._renew, self.declared, args, read_renew_reply)
+        takes = len(self._renew.args)  # that of semaphores takes no more than the first three
+        return RoundTrip(self._renew, self.declared, args[:takes], read_renew_reply)
 
     def release(self, packed: bytes) -> RoundTrip[ReleaseReply]:
         """Release what the request holds, and its place among the waiters. May be repeated."""

@@ -219,12 +219,12 @@ function script.release(base, holders, request)
 end
 
 -- Extends the lease to `ms` from now; never shortens it. `ends`: server microseconds at which the holding ends at the
--- latest, 0 for never. `confirms` and `address`: for locks, see lock.lua; 0 and "" here.
+-- latest, 0 for never.
 -- Returns { 1, ms that are left }. If a permit is not held any longer, writes nothing and returns { 0, false }.
 --- keys: base holders
---- args: request: str, ms: int, ends: int, confirms: int, address: str
+--- args: request: str, ms: int, ends: int
 --- flags: allow-oom
-function script.renew(base, holders, request, ms, ends, confirms, address)
+function script.renew(base, holders, request, ms, ends)
   local us = clock.micros()
   local now = math.floor(us / 1000)
   local r = cmsgpack.unpack(request)
