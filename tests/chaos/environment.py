@@ -33,6 +33,9 @@ _STATES = {
     constants.READY: "ready", constants.DELAYED: "delayed", constants.RUNNING: "running", constants.DEAD: "dead",
 }  # fmt: skip
 
+_KEPT_UNTIL = 6
+"""Bytes before the letter of a result: until when it is kept."""
+
 
 class Environment:
     """Starts and stops workers and the server, records what it does to them, and checks the history at the end.
@@ -147,8 +150,9 @@ class Environment:
         while some := list(islice(rest, 1000)):
             records = self.server.client.hmget(f"{base}jobs", some)
             reasons = self.server.client.hmget(f"{base}reasons", some)
-            ends = self.server.client.mget([f"{base}done:{job}" for job in some])
-            for found in zip(some, records, reasons, ends, strict=True):
+            owners = self.server.client.hmget(f"{base}owners", some)
+            ends = self.server.client.hmget(f"{base}results", some)
+            for found in zip(some, records, reasons, owners, ends, strict=True):
                 self.history.note(_found(*found))
 
     def events(self) -> list[Event]:
@@ -170,11 +174,15 @@ class Environment:
         return faults
 
 
-def _found(job: str, record: bytes | None, reason: bytes | None, end: bytes | None) -> FinalState:
+def _found(
+    job: str, record: bytes | None, reason: bytes | None, owner: bytes | None, result: bytes | None
+) -> FinalState:
     if record is not None:
         why = Failure.read(reason).reason if reason else ""
-        return FinalState(job=job, state=_STATES[record[1:2]], reason=why)  # type: ignore[arg-type]
-    if end is None:
+        state = _STATES[constants.RUNNING if owner else record[1:2]]
+        return FinalState(job=job, state=state, reason=why)  # type: ignore[arg-type]
+    if result is None:
         return FinalState(job=job, state="unknown")
+    end = result[_KEPT_UNTIL:]
     claim = int(end[1:]) if end[:1] == constants.COMPLETED else 0
     return FinalState(job=job, state=_ENDS[end[:1]], claim=claim)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 
 from penstock import Penstock, Retry, Settings, Task
 from penstock.jobs.claims import Claim
+from penstock.jobs.constants import NUMBER_BYTES
 
 QUEUE = "storm"
 
@@ -31,7 +32,7 @@ def make_app(address: str | None = None) -> Penstock:
 
 def claim_number(token: bytes) -> int:
     """The number of a claim is the first part of its token."""
-    return int(token[:12], 16)
+    return int.from_bytes(token[:NUMBER_BYTES])
 
 
 def _current_number() -> int:
