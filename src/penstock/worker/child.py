@@ -111,8 +111,9 @@ class WorkerProcess:
     def held_jobs(self) -> bool:
         return any(status.holds_jobs for status in self._status.queue_statuses())
 
-    def has_ended_a_job(self) -> bool:
-        return self._status.has_ended_a_job()
+    def has_worked(self) -> bool:
+        """Whether a job has ended in the process, or ran there at its end: then it was able to work."""
+        return self._status.has_ended_a_job() or bool(self._status.running_jobs())
 
     async def hand_back_jobs(self, within: float) -> bool:
         """Hand back the jobs of the dead process, so that other workers can run them now.

@@ -6,7 +6,7 @@
       │             │ death
       │             ▼
       └─── hand back its jobs: those that ran in it are lost once more, the others are not;
-           the next process starts at once or, if this one died before it ended a job, after a pause that grows
+           the next process starts at once or, if this one died before it ran a job, after a pause that grows
 
 Jobs that were lost twice are suspects. Separate processes try them (see `trials.py`).
 
@@ -39,7 +39,9 @@ EXIT_USAGE = 2
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 30.0
-"""Seconds. The pause before a process is replaced that died before it ended a job. It doubles each time."""
+"""Seconds. The pause before a process is replaced that died before it ran a job. It doubles each time.
+
+A process that a job has killed is replaced at once: that job is tried apart after its second loss."""
 
 _LOOK_AGAIN = 0.05
 """Seconds between two looks whether all processes have ended that make room for a trial."""
@@ -152,14 +154,14 @@ class Supervisor:
     async def _await_end(self, worker: WorkerProcess) -> tuple[bool, bool]:
         """Wait until the process has ended, and end what it held.
 
-        Returns whether its work was done, so that it needs no successor, and whether it had ended a job.
+        Returns whether its work was done, so that it needs no successor, and whether it had run a job.
         """
         code = await worker.process.wait()
         self._running.remove(worker)
         # The exit code is not enough: a task can end its process with any code, even 0. The shared status shows
         # whether the process held jobs.
         is_done = code == 0 and self._settings.burst and not worker.held_jobs()
-        has_worked, took_a_turn = worker.has_ended_a_job(), worker.took_a_turn()
+        has_worked, took_a_turn = worker.has_worked(), worker.took_a_turn()
         if await worker.hand_back_jobs(within=self._app.settings.lease):
             self._trials.suspects_wait()
         worker.close()
