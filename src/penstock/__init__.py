@@ -126,6 +126,8 @@ if TYPE_CHECKING:
     from penstock.settings import Settings, WorkerSettings
     from penstock.worker.worker import Worker
 else:
+    import os
+    import sys
     from importlib import import_module
 
     _NAMES = {
@@ -185,6 +187,15 @@ else:
         "worker.worker": "Worker",
     }
     _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+
+    def _load_all() -> None:
+        """Called before a fork: a module that another thread is importing would stay locked in the child for ever."""
+        if f"{__name__}.app" in sys.modules:
+            for module in (*_NAMES, "core.renewal", "driver.aio", "driver.blocking", "driver.pipeline"):
+                import_module(f"{__name__}.{module}")
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_load_all)
 
     def __getattr__(name):
         if name not in _HOMES:

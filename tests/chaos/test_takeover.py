@@ -15,6 +15,12 @@ LEASE = 1.5
 LONG = 10.0
 
 
+def registered(env: Environment, pid: int, supervised: bool) -> list[int]:
+    """The worker process, once it has taken a turn. Its supervisor may have other children at first."""
+    processes = child_pids(pid) if supervised else [pid]
+    return [process for process in processes if process in env.held_jobs()]
+
+
 @pytest.mark.parametrize("supervised", [False, True], ids=["alone", "supervised"])
 def test_the_jobs_of_a_killed_worker_run_again_in_time(tmp_path: Path, supervised: bool):
     lease = LONG if supervised else LEASE
@@ -23,9 +29,8 @@ def test_the_jobs_of_a_killed_worker_run_again_in_time(tmp_path: Path, supervise
             env.start_worker("--concurrency", "8")
         for _ in range(2):
             pid = env.start_worker("--concurrency", "4", *(("--processes", "1") if supervised else ()))
-            env.until(lambda pid=pid: not supervised or child_pids(pid), 60)
-            victim = child_pids(pid)[0] if supervised else pid
-            env.until(lambda victim=victim: victim in env.held_jobs(), 60)
+            env.until(lambda pid=pid: registered(env, pid, supervised), 60)
+            (victim,) = registered(env, pid, supervised)
             env.enqueue(*(env.tasks["on_the_loop"].call(300) for _ in range(20)))
             env.until(lambda victim=victim: env.held_jobs().get(victim), 60)
             env.kill(victim)

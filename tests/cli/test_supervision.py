@@ -16,7 +16,7 @@ from penstock import Status
 from penstock.cli.exits import Exit
 from tests.cli.worker_shop import gone, opened_shop
 from tests.command_line import SOURCE
-from tests.servers import Server, eventually, free_port
+from tests.servers import Server, default_signals, eventually, free_port
 from tests.speed import scaled
 
 
@@ -214,9 +214,10 @@ def can_unshare() -> bool:
 def test_a_process_that_adopts_orphans_reaps_them(shop, tmp_path: Path, processes: str):
     words = [sys.executable, "-m", "penstock", "worker", "tasks:app", "--processes", processes]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), **shop.where}
-    worker = subprocess.Popen(
-        [sys.executable, "-c", SUBREAPER, *words], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL
-    )
+    with default_signals():
+        worker = subprocess.Popen(
+            [sys.executable, "-c", SUBREAPER, *words], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL
+        )
     try:
         orphans = [shop.leave_an_orphan.enqueue().result(timeout=scaled(30)) for _ in range(3)]
         eventually(lambda: all(map(gone, orphans)))

@@ -426,6 +426,7 @@ async def test_jobs_that_the_worker_cannot_run_are_reported(app: Penstock, raw: 
 
     unknown, damaged = await app.queue("q").put.aio("a bare value"), await known.enqueue.aio(1)
     key = f"{app.queue('q').bindings.keys.base}jobs"
+    await app.queue("q").count.aio()  # puts the jobs into their lanes
     raw.hset(key, damaged.key, raw.hget(key, damaged.key)[:-3] + b"{]]")
     await run_burst(app)
     assert [(o.ending, o.duration) for o in recorder.outcomes] == [("unknown", 0), ("dead", 0)]
