@@ -1,6 +1,7 @@
 """The timeout of a `def` task: it interrupts Python code, warns when it cannot, and never hits other code."""
 
 import asyncio
+import contextlib
 import logging
 import random
 import sys
@@ -13,7 +14,13 @@ from typing import Any
 import pytest
 
 from penstock import JobFailed, Penstock, Retry, Status
-from penstock.worker.thread_timeout import ThreadTimeout, TimeIsUp, _raise_in_thread
+from penstock.worker.thread_timeout import (
+    ThreadTimeout,
+    TimeIsUp,
+    _raise_in_thread,
+    cancel_in_thread,
+    run_cancellable,
+)
 from tests.conftest import until
 from tests.speed import scaled
 from tests.worker.in_process import run_burst, running_worker
@@ -245,3 +252,39 @@ async def test_a_timeout_that_is_raised_while_the_job_ends_belongs_to_that_job()
     thread.join()
     timeout.close()
     assert came == ["from the job"]
+
+
+class Run:
+    thread = 0
+    cancelled = False
+
+
+def test_a_run_that_is_cancelled_while_it_ends_interrupts_nothing_after_it():
+    """Thousands of runs are cancelled at any moment. The thread survives, and never gets a late exception."""
+    late: list[BaseException] = []
+    ended: list[bool] = []
+    runs: list[Run] = []
+    over = threading.Event()
+
+    def work() -> None:
+        try:
+            while not over.is_set():
+                runs.append(Run())
+                with contextlib.suppress(TimeIsUp):
+                    run_cancellable(runs[-1], sum, range(50))
+                for _ in range(20):
+                    pass
+        except BaseException as error:
+            late.append(error)
+        ended.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    until = time.monotonic() + 2
+    while time.monotonic() < until and thread.is_alive():
+        if runs and not (run := runs[-1]).cancelled:
+            cancel_in_thread(run)
+    over.set()
+    thread.join(30)
+    assert (late, ended) == ([], [True])
+    assert sum(run.cancelled for run in runs) > 10

@@ -22,7 +22,7 @@ from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Drop, Retry, RetryLater
 from penstock.settings import WorkerSettings
 from penstock.worker.running import JobRun
-from penstock.worker.thread_timeout import ThreadTimeout, TimeIsUp
+from penstock.worker.thread_timeout import ThreadTimeout, TimeIsUp, run_cancellable
 
 log = logging.getLogger("penstock.worker")
 
@@ -154,17 +154,11 @@ class Execution:
 
     def _call(self, run: JobRun, timeout: ThreadTimeout | None) -> Any:
         """Call a `def` task, with its timeout and inside the `def` hooks."""
-        if timeout is not None:
-            hooked = run.definition.middleware.sync_hooks
-            result = (
-                timeout.run(self._call_inside_hooks, run)
-                if hooked
-                else timeout.run(run.definition.signature.call, run.arguments)
-            )
-        elif run.definition.middleware.sync_hooks:
-            result = self._call_inside_hooks(run)
-        else:
-            result = run.definition.signature.call(run.arguments)
+        call: Callable[[Any], Any] = run.definition.signature.call
+        argument: Any = run.arguments
+        if run.definition.middleware.sync_hooks:
+            call, argument = self._call_inside_hooks, run
+        result = run_cancellable(run, call, argument) if timeout is None else timeout.run(call, argument)
         if inspect.isawaitable(result):
             raise TypeError(f"task {run.definition.name} returned an awaitable: make it an `async def`")
         return result

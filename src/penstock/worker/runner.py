@@ -15,7 +15,7 @@ from penstock.worker.running import Inflight, JobRun
 from penstock.worker.shared_status import SharedStatus
 from penstock.worker.streak import StreakRunner
 from penstock.worker.thread_pool import ThreadPool
-from penstock.worker.thread_timeout import ThreadTimeout
+from penstock.worker.thread_timeout import ThreadTimeout, cancel_in_thread
 
 
 class JobRunner:
@@ -104,7 +104,8 @@ class JobRunner:
         task.add_done_callback(self._hook_tasks.discard)
 
     def _start_timeout(self, run: JobRun) -> ThreadTimeout | None:
-        run.timeout = ThreadTimeout(run.label, run.definition.timeout, self._settings.blocked_warning, self._loop)
+        if (timeout := run.definition.timeout) is not None:
+            run.timeout = ThreadTimeout(run.label, timeout, self._settings.blocked_warning, self._loop)
         return run.timeout
 
     def cancel(self, run: JobRun) -> None:
@@ -115,6 +116,8 @@ class JobRunner:
             run.timeout.interrupt()
         elif run.asyncio_task is not None:
             run.asyncio_task.cancel("the job was cancelled")
+        else:
+            cancel_in_thread(run)
 
     def _finished_in_threads(self, results: Collection[tuple[JobRun, Settlement]]) -> None:
         for run, settlement in results:

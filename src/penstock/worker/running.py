@@ -34,6 +34,7 @@ class JobRun(msgspec.Struct, eq=False):
     started_at    `time.monotonic()` when it got its runner
     asyncio_task  in which it runs, if it could be cancelled there
     timeout       of a `def` task
+    thread        of a `def` task without a timeout: the thread that is in it, or 0
     cancelled     somebody has cancelled the job while it runs here
     """
 
@@ -45,6 +46,7 @@ class JobRun(msgspec.Struct, eq=False):
     started_at: float = 0.0
     asyncio_task: asyncio.Task[Any] | None = None
     timeout: ThreadTimeout | None = None
+    thread: int = 0
     cancelled: bool = False
 
     def label(self) -> str:

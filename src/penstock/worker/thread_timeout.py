@@ -18,7 +18,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 log = logging.getLogger("penstock.worker")
 
@@ -33,8 +33,43 @@ class TimeIsUp(BaseException):
     """
 
 
+class CancellableRun(Protocol):
+    """A run of a `def` task without a timeout."""
+
+    thread: int
+    """The thread that is in the task; 0: none is."""
+    cancelled: bool
+
+
+_cancel_lock = threading.Lock()
+"""Held while a run is cancelled. A run that is not cancelled takes no lock."""
+
+
+def run_cancellable(run: CancellableRun, call: Callable[[A], T], argument: A) -> T:
+    """Return what `call` returns. Raises TimeIsUp if `cancel_in_thread` interrupts it, or was called before."""
+    run.thread = threading.get_ident()
+    try:
+        # Each side sets its own attribute before it reads that of the other, so at least one sees the other.
+        if run.cancelled:
+            raise TimeIsUp
+        return call(argument)
+    finally:
+        run.thread = 0
+        if run.cancelled:
+            with _cancel_lock:
+                _raise_in_thread(threading.get_ident(), None)
+
+
+def cancel_in_thread(run: CancellableRun) -> None:
+    """Raise TimeIsUp in the thread that is in the task, or once one enters it. Call it once for a run."""
+    run.cancelled = True
+    with _cancel_lock:
+        if run.thread:
+            _raise_in_thread(run.thread, TimeIsUp)
+
+
 class ThreadTimeout:
-    """Ends one job in a thread. Its timeout, if it has one, starts to count when the object is made.
+    """The timeout of one job in a thread, which starts to count when the object is made.
 
     `run` is called in the thread, everything else on the event loop.
     """
@@ -44,7 +79,7 @@ class ThreadTimeout:
     )  # fmt: skip
 
     def __init__(
-        self, label: Callable[[], str], timeout: float | None, warn_after: float, loop: asyncio.AbstractEventLoop
+        self, label: Callable[[], str], timeout: float, warn_after: float, loop: asyncio.AbstractEventLoop
     ) -> None:
         """If the thread is still in the task `warn_after` seconds after its end is due, a warning names its `label`."""
         self._label = label
@@ -57,7 +92,7 @@ class ThreadTimeout:
         self._expired = False
         self.is_cancelled = False
         """Whether the job is interrupted because it was cancelled."""
-        self._timer = None if timeout is None else loop.call_later(timeout, self.interrupt)
+        self._timer = loop.call_later(timeout, self.interrupt)
 
     def run(self, call: Callable[[A], T], argument: A) -> T:
         """Return what `call` returns.
@@ -100,8 +135,7 @@ class ThreadTimeout:
             if self._left or self._expired:
                 return
             self._expired = True
-            if self._timer is not None:
-                self._timer.cancel()
+            self._timer.cancel()
             if self._thread is not None:
                 _raise_in_thread(self._thread, TimeIsUp)
         self._timer = self._loop.call_later(self._warn_after, self._warn)
@@ -119,8 +153,7 @@ class ThreadTimeout:
 
     def close(self) -> None:
         """Cancel the timer. The job is over."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
 
 
 def _raise_in_thread(thread: int, error: type[BaseException] | None) -> None:
