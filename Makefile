@@ -57,6 +57,7 @@ test-browser: setup  ## a browser types into the search box of the examples; ins
 		if command -v uv >/dev/null; then uv pip install --quiet --python $(BIN)/python --editable '.[browser]'; \
 		else $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser]'; fi
 	$(BIN)/pytest -q tests/browser
+
 test-logs: setup  ## the real logrotate rotates a log that is written all the time, for a simulated week; needs Debian's logrotate
 	PENSTOCK_LOGROTATE=1 $(BIN)/pytest -q -n $(JOBS) tests/files/test_logrotate.py
 
