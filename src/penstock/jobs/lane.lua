@@ -119,6 +119,19 @@ function lane.marked(entry)
     .. string.sub(entry, 8)
 end
 
+-- A cursor into the entries of one tenant. `head`: its first entry, or false.
+--- (r: table, level: int, tenant: str, time: str | int, cost: int, head: str | false) -> table
+--- uses: base
+function lane.cursor(r, level, tenant, time, cost, head)
+  -- At most eight fields: a ninth would double the table. `head` and `more`: what the lane holds beyond `entries`.
+  local cursor = {
+    tenant = tenant, time = tonumber(time), cost = cost, entries = {}, fetched = 0, taken = 0, head = head,
+    more = head and string.byte(head, 7) >= _size_class.MORE,
+  }
+  if r[_row.FRONT] > 0 then cursor.front, cursor.in_front = base .. "front:" .. level .. ":" .. tenant, 0 end
+  return cursor
+end
+
 -- Cursors into the entries of the `n` tenants whose turns are first: the next `n` turns can serve no other tenant.
 --- (r: table, level: int, n: int) -> table
 --- uses: base
@@ -130,13 +143,7 @@ function lane.open(r, level, n)
   local heads = redis.call("HMGET", base .. "heads:" .. level, unpack(names))
   local weights = r[_row.WEIGHTED] == 1 and redis.call("HMGET", base .. "weights", unpack(names)) or {}
   for i = 1, #names do
-    local head = heads[i]
-    -- At most eight fields: a ninth would double the table. `head` and `more`: what the lane holds beyond `entries`.
-    cursors[i] = {
-      tenant = names[i], time = tonumber(found[2 * i]), cost = lane.cost(weights[i]), entries = {}, fetched = 0,
-      taken = 0, head = head, more = head and string.byte(head, 7) >= _size_class.MORE,
-    }
-    if r[_row.FRONT] > 0 then cursors[i].front, cursors[i].in_front = base .. "front:" .. level .. ":" .. names[i], 0 end
+    cursors[i] = lane.cursor(r, level, names[i], found[2 * i], lane.cost(weights[i]), heads[i])
   end
   return cursors
 end
@@ -145,13 +152,8 @@ end
 --- (r: table, level: int, tenant: str) -> table
 --- uses: base
 function lane.open_tenant(r, level, tenant)
-  local head = redis.call("HGET", base .. "heads:" .. level, tenant)
-  local cursor = {
-    tenant = tenant, time = tonumber(redis.call("ZSCORE", base .. "turns:" .. level, tenant)), entries = {}, taken = 0,
-    head = head, more = head and string.byte(head, 7) >= _size_class.MORE,
-  }
-  if r[_row.FRONT] > 0 then cursor.front, cursor.in_front = base .. "front:" .. level .. ":" .. tenant, 0 end
-  return cursor
+  local time = redis.call("ZSCORE", base .. "turns:" .. level, tenant)
+  return lane.cursor(r, level, tenant, time, _turn.COST, redis.call("HGET", base .. "heads:" .. level, tenant))
 end
 
 -- Reads the next `n` entries of a tenant: those of its front list, then its first entry, then those of its lane. Only the

@@ -20,12 +20,6 @@ claim = { NUMBER_BYTES = 6 }
 
 _own = { FORMAT = ">I6I6I6I2B", BYTES = 21, PADDING = "-----------------------------------------------------------------" }
 
---- (number: int, id: str) -> str
---- inline
-function lease.token(number, id)
-  return struct.pack(">I6", number) .. id
-end
-
 --- (token: str) -> int
 --- inline
 function lease.claim_number(token)

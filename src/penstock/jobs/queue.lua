@@ -46,7 +46,7 @@ function script.stage(base, meta, caller, number, given, id, body)
   local packed = redis.call("HGET", meta, "row")
   if not packed then
     local first = redis.call("HGET", meta, "format")
-    return first and redis.error_reply("PENSTOCKFORMAT " .. first) or _staged.NO
+    return first and row.wrong_format(first) or _staged.NO
   end
   local _, format, idle_until = cmsgpack.unpack_limit(packed, 2, 0)
   local now = given
@@ -54,7 +54,7 @@ function script.stage(base, meta, caller, number, given, id, body)
     local time = redis.call("TIME")
     now = math.floor(time[1] * 1000 + time[2] / 1000)
   end
-  if format ~= record.FORMAT then return redis.error_reply("PENSTOCKFORMAT " .. tostring(format)) end
+  if format ~= record.FORMAT then return row.wrong_format(format) end
   if idle_until > now or #body > intake.MOST_BYTES then return _staged.NO end
   if redis.call("RPUSH", base .. "intake", caller, number, id, body, string.format("%d", now)) > _intake.VALUES then
     redis.call("RPOP", base .. "intake", _intake.FIELDS)

@@ -55,25 +55,24 @@ function results.get(id, now)
   return kept and #kept > 6 and struct.unpack(">I6", kept) > now and string.sub(kept, 7)
 end
 
--- Removes up to `limit` results whose time is over. Returns whether there may be more.
---- (s: table, limit: int) -> bool
+-- Removes up to `limit` results of each class whose time is over.
+--- (s: table, limit: int)
 --- uses: base
 function results.trim(s, limit)
   local r = s.row
-  if r[_row.NEXT_RESULT] == 0 or r[_row.NEXT_RESULT] > s.now then return false end
-  local next_, overdue = math.huge, false
+  if r[_row.NEXT_RESULT] == 0 or r[_row.NEXT_RESULT] > s.now then return end
+  local next_ = math.huge
   for class = 0, 47 do
     if r[_row.RESULT_CLASSES] % 2 ^ (class + 1) >= 2 ^ class then
       local left = results.trim_class(s, class, limit)
       if not left then
         r[_row.RESULT_CLASSES] = r[_row.RESULT_CLASSES] - 2 ^ class
       else
-        next_, overdue = math.min(next_, left), overdue or left <= s.now
+        next_ = math.min(next_, left)
       end
     end
   end
   r[_row.NEXT_RESULT] = next_ < math.huge and next_ or 0
-  return overdue
 end
 
 -- Removes up to `limit` results of one class. Returns the end of the next one; nil if the list is empty.

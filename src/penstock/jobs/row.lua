@@ -41,6 +41,13 @@ _row = {
   LEVELS = 27,
 }
 
+-- The error of a queue that another version has written.
+--- (format: str | int) -> error
+--- inline
+function row.wrong_format(format)
+  return redis.error_reply("PENSTOCKFORMAT " .. tostring(format))
+end
+
 -- Reads the row into `s`. Returns an error if the queue has another format than this code.
 --- (s: table) -> error | nil
 --- uses: meta
@@ -50,10 +57,10 @@ function row.load(s)
     s.row = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {} }
     s.packed = cmsgpack.pack(record.FORMAT, 0, s.row)
     local first = redis.call("HGET", meta, "format") -- where the first format stored its number
-    return first and redis.error_reply("PENSTOCKFORMAT " .. first) or nil
+    return first and row.wrong_format(first) or nil
   end
   local format, idle_until, r = cmsgpack.unpack(packed)
-  if format ~= record.FORMAT then return redis.error_reply("PENSTOCKFORMAT " .. tostring(format)) end
+  if format ~= record.FORMAT then return row.wrong_format(format) end
   r[_row.IDLE_UNTIL] = idle_until
   s.row, s.packed = r, packed
 end
