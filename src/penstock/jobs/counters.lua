@@ -43,6 +43,25 @@ function counters.add_ready_since(s, since, n)
   end
 end
 
+-- Counts that ready jobs begin to run. Jobs of one tenant in a row, and of one second, are counted together.
+--- (s: table, tenants: table, sinces: table)
+function counters.begin_runs(s, tenants, sinces)
+  local first, second, n = 1, 0, 0
+  for i = 1, #tenants do
+    local tenant, since = tenants[i], sinces[i]
+    if tenant ~= tenants[i + 1] then
+      counters.move(s, tenant, _count.READY, _count.RUNNING, i + 1 - first)
+      first = i + 1
+    end
+    if since < second or since >= second + 1000 then
+      if n > 0 then counters.add_ready_since(s, second, -n) end
+      second, n = since - since % 1000, 0
+    end
+    n = n + 1
+  end
+  if n > 0 then counters.add_ready_since(s, second, -n) end
+end
+
 -- The four numbers of a tenant. Python unpacks them as well: see `scan_tenants` in inspect.lua.
 --- (packed: str | false) -> int, int, int, int
 function counters.unpack(packed)

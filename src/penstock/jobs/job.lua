@@ -96,25 +96,32 @@ end
 --- (s: table, incarnation: str, ids: table, numbers: str, texts: table, held: table, stale: table)
 --- uses: base
 function job.complete(s, incarnation, ids, numbers, texts, held, stale)
-  local done, seen = {}, {}
+  local done, seen, n, of_tenant, before = {}, {}, 0, 0, nil
   for i = 1, #ids do
     local id, was = ids[i], held[i]
-    if was and not seen[id] and struct.unpack(">I6", was) == struct.unpack(">I6", numbers, 6 * i - 5) then
-      local _, flags, ttl, tenant = lease.parse(was)
+    local number, flags, ttl, tenant
+    if was then number, flags, ttl, tenant = lease.parse(was) end
+    if was and not seen[id] and number == struct.unpack(">I6", numbers, 6 * i - 5) then
       seen[id] = true
-      done[#done + 1] = id
-      counters.move(s, tenant, _count.RUNNING, _count.NONE, 1)
+      n = n + 1
+      done[n] = id
+      if tenant ~= before then
+        if before then counters.move(s, before, _count.RUNNING, _count.NONE, of_tenant) end
+        before, of_tenant = tenant, 0
+      end
+      of_tenant = of_tenant + 1
       if record.has(flags, flag.REASON) then redis.call("HDEL", base .. "reasons", id) end
       job.finish(s, id, ending.COMPLETED, texts[i] or "null", ttl)
     else
       stale[#stale + 1] = i - 1
     end
   end
-  if #done == 0 then return end
+  if n == 0 then return end
+  counters.move(s, before, _count.RUNNING, _count.NONE, of_tenant)
   batch.write("HDEL", base .. "held:" .. incarnation, done)
   batch.write("HDEL", base .. "owners", done)
   batch.write("HDEL", base .. "jobs", done)
-  s.row[_row.COMPLETED] = s.row[_row.COMPLETED] + #done
+  s.row[_row.COMPLETED] = s.row[_row.COMPLETED] + n
 end
 
 -- Decides what follows if a worker does not know the task of a job. Returns the verb to settle with, the delay in ms,
@@ -300,9 +307,10 @@ function job.pick_suspect(r, room)
     r[_row.SUSPECTS] = r[_row.SUSPECTS] - 1
     local id = record.entry_id(entries[i])
     local body = record.get(id)
-    if record.is_ready(body, entries[i]) then
-      room.ids[1], room.bodies[1] = id, body
-      room.want, room.bytes = room.want - 1, room.bytes - #body
+    local generation, since, _, flags, ttl = record.parse_ready(body)
+    if generation == struct.unpack(">I6", entries[i]) then
+      lease.collect(room, id, body, record.tenant(body), since, flags, ttl)
+      room.bytes = room.bytes - #body
       return true
     end
   end
@@ -310,15 +318,16 @@ function job.pick_suspect(r, room)
 end
 
 -- Serves turns from the most urgent level down, and writes the picked jobs as held. `trial`: "only" a suspect is claimed;
--- a suspect may be claimed, but then "alone"; or (empty) not at all. Returns what the claim might still take, and the
--- `ids` and `bodies` of what it took; the first of them has the claim number `number`.
+-- a suspect may be claimed, but then "alone"; or (empty) not at all. Returns what the claim might still take, how many jobs it
+-- took (`claimed`), and `reply`: id and record of each. The first of them has the claim number `number`.
 --- (s: table, incarnation: str, want: int, trial: str) -> table
 --- uses: base
 function job.claim(s, incarnation, want, trial)
   local r = s.row
   local room = {
-    want = want, look = math.max(4 * want, 64), bytes = _slice.BYTES, max_bytes = _slice.BYTES,
-    ids = {}, bodies = {}, expired = {}, full = false,
+    want = want, look = math.max(4 * want, 64), bytes = _slice.BYTES, max_bytes = _slice.BYTES, full = false,
+    incarnation = incarnation, number = r[_row.SEQUENCE] + 1, claimed = 0, reply = {}, held = {}, owners = {},
+    tenants = {}, sinces = {}, expired = {},
   }
   if trial ~= "" and r[_row.SUSPECTS] > 0 and job.pick_suspect(r, room) then room.want = 0 end
   -- A level that is left without entries is removed from the row, and the next one takes its position.
@@ -335,20 +344,13 @@ function job.claim(s, incarnation, want, trial)
     job.remove(s, room.expired[i][1], room.expired[i][2], ending.EXPIRED, "")
     r[_row.EXPIRED] = r[_row.EXPIRED] + 1
   end
-  room.number = row.mint(r, #room.ids) + 1
-  if #room.ids == 0 then return room end
-  local held, owners = {}, {}
-  for i = 1, #room.ids do
-    local id = room.ids[i]
-    local _, _, _, since, _, flags, _, _, _, _, _, _, ttl, tenant = record.parse(room.bodies[i])
-    counters.move(s, tenant, _count.READY, _count.RUNNING, 1)
-    counters.add_ready_since(s, since, -1)
-    held[2 * i - 1], held[2 * i] = id, lease.held_claim(room.number + i - 1, flags, ttl, tenant)
-    owners[2 * i - 1], owners[2 * i] = id, incarnation
-  end
-  if r[_row.RUNNING] == #room.ids then owners[#owners + 1], owners[#owners + 2] = "", _own.PADDING end
+  if room.claimed == 0 then return room end
+  row.mint(r, room.claimed)
+  counters.begin_runs(s, room.tenants, room.sinces)
+  local owners = room.owners
+  if r[_row.RUNNING] == room.claimed then owners[#owners + 1], owners[#owners + 2] = "", _own.PADDING end
   redis.call("HSET", base .. "owners", unpack(owners))
-  redis.call("HSET", base .. "held:" .. incarnation, unpack(held))
+  redis.call("HSET", base .. "held:" .. incarnation, unpack(room.held))
   return room
 end
 
@@ -367,16 +369,6 @@ function job.cancel_tenant(s, level, tenant, part)
     if record.is_ready(body, entry) then job.remove(s, id, body, ending.CANCELLED, "") end
   end
   lane.close(s.row, level, { cursor }, nil)
-end
-
--- The jobs that a claim took, for the answer of its turn: id, record, …
---- (room: table) -> table
-function job.reply(room)
-  local reply = {}
-  for i = 1, #room.ids do
-    reply[2 * i - 1], reply[2 * i] = room.ids[i], room.bodies[i]
-  end
-  return reply
 end
 
 -- All data about a job: { record, reason, how it ended, incarnation that runs it }; each may be false.

@@ -124,8 +124,9 @@ end
 --- uses: base
 function lane.cursor(r, level, tenant, time, cost, head)
   -- At most eight fields: a ninth would double the table. `head` and `more`: what the lane holds beyond `entries`.
+  -- `records`: id and record of each entry for which they were read, in the order of `entries`.
   local cursor = {
-    tenant = tenant, time = tonumber(time), cost = cost, entries = {}, fetched = 0, taken = 0, head = head,
+    tenant = tenant, time = tonumber(time), cost = cost, entries = {}, records = {}, taken = 0, head = head,
     more = head and string.byte(head, 7) >= _size_class.MORE,
   }
   if r[_row.FRONT] > 0 then cursor.front, cursor.in_front = base .. "front:" .. level .. ":" .. tenant, 0 end
@@ -161,69 +162,79 @@ end
 --- (cursor: table, level: int, n: int)
 --- uses: base
 function lane.read(cursor, level, n)
-  local entries = cursor.entries
+  local entries, have = cursor.entries, #cursor.entries
   if cursor.front then
     local got = redis.call("LRANGE", cursor.front, cursor.in_front, cursor.in_front + n - 1)
-    for i = 1, #got do entries[#entries + 1] = got[i] end
-    cursor.in_front = cursor.in_front + #got
+    for i = 1, #got do entries[have + i] = got[i] end
+    have, cursor.in_front = have + #got, cursor.in_front + #got
     if #got == n then return end
     n, cursor.front = n - #got, nil
   end
   if cursor.head then
-    entries[#entries + 1] = cursor.head
-    n, cursor.head = n - 1, nil
+    have, n = have + 1, n - 1
+    entries[have], cursor.head = cursor.head, nil
   end
   if cursor.more and n > 0 then
     local got = redis.call("LPOP", base .. "lane:" .. level .. ":" .. cursor.tenant, n) or {}
-    for i = 1, #got do entries[#entries + 1] = got[i] end
+    for i = 1, #got do entries[have + i] = got[i] end
     cursor.more = #got == n
   end
 end
 
--- Reads with one command the records of the next `share` entries of each of these tenants, up to `bytes` in all.
---- (cursors: table, bodies: table, share: int, bytes: int)
+-- Reads with one command the records of the next `share` entries of each of these tenants, as many as fit into `room`.
+-- The first record of a claim always fits, whatever its size.
+--- (cursors: table, share: int, room: table)
 --- uses: base
-function lane.fetch(cursors, bodies, share, bytes)
-  local ids, entries = {}, {}
+function lane.fetch(cursors, share, room)
+  local ids, n, bytes, firsts = {}, 0, room.bytes, {}
   for i = 1, #cursors do
-    local cursor = cursors[i]
-    local last = math.min(#cursor.entries, cursor.taken + share)
-    while cursor.fetched < last do
-      local entry = cursor.entries[cursor.fetched + 1]
-      bytes = bytes - record.entry_bytes(entry)
-      if bytes < 0 and #ids > 0 then break end
-      ids[#ids + 1] = record.entry_id(entry)
-      entries[#entries + 1] = entry
-      cursor.fetched = cursor.fetched + 1
+    local entries, records, taken = cursors[i].entries, cursors[i].records, cursors[i].taken
+    firsts[i] = #records / 2 + 1
+    for at = firsts[i], math.min(#entries, taken + share) do
+      bytes = bytes - record.entry_bytes(entries[at])
+      if bytes < 0 and (n > 0 or room.bytes < room.max_bytes) then break end
+      n = n + 1
+      ids[n] = record.entry_id(entries[at])
+      records[2 * at - 1] = ids[n]
     end
   end
-  if #ids > 0 then
-    local found = redis.call("HMGET", base .. "jobs", unpack(ids))
-    for i = 1, #ids do bodies[entries[i]] = found[i] end
+  if n == 0 then return end
+  local found = redis.call("HMGET", base .. "jobs", unpack(ids))
+  n = 0
+  for i = 1, #cursors do
+    local records, at = cursors[i].records, firsts[i]
+    while records[2 * at - 1] do
+      n = n + 1
+      records[2 * at] = found[n]
+      at = at + 1
+    end
   end
 end
 
--- The tenant's next entry that stands for a ready job, and its record. Entries of cancelled and purged jobs are
--- skipped, but each uses up one of the `room.look` entries that a claim may read. Sets `room.full` to end the claim.
--- The first record of a claim always fits, whatever its size.
---- (cursor: table, level: int, bodies: table, room: table) -> str | nil, str | nil
+-- Takes the tenant's next entry that stands for a ready job. Returns id, record, and of that: since, expires, flags, ttl.
+-- Entries of cancelled and purged jobs are skipped, but each uses up one of the `room.look` entries that a claim may
+-- read. Sets `room.full` to end the claim.
+--- (cursor: table, level: int, room: table) -> …
 --- uses: base
-function lane.next(cursor, level, bodies, room)
+function lane.next(cursor, level, room)
   while room.look > 0 do
-    local share = math.min(room.want, _read.ENTRIES)
-    if cursor.taken == #cursor.entries then lane.read(cursor, level, share + 1) end
-    local entry = cursor.entries[cursor.taken + 1]
-    if not entry then return nil end
-    if record.entry_bytes(entry) > room.bytes and room.bytes < room.max_bytes then
-      room.full = true
-      return nil
+    local share, at = math.min(room.want, _read.ENTRIES), cursor.taken + 1
+    local entry, records = cursor.entries[at], cursor.records
+    if not entry then
+      lane.read(cursor, level, share + 1)
+      entry = cursor.entries[at]
+      if not entry then return nil end
     end
-    if cursor.fetched == cursor.taken then lane.fetch({ cursor }, bodies, share, room.bytes) end
-    cursor.taken = cursor.taken + 1
-    room.look = room.look - 1
-    local body = bodies[entry]
-    if body then room.bytes = room.bytes - #body end
-    if record.is_ready(body, entry) then return entry, body end
+    if not records[2 * at - 1] then
+      lane.fetch({ cursor }, share, room)
+      if not records[2 * at - 1] then break end
+    end
+    local body = records[2 * at]
+    local bytes = body and #body or 0
+    if bytes > room.bytes and room.bytes < room.max_bytes then break end
+    cursor.taken, room.look, room.bytes = at, room.look - 1, room.bytes - bytes
+    local generation, since, expires, flags, ttl = record.parse_ready(body)
+    if generation == struct.unpack(">I6", entry) then return records[2 * at - 1], body, since, expires, flags, ttl end
   end
   room.full = true
 end
@@ -238,10 +249,10 @@ function lane.take(r, level, n, room, now)
   if #cursors == 0 then return false end
   local others = #cursors == n
   local horizon = others and cursors[n].time or math.huge
-  local share, bodies = math.ceil(room.want / #cursors), {}
+  local share = math.ceil(room.want / #cursors)
   -- One more than the share, so that the next first entry is known without another command.
   for i = 1, #cursors do lane.read(cursors[i], level, share + 1) end
-  lane.fetch(cursors, bodies, share, room.bytes)
+  lane.fetch(cursors, share, room)
   -- `again`: tenants that were served and have a next turn, in its order. `first` and `back`: the next positions in
   -- `cursors` and `again`. From `horizon` on, a tenant that was not read may be next.
   local again, first, back, served = {}, 1, 1, nil
@@ -254,15 +265,12 @@ function lane.take(r, level, n, room, now)
     else
       break
     end
-    local entry, body = lane.next(cursor, level, bodies, room)
-    if entry then
-      local expires = struct.unpack(">I6", body, 21)
+    local id, body, since, expires, flags, ttl = lane.next(cursor, level, room)
+    if id then
       if expires > 0 and expires <= now then
-        room.expired[#room.expired + 1] = { record.entry_id(entry), body }
+        room.expired[#room.expired + 1] = { id, body }
       else
-        room.ids[#room.ids + 1] = record.entry_id(entry)
-        room.bodies[#room.bodies + 1] = body
-        room.want = room.want - 1
+        lease.collect(room, id, body, cursor.tenant, since, flags, ttl)
         served = cursor.time
         cursor.time = cursor.time + cursor.cost
       end

@@ -39,6 +39,18 @@ function lease.held_claim(number, flags, ttl, tenant)
   return struct.pack(">I6BI5Bc0", number, flags, ttl, #tenant, tenant)
 end
 
+-- Collects a job in the `room` of a claim: in the reply, and in what `claim` writes.
+--- (room: table, id: str, body: str, tenant: str, since: int, flags: int, ttl: int)
+function lease.collect(room, id, body, tenant, since, flags, ttl)
+  local n = room.claimed + 1
+  local at = 2 * n
+  room.claimed, room.want = n, room.want - 1
+  room.reply[at - 1], room.reply[at] = id, body
+  room.held[at - 1], room.held[at] = id, lease.held_claim(room.number + n - 1, flags, ttl, tenant)
+  room.owners[at - 1], room.owners[at] = id, room.incarnation
+  room.tenants[n], room.sinces[n] = tenant, since
+end
+
 -- Claim number, flags, ttl and tenant.
 --- (held: str) -> int, int, int, str
 function lease.parse(held)

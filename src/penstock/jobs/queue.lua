@@ -158,21 +158,21 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   if #s.suspects > 0 then wake.many(r, now, #s.suspects / 2) end
   job.push_ready(s)
 
-  local room = { want = want, ids = {}, number = 0 }
+  local room = { want = want, claimed = 0, reply = {}, number = 0 }
   if want > 0 and r[_row.PAUSED] == 0 then room = job.claim(s, incarnation, want, trial) end
   job.commit(s)
   local suspects = r[_row.PAUSED] == 0 and recovery.waiting(r, now) or -1
   local more_listeners = listeners.notify_rest(r, s.part)
 
   local more = room.want > 0 and (room.full or more_due or more_lost or more_listeners)
-  local idle = idle_ms > 0 and room.want > 0 and not more and (once == 0 or #room.ids == 0)
+  local idle = idle_ms > 0 and room.want > 0 and not more and (once == 0 or room.claimed == 0)
   local empty = redis.call("HLEN", base .. "held:" .. incarnation) == (own.until_ and 1 or 0)
   if once == 1 and empty and not idle then
     lease.remove(incarnation)
   else
     local ms = idle and empty and math.max(idle_ms, lease_ms) or lease_ms
     lease.extend(r, incarnation, {
-      until_ = now + ms, turn = number, first = room.number, claimed = #room.ids, idle = idle and 1 or 0, stale = stale,
+      until_ = now + ms, turn = number, first = room.number, claimed = room.claimed, idle = idle and 1 or 0, stale = stale,
     })
     if registration ~= "" then
       redis.call("HSET", base .. "workers", incarnation, string.format("%d %s", now, registration))
@@ -191,7 +191,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   if not empty then wake.set_alarm(r, now, now + lease_ms) end
   if not idle and r[_row.PAUSED] == 0 and r[_row.READY] > 0 then wake.one(r, now) end
   row.store(s)
-  return { "OK", stale, due_in, more and 1 or 0, suspects, room.number, unpack(job.reply(room)) }
+  return { "OK", stale, due_in, more and 1 or 0, suspects, room.number, unpack(room.reply) }
 end
 
 -- Settles one claim outside of a turn: complete, or a verb of job.settle. Returns 1, or 0 if the incarnation no longer

@@ -140,10 +140,20 @@ function record.entry_bytes(entry)
   return class == 0 and _size_class.BYTES or _size_class.BYTES * 2 ^ class
 end
 
+-- Generation, since, expires, flags and ttl of a record that is intact and ready; else nil.
+--- (body: str | false) -> …
+function record.parse_ready(body)
+  if not body or #body < 44 then return nil end
+  local found, generation, since, expires, flags, ttl, tenant_bytes =
+    struct.unpack(">xc1I6xxxxxxI6I6BxxxxxxxxxI5B", body)
+  if found ~= state.READY or #body < 44 + tenant_bytes then return nil end
+  return generation, since, expires, flags, ttl
+end
+
 -- Whether the entry still stands for this job. After the job is cancelled it does not, even if the id is enqueued
 -- again: the new job has another generation.
 --- (body: str | false, entry: str) -> bool
 function record.is_ready(body, entry)
-  return record.intact(body) and record.state(body) == state.READY
-    and struct.unpack(">I6", body, 3) == struct.unpack(">I6", entry)
+  local generation = record.parse_ready(body)
+  return generation ~= nil and generation == struct.unpack(">I6", entry)
 end
