@@ -96,12 +96,14 @@ end
 --- (s: table, incarnation: str, ids: table, numbers: str, texts: table, held: table, stale: table)
 --- uses: base
 function job.complete(s, incarnation, ids, numbers, texts, held, stale)
+  -- One call for all numbers, because each call reads its format anew.
+  local sent = #ids > 0 and { struct.unpack(">" .. string.rep("I6", #ids), numbers) }
   local done, seen, n, of_tenant, before = {}, {}, 0, 0, nil
   for i = 1, #ids do
     local id, was = ids[i], held[i]
     local number, flags, ttl, tenant
     if was then number, flags, ttl, tenant = lease.parse(was) end
-    if was and not seen[id] and number == struct.unpack(">I6", numbers, 6 * i - 5) then
+    if was and not seen[id] and number == sent[i] then
       seen[id] = true
       n = n + 1
       done[n] = id

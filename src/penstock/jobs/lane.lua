@@ -239,6 +239,14 @@ function lane.next(cursor, level, room)
   room.full = true
 end
 
+-- The earliest time at which another tenant is next, which may be the one that is read next or the one that was served.
+--- (unread: table | nil, returned: table | nil, horizon: int) -> int
+function lane.earliest(unread, returned, horizon)
+  if unread and unread.time < horizon then horizon = unread.time end
+  if returned and returned.time < horizon then horizon = returned.time end
+  return horizon
+end
+
 -- Serves turns of the first `n` tenants of this level until `room` is used up: `want` jobs, `look` entries, `bytes` of
 -- records. The turns are chosen in memory and written once. Returns whether tenants after the first `n` may be next,
 -- which happens if some of the `n` had only entries of cancelled or expired jobs.
@@ -255,7 +263,7 @@ function lane.take(r, level, n, room, now)
   lane.fetch(cursors, share, room)
   -- `again`: tenants that were served and have a next turn, in its order. `first` and `back`: the next positions in
   -- `cursors` and `again`. From `horizon` on, a tenant that was not read may be next.
-  local again, first, back, served = {}, 1, 1, nil
+  local again, first, back, last, served = {}, 1, 1, 0, nil
   while room.want > 0 and not room.full do
     local cursor, returned = cursors[first], again[back]
     if cursor and not (returned and returned.time < cursor.time) then
@@ -265,16 +273,21 @@ function lane.take(r, level, n, room, now)
     else
       break
     end
-    local id, body, since, expires, flags, ttl = lane.next(cursor, level, room)
-    if id then
-      if expires > 0 and expires <= now then
+    local other = lane.earliest(cursors[first], again[back], horizon)
+    local id, body, since, expires, flags, ttl
+    repeat
+      id, body, since, expires, flags, ttl = lane.next(cursor, level, room)
+      if id and expires > 0 and expires <= now then
         room.expired[#room.expired + 1] = { id, body }
-      else
+      elseif id then
         lease.collect(room, id, body, cursor.tenant, since, flags, ttl)
         served = cursor.time
         cursor.time = cursor.time + cursor.cost
       end
-      local at = #again + 1
+    until not id or room.want == 0 or room.full or cursor.time >= other
+    if id then
+      last = last + 1
+      local at = last
       while at > back and again[at - 1].time > cursor.time do
         again[at] = again[at - 1]
         at = at - 1
