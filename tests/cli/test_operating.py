@@ -330,6 +330,28 @@ def test_ids_or_all_of_a_queue_but_not_both(full, penstock):
         assert penstock(*words, "--yes")[0] == Exit.USAGE
 
 
+def test_rm_with_older_spares_the_latest_dead_letters(shop, penstock):
+    queue = shop.queue("mail")
+    shop.clock.now_ms = int((time.time() - 7200) * 1000)
+    bury(queue, 3)
+    shop.clock.now_ms = 0
+    bury(queue, 2)
+    code, out, err = penstock("dead", "rm", "--all", "mail", "--older", "1h", "--yes")
+    assert (code, out) == (Exit.OK, "Removed 3 dead letters of mail.\n")
+    assert "deletes 3 dead letters of queue mail that died more than 60 min ago" in err
+    assert queue.count().dead == 2
+
+
+@pytest.mark.parametrize(
+    "words", [("mail:x", "--older", "7d"), ("--all", "mail", "--older", "7 days"), ("--all", "mail", "--older", "7")]
+)
+def test_rm_with_a_wrong_age_removes_nothing(full, penstock, words):
+    code, out, err = penstock("dead", "rm", *words, "--yes")
+    assert (code, out) == (Exit.USAGE, "")
+    assert "--older" in err
+    assert full.count().dead == 3
+
+
 # --- the table of commands ---
 
 

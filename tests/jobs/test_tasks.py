@@ -94,7 +94,9 @@ def test_a_task_that_cannot_work_is_refused_where_it_is_defined(function: Any, o
         Penstock(NOWHERE).task(**options)(function)
 
 
-@pytest.mark.parametrize("options", [{"times": -1}, {"base": -1}, {"factor": 0.5}, {"jitter": 2}, {"cap": -1}])
+@pytest.mark.parametrize(
+    "options", [{"times": -1}, {"base": -1}, {"factor": 0.5}, {"jitter": 2}, {"cap": -1}, {"retry_if": 3}]
+)
 def test_a_retry_policy_that_cannot_work_is_refused(options: Any):
     with pytest.raises(ValueError, match="Retry"):
         Retry(**options)

@@ -4,6 +4,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -270,6 +271,69 @@ async def test_retry_later_uses_up_no_retry(app: Penstock, clock: Time):
         clock.advance(0.1)
     await run_burst(app)
     assert await job.result.aio(0) == 6
+
+
+@BOTH_KINDS
+async def test_a_job_postponed_to_a_date_runs_at_that_date_of_the_server(app: Penstock, clock: Time, kind: str):
+    date = datetime.fromtimestamp(clock.now + 3600, UTC)
+    runs = []
+
+    def body() -> int:
+        runs.append(1)
+        if len(runs) == 1:
+            raise RetryLater(date, "the shop opens at seven")
+        return len(runs)
+
+    job = await task_of(app, kind, body).enqueue.aio()
+    clock.advance(600)  # the date stays the same, however late the job starts
+    await run_burst(app)
+    info = await job.info.aio()
+    assert (info.status, info.attempts, info.reason) == (Status.DELAYED, 0, "the shop opens at seven")
+    assert info.since == pytest.approx(date.timestamp(), abs=0.01)
+    clock.advance(3000.1)
+    await run_burst(app)
+    assert await job.result.aio(0) == 2
+
+
+async def test_a_job_postponed_to_a_date_in_the_past_runs_at_once(app: Penstock):
+    runs = []
+
+    def body() -> int:
+        runs.append(1)
+        if len(runs) == 1:
+            raise RetryLater(datetime(2001, 1, 1, tzinfo=UTC))
+        return len(runs)
+
+    job = await task_of(app, "async def", body).enqueue.aio()
+    await run_burst(app)
+    assert await job.result.aio(0) == 2
+
+
+@pytest.mark.parametrize("when", [datetime(2027, 1, 1), datetime(1960, 1, 1, tzinfo=UTC), -1.0])
+def test_a_date_that_says_no_time_is_refused_where_it_is_raised(when: Any):
+    with pytest.raises(ValueError, match="a date"):
+        RetryLater(when)
+
+
+@BOTH_KINDS
+async def test_retry_if_decides_on_each_error(app: Penstock, kind: str):
+    policy = Retry(3, base=0, on=OSError, retry_if=lambda error: "busy" in str(error))
+    jobs = [
+        await task_of(app, kind, raising(error), name=f"task {n}", retry=policy).enqueue.aio()
+        for n, error in enumerate((OSError("busy"), OSError("no such file"), ValueError("busy")))
+    ]
+    await run_burst(app)
+    assert [(await job.info.aio()).attempts for job in jobs] == [4, 1, 1]
+
+
+async def test_an_error_in_retry_if_makes_a_dead_letter(app: Penstock):
+    def broken(error: BaseException) -> bool:
+        raise KeyError("no such status")
+
+    job = await task_of(app, "def", raising(OSError("busy")), retry=Retry(3, retry_if=broken)).enqueue.aio()
+    await run_burst(app)
+    assert (await job.status.aio()) is Status.DEAD
+    assert "OSError, which cannot be handled" in (await only_dead_letter(app)).reason
 
 
 @BOTH_KINDS

@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias
 from cyclopts import Parameter
 
 from penstock.cli import dead_messages
+from penstock.cli.ages import read_age
 from penstock.cli.exits import Exit
 from penstock.cli.job import value_text
 from penstock.cli.job_outcomes import report_outcomes
@@ -17,6 +18,7 @@ from penstock.ops.inspect import Inspector
 from penstock.ops.wording import age, many
 from penstock.terminal.tables import show, show_facts, show_json, show_table
 
+Older: TypeAlias = Annotated[float | None, Parameter(converter=read_age)]
 AllOf: TypeAlias = Annotated[str | None, Parameter(name="--all")]
 
 
@@ -102,7 +104,7 @@ def retry(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE
         return Exit.OK
 
 
-def rm(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE) -> Exit:
+def rm(*ids: str, all_of: AllOf = None, older: Older = None, yes: Yes = False, where: Where = HERE) -> Exit:
     """Delete dead letters for good. Exit code 1 if one is not a dead letter.
 
     Parameters
@@ -111,25 +113,32 @@ def rm(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE) -
         Ids as they were printed: queue:key, or mailbox:NAME:ID.
     all_of
         Instead of ids: all present dead letters of this queue, or of mailbox:NAME.
+    older
+        With --all QUEUE: only jobs that died longer ago than this: 90s, 15m, 12h, 7d or 2w.
     yes
         Do not ask; required unless at a terminal.
     """
     queue = _queue_of_all(ids, all_of)
+    if older is not None and (queue is None or dead_messages.is_mailbox(queue)):
+        raise ConfigurationError("--older selects dead letters of a queue: name that with --all")
     if dead_messages.is_mailbox(queue or ids[0]):
         return dead_messages.rm(ids, queue, where, yes=yes)
     with where.open() as inspector:
         if queue is None:
             confirm(f"This deletes {many(len(ids), 'dead letter')} for good, at {inspector.location}.", yes=yes)
             return report_outcomes(inspector.remove_dead(*ids), "removed", "only a dead letter can be removed")
-        done = _do_to_all(inspector, queue, "deletes {} for good", inspector.remove_all_dead, yes=yes)
+        done = _do_to_all(inspector, queue, "deletes {} for good", inspector.remove_all_dead, older or 0.0, yes=yes)
         show(f"Removed {many(done, 'dead letter')} of {queue}.")
         return Exit.OK
 
 
-def _do_to_all(inspector: Inspector, queue: str, what: str, act: Callable[[str, int], int], *, yes: bool) -> int:
-    """Apply `act` to the present dead letters of a queue after a confirmation. Returns how many."""
-    dead = inspector.count_dead(queue)
+def _do_to_all(
+    inspector: Inspector, queue: str, what: str, act: Callable[[str, int], int], older: float = 0.0, *, yes: bool
+) -> int:
+    """Apply `act` to the dead letters of a queue that are older than this, after a confirmation. Returns how many."""
+    dead = inspector.count_dead(queue, older)
     letters = f"{many(dead.count, 'dead letter')} of queue {queue}"
+    letters += f" that died more than {age(older)} ago" if older else ""
     confirm(f"This {what.format(letters)}, at {inspector.location}.", yes=yes)
     return act(queue, dead.until)
 

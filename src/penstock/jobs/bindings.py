@@ -239,6 +239,10 @@ class QueueBindings:
         """
         return self._call("dead_until", (self.clock.now_ms, until, limit), lambda reply: (reply[0], reply[1:]))
 
+    def count_dead(self, age: float) -> RoundTrip[tuple[int, int]]:
+        """The time `age` seconds ago (server ms), and how many jobs had died by then."""
+        return self._call("count_dead", (self.clock.now_ms, milliseconds(age)), tuple)
+
     def requeue(self, ids: Iterable[str | bytes]) -> RoundTrip[int]:
         """Make dead letters ready again. Returns how many of the ids were dead letters."""
         return self._call("requeue", (self.clock.now_ms, *ids), int)

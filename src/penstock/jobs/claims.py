@@ -15,12 +15,13 @@ from penstock.jobs.constants import NUMBER_BYTES
 from penstock.jobs.record import Record
 
 Ending: TypeAlias = Literal[
-    "retry", "later", "unknown", "release", "bury", "drop", "cancel", "crash", "loss", "contained"
+    "retry", "later", "until", "unknown", "release", "bury", "drop", "cancel", "crash", "loss", "contained"
 ]
 """How a claim can end without completing its job:
 
 retry    it failed and runs again; the attempt is counted
 later    it runs again; the attempt is not counted
+until    as `later`, and the delay is a date
 unknown  the worker does not know the task: as `later`; after `Failure.unknown_limit`, as `bury`
 release  it was not started or was interrupted; it returns to the front of its lane as if it had not been claimed
 bury     it becomes a dead letter
@@ -71,7 +72,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     data: bytes = b"null"
     ending: Ending | None = None
     delay: float = 0.0
-    """Seconds until the job runs again."""
+    """Seconds until the job runs again. With the ending `until`: the date of that, in seconds since 1970."""
 
     @property
     def id(self) -> str:

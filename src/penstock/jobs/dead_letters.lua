@@ -32,6 +32,17 @@ function script.dead_until(base, meta, given, until_, limit)
   return { until_, unpack(redis.call("ZRANGE", base .. "dead", "-inf", until_, "BYSCORE", "LIMIT", 0, limit)) }
 end
 
+-- How many jobs died up to `age` ms ago: { that time, count }.
+--- keys: base meta
+--- args: given: int, age: int
+--- flags: no-writes
+function script.count_dead(base, meta, given, age)
+  local newer = row.load({})
+  if newer then return newer end
+  local until_ = math.max(1, clock.now(given) - age)
+  return { until_, redis.call("ZCOUNT", base .. "dead", "-inf", until_) }
+end
+
 -- Makes dead letters ready again, with their counts at zero. Returns how many of the ids were dead.
 --- keys: base meta
 --- args: given: int, ids: *

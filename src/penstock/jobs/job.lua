@@ -145,8 +145,8 @@ end
 --
 --   retry    runs again after `ms`; the attempt is counted      release  goes to the front of its lane, uncounted
 --   later    runs again after `ms`; not counted as an attempt    bury     becomes a dead letter
---   unknown  like later; after its limit, like bury              drop     leaves the queue
---   cancel   was cancelled while it ran
+--   until    like later, but `ms` is a date in server ms         drop     leaves the queue
+--   unknown  like later; after its limit, like bury              cancel   was cancelled while it ran
 --
 -- and, when a process died (see recovery.lua):
 --
@@ -162,6 +162,7 @@ function job.settle(s, incarnation, verb, token, ms, text)
   local body = record.get(id)
   if not body then verb, text = "drop", "its record was damaged" end
   if verb == "unknown" then verb, ms, text = job.unknown_task(s, id, ms, text) end
+  if verb == "until" then verb, ms = "later", math.max(0, ms - s.now) end
   redis.call("HDEL", base .. "held:" .. incarnation, id)
   redis.call("HDEL", base .. "owners", id)
   if verb == "drop" or verb == "cancel" then

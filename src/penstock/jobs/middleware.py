@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -169,12 +170,16 @@ class JobOutcome:
         if settlement.ending == "drop":
             return cls(ending, settlement.data.decode(errors="replace"), duration=duration)
         failure = Failure.read(settlement.data)
-        return cls(ending, failure.reason, failure.traceback, settlement.delay, duration)
+        delay = settlement.delay
+        if settlement.ending == "until":  # by the clock of this host, which decides nothing
+            delay = max(0.0, delay - time.time())
+        return cls(ending, failure.reason, failure.traceback, delay, duration)
 
 
 _ENDINGS: Final[dict[str, OutcomeEnding]] = {
     "retry": "retried",
     "later": "postponed",
+    "until": "postponed",
     "unknown": "unknown",
     "bury": "dead",
     "drop": "dropped",

@@ -10,7 +10,7 @@ from typing import Final, TypedDict
 from penstock.core.clock import milliseconds
 from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID
 from penstock.jobs.record import draft
-from penstock.jobs.retry import LONGEST_DELAY
+from penstock.jobs.retry import LATEST_DATE, LONGEST_DELAY
 
 LONGEST_RESULT_TTL: Final = 10 * 365 * 86400.0
 """Seconds. A record stores it in five bytes, as milliseconds."""
@@ -65,7 +65,7 @@ class Options:
         if self.at is not None and self.delay:
             raise ValueError("delay and at: give one of them")
         for name, date in (("at", self.at), ("expires", self.expires)):
-            if isinstance(date, datetime) and (date.tzinfo is None or not 0 <= date.timestamp() < 1e11):
+            if isinstance(date, datetime) and (date.tzinfo is None or not 0 <= date.timestamp() < LATEST_DATE):
                 raise ValueError(f"{name}={date!r}: a date with a time zone, e.g. datetime.now(UTC), after 1970")
         if isinstance(self.expires, int | float) and not 0 < self.expires <= LONGEST_DELAY:
             raise ValueError(f"expires={self.expires}: seconds above 0, or a date")

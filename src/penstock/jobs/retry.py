@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from datetime import datetime
 from typing import ClassVar, Final
 
 LONGEST_DELAY: Final = 100 * 365 * 86400.0
 """Seconds. A longer delay is a mistake, and would not fit into a record."""
+
+LATEST_DATE: Final = 1e11
+"""Seconds since 1970. A later date would not fit into a record."""
 
 
 class Retry(Exception):
@@ -22,6 +27,9 @@ class Retry(Exception):
         jitter   from 0 to 1
         on       exceptions that are retried; any other makes the job a dead letter at once
         never    exceptions that are not retried although `on` contains them
+        retry_if  decides on each exception that `on` and `never` let through, as in
+                 `lambda error: error.status >= 500`. It is
+                 called in the process that ran the job; if it raises, the job becomes a dead letter
 
     Raises ValueError for numbers out of range.
     """
@@ -38,12 +46,15 @@ class Retry(Exception):
         jitter: float = 0.5,
         on: type[BaseException] | tuple[type[BaseException], ...] = Exception,
         never: type[BaseException] | tuple[type[BaseException], ...] = (),
+        retry_if: Callable[[BaseException], object] | None = None,
     ) -> None:
         super().__init__("run again")
         if times is not None and times < 0:
             raise ValueError(f"Retry({times}): the number of retries is 0 or more")
         if not (0 <= base <= LONGEST_DELAY and 0 <= cap <= LONGEST_DELAY and 1 <= factor <= 1e6 and 0 <= jitter <= 1):
             raise ValueError("Retry: base and cap are seconds up to a century, factor 1 or more, jitter 0 to 1")
+        if retry_if is not None and not callable(retry_if):
+            raise ValueError(f"Retry(retry_if={retry_if!r}): give a function of the exception")
         self.times = times
         self.base = base
         self.factor = factor
@@ -51,6 +62,7 @@ class Retry(Exception):
         self.jitter = jitter
         self.on = on
         self.never = never
+        self.retry_if = retry_if
 
     def __repr__(self) -> str:
         rest = f"base={self.base:g}, factor={self.factor:g}, cap={self.cap:g}, jitter={self.jitter:g}"
@@ -58,7 +70,9 @@ class Retry(Exception):
 
     def applies(self, error: BaseException) -> bool:
         """Whether the policy retries this error."""
-        return isinstance(error, self.on) and not isinstance(error, self.never)
+        if not isinstance(error, self.on) or isinstance(error, self.never):
+            return False
+        return self.retry_if is None or bool(self.retry_if(error))
 
     def left(self, attempts: int) -> bool:
         """Whether a retry is left after `attempts` failures."""
@@ -76,13 +90,33 @@ class Retry(Exception):
 
 
 class RetryLater(Exception):
-    """A task raises it to run again in `seconds`. It is not a failure: it uses up no retry."""
+    """A task raises it to run again later. It is not a failure: it uses up no retry.
 
-    def __init__(self, seconds: float, reason: str = "") -> None:
-        super().__init__(reason or f"run again in {seconds} s")
-        if not 0 <= seconds <= LONGEST_DELAY:
-            raise ValueError(f"RetryLater({seconds}): seconds from 0 to a century")
-        self.seconds = seconds
+        when    seconds from now, or a date with a time zone, which the server's clock reaches
+        reason  one line for the operator
+
+    Raises ValueError for a negative or endless delay, and for a date without a time zone. A date in the past means now.
+    """
+
+    def __init__(self, when: float | datetime, reason: str = "") -> None:
+        self.seconds: float | None = None
+        """Seconds from now; None if a date was given."""
+        self.date: float | None = None
+        """Seconds since 1970; None if a delay was given."""
+        if isinstance(when, datetime):
+            super().__init__(reason or f"run again at {when.isoformat()}")
+            self.date = _seconds_since_1970(when)
+            return
+        super().__init__(reason or f"run again in {when} s")
+        if not 0 <= when <= LONGEST_DELAY:
+            raise ValueError(f"RetryLater({when}): seconds from 0 to a century, or a date")
+        self.seconds = when
+
+
+def _seconds_since_1970(date: datetime) -> float:
+    if date.tzinfo is None or not 0 <= date.timestamp() < LATEST_DATE:
+        raise ValueError(f"RetryLater({date!r}): a date with a time zone, e.g. datetime.now(UTC), after 1970")
+    return date.timestamp()
 
 
 class Drop(Exception):

@@ -89,7 +89,7 @@ class DeadLetterCount:
     """
 
     count: int
-    """The number of jobs that died up to `until`, or slightly more."""
+    """The number of jobs that died up to `until`."""
 
     until: int
     """Milliseconds since 1970 by the server's clock."""

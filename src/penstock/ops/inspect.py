@@ -367,13 +367,15 @@ class Inspector(CoordinationInspector):
     # --- dead letters ---
 
     @verb
-    def count_dead(self, name: str) -> Operation[DeadLetterCount]:
-        """How many dead letters a queue has now. Raises PenstockError for a queue that was never used."""
+    def count_dead(self, name: str, older: float = 0.0) -> Operation[DeadLetterCount]:
+        """How many jobs of a queue died more than `older` seconds ago, or at any time.
+
+        Two round trips. Raises PenstockError for a queue that was never used.
+        """
         queue = self._app.queue(name)
         yield from self._check_used(queue)
-        # The time is read first: a job that dies between the two round trips is counted, but spared by an action.
-        until, _ = yield queue.bindings.dead_until(0, 0)
-        return DeadLetterCount(int((yield queue.bindings.counts()).dead), until)
+        until, count = yield queue.bindings.count_dead(older)
+        return DeadLetterCount(count, until)
 
     @verb
     def list_dead(self, name: str, limit: int = 50, offset: int = 0) -> Operation[DeadLetterPage]:

@@ -241,7 +241,9 @@ class Execution:
             why = _encodable(str(error))
             return Settlement(claim.token, why[:_MAX_REASON].encode(), "drop")
         if isinstance(error, RetryLater):
-            return Settlement(claim.token, self._reason(str(error)), "later", error.seconds)
+            if error.date is not None:
+                return Settlement(claim.token, self._reason(str(error)), "until", error.date)
+            return Settlement(claim.token, self._reason(str(error)), "later", error.seconds or 0.0)
         policy = run.definition.retry
         attempt = claim.record.attempts + 1
         if isinstance(error, Retry):
