@@ -134,8 +134,9 @@ class StateLost(ServerError):
 
 
 class DurabilityUnavailable(ServerError):
-    """`durable=True`, but this server cannot confirm that a write is safe. Nothing was enqueued.
+    """`durable=True`, but this server cannot confirm that a write is safe. Nothing of this call was sent.
 
+    It is raised only if no copy of the call can have been executed. Of a bulk enqueue, earlier groups may be enqueued.
     Change the server as the text says, or enqueue without `durable`.
     """
 

@@ -1,5 +1,6 @@
 """Writes that are confirmed by the disk or by a replica."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -47,9 +48,11 @@ async def test_a_server_that_was_lost_is_asked_again_what_it_keeps(face: str, ke
     await driver.run(append(key, "a", durable=True))
     started.client.config_set("appendfsync", "everysec")
     started.client.client_kill_filter(_type="normal", skipme=True)
-    with pytest.raises(DurabilityUnavailable):
+    with pytest.raises(NotDurable, match="accepted"):  # it was sent once, on a connection that was gone
         await driver.run(append(key, "b", durable=True))
-    assert await driver.run(shown(key)) == ["a"]
+    with pytest.raises(DurabilityUnavailable):
+        await driver.run(append(key, "c", durable=True))
+    assert await driver.run(shown(key)) == ["a", "b"]
     await driver.aclose()
 
 
@@ -85,5 +88,56 @@ async def test_a_write_whose_reply_was_lost_is_confirmed(face: str, key: str, st
     proxy.lose_replies(1)
     with replica.frozen(), pytest.raises(NotDurable, match="none has reached"):
         await driver.run(RoundTrip(once, (key + "3",), (), bytes, durable=True))
+    proxy.close()
+    await driver.aclose()
+
+
+@pytest.mark.parametrize("returns", [True, False], ids=["returns", "stays away"])
+async def test_a_replica_that_is_away_is_waited_for(face: str, key: str, start: Callable[..., Server], returns: bool):
+    primary = start("--repl-diskless-sync-delay", "0", port=free_port())
+    replica = start("--replicaof", "127.0.0.1", str(primary.port), port=free_port())
+    await until(lambda: primary.client.info("replication")["connected_slaves"] == 1)
+    replica.kill()
+    await until(lambda: primary.client.info("replication")["connected_slaves"] == 0)
+    driver = FaceDriver(face, primary.address, replace(QUICK, durable_timeout=30 if returns else 0.3))
+    task = asyncio.create_task(driver.run(append(key, "a", durable=True)))
+    if returns:
+        await asyncio.sleep(0.2)
+        assert await driver.run(shown(key)) == []
+        replica.start()
+        assert await task == 1
+    else:
+        with pytest.raises(DurabilityUnavailable, match=r"not returned within 0\.3 s; this call was not sent"):
+            await task
+    assert await driver.run(shown(key)) == (["a"] if returns else [])
+    await driver.aclose()
+
+
+@pytest.mark.parametrize("returns", [True, False], ids=["returns", "stays away"])
+async def test_a_call_that_was_sent_again_is_never_said_to_be_unsent(
+    face: str, key: str, start: Callable[..., Server], returns: bool
+):
+    """The primary that executed it has lost its replica meanwhile, as a replica that was promoted has."""
+    primary = start("--repl-diskless-sync-delay", "0", port=free_port())
+    replica = start("--replicaof", "127.0.0.1", str(primary.port), port=free_port())
+    primary.client.set("seen", 1)
+    await until(lambda: replica.client.get("seen"))
+    once = script("once", "if server.call('SETNX', KEYS[1], 'x') == 1 then return 'new' end return 'known'")
+    proxy = Proxy(primary)
+    driver = FaceDriver(face, proxy.address, replace(QUICK, durable_timeout=30 if returns else 0.3))
+    await driver.run(RoundTrip(once, (key,), (), bytes, durable=True))
+    replica.kill()
+    await until(lambda: primary.client.info("replication")["connected_slaves"] == 0)
+    proxy.lose_replies(1)
+    task = asyncio.create_task(driver.run(RoundTrip(once, (key + "2",), (), bytes, durable=True)))
+    await until(lambda: primary.client.get(key + "2"))
+    if returns:
+        replica.start()
+        assert await task == b"known"
+        assert replica.client.get(key + "2") == b"x"
+    else:
+        with pytest.raises(NotDurable, match=r"accepted.*none has reached"):
+            await task
+    assert proxy.lost == 1
     proxy.close()
     await driver.aclose()

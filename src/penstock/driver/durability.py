@@ -43,14 +43,34 @@ class Durability:
         """Ask the node again before the next durable write."""
         self._commands.pop(node, None)
 
-    async def confirm_command(self, node: Node) -> Command:
-        """The command that returns when the writes before it are safe. Raises DurabilityUnavailable."""
+    def call(self) -> DurableCall:
+        """The confirmation of one script call, with all its attempts."""
+        return DurableCall(self)
+
+    async def confirm_command(self, node: Node, *, must_send: bool = False) -> Command:
+        """The command that returns when the writes before it are safe. Raises DurabilityUnavailable.
+
+        A node whose replica is away is given `durable_timeout` for its return: after a promotion, and after the restart
+        of a replica, a node is without one for a moment.
+        `must_send`: the call has to be sent in any case, so neither wait nor raise; () if the node can confirm nothing.
+        """
         until, command = self._commands.get(node, (0.0, ()))
-        if until < time.monotonic():
-            replies = await self._face.exchange(node, ("CONFIG", "GET", "append*"), ("INFO", "replication"))
-            command = self._choose_command(*replies)
-            self._commands[node] = time.monotonic() + _DURABILITY_TTL, command
-        return command
+        if until >= time.monotonic():
+            return command
+        give_up_at = time.monotonic() + self._face.settings.durable_timeout
+        while True:
+            config, info = await self._face.exchange(node, ("CONFIG", "GET", "append*"), ("INFO", "replication"))
+            command = self._choose_command(config, info)
+            if command:
+                self._commands[node] = time.monotonic() + _DURABILITY_TTL, command
+            if command or must_send:
+                return command
+            if not _had_replica(info):
+                raise self._unavailable(config, "cannot be trusted to say when a write is safe")
+            if time.monotonic() >= give_up_at:
+                waited = f"{self._face.settings.durable_timeout} s"
+                raise self._unavailable(config, f"has lost its replica, which has not returned within {waited}")
+            await self._face.sleep(_REPLICA_CHECK_INTERVAL)
 
     def _choose_command(self, config: Any, info: Any) -> Command:
         milliseconds = max(1, int(self._face.settings.durable_timeout * 1000))
@@ -61,10 +81,13 @@ class Durability:
             return ("WAITAOF", 1, 0, milliseconds)
         if not isinstance(info, Exception) and b"state=online" in info:
             return ("WAIT", 1, milliseconds)
+        return ()
+
+    def _unavailable(self, config: Any, why: str) -> DurabilityUnavailable:
         reason = f" ({config})" if isinstance(config, Exception) else ""
-        raise DurabilityUnavailable(
-            f"{self._face.address} cannot be trusted to say when a write is safe{reason}; nothing was sent. Give it "
-            "`appendonly yes` and `appendfsync always` and let this user read them with CONFIG GET, or a replica"
+        return DurabilityUnavailable(
+            f"{self._face.address} {why}{reason}; this call was not sent. Give it `appendonly yes` and `appendfsync "
+            "always` and let this user read them with CONFIG GET, or a replica"
         )
 
     def check_confirmed(self, node: Node, command: Command, reply: Any) -> None:
@@ -101,3 +124,42 @@ class Durability:
         return NotDurable(
             f"accepted, but not confirmed by {where} within {self._face.settings.durable_timeout} s: {reply}"
         )
+
+
+class DurableCall:
+    """One durable script call. It may be attempted several times, at different nodes."""
+
+    __slots__ = ("_command", "_durability", "_may_have_run", "_repeated")
+
+    def __init__(self, durability: Durability) -> None:
+        self._durability = durability
+        self._command: Command = ()
+        # Whether a copy may have been executed: one that was sent and not answered.
+        self._may_have_run = self._repeated = False
+
+    async def prepare(self, node: Node) -> tuple[Command, ...]:
+        """What to send with the next attempt. Raises DurabilityUnavailable only while no copy can have been executed.
+
+        Afterwards the call is sent whatever the node can confirm. Its job may have been accepted already, and is
+        certainly accepted then.
+        """
+        self._repeated = self._may_have_run
+        self._command = await self._durability.confirm_command(node, must_send=self._may_have_run)
+        self._may_have_run = True
+        return (self._command,) if self._command else ()
+
+    def refused(self) -> None:
+        """The server has refused this attempt, so it was not executed."""
+        self._may_have_run = self._repeated
+
+    async def check(self, node: Node, reply: Any) -> None:
+        """Wait until the write is safe. `reply`: to what `prepare` has added. Raises NotDurable."""
+        if not self._command or (self._repeated and self._command[0] == "WAIT"):
+            await self._durability.wait_for_replica(node)
+        else:
+            self._durability.check_confirmed(node, self._command, reply)
+
+
+def _had_replica(info: Any) -> bool:
+    """Whether the server had a replica within the last hour, or was one: then it keeps a backlog for its return."""
+    return not isinstance(info, Exception) and b"repl_backlog_active:1" in info

@@ -35,7 +35,7 @@ from penstock.core.operations import (
 from penstock.core.scripts import Script
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector
-from penstock.driver.durability import Durability
+from penstock.driver.durability import Durability, DurableCall
 from penstock.driver.first_attempt import FirstAttempt, numbered_arguments
 from penstock.driver.listening import FaceListener
 from penstock.driver.lookup import OutcomeQueue, look_up
@@ -127,6 +127,7 @@ class Engine(Generic[C, L]):
                     return self.succeeded(round_trip, first, reply)
         key = keys[0] if keys else ""
         attempts, ask_node = None, None
+        durable = self._durability.call() if round_trip.durable else None
         while True:
             node = ask_node
             try:
@@ -134,9 +135,7 @@ class Engine(Generic[C, L]):
                     node = first.node
                     raise first.error
                 node = node or await self.find_node(key)
-                reply = await self._call_script(
-                    node, round_trip, words, asking=ask_node is not None, retried=attempts is not None
-                )
+                reply = await self._call_script(node, round_trip, words, durable, asking=ask_node is not None)
             except Exception as error:
                 attempts = attempts or Attempts(give_up_after)
                 try:
@@ -165,36 +164,35 @@ class Engine(Generic[C, L]):
         return reply
 
     async def _call_script(
-        self, node: Node, round_trip: RoundTrip[Any], words: Command, *, asking: bool, retried: bool
+        self, node: Node, round_trip: RoundTrip[Any], words: Command, durable: DurableCall | None, *, asking: bool
     ) -> Any:
         """Send the script call to the node once, with the commands that must be sent with it. Returns its reply.
 
-        words    keys and arguments as EVALSHA takes them
-        asking   the node is importing the key's slot, and serves it only after ASKING
-        retried  the call was sent before and may have been executed
+        words   keys and arguments as EVALSHA takes them
+        asking  the node is importing the key's slot, and serves it only after ASKING
         """
-        script, durable = round_trip.script, round_trip.durable
+        script = round_trip.script
         before: tuple[Command, ...] = (("ASKING",),) if asking else ()
-        after: tuple[Command, ...] = (await self._durability.confirm_command(node),) if durable else ()
+        after: tuple[Command, ...] = await durable.prepare(node) if durable else ()
         if round_trip.followed_by:
             after = (*before, round_trip.followed_by)
-        replies = await self.exchange(node, *before, ("EVALSHA", script.sha, *words), *after, own_connection=durable)
-        reply = replies[len(before)]
-        if isinstance(reply, Exception) and error_code(reply) == NOSCRIPT:
+        for name, text in (("EVALSHA", script.sha), ("EVAL", script.source)):
             replies = await self.exchange(
-                node, *before, ("EVAL", script.source, *words), *after, own_connection=durable
+                node, *before, (name, text, *words), *after, own_connection=round_trip.durable
             )
             reply = replies[len(before)]
+            if not isinstance(reply, Exception) or error_code(reply) != NOSCRIPT:
+                break
         if isinstance(reply, Exception):
+            if durable:
+                durable.refused()
             raise reply
         if round_trip.followed_by:
             if isinstance(replies[-1], Exception):
                 raise replies[-1]
             return reply, replies[-1]
-        if after and retried and after[0][0] == "WAIT":
-            await self._durability.wait_for_replica(node)
-        elif after:
-            self._durability.check_confirmed(node, after[0], replies[-1])
+        if durable:
+            await durable.check(node, replies[-1])
         return reply
 
     async def send_parallel(self, round_trips: Sequence[RoundTrip[Any]], give_up_after: float) -> list[Any]:
