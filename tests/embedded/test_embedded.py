@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from penstock.embedded import keeper
-from penstock.embedded.client import attach, keep_running, status, stop
+from penstock.embedded.client import _ALLOCATOR, attach, keep_running, status, stop
 from penstock.errors import ServerUnavailable
 from tests.embedded.users import SOURCE, client, eventually, is_alive, processes
 from tests.speed import Deadline, scaled
@@ -244,6 +245,19 @@ def test_a_stop_signal_to_the_keeper_ends_the_server_cleanly(home):
         os.kill(keeper_pid, signal.SIGTERM)
         assert eventually(lambda: not is_alive(keeper_pid) and not is_alive(held.pid))
         assert "ready to exit" in (home / keeper.LOG).read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("given", "expected"), [(None, _ALLOCATOR), ("glibc.malloc.perturb=0", "glibc.malloc.perturb=0")]
+)
+def test_the_server_caches_memory_unless_its_user_says_otherwise(home, monkeypatch, given, expected):
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    if given:
+        monkeypatch.setenv("GLIBC_TUNABLES", given)
+    with attach(home) as server:
+        environment = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
+        assert f"GLIBC_TUNABLES={expected}".encode() in environment
 
 
 def test_importing_loads_no_client_library():

@@ -45,6 +45,10 @@ _SOCKET_PATH_LIMIT = 100
 _LOG_LINES = 3
 """How many of the last lines of a failed server's log an error shows. One may not be enough to understand it."""
 
+_ALLOCATOR = "glibc.malloc.tcache_count=1000"
+"""The server's binary uses glibc's allocator. With a larger cache for each size, a drained job takes 7 % fewer
+instructions. The cache may hold some 30 MB at most, and was 8 MB after a backlog of 300,000 jobs."""
+
 _UNUSABLE_HOME = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT, errno.ENAMETOOLONG)
 _DAMAGED_DATA = re.compile(
     r"Bad file format|Unexpected end of file|Invalid AOF|Unable to obtain the AOF|[Ww]rong signature"
@@ -321,6 +325,7 @@ def _start_keeper(home: Path, fsync: str, deadline: float) -> bool:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            env={"GLIBC_TUNABLES": _ALLOCATOR, **os.environ},
         )
     except OSError as error:
         raise ConfigurationError(
