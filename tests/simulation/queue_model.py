@@ -259,6 +259,7 @@ class QueueModel:
         settlements: Sequence[Settlement],
         *,
         trial: Trial,
+        supervised: bool = False,
         host_deaths: int | None = None,
         lease: int,
         sleep: int,
@@ -283,7 +284,7 @@ class QueueModel:
             return
         assert reply.alive, f"turn {number} of {incarnation} was due"
 
-        mine = self.incarnations.setdefault(incarnation, Incarnation(self.now + 1, not once, host_deaths))
+        mine = self.incarnations.setdefault(incarnation, Incarnation(self.now + 1, not once, supervised, host_deaths))
         self._pushes = 0
         mine.stale = tuple(s for s in _in_order(settlements) if not self._settle(mine, s))
         assert reply.stale == mine.stale
@@ -380,7 +381,7 @@ class QueueModel:
             lost += [(held[key][:NUMBER_BYTES], key, incarnation) for key in taken]
         for claim, key, incarnation in sorted(lost):
             one = self.incarnations[incarnation]
-            ending: Any = "unseen"
+            ending: Any = "loss" if one.worker and not one.supervised else "unseen"
             if self.jobs[key].suspect:
                 ending = "crash" if one.host_deaths is None else "host"
             why = HOST_GONE % one.host_deaths if ending == "host" else GONE

@@ -99,6 +99,7 @@ class Incarnation:
     alive_until: int = 0
     worker: bool = False
     """It has registered; else it is a program without a worker."""
+    supervised: bool = False
     host_deaths: int | None = None
     """Of a trial that is watched: how many of them a suspect survives together with its host."""
     held: dict[str, bytes] = field(default_factory=dict)

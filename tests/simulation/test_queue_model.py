@@ -90,7 +90,13 @@ class Worker:
     past: list[Claim] = field(default_factory=list)
     unanswered: tuple[Any, ...] | None = None
     trial: Trial = ""
+    supervised: bool = False
     host_deaths: int | None = None
+
+    @property
+    def watched(self) -> dict[str, Any]:
+        """What it registers about the process that watches it."""
+        return {"supervised": self.supervised, "host_deaths": self.host_deaths}
 
     @property
     def incarnation(self) -> str:
@@ -116,7 +122,8 @@ class Histories(RuleBasedStateMachine):
         self.model = QueueModel(START)
         self.dump = self.stand.dump()
         self.workers = [
-            Worker("a"), Worker("b"), Worker("c", trial="only", host_deaths=2), Worker("d", trial="only"),
+            Worker("a"), Worker("b", supervised=True), Worker("c", supervised=True, trial="only", host_deaths=2),
+            Worker("d", trial="only"),
         ]  # fmt: skip
         self.ghosts: list[Ghost] = []
         self.singles: list[tuple[str, Claim]] = []
@@ -147,12 +154,13 @@ class Histories(RuleBasedStateMachine):
         sleep: float = 0.0,
         trial: Trial = "alone",
         *,
+        supervised: bool = False,
         host_deaths: int | None = None,
         once: bool = False,
     ) -> TurnReply:
         address = f"{incarnation.partition('.')[0]}/1" if sleep else ""
         registration = (
-            Registration(incarnation, 1, trial=trial == "only", host_deaths=host_deaths)
+            Registration(incarnation, 1, supervised=supervised, trial=trial == "only", host_deaths=host_deaths)
             if number == 1 and not once
             else None
         )
@@ -164,14 +172,14 @@ class Histories(RuleBasedStateMachine):
         times = {"lease": round(LEASE * 1000), "sleep": round(sleep * 1000)}
         self.model.turn(
             incarnation, number, want, settlements, trial=trial, **times, once=once, reply=reply, before=self.before,
-            after=self.dump, host_deaths=host_deaths,
+            after=self.dump, supervised=supervised, host_deaths=host_deaths,
         )  # fmt: skip
         return reply
 
     def take_turn(self, worker: Worker, want: int, settlements: Sequence[Settlement], sleep: float) -> None:
         """Take a turn. A worker whose incarnation has ended begins the next one."""
         reply = self.send_turn(
-            worker.incarnation, worker.number, want, settlements, sleep, worker.trial, host_deaths=worker.host_deaths
+            worker.incarnation, worker.number, want, settlements, sleep, worker.trial, **worker.watched
         )
         if reply.alive:
             settled = {settlement.token for settlement in settlements}
@@ -281,7 +289,7 @@ class Histories(RuleBasedStateMachine):
         one.number += 1
         if lose:
             one.unanswered = (want, settlements, sleep)
-            self.send_turn(one.incarnation, one.number, *one.unanswered, one.trial, host_deaths=one.host_deaths)
+            self.send_turn(one.incarnation, one.number, *one.unanswered, one.trial, **one.watched)
         else:
             self.take_turn(one, want, settlements, sleep)
 

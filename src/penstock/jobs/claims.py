@@ -105,6 +105,7 @@ class Registration(msgspec.Struct, omit_defaults=True):
     name         `host:pid`
     concurrency  how many jobs it runs at once
     address      of its listener, for the message that a running job was cancelled
+    supervised   another process watches it, and reports its death
     trial        it runs one suspect at a time, and nothing else
     host_deaths  of a trial that another process watches: after how many trials that ended with their host a suspect
                  becomes a dead letter; 0: never
@@ -113,5 +114,6 @@ class Registration(msgspec.Struct, omit_defaults=True):
     name: str
     concurrency: int
     address: str = ""
+    supervised: bool = False
     trial: bool = False
     host_deaths: int | None = None

@@ -150,7 +150,7 @@ end
 --
 -- and, when a process died (see recovery.lua):
 --
---   crash      it ran alone in a supervised process             unseen     only the lease of its worker ran out
+--   crash      it ran alone in a supervised process             unseen     its worker's supervisor died as well
 --   loss       others ran in the process as well                host       it was tried, and the whole host died
 --   contained  it had a process of its own (isolate=True)
 --- (s: table, incarnation: str, verb: str, token: str, ms: int, text: str) -> bool
@@ -280,13 +280,16 @@ function job.take_back(s, limit)
   local ended = redis.call("ZRANGE", base .. "leases", "-inf", s.now, "BYSCORE", "LIMIT", 0, 8)
   for i = 1, #ended do
     local tokens = lease.some_tokens(ended[i], part)
-    for j = 1, #tokens do claims[#claims + 1] = { tokens[j], ended[i] } end
+    if #tokens > 0 then
+      local if_suspect, if_not, host_deaths = recovery.verbs(ended[i])
+      for j = 1, #tokens do claims[#claims + 1] = { tokens[j], ended[i], if_suspect, if_not, host_deaths } end
+    end
   end
   table.sort(claims, function(a, b) return a[1] < b[1] end)
   for i = 1, #claims do
-    local token, incarnation = unpack(claims[i])
+    local token, incarnation, if_suspect, if_not, host_deaths = unpack(claims[i])
     local _, flags = lease.parse(lease.held(incarnation, token))
-    local verb, host_deaths = recovery.verb(incarnation, flags)
+    local verb = record.has(flags, flag.SUSPECT) and if_suspect or if_not
     local why = '{"reason":"its worker was gone when the lease ran out"}'
     if verb == "host" then why = string.format(
       '{"reason":"its host died while the job ran alone in a trial; the limit is %d such trials"}', host_deaths) end

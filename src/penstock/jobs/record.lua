@@ -11,7 +11,7 @@
 --   28     1       priority     0 most urgent … 9
 --   29     2       attempts     that failed
 --   31     2       deliveries   to a worker, before the present one
---   33     1       losses       halves: 2 for a death that a supervisor saw, 1 for a lease that ran out
+--   33     1       losses       halves: 1 if its supervisor died too, else 2 (recovery.lua)
 --   34     1       crashes      charged to the job, see recovery.lua
 --   35     1       host deaths  trials that ended together with their host
 --   36     1       powers       0; reserved for jobs that need further fields, which then follow the trace

@@ -148,6 +148,11 @@ class Record(msgspec.Struct, eq=False, gc=False):
         return self.body[33]
 
     @property
+    def host_deaths(self) -> int:
+        """Trials of the job that ended together with their host."""
+        return self.body[34]
+
+    @property
     def ttl(self) -> int:
         """Milliseconds for which the result is kept."""
         return self._number(36, 5)

@@ -7,9 +7,10 @@
 --      └──────── a run that ends by itself, in whatever way ───────┘
 --
 -- A *loss* is the end of a process in which the job ran. It charges no job, and the job runs again at once, beside
--- others and before the other jobs of its tenant. A loss that no supervisor saw, because only the lease ran out, counts half:
--- machines may come and go. From its second loss on the job is a suspect, and runs only in a *trial*: a process that runs
--- nothing else. Suspects wait in a set of their own instead of a lane:
+-- others and before the other jobs of its tenant. If the lease of a supervised worker runs out, its supervisor has died
+-- with it, so probably the whole machine. Machines come and go, and such a loss counts half. So does that of a program
+-- without a worker. From its second loss on the job is a suspect, and runs only in a *trial*: a process that runs nothing
+-- else. Suspects wait in a set of their own instead of a lane:
 --
 --   suspects     ZSET    entry -> ready since, server ms
 --
@@ -43,16 +44,17 @@ function recovery.count(verb, flags, losses, crashes, hosts, host_deaths)
   return flags, losses, crashes, hosts, dead
 end
 
--- The verb for a job that an incarnation held when its lease ran out, and the limit of host deaths. A trial without a
--- supervisor runs one suspect and nothing else, as does a program without a worker: its end is a crash.
---- (incarnation: str, flags: int) -> str, int
+-- The verbs for the jobs that an incarnation held when its lease ran out: for a suspect, for any other, and the limit of
+-- host deaths. A trial without a supervisor runs one suspect and nothing else, as does a program without a worker: its end
+-- is a crash. Of any other worker without a supervisor nobody could have seen the end, so its jobs are lost in full.
+--- (incarnation: str) -> str, str, int
 --- uses: base
-function recovery.verb(incarnation, flags)
-  if not record.has(flags, flag.SUSPECT) then return "unseen", 0 end
+function recovery.verbs(incarnation)
   local registration = redis.call("HGET", base .. "workers", incarnation)
-  local limit = registration and string.match(registration, '"host_deaths":(%d+)')
-  if limit then return "host", tonumber(limit) end
-  return "crash", 0
+  if not registration then return "crash", "unseen", 0 end
+  local limit = string.match(registration, '"host_deaths":(%d+)')
+  local is_supervised = string.find(registration, '"supervised":true', 1, true)
+  return limit and "host" or "crash", is_supervised and "unseen" or "loss", tonumber(limit) or 0
 end
 
 -- For how many ms the first of the suspects has waited; -1: no suspect waits.

@@ -67,6 +67,10 @@ class Feed:
         self.wake_at = 0.0
         self._publish(self._status)
 
+    def has_supervisor(self) -> None:
+        """Report to the server that another process watches this one. Call it before the first turn."""
+        self._worker = self._registration = structs.replace(self._worker, supervised=True)
+
     def begin_trials(self, host_deaths: int | None) -> None:
         """From now on, in a new incarnation, claim one suspect at a time and nothing else.
 
