@@ -433,8 +433,17 @@ async def fussy_isolation(
         "os._exit(7)",
         "time.sleep(600)",
         "os.register_at_fork(before=lambda: time.sleep(600))",
+        "os.register_at_fork(after_in_child=lambda: time.sleep(600))",
+        "os.register_at_fork(after_in_child=lambda: os._exit(8))",
     ],
-    ids=["cannot import", "cannot start", "hangs in the import", "hangs in the fork"],
+    ids=[
+        "cannot import",
+        "cannot start",
+        "hangs in the import",
+        "hangs in the fork",
+        "its child hangs",
+        "its child ends",
+    ],
 )
 async def test_a_fork_server_that_fails_is_replaced_by_a_fresh_process_for_each_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, trouble: str

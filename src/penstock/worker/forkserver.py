@@ -32,7 +32,7 @@ import struct
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from importlib import import_module
@@ -137,7 +137,6 @@ is imported, so `Isolation` raises an error if this is True."""
 
 def serve(control_fd: int, worker: int) -> NoReturn:
     """The main function of the fork server of the process `worker`."""
-    global importing  # noqa: PLW0603 - there is one fork server in a process, and it is this one
     open_closed_streams()
     # Nothing reads the control socket during the imports, so the kernel must kill this process when its worker ends.
     _die_with_parent(worker, signal.SIGKILL)
@@ -145,16 +144,7 @@ def serve(control_fd: int, worker: int) -> NoReturn:
         signal.signal(number, _ignore)
     control = socket.socket(fileno=control_fd)
     preparation: Preparation = pickle.loads(receive(control))
-    loaded = LoadedModules()
-    importing = True
-    try:
-        if preparation.start_logging is not None:
-            preparation.start_logging()
-        _prepare(preparation.main, loaded)
-        for module, name in preparation.tasks:
-            loaded.load(module, name)
-    finally:
-        importing = False
+    loaded = _imported(preparation, preparation.tasks)
     sys.stdout.flush()
     gc.collect()
     gc.freeze()  # else a child's garbage collector would write to each page that it visits, and so copy it
@@ -172,7 +162,6 @@ def serve(control_fd: int, worker: int) -> NoReturn:
 
 def run_spawned(channel_fd: int, worker: int) -> None:
     """The main function of a process that is started for one run of the process `worker`, without a fork server."""
-    global importing  # noqa: PLW0603 - as in `serve`
     open_closed_streams()
     _die_with_parent(worker, signal.SIGKILL)
     for number in _STOP_SIGNALS:
@@ -180,18 +169,24 @@ def run_spawned(channel_fd: int, worker: int) -> None:
     with socket.socket(fileno=channel_fd) as channel:
         preparation: Preparation = pickle.loads(receive(channel))
         request = msgspec.msgpack.decode(receive(channel), type=RunRequest)
-        loaded = LoadedModules()
-        importing = True
-        try:
-            if preparation.start_logging is not None:
-                preparation.start_logging()
-            _prepare(preparation.main, loaded)
-            loaded.load(request.module, request.name)
-        finally:
-            importing = False
-        send(channel, b"")  # the run begins
-        run_request(channel, request, loaded)
+        run_request(channel, request, _imported(preparation, [(request.module, request.name)]))
     os._exit(1)
+
+
+def _imported(preparation: Preparation, tasks: Iterable[tuple[str, str]]) -> LoadedModules:
+    """Set up this process like its worker, and import the modules of these tasks."""
+    global importing  # noqa: PLW0603 - it is a fact about this process
+    loaded = LoadedModules()
+    importing = True
+    try:
+        if preparation.start_logging is not None:
+            preparation.start_logging()
+        _prepare(preparation.main, loaded)
+        for module, name in tasks:
+            loaded.load(module, name)
+    finally:
+        importing = False
+    return loaded
 
 
 def _prepare(main: dict[str, Any], loaded: LoadedModules) -> None:
@@ -300,15 +295,16 @@ class ForkServer:
 
 
 def run_one(channel: socket.socket, loaded: LoadedModules) -> None:
-    """Run one job in this process, and send its settlement.
-
-    After sending the settlement it waits: the worker has this process killed, with everything that it started.
-    """
+    """Receive the request of one job, and run it in this process (see `run_request`)."""
     run_request(channel, msgspec.msgpack.decode(receive(channel), type=RunRequest), loaded)
 
 
 def run_request(channel: socket.socket, request: RunRequest, loaded: LoadedModules) -> None:
-    """See `run_one`."""
+    """Run one job in this process: send an empty message when the run begins, and its settlement when it has ended.
+
+    After sending the settlement it waits: the worker has this process killed, with everything that it started.
+    """
+    send(channel, b"")
     pid = os.getpid()
     answer = _run(request, loaded)
     if os.getpid() != pid:

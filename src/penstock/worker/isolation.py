@@ -44,7 +44,7 @@ from penstock.worker.forkserver import (
 from penstock.worker.processes import describe_exit
 from penstock.worker.run_channel import RunChannel
 from penstock.worker.running import JobRun
-from penstock.worker.spawned import NotStarted, SpawnedProcess
+from penstock.worker.spawned import SpawnedProcess
 
 log = logging.getLogger("penstock.worker")
 
@@ -52,7 +52,8 @@ _IMPORT_LIMIT = 60.0
 """Seconds that the import of the tasks' modules may take."""
 
 _BIRTH_LIMIT = 10.0
-"""Seconds in which the fork server must have forked a child."""
+"""Seconds in which the fork server must have forked a child, and the child must have begun its run. It may hang before
+that, if a module has registered a function that waits after a fork."""
 
 _SERVER_PAUSE = 60.0
 """Seconds after a failure of the fork server until it is started again."""
@@ -127,9 +128,9 @@ class Isolation:
     async def run(self, run: JobRun) -> Settlement:
         """Run a job in a process of its own. If this call is cancelled, the process is killed. Raises no error.
 
-        The timeout counts from the fork. If the run times out, its task's retry policy decides what
-        follows. If the process ends without an answer, the run has crashed. If the fork server cannot start, import the
-        task's module or answer, the job runs in a process that is started afresh. Neither is charged to the job.
+        The timeout counts from when the run begins. If the run times out, its task's retry policy decides what follows.
+        If the process ends without an answer, the run has crashed. If the fork server cannot start, import the task's
+        module or answer, the job runs in a process that is started afresh. Neither is charged to the job.
         """
         async with self._places:
             if not self.spawns_only:
@@ -147,20 +148,17 @@ class Isolation:
         except (OSError, RuntimeError) as error:
             self._give_up_server(str(error))
             return None
-        unborn = asyncio.get_running_loop().call_later(_BIRTH_LIMIT, self._end_silent_server, child)
         try:
+            if not await self._has_begun(child, run):
+                return None
             async with asyncio.timeout(run.definition.timeout):
-                answer = await child.ask(self._request(run))
+                answer = await child.answer()
                 # If there is no answer, the process has ended or is about to.
                 exit_code = await child.wait() if answer is None else None
         except TimeoutError:
-            return self._execution.timed_out(run) if child.pid else None
+            return self._execution.timed_out(run)
         finally:
-            unborn.cancel()
             await child.kill()
-        if exit_code == NOT_FORKED or (answer is None and exit_code is None and not child.pid):
-            self._give_up_server("it started no process")
-            return None
         if answer is None:
             if exit_code is None:
                 return self._execution.lost(run, "its process ended together with the fork server")
@@ -174,6 +172,27 @@ class Isolation:
             return None
         return settlement
 
+    async def _has_begun(self, child: IsolatedProcess, run: JobRun) -> bool:
+        """Have a child of the fork server begin the run. Returns False, and reports why, if it did not."""
+        try:
+            async with asyncio.timeout(_BIRTH_LIMIT):
+                if await child.begin(self._request(run)):
+                    return True
+                code = await child.wait()
+        except TimeoutError:
+            if child.pid:
+                self._give_up_server(f"a forked process has not begun to run within {_BIRTH_LIMIT:.0f} s")
+            else:
+                self._give_up_server(f"the fork server started no process within {_BIRTH_LIMIT:.0f} s")
+                if self._server is not None:
+                    self._server.close()
+            return False
+        if code is None or code == NOT_FORKED:
+            self._give_up_server("the fork server started no process")
+        else:
+            self._report_once(f"a forked process {describe_exit(code)} before it began to run")
+        return False
+
     async def _run_spawned(self, run: JobRun) -> Settlement:
         """Run a job in a process that is started afresh. Its timeout counts from when its module is loaded."""
         try:
@@ -183,12 +202,13 @@ class Isolation:
         limit: asyncio.Timeout | None = None
         try:
             async with asyncio.timeout(_IMPORT_LIMIT):
-                await process.prepare(self._preparation(), self._request(run))
+                if not await process.begin(self._preparation(), self._request(run)):
+                    code = await process.wait()
+                    why = f"a process of its own ended with exit code {code} while it loaded the task's module"
+                    return self._execution.unavailable(run, why)
             async with asyncio.timeout(run.definition.timeout) as limit:
                 answer = await process.answer()
                 exit_code = await process.wait() if answer is None else None
-        except NotStarted as error:
-            return self._execution.unavailable(run, str(error))
         except TimeoutError:
             if limit is None:
                 return self._execution.unavailable(run, f"its module was not loaded within {_IMPORT_LIMIT:.0f} s")
@@ -211,11 +231,6 @@ class Isolation:
         if why not in self._reported:
             self._reported.add(why)
             log.warning("isolated jobs run in processes that are started one by one, which is slower: %s", why)
-
-    def _end_silent_server(self, child: IsolatedProcess) -> None:
-        """The fork server has not reported a child that it was to start: it hangs."""
-        if not child.pid and self._server is not None:
-            self._server.close()
 
     def _request(self, run: JobRun) -> bytes:
         where, claim = run.definition.import_path, run.claim

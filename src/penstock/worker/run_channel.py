@@ -19,11 +19,20 @@ class RunChannel:
         self.ended: asyncio.Future[int | None] = self._loop.create_future()
         """Its exit code, or None if that is not known."""
 
-    async def ask(self, request: bytes) -> bytes | None:
-        """Send the request and return the answer. None if the process ended, or will end, without one."""
-        return await self.first_of(self._exchange(LENGTH.pack(len(request)) + request))
+    async def begin(self, *messages: bytes) -> bool:
+        """Send the messages that the process needs, the request last, and wait until it begins to run the job.
 
-    async def first_of(self, exchange: Coroutine[Any, Any, bytes | None]) -> bytes | None:
+        False if the process ended, or will end, before that.
+        """
+        return (
+            await self._first_of(self._exchange(b"".join(LENGTH.pack(len(one)) + one for one in messages))) is not None
+        )
+
+    async def answer(self) -> bytes | None:
+        """The answer of the run that has begun. None if the process ended, or will end, without one."""
+        return await self._first_of(self._receive_or_none())
+
+    async def _first_of(self, exchange: Coroutine[Any, Any, bytes | None]) -> bytes | None:
         """The result of `exchange`, or None if the process ends before.
 
         Waiting for the socket alone is not enough: a process that the task started may hold it open.

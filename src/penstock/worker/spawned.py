@@ -17,16 +17,11 @@ import sys
 from pathlib import Path
 
 from penstock.worker import forkserver
-from penstock.worker.forkserver import LENGTH
 from penstock.worker.run_channel import RunChannel
 
 _PROGRAM = """\
 import sys; sys.path.insert(0, {root!r}); from penstock.worker.forkserver import run_spawned
 run_spawned({channel}, {worker})"""
-
-
-class NotStarted(Exception):
-    """The process could not load the task's module. The job has not begun to run."""
 
 
 class SpawnedProcess(RunChannel):
@@ -59,17 +54,6 @@ class SpawnedProcess(RunChannel):
             raise
         ours.setblocking(False)
         return cls(process, ours)
-
-    async def prepare(self, preparation: bytes, request: bytes) -> None:
-        """Send what the process needs, and wait until it has loaded the task's module. Raises NotStarted."""
-        message = b"".join(LENGTH.pack(len(part)) + part for part in (preparation, request))
-        if await self.first_of(self._exchange(message)) is None:
-            code = await self.wait()
-            raise NotStarted(f"a process of its own ended with exit code {code} while it loaded the task's module")
-
-    async def answer(self) -> bytes | None:
-        """The answer of the run; None if the process has ended, or will end, without one."""
-        return await self.first_of(self._receive_or_none())
 
     async def _await_end(self) -> None:
         code = await self._process.wait()
