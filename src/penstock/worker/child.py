@@ -46,15 +46,21 @@ class WorkerProcess:
         *,
         report: Callable[[bytes], None],
         environment: Mapping[str, str] | None = None,
+        begins_slowly: bool = False,
+        is_sole_trial: bool = False,
     ) -> WorkerProcess:
         """Start a process that serves these queues with so many runners.
 
-        report       called on the loop with each report of the process (see `SharedStatus`)
-        environment  further variables for the process
+        report         called on the loop with each report of the process (see `SharedStatus`)
+        environment    further variables for the process
+        begins_slowly  whether it adds its runners little by little, because its predecessor was killed at work
+        is_sole_trial  whether it is a trial process, beside which no other one runs
 
         Raises OSError if there is no memory or no descriptor for another process.
         """
-        status, child_end = SharedStatus.create(len(queues), runners)
+        status, child_end = SharedStatus.create(
+            len(queues), runners, begins_slowly=begins_slowly, is_sole_trial=is_sole_trial
+        )
         with contextlib.ExitStack() as on_error, ParentPipe() as pipe:
             on_error.callback(status.close)
             on_error.callback(pipe.close)

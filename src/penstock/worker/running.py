@@ -19,6 +19,9 @@ from penstock.worker.thread_timeout import ThreadTimeout
 STALL = 0.1
 """Seconds. If no runner becomes free in this time, waiting claims are handed back: other workers may be idle."""
 
+DOUBLING = 0.02
+"""Seconds. Most jobs that kill their process do so as soon as they start."""
+
 _SMOOTHING = 0.05
 """Weight of the latest duration in the moving mean. Some tens of jobs shape the mean; a single outlier does not."""
 
@@ -63,10 +66,14 @@ class Inflight:
 
     It asks for enough jobs to occupy every free runner. Beyond these it asks only for jobs that will start
     within `prefetch` seconds, as estimated from the mean duration of past jobs.
+
+    The successor of a process that was killed at work begins with one runner, and doubles their number every `DOUBLING`
+    seconds. So of several jobs that kill their process, the next one runs beside few others, and short jobs of other
+    tenants end before it starts.
     """
 
     def __init__(self, concurrency: int, prefetch: float, max_batch: int) -> None:
-        self._concurrency = concurrency
+        self._concurrency = self._runners = concurrency
         self._prefetch = prefetch
         self._max_batch = max_batch
         self._mean_duration: float | None = None
@@ -90,9 +97,21 @@ class Inflight:
         """How many more jobs to claim."""
         return max(0, min(self._max_batch, self._free_runners + self.prefetch_limit) - len(self.waiting))
 
+    def begin_slowly(self) -> None:
+        self._runners = 1
+
+    def add_runners(self) -> bool:
+        """Call it `DOUBLING` seconds after a job has started. Returns whether all runners are in use now."""
+        self._runners = min(self._concurrency, 2 * self._runners)
+        return self.has_all_runners
+
+    @property
+    def has_all_runners(self) -> bool:
+        return self._runners == self._concurrency
+
     @property
     def _free_runners(self) -> int:
-        return self._concurrency - len(self.running) - len(self.lost_in_threads)
+        return self._runners - len(self.running) - len(self.lost_in_threads)
 
     @property
     def should_claim(self) -> bool:

@@ -3,7 +3,8 @@
 The worker writes it. The supervisor reads it, even after the worker was killed. A pipe beside it carries reports that
 the supervisor is to hear at once.
 
-    header        number of queues, number of runners, whether a job has ended here
+    header        number of queues; number of runners; whether the process begins slowly; whether it is the sole trial
+                  of its host; whether a job has ended here
     per queue     incarnation; monotonic time of the last renewal of its lease; whether it holds jobs
     per runner    1 + index of the queue, or 0 if the runner is free; length of the token; the token
 """
@@ -28,7 +29,10 @@ RETIRING: Final = b"r"
 SUSPECTS: Final = b"s"
 """Report: a suspect waits for its trial."""
 
-_HEADER = struct.Struct("II?")
+SOLE: Final = b"o"
+"""Report of a trial process: it ends, because the next suspect must be tried while no other trial runs on this host."""
+
+_HEADER = struct.Struct("II???")
 _QUEUE = struct.Struct("26sd?")
 _RUNNER = struct.Struct("BB254s")
 """A token is 12 digits of the claim number and a job id of at most 200 bytes."""
@@ -56,18 +60,25 @@ class SharedStatus:
         self.fd = fd
         self.pipe = pipe
         self._memory = mmap.mmap(fd, 0)
-        self.queues, self._runners, self._has_ended_a_job = _HEADER.unpack_from(self._memory)
+        self.queues, self._runners, *marks = _HEADER.unpack_from(self._memory)
+        self.begins_slowly, self.is_sole_trial, self._has_ended_a_job = marks
         self._first_runner = _HEADER.size + self.queues * _QUEUE.size
         self._free = list(range(self._runners))
         self._runner_of: dict[bytes, int] = {}
 
     @classmethod
-    def create(cls, queues: int, runners: int) -> tuple[SharedStatus, int]:
-        """Make the memory and the pipe. Returns the parent's side, and the child's end of the pipe."""
+    def create(
+        cls, queues: int, runners: int, *, begins_slowly: bool = False, is_sole_trial: bool = False
+    ) -> tuple[SharedStatus, int]:
+        """Make the memory and the pipe. Returns the parent's side, and the child's end of the pipe.
+
+        begins_slowly  the child adds its runners little by little (see `Inflight`)
+        is_sole_trial  the child is a trial process, beside which no other one runs
+        """
         with tempfile.TemporaryFile() as file:
             file.truncate(_HEADER.size + queues * _QUEUE.size + runners * _RUNNER.size)
             file.seek(0)
-            file.write(_HEADER.pack(queues, runners, False))
+            file.write(_HEADER.pack(queues, runners, begins_slowly, is_sole_trial, False))
             file.flush()
             ours, theirs = os.pipe()
             os.set_blocking(ours, False)
@@ -119,7 +130,7 @@ class SharedStatus:
         """A job has ended here, in whatever way: this process is able to work."""
         if not self._has_ended_a_job:
             self._has_ended_a_job = True
-            _HEADER.pack_into(self._memory, 0, self.queues, self._runners, True)
+            _HEADER.pack_into(self._memory, 0, self.queues, self._runners, self.begins_slowly, self.is_sole_trial, True)
 
     def report(self, what: bytes) -> None:
         """Send a report, such as RETIRING, to the supervisor."""
@@ -137,7 +148,7 @@ class SharedStatus:
             return b""
 
     def has_ended_a_job(self) -> bool:
-        return bool(_HEADER.unpack_from(self._memory)[2])
+        return bool(_HEADER.unpack_from(self._memory)[4])
 
     def queue_statuses(self) -> list[QueueStatus]:
         """The status of each queue, in the worker's order of queues."""

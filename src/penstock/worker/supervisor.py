@@ -6,7 +6,8 @@
       │             │ death
       │             ▼
       └─── hand back its jobs: those that ran in it are lost once more, the others are not;
-           the next process starts at once or, if this one died before it ran a job, after a pause that grows
+           the next process starts at once or, if this one died before it ran a job, after a pause that grows.
+           It begins slowly (see `Inflight`): another killer then meets few other jobs
 
 Jobs that were lost twice are suspects. Separate processes try them (see `trials.py`).
 
@@ -107,7 +108,7 @@ class Supervisor:
 
     async def _keep_running(self, group: asyncio.TaskGroup) -> None:
         """Run one process, and replace it each time it dies or retires."""
-        pause = 0.0
+        pause, begins_slowly = 0.0, False
         while not self._stop_calls:
             if self._trials.needs_room:
                 while self._running:  # the other processes still finish their jobs
@@ -115,7 +116,7 @@ class Supervisor:
                 await self._trials.run_alone()
             retiring = asyncio.Event()
             try:
-                worker = await self._start(retiring)
+                worker = await self._start(retiring, begins_slowly)
             except OSError as error:  # no memory, or no descriptors; the other processes continue
                 pause = self._longer(pause)
                 log.error("no new worker could be started, trying again in %.1f s: %s", pause, error)
@@ -127,24 +128,28 @@ class Supervisor:
             retires.cancel()
             if retiring.is_set() and not end.done():
                 log.info("worker %d retires: a new one starts", worker.process.pid)
+                begins_slowly = False
                 continue
             is_done, has_worked = await end
             if self._stop_calls or is_done:
                 return
+            begins_slowly = has_worked and not retiring.is_set()
             if retiring.is_set():
                 continue
             pause = 0.0 if has_worked else self._longer(pause)
             log.error("worker %d %s; a new one starts in %.1f s", worker.process.pid, worker.exit_description, pause)
             await self._pause(pause)
 
-    async def _start(self, retiring: asyncio.Event) -> WorkerProcess:
+    async def _start(self, retiring: asyncio.Event, begins_slowly: bool) -> WorkerProcess:
         def report(what: bytes) -> None:
             if what == RETIRING:
                 retiring.set()
             elif what == SUSPECTS:
                 self._trials.suspects_wait()
 
-        worker = await WorkerProcess.start(self._command, self._queues, self._settings.concurrency, report=report)
+        worker = await WorkerProcess.start(
+            self._command, self._queues, self._settings.concurrency, report=report, begins_slowly=begins_slowly
+        )
         self._running.append(worker)
         if self._stop_calls:  # stop() was called while the process started
             worker.send(signal.SIGTERM)

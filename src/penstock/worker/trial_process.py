@@ -51,5 +51,5 @@ def trial_worker(
     """A worker that runs suspects one at a time until none waits, for a worker with these settings."""
     worker = Worker(app, trial_settings(settings), start_logging=start_logging)
     worker._share_status(status)
-    worker._try_suspects(settings.host_deaths)
+    worker._try_suspects(settings.host_deaths, status.is_sole_trial)
     return worker

@@ -4,8 +4,9 @@
                                ▲                      │
                                └── its jobs return ◀──┘ a suspect killed it: that job is charged with a crash
 
-A supervisor has at most `trials` such processes, for all its queues. A worker without a supervisor starts them itself,
-if it sees a suspect that has waited for the time of a lease.
+A supervisor has at most `trials` such processes, for all its queues. While it tries suspects whose host has died in an
+earlier trial, it has only one: the next death of the host would otherwise count against the other suspect too. A worker
+without a supervisor starts them itself, if it sees a suspect that has waited for the time of a lease.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from penstock.jobs.queue import Queue
 from penstock.settings import WorkerSettings
 from penstock.worker.app import App
 from penstock.worker.child import WorkerProcess
-from penstock.worker.shared_status import SUSPECTS
+from penstock.worker.shared_status import SOLE, SUSPECTS
 
 log = logging.getLogger("penstock.supervisor")
 
@@ -117,6 +118,7 @@ class Trials:
         self._running: list[WorkerProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._asked_again = False
+        self._next_is_sole = self._has_sole = False
         self._pause = 0.0
         self._stopping = False
 
@@ -129,10 +131,12 @@ class Trials:
         if self._stopping or (self.needs_room and not self._is_alone):
             return
         is_starting = len(self._tasks) > len(self._running) or not all(one.took_a_turn() for one in self._running)
-        if is_starting or len(self._tasks) >= (1 if self._is_alone else self._settings.trials):
+        has_one_only = self._is_alone or self._has_sole or self._next_is_sole
+        if is_starting or len(self._tasks) >= (1 if has_one_only else self._settings.trials):
             self._asked_again = True
             return
         self._asked_again = False
+        self._has_sole, self._next_is_sole = self._next_is_sole, False
         task = asyncio.get_running_loop().create_task(self._run())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -141,7 +145,7 @@ class Trials:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a trial process could not be watched: %s", error)
-        if self._asked_again:
+        if self._asked_again or self._next_is_sole:
             self.suspects_wait()
         self._notify_end()
 
@@ -150,8 +154,9 @@ class Trials:
             await asyncio.sleep(self._pause)
         try:
             process = await WorkerProcess.start(
-                self._command, self._queues, 1, report=self._report, environment=self._environment
-            )
+                self._command, self._queues, 1, report=self._report, environment=self._environment,
+                is_sole_trial=self._has_sole,
+            )  # fmt: skip
         except OSError as error:
             self._pause_longer()
             log.error("no trial process could be started, the next try is in %.1f s: %s", self._pause, error)
@@ -198,7 +203,9 @@ class Trials:
         self._pause = min(_LONGEST_PAUSE, self._pause * 2 or _FIRST_PAUSE)
 
     def _report(self, what: bytes) -> None:
-        if what == SUSPECTS:
+        if what == SOLE:
+            self._next_is_sole = True
+        elif what == SUSPECTS:
             self.suspects_wait()
 
     def stop(self) -> None:

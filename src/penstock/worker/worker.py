@@ -33,8 +33,8 @@ from penstock.worker.heartbeat import Heartbeat, MemoryLimit, PeriodicThread, Wa
 from penstock.worker.isolation import Isolation
 from penstock.worker.job_log import JobLog
 from penstock.worker.runner import JobRunner
-from penstock.worker.running import STALL, Inflight, JobRun
-from penstock.worker.shared_status import RETIRING, SharedStatus
+from penstock.worker.running import DOUBLING, STALL, Inflight, JobRun
+from penstock.worker.shared_status import RETIRING, SOLE, SharedStatus
 from penstock.worker.suspects import SuspectWatch
 from penstock.worker.trials import command_for
 from penstock.worker.turns import NEXT_SLOW_TURN, SLOW_TURN, take_turn
@@ -108,8 +108,10 @@ class Worker:
         self._inflight = Inflight(self.settings.concurrency, self.settings.prefetch, self.settings.max_batch)
         self._slow_turns: dict[Feed, asyncio.Task[None]] = {}
         self._settle_timer: asyncio.TimerHandle | None = None
+        self._runners_timer: asyncio.TimerHandle | None = None
         self._rechecked = False
         self._has_left = False
+        self._is_sole = True
         self._jobs_left = float("inf") if self.settings.max_jobs is None else self.settings.max_jobs
         self._retiring = False
         self._stop_calls = 0
@@ -122,12 +124,20 @@ class Worker:
         """Show the supervisor through `status` which jobs run here. Call it before `run()`."""
         self._shared_status = status
         self._suspects.status = status
+        if status.begins_slowly:
+            self._inflight.begin_slowly()
         for index, feed in enumerate(self._feeds):
             feed.publish_status(partial(status.update_queue, index))
+            feed.has_supervisor()
 
-    def _try_suspects(self, host_deaths: int) -> None:
-        """Run suspects, one at a time, and nothing else. Call it before `run()`, which ends when none waits."""
+    def _try_suspects(self, host_deaths: int, is_sole: bool) -> None:
+        """Run suspects, one at a time, and nothing else. Call it before `run()`, which ends when none waits.
+
+        `is_sole`: no other trial runs on this host. A suspect whose host has died runs only in such a process, because
+        otherwise it would count against the suspect beside it too.
+        """
         self._isolation.spawns_only = True
+        self._is_sole = is_sole
         for feed in self._feeds:
             feed.begin_trials(host_deaths)
 
@@ -317,6 +327,8 @@ class Worker:
             self._drop_lost_jobs(feed)
         claims = [(feed, claim) for claim in feed.answered(turn, sent_at)]
         self._suspects.turn_was_answered(feed)
+        if self._must_be_sole(claims):
+            self.stop()
         if self._takes_no_jobs:  # stop() was called while the turn was unanswered
             self._hand_back(claims)
         else:
@@ -324,6 +336,14 @@ class Worker:
             self._runner.start_waiting()
         if feed.to_settle:
             self._settle_soon()
+
+    def _must_be_sole(self, claims: Sequence[tuple[Feed, Claim]]) -> bool:
+        """Whether a suspect whose host has died was claimed by a trial process, beside which another one may run."""
+        if self._is_sole or not any(feed.trial and claim.record.host_deaths for feed, claim in claims):
+            return False
+        if self._shared_status:
+            self._shared_status.report(SOLE)
+        return True
 
     @property
     def _room(self) -> int:
@@ -372,6 +392,8 @@ class Worker:
                 continue
             run.feed = feed
             self._inflight.start(run)
+            if self._runners_timer is None and not self._inflight.has_all_runners:
+                self._runners_timer = self._loop.call_later(DOUBLING, self._add_runners)
             self._rechecked = False
             self._jobs_left -= 1
             has_started = self._runner.start(run)
@@ -380,6 +402,12 @@ class Worker:
             if not has_started:
                 return run
         return None
+
+    def _add_runners(self) -> None:
+        if not self._inflight.add_runners():
+            self._runners_timer = self._loop.call_later(DOUBLING, self._add_runners)
+        self._runner.start_waiting()
+        self._round_due.set()
 
     def _finished(self, run: JobRun, settlement: Settlement | None) -> None:
         """A job has ended. `settlement` None: the worker had cancelled it."""
