@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         RateLimited,
         ResultNotKept,
         ResultTimeout,
+        ScheduleNotFound,
         SelfDeadlock,
         SentElsewhere,
         ServerError,
@@ -97,6 +98,8 @@ if TYPE_CHECKING:
     from penstock.jobs.options import Options
     from penstock.jobs.queue import Queue, Tenant
     from penstock.jobs.retry import Drop, Retry, RetryLater
+    from penstock.jobs.schedule import ScheduleInfo
+    from penstock.jobs.schedules import Schedules
     from penstock.jobs.task import Call, Task
     from penstock.locks.answers import (
         Allowance,
@@ -171,6 +174,8 @@ else:
         "locks.rwlock": "Reading ReadWriteLock Writing",
         "locks.semaphore": "Permit Semaphore",
         "jobs.task": "Call Task",
+        "jobs.schedule": "ScheduleInfo",
+        "jobs.schedules": "Schedules",
         "locks.transaction": "Transaction",
         "jobs.counts": "Counts TenantCounts WorkerInfo",
         "errors": "BadCall BadName BarrierBroken BarrierTimeout BlocksMissed CancelTimeout ChannelClosed ChannelError "
@@ -178,7 +183,7 @@ else:
         "ElectionTimeout FileChanged FileDamaged FilesError FormatTooNew JobCancelled JobError JobExpired "
         "JobFailed JobNotFound LatchTimeout LeaseLost LockTimeout MessageError NewBeginning NoReceiver "
         "NoSpace NotAMember NotDurable PayloadTooLarge PenstockError PermitTimeout RateLimited ResultNotKept "
-        "ResultTimeout SelfDeadlock SentElsewhere ServerError ServerFull ServerRefused ServerTooOld "
+        "ResultTimeout ScheduleNotFound SelfDeadlock SentElsewhere ServerError ServerFull ServerRefused ServerTooOld "
         "ServerUnavailable StateLost TooManyIds TransactionRefused UnknownTask",
         "settings": "Settings WorkerSettings",
         "jobs.middleware": "EnqueueContext JobContext JobDraft JobOutcome Middleware",
@@ -320,6 +325,9 @@ __all__ = [
     "Retry",
     "RetryLater",
     "Saved",
+    "ScheduleInfo",
+    "ScheduleNotFound",
+    "Schedules",
     "SelfDeadlock",
     "Semaphore",
     "SemaphoreInfo",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 from weakref import WeakValueDictionary
 
 from penstock.config import Configuration
@@ -14,6 +14,7 @@ from penstock.core.keys import key_with_tag
 from penstock.core.operations import Operation, verb
 from penstock.driver.server_driver import ServerDriver
 from penstock.errors import ConfigurationError
+from penstock.jobs.decorator import AsyncTask, PlainTask, TaskDecorator
 from penstock.jobs.definition import Definition
 from penstock.jobs.item import Item
 from penstock.jobs.job import Job
@@ -21,7 +22,9 @@ from penstock.jobs.middleware import Middleware, MiddlewareStack
 from penstock.jobs.queue import Queue
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Retry
+from penstock.jobs.schedules import Schedules
 from penstock.jobs.task import Call, Task, enqueue_all
+from penstock.jobs.timing import Missed, Timing
 from penstock.locks.factory import CoordinationFactory
 from penstock.settings import Settings
 
@@ -42,31 +45,6 @@ if TYPE_CHECKING:  # each component is imported when it is first used, so that a
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class _Decorator(Protocol):
-    """The type of the decorator `app.task(…)`. For an `async def`, `R` is the type of the awaited value."""
-
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
-
-
-class AsyncTask(Task[P, R], Generic[P, R]):
-    """A task from an `async def` function."""
-
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        coroutine: Coroutine[Any, Any, R] = super().__call__(*args, **kwargs)
-        return coroutine
-
-
-class PlainTask(Task[P, R], Generic[P, R]):
-    """A task from a `def` function."""
-
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        value: R = super().__call__(*args, **kwargs)
-        return value
 
 
 class Penstock(CoordinationFactory):
@@ -143,7 +121,11 @@ class Penstock(CoordinationFactory):
         timeout: float | None = None,
         result_ttl: float | None = None,
         isolate: bool = False,
-    ) -> _Decorator: ...
+        schedule: str = "",
+        timezone: str = "UTC",
+        every: float | None = None,
+        missed: Missed = "one",
+    ) -> TaskDecorator: ...
     def task(
         self,
         function: Callable[..., Any] | None = None,
@@ -155,6 +137,10 @@ class Penstock(CoordinationFactory):
         timeout: float | None = None,
         result_ttl: float | None = None,
         isolate: bool = False,
+        schedule: str = "",
+        timezone: str = "UTC",
+        every: float | None = None,
+        missed: Missed = "one",
     ) -> Any:
         """Register a function as a task. Calling it still runs it here; `enqueue` makes a job that a worker runs.
 
@@ -167,13 +153,23 @@ class Penstock(CoordinationFactory):
         isolate     run it in a process of its own. The timeout kills that process whatever it is doing, and a crash
                     affects no other job. Adds some milliseconds to each run. Only for functions at the top of a module
 
-        Raises ConfigurationError for a function that cannot be a task, and for a name that another task has.
+        schedule    a cron line, such as "0 7 * * mon-fri": workers enqueue the task at these times, each once, without
+                    arguments. Its name is the name of its schedule (see `app.schedules`)
+        timezone    of the cron line, such as Europe/Berlin
+        every       instead of a cron line: seconds between two ticks, from 1
+        missed      when no worker was there for some ticks: "one" job for the latest of them, "skip" all that are more
+                    than a minute late, or "all", a job for each
+
+        Raises ConfigurationError for a function that cannot be a task, for a name that another task has, and for a
+        cron line, a zone or an interval that cannot work.
         """
         policy = retry if isinstance(retry, Retry) else Retry(retry or 0)
+        is_scheduled = schedule or every is not None or timezone != "UTC" or missed != "one"
+        timing = Timing(schedule, timezone, every, missed) if is_scheduled else None
 
         def register(chosen: Callable[..., Any]) -> Task[..., Any]:
             label = name or str(getattr(chosen, "__name__", chosen))
-            definition = Definition(label, chosen, queue, policy, timeout, result_ttl, isolate, self.middleware)
+            definition = Definition(label, chosen, queue, policy, timeout, result_ttl, isolate, self.middleware, timing)
             self.registry.add(definition)
             kind = AsyncTask if definition.is_async else PlainTask
             return kind(chosen, definition, self.queue(queue))
@@ -196,6 +192,11 @@ class Penstock(CoordinationFactory):
         if name not in self._queues:
             self._queues[name] = Queue(name, self._driver, self.settings, self.clock, self.middleware)
         return self._queues[name]
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of the queues that the app uses: add, list, pause, resume, trigger and remove them."""
+        return Schedules(self._driver, self.queue, lambda: self._queues)
 
     def job(self, job_id: str) -> Job[Any]:
         """The job with this id (`queue:key`), which may not exist. No round trip. ConfigurationError for a bad id."""

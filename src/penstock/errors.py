@@ -351,6 +351,10 @@ class JobNotFound(JobError):
     """No job has this id: it was never enqueued here, or its `result_ttl` has passed since it finished."""
 
 
+class ScheduleNotFound(JobError):
+    """No schedule has this name: it was never added, or it was removed."""
+
+
 class ResultNotKept(JobError):
     """The job was enqueued with `result_ttl=0`, so its result is not stored anywhere."""
 

@@ -18,6 +18,9 @@ from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID
 from penstock.jobs.keys import QUEUE, QueueKeys
 from penstock.jobs.record import Record, draft
 from penstock.jobs.row import read_row
+from penstock.jobs.schedule import ScheduleDefinition, StoredSchedule
+from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
+from penstock.jobs.timing import Timing
 
 R = TypeVar("R")
 Dump: TypeAlias = dict[str, Any]
@@ -301,6 +304,9 @@ class FakeWorker:
 
 def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
     """A call of each script of the queue, with valid arguments."""
+    schedules = ScheduleBindings(bindings)
+    definition = ScheduleDefinition("s", Timing(every=60), record("ada"))
+    stored = StoredSchedule("s", 1, START, b"a", 0, 0, 0, 0, definition.timing, definition.draft)
     token, address = b"\0\0\0\0\0\1j", bindings.keys.base + "p/1"
     return {
         "stage": bindings.stage("new", record("ada")),
@@ -326,6 +332,12 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "entries_and_counters": bindings.entries_and_counters(),
         "scan_tenants": bindings.scan_tenants("0", 10),
         "tenant_counts": bindings.tenant_counts("ada"),
+        "define_schedules": schedules.define("put", [(definition, START + 60_000)]),
+        "tick": schedules.tick([Tick(stored, [("new", record("ada"))], START + 60_000)]),
+        "show_schedule": schedules.show("s"),
+        "scan_schedules": schedules.scan("0"),
+        "switch_schedule": schedules.pause("s"),
+        "remove_schedule": schedules.remove("s"),
     }
 
 

@@ -6,7 +6,8 @@ import asyncio
 import time
 from typing import NamedTuple
 
-from penstock.app import AsyncTask, Penstock, PlainTask
+from penstock.app import Penstock
+from penstock.jobs.decorator import AsyncTask, PlainTask
 from penstock.jobs.queue import Queue
 
 QUEUE = "bench"

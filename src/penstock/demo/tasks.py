@@ -7,8 +7,9 @@ import os
 import time
 from typing import NamedTuple
 
-from penstock.app import AsyncTask, Penstock
+from penstock.app import Penstock
 from penstock.counting.access_log import parse
+from penstock.jobs.decorator import AsyncTask
 from penstock.jobs.queue import Queue
 from penstock.jobs.retry import Retry
 

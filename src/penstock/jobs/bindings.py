@@ -48,6 +48,7 @@ def scripts() -> Library:
         "jobs/queue.lua",
         "jobs/dead_letters.lua",
         "jobs/inspect.lua",
+        "jobs/schedule.lua",
     )
 
 
@@ -141,14 +142,14 @@ class QueueBindings:
         def read(reply: Sequence[Any]) -> TurnReply:
             if reply[0] == b"STALE":
                 return TurnReply(False)
-            _, stale, due_in, more, suspect, first = reply[:6]
+            _, stale, due_in, more, suspect, ticks, first = reply[:7]
             claims = [
                 Claim(number.to_bytes(NUMBER_BYTES) + job_id, Record(body))
-                for number, job_id, body in zip(itertools.count(first), reply[6::2], reply[7::2], strict=False)
+                for number, job_id, body in zip(itertools.count(first), reply[7::2], reply[8::2], strict=False)
                 if body
             ]
             refused = tuple(in_order[position] for position in stale)
-            return TurnReply(True, refused, _seconds(due_in), bool(more), claims, _seconds(suspect))
+            return TurnReply(True, refused, _seconds(due_in), bool(more), claims, _seconds(suspect), ticks)
 
         return RoundTrip(self._turn, self._declared, tuple(args), read)
 

@@ -6,8 +6,9 @@ returns the next claims.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -89,6 +90,7 @@ class TurnReply:
     due_in  seconds after which the worker takes its next turn even without a message; None: it waits for a message
     more    whether another turn would find more jobs now
     suspect for how many seconds a suspect has waited for its trial; None: none waits
+    ticks   the server's time and the schedules with a due tick, for this worker to enqueue (see `schedule.offer`)
     """
 
     alive: bool
@@ -97,6 +99,7 @@ class TurnReply:
     more: bool = False
     claims: list[Claim] = field(default_factory=list)
     suspect: float | None = None
+    ticks: Sequence[Any] = ()
 
 
 class Registration(msgspec.Struct, omit_defaults=True):

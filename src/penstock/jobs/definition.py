@@ -13,7 +13,9 @@ from penstock.errors import ConfigurationError
 from penstock.jobs.middleware import MiddlewareStack
 from penstock.jobs.options import LONGEST_RESULT_TTL
 from penstock.jobs.retry import LONGEST_DELAY, Retry
+from penstock.jobs.schedule import check_declared
 from penstock.jobs.signature import Signature
+from penstock.jobs.timing import Timing
 
 _LONGEST_NAME: Final = 255
 """Bytes. A record stores the length in one byte."""
@@ -34,6 +36,8 @@ class Definition:
     result_ttl: float | None = None
     isolate: bool = False
     middleware: MiddlewareStack = field(default_factory=MiddlewareStack, repr=False, compare=False)
+    timing: Timing | None = None
+    """Of its schedule; None: it has none."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name.encode(errors="replace")) <= _LONGEST_NAME:
@@ -54,6 +58,10 @@ class Definition:
                 "define it with `def` at the top of a module, not inside a function, nor as a lambda, a bound method "
                 "or a partial"
             )
+
+        if self.timing is not None:
+            self.timing.check()
+            check_declared(self.name, self.function)
 
     @cached_property
     def signature(self) -> Signature:

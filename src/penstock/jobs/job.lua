@@ -66,6 +66,28 @@ function job.enqueue(s, id, body, generation, now, since, expires)
   return record.enqueued(body, state.READY, generation, now, now, expires)
 end
 
+-- Enqueues a draft unless its id is in the queue already: appends id and record to `set`, which the caller writes. Times
+-- in the draft count from now, or are dates.
+--- (s: table, id: str, body: str, generation: int, set: table) -> bool
+--- uses: base
+function job.accept(s, id, body, generation, set)
+  if redis.call("HEXISTS", base .. "jobs", id) == 1 then return false end
+  job.add_draft(s, id, body, generation, set)
+  return true
+end
+
+-- Enqueues a draft whose id is new, and appends id and record to `set`.
+--- (s: table, id: str, body: str, generation: int, set: table)
+--- uses: base
+function job.add_draft(s, id, body, generation, set)
+  local due, expires, how = struct.unpack(">I6", body, 15), struct.unpack(">I6", body, 21), string.byte(body, 2)
+  if not record.has(how, draft.DUE_IS_DATE) then due = s.now + due end
+  if expires > 0 and not record.has(how, draft.EXPIRES_IS_DATE) then expires = s.now + expires end
+  if record.has(how, draft.OWN_ID) then redis.call("HDEL", base .. "results", id) end
+  set[#set + 1] = id
+  set[#set + 1] = job.enqueue(s, id, body, generation, s.now, due, expires)
+end
+
 -- Removes a job that is not running. Its entry in a lane stays, and is skipped later.
 --- (s: table, id: str, body: str, letter: str, text: str)
 --- uses: base

@@ -335,18 +335,18 @@ def info_of(job_id: str, stored: StoredJob) -> JobInfo:
     why = Failure.read(stored.failure) if stored.failure else Failure("")
     done = (stored.done or b"")[1:]
     if record is None:
-        result = _readable(done) if status is Status.COMPLETED else None
+        result = readable_json(done) if status is Status.COMPLETED else None
         reason = done.decode(errors="replace") if status in (Status.DROPPED, Status.CANCELLED) else ""
         return JobInfo(job_id, status, reason=reason, result=result)
     return JobInfo(
         job_id, status, record.tenant, record.priority, record.enqueued / 1000, record.since / 1000,
         record.expires / 1000 or None, record.attempts, record.deliveries + (stored.owner is not None), record.crashes,
-        [record.task, _readable(record.payload)] if record.is_call else _readable(record.payload),
+        [record.task, readable_json(record.payload)] if record.is_call else readable_json(record.payload),
         why.reason, why.traceback,
     )  # fmt: skip
 
 
-def _readable(data: bytes) -> Any:
+def readable_json(data: bytes) -> Any:
     """JSON for people to read. Damaged bytes are shown as text, not raised as an error."""
     try:
         return msgspec.json.decode(data)

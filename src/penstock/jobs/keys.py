@@ -20,6 +20,8 @@ QUEUE = {
     "age": ("HASH", "second -> jobs ready since then", "the job"),
     "ages": ("ZSET", "the seconds of `age`", "the job"),
     "delayed": ("ZSET", "entry -> due ms", "the job"),
+    "schedules": ("HASH", "name -> a call that is enqueued again and again", "the operator, or the code"),
+    "ticks": ("ZSET", "name -> when its next tick is offered to a worker, server ms", "the schedule"),
     "reasons": ("HASH", "id -> why it failed last", "the job"),
     "listeners": ("HASH", "id -> addresses to notify", "the job"),
     "listeners:": ("SET", "further addresses of a job with many", "the job"),

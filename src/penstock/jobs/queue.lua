@@ -25,6 +25,7 @@
 --   reasons      HASH    id -> why it failed last                  owner: the job
 --   settled:<inc> SET    tokens that an incarnation settled outside of its turns; PX 60 s
 --   cancels:<inc> SET    tokens of running jobs that an incarnation is to cancel (cancelling)
+--   schedules, ticks (schedule)
 --   intake (intake) · turns, heads, lane, front, weights (lane) · leases, held, owners, workers (lease)
 --   results, ends (results) · sleepers (wake) · suspects (recovery) · tenants, age, ages (counters)
 --   listeners, unnotified (listeners) · replay: (idempotency)
@@ -84,12 +85,7 @@ function script.enqueue(base, meta, caller, number, given, jobs, ...)
       known[#known + 1] = i - 1
     else
       seen[id] = true
-      local due, expires, how = struct.unpack(">I6", body, 15), struct.unpack(">I6", body, 21), string.byte(body, 2)
-      if not record.has(how, draft.DUE_IS_DATE) then due = s.now + due end
-      if expires > 0 and not record.has(how, draft.EXPIRES_IS_DATE) then expires = s.now + expires end
-      if record.has(how, draft.OWN_ID) then redis.call("HDEL", base .. "results", id) end
-      set[#set + 1] = id
-      set[#set + 1] = job.enqueue(s, id, body, generation + i, s.now, due, expires)
+      job.add_draft(s, id, body, generation + i, set)
     end
   end
   batch.write("HSET", base .. "jobs", set)
@@ -116,8 +112,8 @@ end
 --                 other job: verb, token, delay in ms, text
 --
 -- Returns { "OK", positions of stale settlements, ms after which to take a turn even without a message (-1: wait for
--- one), 1 if more jobs can be claimed at once, ms for which a suspect has waited (-1: none waits), number of the first
--- claim, id, record, … }. The claims are numbered in their order; a repeated turn has an empty id and record where it no
+-- one), 1 if more jobs can be claimed at once, ms for which a suspect has waited (-1: none waits), due ticks (see
+-- `schedule.offer`), number of the first claim, id, record, … }. The claims are numbered in their order; a repeated turn has an empty id and record where it no
 -- longer holds the job. Returns { "STALE" } if the incarnation has ended; then nothing was written.
 --- keys: base meta
 --- args: given: int, incarnation: str, number: int, lease_ms: int, want: int, trial: str, address: str, idle_ms: int
@@ -143,7 +139,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   local own = lease.own(held[#ids + 1])
   if own and own.until_ <= now or not own and number > 1 then return { "STALE" } end
   own = own or { turn = 0, idle = 1 } -- an earlier incarnation of this worker may be registered as idle
-  if own.turn == number then return { "OK", own.stale, -1, 1, -1, own.first, unpack(lease.repeated(incarnation, own)) } end
+  if own.turn == number then return { "OK", own.stale, -1, 1, -1, {}, own.first, unpack(lease.repeated(incarnation, own)) } end
   if own.turn + 1 ~= number then return { "STALE" } end
 
   local stale = {}
@@ -163,6 +159,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   job.commit(s)
   local suspects = r[_row.PAUSED] == 0 and recovery.waiting(r, now) or -1
   local more_listeners = listeners.notify_rest(r, s.part)
+  local ticks = r[_row.NEXT_TICK] > 0 and address ~= "" and once == 0 and trial ~= "only" and schedule.offer(s) or {}
 
   local more = room.want > 0 and (room.full or more_due or more_lost or more_listeners)
   local idle = idle_ms > 0 and room.want > 0 and not more and (once == 0 or room.claimed == 0)
@@ -188,10 +185,11 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
     if own.idle == 1 then wake.deregister(r, address, now) end
     if vacant then wake.appoint(r, now) end
   end
+  if not idle and address ~= "" then due_in = schedule.busy_wait(r, now) end
   if not empty then wake.set_alarm(r, now, now + lease_ms) end
   if not idle and r[_row.PAUSED] == 0 and r[_row.READY] > 0 then wake.one(r, now) end
   row.store(s)
-  return { "OK", stale, due_in, more and 1 or 0, suspects, room.number, unpack(room.reply) }
+  return { "OK", stale, due_in, more and 1 or 0, suspects, ticks, room.number, unpack(room.reply) }
 end
 
 -- Settles one claim outside of a turn: complete, or a verb of job.settle. Returns 1, or 0 if the incarnation no longer

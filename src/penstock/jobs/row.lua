@@ -39,6 +39,7 @@ _row = {
   UNNOTIFIED = 25, -- mark: `unnotified`
   WEIGHTED = 26, -- mark: `weights`
   LEVELS = 27,
+  NEXT_TICK = 28, -- server ms: the earliest entry in `ticks` (schedule.lua); a row of an older release lacks it
 }
 
 -- The error of a queue that another version has written.
@@ -54,7 +55,7 @@ end
 function row.load(s)
   local packed = redis.call("HGET", meta, "row")
   if not packed then
-    s.row = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {} }
+    s.row = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0 }
     s.packed = cmsgpack.pack(record.FORMAT, 0, s.row)
     local first = redis.call("HGET", meta, "format") -- where the first format stored its number
     return first and row.wrong_format(first) or nil
@@ -62,6 +63,7 @@ function row.load(s)
   local format, idle_until, r = cmsgpack.unpack(packed)
   if format ~= record.FORMAT then return row.wrong_format(format) end
   r[_row.IDLE_UNTIL] = idle_until
+  r[_row.NEXT_TICK] = r[_row.NEXT_TICK] or 0
   s.row, s.packed = r, packed
 end
 

@@ -36,6 +36,7 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
     weighted: int
     levels: list[float] | dict[str, int]
     """Level, entries and virtual time for each level. An empty array of Lua arrives as an empty map."""
+    next_tick: float = 0
 
     def entries(self) -> dict[int, int]:
         """Level -> entries in all of its lists."""

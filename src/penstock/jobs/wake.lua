@@ -71,14 +71,15 @@ function wake.set_alarm(r, now, due)
   if not reached then wake.appoint(r, now) end
 end
 
--- Milliseconds until the next job is due, the next lease runs out, or results are to be removed; -1 if there is nothing
--- of the kind. Results are removed once a minute if nothing else happens, and faster while many are overdue.
+-- Milliseconds until the next job or tick is due, the next lease runs out, or results are to be removed; -1 if there is
+-- nothing of the kind. Results are removed once a minute if nothing else happens, and faster while many are overdue.
 --- (r: table, now: int) -> int
 --- uses: base
 function wake.next_event(r, now)
   local due = r[_row.NEXT_DUE] > 0 and redis.call("ZRANGE", base .. "delayed", 0, 0, "WITHSCORES") or {}
   local ends = redis.call("ZRANGE", base .. "leases", 0, 0, "WITHSCORES")
   local at = math.min(tonumber(due[2]) or math.huge, tonumber(ends[2]) or math.huge)
+  if r[_row.NEXT_TICK] > 0 then at = math.min(at, r[_row.NEXT_TICK]) end
   local result = r[_row.NEXT_RESULT]
   if result > 0 then at = math.min(at, math.max(result, now + (result > now and _trim.PAUSE or _trim.BUSY_PAUSE))) end
   return at < math.huge and math.max(0, at - now) or -1

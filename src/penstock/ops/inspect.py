@@ -36,7 +36,6 @@ from penstock.ops.answers import (
     UnknownTaskJob,
 )
 from penstock.ops.checks.result import CheckResult
-from penstock.ops.coordination import CoordinationInspector
 from penstock.ops.doctor import diagnose, prove_locks
 from penstock.ops.health import workers_here
 from penstock.ops.inventory import Inventory, take_inventory
@@ -49,6 +48,7 @@ from penstock.ops.probe import (
     read_facts,
     server_time,
 )
+from penstock.ops.schedules import ScheduleInspector
 
 JOBS_EXAMINED = 200
 """How many delayed jobs, earliest first, `queue` searches for tasks that no worker knows."""
@@ -61,7 +61,7 @@ TENANTS_PER_ROUND_TRIP = 1000
 WORKERS_PER_QUEUE = 1000
 
 
-class Inspector(CoordinationInspector):
+class Inspector(ScheduleInspector):
     """Inspects and operates the server of an app. Making one is cheap and sends nothing."""
 
     @property

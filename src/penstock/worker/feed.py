@@ -52,6 +52,8 @@ class Feed:
         """False while the worker is registered as idle in this queue, or waits for the next due time."""
         self.wake_at = 0.0
         """`time.monotonic()` at which the next turn is due, even if no runner is free."""
+        self.tick_at = math.inf
+        """`time.monotonic()` at which a turn is due although no runner is free, because a schedule has a tick."""
         self.renewed_at = 0.0
         self._begin_incarnation()
 
@@ -106,7 +108,7 @@ class Feed:
             n = self._count_to_send()
             self._sent, self.to_settle = self.to_settle[:n], self.to_settle[n:]
             # A wake-up may arrive before the reply. Reset this now, so that the reply does not overwrite the wake-up.
-            self.wake_at = math.inf
+            self.wake_at = self.tick_at = math.inf
             self._wanted = want
             self._unanswered = self.queue.bindings.turn(
                 self.incarnation,
@@ -162,6 +164,8 @@ class Feed:
         # After a turn that asked for no jobs `awake` is True: its reply does not show whether there are jobs, and the
         # server did not register the worker as idle.
         self.awake = len(turn.claims) == self._wanted or turn.more
+        if self.awake and turn.due_in is not None:
+            self.tick_at = time.monotonic() + turn.due_in
         due = self.sleep if turn.due_in is None else min(self.sleep, turn.due_in)
         self.wake_at = min(self.wake_at, time.monotonic() + due)
         return turn.claims

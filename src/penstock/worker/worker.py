@@ -36,6 +36,7 @@ from penstock.worker.runner import JobRunner
 from penstock.worker.running import DOUBLING, STALL, Inflight, JobRun
 from penstock.worker.shared_status import RETIRING, SOLE, SharedStatus
 from penstock.worker.suspects import SuspectWatch
+from penstock.worker.ticks import Schedules
 from penstock.worker.trials import command_for
 from penstock.worker.turns import NEXT_SLOW_TURN, SLOW_TURN, take_turn
 
@@ -106,12 +107,14 @@ class Worker:
             self._round_due.set,
         )  # fmt: skip
         self._inflight = Inflight(self.settings.concurrency, self.settings.prefetch, self.settings.max_batch)
+        self._schedules = Schedules(app, [feed.queue for feed in self._feeds])
         self._slow_turns: dict[Feed, asyncio.Task[None]] = {}
         self._settle_timer: asyncio.TimerHandle | None = None
         self._runners_timer: asyncio.TimerHandle | None = None
         self._rechecked = False
         self._has_left = False
         self._is_sole = True
+        self._is_trial = False
         self._jobs_left = float("inf") if self.settings.max_jobs is None else self.settings.max_jobs
         self._retiring = False
         self._stop_calls = 0
@@ -138,6 +141,7 @@ class Worker:
         """
         self._isolation.spawns_only = True
         self._is_sole = is_sole
+        self._is_trial = True
         for feed in self._feeds:
             feed.begin_trials(host_deaths)
 
@@ -158,11 +162,14 @@ class Worker:
         )  # fmt: skip
         self._cancelling = Cancelling(self._driver, self._inflight, self._runner, self._settle_soon)
         await self._driver.aio.run(self._feeds[0].queue.bindings.counts())
+        if not self._is_trial:
+            await self._schedules.declare()
         listeners = [self._driver.aio.listen(feed.queue.bindings.keys.base) for feed in self._feeds]
         for feed, listener in zip(self._feeds, listeners, strict=True):
             feed.address = listener.address
         parts: list[asyncio.Future[None]] = [self._broken, asyncio.create_task(self._serve())]
         parts += (asyncio.create_task(self._listen(f, one)) for f, one in zip(self._feeds, listeners, strict=True))
+        parts.append(asyncio.create_task(self._schedules.renew()))
         busy, name_of = lambda: any(feed.held for feed in self._feeds), self._name_of
         watchdog = Watchdog(self._loop, self.settings.blocked_warning, busy=busy, name_of=name_of)
         heartbeats = [
@@ -191,7 +198,7 @@ class Worker:
             remaining = [*parts, *self._slow_turns.values(), *self._cancelling.tasks]
             for task in remaining:
                 task.cancel()
-            await asyncio.gather(*remaining, self._runner.close(), return_exceptions=True)
+            await asyncio.gather(*remaining, self._runner.close(), self._schedules.close(), return_exceptions=True)
             if not self._has_left:
                 await asyncio.gather(*map(self._leave, self._feeds))
             for listener in listeners:
@@ -296,7 +303,7 @@ class Worker:
                 # A stopping worker deregisters as idle, so that wake-ups reach workers that can take a job.
                 wants_turn = not feed.awake
             else:
-                wants_turn = feed.wake_at <= time.monotonic() or (
+                wants_turn = min(feed.wake_at, feed.tick_at) <= time.monotonic() or (
                     feed.awake and self._inflight.should_claim and room > 0
                 )
             if feed.must_send or wants_turn:
@@ -329,6 +336,8 @@ class Worker:
         self._suspects.turn_was_answered(feed)
         if self._must_be_sole(claims):
             self.stop()
+        if turn.ticks:
+            self._schedules.serve(feed.queue, turn.ticks)
         if self._takes_no_jobs:  # stop() was called while the turn was unanswered
             self._hand_back(claims)
         else:
@@ -359,7 +368,7 @@ class Worker:
 
     async def _sleep(self) -> None:
         """Sleep until the next round: a wake-up, a settlement, a due time of a queue, a stall, or the stop deadline."""
-        until = min((feed.wake_at for feed in self._feeds if not feed.awake), default=float("inf"))
+        until = min((feed.tick_at if feed.awake else feed.wake_at for feed in self._feeds), default=float("inf"))
         if self._inflight.waiting:
             until = min(until, time.monotonic() + STALL)
         if not self._handed_back:

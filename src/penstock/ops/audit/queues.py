@@ -14,6 +14,7 @@ from typing import Any
 from penstock.jobs.constants import DEAD, DELAYED, READY, RUNNING
 from penstock.jobs.record import Record, entry_generation, entry_has_more, entry_id
 from penstock.jobs.row import Row, read_row
+from penstock.jobs.schedule import StoredSchedule
 
 _COUNTED_STATES = {READY: 0, DELAYED: 1, RUNNING: 2, DEAD: 3}
 """State of a job -> index of its counter in the counts of a tenant."""
@@ -43,8 +44,19 @@ class QueueAudit:
         yield from self._turns()
         yield from self._delayed_and_dead()
         yield from self._claims()
+        yield from self._schedules()
         if set(self.keys.get("reasons", {})) != {id for id, record in self.jobs.items() if record.has_reason}:
             yield f"reasons: {self.keys.get('reasons')}"
+
+    def _schedules(self) -> Iterator[str]:
+        """Each active schedule with a next tick is planned, and no other. The row has the earliest time."""
+        stored = [StoredSchedule.read(name, packed) for name, packed in self.keys.get("schedules", {}).items()]
+        planned = {one.name.encode() for one in stored if one.state == b"a" and one.next_tick}
+        ticks = self.keys.get("ticks", {})
+        if set(ticks) != planned:
+            yield f"ticks: {sorted(ticks)}, but the active schedules are {sorted(planned)}"
+        if self._row.next_tick != min(ticks.values(), default=0):
+            yield f"row: the next tick is {self._row.next_tick}, but ticks has {sorted(ticks.values())[:3]}"
 
     def leftovers(self) -> Iterator[str]:
         """A sentence for each worker, sleeper or listener that is registered although nothing runs."""

@@ -1,0 +1,156 @@
+"""`penstock schedule …`: calls that are enqueued again and again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from penstock.cli.job import value_text
+from penstock.cli.where import HERE, AsJson, Where
+from penstock.errors import ConfigurationError
+from penstock.jobs.schedule import ScheduleInfo
+from penstock.jobs.timing import Missed
+from penstock.ops.wording import age
+from penstock.terminal.tables import Kind, show, show_list
+
+_COLUMNS: dict[str, Kind] = {
+    "schedule": "name", "times": "text", "state": "text", "next": "text", "last": "text", "jobs": "number",
+    "call": "text",
+}  # fmt: skip
+
+
+def ls(queue: str | None = None, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
+    """List the schedules of all queues, or of one.
+
+    Without a queue it reads the names of all keys of the server once, in slices: some seconds for many millions.
+
+    Parameters
+    ----------
+    queue
+        The name of a queue.
+    as_json
+        Print one JSON document.
+    """
+    with where.open() as inspector:
+        schedules = inspector.schedules(queue)
+        now = inspector.now() if schedules else 0.0
+    rows = (_row(one, now) for one in schedules)
+    show_list(schedules, _COLUMNS, rows, none="There are no schedules.", as_json=as_json)
+
+
+def add(
+    name: str,
+    task: str,
+    /,
+    *,
+    cron: str = "",
+    timezone: str = "UTC",
+    every: float | None = None,
+    missed: Missed = "one",
+    arguments: str = "{}",
+    where: Where = HERE,
+) -> None:
+    """Enqueue a task of the app at the times of a cron line, or every so many seconds. Needs --app.
+
+    Parameters
+    ----------
+    name
+        The name of the schedule. It replaces one of this name that was added before.
+    task
+        The name of the task.
+    cron
+        Minute, hour, day, month and weekday, for example "0 7 * * mon-fri".
+    timezone
+        Of the cron line, for example Europe/Berlin.
+    every
+        Instead of a cron line: seconds between two ticks.
+    missed
+        After missed ticks: `one` job, `skip` them, or `all`, a job for each.
+    arguments
+        The arguments of the task by name, as a JSON object.
+    """
+    if where.app is None:
+        raise ConfigurationError("schedule add needs the app that has the task: --app module:name")
+    try:
+        values = msgspec.json.decode(arguments, type=dict[str, object])
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"--arguments {arguments!r}: not a JSON object: {error}") from error
+    with where.open() as inspector:
+        one = inspector.add_schedule(
+            name, task, values, schedule=cron, timezone=timezone, every=every, missed=missed
+        )  # fmt: skip
+    show(f"Added {one.id}, {times_text(one)}; next {time_text(one.next)}.")
+
+
+def run(name: str, /, *, where: Where = HERE) -> None:
+    """Enqueue the job of a schedule now, also if it is paused.
+
+    Parameters
+    ----------
+    name
+        The name of the schedule, or queue:name.
+    """
+    with where.open() as inspector:
+        job = inspector.trigger_schedule(name)
+    show(f"Enqueued {job.id}.")
+
+
+def pause(name: str, /, *, where: Where = HERE) -> None:
+    """Enqueue nothing for a schedule until it is resumed.
+
+    Parameters
+    ----------
+    name
+        The name of the schedule, or queue:name.
+    """
+    with where.open() as inspector:
+        one = inspector.pause_schedule(name)
+    show(f"Paused {one.id}.")
+
+
+def resume(name: str, /, *, where: Where = HERE) -> None:
+    """Continue a schedule with its next tick. Ticks that passed while it was paused are skipped.
+
+    Parameters
+    ----------
+    name
+        The name of the schedule, or queue:name.
+    """
+    with where.open() as inspector:
+        one = inspector.resume_schedule(name)
+    show(f"Resumed {one.id}; next {time_text(one.next)}.")
+
+
+def rm(*names: str, where: Where = HERE) -> None:
+    """Remove schedules. Their jobs stay.
+
+    One that the code of an app declares comes back when the next worker with that code starts: pause it instead.
+
+    Parameters
+    ----------
+    names
+        Names of schedules, or queue:name.
+    """
+    if not names:
+        raise ConfigurationError("name the schedules to remove; penstock schedule ls lists them")
+    with where.open() as inspector:
+        for name in names:
+            one = inspector.remove_schedule(name)
+            show(f"Removed {one.id}.")
+            if one.declared and one.state != "orphaned":
+                show("  The code of an app declares it: the next worker with that code brings it back.")
+
+
+def times_text(one: ScheduleInfo) -> str:
+    return f"every {one.every:g} s" if one.every is not None else f"{one.cron} {one.timezone}"
+
+
+def time_text(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _row(one: ScheduleInfo, now: float) -> tuple[str, ...]:
+    next_ = "" if one.next is None else f"in {age(max(0.0, one.next - now))}"
+    last = "" if one.last is None else f"{age(max(0.0, now - one.last))} ago"
+    return one.id, times_text(one), one.state, next_, last, f"{one.count:,}", value_text(one.body)

@@ -1,0 +1,253 @@
+-- Schedules: calls that are enqueued again and again, at the times of a cron line or after a fixed interval.
+--
+--                declare, put                          tick: enqueue, and move on to the following tick
+--       (none) ────────────────▶ active ──────────────────────────────────────────────────────────────▶ active
+--          ▲                      │ ▲ │
+--          │                pause │ │ │ no live worker has declared it for a day
+--          │                      ▼ │ ▼
+--          └────── remove ────── paused, orphaned ─── resume, declare (an orphaned one) ──────────────▶ active
+--
+--   schedules  HASH  name -> header (see `schedule.parse`), length of the spec in 2 bytes, spec (JSON, which only Python
+--                    reads), draft of its jobs (record.lua)
+--   ticks      ZSET  name -> server ms at which the next tick is offered to a worker; of active schedules only
+--   row              NEXT_TICK (row.lua): the lowest score of `ticks`
+--
+-- A worker computes the times, because scripts know neither time zones nor cron lines. A turn offers due ticks to one
+-- worker, and to another one after five seconds. That worker calls `tick`, which names the tick that it expects: of
+-- several workers, and of several copies of a call, the first counts. Each change of a schedule gives it a new version,
+-- so that a worker that computed with the old one changes nothing.
+
+_schedule = { FORMAT = 1, HEADER = ">BI6I6c1I6I6I6I4c8", BYTES = 45, ACTIVE = "a", PAUSED = "p", ORPHANED = "o" }
+
+_offer = { AGAIN = 5000, TICKS = 100, BYTES = 262144, BUSY = 100 } -- ms; most in one turn; ms for a busy worker
+
+_orphan = { AGE = 86400000 } -- ms
+
+-- The schedule as a table: version, the server ms of its next tick (0: none will follow), state, declared (server ms at
+-- which a worker declared it last; 0: it was put at run time), released (ms of the release whose definition it has), last
+-- (server ms of the last tick), count (jobs so far), hash (of the definition), and body (spec and draft).
+--- (packed: str) -> table
+function schedule.parse(packed)
+  local _, version, next_, state_, declared, released, last, count, hash = struct.unpack(_schedule.HEADER, packed)
+  return {
+    version = version, next_ = next_, state = state_, declared = declared, released = released, last = last,
+    count = count, hash = hash, body = string.sub(packed, _schedule.BYTES),
+  }
+end
+
+--- (name: str, one: table)
+--- uses: base
+function schedule.write(name, one)
+  redis.call("HSET", base .. "schedules", name,
+    struct.pack(_schedule.HEADER, _schedule.FORMAT, one.version, one.next_, one.state, one.declared, one.released,
+      one.last, one.count, one.hash) .. one.body)
+end
+
+-- Has the next tick offered when it is due, if the schedule is active and there is one. `refresh` must follow.
+--- (name: str, one: table)
+--- uses: base
+function schedule.plan(name, one)
+  if one.state == _schedule.ACTIVE and one.next_ > 0 then
+    redis.call("ZADD", base .. "ticks", one.next_, name)
+  else
+    redis.call("ZREM", base .. "ticks", name)
+  end
+end
+
+-- Notes the earliest offer in the row, and has the timekeeper take a turn then.
+--- (s: table)
+--- uses: base
+function schedule.refresh(s)
+  local first = redis.call("ZRANGE", base .. "ticks", 0, 0, "WITHSCORES")
+  s.row[_row.NEXT_TICK] = first[2] and tonumber(first[2]) or 0
+  if first[2] then s.alarm = math.min(s.alarm or math.huge, tonumber(first[2])) end
+end
+
+-- Whether no live worker has declared it for a day, although it comes from the code of an app.
+--- (one: table, now: int) -> bool
+--- inline
+function schedule.is_orphaned(one, now)
+  return one.declared > 0 and now - one.declared > _orphan.AGE
+end
+
+-- Offers due ticks to the worker that takes this turn: { now, name, schedule, … }, or an empty table. A schedule that is
+-- orphaned is taken out.
+--- (s: table) -> table
+--- uses: base
+function schedule.offer(s)
+  if s.row[_row.NEXT_TICK] == 0 or s.row[_row.NEXT_TICK] > s.now then return {} end
+  local due = redis.call("ZRANGE", base .. "ticks", "-inf", s.now, "BYSCORE", "LIMIT", 0, _offer.TICKS)
+  local packed, offers, bytes = redis.call("HMGET", base .. "schedules", unpack(due)), { s.now }, 0
+  for i = 1, #due do
+    local one = packed[i] and schedule.parse(packed[i])
+    if one and schedule.is_orphaned(one, s.now) then
+      one.state, one.version = _schedule.ORPHANED, row.mint(s.row, 1) + 1
+      schedule.write(due[i], one)
+      one = nil
+    end
+    if one then
+      bytes = bytes + #packed[i]
+      if bytes > _offer.BYTES and #offers > 1 then break end
+      offers[#offers + 1], offers[#offers + 2] = due[i], packed[i]
+      redis.call("ZADD", base .. "ticks", s.now + _offer.AGAIN, due[i])
+    else
+      redis.call("ZREM", base .. "ticks", due[i])
+    end
+  end
+  schedule.refresh(s)
+  return #offers > 1 and offers or {}
+end
+
+-- Milliseconds after which a worker with no free runner takes a turn because of a tick; -1: no tick is planned. It waits
+-- a little longer than the idle workers.
+--- (r: table, now: int) -> int
+--- inline
+function schedule.busy_wait(r, now)
+  return r[_row.NEXT_TICK] > 0 and math.max(0, r[_row.NEXT_TICK] - now) + _offer.BUSY or -1
+end
+
+-- Enqueues the jobs of ticks, and moves their schedules on. `ticks`: for each of them the name, the version and the tick that the
+-- worker expects, the tick that follows (0: none), the number of jobs, and for each job id and draft. Returns for each
+-- 1, or 0 if the schedule was changed or another worker was first.
+--- keys: base meta
+--- args: given: int, ticks: *
+function script.tick(base, meta, given, ticks, ...)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local answers, at, set = {}, ticks, {}
+  while ARGV[at] do
+    local name, version, expected, following, jobs =
+      ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+    local packed = redis.call("HGET", base .. "schedules", name)
+    local one = packed and schedule.parse(packed)
+    local counts = one and one.state == _schedule.ACTIVE and one.version == version and one.next_ == expected
+    answers[#answers + 1] = counts and 1 or 0
+    if counts then
+      one.next_, one.last, one.count = following, expected, one.count + jobs
+      schedule.write(name, one)
+      schedule.plan(name, one)
+      for i = at + 5, at + 3 + 2 * jobs, 2 do job.accept(s, ARGV[i], ARGV[i + 1], row.mint(s.row, 1) + 1, set) end
+    end
+    at = at + 5 + 2 * jobs
+  end
+  batch.write("HSET", base .. "jobs", set)
+  schedule.refresh(s)
+  job.commit(s)
+  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
+  row.store(s)
+  return answers
+end
+
+-- Writes schedules. `how`:
+--
+--   declare  a worker starts, and its code defines them. The definition of the latest release wins
+--   renew    the same worker is still alive: schedules that are gone stay gone
+--   put      at run time. What the code of live workers defines is not replaced
+--
+-- For each schedule `defined` has: name, hash of the definition (8 bytes), ms of the release, the next tick (0: none),
+-- spec, draft. Returns for each: created, replaced, kept, older, gone or declared.
+--- keys: base meta
+--- args: given: int, how: str, defined: *
+function script.define_schedules(base, meta, given, how, defined, ...)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local words = {}
+  for i = defined, #ARGV, 6 do
+    local name, hash, released, next_ = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
+    local packed = redis.call("HGET", base .. "schedules", name)
+    local one = packed and schedule.parse(packed)
+    local word, plans = "replaced", true
+    if not one then
+      one = { state = _schedule.ACTIVE, declared = 0, released = 0, last = 0, count = 0 }
+      word = how == "renew" and "gone" or "created"
+    elseif how == "put" and one.declared > 0 and not schedule.is_orphaned(one, s.now) then
+      word = "declared"
+    elseif one.hash == hash then
+      word, plans = "kept", one.state == _schedule.ORPHANED
+    elseif how ~= "put" and one.declared > 0
+      and (released < one.released or released == one.released and hash < one.hash) then
+      word, plans = "older", false
+    end
+    words[#words + 1] = word
+    if word ~= "gone" and word ~= "declared" then
+      if plans then
+        one.version, one.next_ = row.mint(s.row, 1) + 1, next_
+        if one.state == _schedule.ORPHANED then one.state = _schedule.ACTIVE end
+      end
+      if word == "created" or word == "replaced" then
+        one.hash, one.body = hash, struct.pack(">I2", #ARGV[i + 4]) .. ARGV[i + 4] .. ARGV[i + 5]
+      end
+      one.declared = how ~= "put" and s.now or 0
+      if word ~= "older" then one.released = math.max(released, one.released) end
+      schedule.write(name, one)
+      if plans then schedule.plan(name, one) end
+    end
+  end
+  schedule.refresh(s)
+  job.commit(s)
+  row.store(s)
+  return words
+end
+
+-- Pauses a schedule (`on` 0), or resumes it with the next tick `next_`. Ticks that pass while it is paused are skipped. An
+-- orphaned schedule that is resumed belongs to the operator, as one that was put at run time. Returns 1, or 0 if there is none.
+--- keys: base meta
+--- args: given: int, name: str, on: int, next_: int
+--- flags: allow-oom
+function script.switch_schedule(base, meta, given, name, on, next_)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local packed = redis.call("HGET", base .. "schedules", name)
+  if not packed then return 0 end
+  local one = schedule.parse(packed)
+  if on == 1 then
+    if one.state == _schedule.ACTIVE and not schedule.is_orphaned(one, s.now) then return 1 end
+    if one.state == _schedule.ORPHANED or schedule.is_orphaned(one, s.now) then one.declared = 0 end
+    one.state, one.next_ = _schedule.ACTIVE, next_
+  else
+    one.state = _schedule.PAUSED
+  end
+  one.version = row.mint(s.row, 1) + 1
+  schedule.write(name, one)
+  schedule.plan(name, one)
+  schedule.refresh(s)
+  job.commit(s)
+  row.store(s)
+  return 1
+end
+
+-- Removes a schedule. Its jobs stay. Returns 1, or 0 if there was none.
+--- keys: base meta
+--- args: given: int, name: str
+--- flags: allow-oom
+function script.remove_schedule(base, meta, given, name)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local removed = redis.call("HDEL", base .. "schedules", name)
+  redis.call("ZREM", base .. "ticks", name)
+  schedule.refresh(s)
+  job.commit(s)
+  row.store(s)
+  return removed
+end
+
+-- One schedule: { now, schedule or false }.
+--- keys: base meta
+--- args: given: int, name: str
+--- flags: no-writes
+function script.show_schedule(base, meta, given, name)
+  local newer = row.load({})
+  if newer then return newer end
+  return { clock.now(given), redis.call("HGET", base .. "schedules", name) }
+end
+
+-- A page of schedules: { now, next cursor, { name, schedule, … } }. The first and the last cursor is 0.
+--- keys: base meta
+--- args: given: int, cursor: str, count: int
+--- flags: no-writes
+function script.scan_schedules(base, meta, given, cursor, count)
+  local newer = row.load({})
+  if newer then return newer end
+  local page = redis.call("HSCAN", base .. "schedules", cursor, "COUNT", count)
+  return { clock.now(given), page[1], page[2] }
+end

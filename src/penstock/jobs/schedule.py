@@ -1,0 +1,187 @@
+"""A schedule: its definition, and what the server has stored about it. `schedule.lua` is the specification."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import struct
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from penstock.errors import ConfigurationError
+from penstock.jobs.constants import CALL
+from penstock.jobs.job import readable_json
+from penstock.jobs.options import Options
+from penstock.jobs.record import Record
+from penstock.jobs.timing import Timing
+
+if TYPE_CHECKING:
+    from penstock.jobs.definition import Definition
+    from penstock.jobs.queue import Queue
+
+RELEASE = "PENSTOCK_RELEASE"
+
+ORPHANED_AFTER: Final = 86400.0
+"""Seconds without a live worker that declares it."""
+
+_HEADER: Final = struct.Struct(">B HI HI c HI HI HI I 8s H")
+_LONGEST_NAME: Final = 120
+
+
+def check_name(name: str) -> str:
+    """The name of a schedule. Raises ConfigurationError for one that cannot be a part of a job's id."""
+    if not 1 <= len(name.encode(errors="replace")) <= _LONGEST_NAME or ":" in name:
+        raise ConfigurationError(
+            f"schedule {name[:80]!r}: a name has 1 to {_LONGEST_NAME} bytes of UTF-8 and no colon; a task that has a "
+            "schedule gives its name to it"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleDefinition:
+    """A schedule as code defines it.
+
+    draft     the record of each of its jobs
+    released  seconds since 1970 at which its release was made; 0 for a schedule that is put at run time
+    """
+
+    name: str
+    timing: Timing
+    draft: bytes
+    released: float = 0.0
+
+    @property
+    def spec(self) -> bytes:
+        return msgspec.json.encode(self.timing)
+
+    @property
+    def hash(self) -> bytes:
+        return hashlib.blake2b(self.spec + b"\n" + self.draft, digest_size=8).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchedule:
+    """A schedule as the server has stored it. Times are server ms; 0: none."""
+
+    name: str
+    version: int
+    next_tick: int
+    state: bytes
+    declared: int
+    released: int
+    last: int
+    count: int
+    timing: Timing
+    draft: bytes
+
+    @classmethod
+    def read(cls, name: bytes, packed: bytes) -> StoredSchedule:
+        numbers = _HEADER.unpack_from(packed)
+        version, next_tick, declared, released, last = (
+            numbers[at] << 32 | numbers[at + 1] for at in (1, 3, 6, 8, 10)
+        )  # fmt: skip
+        start = _HEADER.size
+        end = start + numbers[14]
+        timing = msgspec.json.decode(packed[start:end], type=Timing)
+        return cls(
+            name.decode(), version, next_tick, numbers[5], declared, released, last, numbers[12], timing, packed[end:]
+        )
+
+    def job_id(self, tick: int | str) -> str:
+        """The id, within the queue, of the job of a tick."""
+        return f"schedule:{self.name}:{tick}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleInfo:
+    """A schedule, for people. Times are seconds since 1970 by the server's clock.
+
+    id        `queue:name`
+    state     active, paused, or orphaned: no live worker has declared it for a day, so it enqueues nothing
+    declared  whether the code of an app defines it (`@app.task(schedule=…)`), rather than `app.schedules.add`
+    next      its next tick; None: it is not active
+    last      its last tick; None: it had none
+    count     jobs that it has enqueued
+    body      `[task, arguments]` of its jobs
+    """
+
+    id: str
+    name: str
+    queue: str
+    state: Literal["active", "paused", "orphaned"]
+    cron: str
+    timezone: str
+    every: float | None
+    missed: str
+    declared: bool
+    next: float | None
+    last: float | None
+    count: int
+    body: Any
+
+    @classmethod
+    def of(cls, queue: str, one: StoredSchedule, now: int) -> ScheduleInfo:
+        state: Literal["active", "paused", "orphaned"] = "paused"
+        if one.state != b"p":
+            is_orphaned = one.state == b"o" or (one.declared and now - one.declared > ORPHANED_AFTER * 1000)
+            state = "orphaned" if is_orphaned else "active"
+        record, timing = Record(one.draft), one.timing
+        return cls(
+            f"{queue}:{one.name}", one.name, queue, state, timing.cron, timing.timezone, timing.every, timing.missed,
+            one.declared > 0, one.next_tick / 1000 if state == "active" and one.next_tick else None,
+            one.last / 1000 if one.last else None, one.count, [record.task, readable_json(record.payload)],
+        )  # fmt: skip
+
+
+def check_declared(name: str, function: Any) -> None:
+    """Raises ConfigurationError for a task that has a schedule, but cannot be called without arguments."""
+    check_name(name)
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [
+        parameter.name for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is inspect.Parameter.empty and parameter.kind not in kinds
+    ]  # fmt: skip
+    if needed:
+        raise ConfigurationError(
+            f"task {name}: a task with a schedule is called without arguments, but {', '.join(needed)} has no default: "
+            "give it one, or schedule a call with app.schedules.add"
+        )
+
+
+def declared_by(definition: Definition, queue: Queue) -> ScheduleDefinition:
+    """The schedule of a task."""
+    assert definition.timing is not None
+    payload = definition.signature.encode((), {}, queue.settings.max_payload)
+    start = queue.record_start(Options(), CALL, definition.name, definition.result_ttl)
+    return ScheduleDefinition(definition.name, definition.timing, start + payload, release_time(definition))
+
+
+def release_time(definition: Definition) -> float:
+    """When the release with this task was made, in seconds since 1970: $PENSTOCK_RELEASE, else the age of its file.
+
+    Raises ConfigurationError if $PENSTOCK_RELEASE is neither a number nor a date.
+    """
+    text = os.environ.get(RELEASE, "")
+    if not text:
+        file = getattr(sys.modules.get(definition.function.__module__), "__file__", None)
+        try:
+            return os.stat(file).st_mtime if file else 0.0
+        except OSError:
+            return 0.0
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        date = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"{RELEASE}={text!r}: seconds since 1970, or a date such as 2026-11-23T12:00:00+00:00"
+        ) from None
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,96 @@
+"""The part of the inspector that is about schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from penstock.core.operations import Operation, RoundTrip, verb
+from penstock.errors import ConfigurationError
+from penstock.jobs.job import Job
+from penstock.jobs.queue import Queue
+from penstock.jobs.schedule import ScheduleInfo, StoredSchedule
+from penstock.jobs.schedule_bindings import ScheduleBindings
+from penstock.jobs.schedules import add_schedule, find_schedule, schedules_of, trigger
+from penstock.jobs.task import Call, Task
+from penstock.jobs.timing import Missed, Timing
+from penstock.ops.coordination import CoordinationInspector
+from penstock.ops.probe import queue_names
+
+
+class ScheduleInspector(CoordinationInspector):
+    """Lists and changes the schedules of all queues. `name` is that of a schedule, or `queue:name`.
+
+    A bare name costs one round trip for each 1000 keys of the server, and one for each queue. Each change returns the
+    schedule, and raises PenstockError for an unknown or an ambiguous name.
+    """
+
+    @verb
+    def schedules(self, queue: str | None = None) -> Operation[list[ScheduleInfo]]:
+        """The schedules of one queue, or of every queue, by queue and name."""
+        found = []
+        for name in [queue] if queue else (yield from queue_names(self._app.settings.prefix)):
+            found += yield from schedules_of(self._app.queue(name))
+        return found
+
+    @verb
+    def add_schedule(
+        self,
+        name: str,
+        task: str,
+        arguments: Mapping[str, Any],
+        *,
+        schedule: str = "",
+        timezone: str = "UTC",
+        every: float | None = None,
+        missed: Missed = "one",
+    ) -> Operation[ScheduleInfo]:
+        """Add a schedule for a task of the app, as `app.schedules.add` does. Raises UnknownTask."""
+        definition = self._app.registry.find(task)
+        call: Call[Any] = Task(definition.function, definition, self._app.queue(definition.queue)).call(**arguments)
+        return add_schedule(name, call, Timing(schedule, timezone, every, missed))
+
+    @verb
+    def pause_schedule(self, name: str) -> Operation[ScheduleInfo]:
+        return self._change(name, lambda bindings, one, _: bindings.pause(one.name))
+
+    @verb
+    def resume_schedule(self, name: str) -> Operation[ScheduleInfo]:
+        return self._change(name, lambda bindings, one, now: bindings.resume(one.name, one.timing.following(now)))
+
+    @verb
+    def remove_schedule(self, name: str) -> Operation[ScheduleInfo]:
+        return self._change(name, lambda bindings, one, _: bindings.remove(one.name))
+
+    @verb
+    def trigger_schedule(self, name: str) -> Operation[Job[Any]]:
+        """Enqueue the call of a schedule now."""
+        queue, _, stored = yield from self._find_schedule(name)
+        return (yield from trigger(queue, stored))
+
+    def _change(
+        self, name: str, change: Callable[[ScheduleBindings, StoredSchedule, int], RoundTrip[bool]]
+    ) -> Operation[ScheduleInfo]:
+        """Apply a change. Returns the schedule as it is now; as it was, if it was removed."""
+        queue, now, stored = yield from self._find_schedule(name)
+        bindings = ScheduleBindings(queue.bindings)
+        yield change(bindings, stored, now)
+        now, changed = yield bindings.show(stored.name)
+        return ScheduleInfo.of(queue.name, changed or stored, now)
+
+    def _find_schedule(self, name: str) -> Operation[tuple[Queue, int, StoredSchedule]]:
+        queue, colon, _ = name.partition(":")
+        if colon:
+            return (yield from find_schedule([self._app.queue(queue)], name))
+        found = []
+        names = yield from queue_names(self._app.settings.prefix)
+        known: list[str] = []
+        for one in names:
+            some = yield from schedules_of(self._app.queue(one))
+            known += [schedule.name for schedule in some]
+            found += [schedule.id for schedule in some if schedule.name == name]
+        if not found:
+            raise self._not_found("schedule", name, known)
+        if len(found) > 1:
+            raise ConfigurationError(f"several queues have a schedule {name!r}: name one of {', '.join(found)}")
+        return (yield from find_schedule([self._app.queue(found[0].partition(":")[0])], name))

@@ -1,0 +1,90 @@
+"""The part of a worker that serves schedules: it declares those of its app, and enqueues the jobs of due ticks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+from penstock.core.operations import Driver
+from penstock.errors import PenstockError, ServerError
+from penstock.jobs.middleware import EnqueueContext, JobDraft
+from penstock.jobs.queue import Queue
+from penstock.jobs.schedule import ORPHANED_AFTER, ScheduleDefinition, StoredSchedule, declared_by
+from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
+from penstock.worker.app import App
+
+log = logging.getLogger("penstock.worker")
+
+RENEWED_EVERY: Final = ORPHANED_AFTER / 24
+"""Seconds after which a worker declares its schedules again."""
+
+_DECLARED_TOGETHER: Final = 50
+
+
+class Schedules:
+    """Declares the schedules of the app in the queues that the worker serves, and enqueues the jobs of offered ticks.
+
+    A tick that fails is offered again after five seconds, to whichever worker takes a turn then.
+    """
+
+    def __init__(self, app: App, queues: Sequence[Queue]) -> None:
+        self._driver: Driver = app._driver
+        self._declared: dict[Queue, list[ScheduleDefinition]] = {}
+        for queue in queues:
+            found = [declared_by(task, queue) for task in app.registry if task.timing and task.queue == queue.name]
+            if found:
+                self._declared[queue] = found
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def declare(self, how: Any = "declare") -> None:
+        """Declare the schedules of the app. Two round trips for each 50 of them. Raises ServerError."""
+        for queue, definitions in self._declared.items():
+            bindings = ScheduleBindings(queue.bindings)
+            for start in range(0, len(definitions), _DECLARED_TOGETHER):
+                some = definitions[start : start + _DECLARED_TOGETHER]
+                now, _ = await self._driver.aio.run(bindings.show(some[0].name))
+                pairs = [(one, one.timing.following(now)) for one in some]
+                words = await self._driver.aio.run(bindings.define(how, pairs))
+                for one, word in zip(some, words, strict=True):
+                    if word == "older":
+                        log.info("schedule %s: a later release has another definition, which counts", one.name)
+
+    async def renew(self) -> None:
+        """Show once an hour that a live worker declares them. Without that they are orphaned after a day."""
+        while self._declared:
+            await asyncio.sleep(RENEWED_EVERY)
+            try:
+                await self.declare("renew")
+            except ServerError as error:
+                log.warning("the schedules could not be declared again, trying in an hour: %s", error)
+        await asyncio.get_running_loop().create_future()
+
+    def serve(self, queue: Queue, offers: Sequence[Any]) -> None:
+        """Enqueue the jobs of the offered ticks, in the background. `offers`: see `schedule.offer`."""
+        task = asyncio.create_task(self._serve(queue, offers))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _serve(self, queue: Queue, offers: Sequence[Any]) -> None:
+        now, *rest = offers
+        for name, packed in zip(rest[0::2], rest[1::2], strict=True):
+            try:
+                stored = StoredSchedule.read(name, packed)
+                ticks, following = stored.timing.due(stored.next_tick, now)
+                drafts = [JobDraft(queue.name, stored.job_id(tick), stored.draft) for tick in ticks]
+                with queue.middleware.around_enqueue(EnqueueContext(queue.name, drafts)):
+                    jobs = [(draft.key, draft.record) for draft in drafts]
+                    tick = ScheduleBindings(queue.bindings).tick([Tick(stored, jobs, following)])
+                    (counted,) = await self._driver.aio.run(tick)
+                if counted and len(ticks) != 1:
+                    log.info("schedule %s: %d jobs for the ticks that were missed", stored.name, len(ticks))
+            except PenstockError as error:
+                log.warning("schedule %s: its tick failed and is tried again: %s", name.decode(errors="replace"), error)
+            except Exception:
+                log.exception("schedule %s: its tick failed and is tried again", name.decode(errors="replace"))
+
+    async def close(self) -> None:
+        """Wait until the ticks that were offered are served."""
+        await asyncio.gather(*self._running, return_exceptions=True)
