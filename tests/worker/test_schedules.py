@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock import BadCall, ConfigurationError, Job, Middleware, Penstock, ScheduleNotFound, Status
+from penstock.jobs.declared_schedules import release_time
 from penstock.jobs.middleware import EnqueueContext
-from penstock.jobs.schedule import release_time
 from tests.conftest import Do, MakeApp, until
 from tests.speed import scaled
 from tests.worker.in_process import running_worker
@@ -72,7 +72,7 @@ async def test_a_tick_is_enqueued_on_time_behind_a_backlog(app: Penstock):
 
     await app.enqueue_many.aio(slow.call() for _ in range(600))
     async with running_worker(app, concurrency=2):
-        while not (found := await app.schedules.list.aio()):
+        while not (found := await app.schedules.list.aio()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await until(lambda: len(enqueued) >= 2)
         assert (await app.queue("q").count.aio()).ready > 100, "the backlog is still there"
@@ -93,11 +93,11 @@ async def test_a_tick_is_enqueued_while_all_runners_are_busy(app: Penstock):
 
     job = await long.enqueue.aio()
     async with running_worker(app, concurrency=1):
-        while await job.status.aio() != Status.RUNNING:
+        while await job.status.aio() != Status.RUNNING:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         try:
             async with asyncio.timeout(scaled(20)):
-                while (await app.queue("q").count.aio()).ready < 2:
+                while (await app.queue("q").count.aio()).ready < 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         finally:
             busy.set()

@@ -140,9 +140,9 @@ end
 
 -- Writes schedules. `how`:
 --
---   declare  a worker starts, and its code defines them. The definition of the latest release wins
---   renew    the same worker is still alive: schedules that are gone stay gone
---   put      at run time. What the code of live workers defines is not replaced
+--   declare  A worker starts, and its code defines them. The definition of the latest release wins.
+--   renew    The same worker is still alive. Schedules that were removed are not written again.
+--   put      They are added at run time. A schedule that the code of live workers defines is not replaced.
 --
 -- For each schedule `defined` has: name, hash of the definition (8 bytes), ms of the release, the next tick (0: none),
 -- spec, draft. Returns for each: created, replaced, kept, older, gone or declared.
@@ -190,7 +190,7 @@ function script.define_schedules(base, meta, given, how, defined, ...)
 end
 
 -- Pauses a schedule (`on` 0), or resumes it with the next tick `next_`. Ticks that pass while it is paused are skipped. An
--- orphaned schedule that is resumed belongs to the operator, as one that was put at run time. Returns 1, or 0 if there is none.
+-- orphaned schedule that is resumed belongs to the operator, as one that was put at run time. Returns 1, or 0 if it does not exist.
 --- keys: base meta
 --- args: given: int, name: str, on: int, next_: int
 --- flags: allow-oom
@@ -216,7 +216,7 @@ function script.switch_schedule(base, meta, given, name, on, next_)
   return 1
 end
 
--- Removes a schedule. Its jobs stay. Returns 1, or 0 if there was none.
+-- Removes a schedule. Its jobs stay. Returns 1, or 0 if it did not exist.
 --- keys: base meta
 --- args: given: int, name: str
 --- flags: allow-oom

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import os
 import struct
-import sys
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from penstock.errors import ConfigurationError
-from penstock.jobs.constants import CALL
 from penstock.jobs.job import readable_json
-from penstock.jobs.options import Options
 from penstock.jobs.record import Record
 from penstock.jobs.timing import Timing
-
-if TYPE_CHECKING:
-    from penstock.jobs.definition import Definition
-    from penstock.jobs.queue import Queue
-
-RELEASE = "PENSTOCK_RELEASE"
 
 ORPHANED_AFTER: Final = 86400.0
 """Seconds without a live worker that declares it."""
@@ -152,36 +141,3 @@ def check_declared(name: str, function: Any) -> None:
             f"task {name}: a task with a schedule is called without arguments, but {', '.join(needed)} has no default: "
             "give it one, or schedule a call with app.schedules.add"
         )
-
-
-def declared_by(definition: Definition, queue: Queue) -> ScheduleDefinition:
-    """The schedule of a task."""
-    assert definition.timing is not None
-    payload = definition.signature.encode((), {}, queue.settings.max_payload)
-    start = queue.record_start(Options(), CALL, definition.name, definition.result_ttl)
-    return ScheduleDefinition(definition.name, definition.timing, start + payload, release_time(definition))
-
-
-def release_time(definition: Definition) -> float:
-    """When the release with this task was made, in seconds since 1970: $PENSTOCK_RELEASE, else the age of its file.
-
-    Raises ConfigurationError if $PENSTOCK_RELEASE is neither a number nor a date.
-    """
-    text = os.environ.get(RELEASE, "")
-    if not text:
-        file = getattr(sys.modules.get(definition.function.__module__), "__file__", None)
-        try:
-            return os.stat(file).st_mtime if file else 0.0
-        except OSError:
-            return 0.0
-    try:
-        return float(text)
-    except ValueError:
-        pass
-    try:
-        date = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigurationError(
-            f"{RELEASE}={text!r}: seconds since 1970, or a date such as 2026-11-23T12:00:00+00:00"
-        ) from None
-    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The jobs of one schedule that are due, and its next tick (None: there is none)."""
+    """The jobs of one schedule that are due, and its next tick (None: no other follows)."""
 
     schedule: StoredSchedule
     jobs: Sequence[tuple[str, bytes]]

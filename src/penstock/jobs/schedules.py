@@ -21,7 +21,7 @@ class Schedules:
     """The schedules of the queues of an app. A schedule has a name, or the id `queue:name`.
 
     A bare name is searched for in the queues that the app uses, with one round trip for each queue before the right
-    one. Methods for one schedule raise ScheduleNotFound if there is none.
+    one. Methods for one schedule raise ScheduleNotFound for an unknown one.
     """
 
     def __init__(self, driver: Driver, queue: Callable[[str], Queue], names: Callable[[], Iterable[str]]) -> None:
@@ -40,7 +40,7 @@ class Schedules:
         every: float | None = None,
         missed: Missed = "one",
     ) -> Operation[ScheduleInfo]:
-        """Enqueue this call at the times of a cron line, or every so many seconds, from now on.
+        """Enqueue this call from now on: at the times of a cron line, or at an interval.
 
         name      at most 120 bytes of UTF-8, without a colon, and unique in the queue of the call
         call      `task.call(…)`. Options of `task.using` hold for each job, except `id`, `at` and `durable`

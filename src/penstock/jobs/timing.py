@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
 Missed: TypeAlias = Literal["one", "skip", "all"]
-"""What follows when ticks have passed and no worker was there: one job for the latest, no job, or a job for each."""
+"""After ticks that passed without a worker: one job for the latest, no job, or a job for each."""
 
 MOST_TICKS: Final = 100
 """Missed ticks whose jobs one round trip enqueues."""
@@ -87,7 +87,7 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
         return datetime.datetime.fromtimestamp(ms // 1000, datetime.UTC).astimezone(self._zone)
 
     def following(self, after: int) -> int | None:
-        """The first tick after this time; None: there is none. An interval begins at `after`."""
+        """The first tick after this time, or None. An interval begins at `after`."""
         if self.every is not None:
             return after + round(self.every * 1000)
         tick = next(self._cron_from(self._local(after), reverse=False), None)

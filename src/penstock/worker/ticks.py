@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from penstock.core.operations import Driver
 from penstock.errors import PenstockError, ServerError
+from penstock.jobs.declared_schedules import declared_by
 from penstock.jobs.middleware import EnqueueContext, JobDraft
 from penstock.jobs.queue import Queue
-from penstock.jobs.schedule import ORPHANED_AFTER, ScheduleDefinition, StoredSchedule, declared_by
+from penstock.jobs.schedule import ORPHANED_AFTER, ScheduleDefinition, StoredSchedule
 from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
 from penstock.worker.app import App
 
@@ -23,7 +24,7 @@ RENEWED_EVERY: Final = ORPHANED_AFTER / 24
 _DECLARED_TOGETHER: Final = 50
 
 
-class Schedules:
+class TickServer:
     """Declares the schedules of the app in the queues that the worker serves, and enqueues the jobs of offered ticks.
 
     A tick that fails is offered again after five seconds, to whichever worker takes a turn then.

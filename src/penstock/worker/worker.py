@@ -36,7 +36,7 @@ from penstock.worker.runner import JobRunner
 from penstock.worker.running import DOUBLING, STALL, Inflight, JobRun
 from penstock.worker.shared_status import RETIRING, SOLE, SharedStatus
 from penstock.worker.suspects import SuspectWatch
-from penstock.worker.ticks import Schedules
+from penstock.worker.ticks import TickServer
 from penstock.worker.trials import command_for
 from penstock.worker.turns import NEXT_SLOW_TURN, SLOW_TURN, take_turn
 
@@ -107,7 +107,7 @@ class Worker:
             self._round_due.set,
         )  # fmt: skip
         self._inflight = Inflight(self.settings.concurrency, self.settings.prefetch, self.settings.max_batch)
-        self._schedules = Schedules(app, [feed.queue for feed in self._feeds])
+        self._ticks = TickServer(app, [feed.queue for feed in self._feeds])
         self._slow_turns: dict[Feed, asyncio.Task[None]] = {}
         self._settle_timer: asyncio.TimerHandle | None = None
         self._runners_timer: asyncio.TimerHandle | None = None
@@ -163,13 +163,13 @@ class Worker:
         self._cancelling = Cancelling(self._driver, self._inflight, self._runner, self._settle_soon)
         await self._driver.aio.run(self._feeds[0].queue.bindings.counts())
         if not self._is_trial:
-            await self._schedules.declare()
+            await self._ticks.declare()
         listeners = [self._driver.aio.listen(feed.queue.bindings.keys.base) for feed in self._feeds]
         for feed, listener in zip(self._feeds, listeners, strict=True):
             feed.address = listener.address
         parts: list[asyncio.Future[None]] = [self._broken, asyncio.create_task(self._serve())]
         parts += (asyncio.create_task(self._listen(f, one)) for f, one in zip(self._feeds, listeners, strict=True))
-        parts.append(asyncio.create_task(self._schedules.renew()))
+        parts.append(asyncio.create_task(self._ticks.renew()))
         busy, name_of = lambda: any(feed.held for feed in self._feeds), self._name_of
         watchdog = Watchdog(self._loop, self.settings.blocked_warning, busy=busy, name_of=name_of)
         heartbeats = [
@@ -198,7 +198,7 @@ class Worker:
             remaining = [*parts, *self._slow_turns.values(), *self._cancelling.tasks]
             for task in remaining:
                 task.cancel()
-            await asyncio.gather(*remaining, self._runner.close(), self._schedules.close(), return_exceptions=True)
+            await asyncio.gather(*remaining, self._runner.close(), self._ticks.close(), return_exceptions=True)
             if not self._has_left:
                 await asyncio.gather(*map(self._leave, self._feeds))
             for listener in listeners:
@@ -337,7 +337,7 @@ class Worker:
         if self._must_be_sole(claims):
             self.stop()
         if turn.ticks:
-            self._schedules.serve(feed.queue, turn.ticks)
+            self._ticks.serve(feed.queue, turn.ticks)
         if self._takes_no_jobs:  # stop() was called while the turn was unanswered
             self._hand_back(claims)
         else:

@@ -1,0 +1,76 @@
+"""`penstock schedule …`: list, add, run, pause, resume and remove schedules."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Penstock
+from penstock.cli.exits import Exit
+from tests.command_line import Command
+
+APP = """
+from penstock import Penstock
+
+app = Penstock(prefix={prefix!r})
+
+
+@app.task(queue="mail")
+async def greet(name: str) -> None: ...
+"""
+
+
+@pytest.fixture
+def spec(shop: Penstock, tmp_path: Path) -> str:
+    path = tmp_path / f"mail_app_of_{shop.settings.prefix}.py"
+    path.write_text(APP.format(prefix=shop.settings.prefix))
+    return f"{path}:app"
+
+
+def add(penstock: Command, spec: str, name: str = "morning") -> tuple[int, str, str]:
+    return penstock(
+        "schedule", "add", name, "greet", "--app", spec, "--cron", "0 7 * * *", "--timezone", "Europe/Berlin",
+        "--arguments", '{"name": "ada"}',
+    )  # fmt: skip
+
+
+def listed(penstock: Command, *words: str) -> list[dict[str, Any]]:
+    code, out, _ = penstock("schedule", "ls", *words, "--json")
+    assert code == Exit.OK
+    found: list[dict[str, Any]] = json.loads(out)
+    return found
+
+
+def test_a_schedule_is_added_run_paused_resumed_and_removed(shop: Penstock, penstock: Command, spec: str):
+    code, out, err = add(penstock, spec)
+    assert code == Exit.OK, err
+    assert out.startswith("Added mail:morning, 0 7 * * * Europe/Berlin; next 2")
+    (one,) = listed(penstock)
+    assert (one["id"], one["state"], one["body"]) == ("mail:morning", "active", ["greet", {"name": "ada"}])
+    assert penstock("schedule", "pause", "morning")[1] == "Paused mail:morning.\n"
+    assert [one["state"] for one in listed(penstock, "mail")] == ["paused"]
+    assert penstock("schedule", "run", "mail:morning")[1].startswith("Enqueued mail:schedule:morning:")
+    assert shop.queue("mail").count().ready == 1
+    assert penstock("schedule", "resume", "morning")[1].startswith("Resumed mail:morning; next 2")
+    assert "mail:morning" in penstock("schedule", "ls")[1]
+    assert penstock("schedule", "rm", "morning")[1] == "Removed mail:morning.\n"
+    assert penstock("schedule", "ls")[1] == "There are no schedules.\n"
+
+
+def test_what_is_wrong_is_one_line_that_says_so(shop: Penstock, penstock: Command, spec: str):
+    shop.queue("mail").put(1)
+    add(penstock, spec)
+    code, _, err = penstock("schedule", "pause", "mornin")
+    assert (code, "no schedule 'mornin'" in err, "there is morning" in err) == (Exit.FAILED, True, True)
+    for words, text in [
+        (("add", "x", "greet", "--cron", "0 7 * * *"), "needs the app"),
+        (("add", "x", "greet", "--app", spec, "--cron", "0 7 * * *"), "name"),
+        (("add", "x", "gret", "--app", spec, "--cron", "0 7 * * *"), "did you mean 'greet'"),
+        (("add", "x", "greet", "--app", spec, "--cron", "often", "--arguments", '{"name": "a"}'), "wrong number"),
+        (("add", "x", "greet", "--app", spec, "--cron", "* * * * *", "--arguments", "3"), "not a JSON object"),
+        (("rm",), "name the schedules"),
+    ]:
+        code, _, err = penstock("schedule", *words)
+        assert code != Exit.OK
+        assert text in err, err
