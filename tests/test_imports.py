@@ -12,7 +12,8 @@ MODULES = {
     "core.arguments", "core.cached", "core.clock", "core.idempotency", "core.ids", "core.keys", "core.operations",
     "core.scripts", "core.slots",
     "driver.address", "driver.connector", "driver.green", "driver.route", "driver.server_driver",
-    "jobs.bindings", "jobs.claims", "jobs.constants", "jobs.counts", "jobs.dead_letters", "jobs.definition",
+    "jobs.bindings", "jobs.claims", "jobs.constants", "jobs.counts", "jobs.dead_letters", "jobs.decorator",
+    "jobs.definition",
     "jobs.item", "jobs.job", "jobs.keys", "jobs.middleware", "jobs.options", "jobs.queue", "jobs.record",
     "jobs.registry", "jobs.retry", "jobs.signature", "jobs.task", "locks", "locks.factory",
 }  # fmt: skip

@@ -22,9 +22,7 @@ from penstock.jobs.middleware import Middleware, MiddlewareStack
 from penstock.jobs.queue import Queue
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Retry
-from penstock.jobs.schedules import Schedules
 from penstock.jobs.task import Call, Task, enqueue_all
-from penstock.jobs.timing import Missed, Timing
 from penstock.locks.factory import CoordinationFactory
 from penstock.settings import Settings
 
@@ -35,6 +33,8 @@ if TYPE_CHECKING:  # each component is imported when it is first used, so that a
     from penstock.counting.aggregate import Aggregate, Function
     from penstock.counting.kinds import Declared
     from penstock.files.channel import Channel
+    from penstock.jobs.schedules import Schedules
+    from penstock.jobs.timing import Missed
     from penstock.locks.lock import Held, Lock
     from penstock.locks.rate_limit import RateLimit
     from penstock.locks.rwlock import ReadWriteLock
@@ -165,7 +165,11 @@ class Penstock(CoordinationFactory):
         """
         policy = retry if isinstance(retry, Retry) else Retry(retry or 0)
         is_scheduled = schedule or every is not None or timezone != "UTC" or missed != "one"
-        timing = Timing(schedule, timezone, every, missed) if is_scheduled else None
+        timing = None
+        if is_scheduled:
+            from penstock.jobs.timing import Timing
+
+            timing = Timing(schedule, timezone, every, missed)
 
         def register(chosen: Callable[..., Any]) -> Task[..., Any]:
             label = name or str(getattr(chosen, "__name__", chosen))
@@ -196,6 +200,8 @@ class Penstock(CoordinationFactory):
     @property
     def schedules(self) -> Schedules:
         """The schedules of the queues that the app uses: add, list, pause, resume, trigger and remove them."""
+        from penstock.jobs.schedules import Schedules
+
         return Schedules(self._driver, self.queue, lambda: self._queues)
 
     def job(self, job_id: str) -> Job[Any]:

@@ -6,16 +6,17 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.cached import cached_property
 from penstock.errors import ConfigurationError
 from penstock.jobs.middleware import MiddlewareStack
 from penstock.jobs.options import LONGEST_RESULT_TTL
 from penstock.jobs.retry import LONGEST_DELAY, Retry
-from penstock.jobs.schedule import check_declared
 from penstock.jobs.signature import Signature
-from penstock.jobs.timing import Timing
+
+if TYPE_CHECKING:
+    from penstock.jobs.timing import Timing
 
 _LONGEST_NAME: Final = 255
 """Bytes. A record stores the length in one byte."""
@@ -60,6 +61,8 @@ class Definition:
             )
 
         if self.timing is not None:
+            from penstock.jobs.schedule import check_declared
+
             self.timing.check()
             check_declared(self.name, self.function)
 
