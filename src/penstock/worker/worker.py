@@ -114,7 +114,6 @@ class Worker:
         self._rechecked = False
         self._has_left = False
         self._is_sole = True
-        self._is_trial = False
         self._jobs_left = float("inf") if self.settings.max_jobs is None else self.settings.max_jobs
         self._retiring = False
         self._stop_calls = 0
@@ -141,7 +140,6 @@ class Worker:
         """
         self._isolation.spawns_only = True
         self._is_sole = is_sole
-        self._is_trial = True
         for feed in self._feeds:
             feed.begin_trials(host_deaths)
 
@@ -162,7 +160,7 @@ class Worker:
         )  # fmt: skip
         self._cancelling = Cancelling(self._driver, self._inflight, self._runner, self._settle_soon)
         await self._driver.aio.run(self._feeds[0].queue.bindings.counts())
-        if not self._is_trial:
+        if not self._feeds[0].trial:
             await self._ticks.declare()
         listeners = [self._driver.aio.listen(feed.queue.bindings.keys.base) for feed in self._feeds]
         for feed, listener in zip(self._feeds, listeners, strict=True):
