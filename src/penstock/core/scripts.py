@@ -33,7 +33,8 @@ parameters end in `...`. A long clause may take several lines, each of which beg
 
 The server gets the body of a script without its `function … end`: keys and arguments become locals, constants become
 their literals. Only the functions that the script calls, directly or not, are included, because every function costs
-each call a fraction of a microsecond. Comments and indentation are removed, so line numbers in the server's errors
+each call a fraction of a microsecond. Each is defined just before the first statement that needs it, so a script that
+returns early does not pay for the rest. Comments and indentation are removed, so line numbers in the server's errors
 refer to `Script.source`. Long brackets (`[[ ]]`) are not supported.
 """
 
@@ -63,8 +64,11 @@ _TABLE = re.compile(r"(?P<noun>[a-z_]+) = \{(?P<fields>[^}]*)\}")
 _FIELD = re.compile(
     r"""(?:\s|--.*\n)*([A-Z][A-Z\d_]*) = ("(?:[^"\\\n]|\\\d{1,3})*"|-?\d+(?:\.\d+)?) *(?:,|$)(?:[ \t]*--.*)?"""
 )
-# Empty lines, comment lines and indentation.
-_BLANKS = re.compile(r"^[ \t]*(?:--.*)?\n|^[ \t]+", re.MULTILINE)
+# Empty lines, comment lines, and the indentation of a body. Of deeper indentation one space stays.
+_BLANKS = re.compile(r"^[ \t]*(?:--.*)?\n|^(?:[ \t]{2,}(?=[ \t])|[ \t]{2})", re.MULTILINE)
+# A line, not indented, that begins no statement.
+_CONTINUATION = re.compile(r"[ \t})\]]|(?:end|else|elseif|until)\b")
+_WORD = re.compile(r"\w+")
 # noun.CONSTANT, or noun.verb before a parenthesis. Comments and strings are matched first: a name in them is no match.
 _NAME = re.compile(rf"[ \t]*--[^\n]*|{_STRING}|(?<![\w.:])([a-z_]+)\.(?:([A-Z][A-Z\d_]*)\b|(\w+)(?=\s*\())")
 _PUNCTUATION = re.compile(rf"{_STRING}|[](){{}}[,]")
@@ -226,15 +230,35 @@ def _assemble(script: Section, sections: Sequence[Section]) -> Script:
     lines = ["#!lua" + (f" flags={','.join(script.flags)}" if script.flags else "")]
     lines += [f"local {key} = KEYS[{i}]" for i, key in enumerate(script.keys, 1)]
     lines += [f"local {arg} = {_BINDING[kind].format(i)}" for i, (arg, kind) in enumerate(script.args, 1)]
-    lines += [as_local(function) for function in callees(script, sections)]
-    source = "\n".join([*lines, script.code])
+    source = "\n".join([*lines, *_body(script, sections)])
     names = tuple(arg for arg, _ in script.args)
     return Script(script.name, tuple(script.keys), names, tuple(script.flags), source, script.is_open)
 
 
+def _body(script: Section, sections: Sequence[Section]) -> list[str]:
+    """The lines of a script, with each function just before the first statement that needs it."""
+    missing = {function.local_name: function for function in sections if not function.is_script}
+    lines: list[str] = []
+    statement = 0  # where the present one begins
+    for line in script.code.split("\n"):
+        if not _CONTINUATION.match(line):
+            statement = len(lines)
+        for word in _WORD.findall(line):
+            if word in missing:
+                needed = [one for one in callees(missing[word], sections) if one.local_name in missing]
+                needed.append(missing[word])
+                lines[statement:statement] = map(as_local, needed)
+                statement += len(needed)
+                for one in needed:
+                    del missing[one.local_name]
+        lines.append(line.lstrip())
+    return lines
+
+
 def as_local(function: Section) -> str:
     """The text that defines the function as a local of a script."""
-    return f"local function {function.local_name}({', '.join(function.parameters)})\n{function.code}\nend"
+    body = "\n".join(line.lstrip() for line in function.code.split("\n"))
+    return f"local function {function.local_name}({', '.join(function.parameters)})\n{body}\nend"
 
 
 # --- reading ---
@@ -357,7 +381,7 @@ def _resolve(section: Section, functions: Mapping[str, Section], literals: Mappi
 def _check_inline(function: Section, inlined: Mapping[str, Section]) -> None:
     if not function.code.startswith("return ") or function.calls or inlined:
         raise function.fault("is inline: its body must be one `return`, which calls none of our functions")
-    function.code = function.code.replace("\n", " ")
+    function.code = re.sub(r"\n ?", " ", function.code)
     names = _names(function.code)
     if unused := [name for name in function.parameters if name not in names]:
         raise function.fault(f"is inline: it does not use {' and '.join(unused)}")
