@@ -196,6 +196,7 @@ class Renewer:
     def _schedule(self, held: Renewable, at: float) -> None:
         at = min(at, held.ends_at)
         with self._lock:
+            self._drop_released()
             heapq.heappush(self._due, (at, next(self._numbers), weakref.ref(held)))
             if len(self._due) > self._sweep_at:
                 self._due = [entry for entry in self._due if (known := entry[2]()) is not None and known.renewing]
@@ -203,6 +204,11 @@ class Renewer:
                 self._sweep_at = 2 * len(self._due) + _SWEEP_MARGIN
             if at < self._wakes_at:
                 self._wake()
+
+    def _drop_released(self) -> None:
+        """Drop what was released from the head of the heap: else the thread would wake up for each lease there was."""
+        while self._due and ((known := self._due[0][2]()) is None or not known.renewing):
+            heapq.heappop(self._due)
 
     def _wake(self) -> None:
         if self._loop is not None and self._wake_event is not None:
