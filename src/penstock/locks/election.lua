@@ -64,6 +64,13 @@ function election.hand_over(view)
   return 0
 end
 
+-- Returns when the lease of the leader expires.
+--- (now: int) -> int
+--- uses: leader
+function election.due(now)
+  return now + math.max(1, redis.call("PTTL", leader) + 1)
+end
+
 -- One attempt to become the leader. If the request leads already, its lease starts again.
 -- `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1 to join the candidates, or keep the place among
 -- them, if it is not elected.
@@ -87,19 +94,15 @@ function script.acquire(base, leader, request, ticket, join, value)
   local answer
   if not token and waiters.is_first(view, base, request, ticket) then
     answer = { 1, election.elect(r, us, value), 0, us }
-    if ticket > 0 then
-      waiters.leave(request, r)
-      waiters.mark_taken(view, request, r)
-    end
-  elseif join == 1 then
-    local due = now + math.max(1, redis.call("PTTL", leader) + 1)
-    -- A new candidate tries again in 2 s, in case an offer that is open now is not taken.
-    if ticket == 0 then due = math.min(due, now + 2000) end
-    ticket = waiters.join(view, request, r, ticket, us)
-    answer = { 0, ticket, waiters.schedule_check(view, base, request, r, due), us }
+    waiters.stop_waiting(view, request, r, ticket)
   else
-    if ticket > 0 then waiters.leave(request, r) end
-    answer = { 0, ticket, -1, us }
+    local ms = -1
+    if join == 1 then
+      ticket, ms = waiters.wait(view, request, r, ticket, us, election.due(now))
+    elseif ticket > 0 then
+      waiters.leave(request, r)
+    end
+    answer = { 0, ticket, ms, us }
   end
   if election.hand_over(view) == 1 and answer[1] == 0 then answer[3] = 0 end
   return answer
@@ -117,13 +120,7 @@ function script.release(base, leader, request)
     redis.call("DEL", leader)
     led = 1
   end
-  if r[_request.ADDRESS] ~= "" then
-    redis.call("ZREM", base .. "offers", request)
-    if redis.call("ZSCORE", base .. "waiters", request) then
-      waiters.leave(request, r)
-      waiters.ensure_check(view, base, now + math.max(1, redis.call("PTTL", leader) + 1), "")
-    end
-  end
+  if waiters.withdraw(request, r) then waiters.ensure_check(view, base, election.due(now), "") end
   local more = election.hand_over(view)
   -- If a candidate takes it, that is reported.
   if led == 1 and redis.call("EXISTS", leader) == 0 then waiting.report("observers") end

@@ -25,27 +25,35 @@
 
 _reserve = { MS = 2000 } -- a lock that is handed over is reserved for so long; then the waiter must have confirmed it
 
--- Returns the next fence of these locks. It comes from the clock, so it is higher than all earlier ones even if a
--- failover lost the last of them.
---- (keys: table, us: int) -> int
-function lock.next_fence(keys, us)
-  local fence = us
-  for i = 1, #keys, 2 do
-    local last = redis.call("GET", keys[i] .. "fence")
-    if last then fence = math.max(fence, last + 1) end
+-- Stores the next fence of these locks, and returns it. `ms`: the lease of their owner. The fence comes from the clock, so
+-- it is higher than all earlier ones even if a failover lost the last of them.
+--- (keys: table, us: int, ms: int) -> int
+function lock.mint_fence(keys, us, ms)
+  local fence, keep = us, ms + 3600000
+  if #keys == 2 then
+    local last = redis.call("SET", keys[1] .. "fence", us, "PX", keep, "GET")
+    if not last or tonumber(last) < us then return us end
+    fence = last + 1
+  else
+    for i = 1, #keys, 2 do fence = math.max(fence, (redis.call("GET", keys[i] .. "fence") or 0) + 1) end
   end
+  for i = 1, #keys, 2 do redis.call("SET", keys[i] .. "fence", fence, "PX", keep) end
   return fence
 end
 
--- Grants a request all its locks, for `ms`. Returns the fence.
---- (r: table, fence: int, ms: int) -> int
-function lock.give(r, fence, ms)
+-- Makes a request the owner of all its locks, for `ms`.
+--- (r: table, ms: int)
+function lock.give(r, ms)
   local keys = r[_request.KEYS]
-  for i = 1, #keys, 2 do
-    redis.call("SET", keys[i + 1], r[_request.TOKEN], "PX", ms)
-    redis.call("SET", keys[i] .. "fence", fence, "PX", ms + 3600000)
-  end
-  return fence
+  for i = 1, #keys, 2 do redis.call("SET", keys[i + 1], r[_request.TOKEN], "PX", ms) end
+end
+
+-- Grants a request all its locks, for its lease. Returns the reply to it.
+--- (r: table, us: int) -> table
+function lock.grant(r, us)
+  local fence = lock.mint_fence(r[_request.KEYS], us, r[_request.LEASE_MS])
+  lock.give(r, r[_request.LEASE_MS])
+  return { 1, fence, 0, us }
 end
 
 -- Extends the leases of a request to `ms` from now. A lease that lasts longer stays as it is.
@@ -77,21 +85,22 @@ function lock.can_give(view, request, r, ticket)
   return true
 end
 
--- Hands each free lock in `view.freed` over to its first waiter. The list grows when a waiter is dropped. Returns 1 if
--- so many waiters are gone that one call cannot drop them all; then the caller repeats the call. In case the caller has
--- died, a waiter is asked to try again in a second.
---- (view: table, us: int) -> int
-function lock.hand_over(view, us)
+-- Hands each free lock in `view.freed` over to its first waiter. The list grows when a waiter is dropped. `is_free`: whether
+-- the first lock is known to be free. Returns 1 if so many waiters are gone that one call cannot drop them all; then the
+-- caller repeats the call. In case the caller has died, a waiter is asked to try again in a second.
+--- (view: table, us: int, is_free: bool) -> int
+function lock.hand_over(view, us, is_free)
   local freed, i = view.freed, 1
   while i < #freed and i < 2000 and view.left > 0 do
-    if redis.call("EXISTS", freed[i + 1]) == 0 then
+    if (is_free and i == 1) or redis.call("EXISTS", freed[i + 1]) == 0 then
       local head, r, ticket = waiters.head(view, freed[i])
       if head and #r[_request.KEYS] > 2 and not lock.can_give(view, head, r, ticket) then
         waiters.drop_if_gone(view, head, r) -- then it is not in the way of the next one any longer
       elseif head then
-        local ms, fence = math.min(r[_request.LEASE_MS], _reserve.MS), lock.next_fence(r[_request.KEYS], us)
+        local ms = math.min(r[_request.LEASE_MS], _reserve.MS)
+        local fence = lock.mint_fence(r[_request.KEYS], us, ms)
         if waiters.notify(view, head, r, string.format("grant %.0f %.0f %d", fence, us, ms)) then
-          lock.give(r, fence, ms)
+          lock.give(r, ms)
           waiters.offer(view, head, r, ms)
         end
       end
@@ -119,6 +128,21 @@ function lock.due(keys, now)
   return due
 end
 
+-- The first attempt to acquire one lock, if few commands can decide it: nobody waits for the lock, or another owner
+-- holds it and the request does not want to wait. Returns the reply, or false.
+--- (r: table, us: int, join: int) -> table | bool
+--- uses: base name
+function lock.try_at_once(r, us, join)
+  local token
+  if redis.call("EXISTS", base .. "waiters") == 0 then
+    token = redis.pcall("SET", name, r[_request.TOKEN], "NX", "GET", "PX", r[_request.LEASE_MS])
+    if not token then return { 1, lock.mint_fence(r[_request.KEYS], us, r[_request.LEASE_MS]), 0, us } end
+  elseif join == 0 then
+    token = redis.pcall("GET", name)
+  end
+  return join == 0 and type(token) == "string" and token ~= r[_request.TOKEN] and { 0, 0, -1, us }
+end
+
 -- One attempt to acquire the locks of a request. If it holds them already, their leases start again.
 -- KEYS: base and name of each lock, as in the request. `ticket`: from the reply to the last attempt; 0 for the first.
 -- `join`: 1 to join the waiters, or keep the place among them, if the locks are not granted.
@@ -131,46 +155,39 @@ function script.acquire(base, name, request, ticket, join)
   local us = clock.micros()
   local now = math.floor(us / 1000)
   local r = cmsgpack.unpack(request)
+  if r[_request.ADDRESS] ~= "" then waiters.mark_alive(r, now) end
+  local answer = ticket == 0 and #KEYS == 2 and lock.try_at_once(r, us, join)
+  if answer then return answer end
   local mine, busy = {}, false
   for i = 2, #KEYS, 2 do
     local token = redis.pcall("GET", KEYS[i])
     if type(token) == "table" then return { -1, i / 2 } end
     if token == r[_request.TOKEN] then mine[#mine + 1] = KEYS[i] elseif token then busy = true end
   end
-  if r[_request.ADDRESS] ~= "" then waiters.mark_alive(r, now) end
   if #mine == #KEYS / 2 then
     lock.extend(r, r[_request.LEASE_MS])
     if r[_request.ADDRESS] ~= "" then waiters.mark_taken(waiters.view(now), request, r) end
     local fence = tonumber(redis.call("GET", base .. "fence"))
-    return { 1, fence or lock.give(r, lock.next_fence(r[_request.KEYS], us), r[_request.LEASE_MS]), 0, us }
+    return fence and { 1, fence, 0, us } or lock.grant(r, us)
   end
   if #mine > 0 then redis.call("DEL", unpack(mine)) end
 
   local view, first = waiters.view(now), not busy
   for i = 1, #KEYS, 2 do first = first and waiters.is_first(view, KEYS[i], request, ticket) end
-  local answer
   if first then
-    answer = { 1, lock.give(r, lock.next_fence(r[_request.KEYS], us), r[_request.LEASE_MS]), 0, us }
-    if ticket > 0 then
-      waiters.leave(request, r)
-      waiters.mark_taken(view, request, r)
-    end
+    answer = lock.grant(r, us)
+    waiters.stop_waiting(view, request, r, ticket)
   else
     waiters.note_freed(view, r)
+    local ms = -1
     if join == 1 then
-      local due = lock.due(r[_request.KEYS], now)
-      -- A new waiter tries again in 2 s, in case an offer that is open now is not taken.
-      if ticket == 0 then due = math.min(due, now + 2000) end
-      ticket = waiters.join(view, request, r, ticket, us)
-      local ms = math.huge
-      for i = 1, #KEYS, 2 do ms = math.min(ms, waiters.schedule_check(view, KEYS[i], request, r, due)) end
-      answer = { 0, ticket, ms, us }
-    else
-      if ticket > 0 then waiters.leave(request, r) end
-      answer = { 0, ticket, -1, us }
+      ticket, ms = waiters.wait(view, request, r, ticket, us, lock.due(r[_request.KEYS], now))
+    elseif ticket > 0 then
+      waiters.leave(request, r)
     end
+    answer = { 0, ticket, ms, us }
   end
-  if lock.hand_over(view, us) == 1 and answer[1] == 0 then answer[3] = 0 end
+  if lock.hand_over(view, us, false) == 1 and answer[1] == 0 then answer[3] = 0 end
   return answer
 end
 
@@ -181,25 +198,24 @@ end
 --- args: request: str
 --- flags: allow-oom
 function script.release(base, name, request)
-  local us = clock.micros()
-  local r = cmsgpack.unpack(request)
-  local view, held = waiters.view(math.floor(us / 1000)), 0
+  local r, held = cmsgpack.unpack(request), 0
   for i = 2, #KEYS, 2 do
     if redis.pcall("GET", KEYS[i]) == r[_request.TOKEN] then
       redis.call("DEL", KEYS[i], KEYS[i - 1] .. "holder")
       held = held + 1
     end
   end
-  waiters.note_freed(view, r)
-  if r[_request.ADDRESS] ~= "" then
-    for i = 1, #KEYS, 2 do redis.call("ZREM", KEYS[i] .. "offers", request) end
-    if redis.call("ZSCORE", base .. "waiters", request) then
-      waiters.leave(request, r)
-      for i = 1, #KEYS, 2 do waiters.ensure_check(view, KEYS[i], lock.due({ KEYS[i], KEYS[i + 1] }, view.now), "") end
-    end
-  end
   local whole = held == #KEYS / 2
-  return { whole and 1 or 0, lock.hand_over(view, us), not whole and lock.break_reason(base, r[_request.TOKEN]) }
+  local is_free = whole and #KEYS == 2
+  local waited = waiters.withdraw(request, r)
+  if is_free and redis.call("EXISTS", base .. "waiters") == 0 then return { 1, 0, false } end
+  local us = clock.micros()
+  local view = waiters.view(math.floor(us / 1000))
+  waiters.note_freed(view, r)
+  for i = 1, waited and #KEYS or 0, 2 do
+    waiters.ensure_check(view, KEYS[i], lock.due({ KEYS[i], KEYS[i + 1] }, view.now), "")
+  end
+  return { whole and 1 or 0, lock.hand_over(view, us, is_free), not whole and lock.break_reason(base, r[_request.TOKEN]) }
 end
 
 -- Extends the lease to `ms` from now; never shortens it. `ends`: server microseconds at which the holding ends at the
@@ -241,13 +257,13 @@ function script.end_holding(base, name, token, reason)
   if type(held) ~= "string" or (token ~= "" and held ~= token) then return {} end
   local last, left = redis.call("GET", base .. "fence"), redis.call("PTTL", name)
   local address = redis.call("GET", base .. "holder")
-  redis.call("SET", base .. "fence", lock.next_fence({ base, name }, us), "PX", 3600000)
+  lock.mint_fence({ base, name }, us, 0)
   redis.call("SET", base .. "broken", held .. "\n" .. reason, "PX", 3600000)
   redis.call("DEL", name, base .. "holder")
   if address then notify.send(address, held .. " " .. reason) end
   local view = waiters.view(math.floor(us / 1000))
   view.freed = { base, name }
-  return { held, left, last, us, lock.hand_over(view, us) }
+  return { held, left, last, us, lock.hand_over(view, us, true) }
 end
 
 -- Returns { server microseconds, token or false, ms left, fence or false, number of waiters, request, ticket, … }

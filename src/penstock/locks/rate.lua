@@ -86,7 +86,7 @@ function line.may_pass(view, request, r, us)
     if rate.allowed_at(r, units + r[_request.PERMITS], us) > us then return false end
     if found[i] == request then return true end
     local other = cmsgpack.unpack(found[i])
-    if waiters.is_silent(view, base, found[i], other) then
+    if waiters.is_silent(view, base, found[i], other, true) then
       waiters.drop(view, found[i], other)
     elseif not waiters.drop_if_gone(view, found[i], other) then
       units = units + other[_request.PERMITS]
@@ -135,7 +135,7 @@ function line.announce(view, us, request)
     local packed = redis.call("ZRANGE", base .. "waiters", known, known)[1]
     local r = packed and cmsgpack.unpack(packed)
     if not packed then break end
-    if waiters.is_silent(view, base, packed, r) then
+    if waiters.is_silent(view, base, packed, r, true) then
       waiters.drop(view, packed, r)
     else
       local ms = math.ceil((rate.allowed_at(r, units + r[_request.PERMITS], us) - us) / 1000)

@@ -146,6 +146,21 @@ function permit.due(now)
   return next_[2] and next_[2] + 1 or now + 5000
 end
 
+-- The first attempt to acquire permits, if few commands can decide it: nobody waits for them, and they are free. A
+-- request that holds some of its permits already is left to the general way. Returns the reply, or false.
+--- (r: table, us: int) -> table | bool
+--- uses: base holders
+function permit.try_at_once(r, us)
+  if redis.call("EXISTS", base .. "waiters") == 1 then return false end
+  local now, members = math.floor(us / 1000), permit.members(r)
+  if not permit.fits(r, permit.limit(r), now) then return false end
+  for i = 1, #members do
+    if redis.call("ZSCORE", holders, members[i]) then return false end
+  end
+  permit.give(r, now + r[_request.LEASE_MS], now)
+  return { 1, permit.mint(r, us), 0, us }
+end
+
 -- One attempt to acquire the permits of a request. If it holds them already, their lease starts again.
 -- `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1 to join the waiters, or keep the place among
 -- them, if the permits are not granted.
@@ -161,6 +176,8 @@ function script.acquire(base, holders, request, ticket, join)
   local r, view = cmsgpack.unpack(request), waiters.view(now)
   permit.remove_expired(now)
   if r[_request.ADDRESS] ~= "" then waiters.mark_alive(r, now) end
+  local answer = ticket == 0 and permit.try_at_once(r, us)
+  if answer then return answer end
   local holds_all, held = permit.held(r, now)
   if holds_all then
     permit.give(r, now + r[_request.LEASE_MS], now)
@@ -172,26 +189,21 @@ function script.acquire(base, holders, request, ticket, join)
 
   local limit = permit.limit(r)
   local first = permit.fits(r, limit, now) and waiters.is_first(view, base, request, ticket)
-  local answer
   if r[_request.PERMITS] > limit then
     waiters.leave(request, r)
     answer = { -1, limit }
   elseif first then
     permit.give(r, now + r[_request.LEASE_MS], now)
-    if ticket > 0 then
-      waiters.leave(request, r)
-      waiters.mark_taken(view, request, r)
-    end
+    waiters.stop_waiting(view, request, r, ticket)
     answer = { 1, permit.mint(r, us), 0, us }
-  elseif join == 1 then
-    local due = permit.due(now)
-    -- A new waiter tries again in 2 s, in case an offer that is open now is not taken.
-    if ticket == 0 then due = math.min(due, now + 2000) end
-    ticket = waiters.join(view, request, r, ticket, us)
-    answer = { 0, ticket, waiters.schedule_check(view, base, request, r, due), us, limit < math.huge and limit or 0 }
   else
-    if ticket > 0 then waiters.leave(request, r) end
-    answer = { 0, ticket, -1, us, limit < math.huge and limit or 0 }
+    local ms = -1
+    if join == 1 then
+      ticket, ms = waiters.wait(view, request, r, ticket, us, permit.due(now))
+    elseif ticket > 0 then
+      waiters.leave(request, r)
+    end
+    answer = { 0, ticket, ms, us, limit < math.huge and limit or 0 }
   end
   if permit.hand_over(view) == 1 and answer[1] == 0 then answer[3] = 0 end
   return answer
@@ -207,14 +219,10 @@ function script.release(base, holders, request)
   local r, view = cmsgpack.unpack(request), waiters.view(now)
   local whole = permit.held(r, now)
   permit.drop(r)
+  local waited = waiters.withdraw(request, r)
+  if redis.call("EXISTS", base .. "waiters") == 0 then return { whole and 1 or 0, 0 } end
   permit.remove_expired(now)
-  if r[_request.ADDRESS] ~= "" then
-    redis.call("ZREM", base .. "offers", request)
-    if redis.call("ZSCORE", base .. "waiters", request) then
-      waiters.leave(request, r)
-      waiters.ensure_check(view, base, permit.due(now), "")
-    end
-  end
+  if waited then waiters.ensure_check(view, base, permit.due(now), "") end
   return { whole and 1 or 0, permit.hand_over(view) }
 end
 

@@ -11,8 +11,9 @@
 --              └───────┴──────────────────────────────┘ may come back with its old ticket
 --
 -- A request is what one `acquire()` of a process asks for, with a pair of `base` and `key` for each lock or semaphore:
--- { token, lease ms, address, { base, key, … }, permits, limit } in MessagePack; that of a rate limit has more (rate.lua). Each attempt sends it again. A message
--- to its address (notify.lua) asks for an attempt in a given number of milliseconds, or grants the request.
+-- { token, lease ms, address, { base, key, … }, permits, limit } in MessagePack; that of a rate limit has more
+-- (rate.lua). Each attempt sends it again. A message to its address (notify.lua) asks for an attempt in a given number
+-- of milliseconds, or grants the request.
 --
 -- A waiter whose process has gone is not subscribed to messages any longer. It is dropped when it would be served, or
 -- when it is in the way of another. If the process has only lost its connection, it asks again with its old ticket.
@@ -118,14 +119,15 @@ function waiters.mark_alive(r, now)
 end
 
 -- Whether to skip a waiter: its process is gone, its check is three seconds overdue, or its face did not take an offer.
---- (view: table, base: str, request: str, r: table) -> bool
-function waiters.is_silent(view, base, request, r)
+-- `passes_over`: whether some face did not take an offer.
+--- (view: table, base: str, request: str, r: table, passes_over: bool) -> bool
+function waiters.is_silent(view, base, request, r, passes_over)
   local face = notify.face(r[_request.ADDRESS])
   if view.probe and view.faces[face] == nil then view.faces[face] = notify.reaches(r[_request.ADDRESS]) end
   if view.faces[face] == false then return true end
   local check = redis.call("ZSCORE", base .. "checks", request)
   if check and check + 3000 < view.now then return true end
-  return redis.call("ZSCORE", base .. "unresponsive", face) ~= false
+  return passes_over and redis.call("ZSCORE", base .. "unresponsive", face) ~= false
 end
 
 -- Returns the first waiter: packed, unpacked, and its ticket. Drops the silent ones before it. If it may not drop any
@@ -133,11 +135,12 @@ end
 --- (view: table, base: str) -> str | nil, table, int
 function waiters.head(view, base)
   local found = redis.call("ZRANGE", base .. "waiters", 0, 0, "WITHSCORES")
-  if found[1] then waiters.expire_offers(base, view.now) end
+  local passes_over = found[1] and redis.call("EXISTS", base .. "offers", base .. "unresponsive") > 0
+  if passes_over then waiters.expire_offers(base, view.now) end
   while found[1] do
     for i = 1, #found, 2 do
       local r = cmsgpack.unpack(found[i])
-      if view.left <= 0 or not waiters.is_silent(view, base, found[i], r) then
+      if view.left <= 0 or not waiters.is_silent(view, base, found[i], r, passes_over) then
         return found[i], r, tonumber(found[i + 1])
       end
       waiters.drop(view, found[i], r)
@@ -206,6 +209,18 @@ function waiters.schedule_check(view, base, request, r, due)
   return ms
 end
 
+-- Joins the waiters, or keeps the place among them, and schedules the next check. Returns the ticket and the ms until
+-- the check. `due`: when a lease may expire.
+--- (view: table, request: str, r: table, ticket: int, us: int, due: int) -> int, int
+function waiters.wait(view, request, r, ticket, us, due)
+  -- A new waiter tries again in 2 s, in case an offer that is open now is not taken.
+  if ticket == 0 then due = math.min(due, view.now + 2000) end
+  ticket = waiters.join(view, request, r, ticket, us)
+  local keys, ms = r[_request.KEYS], math.huge
+  for i = 1, #keys, 2 do ms = math.min(ms, waiters.schedule_check(view, keys[i], request, r, due)) end
+  return ticket, ms
+end
+
 -- Asks the waiter that arrived last, of a process other than `except`, to try again at `at`.
 --- (view: table, base: str, at: int, except: str)
 function waiters.ask_last(view, base, at, except)
@@ -251,6 +266,26 @@ function waiters.mark_taken(view, request, r)
     redis.call("ZREM", keys[i] .. "offers", request)
     waiters.ensure_check(view, keys[i], view.now + r[_request.LEASE_MS], "")
   end
+end
+
+-- Removes a request that is granted now from the waiters, if it was one of them.
+--- (view: table, request: str, r: table, ticket: int)
+function waiters.stop_waiting(view, request, r, ticket)
+  if ticket == 0 then return end
+  waiters.leave(request, r)
+  waiters.mark_taken(view, request, r)
+end
+
+-- Ends the offer and the wait of a request that is released. Returns whether it was waiting; then the caller has to
+-- ensure that another waiter checks.
+--- (request: str, r: table) -> bool
+function waiters.withdraw(request, r)
+  if r[_request.ADDRESS] == "" then return false end
+  local keys = r[_request.KEYS]
+  for i = 1, #keys, 2 do redis.call("ZREM", keys[i] .. "offers", request) end
+  if not redis.call("ZSCORE", keys[1] .. "waiters", request) then return false end
+  waiters.leave(request, r)
+  return true
 end
 
 -- Returns { number of waiters, request, ticket, … } in the order in which they will be served.
