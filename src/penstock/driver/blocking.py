@@ -53,12 +53,13 @@ def run_to_completion(work: Coroutine[Any, Any, R]) -> R:
 class BlockingConnection:
     """One connection of the client library."""
 
-    __slots__ = ("__weakref__", "_closed", "_connection", "_pack", "_sending")
+    __slots__ = ("__weakref__", "_closed", "_connection", "_pack", "_sending", "_timeout")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._pack = packer()
         self._closed = False
+        self._timeout = -1.0
         self._sending = threading.Lock()
 
     def open(self, timeout: float) -> None:
@@ -118,8 +119,9 @@ class BlockingConnection:
 
     def set_reply_timeout(self, seconds: float) -> None:
         # Neither library has a method for this; in both the socket is in this attribute.
-        if (opened := self._connection._sock) is not None:
-            opened.settimeout(seconds)
+        if seconds != self._timeout and (opened := self._connection._sock) is not None:
+            opened.settimeout(seconds)  # a call of the operating system
+            self._timeout = seconds
 
     def hang_up(self) -> None:
         """Make the thread that uses the connection fail. That thread closes it."""

@@ -1,4 +1,4 @@
-"""When a process last tried to get each lock or semaphore that it waits for.
+"""When a process last tried to get each lock or semaphore that it waits for, and which it has waited for lately.
 
 The server asks two waiters of different processes to try again when a lease may end. If both died together with the
 owner, nobody would try. So each process tries on its own: when none of its waiters has tried for ten seconds, one does.
@@ -7,6 +7,7 @@ A process that waits for several locks tries one of them every ten seconds, in t
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -20,6 +21,13 @@ from penstock.core.operations import Driver, Listener, Operation, Wait, recheck_
 INTERVAL = 10.0
 """Seconds between two tries of an idle process."""
 
+# A process that has waited for the same keys in so many seconds joins the waiters in its first attempt. For so long it
+# keeps its subscription, without which the first attempt would need a second round trip too.
+_LATELY = 5.0
+
+# The most keys that are remembered for that.
+_MOST_REMEMBERED = 1000
+
 
 class LastTries:
     """The last tries of one app in this process, by the keys that were asked for."""
@@ -29,6 +37,7 @@ class LastTries:
         self._lock = threading.Lock()
         self._waiters: Counter[tuple[str, ...]] = Counter()
         self._tried: dict[tuple[str, ...], float] = {}
+        self._waited: dict[tuple[str, ...], float] = {}
 
     @classmethod
     def of(cls, driver: Driver) -> LastTries:
@@ -51,6 +60,13 @@ class LastTries:
                 if not self._waiters[keys]:
                     del self._waiters[keys]
                     self._tried.pop(keys, None)
+                if len(self._waited) >= _MOST_REMEMBERED:
+                    self._waited.clear()
+                self._waited[keys] = time.monotonic()
+
+    def waited_lately(self, keys: tuple[str, ...]) -> bool:
+        """Whether a waiter of this process waits for these keys, or did so some seconds ago."""
+        return keys in self._waiters or time.monotonic() < self._waited.get(keys, -math.inf) + _LATELY
 
     def note(self, keys: tuple[str, ...]) -> None:
         """A waiter is about to try."""

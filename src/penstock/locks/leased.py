@@ -1,7 +1,8 @@
 """The common part of locks and semaphores: `acquire` and `with`, a lease that is renewed, waiting in order of arrival.
 
 Each call of `acquire` makes a request with its own token, which may be sent any number of times. A request that has to
-wait joins the waiters in the server (see `waiters.lua`). Its caller sleeps until a message arrives, until the time at
+wait joins the waiters in the server (see `waiters.lua`): in its first attempt, if this process has waited for the same
+keys in the last seconds, else in its second. Its caller sleeps until a message arrives, until the time at
 which the server asked it to try again, or until nobody in this process has tried for ten seconds. A cancelled wait
 gives up its place among the waiters, or releases the lock if that was handed over in the meantime.
 
@@ -117,7 +118,8 @@ class LeasedResource(Generic[L, B]):
     def acquire(self) -> Operation[L]:
         """Acquire it, waiting in order of arrival for at most `wait` seconds. It is renewed until it is released.
 
-        Raises LockTimeout or PermitTimeout. One round trip if it is free; a waiter sends a command now and then.
+        Raises LockTimeout or PermitTimeout. One round trip if it is free; a waiter sends one or two, and a command now
+        and then.
         """
         return self._acquire()
 
@@ -129,6 +131,17 @@ class LeasedResource(Generic[L, B]):
             )
         deadline = None if self.wait is None else time.monotonic() + self.wait
         self._renewer.start()
+        if self.wait == 0 or not LastTries.of(self._driver).waited_lately(self.bindings.declared):
+            held = yield from self._try(token)
+            if held is not None:
+                return held
+        held = None if self.wait == 0 else (yield from self._wait_until_granted(token, deadline))
+        if held is None:
+            raise self._timeout_error()
+        return held
+
+    def _try(self, token: str) -> Operation[L | None]:
+        """Try without joining the waiters. None if the request was not granted."""
         packed, sent_at = self.bindings.request.pack(token), now()
         try:
             while (reply := (yield self.bindings.acquire(packed, 0, join=False))).more:
@@ -142,10 +155,7 @@ class LeasedResource(Generic[L, B]):
             raise
         if self.wait != 0:
             self._check_deadlock(reply)
-        held = None if self.wait == 0 else (yield from self._wait_until_granted(token, deadline))
-        if held is None:
-            raise self._timeout_error()
-        return held
+        return None
 
     def _wait_until_granted(self, token: str, deadline: float | None) -> Operation[L | None]:
         """Join the waiters. None if the request was not granted before the deadline."""
@@ -164,6 +174,8 @@ class LeasedResource(Generic[L, B]):
                         raise self._refused_error(reply.refused)
                     if not (in_time or reply.more):
                         return None
+                    if ticket == 0:
+                        self._check_deadlock(reply)
                     ticket = reply.ticket
                     messages = yield from tries.sleep(self.bindings.declared, listener, reply.retry_in, deadline)
                     if self.renew and (grant := Grant.from_messages(messages, reply.now, sent_at)) is not None:
