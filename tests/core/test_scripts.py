@@ -107,10 +107,23 @@ def test_a_callee_stands_above_its_caller_in_whatever_order_they_were_written():
 def test_a_function_is_defined_just_before_the_first_statement_that_needs_it():
     """So a script that returns early does not pay for the others."""
     lane = "function lane.a()\n  return 1\nend\nfunction lane.b()\n  return lane.a() + 1\nend\n"
-    script = (
-        "--- args: n: int\nfunction script.s(n)\n  if n == 0 then\n    return 0\n  end\n  local t = {\n    n,\n    lane.a(),\n"
-        "  }\n  if n == 1 then\n    return t\n  elseif lane.b() then\n    return lane.a()\n  end\n  return lane.b()\nend"
-    )
+    script = """\
+--- args: n: int
+function script.s(n)
+  if n == 0 then
+    return 0
+  end
+  local t = {
+    n,
+    lane.a(),
+  }
+  if n == 1 then
+    return t
+  elseif lane.b() then
+    return lane.a()
+  end
+  return lane.b()
+end"""
     lines = only(script, lane=lane).source.split("\n")
     defined = {name: lines.index(f"local function lane_{name}()") for name in "ab"}
     assert lines.index("return 0") < defined["a"] < lines.index("local t = {") < defined["b"]
