@@ -1,4 +1,4 @@
-"""When a process last tried to get each lock or semaphore that it waits for, and which it has waited for lately.
+"""The last tries of a process: for each lock or semaphore that it waits for, or has waited for in the last seconds.
 
 The server asks two waiters of different processes to try again when a lease may end. If both died together with the
 owner, nobody would try. So each process tries on its own: when none of its waiters has tried for ten seconds, one does.

@@ -128,8 +128,8 @@ function lock.due(keys, now)
   return due
 end
 
--- The first attempt to acquire one lock, if few commands can decide it: nobody waits for the lock, or another owner
--- holds it and the request does not want to wait. Returns the reply, or false.
+-- The first attempt to acquire one lock, in two frequent cases: nobody waits for the lock, or it is held and the request
+-- does not want to wait. Returns the reply; false in all other cases.
 --- (r: table, us: int, join: int) -> table | bool
 --- uses: base name
 function lock.try_at_once(r, us, join)

@@ -146,8 +146,8 @@ function permit.due(now)
   return next_[2] and next_[2] + 1 or now + 5000
 end
 
--- The first attempt to acquire permits, if few commands can decide it: nobody waits for them, and they are free. A
--- request that holds some of its permits already is left to the general way. Returns the reply, or false.
+-- The first attempt to acquire permits, in the frequent case: nobody waits, and the permits are free. Returns the reply;
+-- false in all other cases, and for a request that already holds some of its permits.
 --- (r: table, us: int) -> table | bool
 --- uses: base holders
 function permit.try_at_once(r, us)
