@@ -128,7 +128,7 @@ function lock.due(keys, now)
   return due
 end
 
--- The first attempt to acquire one lock, in two frequent cases: nobody waits for the lock, or it is held and the request
+-- The first attempt to acquire one lock, in two frequent cases: the lock has no waiters, or it is held and the request
 -- does not want to wait. Returns the reply; false in all other cases.
 --- (r: table, us: int, join: int) -> table | bool
 --- uses: base name

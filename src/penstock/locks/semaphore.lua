@@ -146,7 +146,7 @@ function permit.due(now)
   return next_[2] and next_[2] + 1 or now + 5000
 end
 
--- The first attempt to acquire permits, in the frequent case: nobody waits, and the permits are free. Returns the reply;
+-- The first attempt to acquire permits, in the frequent case: no waiters, and free permits. Returns the reply;
 -- false in all other cases, and for a request that already holds some of its permits.
 --- (r: table, us: int) -> table | bool
 --- uses: base holders
