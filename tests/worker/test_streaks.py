@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from types import coroutine
 from typing import Any
 
@@ -47,6 +48,27 @@ async def run_jobs(app: Penstock, task: Any, jobs: int = 30, **settings: Any) ->
     return [await job.result.aio(0) for job in enqueued]
 
 
+@dataclass
+class Rounds:
+    """The rounds of the event loop so far."""
+
+    done: int = 0
+
+
+@contextlib.contextmanager
+def counted_rounds() -> Iterator[Rounds]:
+    loop, rounds = asyncio.get_running_loop(), Rounds()
+
+    def tick() -> None:
+        nonlocal handle
+        rounds.done += 1
+        handle = loop.call_soon(tick)
+
+    handle = loop.call_soon(tick)
+    yield rounds
+    handle.cancel()
+
+
 # --- streaks ---
 
 
@@ -60,46 +82,29 @@ async def test_jobs_that_do_not_suspend_share_an_asyncio_task(app: Penstock):
 
 async def test_a_streak_lets_the_loop_do_other_work(app: Penstock):
     """At most so many jobs, and none after a millisecond, run between two rounds of the loop."""
-    loop, rounds, seen = asyncio.get_running_loop(), 0, list[int]()
-    ending = False
-
-    def tick() -> None:
-        nonlocal rounds
-        rounds += 1
-        if not ending:
-            loop.call_soon(tick)
-
-    tick()
+    seen: list[int] = []
 
     def body(n: int) -> None:
-        seen.append(rounds)
+        seen.append(rounds.done)
         if n % 5 == 0:
             time.sleep(0.0015)
 
-    await run_jobs(app, job_task(app, body), 300, concurrency=1)
-    ending = True
+    with counted_rounds() as rounds:
+        await run_jobs(app, job_task(app, body), 300, concurrency=1)
     assert max(Counter(seen).values()) <= streak.MOST_JOBS
     slow = [seen[n] for n in range(0, 300, 5)]
     assert len(set(slow)) == len(slow)
 
 
 async def test_a_task_whose_jobs_suspend_gets_asyncio_tasks_that_start_together(app: Penstock):
-    loop, rounds, begun = asyncio.get_running_loop(), 0, list[int]()
-    ending = False
-
-    def tick() -> None:
-        nonlocal rounds
-        rounds += 1
-        if not ending:
-            loop.call_soon(tick)
+    begun: list[int] = []
 
     async def wait(n: int) -> None:
-        begun.append(rounds)
+        begun.append(rounds.done)
         await asyncio.sleep(0.01)
 
-    tick()
-    await run_jobs(app, job_task(app, wait), 40, concurrency=20)
-    ending = True
+    with counted_rounds() as rounds:
+        await run_jobs(app, job_task(app, wait), 40, concurrency=20)
     assert max(Counter(begun).values()) >= 10
 
 
