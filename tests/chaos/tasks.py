@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from contextvars import ContextVar
 
@@ -81,3 +82,7 @@ def register_newer(app: Penstock) -> dict[str, Task[[int], int]]:
 app, newer = make_app(), make_app()
 TASKS = register(app)
 register_newer(newer)
+
+if "penstock.worker.trial_process" in sys.modules:
+    # The trial processes of a worker without a supervisor import the app from the module of its tasks: this one.
+    import tests.chaos.recording_worker  # noqa: F401 - it records their histories too

@@ -369,12 +369,19 @@ def test_the_killers_of_one_tenant_delay_no_other_tenant(jobs: Jobs, start):
     assert [killer.info().crashes for killer in killers] == [3] * 10
 
 
-def test_a_trial_process_ends_when_no_suspect_is_left_and_at_a_stop(jobs: Jobs, start):
+@pytest.fixture
+def two_suspects(jobs: Jobs, start) -> tuple[subprocess.Popen[bytes], list[Job[int]]]:
+    """A supervisor, and two jobs of 1.5 s that were running each time when its worker process was killed."""
     supervisor = start("-c", "4")
     many = [jobs.nap.enqueue(f"j{n}", 1.5) for n in range(2)]
     for life in (1, 2):
         runs_were_begun(jobs, 2 * life)
         kill_child(jobs)
+    return supervisor, many
+
+
+def test_a_trial_process_ends_when_no_suspect_is_left_and_at_a_stop(jobs: Jobs, two_suspects):
+    supervisor, many = two_suspects
     for job in many:
         job.result(timeout=scaled(60))
     eventually(lambda: len(jobs.queue.workers()) == 1)
@@ -383,15 +390,24 @@ def test_a_trial_process_ends_when_no_suspect_is_left_and_at_a_stop(jobs: Jobs, 
     assert jobs.queue.workers() == []
 
 
-def test_a_supervisor_that_stops_lets_a_trial_finish(jobs: Jobs, start):
-    supervisor = start("-c", "4")
-    many = [jobs.nap.enqueue(f"j{n}", 3.0) for n in range(2)]
-    for life in (1, 2):
-        runs_were_begun(jobs, 2 * life)
-        kill_child(jobs)
+def test_a_supervisor_that_stops_lets_a_trial_finish(jobs: Jobs, two_suspects):
+    supervisor, many = two_suspects
     eventually(lambda: jobs.runs().total() >= 5)
     supervisor.terminate()
     assert supervisor.wait(scaled(30)) == 0
     counts = jobs.queue.count()
     assert (counts.completed >= 1, counts.running, counts.completed + counts.ready) == (True, 0, 2)
     assert [job.info().crashes for job in many] == [0, 0]
+
+
+def test_a_trial_that_is_killed_from_outside_counts_as_a_crash_of_its_job(jobs: Jobs, two_suspects):
+    supervisor, many = two_suspects
+    for n in range(6):
+        eventually(lambda n=n: jobs.runs().total() > 4 + n)
+        os.kill(int(jobs.starts()[-1].pid), signal.SIGKILL)
+    for job in many:
+        with pytest.raises(JobFailed, match="killed by SIGKILL"):
+            job.result(timeout=scaled(30))
+        assert job.info().crashes == 3
+    supervisor.terminate()
+    assert supervisor.wait(scaled(30)) == 0
