@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -400,10 +401,14 @@ def test_a_supervisor_that_stops_lets_a_trial_finish(jobs: Jobs, two_suspects):
     assert [job.info().crashes for job in many] == [0, 0]
 
 
+def trial_has_begun(jobs: Jobs, n: int) -> bool:
+    return jobs.runs().total() > 4 + n
+
+
 def test_a_trial_that_is_killed_from_outside_counts_as_a_crash_of_its_job(jobs: Jobs, two_suspects):
     supervisor, many = two_suspects
     for n in range(6):
-        eventually(lambda n=n: jobs.runs().total() > 4 + n)
+        eventually(partial(trial_has_begun, jobs, n))
         os.kill(int(jobs.starts()[-1].pid), signal.SIGKILL)
     for job in many:
         with pytest.raises(JobFailed, match="killed by SIGKILL"):

@@ -57,16 +57,15 @@ class Rounds:
 
 @contextlib.contextmanager
 def counted_rounds() -> Iterator[Rounds]:
-    loop, rounds = asyncio.get_running_loop(), Rounds()
+    loop, rounds, handles = asyncio.get_running_loop(), Rounds(), list[asyncio.Handle]()
 
     def tick() -> None:
-        nonlocal handle
         rounds.done += 1
-        handle = loop.call_soon(tick)
+        handles[:] = [loop.call_soon(tick)]
 
-    handle = loop.call_soon(tick)
+    tick()
     yield rounds
-    handle.cancel()
+    handles[0].cancel()
 
 
 # --- streaks ---
