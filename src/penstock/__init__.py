@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         LockTimeout,
         MessageError,
         NewBeginning,
+        NoCurrentJob,
         NoReceiver,
         NoSpace,
         NotAMember,
@@ -91,10 +92,12 @@ if TYPE_CHECKING:
     from penstock.files.source_reader import file_digest
     from penstock.files.upload import SentFile
     from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
+    from penstock.jobs.current import CurrentJob, current
     from penstock.jobs.dead_letters import DeadLetter
     from penstock.jobs.item import Item
     from penstock.jobs.job import Job, JobInfo, Status
     from penstock.jobs.middleware import EnqueueContext, JobContext, JobDraft, JobOutcome, Middleware
+    from penstock.jobs.notes import JobProgress, LogLine
     from penstock.jobs.options import Options
     from penstock.jobs.queue import Queue, Tenant
     from penstock.jobs.retry import Drop, Retry, RetryLater
@@ -167,6 +170,7 @@ else:
         "messages.message": "DeadMessage Gap History Keep Mail Message",
         "messages.reader": "Follow",
         "messages.mailbox": "Claimed Mailbox MailboxInfo",
+        "jobs.current": "CurrentJob current",
         "jobs.dead_letters": "DeadLetter",
         "jobs.item": "Item",
         "jobs.queue": "Queue Tenant",
@@ -181,12 +185,13 @@ else:
         "errors": "BadCall BadName BarrierBroken BarrierTimeout BlocksMissed CancelTimeout ChannelClosed ChannelError "
         "ChannelRestarted ChatExists ChatGone ConfigurationError CountsRefused DurabilityUnavailable "
         "ElectionTimeout FileChanged FileDamaged FilesError FormatTooNew JobCancelled JobError JobExpired "
-        "JobFailed JobNotFound LatchTimeout LeaseLost LockTimeout MessageError NewBeginning NoReceiver "
+        "JobFailed JobNotFound LatchTimeout LeaseLost LockTimeout MessageError NewBeginning NoCurrentJob NoReceiver "
         "NoSpace NotAMember NotDurable PayloadTooLarge PenstockError PermitTimeout RateLimited ResultNotKept "
         "ResultTimeout ScheduleNotFound SelfDeadlock SentElsewhere ServerError ServerFull ServerRefused ServerTooOld "
         "ServerUnavailable StateLost TooManyIds TransactionRefused UnknownTask",
         "settings": "Settings WorkerSettings",
         "jobs.middleware": "EnqueueContext JobContext JobDraft JobOutcome Middleware",
+        "jobs.notes": "JobProgress LogLine",
         "jobs.options": "Options",
         "jobs.retry": "Drop Retry RetryLater",
         "worker.worker": "Worker",
@@ -245,6 +250,7 @@ __all__ = [
     "Count",
     "Counts",
     "CountsRefused",
+    "CurrentJob",
     "CutLine",
     "DeadLetter",
     "DeadMessage",
@@ -277,6 +283,7 @@ __all__ = [
     "JobInfo",
     "JobNotFound",
     "JobOutcome",
+    "JobProgress",
     "Keep",
     "Last",
     "Latch",
@@ -288,6 +295,7 @@ __all__ = [
     "Lock",
     "LockInfo",
     "LockTimeout",
+    "LogLine",
     "Mail",
     "Mailbox",
     "MailboxInfo",
@@ -298,6 +306,7 @@ __all__ = [
     "Middleware",
     "Min",
     "NewBeginning",
+    "NoCurrentJob",
     "NoReceiver",
     "NoSpace",
     "NotAMember",
@@ -360,6 +369,7 @@ __all__ = [
     "WorkerInfo",
     "WorkerSettings",
     "Writing",
+    "current",
     "file_digest",
     "mmdb",
     "parse",

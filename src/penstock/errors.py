@@ -343,6 +343,10 @@ class JobCancelled(JobError):
     """The job was cancelled or purged before it ran, or its task raised `Drop`."""
 
 
+class NoCurrentJob(PenstockError, LookupError):
+    """`current()` was called by code that runs in no job."""
+
+
 class JobExpired(JobError):
     """The job did not run, because its `expires` passed before a worker was free."""
 

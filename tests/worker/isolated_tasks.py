@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from penstock import Drop, JobContext, Middleware, Penstock, Retry
+from penstock import Drop, JobContext, Middleware, Penstock, Retry, current
 
 app = Penstock("unix:///nowhere", prefix="nowhere")
 
@@ -30,6 +30,22 @@ async def name_of_loop() -> str:
 
     await asyncio.sleep(0)
     return type(asyncio.get_running_loop()).__module__
+
+
+@app.task(isolate=True, timeout=60)
+def report(lines: int) -> dict[str, Any]:
+    job = current()
+    for n in range(lines):
+        job.progress(n / lines, f"line {n}")
+        job.log(f"line {n}")
+    left = (job.deadline or 0.0) - time.monotonic()
+    return {"id": job.id, "attempt": job.attempt, "left": left, "pid": os.getpid()}
+
+
+@app.task(isolate=True)
+async def report_and_crash() -> None:
+    current().log("about to crash")
+    os.abort()
 
 
 @app.task(isolate=True, timeout=0.3)

@@ -11,7 +11,7 @@ from penstock.cli.job_outcomes import report_outcomes
 from penstock.cli.where import HERE, AsJson, Where, Yes, confirm
 from penstock.jobs.job import JobInfo, Status
 from penstock.ops.wording import age, many
-from penstock.terminal.tables import show, show_facts, show_json
+from penstock.terminal.tables import show, show_facts, show_json, show_table
 
 
 def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
@@ -29,6 +29,11 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
     if as_json:
         return show_json(job)
     show_facts(facts(job, now))
+    if job.log:
+        show("")
+        show_table(
+            {"logged": "number", "": "text"}, [(f"{age(max(0.0, now - line.at))} ago", line.text) for line in job.log]
+        )
     if job.traceback:
         show("", job.traceback.rstrip())
 
@@ -45,6 +50,9 @@ def facts(job: JobInfo, now: float) -> dict[str, object]:
         }
     if job.expires is not None:
         known["expires"] = _when(job.expires, now)
+    if job.progress is not None:
+        text = f" {job.progress.text}" if job.progress.text else ""
+        known["progress"] = f"{job.progress.fraction:.0%}{text}, {_when(job.progress.at, now)}"
     if job.status == "completed":
         known["result"] = value_text(job.result)
     if job.reason:

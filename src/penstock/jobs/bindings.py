@@ -18,6 +18,7 @@ from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial,
 from penstock.jobs.constants import MOST_BYTES, NUMBER_BYTES
 from penstock.jobs.counts import Counts, QueueOverview, TenantCounts, WorkerInfo
 from penstock.jobs.keys import QueueKeys
+from penstock.jobs.notes import split_result
 from penstock.jobs.record import Record, StoredJob
 
 SLICE: Final = 250
@@ -42,6 +43,7 @@ def scripts() -> Library:
         "jobs/cancelling.lua",
         "jobs/wake.lua",
         "jobs/results.lua",
+        "jobs/notes.lua",
         "jobs/intake.lua",
         "jobs/listeners.lua",
         "jobs/job.lua",
@@ -110,6 +112,7 @@ class QueueBindings:
         sleep: float = 0.0,
         once: bool = False,
         registration: Registration | None = None,
+        notes: Sequence[tuple[bytes, bytes]] = (),
     ) -> RoundTrip[TurnReply]:
         """One round trip of a worker: settle jobs and claim others (see `queue.lua`).
 
@@ -123,6 +126,8 @@ class QueueBindings:
         once          the claim of a program without a worker: its incarnation ends as soon as it has no claims, and it
                       is registered as idle only if it got no job
         registration  of a worker, in its first turn
+        notes         tokens of running jobs and what they report (see `encode_notes`); those of jobs that the
+                      incarnation does not hold are ignored
         """
         completed = [s for s in settlements if s.ending is None and s.data == b"null"]
         with_result = [s for s in settlements if s.ending is None and s.data != b"null"]
@@ -136,6 +141,8 @@ class QueueBindings:
         args += [s.token[NUMBER_BYTES:] for s in completed]
         for s in with_result:
             args += (s.token[NUMBER_BYTES:], s.data)
+        for token, text in notes:
+            args += ("note", token, 0, text)
         for s in others:
             args += (s.ending or "", s.token, milliseconds(s.delay), s.data)
 
@@ -323,7 +330,9 @@ def _nothing(_: Any) -> None:
 
 
 def _stored_job(reply: Sequence[Any]) -> StoredJob:
-    return StoredJob(Record.read(reply[0]), *reply[1:])
+    record, failure, done, owner, notes = reply
+    ended, kept_notes = split_result(done)
+    return StoredJob(Record.read(record), failure, ended, owner, notes or kept_notes)
 
 
 def _counts(reply: Sequence[Any]) -> Counts:

@@ -8,6 +8,9 @@ MOST_BYTES: Final = 2048
 # claim, in lease.lua
 NUMBER_BYTES: Final = 6
 
+# notes, in notes.lua
+LOG_BYTES: Final = 16384
+
 # record, in record.lua
 FORMAT: Final = 2
 
@@ -26,9 +29,11 @@ OWN_ID: Final = 4
 CALL: Final = 1
 SUSPECT: Final = 2
 REASON: Final = 4
+NOTES: Final = 8
 
 # ending, in results.lua
 COMPLETED: Final = b"c"
 CANCELLED: Final = b"n"
 EXPIRED: Final = b"e"
 DROPPED: Final = b"o"
+NOTED: Final = b"N"

@@ -52,6 +52,32 @@ function job.finish(s, id, letter, text, ttl)
   s.finished[#s.finished + 1] = id
 end
 
+-- Removes what is stored beside the record of a job that leaves the queue. Returns what precedes its result: `letter`, perhaps
+-- with notes before it.
+--- (id: str, flags: int, letter: str) -> str
+--- uses: base
+function job.clear(id, flags, letter)
+  if record.has(flags, flag.REASON) then redis.call("HDEL", base .. "reasons", id) end
+  return record.has(flags, flag.NOTES) and notes.close(id, letter) or letter
+end
+
+-- Stores what a running job reports, and sends its progress to those that wait for its result. Does nothing if the
+-- incarnation no longer holds the job.
+--- (s: table, incarnation: str, token: str, text: str)
+--- uses: base
+function job.note(s, incarnation, token, text)
+  local held = lease.held(incarnation, token)
+  if not held then return end
+  local id = lease.job_id(token)
+  local progress = notes.add(id, text, s.now)
+  local number, flags, ttl, tenant = lease.parse(held)
+  if not record.has(flags, flag.NOTES) then
+    held = lease.held_claim(number, bit.bor(flags, flag.NOTES), ttl, tenant)
+    redis.call("HSET", base .. "held:" .. incarnation, id, held)
+  end
+  if progress ~= "" then listeners.report(s.row, id, string.format("progress %d %s", s.now, progress), s.part) end
+end
+
 -- Counts a new job and collects its entry. Returns its record.
 --- (s: table, id: str, body: str, generation: int, now: int, since: int, expires: int) -> str
 --- uses: base
@@ -94,7 +120,7 @@ end
 function job.remove(s, id, body, letter, text)
   local was, generation, _, since, _, flags, _, _, _, _, _, _, ttl, tenant = record.parse(body)
   redis.call("HDEL", base .. "jobs", id)
-  if record.has(flags, flag.REASON) then redis.call("HDEL", base .. "reasons", id) end
+  letter = job.clear(id, flags, letter)
   if was == state.READY then
     counters.move(s, tenant, _count.READY, _count.NONE, 1)
     counters.add_ready_since(s, since, -1)
@@ -134,8 +160,9 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale)
         before, of_tenant = tenant, 0
       end
       of_tenant = of_tenant + 1
-      if record.has(flags, flag.REASON) then redis.call("HDEL", base .. "reasons", id) end
-      job.finish(s, id, ending.COMPLETED, texts[i] or "null", ttl)
+      local letter = ending.COMPLETED
+      if flags > flag.CALL then letter = job.clear(id, flags, letter) end
+      job.finish(s, id, letter, texts[i] or "null", ttl)
     else
       stale[#stale + 1] = i - 1
     end
@@ -191,13 +218,14 @@ function job.settle(s, incarnation, verb, token, ms, text)
     local _, flags, ttl, tenant = lease.parse(held)
     local total = verb == "drop" and _row.DROPPED or _row.CANCELLED
     redis.call("HDEL", base .. "jobs", id)
-    if record.has(flags, flag.REASON) then redis.call("HDEL", base .. "reasons", id) end
     r[total] = r[total] + 1
     counters.move(s, tenant, _count.RUNNING, _count.NONE, 1)
-    job.finish(s, id, verb == "drop" and ending.DROPPED or ending.CANCELLED, text, ttl)
+    local letter = job.clear(id, flags, verb == "drop" and ending.DROPPED or ending.CANCELLED)
+    job.finish(s, id, letter, text, ttl)
     return true
   end
   local _, _, _, _, _, flags, priority, attempts, deliveries, losses, crashes, hosts, _, tenant = record.parse(body)
+  flags = bit.bor(flags, bit.band(string.byte(held, 7), flag.NOTES))
   if text ~= "" then
     redis.call("HSET", base .. "reasons", id, text)
     flags = bit.bor(flags, flag.REASON)
@@ -399,12 +427,14 @@ function job.cancel_tenant(s, level, tenant, part)
   lane.close(s.row, level, { cursor }, nil)
 end
 
--- All data about a job: { record, reason, how it ended, incarnation that runs it }; each may be false.
+-- All data about a job: { record, reason, how it ended, incarnation that runs it, notes }; each may be false.
 --- (id: str, now: int) -> table
 --- uses: base
 function job.stored(id, now)
+  local body, owner = redis.call("HGET", base .. "jobs", id), redis.call("HGET", base .. "owners", id)
+  local noted = owner or record.intact(body) and record.has(string.byte(body, 27), flag.NOTES)
   return {
-    redis.call("HGET", base .. "jobs", id), redis.call("HGET", base .. "reasons", id), results.get(id, now),
-    redis.call("HGET", base .. "owners", id),
+    body, redis.call("HGET", base .. "reasons", id), results.get(id, now), owner,
+    noted and redis.call("HGET", base .. "notes", id),
   }
 end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
@@ -24,6 +25,7 @@ from penstock.errors import (
 )
 from penstock.jobs import constants
 from penstock.jobs.bindings import QueueBindings
+from penstock.jobs.notes import JobProgress, LogLine, read_notes, read_progress
 from penstock.jobs.record import StoredJob
 from penstock.settings import Settings
 
@@ -122,8 +124,9 @@ class JobInfo:
     body               the value that was put; for the call of a task `[task, arguments]`
     reason, traceback  of the last failure
     result             of a completed job, as JSON types
+    progress, log      as the job reported them; the last 16 KiB of its lines, the oldest first
 
-    Of a finished job only `id`, `status`, and `result` or `reason` are known.
+    Of a finished job only `id`, `status`, `result` or `reason`, `progress` and `log` are known.
     """
 
     id: str
@@ -140,6 +143,8 @@ class JobInfo:
     reason: str = ""
     traceback: str = ""
     result: Any = None
+    progress: JobProgress | None = None
+    log: tuple[LogLine, ...] = ()
 
 
 def status_of(stored: StoredJob) -> Status:
@@ -183,10 +188,14 @@ class Job(QueueHandle[JobQueue], Generic[R]):
         return hash(self.id)
 
     @verb
-    def result(self, timeout: float | None = None) -> Operation[R]:
+    def result(
+        self, timeout: float | None = None, *, on_progress: Callable[[JobProgress], object] | None = None
+    ) -> Operation[R]:
         """Wait until the job is done, and return what the task returned, decoded by its return annotation.
 
-        timeout: seconds to wait; None: no limit, 0: do not wait.
+        timeout      seconds to wait; None: no limit, 0: do not wait
+        on_progress  called with each new progress that the job reports while this call waits, without a round trip;
+                     first with the present one. It must not block an event loop; what it raises ends the call
 
         Raises ResultTimeout if the job is not done by then; the job is unaffected, so ask again. Raises JobFailed for a
         dead letter, JobCancelled (also for a job that its task dropped), JobExpired, JobNotFound, and ResultNotKept
@@ -201,7 +210,7 @@ class Job(QueueHandle[JobQueue], Generic[R]):
             return self._result_or_raise((yield bindings.result(self.key, "")), was_pending=False)
         deadline = None if timeout is None or timeout == math.inf else time.monotonic() + timeout
         listener = yield Listen(bindings.keys.base + self.key, shared=True)
-        was_pending, known_done = False, False
+        was_pending, known_done, reports = False, False, _ProgressReports(on_progress)
         try:
             while True:
                 stored: StoredJob = yield bindings.result(self.key, listener.address)
@@ -212,7 +221,10 @@ class Job(QueueHandle[JobQueue], Generic[R]):
                 if stored.record is not None and stored.record.ttl == 0:
                     break
                 was_pending = True
-                yield Wait(listener, left)
+                if on_progress is not None and (progress := read_notes(stored.notes).progress) is not None:
+                    reports.show(progress)
+                while (messages := (yield Wait(listener, left))) and all(map(reports.read, messages)):
+                    left = None if deadline is None else max(0.0, deadline - time.monotonic())
         finally:
             # While other waiters in this process share the address, it stays registered.
             if listener.close() and not known_done:
@@ -288,6 +300,29 @@ class Job(QueueHandle[JobQueue], Generic[R]):
         return cancel_job(self._queue, self.key, wait)
 
 
+class _ProgressReports:
+    """The messages about a job's progress, for one caller that waits for its result."""
+
+    def __init__(self, show: Callable[[JobProgress], object] | None) -> None:
+        self._show = show
+        self._shown: JobProgress | None = None
+
+    def read(self, message: str) -> bool:
+        """Whether the message is about progress. Then it is shown, and there is no need to look at the job."""
+        word, _, text = message.partition(" ")
+        if word != "progress":
+            return False
+        at, _, encoded = text.partition(" ")
+        if self._show is not None and (progress := read_progress(int(at), encoded)) is not None:
+            self.show(progress)
+        return True
+
+    def show(self, progress: JobProgress) -> None:
+        if self._show is not None and progress != self._shown:
+            self._shown = progress
+            self._show(progress)
+
+
 _ASK_AGAIN = 1.0
 """Seconds after which a caller that waits for the end of a cancelled job asks again: a retry may have come between."""
 
@@ -333,16 +368,16 @@ def _in_progress(stored: StoredJob) -> bool:
 def info_of(job_id: str, stored: StoredJob) -> JobInfo:
     status, record = status_of(stored), stored.record
     why = Failure.read(stored.failure) if stored.failure else Failure("")
-    done = (stored.done or b"")[1:]
+    done, notes = (stored.done or b"")[1:], read_notes(stored.notes)
     if record is None:
         result = readable_json(done) if status is Status.COMPLETED else None
         reason = done.decode(errors="replace") if status in (Status.DROPPED, Status.CANCELLED) else ""
-        return JobInfo(job_id, status, reason=reason, result=result)
+        return JobInfo(job_id, status, reason=reason, result=result, progress=notes.progress, log=notes.log)
     return JobInfo(
         job_id, status, record.tenant, record.priority, record.enqueued / 1000, record.since / 1000,
         record.expires / 1000 or None, record.attempts, record.deliveries + (stored.owner is not None), record.crashes,
         [record.task, readable_json(record.payload)] if record.is_call else readable_json(record.payload),
-        why.reason, why.traceback,
+        why.reason, why.traceback, None, notes.progress, notes.log,
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ QUEUE = {
     "schedules": ("HASH", "name -> a call that is enqueued again and again", "the operator, or the code"),
     "ticks": ("ZSET", "name -> when its next tick is offered to a worker, server ms", "the schedule"),
     "reasons": ("HASH", "id -> why it failed last", "the job"),
+    "notes": ("HASH", "id -> progress and log lines", "the job"),
     "listeners": ("HASH", "id -> addresses to notify", "the job"),
     "listeners:": ("SET", "further addresses of a job with many", "the job"),
     "unnotified": ("LIST", "ids of finished jobs with listeners to notify", "the next turn"),

@@ -76,6 +76,19 @@ function listeners.notify(r, ids, part)
   if #later > 0 then r[_row.UNNOTIFIED] = 1 end
 end
 
+-- Sends a text about a job that is not finished to its listeners, which stay registered: to as many as half of `part` allows.
+-- The others get the next one.
+--- (r: table, id: str, text: str, part: table)
+--- uses: base
+function listeners.report(r, id, text, part)
+  local addresses = r[_row.LISTENED] == 1 and redis.call("HGET", base .. "listeners", id)
+  if not addresses then return end
+  for address in string.gmatch(addresses, "%S+") do
+    if part.left <= _cost.SLICE / 2 then return end
+    if address ~= "+" then part.left = part.left - (notify.send(address, text) and _cost.NOTIFIED or _cost.GONE) end
+  end
+end
+
 -- Notifies listeners that earlier calls have left. Returns whether some are left still.
 --- (r: table, part: table) -> bool
 --- uses: base

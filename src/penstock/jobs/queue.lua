@@ -23,6 +23,7 @@
 --   delayed      ZSET    entry -> due, server ms
 --   dead         ZSET    id -> died at, server ms                  owner: the operator
 --   reasons      HASH    id -> why it failed last                  owner: the job
+--   notes        HASH    id -> progress and log (notes)            owner: the job
 --   settled:<inc> SET    tokens that an incarnation settled outside of its turns; PX 60 s
 --   cancels:<inc> SET    tokens of running jobs that an incarnation is to cancel (cancelling)
 --   schedules, ticks (schedule)
@@ -109,7 +110,8 @@ end
 --   registration  of a worker, in its first turn; else empty
 --   numbers       the claim numbers of the completed jobs, 6 bytes each
 --   settlements   ids of `completed` jobs without a result; then `with_result` pairs of id and result; then for each
---                 other job: verb, token, delay in ms, text
+--                 other job: verb, token, delay in ms, text. The first of these may have the verb `note`, which settles
+--                 nothing (see notes.lua)
 --
 -- Returns { "OK", positions of stale settlements, ms after which to take a turn even without a message (-1: wait for
 -- one), 1 if more jobs can be claimed at once, ms for which a suspect has waited (-1: none waits), due ticks (see
@@ -143,6 +145,13 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   if own.turn + 1 ~= number then return { "STALE" } end
 
   local stale = {}
+  if ARGV[at] == "note" then
+    repeat
+      job.note(s, incarnation, ARGV[at + 1], ARGV[at + 3])
+      at = at + 4
+    until ARGV[at] ~= "note"
+    if #ids > 0 then held = redis.call("HMGET", base .. "held:" .. incarnation, unpack(ids)) end
+  end
   job.complete(s, incarnation, ids, numbers, texts, held, stale)
   for i = at, #ARGV, 4 do
     if not job.settle(s, incarnation, ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]) then
@@ -283,7 +292,7 @@ function script.cancel(base, meta, given, ids, ...)
     if not body then
       results.write(s) -- an id may be given twice
       local done = results.get(id, s.now)
-      words[#words + 1] = done and (string.sub(done, 1, 1) == ending.CANCELLED and "cancelled" or "done") or "none"
+      words[#words + 1] = done and (results.letter(done) == ending.CANCELLED and "cancelled" or "done") or "none"
     elseif record.state(body) == state.DEAD then
       words[#words + 1] = "dead"
     elseif cancelling.ask(id) then
@@ -340,7 +349,7 @@ function script.purge(base, meta, given, tenant, all, source, offset, limit)
   return { #s.finished, offset, part.left > 0 and 1 or 0, more_listeners and 1 or 0 }
 end
 
--- Returns { record or false, reason or false, how it ended or false, incarnation that runs it or false }.
+-- Returns { record or false, reason or false, how it ended or false, incarnation that runs it or false, notes or false }.
 --- keys: base meta
 --- args: given: int, id: str
 --- flags: allow-oom

@@ -38,6 +38,7 @@ flag = {
   CALL = 1, -- of a task; else a bare value
   SUSPECT = 2, -- see recovery.lua
   REASON = 4, -- `reasons` has an entry for the job
+  NOTES = 8, -- `notes` has an entry for the job; a running job may have it in its claim alone (notes.lua)
 }
 
 _mask = { NO_SUSPECT = 253, NO_SUSPECT_NO_REASON = 249 }

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.jobs.constants import CALL, FORMAT, REASON, SUSPECT
+from penstock.jobs.constants import CALL, FORMAT, NOTES, REASON, SUSPECT
 
 _HEADER: Final = struct.Struct(">BB HI HI HI HI BB HH BBBB BI B")
 HEADER_SIZE: Final = _HEADER.size
@@ -129,6 +129,11 @@ class Record(msgspec.Struct, eq=False, gc=False):
         return bool(self.body[26] & REASON)
 
     @property
+    def has_notes(self) -> bool:
+        """Whether the server has stored progress or a log of the job. Of a running job, the claim says that."""
+        return bool(self.body[26] & NOTES)
+
+    @property
     def priority(self) -> int:
         return self.body[27]
 
@@ -212,9 +217,11 @@ class StoredJob:
     failure  why the job failed last, as JSON (see `Failure`)
     done     how the job ended, as long as its result is kept: one letter, then the result or a text
     owner    the incarnation that runs it
+    notes    its progress and its log (see `read_notes`)
     """
 
     record: Record | None
     failure: bytes | None
     done: bytes | None
     owner: bytes | None = None
+    notes: bytes | None = None

@@ -10,7 +10,7 @@
 -- the id was used again.
 
 -- None of these letters is the letter of a state.
-ending = { COMPLETED = "c", CANCELLED = "n", EXPIRED = "e", DROPPED = "o" }
+ending = { COMPLETED = "c", CANCELLED = "n", EXPIRED = "e", DROPPED = "o", NOTED = "N" } -- NOTED: notes.lua
 
 -- Results that one script removes: at least, and if the worker is idle. Milliseconds between two removals while no job
 -- runs, and while many are overdue.
@@ -53,6 +53,14 @@ end
 function results.get(id, now)
   local kept = redis.call("HGET", base .. "results", id)
   return kept and #kept > 6 and struct.unpack(">I6", kept) > now and string.sub(kept, 7)
+end
+
+-- The letter for how a job ended, from what `results.get` returned. Notes may precede it (notes.lua).
+--- (kept: str) -> str
+function results.letter(kept)
+  if string.sub(kept, 1, 1) ~= ending.NOTED then return string.sub(kept, 1, 1) end
+  local size = struct.unpack(">I2", kept, 2)
+  return string.sub(kept, 4 + size, 4 + size)
 end
 
 -- Removes up to `limit` results of each class whose time is over.

@@ -17,6 +17,7 @@ from penstock import codec
 from penstock.core.clock import milliseconds
 from penstock.errors import BadCall
 from penstock.jobs.claims import Claim, Settlement
+from penstock.jobs.current import running
 from penstock.jobs.job import Failure
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Drop, Retry, RetryLater
@@ -85,6 +86,7 @@ class Execution:
 
         `enforce_timeout` False leaves the task's timeout to the caller.
         """
+        running.set(run)
         try:
             steps = self.start(run)
         except BaseException as error:
@@ -135,6 +137,7 @@ class Execution:
 
         `submit` hands a call to that thread. `start_timeout` is called once the hooks have been entered.
         """
+        running.set(run)
         result: Any = None
         try:
             async with run.definition.middleware.around_thread(run.context):
@@ -154,6 +157,7 @@ class Execution:
 
     def _call(self, run: JobRun, timeout: ThreadTimeout | None) -> Any:
         """Call a `def` task, with its timeout and inside the `def` hooks."""
+        running.set(run)
         call: Callable[[Any], Any] = run.definition.signature.call
         argument: Any = run.arguments
         if run.definition.middleware.sync_hooks:

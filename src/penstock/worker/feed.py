@@ -14,6 +14,7 @@ from penstock.core.operations import RoundTrip, recheck_delay
 from penstock.jobs.claims import Claim, Registration, Settlement, TurnReply
 from penstock.jobs.queue import Queue
 from penstock.settings import SLEEPER_TTL_FACTOR, MiB
+from penstock.worker.notes import MOST_NOTES, PendingNotes
 from penstock.worker.shared_status import QueueStatus
 
 log = logging.getLogger("penstock.worker")
@@ -48,6 +49,8 @@ class Feed:
         self.untried_since: float | None = None
         """`time.monotonic()` since when the first suspect of the queue has waited; None: the last turn saw none."""
         self.to_settle: list[Settlement] = []
+        self.notes = PendingNotes()
+        """What the running jobs report; each turn carries some of it."""
         self.awake = True
         """False while the worker is registered as idle in this queue, or waits for the next due time."""
         self.wake_at = 0.0
@@ -65,6 +68,7 @@ class Feed:
         self._sent: list[Settlement] = []
         self.held.clear()
         self.to_settle.clear()
+        self.notes.clear()
         self.awake = True
         self.wake_at = 0.0
         self._publish(self._status)
@@ -121,6 +125,7 @@ class Feed:
                 sleep=self.sleep * SLEEPER_TTL_FACTOR if want and not self.trial else 0.0,
                 once=leave,
                 registration=structs.replace(self._registration, address=self.address) if self.turns == 1 else None,
+                notes=self.notes.take(s.token for s in self._sent) if self.notes else (),
             )
         return self._unanswered
 
@@ -130,13 +135,13 @@ class Feed:
         The server rewrites the whole record of a job that does not simply complete, so one turn carries settlements
         for at most 1 MiB of such records, or for a single larger one.
         """
-        size = 0
-        for place, settlement in enumerate(self.to_settle[:MAX_SETTLEMENTS]):
+        size, most = 0, MOST_NOTES if self.notes else MAX_SETTLEMENTS  # a job is not settled before its notes are sent
+        for place, settlement in enumerate(self.to_settle[:most]):
             if settlement.ending and (claim := self.held.get(settlement.token)) is not None:
                 size += len(claim.record.body)
             if size > MiB and place:
                 return place
-        return MAX_SETTLEMENTS
+        return most
 
     def answered(self, turn: TurnReply, sent_at: float) -> list[Claim]:
         """Apply the reply to a turn that was sent at `sent_at`. Returns the new claims.
@@ -177,8 +182,8 @@ class Feed:
 
     @property
     def must_send(self) -> bool:
-        """Whether settlements or an unanswered turn must reach the server."""
-        return bool(self.to_settle) or self._unanswered is not None
+        """Whether settlements, reports that are due or an unanswered turn must reach the server."""
+        return bool(self.to_settle) or self._unanswered is not None or self.notes.are_due
 
     def wake_up(self, messages: list[str]) -> None:
         """Make the next turn due at the earliest time that one of these wake-ups names."""

@@ -31,6 +31,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ import msgspec
 
 from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.definition import Definition
+from penstock.jobs.notes import encode_notes
 from penstock.jobs.record import Record
 from penstock.jobs.registry import Registry
 from penstock.settings import WorkerSettings
@@ -56,6 +58,8 @@ FORK, KILL = b"f", b"k"
 REPORT: Final = struct.Struct(">cIq")
 READY, BORN, ENDED = b"r", b"b", b"e"
 LENGTH: Final = struct.Struct(">I")
+NOTE: Final = b"\0"
+"""The first byte of a message that is no answer: the running job reports something."""
 NOT_FORKED: Final = 1 << 32
 """The exit code that is reported for a child that could not be forked."""
 
@@ -306,7 +310,9 @@ def run_request(channel: socket.socket, request: RunRequest, loaded: LoadedModul
     """
     send(channel, b"")
     pid = os.getpid()
-    answer = _run(request, loaded)
+    sink = ChannelNotes(channel)
+    answer = _run(request, loaded, sink)
+    sink.close()
     if os.getpid() != pid:
         return  # the task has forked, and this is the copy
     for stream in (sys.stdout, sys.stderr):
@@ -317,7 +323,28 @@ def run_request(channel: socket.socket, request: RunRequest, loaded: LoadedModul
         pass
 
 
-def _run(request: RunRequest, loaded: LoadedModules) -> Settlement | str:
+class ChannelNotes:
+    """Sends what the job reports to the worker, at once. Any thread may call it."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._is_open = True
+
+    def add(self, token: bytes, progress: bytes = b"", line: bytes | None = None) -> None:
+        message = NOTE + encode_notes(progress, () if line is None else (line,))
+        with self._lock:
+            if self._is_open and os.getpid() == self._pid:
+                send(self._channel, message)
+
+    def close(self) -> None:
+        """Send nothing more: the answer follows. A thread that the job has left may still report something."""
+        with self._lock:
+            self._is_open = False
+
+
+def _run(request: RunRequest, loaded: LoadedModules, notes: ChannelNotes) -> Settlement | str:
     """Return the settlement or, if the task could not be found, a text with the reason."""
     loaded.load(request.module, request.name)
     if request.module in loaded.errors:
@@ -334,6 +361,7 @@ def _run(request: RunRequest, loaded: LoadedModules) -> Settlement | str:
     run = execution.prepare(Claim(request.token, Record(request.body)), request.queue)
     if isinstance(run, Settlement):
         return run
+    run.own_notes, run.started_at = notes, time.monotonic()
     if definition.is_async:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(execution.run_async(run, enforce_timeout=False))

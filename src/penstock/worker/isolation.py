@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ import msgspec
 from penstock.errors import ConfigurationError
 from penstock.jobs.claims import Settlement
 from penstock.jobs.definition import Definition
+from penstock.jobs.notes import decode_notes
 from penstock.worker import forkserver
 from penstock.worker.execution import Execution
 from penstock.worker.forkserver import (
@@ -148,6 +150,7 @@ class Isolation:
         except (OSError, RuntimeError) as error:
             self._give_up_server(str(error))
             return None
+        child.on_note = partial(_pass_on, run)
         try:
             if not await self._has_begun(child, run):
                 return None
@@ -199,6 +202,7 @@ class Isolation:
             process = await SpawnedProcess.start()
         except OSError as error:
             return self._execution.could_not_start(run, error)
+        process.on_note = partial(_pass_on, run)
         limit: asyncio.Timeout | None = None
         try:
             async with asyncio.timeout(_IMPORT_LIMIT):
@@ -262,6 +266,14 @@ class Isolation:
         """Kill the running children, and end the fork server."""
         if self._server is not None:
             self._server.close()
+
+
+def _pass_on(run: JobRun, note: bytes) -> None:
+    """Keep what an isolated job reports until the next turn of its worker."""
+    if run.feed is not None:
+        progress, *lines = decode_notes(note)
+        for line in lines or (None,):
+            run.feed.notes.add(run.claim.token, progress, line)
 
 
 def _main_module() -> dict[str, Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from penstock.worker.forkserver import LENGTH
+from penstock.worker.forkserver import LENGTH, NOTE
 
 
 class RunChannel:
@@ -18,6 +18,8 @@ class RunChannel:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int | None] = self._loop.create_future()
         """Its exit code, or None if that is not known."""
+        self.on_note: Callable[[bytes], None] = lambda _: None
+        """Called with each report of the running job."""
 
     async def begin(self, *messages: bytes) -> bool:
         """Send the messages that the process needs, the request last, and wait until it begins to run the job.
@@ -54,10 +56,14 @@ class RunChannel:
         return await self._receive_or_none()
 
     async def _receive_or_none(self) -> bytes | None:
-        """The next message; None if the process has closed its end."""
+        """The next message that is no report; None if the process has closed its end."""
         try:
-            (size,) = LENGTH.unpack(await self._receive_exactly(LENGTH.size))
-            return await self._receive_exactly(size)
+            while True:
+                (size,) = LENGTH.unpack(await self._receive_exactly(LENGTH.size))
+                message = await self._receive_exactly(size)
+                if message[:1] != NOTE:
+                    return message
+                self.on_note(message[1:])
         except (OSError, EOFError):
             return None
 

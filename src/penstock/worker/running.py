@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from penstock.jobs.claims import Claim
+from penstock.jobs.current import NoteSink
 from penstock.jobs.definition import Definition
 from penstock.jobs.middleware import JobContext
 from penstock.worker.feed import Feed
@@ -39,6 +40,7 @@ class JobRun(msgspec.Struct, eq=False):
     timeout       of a `def` task
     thread        of a `def` task without a timeout: the thread that is in it, or 0
     cancelled     somebody has cancelled the job while it runs here
+    own_notes     in the process of an isolated run: takes what the job reports
     """
 
     claim: Claim
@@ -51,6 +53,22 @@ class JobRun(msgspec.Struct, eq=False):
     timeout: ThreadTimeout | None = None
     thread: int = 0
     cancelled: bool = False
+    own_notes: NoteSink | None = None
+
+    @property
+    def note_sink(self) -> NoteSink:
+        """Takes what the job reports (see `CurrentJob.progress`)."""
+        if self.feed is not None:
+            return self.feed.notes
+        assert self.own_notes is not None
+        return self.own_notes
+
+    @property
+    def deadline(self) -> float | None:
+        """`time.monotonic()` at which the timeout ends the run; None: there is none."""
+        if self.timeout is not None:
+            return self.timeout.deadline
+        return None if self.definition.timeout is None else self.started_at + self.definition.timeout
 
     def label(self) -> str:
         """The job as log lines name it."""

@@ -22,6 +22,7 @@ from types import coroutine
 from typing import Any, Final
 
 from penstock.jobs.claims import Settlement
+from penstock.jobs.current import running
 from penstock.worker.execution import Execution
 from penstock.worker.running import Inflight, JobRun
 
@@ -140,7 +141,8 @@ class StreakRunner:
         ran = 0
         while run is not None:
             self._in_place = run
-            context = self._context.copy()
+            running.set(run)  # this context is a copy of the worker's, apart from this variable
+            context = contextvars.copy_context()
             try:
                 steps = self._execution.start(run)
                 awaited = context.run(steps.send, None)
@@ -189,6 +191,7 @@ class StreakRunner:
             settlement = await how(run)
         except asyncio.CancelledError:
             settlement = self._cancelled(run)
+        run.asyncio_task = None  # its context refers to the run
         self._inflight.note_duration(run)
         self._ended(run, settlement)
         self._go_on()

@@ -17,6 +17,7 @@ import ctypes
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -75,7 +76,8 @@ class ThreadTimeout:
     """
 
     __slots__ = (
-        "_expired", "_label", "_left", "_lock", "_loop", "_thread", "_timeout", "_timer", "_warn_after", "is_cancelled",
+        "_expired", "_label", "_left", "_lock", "_loop", "_thread", "_timeout", "_timer", "_warn_after", "deadline",
+        "is_cancelled",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +94,7 @@ class ThreadTimeout:
         self._expired = False
         self.is_cancelled = False
         """Whether the job is interrupted because it was cancelled."""
+        self.deadline = time.monotonic() + timeout
         self._timer = loop.call_later(timeout, self.interrupt)
 
     def run(self, call: Callable[[A], T], argument: A) -> T:

@@ -47,6 +47,9 @@ class QueueAudit:
         yield from self._schedules()
         if set(self.keys.get("reasons", {})) != {id for id, record in self.jobs.items() if record.has_reason}:
             yield f"reasons: {self.keys.get('reasons')}"
+        noted = {id for id, record in self.jobs.items() if record.has_notes}
+        if not noted <= set(self.keys.get("notes", {})) <= noted | set(self.owners):
+            yield f"notes: {self.keys.get('notes')}, and the records of {noted} say so"
 
     def _schedules(self) -> Iterator[str]:
         """Each active schedule with a next tick is planned, and no other. The row has the earliest time."""

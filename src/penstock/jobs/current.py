@@ -1,0 +1,129 @@
+"""`current()`: the job that the calling code runs in.
+
+The worker sets a context variable before it calls a task. So the task, its middleware, and the asyncio tasks that it
+creates see the job, each the right one. A thread that the task starts by itself sees it if it runs in a copy of the
+context, as with `asyncio.to_thread`.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Protocol
+
+from penstock.errors import NoCurrentJob
+from penstock.jobs.claims import Claim
+from penstock.jobs.definition import Definition
+from penstock.jobs.notes import encode_line, encode_progress
+
+
+class NoteSink(Protocol):
+    """Takes what a running job reports to the server. Any thread may call it."""
+
+    def add(self, token: bytes, progress: bytes = b"", line: bytes | None = None) -> None: ...
+
+
+class Run(Protocol):
+    """The worker's side of a running job."""
+
+    @property
+    def claim(self) -> Claim: ...
+    @property
+    def definition(self) -> Definition: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def deadline(self) -> float | None: ...
+    @property
+    def cancelled(self) -> bool: ...
+    @property
+    def note_sink(self) -> NoteSink: ...
+
+
+running: ContextVar[Run] = ContextVar("penstock_job")
+"""The worker sets it to the run, before it calls the task."""
+
+
+class CurrentJob:
+    """The job that the calling code runs in, from `current()`. Its attributes cost no round trip."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __repr__(self) -> str:
+        return f"<CurrentJob {self.id}>"
+
+    @property
+    def id(self) -> str:
+        """`queue:key`, unique within the app."""
+        return f"{self._run.queue}:{self._run.claim.id}"
+
+    @property
+    def task(self) -> str:
+        """The name of the task."""
+        return self._run.definition.name
+
+    @property
+    def queue(self) -> str:
+        return self._run.queue
+
+    @property
+    def tenant(self) -> str:
+        return self._run.claim.record.tenant
+
+    @property
+    def priority(self) -> int:
+        return self._run.claim.record.priority
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first run, and one more after each failure."""
+        return self._run.claim.record.attempts + 1
+
+    @property
+    def deliveries(self) -> int:
+        """How often the job was handed to a worker, this time included."""
+        return self._run.claim.deliveries
+
+    @property
+    def deadline(self) -> float | None:
+        """`time.monotonic()` at which the task's timeout ends this run; None: the task has no timeout."""
+        return self._run.deadline
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody has cancelled the job. Code that cannot be interrupted asks from time to time."""
+        return self._run.cancelled
+
+    def progress(self, fraction: float, text: str = "") -> None:
+        """Report how far the job is: from 0 to 1, and a text of at most 500 characters.
+
+        `job.info()` has it, and `job.result(on_progress=…)` is called with it. The worker sends the last one within
+        half a second, in a round trip that it makes anyway or together with those of other jobs; so call it as often as
+        you like. It is lost if the process dies before. Any thread may call it. Raises ValueError for a fraction out of
+        range.
+        """
+        self._run.note_sink.add(self._run.claim.token, encode_progress(fraction, text))
+
+    def log(self, text: str) -> None:
+        """Keep a line with the job, for `job.info()` and `penstock job show`. Sent as `progress` is.
+
+        The server keeps the last 16 KiB of a job's lines, for as long as it keeps the job or its result. A line is cut
+        after 2000 characters. Any thread may call it.
+        """
+        self._run.note_sink.add(self._run.claim.token, line=encode_line(text))
+
+
+def current() -> CurrentJob:
+    """The job that the calling code runs in. No round trip.
+
+    Raises NoCurrentJob outside of a job: also where a task is called directly, as a function.
+    """
+    run = running.get(None)
+    if run is None:
+        raise NoCurrentJob(
+            "current(): this code runs in no job. A worker sets the job when it runs a task; a direct call of the "
+            "task, or a thread without a copy of the context (contextvars.copy_context().run), has none"
+        )
+    return CurrentJob(run)

@@ -1,0 +1,123 @@
+"""What a running job reports about itself: its progress, and the lines of its log. See `notes.lua`."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from penstock.jobs.constants import NOTED
+
+MOST_TEXT: Final = 500
+"""Characters of the text beside a progress."""
+
+MOST_LINE: Final = 2000
+"""Characters of one line of a log."""
+
+_SIZE: Final = struct.Struct(">H")
+_TIME_SIZE: Final = 6
+
+
+class _Progress(msgspec.Struct, array_like=True):
+    fraction: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """How far a job is, as it reported last.
+
+    fraction  from 0 to 1
+    text      what it said beside that
+    at        when the server got it, in seconds since 1970 by the server's clock
+    """
+
+    fraction: float
+    text: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line that a job logged. `at`: when the server got it, in seconds since 1970 by the server's clock."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """The last progress of a job, and the lines that are kept of its log, the oldest first."""
+
+    progress: JobProgress | None = None
+    log: tuple[LogLine, ...] = ()
+
+
+def encode_progress(fraction: float, text: str) -> bytes:
+    """Raises ValueError for a fraction that is none."""
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"progress({fraction!r}): a fraction from 0 to 1")
+    return msgspec.json.encode(_Progress(float(fraction), _shortened(text, MOST_TEXT)))
+
+
+def encode_line(text: str) -> bytes:
+    return _shortened(text, MOST_LINE).encode()
+
+
+def encode_notes(progress: bytes, lines: Iterable[bytes]) -> bytes:
+    """The text that `notes.lua` reads: progress and lines without times. An empty progress leaves the stored one."""
+    return b"".join([_SIZE.pack(len(part)) + part for part in (progress, *lines)])
+
+
+def decode_notes(encoded: bytes) -> list[bytes]:
+    """Progress and lines again, as `encode_notes` got them."""
+    parts, start = [], 0
+    while start + _SIZE.size <= len(encoded):
+        begin = start + _SIZE.size
+        start = begin + _SIZE.unpack_from(encoded, start)[0]
+        parts.append(encoded[begin:start])
+    return parts
+
+
+def read_progress(at: int, encoded: bytes | str) -> JobProgress | None:
+    """`at`: server ms. None for bytes that another program wrote."""
+    try:
+        found = msgspec.json.decode(encoded, type=_Progress)
+    except msgspec.MsgspecError:
+        return None
+    return JobProgress(found.fraction, found.text, at / 1000)
+
+
+def read_notes(stored: bytes | None) -> Notes:
+    """The notes as the server stores them. Damaged bytes give what can be read of them."""
+    if not stored or len(stored) < _SIZE.size:
+        return Notes()
+    start = _SIZE.size + _SIZE.unpack_from(stored)[0]
+    progress = stored[_SIZE.size : start]
+    lines = []
+    while start + _TIME_SIZE + _SIZE.size <= len(stored):
+        begin = start + _TIME_SIZE + _SIZE.size
+        end = begin + _SIZE.unpack_from(stored, start + _TIME_SIZE)[0]
+        text = stored[begin:end].decode(errors="replace")
+        lines.append(LogLine(int.from_bytes(stored[start : start + _TIME_SIZE]) / 1000, text))
+        start = end
+    shown = read_progress(int.from_bytes(progress[:_TIME_SIZE]), progress[_TIME_SIZE:]) if progress else None
+    return Notes(shown, tuple(lines))
+
+
+def split_result(done: bytes | None) -> tuple[bytes | None, bytes | None]:
+    """How a job ended (a letter, then the result or a text), and the notes that were kept with it."""
+    if not done or done[:1] != NOTED:
+        return done, None
+    start = 1 + _SIZE.size
+    end = start + _SIZE.unpack_from(done, 1)[0]
+    return done[end:], done[start:end]
+
+
+def _shortened(text: str, most: int) -> str:
+    """The text without what UTF-8 cannot encode, cut to so many characters."""
+    text = str(text).encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,77 @@
+"""What the running jobs of a process report, until a turn carries it to the server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from penstock.jobs.constants import LOG_BYTES
+from penstock.jobs.notes import encode_notes
+
+MOST_NOTES: Final = 100
+"""The jobs whose reports one turn carries; a report costs the server about five commands."""
+
+
+class PendingNotes:
+    """The reports of the jobs of one queue: of each job the last progress, and the lines that were not sent yet.
+
+    `add` is called in any thread, everything else on the worker's loop.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._progress: dict[bytes, bytes] = {}
+        self._lines: dict[bytes, list[bytes]] = {}
+        self._sizes: dict[bytes, int] = {}
+        self.on_first: Callable[[], None] = lambda: None
+        """Called, in any thread, with the first report after all others were sent."""
+        self._time_is_up = False
+
+    def add(self, token: bytes, progress: bytes = b"", line: bytes | None = None) -> None:
+        """Replace the progress of a job unless it is empty, and append a line to its log."""
+        with self._lock:
+            is_first = not self._progress
+            self._progress[token] = progress or self._progress.get(token, b"")
+            if line is not None:
+                self._append(token, line)
+        if is_first:
+            self.on_first()
+
+    def _append(self, token: bytes, line: bytes) -> None:
+        lines = self._lines.setdefault(token, [])
+        lines.append(line)
+        size = self._sizes.get(token, 0) + len(line)
+        while size > LOG_BYTES:  # the server would drop them
+            size -= len(lines.pop(0))
+        self._sizes[token] = size
+
+    def __bool__(self) -> bool:
+        return bool(self._progress)
+
+    @property
+    def are_due(self) -> bool:
+        """Whether the reports have waited long enough, so that a turn is taken for them."""
+        return self._time_is_up and bool(self._progress)
+
+    def time_is_up(self) -> None:
+        self._time_is_up = True
+
+    def take(self, first: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
+        """Remove and return the reports for one turn, tokens and encoded notes. Jobs in `first` go before others."""
+        if not self._progress:
+            return []
+        with self._lock:
+            tokens = dict.fromkeys([*(token for token in first if token in self._progress), *self._progress])
+            taken = []
+            for token in [*tokens][:MOST_NOTES]:
+                self._sizes.pop(token, None)
+                taken.append((token, encode_notes(self._progress.pop(token), self._lines.pop(token, ()))))
+            self._time_is_up = bool(self._progress)
+        return taken
+
+    def clear(self) -> None:
+        with self._lock:
+            self._progress.clear()
+            self._lines.clear()
+            self._sizes.clear()
