@@ -321,6 +321,7 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "result": bindings.result("j", address),
         "forget": bindings.forget("j", address),
         "list_dead": bindings.list_dead(0, 10),
+        "count_dead": bindings.count_dead(0),
         "dead_until": bindings.dead_until(0, 10),
         "requeue": bindings.requeue(["dead"]),
         "remove_dead": bindings.remove_dead(["dead"]),
