@@ -57,7 +57,7 @@ class Notes:
 
 
 def encode_progress(fraction: float, text: str) -> bytes:
-    """Raises ValueError for a fraction that is none."""
+    """Raises ValueError for a number that is not from 0 to 1."""
     if not 0 <= fraction <= 1:
         raise ValueError(f"progress({fraction!r}): a fraction from 0 to 1")
     return msgspec.json.encode(_Progress(float(fraction), _shortened(text, MOST_TEXT)))
