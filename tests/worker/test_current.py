@@ -229,19 +229,19 @@ async def test_progress_and_log_are_read_while_the_job_runs(app: Penstock):
 @pytest.mark.parametrize("face", ["blocking", "aio"])
 async def test_a_waiting_caller_is_called_with_each_progress(app: Penstock, face: str):
     seen: list[JobProgress] = []
-    told = [threading.Event(), threading.Event()]
+    reported = [threading.Event(), threading.Event()]
 
     @app.task(queue="q")
     async def count() -> int:
         current().progress(0.25, "first")
-        await asyncio.to_thread(told[0].wait)
+        await asyncio.to_thread(reported[0].wait)
         current().progress(0.5, "second")
-        await asyncio.to_thread(told[1].wait)
+        await asyncio.to_thread(reported[1].wait)
         return 7
 
     def on_progress(progress: JobProgress) -> None:
         seen.append(progress)
-        told[len(seen) - 1].set()
+        reported[len(seen) - 1].set()
 
     job = await count.enqueue.aio()
     async with running_worker(app):

@@ -93,7 +93,7 @@ class CurrentJob:
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody has cancelled the job. Code that cannot be interrupted asks from time to time."""
+        """Whether the job was cancelled. Code that cannot be interrupted asks from time to time."""
         return self._run.cancelled
 
     def progress(self, fraction: float, text: str = "") -> None:

@@ -1,4 +1,4 @@
--- What a running job reports about itself: how far it is, and the lines of a log.
+-- The reports of running jobs: how far it is, and the lines of a log.
 --
 --   notes   HASH   id -> length in 2 bytes and text of the progress, then the lines; each line has server ms in 6 bytes, its
 --                        length in 2, and its text. The text of the progress has server ms in 6 bytes, and JSON.

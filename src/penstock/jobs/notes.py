@@ -1,4 +1,4 @@
-"""What a running job reports about itself: its progress, and the lines of its log. See `notes.lua`."""
+"""The reports of a running job: its progress, and the lines of its log. See `notes.lua`."""
 
 from __future__ import annotations
 

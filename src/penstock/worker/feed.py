@@ -50,7 +50,7 @@ class Feed:
         """`time.monotonic()` since when the first suspect of the queue has waited; None: the last turn saw none."""
         self.to_settle: list[Settlement] = []
         self.notes = PendingNotes()
-        """What the running jobs report; each turn carries some of it."""
+        """Reports of the running jobs; each turn carries some of it."""
         self.awake = True
         """False while the worker is registered as idle in this queue, or waits for the next due time."""
         self.wake_at = 0.0

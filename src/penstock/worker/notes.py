@@ -1,4 +1,4 @@
-"""What the running jobs of a process report, until a turn carries it to the server."""
+"""The reports of the running jobs of a process, until a turn carries it to the server."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class JobRun(msgspec.Struct, eq=False):
 
     @property
     def deadline(self) -> float | None:
-        """`time.monotonic()` at which the timeout ends the run; None: there is none."""
+        """`time.monotonic()` at which the timeout ends the run; None: it has no timeout."""
         if self.timeout is not None:
             return self.timeout.deadline
         return None if self.definition.timeout is None else self.started_at + self.definition.timeout
