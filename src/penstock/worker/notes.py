@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -11,6 +13,10 @@ from penstock.jobs.notes import encode_notes
 
 MOST_NOTES: Final = 100
 """The jobs whose reports one turn carries; a report costs the server about five commands."""
+
+
+_SENT_WITHIN: Final = 0.5
+"""Seconds."""
 
 
 class PendingNotes:
@@ -24,9 +30,13 @@ class PendingNotes:
         self._progress: dict[bytes, bytes] = {}
         self._lines: dict[bytes, list[bytes]] = {}
         self._sizes: dict[bytes, int] = {}
-        self.on_first: Callable[[], None] = lambda: None
-        """Called, in any thread, with the first report after all others were sent."""
         self._time_is_up = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._due: Callable[[], None] = lambda: None
+
+    def start(self, loop: asyncio.AbstractEventLoop, due: Callable[[], None]) -> None:
+        """Call `due` on the loop when reports have waited for half a second."""
+        self._loop, self._due = loop, due
 
     def add(self, token: bytes, progress: bytes = b"", line: bytes | None = None) -> None:
         """Replace the progress of a job unless it is empty, and append a line to its log."""
@@ -35,8 +45,9 @@ class PendingNotes:
             self._progress[token] = progress or self._progress.get(token, b"")
             if line is not None:
                 self._append(token, line)
-        if is_first:
-            self.on_first()
+        if is_first and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has ended
+                self._loop.call_soon_threadsafe(self._loop.call_later, _SENT_WITHIN, self._be_due)
 
     def _append(self, token: bytes, line: bytes) -> None:
         lines = self._lines.setdefault(token, [])
@@ -54,8 +65,9 @@ class PendingNotes:
         """Whether the reports have waited long enough, so that a turn is taken for them."""
         return self._time_is_up and bool(self._progress)
 
-    def time_is_up(self) -> None:
+    def _be_due(self) -> None:
         self._time_is_up = True
+        self._due()
 
     def take(self, first: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
         """Remove and return the reports for one turn, tokens and encoded notes. Jobs in `first` go before others."""

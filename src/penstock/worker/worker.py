@@ -45,9 +45,6 @@ log = logging.getLogger("penstock.worker")
 
 _LONGEST_SLEEP = 3600.0
 
-_NOTES_WITHIN = 0.5
-"""Seconds within which the progress of running jobs is reported."""
-
 _LEAVING = 2.0
 """Seconds that a cancelled worker has to end its incarnations."""
 
@@ -181,7 +178,7 @@ class Worker:
         if self.settings.max_memory is not None:
             threads.append(MemoryLimit(self._loop, self.settings.max_memory, self._retire))
         for feed in self._feeds:
-            feed.notes.on_first = partial(self._notes_wait, feed)
+            feed.notes.start(self._loop, self._round_due.set)
         for thread in threads:
             thread.start()
         try:
@@ -452,16 +449,6 @@ class Worker:
             self._round_due.set()
         elif self._settle_timer is None:
             self._settle_timer = self._loop.call_later(self.settings.settle_within, self._settle_now)
-
-    def _notes_wait(self, feed: Feed) -> None:
-        """A job reports something. If no turn carries it within `_NOTES_WITHIN`, one is due. Called in any thread."""
-
-        def time_is_up() -> None:
-            feed.notes.time_is_up()
-            self._round_due.set()
-
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has ended
-            self._loop.call_soon_threadsafe(self._loop.call_later, _NOTES_WITHIN, time_is_up)
 
     def _settle_now(self) -> None:
         self._settle_timer = None
