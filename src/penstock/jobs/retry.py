@@ -27,9 +27,8 @@ class Retry(Exception):
         jitter   from 0 to 1
         on       exceptions that are retried; any other makes the job a dead letter at once
         never    exceptions that are not retried although `on` contains them
-        retry_if  decides on each exception that `on` and `never` let through, as in
-                 `lambda error: error.status >= 500`. It is
-                 called in the process that ran the job; if it raises, the job becomes a dead letter
+        retry_if decides on each exception that `on` and `never` let through, as in `lambda error: error.status >= 500`.
+                 It is called in the process that ran the job; if it raises, the job becomes a dead letter
 
     Raises ValueError for numbers out of range.
     """
