@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
     from penstock.jobs.current import CurrentJob, current
     from penstock.jobs.dead_letters import DeadLetter
+    from penstock.jobs.dependencies import per_job, per_process
     from penstock.jobs.item import Item
     from penstock.jobs.job import Job, JobInfo, Status
     from penstock.jobs.middleware import EnqueueContext, JobContext, JobDraft, JobOutcome, Middleware
@@ -172,6 +173,7 @@ else:
         "messages.mailbox": "Claimed Mailbox MailboxInfo",
         "jobs.current": "CurrentJob current",
         "jobs.dead_letters": "DeadLetter",
+        "jobs.dependencies": "per_job per_process",
         "jobs.item": "Item",
         "jobs.queue": "Queue Tenant",
         "locks.rate_limit": "RateLimit",
@@ -373,5 +375,7 @@ __all__ = [
     "file_digest",
     "mmdb",
     "parse",
+    "per_job",
+    "per_process",
     "requests_per",
 ]

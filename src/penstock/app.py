@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # each component is imported when it is first used, so that a
 
 P = ParamSpec("P")
 R = TypeVar("R")
+H = TypeVar("H", bound=Callable[[], Any])
 
 
 class Penstock(CoordinationFactory):
@@ -103,6 +104,26 @@ class Penstock(CoordinationFactory):
         those import.
         """
         self.middleware.add(middleware)
+
+    def on_start(self, hook: H) -> H:
+        """Have `hook`, a `def` or an `async def` without parameters, called when a worker process starts. A decorator.
+
+        Each worker calls the hooks on its event loop before its first claim, in order; an isolated run calls them in
+        its own process. If one fails, the worker does not start. Raises ConfigurationError for a function with
+        parameters.
+        """
+        self.middleware.lifecycle.check(hook, "on_start")
+        self.middleware.lifecycle.start_hooks.append(hook)
+        return hook
+
+    def on_stop(self, hook: H) -> H:
+        """Have `hook` called when a worker process stops, after its last job. A decorator; see `on_start`.
+
+        An error in it is logged. A process that is killed calls nothing.
+        """
+        self.middleware.lifecycle.check(hook, "on_stop")
+        self.middleware.lifecycle.stop_hooks.append(hook)
+        return hook
 
     # --- tasks ---
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from penstock import Drop, JobContext, Middleware, Penstock, Retry, current
+from penstock import Drop, JobContext, Middleware, Penstock, Retry, current, per_process
 
 app = Penstock("unix:///nowhere", prefix="nowhere")
 
@@ -30,6 +30,25 @@ async def name_of_loop() -> str:
 
     await asyncio.sleep(0)
     return type(asyncio.get_running_loop()).__module__
+
+
+def pid_of_pool() -> Iterator[list[int]]:
+    yield [os.getpid()]
+
+
+async def async_pid_of_pool(pids: list[int] = per_process(pid_of_pool)) -> AsyncIterator[list[int]]:
+    yield [*pids, os.getpid()]
+
+
+@app.task(isolate=True)
+def use_pool(note: str, pids: list[int] = per_process(pid_of_pool)) -> list[int]:
+    Path(note).write_text("ran")
+    return [os.getpid(), *pids]
+
+
+@app.task(isolate=True)
+async def use_async_pool(note: str, pids: list[int] = per_process(async_pid_of_pool)) -> list[int]:
+    return [os.getpid(), *pids]
 
 
 @app.task(isolate=True, timeout=60)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.cached import cached_property
 from penstock.errors import ConfigurationError
+from penstock.jobs.dependencies import has_dependencies
 from penstock.jobs.middleware import MiddlewareStack
 from penstock.jobs.options import LONGEST_RESULT_TTL
 from penstock.jobs.retry import LONGEST_DELAY, Retry
@@ -53,6 +54,8 @@ class Definition:
             raise ConfigurationError(f"task {self.name}: result_ttl={self.result_ttl}: seconds from 0 to ten years")
         if self.timeout is not None and not 0 < self.timeout <= LONGEST_DELAY:
             raise ConfigurationError(f"task {self.name}: timeout={self.timeout}: seconds above 0, or None")
+        if has_dependencies(self.function):
+            self._check_dependencies()
         if self.isolate and self.import_path is None:
             raise ConfigurationError(
                 f"task {self.name}: isolate=True runs it in another process, which finds it by module and name: "
@@ -65,6 +68,14 @@ class Definition:
 
             self.timing.check()
             check_declared(self.name, self.function)
+
+    def _check_dependencies(self) -> None:
+        for one in self.signature.dependencies.values():
+            if one.needs_loop and not self.is_async:
+                raise ConfigurationError(
+                    f"task {self.name}: a `def` task runs in a thread, and {one!r} is an `async def`; make the task an "
+                    "`async def`, or the dependency a `def`"
+                )
 
     @cached_property
     def signature(self) -> Signature:
@@ -79,6 +90,11 @@ class Definition:
         """Whether the function is an `async def` itself: to call it makes a coroutine and runs none of its code."""
         flags = self.function.__code__.co_flags if isinstance(self.function, FunctionType) else 0
         return bool(flags & inspect.CO_COROUTINE)
+
+    @cached_property
+    def is_plain_coroutine_function(self) -> bool:
+        """Whether the worker calls the function itself, with the arguments of the call and nothing else."""
+        return self.is_coroutine_function and not self.signature.dependencies
 
     @cached_property
     def import_path(self) -> tuple[str, str] | None:

@@ -28,6 +28,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from penstock.errors import ConfigurationError
 from penstock.jobs.claims import Claim, Settlement
+from penstock.jobs.dependencies import Lifecycle
 from penstock.jobs.job import Failure
 from penstock.jobs.record import Record, with_trace
 
@@ -247,7 +248,7 @@ class Middleware:
 class MiddlewareStack:
     """The middleware of one app, in order: the first is the outermost."""
 
-    __slots__ = ("async_hooks", "enqueue_hooks", "execute_hooks", "finished_hooks", "sync_hooks")
+    __slots__ = ("async_hooks", "enqueue_hooks", "execute_hooks", "finished_hooks", "lifecycle", "sync_hooks")
 
     def __init__(self, middleware: Iterable[Middleware] = ()) -> None:
         self.enqueue_hooks: tuple[Callable[[EnqueueContext], AbstractContextManager[None]], ...] = ()
@@ -256,6 +257,8 @@ class MiddlewareStack:
         self.async_hooks: tuple[_AsyncHook, ...] = ()
         """`execute_hooks` has all in order, `sync_hooks` the `def` ones, `async_hooks` the `async def` ones."""
         self.finished_hooks: tuple[Callable[[JobContext, JobOutcome], None], ...] = ()
+        self.lifecycle = Lifecycle()
+        """The hooks of a worker process; here, because every task of the app refers to its middleware."""
         for one in middleware:
             self.add(one)
 

@@ -20,6 +20,7 @@ import msgspec
 from penstock import codec
 from penstock.core.cached import cached_property
 from penstock.errors import BadCall, ConfigurationError
+from penstock.jobs.dependencies import dependencies_of
 
 _WHERE = re.compile(r" - at `\$\.?(.*)`$")
 _Parameter = inspect.Parameter
@@ -31,13 +32,32 @@ class Signature:
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self._name = name
         self._function = function
-        self._parameters = list(inspect.signature(function).parameters.values())
+        parameters = list(inspect.signature(function).parameters.values())
+        self.dependencies = dependencies_of(function)
+        """The parameters that a worker fills. They are no arguments of a call."""
+        self._parameters = [p for p in parameters if p.name not in self.dependencies]
+        if self.dependencies:
+            self._check_order(parameters)
         positional = (_Parameter.POSITIONAL_ONLY, _Parameter.POSITIONAL_OR_KEYWORD)
         keyword = (_Parameter.POSITIONAL_OR_KEYWORD, _Parameter.KEYWORD_ONLY)
         self._positional = [p.name for p in self._parameters if p.kind in positional]
         self._named = {p.name for p in self._parameters if p.kind in keyword}
         self._var_positional = next((p.name for p in self._parameters if p.kind is _Parameter.VAR_POSITIONAL), None)
         self._var_keyword = next((p.name for p in self._parameters if p.kind is _Parameter.VAR_KEYWORD), None)
+
+    def _check_order(self, parameters: list[inspect.Parameter]) -> None:
+        """A caller counts positional arguments, so those that a worker fills must come last, or have names only."""
+        is_after = False
+        for p in parameters:
+            if p.kind is _Parameter.KEYWORD_ONLY or p.kind is _Parameter.VAR_KEYWORD:
+                continue
+            if p.name in self.dependencies and p.kind is not _Parameter.POSITIONAL_ONLY:
+                is_after = True
+            elif is_after or p.name in self.dependencies:
+                raise ConfigurationError(
+                    f"task {self._name}: put the parameters that a worker fills ({', '.join(self.dependencies)}) "
+                    "last, or after a `*`"
+                )
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
@@ -121,14 +141,17 @@ class Signature:
     def _all_positional_or_keyword(self) -> bool:
         return all(p.kind is _Parameter.POSITIONAL_OR_KEYWORD for p in self._parameters)
 
-    def call(self, arguments: msgspec.Struct) -> Any:
-        """Call the function with decoded arguments. Those that were left out get the function's current defaults."""
-        if self._all_positional_or_keyword:
+    def call(self, arguments: msgspec.Struct, filled: dict[str, Any] | None = None) -> Any:
+        """Call the function with decoded arguments. Those that were left out get the function's current defaults.
+
+        filled  the values of `dependencies`
+        """
+        if filled is None and self._all_positional_or_keyword:
             values = msgspec.structs.astuple(arguments)
             if msgspec.UNSET not in values:
                 return self._function(*values)
         args: list[Any] = []
-        kwargs: dict[str, Any] = {}
+        kwargs: dict[str, Any] = dict(filled or {})
         for p in self._parameters:
             value = getattr(arguments, p.name)
             if value is msgspec.UNSET:

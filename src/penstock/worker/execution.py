@@ -9,6 +9,7 @@ import inspect
 import logging
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,6 +19,7 @@ from penstock.core.clock import milliseconds
 from penstock.errors import BadCall
 from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.current import running
+from penstock.jobs.dependencies import ProcessScope
 from penstock.jobs.job import Failure
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Drop, Retry, RetryLater
@@ -39,12 +41,18 @@ _MAX_REASON = 4_000
 class Execution:
     """Prepares and runs jobs. Every error of a job becomes a settlement; none is raised."""
 
-    def __init__(self, registry: Registry, settings: WorkerSettings, max_payload: int, worker: str) -> None:
-        """`worker` is the worker's name, which is stored with each failure."""
+    def __init__(
+        self, registry: Registry, settings: WorkerSettings, max_payload: int, worker: str, scope: ProcessScope
+    ) -> None:
+        """
+        worker  the worker's name, which is stored with each failure
+        scope   has what lives as long as the process
+        """
         self._registry = registry
         self._settings = settings
         self._max_payload = max_payload
         self._worker = worker
+        self._scope = scope
 
     def prepare(self, claim: Claim, queue: str) -> JobRun | Settlement:
         """Decode the call in a claimed job of `queue`. Returns a settlement if this worker cannot run the job."""
@@ -76,7 +84,7 @@ class Execution:
 
         Pass its result to `completed` and its exception to `failed`; or, once it has suspended, its rest to `finish`.
         """
-        if run.definition.is_coroutine_function and not run.definition.middleware.execute_hooks:
+        if run.definition.is_plain_coroutine_function and not run.definition.middleware.execute_hooks:
             started: Coroutine[Any, Any, Any] = run.definition.signature.call(run.arguments)
             return started
         return self._call_and_await(run)
@@ -160,6 +168,8 @@ class Execution:
         running.set(run)
         call: Callable[[Any], Any] = run.definition.signature.call
         argument: Any = run.arguments
+        if run.definition.signature.dependencies:
+            call, argument = self._call_with_dependencies, run
         if run.definition.middleware.sync_hooks:
             call, argument = self._call_inside_hooks, run
         result = run_cancellable(run, call, argument) if timeout is None else timeout.run(call, argument)
@@ -170,17 +180,33 @@ class Execution:
     def _call_inside_hooks(self, run: JobRun) -> Any:
         result: Any = None
         with run.definition.middleware.around_sync_task(run.context):
-            result = run.definition.signature.call(run.arguments)
+            result = self._call_with_dependencies(run)
+        return result
+
+    def _call_with_dependencies(self, run: JobRun) -> Any:
+        signature, result = run.definition.signature, None
+        if not signature.dependencies:
+            return signature.call(run.arguments)
+        with ExitStack() as stack:
+            result = signature.call(run.arguments, self._scope.enter(stack, signature.dependencies))
         return result
 
     async def _call_and_await(self, run: JobRun) -> Any:
         """Call an `async def` task, inside the hooks if there are any."""
         definition = run.definition
         if not definition.middleware.execute_hooks:
-            return await definition.signature.call(run.arguments)
+            return await self._await_with_dependencies(run)
         result: Any = None
         async with definition.middleware.around_async_task(run.context):
-            result = await definition.signature.call(run.arguments)
+            result = await self._await_with_dependencies(run)
+        return result
+
+    async def _await_with_dependencies(self, run: JobRun) -> Any:
+        signature, result = run.definition.signature, None
+        if not signature.dependencies:
+            return await signature.call(run.arguments)
+        async with AsyncExitStack() as stack:
+            result = await signature.call(run.arguments, await self._scope.enter_async(stack, signature.dependencies))
         return result
 
     def completed(self, run: JobRun, result: Any) -> Settlement:

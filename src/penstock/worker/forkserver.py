@@ -45,6 +45,7 @@ import msgspec
 
 from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.definition import Definition
+from penstock.jobs.dependencies import ProcessScope
 from penstock.jobs.notes import encode_notes
 from penstock.jobs.record import Record
 from penstock.jobs.registry import Registry
@@ -357,14 +358,29 @@ def _run(request: RunRequest, loaded: LoadedModules, notes: ChannelNotes) -> Set
         )
     registry = Registry()
     registry.add(definition)
-    execution = Execution(registry, WorkerSettings(), request.max_payload, request.worker)
+    scope = ProcessScope(definition.middleware.lifecycle, definition.signature.dependencies.values())
+    execution = Execution(registry, WorkerSettings(), request.max_payload, request.worker, scope)
     run = execution.prepare(Claim(request.token, Record(request.body)), request.queue)
     if isinstance(run, Settlement):
         return run
     run.own_notes, run.started_at = notes, time.monotonic()
-    if definition.is_async:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(execution.run_async(run, enforce_timeout=False))
+    if scope.is_empty and not definition.is_async:
+        return _run_blocking(execution, run)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        try:
+            runner.run(scope.__aenter__())
+        except BaseException as error:
+            return execution.failed(run, error)
+        try:
+            if definition.is_async:
+                return runner.run(execution.run_async(run, enforce_timeout=False))
+            return _run_blocking(execution, run)
+        finally:
+            runner.run(scope.__aexit__())
+
+
+def _run_blocking(execution: Execution, run: JobRun) -> Settlement:
+    definition = run.definition
     if definition.middleware.async_hooks:
         return _run_in_async_hooks(execution, run)
     return execution.run_blocking(run)

@@ -22,6 +22,7 @@ from functools import partial
 
 from penstock.core.operations import AsyncListener
 from penstock.jobs.claims import Claim, Registration, Settlement
+from penstock.jobs.dependencies import ProcessScope
 from penstock.jobs.middleware import JobContext, JobOutcome
 from penstock.settings import WorkerSettings
 from penstock.worker.app import App, check_settings, queues_of
@@ -94,7 +95,10 @@ class Worker:
         registration = Registration(self.name, self.settings.concurrency)
         self._feeds = [Feed(app.queue(name), app.settings.lease, sleep, registration) for name in names]
         self._shared_status: SharedStatus | None = None
-        self._execution = Execution(app.registry, self.settings, app.settings.max_payload, self.name)
+        needed = (one for definition in app.registry for one in definition.signature.dependencies.values()
+                  if definition.queue in names and not definition.isolate)  # fmt: skip
+        self._scope = ProcessScope(app.middleware.lifecycle, needed)
+        self._execution = Execution(app.registry, self.settings, app.settings.max_payload, self.name, self._scope)
         self._isolation = Isolation(
             isolated, self._execution, app.registry,
             max_payload=app.settings.max_payload, worker=self.name, start_logging=start_logging,
@@ -151,6 +155,10 @@ class Worker:
 
         Cancelling this call cancels the running jobs and hands them back.
         """
+        async with self._scope:
+            await self._work()
+
+    async def _work(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._broken: asyncio.Future[None] = self._loop.create_future()
         self._runner = JobRunner(
