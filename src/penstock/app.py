@@ -337,6 +337,8 @@ class Penstock(CoordinationFactory):
         *,
         lease: float,
         wait: float | None = None,
+        max_hold: float | None = None,
+        renew: bool = True,
         on_loss: Callable[[Any], object] | None = None,
         cancel_on_loss: bool = False,
     ) -> ReadWriteLock:
@@ -348,8 +350,8 @@ class Penstock(CoordinationFactory):
         from penstock.locks.rwlock import ReadWriteLock
 
         return ReadWriteLock(
-            name, self.settings.prefix, self._driver, self._renewer, lease=lease, wait=wait, on_loss=on_loss,
-            cancel_on_loss=cancel_on_loss,
+            name, self.settings.prefix, self._driver, self._renewer, lease=lease, wait=wait, max_hold=max_hold,
+            renew=renew, on_loss=on_loss, cancel_on_loss=cancel_on_loss,
         )  # fmt: skip
 
     def semaphore(

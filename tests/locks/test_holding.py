@@ -21,14 +21,22 @@ one_face = pytest.mark.parametrize("face", ["aio"])
 Make = Callable[..., Any]
 
 
-@pytest.fixture(params=["lock", "semaphore"])
+@pytest.fixture(params=["lock", "semaphore", "reader", "writer"])
 def make(request: pytest.FixtureRequest, name: str) -> Make:
-    """Makes a lock, or a semaphore with one permit."""
+    """Makes something that one owner holds at a time: the second reader asks to write."""
+    made = 0
 
     def of(app: Penstock, **options: Any) -> Any:
-        if request.param == "lock":
-            return app.lock(name, **options)
-        return app.semaphore(name, limit=1, **options)
+        nonlocal made
+        made += 1
+        match request.param:
+            case "lock":
+                return app.lock(name, **options)
+            case "semaphore":
+                return app.semaphore(name, limit=1, **options)
+            case side:
+                lock = app.read_write_lock(name, **options)
+                return lock.read() if side == "reader" and made == 1 else lock.write()
 
     return of
 
@@ -339,9 +347,7 @@ def test_a_bad_time_gets_one_clear_error(value: Any):
     }
     for kind, made in makes.items():
         for option in ("lease", "wait", "max_hold"):
-            if (value is None and (option != "lease" or kind == "semaphore")) or (
-                kind == "read_write_lock" and option == "max_hold"
-            ):
+            if value is None and (option != "lease" or kind == "semaphore"):
                 continue
             with pytest.raises(ValueError, match=rf"^{kind}\({option}=.*: seconds from 0"):
                 made(**{option: value})

@@ -49,12 +49,14 @@ class ReadWriteSide(LeasedResource[L, ReadWriteBindings]):
         renewer: Renewer,
         *,
         wait: float | None,
+        max_hold: float | None,
+        renew: bool,
         on_loss: Callable[[Any], object] | None,
         cancel_on_loss: bool,
     ) -> None:
         super().__init__(
-            "read_write_lock", what, driver, renewer, lease=bindings.request.lease, wait=wait, on_loss=on_loss,
-            cancel_on_loss=cancel_on_loss,
+            "read_write_lock", what, driver, renewer, lease=bindings.request.lease, wait=wait, max_hold=max_hold,
+            renew=renew, on_loss=on_loss, cancel_on_loss=cancel_on_loss,
         )  # fmt: skip
         self.bindings = bindings
         self._kind = kind
@@ -78,16 +80,20 @@ class ReadWriteLock:
         *,
         lease: float,
         wait: float | None,
+        max_hold: float | None = None,
+        renew: bool = True,
         on_loss: Callable[[Any], object] | None = None,
         cancel_on_loss: bool = False,
     ) -> None:
-        check_times("read_write_lock", lease, wait)
+        check_times("read_write_lock", lease, wait, max_hold, renew)
         self.name = name
         self._keys = SemaphoreKeys(prefix, name, "rwlock")
         self._driver = driver
         self._renewer = renewer
-        self._lease = lease
+        self._lease = lease if max_hold is None else min(lease, max_hold)
         self._wait = wait
+        self._max_hold = max_hold
+        self._renew = renew
         self._on_loss = on_loss
         self._cancel_on_loss = cancel_on_loss
 
@@ -114,6 +120,6 @@ class ReadWriteLock:
     def _side(self, kind: type[L], side: str, permits: int) -> ReadWriteSide[L]:
         return ReadWriteSide(
             kind, f"{side} lock {self.name!r}", ReadWriteBindings(self._keys, self._lease, permits),
-            self._driver, self._renewer,
-            wait=self._wait, on_loss=self._on_loss, cancel_on_loss=self._cancel_on_loss,
+            self._driver, self._renewer, wait=self._wait, max_hold=self._max_hold, renew=self._renew,
+            on_loss=self._on_loss, cancel_on_loss=self._cancel_on_loss,
         )  # fmt: skip
