@@ -12,6 +12,7 @@ import pytest
 
 from penstock import ConfigurationError, Election, ElectionTimeout, Leader, LeaseLost, Penstock
 from penstock.locks.election import Observation
+from penstock.locks.election_bindings import ElectionBindings
 from tests.conftest import Apps, Do, MakeApp, until
 from tests.locks.conftest import FrozenFace
 from tests.servers import Server
@@ -338,6 +339,33 @@ async def test_an_observer_notices_that_the_leader_has_died(app: Penstock, face:
     held = await do(app.election("importer", value="end").campaign)
     await observer.task
     await do(held.resign)
+
+
+@one_place
+async def test_idle_observers_of_a_face_look_once_for_each_lease_together(
+    app: Penstock, make_app: MakeApp, do: Do, monkeypatch: pytest.MonkeyPatch
+):
+    looks = 0
+    observe = ElectionBindings.observe
+
+    def counted(bindings: ElectionBindings, address: str, ttl: float, known: str) -> Any:
+        nonlocal looks
+        looks += 1
+        return observe(bindings, address, ttl, known)
+
+    monkeypatch.setattr(ElectionBindings, "observe", counted)
+    leading = await make_app(prefix=app.settings.prefix).election("importer", lease=1).campaign.aio()
+    watching = [app.election("importer").observe() for _ in range(30)]
+    firsts = [await do(one.fetch) for one in watching]
+    assert {leader and leader.token for leader in firsts} == {leading.token}
+    fetches = [asyncio.create_task(do(one.fetch)) for one in watching]
+    await asyncio.sleep(1)
+    began, before = time.monotonic(), looks
+    await asyncio.sleep(4)
+    # Each look finds that two thirds of a lease are left at least.
+    assert 2 <= looks - before <= 2 * (time.monotonic() - began)
+    leading.renewing = False  # as if it died: no message is sent
+    assert await asyncio.wait_for(asyncio.gather(*fetches), scaled(5)) == [None] * len(watching)
 
 
 @one_place

@@ -118,7 +118,7 @@ async def test_the_work_of_the_server_does_not_grow_with_the_readers(rw: ReadWri
     base, holders = rw.read().bindings.declared
     far = int(time.time() * 1000) + 60000
     took: list[int] = []
-    for readers in (10, 20000):
+    for readers in (10, 10, 20000):  # the first wait of a process takes two attempts
         raw.zadd(holders, {f"penstock/elsewhere/1/{n}/1": far for n in range(readers)})
         raw.pexpire(holders, 60000)
         before = raw.info("commandstats")
@@ -132,7 +132,7 @@ async def test_the_work_of_the_server_does_not_grow_with_the_readers(rw: ReadWri
         took.append(sum(calls_of(after, name) - calls_of(before, name) for name in ("zrange", "zcount", "zscore")))
         assert raw.zcard(holders) == readers
     raw.delete(holders)
-    assert took[0] == took[1]
+    assert took[1] == took[2]
 
 
 def calls_of(stats: Any, command: str) -> int:

@@ -241,18 +241,19 @@ def recheck_delay(message: str) -> float:
     return int(message) / 1000 if message.isdecimal() else 0.0
 
 
-def wait_until_recheck(listener: Listener, interval: float, deadline: float | None) -> Operation[None]:
-    """Sleep until the state should be checked again.
+def wait_until_recheck(listener: Listener, interval: float, deadline: float | None) -> Operation[bool]:
+    """Sleep until the state should be checked again. Returns whether a notification arrived meanwhile.
 
     That is after `interval` seconds, at the `deadline` (a `time.monotonic()`), or when a notification asks for it,
     whichever is earliest.
     """
-    until = time.monotonic() + interval
+    until, is_notified = time.monotonic() + interval, False
     if deadline is not None:
         until = min(until, deadline)
     while (left := until - time.monotonic()) > 0:
         for message in (yield Wait(listener, left)):
-            until = min(until, time.monotonic() + recheck_delay(message))
+            until, is_notified = min(until, time.monotonic() + recheck_delay(message)), True
+    return is_notified
 
 
 class BlockingFace(Protocol):

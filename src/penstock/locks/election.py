@@ -115,7 +115,8 @@ class Election(LeasedResource[Leadership, ElectionBindings]):
 
         The first is the present leader; the others follow as they are elected. None stands for a time without a leader,
         which is noticed when the lease of a leader that died has ended. Changes that follow each other quickly may be
-        skipped. Observing sends a command for each change, and one for each lease.
+        skipped. Observing sends a command for each change. While nothing changes, all observers of one election in this
+        process send one command together for each lease.
         """
         return Observation(self, self._driver)
 
