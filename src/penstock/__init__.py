@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         ServerRefused,
         ServerTooOld,
         ServerUnavailable,
+        StateDamaged,
         StateLost,
         TooManyIds,
         TransactionRefused,
@@ -190,7 +191,7 @@ else:
         "JobFailed JobNotFound LatchTimeout LeaseLost LockTimeout MessageError NewBeginning NoCurrentJob NoReceiver "
         "NoSpace NotAMember NotDurable PayloadTooLarge PenstockError PermitTimeout RateLimited ResultNotKept "
         "ResultTimeout ScheduleNotFound SelfDeadlock SentElsewhere ServerError ServerFull ServerRefused ServerTooOld "
-        "ServerUnavailable StateLost TooManyIds TransactionRefused UnknownTask",
+        "ServerUnavailable StateDamaged StateLost TooManyIds TransactionRefused UnknownTask",
         "settings": "Settings WorkerSettings",
         "jobs.middleware": "EnqueueContext JobContext JobDraft JobOutcome Middleware",
         "jobs.notes": "JobProgress LogLine",
@@ -352,6 +353,7 @@ __all__ = [
     "ServerUnavailable",
     "Settings",
     "Snapshot",
+    "StateDamaged",
     "StateLost",
     "Status",
     "Sum",

@@ -8,11 +8,12 @@
     │   └── BadName                   a name, id, weight or cursor that cannot be stored
     ├── ServerError               the server, or the connection to it                   (check the server)
     │   ├── ServerUnavailable         no server answers at the address
-    │   ├── ServerRefused             a wrong password, or a user without the rights
+    │   ├── ServerRefused             a wrong password or certificate, or a user without the rights
     │   ├── ServerTooOld              it lacks commands that Penstock needs
     │   ├── ServerFull                maxmemory is reached; nothing was written
     │   ├── FormatTooNew              the stored data is from a newer Penstock
     │   ├── StateLost                 a key of a component has vanished
+    │   ├── StateDamaged              a key of a component holds what Penstock did not write
     │   ├── DurabilityUnavailable     the server cannot confirm a durable write; nothing was enqueued
     │   └── NotDurable                enqueued, but not confirmed in time
     ├── LeaseLost                 a claim, lock or permit has ended                     (drop the work)
@@ -103,7 +104,9 @@ class ServerUnavailable(ServerError, ConnectionError):
 
 
 class ServerRefused(ServerError):
-    """The server rejected the password, or the user lacks a right that the text names. Retrying does not help."""
+    """The server rejected the password, the user lacks a right, or client and server do not agree on TLS.
+
+    The text says which, and what to do. Retrying does not help."""
 
 
 class ServerTooOld(ServerError):
@@ -126,6 +129,18 @@ class StateLost(ServerError):
 
     The server evicted it, a person deleted it, or a restore left it out. Restore it, or delete the component and begin
     again; the text says how. `key`: the name of the key.
+    """
+
+    def __init__(self, message: str, *, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class StateDamaged(ServerError):
+    """A key of a component has another type, or a value, than Penstock writes: changed by hand, or by another program.
+
+    A script checks before it writes, but cannot check every value: what the call has changed before it met the damage
+    stays changed. The text names the component. `key`: the key, or the first part of the names of the component's keys.
     """
 
     def __init__(self, message: str, *, key: str = "") -> None:

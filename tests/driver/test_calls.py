@@ -18,7 +18,7 @@ import valkey.asyncio
 from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Operation, RoundTrip
 from penstock.driver.server_driver import ServerDriver
-from penstock.errors import FormatTooNew, ServerError, ServerFull, ServerUnavailable
+from penstock.errors import FormatTooNew, ServerError, ServerFull, ServerUnavailable, StateDamaged
 from tests.driver.operations import (
     APPEND,
     COUNT,
@@ -162,17 +162,22 @@ async def test_a_script_that_answers_tryagain_is_called_again(driver: FaceDriver
 
 
 async def test_an_error_of_a_script_is_raised_without_a_retry(driver: FaceDriver, key: str):
-    for text, kind in (("PENSTOCKFORMAT 9 is newer than 1", FormatTooNew), ("WRONGTYPE of thing", ServerError)):
+    for text, kind in (
+        ("PENSTOCKFORMAT 9 is newer", FormatTooNew),
+        ("WRONGTYPE thing", StateDamaged),
+        ("SOME", ServerError),
+    ):
         wrong = script("wrong", f"server.call('INCR', KEYS[1]) return server.error_reply('{text}')")
         with pytest.raises(kind, match=text) as caught:
             await driver.run(RoundTrip(wrong, (key,), (), int))
         assert type(caught.value) is kind
-    assert await driver.run(count(key)) == 3
+    assert await driver.run(count(key)) == 4
 
 
-async def test_an_error_that_read_raises_is_raised(driver: FaceDriver, key: str):
-    with pytest.raises(ZeroDivisionError):
+async def test_a_reply_that_cannot_be_read_names_its_component(driver: FaceDriver, key: str):
+    with pytest.raises(StateDamaged, match=r"damaged.*division by zero, in the call count") as raised:
         await driver.run(RoundTrip(COUNT, (key,), (), lambda reply: reply / 0))
+    assert (type(raised.value.__cause__), raised.value.key) == (ZeroDivisionError, key)
     with pytest.raises(TypeError):
         await driver.run(RoundTrip(APPEND, (key,), (None,), int))  # type: ignore[arg-type]
     assert [await driver.run(append(key + "2", text)) for text in "ab"] == [1, 2]

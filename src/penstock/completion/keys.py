@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.core.cached import cached_property
-from penstock.core.keys import REPLAY
+from penstock.core.keys import REPLAY, TABLES
 
 CONTACTS = {
     "meta": ("HASH", "rules, and a counter of uses", "the last contact"),
@@ -23,6 +23,9 @@ DIRECTORY = {
     "payloads": ("HASH", "name and id -> payload", "the name"),
     **REPLAY,
 }
+
+
+TABLES.update(contacts=CONTACTS, directory=DIRECTORY)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ All keys of one component instance share a hash tag, `{prefix:name}`, and so hav
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from penstock.core.arguments import shown
 from penstock.errors import ConfigurationError
@@ -21,6 +22,9 @@ REPLAY = {"replay:": ("STRING", "number of a caller's last call and its answer",
 
 WAKE_CHANNELS = "penstock:wake:"
 """First part of the name of every channel of wake-ups. It is the same for all apps: locks belong to no app."""
+
+TABLES: dict[str, Mapping[str, tuple[str, str, str]]] = {}
+"""Kind of component -> its key table, of the nouns that are imported. Each `keys.py` adds its own."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
 _LABEL = re.compile(r"[^{}\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}\Z")
@@ -75,6 +79,30 @@ def key_pattern(prefix: str, rest: str = "") -> str:
     For tests, diagnosis and operators. Nothing that serves work may scan.
     """
     return "{" + re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + ":*" + (rest and "}:" + rest)
+
+
+class Component(NamedTuple):
+    """The component that a key belongs to. As a text it is for people: `mailbox 'ada'`."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {shown(self.name)}"
+
+
+# {penstock:mail}:jobs, {penstock:semaphore:market}:holders; penstock:{invoice:7}:lock:fence
+_OF_APP = re.compile(r"\{[^:}]+:(?:([^:/}]+)[^:}]*:)?([^}]+)\}:", re.DOTALL)
+_OF_LOCK = re.compile(r"penstock:(?:\{([^}]+)\}:(lock|transaction):|lock:(.+):)", re.DOTALL)
+
+
+def component_of(key: str) -> Component:
+    """The component that a key of Penstock belongs to, by its name; any other key is a component of its own."""
+    if found := _OF_APP.match(key):
+        return Component(found[1] or "queue", found[2])
+    if found := _OF_LOCK.match(key):
+        return Component(found[2] or "lock", found[1] or found[3])
+    return Component("key", key)
 
 
 def hash_tag(key: str) -> str | None:

@@ -19,15 +19,17 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from penstock.config import Configuration
+from penstock.core.keys import WAKE_CHANNELS
 from penstock.core.slots import Node
 from penstock.driver.address import ServerAddress, parse_address, read_client
 from penstock.driver.route import Route
 from penstock.errors import ConfigurationError, ServerTooOld
 from penstock.settings import Settings
 
-if TYPE_CHECKING:  # imported only when asyncio or an embedded server is used
+if TYPE_CHECKING:  # imported only when it is used
     import asyncio
 
+    from penstock.driver.retrying import Attempts
     from penstock.embedded.client import Attachment
 
 
@@ -45,6 +47,15 @@ Command: TypeAlias = tuple[str | bytes | int | float, ...]
 
 MINIMUM = {"valkey": (7, 2), "redis": (7, 0)}
 """The first versions with all the commands and script flags that Penstock uses."""
+
+TRY_CHANNELS: tuple[Command, ...] = (
+    ("SPUBLISH", WAKE_CHANNELS + "published", ""),
+    ("SSUBSCRIBE", WAKE_CHANNELS + "subscribed"), ("SUNSUBSCRIBE", WAKE_CHANNELS + "subscribed"),
+)  # fmt: skip
+"""Sent once per process, so that a user without the rights to these gets an error at the start, and not in a wait.
+
+SPUBLISH goes to a channel that nobody subscribes to: another process would take the message for a reply.
+"""
 
 _CLIENT_CLASSES = {"valkey": "Valkey", "redis": "Redis"}
 
@@ -164,11 +175,24 @@ class Connector:
             return self._construct(
                 self._module(face, "connection"), "UnixDomainSocketConnection", {**options, "path": node[0]}
             )
+        if address.tls:
+            _check_files(options)
         options = {"socket_keepalive": True, "socket_keepalive_options": _KEEPALIVE} | options
         options |= {"host": node[0], "port": node[1]}
         return self._construct(
             self._module(face, "connection"), "SSLConnection" if address.tls else "Connection", options
         )
+
+    def attempts(self, give_up_after: float) -> Attempts:
+        """Attempts at an operation. Until a server was reached, a fault of the address is raised soon.
+
+        Where several nodes are known, one that is down or gone is no fault of the address.
+        """
+        from penstock.driver.retrying import Attempts
+
+        address = self._address
+        is_new = self.version is None and (address is None or len(address.nodes) == 1)
+        return Attempts(give_up_after, is_new=is_new, is_single=address is None or address.topology == "server")
 
     def add_face(self, face: ConnectionHolder) -> None:
         self._faces[id(face)] = face
@@ -294,6 +318,15 @@ class Connector:
                 *(manager.sentinels if manager else ()),
             ):  # the library leaves the Sentinels' clients open
                 await one.aclose()
+
+
+def _check_files(options: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError for a file of the TLS options that is not there: the libraries do not name it."""
+    for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
+        if (file := options.get(name)) and not os.access(file, os.R_OK):
+            raise ConfigurationError(
+                f"{name}={file} in the server's address: there is no such file, or it is not readable"
+            )
 
 
 # If the last argument of a command has more than this many bytes, `_pack` packs the command. The libraries append to a

@@ -138,7 +138,7 @@ class DurableCall:
         self._may_have_run = self._repeated = False
 
     async def prepare(self, node: Node) -> tuple[Command, ...]:
-        """What to send with the next attempt. Raises DurabilityUnavailable only while no copy can have been executed.
+        """The commands to send with the next attempt. Raises DurabilityUnavailable if no copy can have been executed.
 
         Afterwards the call is sent whatever the node can confirm. Its job may have been accepted already, and is
         certainly accepted then.

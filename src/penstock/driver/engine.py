@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from penstock.core.idempotency import KeyPool
-from penstock.core.keys import WAKE_CHANNELS
 from penstock.core.operations import (
     Effect,
     FindNodes,
@@ -34,8 +33,9 @@ from penstock.core.operations import (
 )
 from penstock.core.scripts import Script
 from penstock.core.slots import Node
-from penstock.driver.connector import Command, Connector
+from penstock.driver.connector import TRY_CHANNELS, Command, Connector
 from penstock.driver.durability import Durability, DurableCall
+from penstock.driver.faults import name_wrong_key, read_reply
 from penstock.driver.first_attempt import FirstAttempt, numbered_arguments
 from penstock.driver.listening import FaceListener
 from penstock.driver.lookup import OutcomeQueue, look_up
@@ -47,7 +47,6 @@ from penstock.driver.retrying import (
     NOSCRIPT,
     STALE_ROUTE,
     UNANSWERED,
-    Attempts,
     error_code,
     penstock_error,
 )
@@ -67,15 +66,6 @@ _CLEANUP_GIVE_UP_AFTER = 3.0
 
 # How many seconds an operation waits for its subscription before it begins.
 _CONFIRM_TIMEOUT = 1.0
-
-TRY_CHANNELS: tuple[Command, ...] = (
-    ("SPUBLISH", WAKE_CHANNELS + "published", ""),
-    ("SSUBSCRIBE", WAKE_CHANNELS + "subscribed"), ("SUNSUBSCRIBE", WAKE_CHANNELS + "subscribed"),
-)  # fmt: skip
-"""Sent once per process, so that a user without the rights to these gets an error at the start, and not in a wait.
-
-SPUBLISH goes to a channel that nobody subscribes to: another process would take the message for a reply.
-"""
 
 _NO_REPLY = ConnectionError("no reply")
 
@@ -108,7 +98,7 @@ class Engine(Generic[C, L]):
         """The result of a first attempt to which the server has replied without an error."""
         if first.key is not None:
             self._idempotency_keys.release(first.key)
-        return round_trip.read(reply)
+        return read_reply(round_trip, round_trip.read, reply)
 
     async def send(self, round_trip: RoundTrip[R], give_up_after: float, first: FirstAttempt | None = None) -> R:
         """Call a script. Retry transient errors until `give_up_after` seconds after the first one.
@@ -137,9 +127,9 @@ class Engine(Generic[C, L]):
                 node = node or await self.find_node(key)
                 reply = await self._call_script(node, round_trip, words, durable, asking=ask_node is not None)
             except Exception as error:
-                attempts = attempts or Attempts(give_up_after)
+                attempts = attempts or self._connector.attempts(give_up_after)
                 try:
-                    pause = attempts.pause_after(error, self.address)
+                    pause = attempts.pause_after(await self._explain(error, node, round_trip), self.address, round_trip)
                 except Exception:
                     if numbered is not None and error_code(error) not in UNANSWERED:
                         self._idempotency_keys.release(numbered)
@@ -153,7 +143,15 @@ class Engine(Generic[C, L]):
         read = round_trip.read
         if attempts is not None and round_trip.read_after_retry is not None:
             read = round_trip.read_after_retry
-        return read(reply)
+        return read_reply(round_trip, read, reply)
+
+    async def _explain(self, error: Exception, node: Node | None, round_trip: RoundTrip[Any]) -> Exception:
+        """The error itself, or, if a key has a wrong type, one that names the key."""
+        if node is None or error_code(error) != "WRONGTYPE":
+            return error
+        with contextlib.suppress(Exception):
+            return await name_wrong_key(self, node, round_trip, error)
+        return error
 
     async def _load(self, script: Script, node: Node, words: Command) -> Any:
         """Call a script by its text, which loads it. Returns its reply, or the error."""
@@ -204,7 +202,7 @@ class Engine(Generic[C, L]):
         again = await self.gather([self.send(round_trips[index], give_up_after) for index in failed])
         answers = dict(zip(failed, again, strict=True))
         return [
-            answers[index] if index in answers else round_trip.read(replies[index])
+            answers[index] if index in answers else read_reply(round_trip, round_trip.read, replies[index])
             for index, round_trip in enumerate(round_trips)
         ]
 
@@ -276,7 +274,7 @@ class Engine(Generic[C, L]):
         self, attempt: Callable[[], Coroutine[Any, Any, R]], give_up_after: float, node: Node | None = None
     ) -> R:
         """Repeat an attempt until it succeeds, or until `give_up_after` seconds after its first failure."""
-        attempts = Attempts(give_up_after)
+        attempts = self._connector.attempts(give_up_after)
         while True:
             try:
                 return await attempt()

@@ -17,7 +17,10 @@ import errno
 import logging
 import random
 import time
+from typing import Any
 
+from penstock.core.operations import RoundTrip
+from penstock.driver.faults import advice, describe, final_error, is_closed, is_damage, state_damaged
 from penstock.errors import (
     ConfigurationError,
     FormatTooNew,
@@ -100,6 +103,10 @@ _HINTS = {
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 1.0
 
+# A closed port where no server was reached yet is retried for this many seconds. A server that starts, or is started
+# again, is there sooner.
+_CLOSED_GIVE_UP_AFTER = 3.0
+
 # A warning is logged when an operation has failed for this many seconds; at most one in that time.
 _WARN_AFTER = 1.0
 
@@ -144,37 +151,51 @@ def is_timeout(error: BaseException) -> bool:
 class Attempts:
     """The attempts at one operation. Call `pause_after` with each error: it returns how long to wait, or raises."""
 
-    __slots__ = ("_give_up_after", "_since", "failures")
+    __slots__ = ("_closed_give_up_after", "_give_up_after", "_is_new", "_since", "failures")
 
-    def __init__(self, give_up_after: float) -> None:
+    def __init__(self, give_up_after: float, *, is_new: bool = False, is_single: bool = False) -> None:
+        """How often to try.
+
+        is_new     no server was reached at the address yet, so the address itself may be wrong
+        is_single  the address is that of one server, which no other one replaces
+        """
         self._give_up_after = give_up_after
+        self._closed_give_up_after = (
+            min(give_up_after, _CLOSED_GIVE_UP_AFTER) if is_new and is_single else give_up_after
+        )
+        self._is_new = is_new
         self._since = 0.0
         self.failures = 0
 
-    def pause_after(self, error: Exception, address: str) -> float:
+    def pause_after(self, error: Exception, address: str, call: RoundTrip[Any] | None = None) -> float:
         """Seconds to wait before the next attempt, random, so that the clients of a restarted server spread out.
 
         Raises a PenstockError where another attempt cannot help, and ServerUnavailable when `give_up_after` seconds
         have passed since the first failure. An error that is not from the server or the network is raised unchanged.
+        `call`: what was attempted, for the message.
         """
         code = error_code(error)
         if not code:
             raise error
         if code not in _RETRYABLE:
-            raise penstock_error(error, code) from error
+            raise penstock_error(error, code, call) from error
+        if code == LOST and (final := final_error(error, address, is_new=self._is_new)) is not None:
+            raise final from error
         now = time.monotonic()
         if not self.failures:
             self._since = now
         passed = now - self._since
-        if passed >= self._give_up_after:
+        give_up_after = self._closed_give_up_after if code == LOST and is_closed(error) else self._give_up_after
+        if passed >= give_up_after:
+            text = _unavailable(error, code, address, passed)
             # Drop the chain of the library's own attempts: forty lines of traceback that repeat this message.
             error.__context__ = error.__cause__ = None
-            raise ServerUnavailable(_unavailable(error, code, address, passed)) from error
+            raise ServerUnavailable(text) from error
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self.failures, 10)) * random.uniform(0.5, 1.0)
         if passed < _WARN_AFTER <= passed + pause:
             _warn(error, address, now)
         self.failures += 1
-        return min(pause, self._since + self._give_up_after - now)
+        return min(pause, self._since + give_up_after - now)
 
 
 def _warn(error: Exception, address: str, now: float) -> None:
@@ -185,17 +206,18 @@ def _warn(error: Exception, address: str, now: float) -> None:
         log.warning("no answer from %s for a second, still trying: %s", address, error)
 
 
-def penstock_error(error: Exception, code: str) -> PenstockError:
+def penstock_error(error: Exception, code: str, call: RoundTrip[Any] | None = None) -> PenstockError:
     """The PenstockError for an error with this code, where another attempt cannot help."""
     hint = _HINTS.get("NOAUTH" if code == "WRONGPASS" else code)
+    if call is not None and code in {"NOPERM", "CROSSSLOT", "OOM"}:
+        hint = f"in {describe(call)}; {hint}"
+    if call is not None and is_damage(code, error):
+        return state_damaged(call, error)
     return _ERROR_CLASSES.get(code, ServerError)(f"{error} ({hint})" if hint else str(error))
 
 
 def _unavailable(error: Exception, code: str, address: str, passed: float) -> str:
     if code in UNANSWERED:
         reason = str(error).rstrip(".") or type(error).__name__
-        return (
-            f"no server answers at {address}, tried for {passed:.1f} s: {reason}. "
-            "Is the server running, and is the address right (the argument, or $PENSTOCK_URL)?"
-        )
+        return f"no server answers at {address}, tried for {passed:.1f} s: {reason}. {advice(error, address)}"
     return f"the server at {address} is not ready, tried for {passed:.1f} s: {code} {error}"

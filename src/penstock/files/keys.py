@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.core.keys import TABLES
 from penstock.messages.keys import LOG
 
 FILES = {
@@ -22,3 +23,5 @@ FILES = {
     "rejected:": ("LIST", "rejected lines; one key a receiver", "the deletion of the channel or counts"),
 }
 """A channel of files: a log, and what its sender, receivers and aggregates keep beside it."""
+
+TABLES["files"] = FILES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.core.cached import cached_property
-from penstock.core.keys import REPLAY
+from penstock.core.keys import REPLAY, TABLES
 
 OWNED = "the queue"
 """The owner of keys that are kept as long as the queue has settings, counts or jobs."""
@@ -46,6 +46,8 @@ QUEUE = {
     "user:": ("any", "keys of the user's own in the queue's slot", "the user"),
 }
 """suffix -> (type, content, owner: what deletes it). A suffix that ends in a colon begins the names of many keys."""
+
+TABLES["queue"] = QUEUE
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.core.cached import cached_property
-from penstock.core.keys import REPLAY, check_slot_shareable, check_text, hash_tag
+from penstock.core.keys import REPLAY, TABLES, check_slot_shareable, check_text, hash_tag
 from penstock.errors import ConfigurationError
 
 WAITERS = {
@@ -70,6 +70,12 @@ BARRIER = {
     "waiting": ("ZSET", "face that waits -> number of the last event when it registered", "TTL"),
     **REPLAY,
 }
+
+
+TABLES.update({
+    "lock": LOCK, "semaphore": SEMAPHORE, "rwlock": SEMAPHORE, "rate": RATE_LIMIT, "transaction": REPLAY,
+    "election": ELECTION, "latch": LATCH, "barrier": BARRIER,
+})  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.core.cached import cached_property
-from penstock.core.keys import REPLAY, check_text
+from penstock.core.keys import REPLAY, TABLES, check_text
 from penstock.errors import ConfigurationError
 
 LOG = {
@@ -47,6 +47,8 @@ CHATS = {
     "waiting": ("ZSET", "address of a face that waits for a hint -> last event when it registered", "TTL"),
 }
 """The index of one user's chats (see `chats.lua`)."""
+
+TABLES.update(mailbox=LOG, chat=LOG, chats=CHATS)
 
 
 def check_reader(kind: str, name: str) -> str:

@@ -13,23 +13,19 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from penstock.completion.keys import CONTACTS, DIRECTORY
-from penstock.core.keys import REPLAY
+from penstock.completion import keys as _completion
+from penstock.core.keys import TABLES as TABLES_OF_NOUNS
 from penstock.files.keys import FILES
 from penstock.jobs.keys import QUEUE
-from penstock.locks.keys import BARRIER, ELECTION, LATCH, LOCK, RATE_LIMIT, SEMAPHORE
-from penstock.messages.keys import CHATS, LOG
+from penstock.locks import keys as _locks
+from penstock.messages import keys as _messages
 
 PROBE = {"probe": ("STRING", "a write that `penstock doctor` times", "TTL")}
 
-TABLES = {
-    "queue": {**QUEUE, **PROBE},
-    "lock": LOCK, "semaphore": SEMAPHORE, "rwlock": SEMAPHORE, "rate": RATE_LIMIT, "transaction": REPLAY,
-    "election": ELECTION, "latch": LATCH, "barrier": BARRIER,
-    "contacts": CONTACTS, "directory": DIRECTORY,
-    "mailbox": LOG, "chat": LOG, "chats": CHATS,
-    "files": FILES,
-}  # fmt: skip
+# Each of these modules adds its tables when it is imported, as those of `files` and `jobs` do.
+_IMPORTED = (_completion, _locks, _messages)
+
+TABLES = {**TABLES_OF_NOUNS, "queue": {**QUEUE, **PROBE}}
 """Kind of component -> its key table. The kind is the first word of an instance; the instance of a queue is its name
 alone."""
 

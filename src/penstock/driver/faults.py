@@ -1,0 +1,156 @@
+"""Explains a failed connection, or a call that met damaged data: the reason and the remedy.
+
+Repeating does not help with a certificate that is not trusted, a protocol that the port
+does not speak, or an unknown name: these are raised at once. A closed port may be that of a restarting server.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
+
+from msgspec import MsgspecError
+
+from penstock.core.keys import TABLES, component_of
+from penstock.core.operations import RoundTrip
+from penstock.core.slots import Node
+from penstock.errors import PenstockError, ServerRefused, ServerUnavailable, StateDamaged
+
+R = TypeVar("R")
+
+# The end of a connection during a handshake: a server that stops, not one that refuses.
+_ENDS_OF_CONNECTION = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError, ssl.SSLWantReadError)
+
+_UNKNOWN_NAME = {getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA") if hasattr(socket, name)}
+
+_CLOSED = {errno.ECONNREFUSED, errno.ENOENT}
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and those that it was raised from. The client libraries wrap the system's error in their own."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def final_error(error: Exception, address: str, *, is_new: bool) -> PenstockError | None:
+    """The error to raise at once for a failed connection; None if another attempt may help.
+
+    is_new  this process has not reached the server yet. Later an unknown name is retried: the server that
+            it names may be moving.
+    """
+    for one in causes(error):
+        if isinstance(one, ssl.SSLCertVerificationError):
+            return ServerRefused(
+                f"the certificate of the server at {address} is not accepted: {one.verify_message}. Add "
+                "?ssl_ca_certs=FILE with the authority that has signed it to the address, or name the host as the "
+                "certificate does"
+            )
+        if isinstance(one, ssl.SSLError) and not isinstance(one, _ENDS_OF_CONNECTION):
+            return ServerRefused(
+                f"the server at {address} and this program cannot agree on TLS: {one.reason or one}. If its port "
+                "speaks no TLS, write valkey://; if it wants a certificate of yours, add ssl_certfile=… and "
+                "ssl_keyfile=… to the address"
+            )
+        if is_new and isinstance(one, socket.gaierror) and one.errno in _UNKNOWN_NAME:
+            return ServerUnavailable(
+                f"the host of {address} has a name that does not resolve: {one.strerror}. Is it right (the "
+                "argument, or $PENSTOCK_URL), and does this machine know it?"
+            )
+    return None
+
+
+def is_closed(error: Exception) -> bool:
+    """Whether nothing listens at the port, or the socket."""
+    return any(isinstance(one, OSError) and one.errno in _CLOSED for one in causes(error))
+
+
+def advice(error: Exception, address: str) -> str:
+    """Advice for an address at which no server has answered for a while."""
+    if is_closed(error):
+        return (
+            "Nothing listens there. Is the server running, and is the address right (the argument, or $PENSTOCK_URL)?"
+        )
+    uses_tls = address.startswith(("valkeys", "rediss"))
+    is_reset = any(isinstance(one, ConnectionResetError) for one in causes(error))
+    hint = ""
+    if uses_tls:
+        hint = " If its port speaks no TLS, write valkey://."
+    elif is_reset:
+        hint = " If its port wants TLS, write valkeys://."
+    return f"Is the server running, and is the address right (the argument, or $PENSTOCK_URL)?{hint}"
+
+
+# --- what the server says about a call, and what it has stored ---
+
+# Where the script failed, which says nothing to a reader: " script: 5f3…, on @user_script:20." and "user_script:20: ".
+_PLACE_IN_SCRIPT = re.compile(r" ?script: (?:[0-9a-f]{40})?,? ?on @?user_script:\d+\.?|(?:ERR )?@?user_script:\d+: ")
+
+
+def describe(call: RoundTrip[Any]) -> str:
+    """Which component a script call is about, and which keys it has."""
+    if not call.keys:
+        return f"the call {call.script.name}"
+    keys = " ".join(shown_name(key) for key in call.keys[:3])
+    return f"the call {call.script.name} of {component_of(call.keys[0])} (keys {keys}…)"
+
+
+def shown_name(name: str) -> str:
+    """A name or key for an error message, in at most some eighty characters."""
+    return name if len(name) <= 80 else f"{name[:80]}…"
+
+
+def is_damage(code: str, error: Exception) -> bool:
+    """Whether a script has found a value that Penstock does not write."""
+    return code == "WRONGTYPE" or (code == "ERR" and "user_script:" in str(error))
+
+
+def state_damaged(call: RoundTrip[Any], error: Exception, key: str = "") -> StateDamaged:
+    """`key`: the key that has a wrong type, if it was found."""
+    base = call.keys[0] if call.keys else ""
+    reason = shown_name(_PLACE_IN_SCRIPT.sub("", str(error)) or type(error).__name__)
+    what = f"the key {shown_name(key)}" if key else f"a key that begins with {shown_name(base)}"
+    return StateDamaged(
+        f"{component_of(base)} is damaged: {what} holds what Penstock did not write ({reason}, in the "
+        f"call {call.script.name}). Restore it, or delete the keys of {component_of(base)} and begin again",
+        key=key or base,
+    )
+
+
+def read_reply(call: RoundTrip[R], read: Callable[[Any], R], reply: Any) -> R:
+    """Call `read` with the reply. Raises StateDamaged if the reply contains what Penstock does not store."""
+    try:
+        return read(reply)
+    except PenstockError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, struct.error, MsgspecError) as error:
+        raise state_damaged(call, error) from error
+
+
+class AskingFace(Protocol):
+    """The part of a face's engine that `name_wrong_key` uses."""
+
+    async def exchange(self, node: Node, *commands: tuple[str, ...]) -> list[Any]: ...
+
+
+async def name_wrong_key(face: AskingFace, node: Node, call: RoundTrip[Any], error: Exception) -> Exception:
+    """The error for a key of a wrong type, with the name of the key if it is one of the component's fixed keys."""
+    wanted: dict[str, str] = {}
+    for base, key in zip(call.keys, (*call.keys[1:], ""), strict=True):
+        component = component_of(base)
+        if base.endswith(":") and component.kind in TABLES:
+            wanted |= {base + rest: row[0] for rest, row in TABLES[component.kind].items() if not rest.endswith(":")}
+            if component.kind == "lock" and key:
+                wanted[key] = "STRING"
+    types = await face.exchange(node, *(("TYPE", key) for key in wanted))
+    for (key, kind), found in zip(wanted.items(), types, strict=True):
+        if not isinstance(found, Exception) and found.decode() not in {"none", kind.lower()}:
+            return state_damaged(call, error, key)
+    return error
