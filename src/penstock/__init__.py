@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         StateLost,
         TooManyIds,
         TransactionRefused,
+        UniqueKeyHeld,
         UnknownTask,
     )
     from penstock.files.batches import Batch
@@ -106,6 +107,7 @@ if TYPE_CHECKING:
     from penstock.jobs.schedule import ScheduleInfo
     from penstock.jobs.schedules import Schedules
     from penstock.jobs.task import Call, Task
+    from penstock.jobs.unique import Unique
     from penstock.locks.answers import (
         Allowance,
         BarrierInfo,
@@ -183,6 +185,7 @@ else:
         "jobs.task": "Call Task",
         "jobs.schedule": "ScheduleInfo",
         "jobs.schedules": "Schedules",
+        "jobs.unique": "Unique",
         "locks.transaction": "Transaction",
         "jobs.counts": "Counts TenantCounts WorkerInfo",
         "errors": "BadCall BadName BarrierBroken BarrierTimeout BlocksMissed CancelTimeout ChannelClosed ChannelError "
@@ -191,7 +194,7 @@ else:
         "JobFailed JobNotFound LatchTimeout LeaseLost LockTimeout MessageError NewBeginning NoCurrentJob NoReceiver "
         "NoSpace NotAMember NotDurable PayloadTooLarge PenstockError PermitTimeout RateLimited ResultNotKept "
         "ResultTimeout ScheduleNotFound SelfDeadlock SentElsewhere ServerError ServerFull ServerRefused ServerTooOld "
-        "ServerUnavailable StateDamaged StateLost TooManyIds TransactionRefused UnknownTask",
+        "ServerUnavailable StateDamaged StateLost TooManyIds TransactionRefused UniqueKeyHeld UnknownTask",
         "settings": "Settings WorkerSettings",
         "jobs.middleware": "EnqueueContext JobContext JobDraft JobOutcome Middleware",
         "jobs.notes": "JobProgress LogLine",
@@ -366,6 +369,8 @@ __all__ = [
     "Totals",
     "Transaction",
     "TransactionRefused",
+    "Unique",
+    "UniqueKeyHeld",
     "Uniques",
     "UnknownTask",
     "UserChats",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # each component is imported when it is first used, so that a
     from penstock.files.channel import Channel
     from penstock.jobs.schedules import Schedules
     from penstock.jobs.timing import Missed
+    from penstock.jobs.unique import Unique
     from penstock.locks.lock import Held, Lock
     from penstock.locks.rate_limit import RateLimit
     from penstock.locks.rwlock import ReadWriteLock
@@ -146,6 +147,7 @@ class Penstock(CoordinationFactory):
         timezone: str = "UTC",
         every: float | None = None,
         missed: Missed = "one",
+        unique: Unique | None = None,
     ) -> TaskDecorator: ...
     def task(
         self,
@@ -162,6 +164,7 @@ class Penstock(CoordinationFactory):
         timezone: str = "UTC",
         every: float | None = None,
         missed: Missed = "one",
+        unique: Unique | None = None,
     ) -> Any:
         """Register a function as a task. Calling it still runs it here; `enqueue` makes a job that a worker runs.
 
@@ -181,8 +184,10 @@ class Penstock(CoordinationFactory):
         missed      when no worker was there for some ticks: "one" job for the latest of them, "skip" all that are more
                     than a minute late, or "all", a job for each
 
+        unique      which calls are doubles, of which only the first is enqueued, and for how long (see `Unique`)
+
         Raises ConfigurationError for a function that cannot be a task, for a name that another task has, and for a
-        cron line, a zone or an interval that cannot work.
+        cron line, a zone, an interval or a key that cannot work.
         """
         policy = retry if isinstance(retry, Retry) else Retry(retry or 0)
         is_scheduled = schedule or every is not None or timezone != "UTC" or missed != "one"
@@ -194,7 +199,9 @@ class Penstock(CoordinationFactory):
 
         def register(chosen: Callable[..., Any]) -> Task[..., Any]:
             label = name or str(getattr(chosen, "__name__", chosen))
-            definition = Definition(label, chosen, queue, policy, timeout, result_ttl, isolate, self.middleware, timing)
+            definition = Definition(
+                label, chosen, queue, policy, timeout, result_ttl, isolate, self.middleware, timing, unique
+            )
             self.registry.add(definition)
             kind = AsyncTask if definition.is_async else PlainTask
             return kind(chosen, definition, self.queue(queue))

@@ -374,6 +374,14 @@ class ScheduleNotFound(JobError):
     """No schedule has this name: it was never added, or it was removed."""
 
 
+class UniqueKeyHeld(JobError):
+    """A dead letter cannot be requeued, because another job holds its unique key. `holder`: the id of that job."""
+
+    def __init__(self, message: str, *, holder: str = "") -> None:
+        super().__init__(message)
+        self.holder = holder
+
+
 class ResultNotKept(JobError):
     """The job was enqueued with `result_ttl=0`, so its result is not stored anywhere."""
 

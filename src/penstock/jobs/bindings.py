@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from struct import Struct
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -14,12 +14,15 @@ from penstock.core.clock import Clock, milliseconds
 from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
+from penstock.errors import UniqueKeyHeld
 from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply
 from penstock.jobs.constants import MOST_BYTES, NUMBER_BYTES
 from penstock.jobs.counts import Counts, QueueOverview, TenantCounts, WorkerInfo
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.notes import split_result
 from penstock.jobs.record import Record, StoredJob
+
+OnDouble: TypeAlias = Callable[[int, str], None]
 
 SLICE: Final = 250
 """The most jobs that one round trip cancels or hands back. It bounds the time that the server spends on one script."""
@@ -39,6 +42,7 @@ def scripts() -> Library:
         "jobs/counters.lua",
         "jobs/lane.lua",
         "jobs/lease.lua",
+        "jobs/unique.lua",
         "jobs/recovery.lua",
         "jobs/cancelling.lua",
         "jobs/wake.lua",
@@ -76,10 +80,16 @@ class QueueBindings:
 
     # --- enqueue ---
 
-    def enqueue(self, jobs: Iterable[Arg], *, durable: bool = False) -> RoundTrip[list[int]]:
-        """Enqueue `jobs`: id, record, id, record, … Returns the positions of ids that the queue has already."""
+    def enqueue(
+        self, jobs: Iterable[Arg], *, durable: bool = False, on_double: OnDouble | None = None
+    ) -> RoundTrip[list[int]]:
+        """Enqueue `jobs`: id, record, id, record, … Returns the positions of ids that the queue has already.
+
+        `on_double` is called for each job whose unique key another one holds: its position, and the id of the other.
+        """
         args = (*UNNUMBERED, self.clock.now_ms, *jobs)
-        return RoundTrip(self._enqueue, self._declared, args, self._read_positions, durable)
+        read = self._read_positions if on_double is None else partial(self._read_positions, on_double=on_double)
+        return RoundTrip(self._enqueue, self._declared, args, read, durable)
 
     def enqueue_plain(self, job_id: str, record: bytes) -> RoundTrip[list[int]]:
         """Enqueue one job that is due now and has an id of the library's. While no worker is idle, it is staged."""
@@ -91,11 +101,15 @@ class QueueBindings:
         """Accept one plain job (see `queue.lua`). False: nothing was written; send `enqueue` with the same number."""
         return self._call("stage", (*UNNUMBERED, self.clock.now_ms, job_id, record), bool)
 
-    def _read_positions(self, reply: int | list[int]) -> list[int]:
+    def _read_positions(self, reply: int | list[Any], on_double: OnDouble | None = None) -> list[int]:
         if isinstance(reply, int):
             self._may_stage = bool(reply)
             return []
-        return list(reply)
+        if on_double is not None:
+            for one in reply:
+                if not isinstance(one, int):
+                    on_double(one[0], one[1].decode())
+        return [one for one in reply if isinstance(one, int)]
 
     # --- workers and claims ---
 
@@ -252,8 +266,19 @@ class QueueBindings:
         return self._call("count_dead", (self.clock.now_ms, milliseconds(age)), tuple)
 
     def requeue(self, ids: Iterable[str | bytes]) -> RoundTrip[int]:
-        """Make dead letters ready again. Returns how many of the ids were dead letters."""
-        return self._call("requeue", (self.clock.now_ms, *ids), int)
+        """Make dead letters ready again. Returns how many of the ids were dead letters.
+
+        One whose unique key another job holds stays dead. If it is the only id, raises UniqueKeyHeld.
+        """
+        chosen = [*ids]
+
+        def read(reply: Sequence[Any]) -> int:
+            if len(chosen) == 1 and len(reply) == 3:
+                job, holder = (f"{self.keys.queue}:{name.decode(errors='replace')}" for name in reply[1:])
+                raise UniqueKeyHeld(f"job {job} stays a dead letter: job {holder} holds its unique key", holder=holder)
+            return int(reply[0])
+
+        return self._call("requeue", (self.clock.now_ms, *chosen), read)
 
     def remove_dead(self, ids: Iterable[str | bytes]) -> RoundTrip[int]:
         """Delete dead letters. Returns how many of the ids were dead letters."""

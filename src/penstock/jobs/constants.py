@@ -30,6 +30,10 @@ CALL: Final = 1
 SUSPECT: Final = 2
 REASON: Final = 4
 NOTES: Final = 8
+UNIQUE: Final = 128
+
+# power, in record.lua
+UNIQUE_KEY: Final = 1
 
 # ending, in results.lua
 COMPLETED: Final = b"c"
@@ -37,3 +41,10 @@ CANCELLED: Final = b"n"
 EXPIRED: Final = b"e"
 DROPPED: Final = b"o"
 NOTED: Final = b"N"
+
+# keeping, in unique.lua
+DONE: Final = b"d"
+START: Final = b"s"
+REPLACE: Final = b"r"
+DEBOUNCE: Final = b"b"
+THROTTLE: Final = b"t"

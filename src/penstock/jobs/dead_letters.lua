@@ -43,17 +43,31 @@ function script.count_dead(base, meta, given, age)
   return { until_, redis.call("ZCOUNT", base .. "dead", "-inf", until_) }
 end
 
--- Makes dead letters ready again, with their counts at zero. Returns how many of the ids were dead.
+-- Makes dead letters ready again, with their counts at zero. A job whose unique key another one holds stays dead. Returns
+-- { how many are ready again, id of a job that stays dead, id of the job that holds its key, … }.
 --- keys: base meta
 --- args: given: int, ids: *
 function script.requeue(base, meta, given, ids, ...)
   local s, newer = job.begin(given)
   if newer then return newer end
-  local r, n = s.row, 0
+  local r, n, reply = s.row, 0, { 0 }
   for i = ids, #ARGV do
     local id = ARGV[i]
-    local body = redis.call("ZREM", base .. "dead", id) == 1 and record.get(id)
+    local dead = redis.call("ZSCORE", base .. "dead", id)
+    local body = dead and record.get(id)
+    if dead and not body then redis.call("ZREM", base .. "dead", id) end -- its record is damaged
+    local one = body and string.byte(body, 27) >= flag.UNIQUE and record.unique(body)
+    if one and one[2] ~= keeping.THROTTLE then
+      local holder = unique.holder(s, one)
+      if holder then
+        reply[#reply + 1], reply[#reply + 2] = id, holder
+        body = nil
+      else
+        unique.hold(s, one, id)
+      end
+    end
     if body then
+      redis.call("ZREM", base .. "dead", id)
       local _, _, _, _, _, flags, priority, _, _, _, _, _, _, tenant = record.parse(body)
       local generation = row.mint(r, 1) + 1
       flags = bit.band(flags, _mask.NO_SUSPECT_NO_REASON)
@@ -67,7 +81,8 @@ function script.requeue(base, meta, given, ids, ...)
   job.commit(s)
   if n > 0 and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
   row.store(s)
-  return n
+  reply[1] = n
+  return reply
 end
 
 -- Removes dead letters. Returns how many of the ids were dead.

@@ -18,6 +18,7 @@ from penstock.jobs.signature import Signature
 
 if TYPE_CHECKING:
     from penstock.jobs.timing import Timing
+    from penstock.jobs.unique import Unique
 
 _LONGEST_NAME: Final = 255
 """Bytes. A record stores the length in one byte."""
@@ -40,6 +41,7 @@ class Definition:
     middleware: MiddlewareStack = field(default_factory=MiddlewareStack, repr=False, compare=False)
     timing: Timing | None = None
     """Of its schedule; None: it has none."""
+    unique: Unique | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name.encode(errors="replace")) <= _LONGEST_NAME:
@@ -68,6 +70,10 @@ class Definition:
 
             self.timing.check()
             check_declared(self.name, self.function)
+        if self.unique is not None:
+            from penstock.jobs.unique import TaskKey
+
+            TaskKey(self.name, self.unique, self.signature.names)
 
     def _check_dependencies(self) -> None:
         for one in self.signature.dependencies.values():

@@ -38,6 +38,7 @@ end
 function job.commit(s)
   job.push_ready(s)
   counters.write(s)
+  unique.write(s)
   local n = #s.results / 2
   results.write(s)
   results.trim(s, math.max(_trim.LEAST, 2 * n))
@@ -98,14 +99,27 @@ end
 --- uses: base
 function job.accept(s, id, body, generation, set)
   if redis.call("HEXISTS", base .. "jobs", id) == 1 then return false end
-  job.add_draft(s, id, body, generation, set)
-  return true
+  return not job.add_draft(s, id, body, generation, set)
 end
 
--- Enqueues a draft whose id is new, and appends id and record to `set`.
---- (s: table, id: str, body: str, generation: int, set: table)
+-- Enqueues a draft whose id is new, and appends id and record to `set`. If another job holds its unique key, returns the
+-- id of that job instead.
+--- (s: table, id: str, body: str, generation: int, set: table) -> str | nil
 --- uses: base
 function job.add_draft(s, id, body, generation, set)
+  if string.byte(body, 27) >= flag.UNIQUE then
+    local one = record.unique(body)
+    local holder = unique.holder(s, one)
+    if holder then
+      if one[2] == keeping.REPLACE or one[2] == keeping.DEBOUNCE then
+        batch.write("HSET", base .. "jobs", set) -- the holder may be a part of the same call
+        for i = #set, 1, -1 do set[i] = nil end
+        job.replace(s, holder, body, generation, one)
+      end
+      return holder
+    end
+    unique.hold(s, one, id)
+  end
   local due, expires, how = struct.unpack(">I6", body, 15), struct.unpack(">I6", body, 21), string.byte(body, 2)
   if not record.has(how, draft.DUE_IS_DATE) then due = s.now + due end
   if expires > 0 and not record.has(how, draft.EXPIRES_IS_DATE) then expires = s.now + expires end
@@ -114,12 +128,40 @@ function job.add_draft(s, id, body, generation, set)
   set[#set + 1] = job.enqueue(s, id, body, generation, s.now, due, expires)
 end
 
+-- Gives a waiting job the arguments of another draft. With DEBOUNCE, a job that is not due is delayed again. The job gets
+-- a new entry, with `generation`, if it is due at another time or if the class of its size changes.
+--- (s: table, id: str, drafted: str, generation: int, one: table)
+--- uses: base
+function job.replace(s, id, drafted, generation, one)
+  local body = record.get(id)
+  if not body then return end
+  local was, old, _, since, _, _, priority, _, _, _, _, _, _, tenant = record.parse(body)
+  local expires = struct.unpack(">I6", drafted, 21)
+  if expires > 0 and not record.has(string.byte(drafted, 2), draft.EXPIRES_IS_DATE) then expires = s.now + expires end
+  local due = since
+  if one[2] == keeping.DEBOUNCE and was == state.DELAYED then due = s.now + one[3] end
+  local new = record.replaced(body, drafted, old, due, expires)
+  local entry = record.entry(old, #body, id)
+  if due ~= since or record.entry(old, #new, id) ~= entry then
+    new = record.replaced(body, drafted, generation, due, expires)
+    local new_entry = record.entry(generation, #new, id)
+    if was == state.DELAYED then
+      redis.call("ZREM", base .. "delayed", entry)
+      job.delay(s, due, new_entry)
+    else
+      lane.collect(s.lists, false, priority, tenant, new_entry)
+    end
+  end
+  redis.call("HSET", base .. "jobs", id, new)
+end
+
 -- Removes a job that is not running. Its entry in a lane stays, and is skipped later.
 --- (s: table, id: str, body: str, letter: str, text: str)
 --- uses: base
 function job.remove(s, id, body, letter, text)
   local was, generation, _, since, _, flags, _, _, _, _, _, _, ttl, tenant = record.parse(body)
   redis.call("HDEL", base .. "jobs", id)
+  if flags >= flag.UNIQUE then unique.leave(s, id, body, was) end
   letter = job.clear(id, flags, letter)
   if was == state.READY then
     counters.move(s, tenant, _count.READY, _count.NONE, 1)
@@ -149,8 +191,8 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale)
   local done, seen, n, of_tenant, before = {}, {}, 0, 0, nil
   for i = 1, #ids do
     local id, was = ids[i], held[i]
-    local number, flags, ttl, tenant
-    if was then number, flags, ttl, tenant = lease.parse(was) end
+    local number, flags, ttl, tenant, rest
+    if was then number, flags, ttl, tenant, rest = lease.parse(was) end
     if was and not seen[id] and number == sent[i] then
       seen[id] = true
       n = n + 1
@@ -162,6 +204,7 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale)
       of_tenant = of_tenant + 1
       local letter = ending.COMPLETED
       if flags > flag.CALL then letter = job.clear(id, flags, letter) end
+      if flags >= flag.UNIQUE then unique.finish(s, id, was, rest) end
       job.finish(s, id, letter, texts[i] or "null", ttl)
     else
       stale[#stale + 1] = i - 1
@@ -215,7 +258,8 @@ function job.settle(s, incarnation, verb, token, ms, text)
   redis.call("HDEL", base .. "held:" .. incarnation, id)
   redis.call("HDEL", base .. "owners", id)
   if verb == "drop" or verb == "cancel" then
-    local _, flags, ttl, tenant = lease.parse(held)
+    local _, flags, ttl, tenant, rest = lease.parse(held)
+    if flags >= flag.UNIQUE then unique.finish(s, id, held, rest) end
     local total = verb == "drop" and _row.DROPPED or _row.CANCELLED
     redis.call("HDEL", base .. "jobs", id)
     r[total] = r[total] + 1
@@ -243,6 +287,10 @@ function job.settle(s, incarnation, verb, token, ms, text)
   local generation, new_state, since = row.mint(r, 1) + 1, state.READY, s.now
   local entry = record.entry(generation, #body, id)
   if dead then
+    if flags >= flag.UNIQUE then
+      local _, _, _, _, rest = lease.parse(held)
+      unique.finish(s, id, held, rest)
+    end
     redis.call("ZADD", base .. "dead", s.now, id)
     r[_row.FAILED] = r[_row.FAILED] + 1
     counters.move(s, tenant, _count.RUNNING, _count.DEAD, 1)
@@ -403,6 +451,7 @@ function job.claim(s, incarnation, want, trial)
   if room.claimed == 0 then return room end
   row.mint(r, room.claimed)
   counters.begin_runs(s, room.tenants, room.sinces)
+  if room.unique then unique.start(s, room) end
   local owners = room.owners
   if r[_row.RUNNING] == room.claimed then owners[#owners + 1], owners[#owners + 2] = "", _own.PADDING end
   redis.call("HSET", base .. "owners", unpack(owners))

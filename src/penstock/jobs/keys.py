@@ -22,6 +22,8 @@ QUEUE = {
     "delayed": ("ZSET", "entry -> due ms", "the job"),
     "schedules": ("HASH", "name -> a call that is enqueued again and again", "the operator, or the code"),
     "ticks": ("ZSET", "name -> when its next tick is offered to a worker, server ms", "the schedule"),
+    "unique": ("HASH", "key -> the job that holds it", "the job"),
+    "throttle:": ("STRING", "until when no other job of this key is enqueued, and the first job", "TTL"),
     "reasons": ("HASH", "id -> why it failed last", "the job"),
     "notes": ("HASH", "id -> progress and log lines", "the job"),
     "listeners": ("HASH", "id -> addresses to notify", "the job"),

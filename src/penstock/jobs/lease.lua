@@ -1,7 +1,7 @@
 -- Ownership: which worker holds a job, and until when.
 --
 --   leases        ZSET   incarnation -> alive until, server ms
---   held:<inc>    HASH   id -> claim: its number, flags, ttl and tenant, which completing the job needs
+--   held:<inc>    HASH   id -> claim: its number, flags, ttl, tenant and keys, which completing the job needs
 --                        "" -> the incarnation's own state, see below
 --   owners        HASH   id -> incarnation, of each job that is held; "" -> padding
 --   workers       HASH   incarnation -> server ms of its first turn, and its registration; only of workers
@@ -49,10 +49,11 @@ function lease.collect(room, id, body, tenant, since, flags, ttl)
   room.held[at - 1], room.held[at] = id, lease.held_claim(room.number + n - 1, flags, ttl, tenant)
   room.owners[at - 1], room.owners[at] = id, room.incarnation
   room.tenants[n], room.sinces[n] = tenant, since
+  if flags >= flag.UNIQUE then room.unique = true end
 end
 
--- Claim number, flags, ttl and tenant.
---- (held: str) -> int, int, int, str
+-- Claim number, flags, ttl, tenant, and where the keys of its powers begin.
+--- (held: str) -> int, int, int, str, int
 function lease.parse(held)
   return struct.unpack(">I6BI5Bc0", held)
 end

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Final, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from penstock.core.clock import milliseconds
 from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID
 from penstock.jobs.record import draft
 from penstock.jobs.retry import LATEST_DATE, LONGEST_DELAY
+
+if TYPE_CHECKING:
+    from penstock.jobs.unique import Unique
 
 LONGEST_RESULT_TTL: Final = 10 * 365 * 86400.0
 """Seconds. A record stores it in five bytes, as milliseconds."""
@@ -32,6 +35,7 @@ class EnqueueOptions(EnqueueManyOptions, total=False):
     """The keyword arguments of `put` and `using`, for type checkers. `Options` describes them."""
 
     id: str | None
+    unique: Unique | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class Options:
     result_ttl    how long the result is kept, in seconds; 0: not at all; None: as the task says, else the app
     id            an id of your own, at most 200 bytes of UTF-8: while a job with this id waits, runs or is a dead
                   letter, enqueueing it again changes nothing
+    unique        which calls are doubles of this one, and for how long (see `Unique`); None: as the task says
     durable       return only when the write is on disk or on a replica
 
     Raises ValueError for an invalid value.
@@ -58,6 +63,7 @@ class Options:
     result_ttl: float | None = None
     id: str | None = None
     durable: bool = False
+    unique: Unique | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.delay <= LONGEST_DELAY:
@@ -69,6 +75,8 @@ class Options:
                 raise ValueError(f"{name}={date!r}: a date with a time zone, e.g. datetime.now(UTC), after 1970")
         if isinstance(self.expires, int | float) and not 0 < self.expires <= LONGEST_DELAY:
             raise ValueError(f"expires={self.expires}: seconds above 0, or a date")
+        if self.unique is not None and self.unique.debounce is not None and not self.is_due_now:
+            raise ValueError("delay and Unique(debounce=…): the debounce is the delay; give one of them")
         if self.priority not in range(10):
             raise ValueError(f"priority={self.priority!r}: 0 (most urgent) to 9 (least)")
         if self.result_ttl is not None and not 0 <= self.result_ttl <= LONGEST_RESULT_TTL:
@@ -79,20 +87,24 @@ class Options:
             raise ValueError("id: 1 to 200 bytes of UTF-8")
 
     @property
+    def is_due_now(self) -> bool:
+        return not self.delay and self.at is None
+
+    @property
     def is_plain(self) -> bool:
         """Whether the job is ready at once, for good, under an id of the library's."""
         return not self.delay and self.at is None and self.expires is None and self.id is None and not self.durable
 
 
 @lru_cache(maxsize=4096)
-def record_start(options: Options, result_ttl: float, flags: int, task: str) -> bytes:
-    """The record of a job up to its payload. Cached, because many jobs have the same options."""
+def record_start(options: Options, result_ttl: float, flags: int, task: str, powers: int = 0) -> bytes:
+    """The record of a job up to its powers and its payload. Cached, because many jobs have the same options."""
     due, due_is_date = _date_or_delay(options.at, options.delay)
     expires, expires_is_date = _date_or_delay(options.expires)
     how = DUE_IS_DATE * due_is_date | EXPIRES_IS_DATE * expires_is_date | OWN_ID * (options.id is not None)
     return draft(
         flags=flags, how=how, priority=options.priority, tenant=options.tenant.encode(), task=task.encode(),
-        delay_ms=due, expires_ms=expires, ttl_ms=milliseconds(result_ttl),
+        delay_ms=due, expires_ms=expires, ttl_ms=milliseconds(result_ttl), powers=powers,
     )  # fmt: skip
 
 

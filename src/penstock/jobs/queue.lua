@@ -26,7 +26,7 @@
 --   notes        HASH    id -> progress and log (notes)            owner: the job
 --   settled:<inc> SET    tokens that an incarnation settled outside of its turns; PX 60 s
 --   cancels:<inc> SET    tokens of running jobs that an incarnation is to cancel (cancelling)
---   schedules, ticks (schedule)
+--   schedules, ticks (schedule) · unique, throttle: (unique)
 --   intake (intake) · turns, heads, lane, front, weights (lane) · leases, held, owners, workers (lease)
 --   results, ends (results) · sleepers (wake) · suspects (recovery) · tenants, age, ages (counters)
 --   listeners, unnotified (listeners) · replay: (idempotency)
@@ -66,8 +66,8 @@ function script.stage(base, meta, caller, number, given, id, body)
 end
 
 -- Enqueues `jobs`: id, draft (see record.lua), id, draft, … Send at most a few hundred per call. Returns the positions,
--- from 0, of ids that are already in the queue; those jobs are not changed. If all are new, it may return a number
--- instead: whether the caller should try `stage` for its next call, because no worker is idle.
+-- from 0, of ids that are already in the queue; those jobs are not changed. For a double of a unique job (unique.lua) it
+-- returns the position and the id of that job, in an array. If all are new, it may return a number instead: whether the caller should try `stage` for its next call, because no worker is idle.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, jobs: *
 function script.enqueue(base, meta, caller, number, given, jobs, ...)
@@ -85,8 +85,8 @@ function script.enqueue(base, meta, caller, number, given, jobs, ...)
     if old[i] or seen[id] then
       known[#known + 1] = i - 1
     else
-      seen[id] = true
-      job.add_draft(s, id, body, generation + i, set)
+      local holder = job.add_draft(s, id, body, generation + i, set)
+      if holder then known[#known + 1] = { i - 1, holder } else seen[id] = true end
     end
   end
   batch.write("HSET", base .. "jobs", set)

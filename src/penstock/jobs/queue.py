@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, Literal, TypeVar, Unpack
 
@@ -24,8 +25,10 @@ from penstock.core.operations import (
     verb,
     wait_until_recheck,
 )
-from penstock.jobs.bindings import SLICE, QueueBindings
+from penstock.errors import BadCall
+from penstock.jobs.bindings import SLICE, OnDouble, QueueBindings
 from penstock.jobs.claims import Ending
+from penstock.jobs.constants import UNIQUE, UNIQUE_KEY
 from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
 from penstock.jobs.dead_letters import DeadLetters
 from penstock.jobs.item import Item, checked_lease
@@ -33,12 +36,22 @@ from penstock.jobs.job import Failure, Job, QueueHandle
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
 from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, record_start
+from penstock.jobs.record import Record, has_powers
 from penstock.settings import SLEEPER_TTL_FACTOR, Settings
 
 R = TypeVar("R")
 
 CHUNK: Final = 500
 """Jobs that one round trip of a bulk enqueue sends. They take the server a millisecond or two."""
+
+
+def becomes_double_of(jobs: Sequence[Job[Any]]) -> OnDouble:
+    """Makes each of these handles that is a double a handle on the job that holds its unique key."""
+
+    def change(position: int, key: str) -> None:
+        jobs[position].key = key
+
+    return change
 
 
 class Tenant(QueueHandle["Queue"]):
@@ -111,12 +124,21 @@ class Queue:
 
     def draft(self, payload: bytes, options: Options) -> tuple[str, bytes]:
         """The key and the record of a new job that is a bare value."""
-        return options.id or mint_id(), self.record_start(options) + payload
+        if options.unique is None:
+            return options.id or mint_id(), self.record_start(options) + payload
+        from penstock.jobs.unique import encode_powers, exact_field
 
-    def record_start(self, options: Options, flags: int = 0, task: str = "", ttl: float | None = None) -> bytes:
-        """The record of a new job up to its payload. `task`: its name; `ttl`: its `result_ttl`."""
+        powers = encode_powers(u=exact_field(options.unique))
+        return options.id or mint_id(), self.record_start(options, UNIQUE, powers=UNIQUE_KEY) + powers + payload
+
+    def record_start(
+        self, options: Options, flags: int = 0, task: str = "", ttl: float | None = None, powers: int = 0
+    ) -> bytes:
+        """The record of a new job up to its powers and its payload. `task`: its name; `ttl`: its `result_ttl`."""
+        if options.unique is not None and options.unique.debounce is not None:
+            options = replace(options, delay=options.unique.debounce, unique=None)
         kept = next(t for t in (options.result_ttl, ttl, self.settings.result_ttl) if t is not None)
-        return record_start(options, kept, flags, task)
+        return record_start(options, kept, flags, task, powers)
 
     def _draft_values(self, values: Iterable[Any], options: Options) -> list[tuple[str, bytes]]:
         limit = self.settings.max_payload
@@ -135,7 +157,7 @@ class Queue:
         job: Job[Any] = Job(self, key, ttl=chosen.result_ttl)
         if self.middleware.enqueue_hooks:
             return self.enqueue_with_hooks(key, record, job, durable=chosen.durable)
-        return self.enqueue_one(key, record, chosen).then(lambda _: job)
+        return self.enqueue_one(key, record, chosen, job).then(lambda _: job)
 
     @verb
     def put_many(self, values: Iterable[Any], **options: Unpack[EnqueueManyOptions]) -> Operation[list[Job[Any]]]:
@@ -144,23 +166,32 @@ class Queue:
         All values are encoded before the first is sent. Raises what `put` raises. After an error of the
         server, the jobs that were sent before it stay enqueued. One round trip for each 500.
         """
-        if "id" in options:
-            raise TypeError("put_many() takes no id: its jobs would all have the same one")
+        if "id" in options or "unique" in options:
+            raise TypeError("put_many() takes neither id nor unique: its jobs would all have the same one")
         chosen = Options(**options)
         drafts = self._draft_values(values, chosen)
         yield from self.enqueue_drafts(drafts, durable=chosen.durable)
         return [Job(self, key, ttl=chosen.result_ttl) for key, _ in drafts]
 
-    def enqueue_drafts(self, drafts: Iterable[tuple[str, bytes]], *, durable: bool) -> Operation[None]:
+    def enqueue_drafts(
+        self, drafts: Iterable[tuple[str, bytes]], *, durable: bool, on_double: OnDouble | None = None
+    ) -> Operation[None]:
+        """`on_double`: see `QueueBindings.enqueue`; only for drafts that fit into one chunk."""
         rest = iter(drafts)
         while chunk := list(islice(rest, CHUNK)):
             if self.middleware.enqueue_hooks:
-                yield from self._enqueue_chunk_with_hooks(chunk, durable)
+                yield from self._enqueue_chunk_with_hooks(chunk, durable, on_double)
             else:
-                yield self.bindings.enqueue([part for draft in chunk for part in draft], durable=durable)
+                parts = [part for draft in chunk for part in draft]
+                yield self.bindings.enqueue(parts, durable=durable, on_double=on_double)
 
     def send_drafts(
-        self, drafts: Sequence[tuple[str, bytes]], sent: Unanswered | None, *, durable: bool
+        self,
+        drafts: Sequence[tuple[str, bytes]],
+        sent: Unanswered | None,
+        *,
+        durable: bool,
+        on_double: OnDouble | None = None,
     ) -> Operation[Unanswered | None]:
         """Send one chunk after the reply to the chunk `sent` before. Returns what the next call has to receive.
 
@@ -169,29 +200,38 @@ class Queue:
         if sent is not None:
             yield Receive(sent)
         if durable or self.middleware.enqueue_hooks:
-            yield from self.enqueue_drafts(drafts, durable=durable)
+            yield from self.enqueue_drafts(drafts, durable=durable, on_double=on_double)
             return None
-        unanswered: Unanswered = yield Send(self.bindings.enqueue([part for draft in drafts for part in draft]))
+        parts = [part for draft in drafts for part in draft]
+        unanswered: Unanswered = yield Send(self.bindings.enqueue(parts, on_double=on_double))
         return unanswered
 
-    def enqueue_one(self, key: str, record: bytes, options: Options) -> RoundTrip[list[int]]:
-        """Enqueue one job, without hooks."""
-        if options.is_plain:
+    def enqueue_one(self, key: str, record: bytes, options: Options, job: Job[Any]) -> RoundTrip[list[int]]:
+        """Enqueue one job, without hooks. If it is a double, `job` becomes the first one."""
+        if options.is_plain and not has_powers(record):
             return self.bindings.enqueue_plain(key, record)
-        return self.bindings.enqueue((key, record), durable=options.durable)
+        return self.bindings.enqueue((key, record), durable=options.durable, on_double=becomes_double_of([job]))
 
     def enqueue_with_hooks(self, key: str, record: bytes, job: Job[R], *, durable: bool) -> Operation[Job[R]]:
         """Enqueue one job inside the `enqueue` hooks of the app's middleware."""
-        yield from self._enqueue_chunk_with_hooks([(key, record)], durable)
+        yield from self._enqueue_chunk_with_hooks([(key, record)], durable, becomes_double_of([job]))
         return job
 
-    def _enqueue_chunk_with_hooks(self, drafts: Iterable[tuple[str, bytes]], durable: bool) -> Operation[None]:
+    def _enqueue_chunk_with_hooks(
+        self, drafts: Iterable[tuple[str, bytes]], durable: bool, on_double: OnDouble | None = None
+    ) -> Operation[None]:
         jobs = [JobDraft(self.name, key, record) for key, record in drafts]
         with self.middleware.around_enqueue(EnqueueContext(self.name, jobs)):
-            yield self.bindings.enqueue([part for job in jobs for part in (job.key, job.record)], durable=durable)
+            parts = [part for job in jobs for part in (job.key, job.record)]
+            yield self.bindings.enqueue(parts, durable=durable, on_double=on_double)
 
     def add_to_pipeline(self, pipeline: Any, key: str, record: bytes) -> None:
-        """Add an enqueue to a pipeline, inside the `enqueue` hooks."""
+        """Add an enqueue to a pipeline, inside the `enqueue` hooks. Raises BadCall for a unique job."""
+        if Record(record).unique is not None:
+            raise BadCall(
+                f"queue {self.name}: a unique job cannot be enqueued in a pipeline, whose reply would say which job it "
+                "is a double of: enqueue it by itself, or with enqueue_many"
+            )
         job = JobDraft(self.name, key, record)
         with self.middleware.around_enqueue(EnqueueContext(self.name, [job])):
             self._driver.add_to_pipeline(pipeline, self.bindings.enqueue((job.key, job.record)))

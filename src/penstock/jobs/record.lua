@@ -14,9 +14,11 @@
 --   33     1       losses       halves: 1 if its supervisor died too, else 2 (recovery.lua)
 --   34     1       crashes      charged to the job, see recovery.lua
 --   35     1       host deaths  trials that ended together with their host
---   36     1       powers       0; reserved for jobs that need further fields, which then follow the trace
+--   36     1       powers       a bit for each power of the job (`power`); 0 for most jobs
 --   37     5       ttl          of its result, ms
---   42     1+n     tenant       its length, and the text; then the same for task and trace; then the payload
+--   42     1+n     tenant       its length, and the text; then the same for task and trace
+--   …      2+n     powers       only if the byte above is not 0: a length, and a map in MessagePack (`record.unique`)
+--   …      n       payload
 --
 -- The record of a running job does not change: `owners` (lease.lua) says that it runs. So a record says ready for ready
 -- and for running jobs.
@@ -39,7 +41,10 @@ flag = {
   SUSPECT = 2, -- see recovery.lua
   REASON = 4, -- `reasons` has an entry for the job
   NOTES = 8, -- `notes` has an entry for the job; a running job may have it in its claim alone (notes.lua)
+  UNIQUE = 128, -- it has a unique key (unique.lua). The highest bit, so that flags with it are 128 or more
 }
+
+power = { UNIQUE_KEY = 1 }
 
 _mask = { NO_SUSPECT = 253, NO_SUSPECT_NO_REASON = 249 }
 
@@ -71,6 +76,24 @@ function record.with(body, new_state, generation, since, flags, attempts, delive
     .. struct.pack(">HHBBB", math.min(attempts, _most.SHORT), math.min(deliveries, _most.SHORT),
       math.min(losses, _most.BYTE), math.min(crashes, _most.BYTE), math.min(hosts, _most.BYTE))
     .. string.sub(body, 36)
+end
+
+-- Key, mode and milliseconds of a job whose flags have UNIQUE (unique.lua).
+--- (body: str) -> table
+function record.unique(body)
+  local at = 43 + string.byte(body, 42)
+  at = at + 1 + string.byte(body, at)
+  at = at + 1 + string.byte(body, at)
+  return cmsgpack.unpack(string.sub(body, at + 2, at + 1 + struct.unpack(">I2", body, at))).u
+end
+
+-- A copy of the record of a waiting job with the expiry, ttl, task, trace, powers and payload of another draft.
+--- (body: str, drafted: str, generation: int, since: int, expires: int) -> str
+function record.replaced(body, drafted, generation, since, expires)
+  return string.sub(body, 1, 2) .. struct.pack(">I6", generation) .. string.sub(body, 9, 14)
+    .. struct.pack(">I6I6", since, expires) .. string.sub(drafted, 27, 27) .. string.sub(body, 28, 35)
+    .. string.sub(drafted, 36, 41) .. string.sub(body, 42, 42 + string.byte(body, 42))
+    .. string.sub(drafted, 43 + string.byte(drafted, 42))
 end
 
 -- A copy of the record in another state, with a new generation.

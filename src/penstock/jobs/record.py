@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.jobs.constants import CALL, FORMAT, NOTES, REASON, SUSPECT
+from penstock.jobs.constants import CALL, FORMAT, NOTES, REASON, SUSPECT, UNIQUE_KEY
 
 _HEADER: Final = struct.Struct(">BB HI HI HI HI BB HH BBBB BI B")
 HEADER_SIZE: Final = _HEADER.size
@@ -20,6 +20,9 @@ HEADER_SIZE: Final = _HEADER.size
 
 _NAMES_SIZE: Final = 3
 """The bytes that hold the lengths of tenant, task and trace; the first of them is part of the header."""
+
+_POWERS: Final = 35
+"""Where the bits of the powers are."""
 
 _ENTRY_START: Final = 7
 _MORE: Final = 128
@@ -41,13 +44,16 @@ def draft(
     expires_ms: int,
     ttl_ms: int,
     trace: bytes = b"",
+    powers: int = 0,
 ) -> bytes:
     """A record without its payload. It is the same for all calls with the same options.
+
+    If `powers` is not 0, the fields of the powers follow it (see `record.lua`), and then the payload.
 
     `how` says how the server reads the times; see `draft` in `record.lua`.
     """
     header = _HEADER.pack(
-        FORMAT, how, 0, 0, 0, 0, *_split(delay_ms), *_split(expires_ms), flags, priority, 0, 0, 0, 0, 0, 0,
+        FORMAT, how, 0, 0, 0, 0, *_split(delay_ms), *_split(expires_ms), flags, priority, 0, 0, 0, 0, 0, powers,
         *_split(ttl_ms), len(tenant),
     )  # fmt: skip
     return b"".join((header, tenant, bytes([len(task)]), task, bytes([len(trace)]), trace))
@@ -67,6 +73,11 @@ def _trace_start(record: bytes) -> int:
 
 def _byte(record: bytes, at: int) -> int:
     return record[at] if at < len(record) else 0
+
+
+def has_powers(record: bytes) -> bool:
+    """Whether the job uses a power, such as a unique key."""
+    return record[_POWERS] > 0
 
 
 class Record(msgspec.Struct, eq=False, gc=False):
@@ -179,7 +190,10 @@ class Record(msgspec.Struct, eq=False, gc=False):
         task = HEADER_SIZE + body[HEADER_SIZE - 1] + 1
         try:
             trace = task + body[task - 1] + 1
-            return body[task : trace - 1], body[trace + body[trace - 1] :]
+            end = trace + body[trace - 1]
+            if body[_POWERS]:
+                end += 2 + int.from_bytes(body[end : end + 2])
+            return body[task : trace - 1], body[end:]
         except IndexError:  # damaged
             return self.task.encode(), self.payload
 
@@ -192,7 +206,21 @@ class Record(msgspec.Struct, eq=False, gc=False):
     @property
     def payload(self) -> bytes:
         start = _trace_start(self.body)
-        return self.body[start + _byte(self.body, start - 1) :]
+        end = start + _byte(self.body, start - 1)
+        if self.body[_POWERS]:
+            end += 2 + int.from_bytes(self.body[end : end + 2])
+        return self.body[end:]
+
+    @property
+    def unique(self) -> tuple[str, str, int] | None:
+        """The unique key of the job, how long it is held, and milliseconds; see `unique.lua`."""
+        if not self.body[_POWERS] & UNIQUE_KEY:
+            return None
+        start = _trace_start(self.body)
+        at = start + _byte(self.body, start - 1)
+        size = int.from_bytes(self.body[at : at + 2])
+        key, mode, ms = msgspec.msgpack.decode(self.body[at + 2 : at + 2 + size])["u"]
+        return key, mode, ms
 
 
 def entry_id(entry: bytes) -> bytes:

@@ -59,6 +59,18 @@ class Signature:
                     "last, or after a `*`"
                 )
 
+    @property
+    def names(self) -> list[str]:
+        """The parameters that have a name of their own."""
+        return [p.name for p in self._parameters if p.name not in (self._var_positional, self._var_keyword)]
+
+    def value(self, arguments: msgspec.Struct, name: str) -> Any:
+        """The decoded argument of this name, or the function's default."""
+        given = getattr(arguments, name)
+        if given is not msgspec.UNSET:
+            return given
+        return next(p.default for p in self._parameters if p.name == name)
+
     @cached_property
     def _hints(self) -> dict[str, Any]:
         try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import update_wrapper
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack
+from dataclasses import replace
+from functools import partial, update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 import msgspec
 
@@ -12,11 +13,14 @@ from penstock.core.cached import cached_property
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, Receive, RoundTrip, Unanswered, verb
 from penstock.errors import BadCall
-from penstock.jobs.constants import CALL
+from penstock.jobs.constants import CALL, UNIQUE, UNIQUE_KEY
 from penstock.jobs.definition import Definition
 from penstock.jobs.job import Job
 from penstock.jobs.options import EnqueueOptions, Options
-from penstock.jobs.queue import CHUNK, Queue
+from penstock.jobs.queue import CHUNK, Queue, becomes_double_of
+
+if TYPE_CHECKING:
+    from penstock.jobs.unique import TaskKey, Unique
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,10 +31,12 @@ class Call(msgspec.Struct, Generic[R], frozen=True):
 
     task: Task[..., R]
     payload: bytes
+    powers: bytes = b""
+    """The part of the record before the payload, of a unique task."""
 
     def draft(self) -> tuple[str, bytes]:
         """The key and the record of a new job."""
-        return self.task.options.id or mint_id(), self.task.record_start + self.payload
+        return self.task.options.id or mint_id(), self.task.record_start + self.powers + self.payload
 
     def job(self, key: str) -> Job[R]:
         task = self.task
@@ -67,8 +73,25 @@ class Task(Generic[P, R]):
 
     @cached_property
     def record_start(self) -> bytes:
-        """The record of each of its jobs, up to the payload."""
-        return self.home.record_start(self.options, CALL, self.name, self.definition.result_ttl)
+        """The record of each of its jobs, up to the powers and the payload."""
+        options, flags, powers = self.options, CALL, 0
+        if self.unique is not None:
+            flags, powers = CALL | UNIQUE, UNIQUE_KEY
+            options = replace(options, unique=self.unique)
+        return self.home.record_start(options, flags, self.name, self.definition.result_ttl, powers)
+
+    @cached_property
+    def unique(self) -> Unique | None:
+        """Of its calls; None: none is a double of another."""
+        return self.options.unique or self.definition.unique
+
+    @cached_property
+    def _task_key(self) -> TaskKey | None:
+        if self.unique is None:
+            return None
+        from penstock.jobs.unique import TaskKey
+
+        return TaskKey(self.name, self.unique, self.definition.signature.names)
 
     @property
     def _driver(self) -> Driver:
@@ -79,11 +102,21 @@ class Task(Generic[P, R]):
 
         Options that you leave out get their defaults, even if this task has other values for them.
         """
-        return Task(self._function, self.definition, self.home, Options(**options))
+        made: Task[P, R] = Task(self._function, self.definition, self.home, Options(**options))
+        if made.options.unique is not None:
+            _ = made._task_key  # checks the template here
+        return made
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Check and encode the arguments, for `app.enqueue_many`. Raises BadCall if they do not fit. No round trip."""
-        return Call(self, self.definition.signature.encode(args, kwargs, self.home.settings.max_payload))
+        signature = self.definition.signature
+        payload = signature.encode(args, kwargs, self.home.settings.max_payload)
+        if self._task_key is None:
+            return Call(self, payload)
+        from penstock.jobs.unique import encode_powers
+
+        value_of = partial(signature.value, signature.decode(payload))
+        return Call(self, payload, encode_powers(u=self._task_key.field(payload, value_of, self.options.tenant)))
 
     @verb
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> RoundTrip[Job[R]] | Operation[Job[R]]:
@@ -97,7 +130,7 @@ class Task(Generic[P, R]):
         if self.home.middleware.enqueue_hooks:
             return self.home.enqueue_with_hooks(key, record, call.job(key), durable=self.options.durable)
         job = call.job(key)
-        return self.home.enqueue_one(key, record, self.options).then(lambda _: job)
+        return self.home.enqueue_one(key, record, self.options, job).then(lambda _: job)
 
     def enqueue_in(self, pipeline: Any, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue in a pipeline or transaction of your own; see `Queue.put_in`."""
@@ -110,28 +143,33 @@ class Task(Generic[P, R]):
 def enqueue_all(calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
     """Enqueue calls of any tasks, 500 per round trip, as the iterable yields them."""
     jobs: list[Job[R]] = []
-    chunks: dict[tuple[Queue, bool], list[tuple[str, bytes]]] = {}
+    chunks: dict[tuple[Queue, bool], tuple[list[tuple[str, bytes]], list[Job[R]]]] = {}
     sent: Unanswered | None = None
     try:
         for call in calls:
             if not isinstance(call, Call):
                 raise BadCall(f"enqueue_many takes calls, as in task.call(…), not {type(call).__name__}")
             key, record = call.draft()
-            jobs.append(call.job(key))
+            job = call.job(key)
+            jobs.append(job)
             queue, durable = call.task.home, call.task.options.durable
-            chunk = chunks.setdefault((queue, durable), [])
+            chunk, handles = chunks.setdefault((queue, durable), ([], []))
             chunk.append((key, record))
+            handles.append(job)
             if len(chunk) == CHUNK:
                 receive, sent = sent, None
-                sent = yield from queue.send_drafts(chunk, receive, durable=durable)
+                on_double = becomes_double_of([*handles])
+                sent = yield from queue.send_drafts(chunk, receive, durable=durable, on_double=on_double)
                 chunk.clear()
+                handles.clear()
     except Exception:
         if sent is not None:  # the iterable has failed: what was sent before is enqueued, or its error raised
             yield Receive(sent)
         raise
-    for (queue, durable), chunk in chunks.items():
+    for (queue, durable), (chunk, handles) in chunks.items():
         if chunk:
-            sent = yield from queue.send_drafts(chunk, sent, durable=durable)
+            on_double = becomes_double_of(handles)
+            sent = yield from queue.send_drafts(chunk, sent, durable=durable, on_double=on_double)
     if sent is not None:
         yield Receive(sent)
     return jobs

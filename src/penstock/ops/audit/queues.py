@@ -45,6 +45,7 @@ class QueueAudit:
         yield from self._delayed_and_dead()
         yield from self._claims()
         yield from self._schedules()
+        yield from self._unique_keys()
         if set(self.keys.get("reasons", {})) != {id for id, record in self.jobs.items() if record.has_reason}:
             yield f"reasons: {self.keys.get('reasons')}"
         noted = {id for id, record in self.jobs.items() if record.has_notes}
@@ -60,6 +61,18 @@ class QueueAudit:
             yield f"ticks: {sorted(ticks)}, but the active schedules are {sorted(planned)}"
         if self._row.next_tick != min(ticks.values(), default=0):
             yield f"row: the next tick is {self._row.next_tick}, but ticks has {sorted(ticks.values())[:3]}"
+
+    def _unique_keys(self) -> Iterator[str]:
+        """Each key is held by a job that has it and is not dead, and each job holds its key until it ends."""
+        held = self.keys.get("unique", {})
+        for key, id in held.items():
+            record = self.jobs.get(id)
+            if record is None or self._state(id) == DEAD or record.unique is None or record.unique[0] != key.decode():
+                yield f"unique: {key!r} is held by {id!r}, which does not have it (any more)"
+        for id, record in self.jobs.items():
+            one = record.unique if self._state(id) != DEAD else None
+            if one is not None and one[1] == "d" and held.get(one[0].encode()) != id:
+                yield f"unique: {id!r} does not hold its key {one[0]!r}"
 
     def leftovers(self) -> Iterator[str]:
         """A sentence for each worker, sleeper or listener that is registered although nothing runs."""

@@ -1,0 +1,62 @@
+"""A template that makes a key from the arguments of a call: `"{account}:{region}"`."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from penstock.errors import BadCall, ConfigurationError
+
+LONGEST_KEY: Final = 200
+"""Bytes of UTF-8."""
+
+TENANT: Final = "tenant"
+"""The field for the tenant of the job, unless the task has a parameter of this name."""
+
+
+class KeyTemplate:
+    """A checked template. Its fields are plain names of parameters of the task, or `tenant`.
+
+    Raises ConfigurationError for any other field. `what`: what has the template, for the message.
+    """
+
+    def __init__(self, what: str, text: str, parameters: Sequence[str]) -> None:
+        self._what = what
+        self.text = text
+        try:
+            parsed = [*string.Formatter().parse(text)]
+        except ValueError as error:
+            raise ConfigurationError(f"{what}: key={text!r}: {error}; write a brace of the key itself twice") from None
+        self._parts = [(before, field) for before, field, _, _ in parsed]
+        for _, field, spec, conversion in parsed:
+            if field is not None and (spec or conversion or not field.isidentifier()):
+                raise ConfigurationError(
+                    f"{what}: key={text!r}: write the name of a parameter between the braces, and nothing else"
+                )
+            if field is not None and field not in (*parameters, TENANT):
+                names = ", ".join(parameters) or "none"
+                raise ConfigurationError(
+                    f"{what}: key={text!r}: the task has no parameter {field}; its parameters are: {names}"
+                )
+        self.fields = {field for _, field in self._parts if field is not None}
+        self.uses_tenant = TENANT in self.fields and TENANT not in parameters
+
+    def fill(self, value_of: Callable[[str], Any], tenant: str) -> str:
+        """The key of one call. Raises BadCall if it is too long. `value_of`: the argument of this name."""
+        key = "".join(
+            before + ("" if field is None else str(self._value(field, value_of, tenant)))
+            for before, field in self._parts
+        )
+        try:
+            size = len(key.encode())
+        except UnicodeEncodeError:
+            raise BadCall(f"{self._what}: the key {key!r} has half a character (a lone surrogate)") from None
+        if size > LONGEST_KEY:
+            raise BadCall(
+                f"{self._what}: the key {key[:40]!r}… has {size} bytes: at most {LONGEST_KEY}; use a digest of it"
+            )
+        return key
+
+    def _value(self, field: str, value_of: Callable[[str], Any], tenant: str) -> Any:
+        return tenant if field == TENANT and self.uses_tenant else value_of(field)

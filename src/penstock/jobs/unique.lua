@@ -1,0 +1,102 @@
+-- Unique jobs: of the calls with one key, only the first is enqueued while there is a reason. A further call, a *double*,
+-- gets the id of the first job.
+--
+--   unique          HASH    key -> id of the job that holds it
+--   throttle:<key>  STRING  end of the window in 6 bytes, and the id of its first job; PX
+--
+-- The record says what the reason is (`record.unique`):
+--
+--   mode            the key is held                      a double
+--   DONE            until the job ends                   changes nothing
+--   START           until it is claimed                  changes nothing
+--   REPLACE         until it is claimed                  gives the job its arguments; the job keeps id, place and due time
+--   DEBOUNCE        until it is claimed                  does that, and delays a job that is not due by the time again
+--   THROTTLE        for a time, whatever becomes of it   changes nothing
+--
+--                    cancelled, expired,   claimed          retried, released,    completed, dropped,   requeued
+--                    purged                                 taken back            dead
+--   DONE             given up              kept             kept                  given up              taken, or refused
+--   START and so on  given up              given up         not taken again       -                     taken, or refused
+--   THROTTLE         given up              kept             kept                  kept                  -
+--
+-- `s.given_up` collects keys and ids in turn, and `unique.write` removes those keys that the ids still hold.
+
+keeping = { DONE = "d", START = "s", REPLACE = "r", DEBOUNCE = "b", THROTTLE = "t" }
+
+-- The id of the job that holds a key, or nil.
+--- (s: table, one: table) -> str | nil
+--- uses: base
+function unique.holder(s, one)
+  if one[2] == keeping.THROTTLE then
+    local window = redis.call("GET", base .. "throttle:" .. one[1])
+    return window and struct.unpack(">I6", window) > s.now and string.sub(window, 7) or nil
+  end
+  return redis.call("HGET", base .. "unique", one[1]) or nil
+end
+
+--- (s: table, one: table, id: str)
+--- uses: base
+function unique.hold(s, one, id)
+  if one[2] == keeping.THROTTLE then
+    redis.call("SET", base .. "throttle:" .. one[1], struct.pack(">I6", s.now + one[3]) .. id, "PX", one[3])
+  else
+    redis.call("HSET", base .. "unique", one[1], id)
+  end
+end
+
+-- Has `write` remove a key, if the job holds it still.
+--- (s: table, key: str, id: str)
+function unique.give_up(s, key, id)
+  s.given_up = s.given_up or {}
+  s.given_up[#s.given_up + 1], s.given_up[#s.given_up + 2] = key, id
+end
+
+-- A job that is not running leaves the queue.
+--- (s: table, id: str, body: str, was: str)
+--- uses: base
+function unique.leave(s, id, body, was)
+  local one = record.unique(body)
+  if was == state.DEAD then return end
+  if one[2] ~= keeping.THROTTLE then return unique.give_up(s, one[1], id) end
+  if unique.holder(s, one) == id then redis.call("DEL", base .. "throttle:" .. one[1]) end
+end
+
+-- A claim takes these jobs. A key that is held until the end is added to the claim.
+--- (s: table, room: table)
+function unique.start(s, room)
+  for i = 1, room.claimed do
+    local id, body = room.reply[2 * i - 1], room.reply[2 * i]
+    if string.byte(body, 27) >= flag.UNIQUE then
+      local one = record.unique(body)
+      if one[2] == keeping.DONE then
+        room.held[2 * i] = room.held[2 * i] .. cmsgpack.pack(one[1])
+      elseif one[2] ~= keeping.THROTTLE then
+        unique.give_up(s, one[1], id)
+      end
+    end
+  end
+end
+
+-- A claim has ended for good. What its powers added to the claim begins at `rest`; the key is the last of that.
+--- (s: table, id: str, held: str, rest: int)
+function unique.finish(s, id, held, rest)
+  if #held < rest then return end
+  local first, second = cmsgpack.unpack(string.sub(held, rest))
+  local key = second or first
+  if type(key) == "string" then unique.give_up(s, key, id) end
+end
+
+-- Removes the keys that were given up.
+--- (s: table)
+--- uses: base
+function unique.write(s)
+  if not s.given_up then return end
+  local keys, gone = {}, {}
+  for i = 1, #s.given_up, 2 do keys[#keys + 1] = s.given_up[i] end
+  local holders = batch.read(base .. "unique", keys)
+  for i = 1, #keys do
+    if holders[i] == s.given_up[2 * i] then gone[#gone + 1] = keys[i] end
+  end
+  batch.write("HDEL", base .. "unique", gone)
+  s.given_up = nil
+end

@@ -1,0 +1,117 @@
+"""Unique jobs: of the calls with one key, only the first is enqueued: while it waits, until it ends, or for a time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from penstock import codec
+from penstock.core.clock import milliseconds
+from penstock.errors import ConfigurationError
+from penstock.jobs.key_template import LONGEST_KEY, KeyTemplate
+
+_LONGEST: Final = 365 * 86400.0
+
+UniqueField: TypeAlias = tuple[str, str, int]
+"""The key, the mode and its milliseconds, as `unique.lua` reads them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """Which calls are the same, and for how long only the first of them is enqueued.
+
+        @app.task(unique=Unique("{order}"))                  one job for each order at a time, until it is done
+        @app.task(unique=Unique("{doc}", until="start"))     one waiting job; another may be enqueued once it runs
+        @app.task(unique=Unique("{doc}", until="start", replace=True))   as before, but the last arguments count
+        @app.task(unique=Unique("{doc}", debounce=5))        runs 5 s after the last call, with its arguments
+        @app.task(unique=Unique("{user}", throttle=60))      at most one a minute; the others are dropped
+
+    key       a template with names of parameters; None: all arguments. The name of the task belongs to the key
+    until     "done": while the job waits or runs, also between retries. "start": while it waits
+    replace   with until="start": a double gives its arguments to the job that waits, which keeps its id and its place
+    debounce  seconds. As `replace`, and the job runs so many seconds after the last double
+    throttle  seconds for which no other job is enqueued, whatever becomes of the first
+    exact     instead of a template: this text is the key, also beside other tasks of the queue, and for `queue.put`
+
+    A double changes nothing else, and `enqueue` returns a handle on the first job. A key is given up when its reason is
+    gone: the job was done, dead, cancelled or expired, it was started, or the time is over. Raises ValueError for
+    arguments that contradict each other.
+    """
+
+    key: str | None = None
+    _: KW_ONLY
+    until: Literal["done", "start"] = "done"
+    replace: bool = False
+    debounce: float | None = None
+    throttle: float | None = None
+    exact: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.until not in ("done", "start"):
+            raise ValueError(f"Unique(until={self.until!r}): use 'done' or 'start', or throttle=seconds for a time")
+        if self.key is not None and self.exact is not None:
+            raise ValueError("Unique: give a template or exact=, not both")
+        if (self.debounce is not None) + (self.throttle is not None) > 1:
+            raise ValueError("Unique: give debounce or throttle, not both")
+        for name, seconds in (("debounce", self.debounce), ("throttle", self.throttle)):
+            if seconds is not None and not 0.001 <= seconds <= _LONGEST:
+                raise ValueError(f"Unique({name}={seconds}): seconds from 0.001 to a year")
+            if seconds is not None and (self.replace or self.until != "done"):
+                raise ValueError(f"Unique: {name} decides itself how long the key is held, and about doubles")
+        if self.replace and self.until != "start":
+            raise ValueError('Unique(replace=True) needs until="start": a job that runs has its arguments already')
+        if self.exact is not None and not 1 <= len(self.exact.encode(errors="replace")) <= LONGEST_KEY:
+            raise ValueError(f"Unique(exact=…): 1 to {LONGEST_KEY} bytes of UTF-8")
+
+    @property
+    def replaces(self) -> bool:
+        return self.replace or self.debounce is not None
+
+    def field(self, key: str) -> UniqueField:
+        if self.throttle is not None:
+            return key, "t", milliseconds(self.throttle)
+        if self.debounce is not None:
+            return key, "b", milliseconds(self.debounce)
+        return key, "d" if self.until == "done" else "r" if self.replace else "s", 0
+
+
+class TaskKey:
+    """Makes the key of a call. Raises ConfigurationError for a template that names no argument of the task."""
+
+    def __init__(self, task: str, unique: Unique, parameters: Sequence[str]) -> None:
+        self._task = task
+        self._unique = unique
+        self._template: KeyTemplate | None = None
+        if unique.key is not None:
+            self._template = KeyTemplate(f"task {task}: unique", unique.key, parameters)
+            if not self._template.fields:
+                raise ConfigurationError(
+                    f"task {task}: unique: the key {unique.key!r} names no argument, so all calls would be doubles: "
+                    f"write a name in braces, or Unique(exact={unique.key!r}) if you mean that"
+                )
+
+    def field(self, payload: bytes, value_of: Callable[[str], Any], tenant: str) -> UniqueField:
+        """The key of one call. Raises BadCall if it is too long."""
+        if self._unique.exact is not None:
+            return self._unique.field(self._unique.exact)
+        if self._template is not None:
+            return self._unique.field(f"{self._task}:{self._template.fill(value_of, tenant)}")
+        arguments = msgspec.json.encode(codec.decode(payload, what="the call"), order="deterministic")
+        return self._unique.field(f"{self._task}:{hashlib.blake2b(arguments, digest_size=12).hexdigest()}")
+
+
+def exact_field(unique: Unique) -> UniqueField:
+    """The key of a bare value. Raises ValueError for a template."""
+    if unique.exact is None:
+        raise ValueError("put(unique=…): a value has no arguments: give the key as Unique(exact=…)")
+    return unique.field(unique.exact)
+
+
+def encode_powers(**fields: Any) -> bytes:
+    """The part of a record behind the trace: a length, and a map."""
+    packed = msgspec.msgpack.encode(fields)
+    return len(packed).to_bytes(2) + packed

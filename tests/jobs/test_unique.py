@@ -1,0 +1,188 @@
+"""Unique tasks as programs use them, on both faces: keys from arguments, doubles, bulk calls, and bad input."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from penstock import BadCall, ConfigurationError, Job, Middleware, Penstock, Status, Unique, UniqueKeyHeld
+from penstock.jobs.middleware import EnqueueContext
+from tests.conftest import Do
+from tests.everywhere import face, place  # noqa: F401 - fixtures
+from tests.worker.in_process import run_burst, running_worker
+
+
+async def test_a_double_returns_the_first_jobs_handle_and_its_result(app: Penstock, do: Do):
+    @app.task(queue="q", unique=Unique("{order}"))
+    async def ship(order: int, note: str = "") -> str:
+        return note
+
+    first: Job[str] = await do(ship.enqueue, 1, "a")
+    double = await do(ship.enqueue, 1, "b")
+    other = await do(ship.enqueue, 2, "c")
+    assert double == first
+    assert other != first
+    await run_burst(app)
+    assert await do(double.result, 5) == "a"
+    assert await do(ship.enqueue, 1, "d") != first
+    await do(app.queue("q").purge)
+
+
+async def test_keys_come_from_arguments_however_they_are_given(app: Penstock, do: Do):
+    @app.task(queue="q", unique=Unique("{order}:{part}"))
+    async def ship(order: int, part: str = "all", *, note: str = "") -> None: ...
+
+    @app.task(queue="q", unique=Unique("{order}:{part}"))
+    async def bill(order: int, part: str = "all") -> None: ...
+
+    @app.task(queue="q", unique=Unique())
+    async def every(a: int, b: dict[str, int]) -> None: ...
+
+    jobs = [
+        await do(ship.enqueue, 1), await do(ship.enqueue, order=1, part="all", note="x"),
+        await do(ship.enqueue, 1, "b"), await do(bill.enqueue, 1),
+        await do(every.enqueue, 1, {"x": 1, "y": 2}), await do(every.enqueue, b={"y": 2, "x": 1}, a=1),
+        await do(every.enqueue, 2, {}),
+    ]  # fmt: skip
+    assert [jobs.index(job) for job in jobs] == [0, 0, 2, 3, 4, 4, 6]
+    await do(app.queue("q").purge)
+
+
+async def test_bulk_calls_return_the_first_handles(app: Penstock, do: Do):
+    @app.task(queue="q", unique=Unique("{n}"))
+    async def work(n: int) -> None: ...
+
+    jobs = await do(app.enqueue_many, [work.call(n % 700) for n in range(1400)])
+    assert [job.key for job in jobs[:700]] == [job.key for job in jobs[700:]]
+    assert (await do(app.queue("q").count)).ready == 700
+    await do(app.queue("q").purge)
+
+
+async def test_a_call_may_choose_its_own_key_and_a_value_an_exact_one(app: Penstock, do: Do):
+    @app.task(queue="q")
+    async def work(n: int) -> None: ...
+
+    queue = app.queue("q")
+    one = work.using(unique=Unique("{n}"), priority=2)
+    assert await do(one.enqueue, 1) == await do(one.enqueue, 1)
+    assert await do(work.enqueue, 1) != await do(one.enqueue, 1)
+    first = await do(queue.put, "a", unique=Unique(exact="nightly"))
+    assert await do(queue.put, "b", unique=Unique(exact="nightly")) == first
+    assert await do(work.using(unique=Unique(exact="nightly")).enqueue, 3) == first
+    await do(queue.purge)
+
+
+async def test_hooks_of_enqueue_see_a_double_and_its_handle_is_right(app: Penstock, do: Do):
+    seen: list[str] = []
+
+    class Watch(Middleware):
+        def enqueue(self, context: EnqueueContext) -> Any:
+            seen.extend(job.key for job in context.jobs)
+            yield
+
+    app.add_middleware(Watch())
+
+    @app.task(queue="q", unique=Unique("{n}"))
+    async def work(n: int) -> None: ...
+
+    first = await do(work.enqueue, 1)
+    assert await do(work.enqueue, 1) == first
+    assert await do(app.enqueue_many, [work.call(1), work.call(1)]) == [first, first]
+    assert len(set(seen)) == 4
+    await do(app.queue("q").purge)
+
+
+async def test_the_last_arguments_count_with_replace_and_debounce(app: Penstock, do: Do):
+    ran: list[tuple[str, int]] = []
+
+    @app.task(queue="q", unique=Unique("{doc}", until="start", replace=True))
+    async def index(doc: str, version: int) -> None:
+        ran.append((doc, version))
+
+    @app.task(queue="q", unique=Unique("{doc}", debounce=0.2))
+    async def save(doc: str, version: int) -> None:
+        ran.append((doc, version))
+
+    jobs = {await do(task.enqueue, name, version) for version in range(5) for task, name in ((index, "i"), (save, "s"))}
+    assert len(jobs) == 2
+    async with running_worker(app):
+        for job in jobs:
+            await job.result.aio(20)
+    assert sorted(ran) == [("i", 4), ("s", 4)]
+
+
+async def test_a_throttled_task_is_enqueued_once_in_its_time(app: Penstock, do: Do):
+    @app.task(queue="q", unique=Unique("{user}", throttle=0.5))
+    async def greet(user: str) -> None: ...
+
+    first = await do(greet.enqueue, "ada")
+    await run_burst(app)
+    assert await do(greet.enqueue, "ada") == first
+    await asyncio.sleep(0.55)
+    assert await do(greet.enqueue, "ada") != first
+    await do(app.queue("q").purge)
+
+
+async def test_a_dead_letter_is_not_requeued_beside_the_holder_of_its_key(app: Penstock, do: Do):
+    @app.task(queue="q", unique=Unique("{n}"))
+    async def fails(n: int) -> None:
+        raise ValueError
+
+    dead = await do(fails.enqueue, 1)
+    await run_burst(app)
+    holder = await do(fails.enqueue, 1)
+    with pytest.raises(UniqueKeyHeld, match=holder.id):
+        await do(app.queue("q").dead.requeue, dead.id)
+    await do(holder.cancel)
+    assert await do(app.queue("q").dead.requeue, dead.id) == 1
+    assert await do(dead.status) == Status.READY
+    await do(app.queue("q").purge)
+
+
+async def test_what_cannot_work_is_refused_where_it_is_written(app: Penstock, do: Do):
+    def greet(name: str) -> None: ...
+
+    for unique, words in [
+        (Unique("{nam}"), "has no parameter nam; its parameters are: name"),
+        (Unique("name"), "names no argument, so all calls would be doubles"),
+        (Unique("{name!r}"), "write the name of a parameter"),
+        (Unique("{name"), "key='{name'"),
+    ]:
+        with pytest.raises(ConfigurationError, match=words):
+            app.task(queue="q", name=f"greet {words}", unique=unique)(greet)
+    task = app.task(queue="q")(greet)
+    with pytest.raises(ConfigurationError, match="has no parameter x"):
+        task.using(unique=Unique("{x}"))
+    with pytest.raises(BadCall, match="at most 200"):
+        await do(task.using(unique=Unique("{name}")).enqueue, "x" * 300)
+    with pytest.raises(ValueError, match="give the key as Unique"):
+        await do(app.queue("q").put, 1, unique=Unique("{name}"))
+    with pytest.raises(ValueError, match="the debounce is the delay"):
+        task.using(delay=5, unique=Unique("{name}", debounce=5))
+    assert (await do(app.queue("q").count)).waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"until": "later"}, "use 'done' or 'start'"),
+        ({"replace": True}, 'needs until="start"'),
+        ({"debounce": 0}, "seconds from 0.001"),
+        ({"throttle": float("nan")}, "seconds from 0.001"),
+        ({"throttle": 5, "debounce": 5}, "not both"),
+        ({"throttle": 5, "until": "start"}, "decides itself"),
+        ({"key": "{a}", "exact": "b"}, "not both"),
+        ({"exact": ""}, "1 to 200 bytes"),
+    ],
+)
+def test_arguments_that_contradict_each_other_are_refused(options: dict[str, Any], words: str):
+    with pytest.raises(ValueError, match=words):
+        Unique(**options)
+
+
+async def test_a_unique_job_in_a_pipeline_is_refused(app: Penstock):
+    @app.task(queue="q", unique=Unique("{n}"))
+    async def work(n: int) -> None: ...
+
+    with pytest.raises(BadCall, match="cannot be enqueued in a pipeline"):
+        work.enqueue_in(None, 1)
