@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock import BadCall, ConfigurationError, Job, Middleware, Penstock, Status, Unique, UniqueKeyHeld
+from penstock import BadCall, ConfigurationError, Job, Middleware, Penstock, Status, Unique, UniqueKeyHeld, current
 from penstock.jobs.middleware import EnqueueContext
 from tests.conftest import Do
 from tests.everywhere import face, place  # noqa: F401 - fixtures
@@ -109,6 +109,18 @@ async def test_the_last_arguments_count_with_replace_and_debounce(app: Penstock,
         for job in jobs:
             await job.result.aio(20)
     assert sorted(ran) == [("i", 4), ("s", 4)]
+
+
+async def test_a_job_that_reports_progress_gives_its_key_up_at_the_end(app: Penstock, do: Do):
+    @app.task(queue="q", unique=Unique("{n}"))
+    async def work(n: int) -> None:
+        current().progress(0.5)
+        await asyncio.sleep(0.05)
+
+    first = await do(work.enqueue, 1)
+    await run_burst(app)
+    assert await do(work.enqueue, 1) != first
+    await do(app.queue("q").purge)
 
 
 async def test_a_throttled_task_is_enqueued_once_in_its_time(app: Penstock, do: Do):

@@ -71,9 +71,9 @@ function job.note(s, incarnation, token, text)
   if not held then return end
   local id = lease.job_id(token)
   local progress = notes.add(id, text, s.now)
-  local number, flags, ttl, tenant = lease.parse(held)
+  local number, flags, ttl, tenant, rest = lease.parse(held)
   if not record.has(flags, flag.NOTES) then
-    held = lease.held_claim(number, bit.bor(flags, flag.NOTES), ttl, tenant)
+    held = lease.held_claim(number, bit.bor(flags, flag.NOTES), ttl, tenant) .. string.sub(held, rest)
     redis.call("HSET", base .. "held:" .. incarnation, id, held)
   end
   if progress ~= "" then listeners.report(s.row, id, string.format("progress %d %s", s.now, progress), s.part) end

@@ -167,7 +167,7 @@ class Queue:
         server, the jobs that were sent before it stay enqueued. One round trip for each 500.
         """
         if "id" in options or "unique" in options:
-            raise TypeError("put_many() takes neither id nor unique: its jobs would all have the same one")
+            raise TypeError("put_many() takes no id, and no unique key: its jobs would all have the same one")
         chosen = Options(**options)
         drafts = self._draft_values(values, chosen)
         yield from self.enqueue_drafts(drafts, durable=chosen.durable)
