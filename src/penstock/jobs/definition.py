@@ -69,7 +69,7 @@ class Definition:
             from penstock.jobs.schedule import check_declared
 
             self.timing.check()
-            check_declared(self.name, self.function)
+            check_declared(self.name, self.signature.required)
         if self.unique is not None:
             from penstock.jobs.unique import TaskKey
 

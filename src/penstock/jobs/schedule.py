@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -128,16 +128,14 @@ class ScheduleInfo:
         )  # fmt: skip
 
 
-def check_declared(name: str, function: Any) -> None:
-    """Raises ConfigurationError for a task that has a schedule, but cannot be called without arguments."""
+def check_declared(name: str, required: Sequence[str]) -> None:
+    """Raises ConfigurationError for a task that has a schedule, but cannot be called without arguments.
+
+    `required`: its parameters without a default.
+    """
     check_name(name)
-    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [
-        parameter.name for parameter in inspect.signature(function).parameters.values()
-        if parameter.default is inspect.Parameter.empty and parameter.kind not in kinds
-    ]  # fmt: skip
-    if needed:
+    if required:
         raise ConfigurationError(
-            f"task {name}: a task with a schedule is called without arguments, but {', '.join(needed)} has no default: "
-            "give it one, or schedule a call with app.schedules.add"
+            f"task {name}: a task with a schedule is called without arguments, but {', '.join(required)} has no "
+            "default: give it one, or schedule a call with app.schedules.add"
         )

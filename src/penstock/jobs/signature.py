@@ -64,6 +64,12 @@ class Signature:
         """The parameters that have a name of their own."""
         return [p.name for p in self._parameters if p.name not in (self._var_positional, self._var_keyword)]
 
+    @property
+    def required(self) -> list[str]:
+        """The parameters that every call has to give."""
+        variable = (self._var_positional, self._var_keyword)
+        return [p.name for p in self._parameters if p.default is _Parameter.empty and p.name not in variable]
+
     def value(self, arguments: msgspec.Struct, name: str) -> Any:
         """The decoded argument of this name, or the function's default."""
         given = getattr(arguments, name)
