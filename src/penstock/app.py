@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
 from weakref import WeakValueDictionary
 
 from penstock.config import Configuration
@@ -14,7 +14,7 @@ from penstock.core.keys import key_with_tag
 from penstock.core.operations import Operation, verb
 from penstock.driver.server_driver import ServerDriver
 from penstock.errors import ConfigurationError
-from penstock.jobs.decorator import AsyncTask, PlainTask, TaskDecorator
+from penstock.jobs.decorator import AsyncTask, PlainTask, TaskDecorator, TaskOptions
 from penstock.jobs.definition import Definition
 from penstock.jobs.item import Item
 from penstock.jobs.job import Job
@@ -133,22 +133,7 @@ class Penstock(CoordinationFactory):
     @overload
     def task(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
     @overload
-    def task(
-        self,
-        /,
-        *,
-        queue: str = "default",
-        name: str | None = None,
-        retry: Retry | int | None = None,
-        timeout: float | None = None,
-        result_ttl: float | None = None,
-        isolate: bool = False,
-        schedule: str = "",
-        timezone: str = "UTC",
-        every: float | None = None,
-        missed: Missed = "one",
-        unique: Unique | None = None,
-    ) -> TaskDecorator: ...
+    def task(self, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
     def task(
         self,
         function: Callable[..., Any] | None = None,

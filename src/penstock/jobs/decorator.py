@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
 from penstock.jobs.task import Task
 
+if TYPE_CHECKING:
+    from penstock.jobs.retry import Retry
+    from penstock.jobs.timing import Missed
+    from penstock.jobs.unique import Unique
+
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class TaskOptions(TypedDict, total=False):
+    """The keyword arguments of `@app.task(…)`, for type checkers. `Penstock.task` describes them."""
+
+    queue: str
+    name: str | None
+    retry: Retry | int | None
+    timeout: float | None
+    result_ttl: float | None
+    isolate: bool
+    schedule: str
+    timezone: str
+    every: float | None
+    missed: Missed
+    unique: Unique | None
 
 
 class TaskDecorator(Protocol):
