@@ -36,7 +36,7 @@ TEST = re.compile(r"([\w./-]+\.py)::([\w:]+)")
 MODULE = re.compile(r"`([\w/]+\.(?:py|lua))`")
 
 # The modules that users import from, besides `penstock` itself.
-PUBLIC_MODULES = {"penstock", "penstock.testing", "penstock.testing.history"}
+PUBLIC_MODULES = {"penstock", "penstock.testing", "penstock.testing.history", "penstock.web"}
 
 
 def broken_links(path: Path, text: str) -> list[str]:

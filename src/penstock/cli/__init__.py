@@ -79,6 +79,7 @@ COMMANDS = (
     Command("latch show", "penstock.cli.latch:show_one", "show one latch"),
     Command("barrier ls", "penstock.cli.barrier:ls", "list the barriers and how many parties wait"),
     Command("barrier show", "penstock.cli.barrier:show_one", "show one with the parties that wait"),
+    Command("dashboard", "penstock.cli.dashboard:dashboard", "serve pages that show all of this, live"),
     Command("server start", "penstock.cli.server:start", "start this folder's own server and keep it running"),
     Command("server stop", "penstock.cli.server:stop", "stop this folder's own server"),
     Command("server status", "penstock.cli.server:status", "show this folder's own server"),

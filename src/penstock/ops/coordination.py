@@ -1,4 +1,4 @@
-"""The part of the inspector that is about elections, latches, barriers and read-write locks."""
+"""The part of the inspector that is about elections, latches, barriers, semaphores and read-write locks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from penstock.app import Penstock
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import PenstockError
-from penstock.locks.answers import BarrierInfo, ElectionInfo, LatchInfo, ReadWriteLockInfo
+from penstock.locks.answers import BarrierInfo, ElectionInfo, LatchInfo, ReadWriteLockInfo, SemaphoreInfo
 from penstock.ops.probe import instance_names
 
 R = TypeVar("R")
@@ -62,6 +62,15 @@ class CoordinationInspector:
     @verb
     def read_write_lock(self, name: str) -> Operation[ReadWriteLockInfo]:
         return self._one("rwlock", "holders", name, self._ask_read_write_lock)
+
+    @verb
+    def semaphores(self) -> Operation[list[SemaphoreInfo]]:
+        """The semaphores that are held or waited for, sorted by name."""
+        return self._all("semaphore", "holders", self._ask_semaphore)
+
+    def _ask_semaphore(self, name: str) -> RoundTrip[SemaphoreInfo | None]:
+        info = self._app.semaphore(name, limit=1, lease=1).bindings.info()
+        return info.then(lambda info: info if info.held or info.waiting else None)
 
     def _ask_election(self, name: str) -> RoundTrip[ElectionInfo | None]:
         return self._app.election(name).current_info().then(lambda info: None if info.term is None else info)

@@ -1,0 +1,118 @@
+"""The actions of the pages. Each calls the inspector once, and writes one line to the log `penstock.audit`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from penstock.errors import PenstockError
+from penstock.ops.inspect import Inspector
+from penstock.ops.wording import many, terminal_safe
+from penstock.web.answers import Json, reporting_errors
+
+audit = logging.getLogger("penstock.audit")
+
+Action: TypeAlias = Callable[["Order"], Awaitable[str]]
+
+
+class Order(msgspec.Struct):
+    """An action with its arguments. `confirmed` says that the user was asked and agreed."""
+
+    action: str
+    queue: str = ""
+    tenant: str | None = None
+    ids: list[str] = []
+    names: list[str] = []
+    reason: str = ""
+    most: int | None = None
+    until: int = 0
+    confirmed: bool = False
+
+
+DESTROYS = {"purge", "cancel", "remove", "remove_all", "break"}
+"""Actions that nothing undoes. The page asks before it sends them."""
+
+MOST_IDS = 1000
+
+
+class Actions:
+    """The actions of one dashboard."""
+
+    def __init__(self, inspector: Inspector) -> None:
+        self._ask = inspector
+        self._actions: dict[str, Action] = {
+            "pause": self.pause, "resume": self.resume, "purge": self.purge, "cancel": self.cancel,
+            "requeue": self.requeue, "requeue_all": self.requeue_all, "remove": self.remove,
+            "remove_all": self.remove_all, "break": self.break_locks,
+        }  # fmt: skip
+
+    def routes(self) -> list[Route]:
+        return [Route("/act", reporting_errors(self.act), methods=["POST"])]
+
+    async def act(self, request: Request) -> Response:
+        try:
+            order = msgspec.json.decode(await request.body(), type=Order)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"this is no order: {error}") from None
+        action = self._actions.get(order.action)
+        if action is None or len(order.ids) > MOST_IDS:
+            raise ValueError(f"no action {order.action!r}" if action is None else f"at most {MOST_IDS} jobs at once")
+        if order.action in DESTROYS and not order.confirmed:
+            return Json({"error": f"{order.action} destroys: ask first, and send confirmed"}, 409)
+        outcome = "failed"
+        try:
+            outcome = await action(order)
+        except PenstockError as error:
+            outcome = f"failed: {error}"
+            raise
+        finally:
+            what = order.queue or ", ".join(order.ids[:5] + order.names[:5])
+            audit.info(
+                "%s: %s %s: %s", terminal_safe(request.state.visitor.name), order.action, terminal_safe(what),
+                terminal_safe(outcome), extra={"user": request.state.visitor.name, "order": msgspec.to_builtins(order)},
+            )  # fmt: skip
+        return Json({"done": outcome})
+
+    async def pause(self, order: Order) -> str:
+        await self._ask.pause.aio(order.queue, True)
+        return "paused"
+
+    async def resume(self, order: Order) -> str:
+        await self._ask.pause.aio(order.queue, False)
+        return "resumed"
+
+    async def purge(self, order: Order) -> str:
+        most = order.most if order.most is not None else await self._ask.waiting.aio(order.queue, order.tenant)
+        return many(await self._ask.purge.aio(order.queue, order.tenant, most=most), "job") + " cancelled"
+
+    async def cancel(self, order: Order) -> str:
+        return _summary(await self._ask.cancel.aio(*order.ids), "cancelled")
+
+    async def requeue(self, order: Order) -> str:
+        return _summary(await self._ask.requeue_dead.aio(*order.ids), "requeued")
+
+    async def requeue_all(self, order: Order) -> str:
+        return many(await self._ask.requeue_all_dead.aio(order.queue, order.until), "job") + " requeued"
+
+    async def remove(self, order: Order) -> str:
+        return _summary(await self._ask.remove_dead.aio(*order.ids), "removed")
+
+    async def remove_all(self, order: Order) -> str:
+        return many(await self._ask.remove_all_dead.aio(order.queue, order.until), "job") + " removed"
+
+    async def break_locks(self, order: Order) -> str:
+        held = await self._ask.held_locks.aio(order.names)
+        broken = await self._ask.break_locks.aio(held, order.reason or "broken from the dashboard")
+        return many(len(broken), "lock") + " broken"
+
+
+def _summary(outcomes: list[Any], done: str) -> str:
+    left = [f"{one.id} is {one.status}" for one in outcomes if not one.done]
+    text = f"{many(sum(one.done for one in outcomes), 'job')} {done}"
+    return "; ".join([text, *left[:5]])

@@ -1,0 +1,87 @@
+"""The dashboard as an ASGI application."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
+
+from penstock.app import Penstock
+from penstock.ops.inspect import Inspector
+from penstock.web.access import Access, Authenticate
+from penstock.web.actions import Actions
+from penstock.web.answers import Mask
+from penstock.web.questions import Questions
+from penstock.web.sampler import Sampler
+
+HERE = Path(__file__).parent
+
+_TYPES = {
+    ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".json": "application/json",
+    ".svg": "image/svg+xml",
+}  # fmt: skip
+
+
+def dashboard(
+    app: Penstock, *, auth: Authenticate | None = None, mask: Mask | None = None, read_only: bool = False
+) -> ASGIApp:
+    """The dashboard of an app, to be mounted in an ASGI application.
+
+    auth       a function, also `async def`, that returns the name of a request's user, or None to refuse the request.
+               Without it, only this machine can read, and nobody can act
+    mask       a function that receives the body or result of each displayed job and returns its replacement
+    read_only  nobody can act
+
+    It sends one command for each queue every two seconds while a page is open.
+    """
+    return pages(Inspector(app), auth=auth, mask=mask, read_only=read_only)
+
+
+def pages(
+    inspector: Inspector, *, auth: Authenticate | None = None, mask: Mask | None = None, read_only: bool = False,
+    local_may_act: bool = False,
+) -> ASGIApp:  # fmt: skip
+    """The dashboard of what this inspector sees. `local_may_act`: without `auth`, this machine may also act."""
+    questions = Questions(inspector, Sampler(inspector), mask)
+    api = [*questions.routes(), *Actions(inspector).routes()]
+    routes = [
+        Route("/", _page), Mount("/api", routes=api),
+        Route("/static/{file:path}", _static), Route("/text/{file}", _text),
+    ]  # fmt: skip
+    return Access(Starlette(routes=routes), auth, read_only=read_only, local_may_act=local_may_act)
+
+
+async def _page(request: Request) -> Response:
+    if not request.url.path.endswith("/"):  # relative addresses in the page need it
+        return RedirectResponse(request.url.path + "/")
+    return _file("static", "index.html")
+
+
+async def _static(request: Request) -> Response:
+    return _file("static", request.path_params["file"])
+
+
+async def _text(request: Request) -> Response:
+    return _file("text", request.path_params["file"])
+
+
+def _file(folder: str, name: str) -> Response:
+    found = _read(folder, name)
+    if found is None:
+        raise HTTPException(404)
+    return Response(
+        found, media_type=_TYPES.get(Path(name).suffix, "text/plain"), headers={"Cache-Control": "no-cache"}
+    )
+
+
+@lru_cache(maxsize=64)
+def _read(folder: str, name: str) -> bytes | None:
+    """One of the dashboard's own files; None for anything else."""
+    path = (HERE / folder / name).resolve()
+    return path.read_bytes() if path.is_file() and path.is_relative_to(HERE / folder) else None

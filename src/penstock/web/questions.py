@@ -1,0 +1,116 @@
+"""The questions of the pages. Each calls the inspector."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from penstock.jobs.dead_letters import DeadLetter
+from penstock.ops.inspect import Inspector
+from penstock.web.answers import Json, Mask, body_text, cut_text, fields, reporting_errors
+from penstock.web.sampler import Sampler
+
+PAGE = 50
+"""Dead letters on a page."""
+
+MOST_TENANTS = 50
+
+COMPLETIONS = 20
+
+
+class Questions:
+    """The questions of one dashboard."""
+
+    def __init__(self, inspector: Inspector, sampler: Sampler, mask: Mask | None) -> None:
+        self._ask = inspector
+        self._sampler = sampler
+        self._mask = mask
+
+    def routes(self) -> list[Route]:
+        questions = {
+            "/overview": self.overview, "/live": self.live, "/queues/{queue:path}": self.queue,
+            "/dead/{queue:path}": self.dead, "/jobs/{id:path}": self.job, "/workers": self.workers,
+            "/locks": self.locks, "/messages": self.messages, "/files": self.files, "/directories": self.directories,
+            "/complete/{name:path}": self.complete, "/doctor": self.doctor,
+        }  # fmt: skip
+        return [Route(path, reporting_errors(ask), methods=["GET"]) for path, ask in questions.items()]
+
+    async def overview(self, request: Request) -> Response:
+        visitor = request.state.visitor
+        return Json({**await self._sampler.document(), "may_act": visitor.may_act, "user": visitor.name})
+
+    async def live(self, request: Request) -> Response:
+        """Server-sent events: a new overview every two seconds."""
+
+        async def events() -> AsyncIterator[str]:
+            yield "retry: 2000\n\n"
+            async for document in self._sampler.documents():
+                if await request.is_disconnected():
+                    return
+                yield f"data: {json.dumps(document)}\n\n"
+
+        return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+    async def queue(self, request: Request) -> Response:
+        detail = await self._ask.queue.aio(request.path_params["queue"], tenants=MOST_TENANTS)
+        return Json(fields(detail, workers=await self._ask.workers.aio(detail.name)))
+
+    async def dead(self, request: Request) -> Response:
+        offset = max(0, int(request.query_params.get("offset", "0")))
+        page = await self._ask.list_dead.aio(request.path_params["queue"], PAGE, offset)
+        letters = [self._letter(letter) for letter in page.letters]
+        return Json(
+            {"total": page.total, "offset": offset, "page": PAGE, "letters": letters, "now": await self._ask.now.aio()}
+        )
+
+    def _letter(self, letter: DeadLetter) -> dict[str, Any]:
+        body = body_text(letter.body, self._mask)
+        return fields(letter, body=body, traceback=cut_text(letter.traceback))
+
+    async def job(self, request: Request) -> Response:
+        info = await self._ask.job.aio(request.path_params["id"])
+        result = body_text(info.result, self._mask) if info.result is not None else None
+        body = body_text(info.body, self._mask) if info.body is not None else None
+        now = await self._ask.now.aio()
+        return Json(fields(info, body=body, result=result, traceback=cut_text(info.traceback), now=now))
+
+    async def workers(self, request: Request) -> Response:
+        return Json({"workers": await self._ask.workers.aio(), "now": await self._ask.now.aio()})
+
+    async def locks(self, request: Request) -> Response:
+        ask = self._ask
+        return Json(
+            {
+                "locks": await ask.locks.aio(),
+                "semaphores": await ask.semaphores.aio(),
+                "rwlocks": await ask.read_write_locks.aio(),
+                "elections": await ask.elections.aio(),
+                "latches": await ask.latches.aio(),
+                "barriers": await ask.barriers.aio(),
+            }
+        )
+
+    async def messages(self, request: Request) -> Response:
+        ask = self._ask
+        return Json(
+            {"mailboxes": await ask.mailboxes.aio(), "chats": await ask.chats.aio(), "now": await ask.now.aio()}
+        )
+
+    async def files(self, request: Request) -> Response:
+        return Json({"channels": await self._ask.channels.aio(), "now": await self._ask.now.aio()})
+
+    async def directories(self, request: Request) -> Response:
+        return Json({"directories": await self._ask.directories.aio()})
+
+    async def complete(self, request: Request) -> Response:
+        directory = self._ask.directory(request.path_params["name"])
+        entries = await directory.complete.aio(request.query_params.get("q", ""), limit=COMPLETIONS)
+        return Json({"entries": [{"name": entry.name, "id": entry.id} for entry in entries]})
+
+    async def doctor(self, request: Request) -> Response:
+        return Json({"checks": await self._ask.doctor.aio()})

@@ -1,0 +1,113 @@
+// The frame: navigation, the live connection, and the page that the address names.
+
+import { html, render, useEffect, useState } from "./ui.js";
+import { PAGES } from "./pages.js";
+import { Toasts } from "./parts.js";
+import { LANGUAGES, chooseLanguage, language, number, t } from "./text.js";
+
+const NAVIGATION = ["overview", "dead", "workers", "locks", "messages", "files", "directories", "health"];
+
+/** The page, its argument and its filters: #/queue/mail?offset=50 */
+function address() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  const [page, ...rest] = path.split("/");
+  return { page: PAGES[page] ? page : "overview", name: decodeURIComponent(rest.join("/")), filter: new URLSearchParams(query) };
+}
+
+function useAddress() {
+  const [where, go] = useState(address());
+  useEffect(() => {
+    const changed = () => { go(address()); document.querySelector("main")?.focus(); };
+    addEventListener("hashchange", changed);
+    return () => removeEventListener("hashchange", changed);
+  }, []);
+  return where;
+}
+
+/** The overview, live. Between two connections the last one stays, marked as old. */
+function useLive() {
+  const [live, set] = useState({});
+  useEffect(() => {
+    let events;
+    const first = fetch("api/overview").then((answer) => answer.json());
+    first.then((one) => set((old) => ({ ...old, ...one }))).catch(() => {});
+    const open = () => {
+      events = new EventSource("api/live");
+      events.onmessage = (event) => {
+        const one = JSON.parse(event.data);
+        set((old) => (one.error ? { ...old, lost: one.error } : { ...old, ...one, lost: "" }));
+      };
+      events.onerror = () => set((old) => ({ ...old, lost: t("disconnected") }));
+    };
+    // A hidden page asks nothing.
+    const look = () => { if (document.hidden) events.close(); else open(); };
+    open();
+    document.addEventListener("visibilitychange", look);
+    return () => { events.close(); document.removeEventListener("visibilitychange", look); };
+  }, []);
+  return live;
+}
+
+function useKeys() {
+  useEffect(() => {
+    let before = "";
+    const pressed = (event) => {
+      if (event.target.closest("input, select, dialog, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.key === "/") {
+        event.preventDefault();
+        document.querySelector("#find")?.focus();
+      } else if (before === "g") {
+        const page = NAVIGATION.find((name) => name[0] === event.key);
+        if (page) location.hash = `#/${page}`;
+      }
+      before = event.key;
+    };
+    addEventListener("keydown", pressed);
+    return () => removeEventListener("keydown", pressed);
+  }, []);
+}
+
+function toggleTheme() {
+  const root = document.documentElement;
+  const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = isDark ? "light" : "dark";
+  localStorage.setItem("penstock-theme", root.dataset.theme);
+  dispatchEvent(new Event("theme"));
+}
+
+function Side({ page, live }) {
+  const dead = (live.queues || []).reduce((sum, queue) => sum + queue.dead, 0);
+  const counts = { dead: dead ? number(dead) : "", workers: live.workers ? number(live.workers) : "" };
+  return html`<aside class="side">
+    <a class="brand" href="#/overview"><img src="static/icon.svg" alt="" />Penstock</a>
+    <nav aria-label=${t("pages")}>${NAVIGATION.map((name) => html`
+      <a href=${`#/${name}`} aria-current=${page === name || (name === "overview" && page === "queue") ? "page" : undefined}>
+        <span>${t(`page.${name}`)}</span><span class="quiet">${counts[name]}</span></a>`)}
+    </nav>
+    <div class="end">
+      <div class="switches">
+        <button onClick=${toggleTheme} aria-label=${t("theme")} title=${t("theme")}>◐</button>
+        <select aria-label=${t("language")} value=${language} onChange=${(event) => chooseLanguage(event.target.value)}>
+          ${Object.entries(LANGUAGES).map(([code, name]) => html`<option value=${code}>${name}</option>`)}
+        </select>
+      </div>
+      <div class="quiet mono">${live.location}</div>
+      ${live.may_act === false && html`<div class="quiet">${t("read-only")}</div>`}
+    </div>
+  </aside>`;
+}
+
+function App() {
+  const where = useAddress(), live = useLive();
+  useKeys();
+  useEffect(() => { document.title = `${where.name || t(`page.${where.page}`)} · Penstock`; }, [where]);
+  const Page = PAGES[where.page];
+  return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.querySelector("main").focus(); }}>${t("skip")}</a>
+    <div class="frame"><${Side} page=${where.page} live=${live} />
+    <main tabindex="-1">
+      ${live.lost && html`<div class="card alarm" role="alert">${t("lost", { why: live.lost })}</div>`}
+      <${Page} key=${where.page + where.name} live=${live} name=${where.name} filter=${where.filter} mayAct=${live.may_act} />
+    </main></div><${Toasts} />`;
+}
+
+render(html`<${App} />`, document.body);

@@ -1,0 +1,356 @@
+// The pages. Each shows what one or two questions to the server answer.
+
+import { html, useEffect, useState } from "./ui.js";
+import { Careful, Chart, Fact, Loading, Problem, Table, Tag, act, ask, useAnswer } from "./parts.js";
+import { age, number, rate, size, t, time } from "./text.js";
+
+const OLD = 60; // seconds after which a ready job has waited long
+
+const link = (page, name, text) => html`<a href=${`#/${page}/${encodeURIComponent(name)}`}>${text ?? name}</a>`;
+
+const sum = (rows, name) => rows.reduce((total, row) => total + row[name], 0);
+
+// --- overview ---
+
+function health({ queues }) {
+  const stuck = queues.filter((queue) => queue.ready && !queue.workers && !queue.paused && queue.oldest > 5);
+  const late = queues.filter((queue) => queue.ready && queue.oldest > OLD && !queue.paused);
+  const failing = queues.filter((queue) => queue.failing > 0);
+  if (stuck.length) return ["bad", t("health.stuck", { queues: stuck.map((queue) => queue.name).join(", ") })];
+  if (late.length) return ["warn", t("health.late", { queues: late.map((queue) => queue.name).join(", ") })];
+  if (failing.length) return ["warn", t("health.failing", { queues: failing.map((queue) => queue.name).join(", ") })];
+  return ["good", t("health.good")];
+}
+
+/** The histories of all queues in one: rows of time, ready, running, in, out, failing. */
+function total(histories) {
+  const rows = new Map();
+  for (const history of Object.values(histories || {})) {
+    for (const row of history) {
+      const old = rows.get(row[0]) || [row[0], 0, 0, 0, 0, 0];
+      rows.set(row[0], old.map((value, place) => (place ? value + row[place] : value)));
+    }
+  }
+  return [...rows.values()].sort((a, b) => a[0] - b[0]);
+}
+
+function Charts({ rows }) {
+  return html`<div class="two">
+    <div class="card"><h2>${t("throughput")}</h2>
+      <${Chart} rows=${rows} label=${t("throughput")} series=${[[t("in"), "c2", 3], [t("out"), "c1", 4], [t("failing"), "c3", 5]]} /></div>
+    <div class="card"><h2>${t("backlog")}</h2>
+      <${Chart} rows=${rows} label=${t("backlog")} series=${[[t("ready"), "c1", 1], [t("running"), "c2", 2]]} /></div>
+  </div>`;
+}
+
+function FindJob() {
+  const find = (event) => {
+    event.preventDefault();
+    const id = event.target.elements.id.value.trim();
+    if (id) location.hash = `#/job/${encodeURIComponent(id)}`;
+  };
+  return html`<form onSubmit=${find} role="search">
+    <input id="find" name="id" type="search" placeholder=${t("find")} aria-label=${t("find")} /></form>`;
+}
+
+function State({ queue }) {
+  if (queue.paused) return html`<${Tag} state="warn">${t("paused")}<//>`;
+  if (queue.ready && !queue.workers) return html`<${Tag} state="bad">${t("no-workers")}<//>`;
+  if (queue.ready && queue.oldest > OLD) return html`<${Tag} state="warn">${t("late")}<//>`;
+  return html`<${Tag} state="good">${t("open")}<//>`;
+}
+
+function Overview({ live }) {
+  if (!live.queues) return html`<${Loading} error=${live.lost} />`;
+  const { queues } = live, [state, word] = health(live);
+  const oldest = Math.max(0, ...queues.map((queue) => (queue.ready ? queue.oldest : 0)));
+  const columns = [
+    [t("queue"), (queue) => link("queue", queue.name)],
+    ["", (queue) => html`<${State} queue=${queue} />`, "tight"],
+    [t("ready"), (queue) => number(queue.ready), "n"],
+    [t("oldest"), (queue) => (queue.ready ? age(queue.oldest) : ""), "n"],
+    [t("delayed"), (queue) => number(queue.delayed), "n"],
+    [t("running"), (queue) => number(queue.running), "n"],
+    [t("in-per-second"), (queue) => rate(queue.in), "n"],
+    [t("out-per-second"), (queue) => rate(queue.out), "n"],
+    [t("dead"), (queue) => (queue.dead ? html`<a href=${`#/dead/${encodeURIComponent(queue.name)}`}>${number(queue.dead)}</a>` : "0"), "n"],
+    [t("workers"), (queue) => number(queue.workers), "n"],
+  ];
+  return html`
+    <div class="head"><h1>${t("page.overview")}</h1><${Tag} state=${state}>${word}<//>
+      <div class="rest"><${FindJob} /></div></div>
+    <div class="facts">
+      <${Fact} name=${t("ready")} value=${number(sum(queues, "ready"))} more=${oldest ? t("oldest-for", { age: age(oldest) }) : ""} state=${oldest > OLD ? "warn" : ""} />
+      <${Fact} name=${t("running")} value=${number(sum(queues, "running"))} more=${t("delayed-too", { n: number(sum(queues, "delayed")) })} />
+      <${Fact} name=${t("in-per-second")} value=${rate(sum(queues, "in"))} />
+      <${Fact} name=${t("out-per-second")} value=${rate(sum(queues, "out"))} more=${t("failing-too", { n: rate(sum(queues, "failing")) })} />
+      <${Fact} name=${t("dead")} value=${number(sum(queues, "dead"))} state=${sum(queues, "dead") ? "bad" : ""} />
+      <${Fact} name=${t("workers")} value=${number(live.workers)} state=${live.workers ? "" : "warn"} />
+    </div>
+    <${Charts} rows=${total(live.history)} />
+    <div class="card"><h2>${t("queues")}</h2><${Table} label=${t("queues")} columns=${columns} rows=${queues} none=${t("none.queues")} /></div>`;
+}
+
+// --- a queue ---
+
+function Tenants({ queue, mayAct, again }) {
+  const most = Math.max(1, ...queue.largest.map((tenant) => tenant.counts.ready + tenant.counts.delayed));
+  const columns = [
+    [t("tenant"), (tenant) => html`<span class="mono">${tenant.name || t("no-tenant")}</span>`],
+    [t("waits"), (tenant) => html`<div class="bar" aria-hidden="true"><i style=${{ width: `${(100 * (tenant.counts.ready + tenant.counts.delayed)) / most}%` }}></i></div>`],
+    [t("ready"), (tenant) => number(tenant.counts.ready), "n"],
+    [t("delayed"), (tenant) => number(tenant.counts.delayed), "n"],
+    [t("served"), (tenant) => number(tenant.counts.running), "n"],
+    [t("dead"), (tenant) => number(tenant.counts.dead), "n"],
+  ];
+  if (mayAct) {
+    columns.push(["", (tenant) => html`<${Careful} label=${t("purge")} then=${again} disabled=${!tenant.counts.ready && !tenant.counts.delayed}
+      question=${t("purge.tenant", { tenant: tenant.name, queue: queue.name, n: number(tenant.counts.ready + tenant.counts.delayed) })}
+      order=${{ action: "purge", queue: queue.name, tenant: tenant.name, most: tenant.counts.ready + tenant.counts.delayed }} />`, "n"]);
+  }
+  const shown = t("tenants.shown", { shown: number(queue.largest.length), all: number(queue.tenants) });
+  return html`<div class="card"><h2>${t("tenants")} <span class="quiet">${shown}</span></h2>
+    <${Table} label=${t("tenants")} columns=${columns} rows=${queue.largest} none=${t("none.tenants")} /></div>`;
+}
+
+function Queue({ name, live, mayAct }) {
+  const [queue, error, again] = useAnswer(`queues/${encodeURIComponent(name)}`);
+  if (!queue) return html`<h1>${name}</h1><${Problem} error=${error} /><${Loading} answer=${queue} error=${error} />`;
+  const { counts } = queue, flow = (live.queues || []).find((one) => one.name === name) || {};
+  const waiting = counts.ready + counts.delayed;
+  const pause = counts.paused ? ["resume", "pause"] : ["pause", "resume"];
+  return html`
+    <div class="head"><h1>${name}</h1><${State} queue=${{ ...counts, workers: queue.workers.length }} />
+      ${mayAct && html`<div class="rest">
+        <button onClick=${() => act({ action: pause[0], queue: name }, { undo: { action: pause[1], queue: name }, then: again })}>${t(pause[0])}</button>
+        <${Careful} label=${t("purge")} disabled=${!waiting} then=${again} question=${t("purge.queue", { queue: name, n: number(waiting) })}
+          order=${{ action: "purge", queue: name, most: waiting }} /></div>`}
+    </div>
+    <${Problem} error=${error} />
+    <div class="facts">
+      <${Fact} name=${t("ready")} value=${number(counts.ready)} more=${counts.ready ? t("oldest-for", { age: age(counts.oldest) }) : ""} />
+      <${Fact} name=${t("delayed")} value=${number(counts.delayed)} more=${queue.due_in === null ? "" : t("next-in", { age: age(Math.max(0, queue.due_in)) })} />
+      <${Fact} name=${t("running")} value=${number(counts.running)} />
+      <${Fact} name=${t("in-per-second")} value=${rate(flow.in)} />
+      <${Fact} name=${t("out-per-second")} value=${rate(flow.out)} />
+      <${Fact} name=${t("dead")} state=${counts.dead ? "bad" : ""} value=${link("dead", name, number(counts.dead))} />
+    </div>
+    <${Charts} rows=${live.history?.[name] || []} />
+    <${Tenants} queue=${queue} mayAct=${mayAct} again=${again} />
+    <div class="two">
+      <div class="card"><h2>${t("workers")}</h2><${WorkerTable} workers=${queue.workers} now=${live.at} /></div>
+      <div class="card"><h2>${t("totals")}</h2><dl>
+        ${["completed", "retried", "failed", "dropped", "cancelled", "expired", "lost"].map((one) => html`<dt>${t(`total.${one}`)}</dt><dd>${number(counts[one])}</dd>`)}
+      </dl></div>
+    </div>
+    ${queue.unknown_task_jobs.length > 0 && html`<div class="card alarm"><h2>${t("unknown-tasks")}</h2>
+      <${Table} columns=${[[t("job"), (job) => link("job", job.id)], [t("reason"), (job) => job.reason]]} rows=${queue.unknown_task_jobs} /></div>`}`;
+}
+
+// --- a job ---
+
+const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", ready: "", running: "good", completed: "good", dropped: "" };
+
+function Job({ name, mayAct }) {
+  const [job, error, again] = useAnswer(`jobs/${encodeURIComponent(name)}`);
+  if (!job) return html`<h1>${t("job")}</h1><${Problem} error=${error} /><${Loading} answer=${job} error=${error} />`;
+  const facts = [
+    ["queue", link("queue", job.id.split(":")[0])], ["tenant", job.tenant], ["priority", job.priority],
+    ["enqueued", job.enqueued && t("ago", { time: time(job.enqueued), age: age(job.now - job.enqueued) })],
+    ["since", job.since && t("ago", { time: time(job.since), age: age(job.now - job.since) })],
+    ["expires", time(job.expires)], ["attempts", job.attempts], ["deliveries", job.deliveries], ["crashes", job.crashes],
+  ];
+  return html`
+    <div class="head"><h1 class="mono">${job.id}</h1><${Tag} state=${STATES[job.status]}>${t(`status.${job.status}`)}<//>
+      ${mayAct && html`<div class="rest">
+        ${job.status === "dead" && html`<button class="main" onClick=${() => act({ action: "requeue", ids: [job.id] }, { then: again })}>${t("requeue")}</button>
+          <${Careful} label=${t("remove")} question=${t("remove.job", { id: job.id })} order=${{ action: "remove", ids: [job.id] }} then=${again} />`}
+        ${["ready", "delayed", "running"].includes(job.status) && html`
+          <${Careful} label=${t("cancel")} question=${t("cancel.job", { id: job.id })} order=${{ action: "cancel", ids: [job.id] }} then=${again} />`}
+      </div>`}</div>
+    <${Problem} error=${error} />
+    <div class="card"><dl>${facts.filter(([, value]) => value !== "" && value !== null && value !== undefined && value !== 0).map(([key, value]) => html`<dt>${t(`job.${key}`)}</dt><dd>${value}</dd>`)}</dl></div>
+    ${job.reason && html`<div class="card ${job.status === "dead" ? "alarm" : ""}"><h2>${t("reason")}</h2><p>${job.reason}</p>${job.traceback && html`<pre tabindex="0">${job.traceback}</pre>`}</div>`}
+    ${job.body !== null && html`<div class="card"><h2>${t("arguments")}</h2><pre tabindex="0">${job.body}</pre></div>`}
+    ${job.result !== null && html`<div class="card"><h2>${t("result")}</h2><pre tabindex="0">${job.result}</pre></div>`}`;
+}
+
+// --- dead letters ---
+
+function Dead({ name, live, filter, mayAct }) {
+  const queues = (live.queues || []).filter((queue) => queue.dead > 0);
+  if (!name) {
+    return html`<h1>${t("page.dead")}</h1><div class="card">
+      <${Table} label=${t("queues")} rows=${queues} none=${t("none.dead")} columns=${[[t("queue"), (queue) => link("dead", queue.name)], [t("dead"), (queue) => number(queue.dead), "n"]]} /></div>`;
+  }
+  return html`<${DeadOf} key=${name + filter} name=${name} offset=${Number(filter.get("offset") || 0)} mayAct=${mayAct} />`;
+}
+
+function DeadOf({ name, offset, mayAct }) {
+  const [page, error, again] = useAnswer(`dead/${encodeURIComponent(name)}?offset=${offset}`);
+  const [chosen, choose] = useState(new Set());
+  if (!page) return html`<h1>${name}</h1><${Problem} error=${error} /><${Loading} answer=${page} error=${error} />`;
+  const then = () => { choose(new Set()); again(); };
+  const toggle = (id) => choose((old) => { const next = new Set(old); if (!next.delete(id)) next.add(id); return next; });
+  const all = page.letters.every((letter) => chosen.has(letter.id)) && page.letters.length > 0;
+  const box = html`<input type="checkbox" aria-label=${t("choose-all")} checked=${all} onChange=${() => choose(all ? new Set() : new Set(page.letters.map((letter) => letter.id)))} />`;
+  const columns = [
+    [t("job"), (letter) => html`<div class="mono">${link("job", letter.id)}</div><span class="quiet">${letter.tenant}</span>`],
+    [t("reason"), (letter) => html`<details><summary>${letter.reason || "?"}</summary><pre tabindex="0">${letter.traceback || letter.body}</pre></details>`],
+    [t("died"), (letter) => html`<span title=${time(letter.died)}>${age(Math.max(0, page.now - letter.died))}</span>`, "n"],
+    [t("attempts"), (letter) => number(letter.attempts), "n"],
+    [t("worker"), (letter) => html`<span class="mono">${letter.worker}</span>`],
+  ];
+  if (mayAct) columns.unshift([box, (letter) => html`<input type="checkbox" aria-label=${t("choose", { id: letter.id })} checked=${chosen.has(letter.id)} onChange=${() => toggle(letter.id)} />`]);
+  const ids = [...chosen], until = Math.floor(page.now * 1000);
+  return html`
+    <div class="head"><h1>${t("dead-of", { queue: name })}</h1><span class="quiet">${number(page.total)}</span>
+      ${mayAct && html`<div class="rest">
+        ${ids.length > 0 ? html`
+          <button class="main" onClick=${() => act({ action: "requeue", ids }, { then })}>${t("requeue.n", { n: ids.length })}</button>
+          <${Careful} label=${t("remove.n", { n: ids.length })} question=${t("remove.chosen", { n: ids.length })} order=${{ action: "remove", ids }} then=${then} />` : html`
+          <button disabled=${!page.total} onClick=${() => act({ action: "requeue_all", queue: name, until }, { then })}>${t("requeue-all")}</button>
+          <${Careful} label=${t("remove-all")} disabled=${!page.total} question=${t("remove.all", { n: number(page.total), queue: name })} order=${{ action: "remove_all", queue: name, until }} then=${then} />`}
+      </div>`}</div>
+    <${Problem} error=${error} />
+    <div class="card"><${Table} label=${t("page.dead")} columns=${columns} rows=${page.letters} none=${t("none.dead")} /></div>
+    <div class="head">
+      ${offset > 0 && html`<a href=${`#/dead/${encodeURIComponent(name)}?offset=${Math.max(0, offset - page.page)}`}>${t("newer")}</a>`}
+      ${offset + page.page < page.total && html`<a href=${`#/dead/${encodeURIComponent(name)}?offset=${offset + page.page}`}>${t("older")}</a>`}
+    </div>`;
+}
+
+// --- workers ---
+
+function WorkerTable({ workers, now }) {
+  return html`<${Table} label=${t("workers")} none=${t("none.workers")} rows=${workers} columns=${[
+    [t("worker"), (worker) => html`<span class="mono">${worker.name || t("program")}</span>`],
+    [t("queue"), (worker) => link("queue", worker.queue)],
+    [t("runs"), (worker) => html`${number(worker.held)}${worker.concurrency ? ` / ${number(worker.concurrency)}` : ""}
+      ${worker.concurrency > 0 && html`<div class="bar" aria-hidden="true"><i style=${{ width: `${Math.min(100, (100 * worker.held) / worker.concurrency)}%` }}></i></div>`}`],
+    [t("up"), (worker) => (worker.since ? age(Math.max(0, (now || Date.now() / 1000) - worker.since)) : ""), "n"],
+    [t("lease"), (worker) => (worker.lease > 0 ? age(worker.lease) : html`<${Tag} state="bad">${t("lease-over")}<//>`), "n"],
+  ]} />`;
+}
+
+function Workers() {
+  const [answer, error] = useAnswer("workers");
+  return html`<h1>${t("page.workers")}</h1><${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
+    ${answer && html`<div class="card"><${WorkerTable} workers=${answer.workers} now=${answer.now} /></div>`}`;
+}
+
+// --- locks ---
+
+const owner = (one) => (one ? html`<span class="mono">${one.host ? `${one.host}:${one.pid}` : t("another-library")}</span>${one.age !== null && one.age !== undefined ? html` <span class="quiet">${age(one.age)}</span>` : ""}` : html`<span class="quiet">${t("nobody")}</span>`);
+const owners = (some) => html`${some.slice(0, 5).map((one) => html`<div>${owner(one)}${one.permits > 1 ? ` × ${one.permits}` : ""}</div>`)}${some.length > 5 ? html`<span class="quiet">${t("and-more", { n: some.length - 5 })}</span>` : ""}`;
+const waiters = (row) => (row.waiting ? html`<details><summary>${number(row.waiting)}</summary>${owners(row.waiters || row.candidates || [])}</details>` : "0");
+const mono = (text) => html`<span class="mono">${text}</span>`;
+
+function Locks({ mayAct }) {
+  const [answer, error, again] = useAnswer("locks");
+  const named = [t("name"), (row) => mono(row.name)];
+  const waiting = [t("waiting"), waiters, "n"];
+  const lockColumns = [named, [t("owner"), (row) => owner(row.holder)], [t("lease"), (row) => (row.holder?.left ? age(row.holder.left) : ""), "n"], [t("fence"), (row) => mono(row.fence ?? ""), "n"], waiting];
+  if (mayAct) {
+    lockColumns.push(["", (row) => html`<${Careful} label=${t("break")} disabled=${!row.holder} then=${again} order=${{ action: "break", names: [row.name] }}
+      question=${t("break.lock", { name: row.name, owner: row.holder ? `${row.holder.host}:${row.holder.pid}` : "" })} />`, "n"]);
+  }
+  const parts = answer && [
+    ["locks", lockColumns],
+    ["semaphores", [named, [t("held"), (row) => html`${number(row.held)}${row.limit ? ` / ${row.limit}` : ""}`, "n"], [t("holders"), (row) => owners(row.holders)], waiting]],
+    ["rwlocks", [named, [t("writer"), (row) => owner(row.writer)], [t("readers"), (row) => html`${number(row.reading)} ${owners(row.readers)}`], waiting]],
+    ["elections", [named, [t("leader"), (row) => owner(row.leader)], [t("announced"), (row) => mono(row.leader?.value ?? "")], [t("term"), (row) => mono(row.term ?? ""), "n"], waiting]],
+    ["latches", [named, [t("left"), (row) => `${number(row.left)} / ${number(row.count)}`, "n"], [t("waiting"), (row) => number(row.waiting), "n"]]],
+    ["barriers", [named, [t("arrived"), (row) => `${number(row.waiting)} / ${number(row.parties)}`, "n"], [t("generation"), (row) => number(row.generation), "n"]]],
+  ];
+  return html`<h1>${t("page.locks")}</h1><${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
+    ${parts && parts.filter(([kind]) => answer[kind].length || kind === "locks").map(([kind, columns]) => html`
+      <div class="card"><h2>${t(kind)}</h2><${Table} label=${t(kind)} columns=${columns} rows=${answer[kind]} none=${t("none.locks")} /></div>`)}`;
+}
+
+// --- messages, files, directories ---
+
+const seen = (now, at) => (at ? html`<span title=${time(at)}>${t("seen-ago", { age: age(Math.max(0, now - at)) })}</span>` : html`<span class="quiet">${t("never")}</span>`);
+
+function Messages() {
+  const [answer, error] = useAnswer("messages");
+  return html`<h1>${t("page.messages")}</h1><${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
+    ${answer && html`<div class="card"><h2>${t("mailboxes")}</h2><${Table} label=${t("mailboxes")} none=${t("none.mailboxes")} rows=${answer.mailboxes} columns=${[
+      [t("name"), (row) => mono(row.name)], [t("unread"), (row) => number(row.unread), "n"], [t("claimed"), (row) => number(row.claimed), "n"],
+      [t("dead"), (row) => (row.dead ? html`<${Tag} state="bad">${number(row.dead)}<//>` : "0"), "n"], [t("last-number"), (row) => number(row.last), "n"],
+      [t("kept"), (row) => size(row.bytes), "n"], [t("pulled"), (row) => seen(answer.now, row.pulled)]]} /></div>
+    <div class="card"><h2>${t("chats")}</h2><${Table} label=${t("chats")} none=${t("none.chats")} rows=${answer.chats} columns=${[
+      [t("name"), (row) => mono(row.chat.id)], [t("members"), (row) => number(row.chat.readers), "n"],
+      [t("kept-messages"), (row) => number(row.chat.last - row.chat.first + 1), "n"], [t("kept"), (row) => size(row.chat.bytes), "n"],
+      [t("furthest-behind"), (row) => (row.last_reader ? html`${mono(row.last_reader.name)} <span class="quiet">${t("unread-n", { n: number(row.last_reader.unread) })}</span>` : "")],
+      [t("pulled"), (row) => (row.last_reader ? seen(answer.now, row.last_reader.seen) : "")]]} /></div>`}`;
+}
+
+function Receivers({ channel, now }) {
+  return html`<${Table} label=${t("receivers")} rows=${channel.receivers} none=${t("none.receivers")} columns=${[
+    [t("receiver"), (row) => mono(row.name)], [t("state"), (row) => t(`receiver.${row.state}`)],
+    [t("behind"), (row) => t("records", { n: number(row.behind) }), "n"], [t("process"), (row) => mono(row.holder)], [t("heard-of"), (row) => seen(now, row.seen)]]} />`;
+}
+
+function Files() {
+  const [answer, error] = useAnswer("files", 2000);
+  const [before, keep] = useState({});
+  useEffect(() => {
+    if (!answer) return;
+    keep((old) => Object.fromEntries(answer.channels.map((channel) => {
+      const last = old[channel.name], seconds = last ? answer.now - last.at : 0;
+      const speed = seconds > 0 ? Math.max(0, (channel.last - last.last) / seconds) : 0;
+      return [channel.name, { at: answer.now, last: channel.last, speed }];
+    })));
+  }, [answer]);
+  return html`<h1>${t("page.files")}</h1><${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
+    ${answer && !answer.channels.length && html`<div class="card none">${t("none.channels")}</div>`}
+    ${answer?.channels.map((channel) => html`<div class="card">
+      <div class="head"><h2 class="mono">${channel.name}</h2>
+        <${Tag} state=${channel.closed ? "" : "good"}>${t(channel.closed ? "closed" : "open")}<//>
+        <span class="quiet">${t("sending", { n: channel.sending })} · ${t("blocks-per-second", { n: rate(before[channel.name]?.speed) })}</span></div>
+      <p>${t("window", { held: size(channel.bytes), limit: size(channel.limit), peak: size(channel.peak) })}</p>
+      <div class="bar" role="img" aria-label=${t("window", { held: size(channel.bytes), limit: size(channel.limit), peak: size(channel.peak) })}><i style=${{ width: `${(100 * channel.bytes) / channel.limit}%` }}></i></div>
+      <p></p><${Receivers} channel=${channel} now=${answer.now} /></div>`)}`;
+}
+
+function Directories() {
+  const [answer, error] = useAnswer("directories", 15000);
+  return html`<h1>${t("page.directories")}</h1><${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
+    ${answer && !answer.directories.length && html`<div class="card none">${t("none.directories")}</div>`}
+    ${answer?.directories.map((directory) => html`<${Directory} key=${directory.name} directory=${directory} />`)}`;
+}
+
+function Directory({ directory }) {
+  const [text, type] = useState(""), [found, set] = useState([]), [error, fail] = useState("");
+  useEffect(() => {
+    let ended = false;
+    if (!text) { set([]); return; }
+    ask(`complete/${encodeURIComponent(directory.name)}?q=${encodeURIComponent(text)}`)
+      .then((answer) => { if (!ended) { set(answer.entries); fail(""); } })
+      .catch((problem) => { if (!ended) fail(problem.message); });
+    return () => { ended = true; };
+  }, [text]);
+  return html`<div class="card"><div class="head"><h2 class="mono">${directory.name}</h2><span class="quiet">${t("names", { n: number(directory.names) })}</span></div>
+    <input type="search" value=${text} placeholder=${t("complete")} aria-label=${t("complete-in", { name: directory.name })} onInput=${(event) => type(event.target.value)} />
+    <${Problem} error=${error} />
+    ${text && html`<p></p><${Table} label=${directory.name} none=${t("none.names")} rows=${found} columns=${[[t("name"), (row) => row.name], ["id", (row) => mono(row.id)]]} />`}</div>`;
+}
+
+// --- health ---
+
+const LEVELS = { ok: "good", warn: "warn", fail: "bad" };
+
+function Health() {
+  const [answer, error, again] = useAnswer("doctor", 0);
+  return html`<div class="head"><h1>${t("page.health")}</h1><div class="rest"><button onClick=${again}>${t("check-again")}</button></div></div>
+    <p class="quiet">${t("health.what")}</p><${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
+    ${answer && html`<div class="card"><${Table} label=${t("page.health")} rows=${answer.checks} columns=${[
+      ["", (row) => html`<${Tag} state=${LEVELS[row.level]}>${t(`level.${row.level}`)}<//>`, "tight"], [t("topic"), (row) => row.topic],
+      [t("found"), (row) => html`${row.message}${row.advice && html`<div class="quiet">${row.advice}</div>`}`]]} /></div>`}`;
+}
+
+export const PAGES = {
+  overview: Overview, queue: Queue, job: Job, dead: Dead, workers: Workers, locks: Locks, messages: Messages, files: Files,
+  directories: Directories, health: Health,
+};

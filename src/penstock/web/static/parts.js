@@ -1,0 +1,136 @@
+// What several pages need: asking the server, acting on it, tables, tags, charts.
+
+import { html, useEffect, useRef, useState } from "./ui.js";
+import { t } from "./text.js";
+
+export async function ask(path) {
+  const answer = await fetch(`api/${path}`);
+  const found = await answer.json().catch(() => ({ error: answer.statusText }));
+  if (!answer.ok) throw new Error(found.error || answer.statusText);
+  return found;
+}
+
+/** What `path` answers, asked again every few seconds: [answer, error, ask again now]. */
+export function useAnswer(path, every = 4000) {
+  const [state, set] = useState({ path: null });
+  const [turn, again] = useState(0);
+  useEffect(() => {
+    let ended = false, timer;
+    const look = async () => {
+      try {
+        const answer = await ask(path);
+        if (!ended) set({ path, answer });
+      } catch (error) {
+        if (!ended) set((old) => ({ ...old, path, error: error.message }));
+      }
+      if (!ended && every) timer = setTimeout(look, document.hidden ? every * 5 : every);
+    };
+    look();
+    return () => { ended = true; clearTimeout(timer); };
+  }, [path, turn]);
+  const fits = state.path === path;
+  return [fits ? state.answer : undefined, fits ? state.error : undefined, () => again((n) => n + 1)];
+}
+
+let toast = () => {};
+
+export function Toasts() {
+  const [shown, show] = useState(null);
+  useEffect(() => {
+    toast = show;
+    const timer = shown && setTimeout(() => show(null), shown.undo ? 10000 : 5000);
+    return () => clearTimeout(timer);
+  }, [shown]);
+  return html`<div role="status" aria-live="polite">${shown && html`
+    <div class=${`toast ${shown.bad ? "bad" : ""}`}>
+      <span>${shown.text}</span>
+      ${shown.undo && html`<button onClick=${() => { show(null); shown.undo(); }}>${t("undo")}</button>`}
+    </div>`}</div>`;
+}
+
+/** Act on the server, and tell how it went. `undo`: the order that takes it back. */
+export async function act(order, { undo, then } = {}) {
+  try {
+    const answer = await fetch("api/act", {
+      method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(order),
+    });
+    const text = await answer.text();
+    let found;
+    try { found = JSON.parse(text); } catch { found = { error: text }; }
+    if (!answer.ok) throw new Error(found.error || answer.statusText);
+    toast({ text: found.done, undo: undo && (() => act(undo, { then })) });
+  } catch (error) {
+    toast({ text: error.message, bad: true });
+  }
+  then?.();
+}
+
+/** A button that asks first. `question` says what will be destroyed. */
+export function Careful({ question, label, order, then, disabled }) {
+  const dialog = useRef();
+  const title = useRef(`ask-${Math.random().toString(36).slice(2)}`).current;
+  const go = () => { dialog.current.close(); act({ ...order, confirmed: true }, { then }); };
+  return html`<button class="danger" disabled=${disabled} onClick=${() => dialog.current.showModal()}>${label}</button>
+    <dialog ref=${dialog} aria-labelledby=${title}>
+      <h2 id=${title}>${label}</h2><p>${question}</p>
+      <div class="row">
+        <button autofocus onClick=${() => dialog.current.close()}>${t("keep")}</button>
+        <button class="danger" onClick=${go}>${label}</button>
+      </div>
+    </dialog>`;
+}
+
+export function Tag({ state, children }) {
+  return html`<span class=${`tag ${state || ""}`}>${children}</span>`;
+}
+
+export function Fact({ name, value, more, state }) {
+  return html`<div class=${`fact ${state || ""}`}>
+    <div class="name">${name}</div><div class="value">${value}</div><div class="more">${more}</div></div>`;
+}
+
+/** A table. `columns`: [heading, cell(row), class]. */
+export function Table({ columns, rows, none, label }) {
+  if (!rows?.length) return html`<div class="none">${none}</div>`;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table>
+    <thead><tr>${columns.map(([heading, , kind]) => html`<th scope="col" class=${kind}>${heading}</th>`)}</tr></thead>
+    <tbody>${rows.map((row) => html`<tr>${columns.map(([, cell, kind]) => html`<td class=${kind}>${cell(row)}</td>`)}</tr>`)}</tbody>
+  </table></div>`;
+}
+
+export function Problem({ error }) {
+  return error ? html`<div class="card alarm" role="alert"><h2>${t("problem")}</h2>${error}</div>` : null;
+}
+
+export function Loading({ answer, error }) {
+  return answer || error ? null : html`<div class="none" aria-busy="true">${t("loading")}</div>`;
+}
+
+const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/** Lines over time. `series`: [label, class, index in a row]. */
+export function Chart({ rows, series, label }) {
+  const place = useRef(), plot = useRef();
+  useEffect(() => {
+    const draw = () => {
+      plot.current?.destroy();
+      const axis = { stroke: ink("--quiet"), grid: { stroke: ink("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
+      plot.current = new uPlot({
+        width: place.current.clientWidth, height: 180, cursor: { y: false }, legend: { show: false },
+        scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
+        axes: [axis, { ...axis, size: 56 }],
+        series: [{}, ...series.map(([name, color]) => ({ label: name, stroke: ink(`--chart-${color.slice(1)}`), width: 2, points: { show: false } }))],
+      }, data(), place.current);
+    };
+    const data = () => [rows.map((row) => row[0]), ...series.map(([, , index]) => rows.map((row) => row[index]))];
+    draw();
+    const watcher = new ResizeObserver(() => plot.current?.setSize({ width: place.current.clientWidth, height: 180 }));
+    watcher.observe(place.current);
+    return () => { watcher.disconnect(); plot.current?.destroy(); plot.current = null; };
+  }, []);
+  useEffect(() => {
+    plot.current?.setData([rows.map((row) => row[0]), ...series.map(([, , index]) => rows.map((row) => row[index]))]);
+  }, [rows]);
+  return html`<div class="legend">${series.map(([name, color]) => html`<span class=${color}>${name}</span>`)}</div>
+    <div class="chart" ref=${place} role="img" aria-label=${label}></div>`;
+}

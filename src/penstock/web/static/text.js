@@ -1,0 +1,41 @@
+// Texts in the chosen language, and numbers, ages and times as people read them.
+
+export const LANGUAGES = { en: "English", zh: "中文" };
+const first = navigator.language.toLowerCase().startsWith("zh") ? "zh" : "en";
+export const language = localStorage.getItem("penstock-language") || first;
+document.documentElement.lang = language;
+
+const texts = await (await fetch(`text/${language}.json`)).json();
+
+/** The text of this key, with {name} replaced by values. */
+export function t(key, values = {}) {
+  return (texts[key] ?? key).replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
+}
+
+export function chooseLanguage(name) {
+  localStorage.setItem("penstock-language", name);
+  location.reload();
+}
+
+const whole = new Intl.NumberFormat(language);
+const short = new Intl.NumberFormat(language, { maximumFractionDigits: 1 });
+
+export const number = (value) => whole.format(value ?? 0);
+export const rate = (value) => (value >= 100 ? whole.format(Math.round(value)) : short.format(value || 0));
+
+export function age(seconds) {
+  if (seconds === null || seconds === undefined) return "";
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+    if (seconds >= 2 * size) return t(`age.${unit}`, { n: Math.round(seconds / size) });
+  }
+  return t("age.s", { n: seconds >= 10 ? Math.round(seconds) : short.format(Math.max(0, seconds)) });
+}
+
+export function size(bytes) {
+  for (const unit of ["B", "KiB", "MiB", "GiB"]) {
+    if (bytes < 1000 || unit === "GiB") return `${short.format(bytes)} ${unit}`;
+    bytes /= 1024;
+  }
+}
+
+export const time = (seconds) => (seconds ? new Date(seconds * 1000).toLocaleString(language) : "");

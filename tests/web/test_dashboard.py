@@ -1,0 +1,342 @@
+"""What the dashboard answers, the visitors that it refuses, and what it does. `tests/browser` looks at its pages."""
+
+import asyncio
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import penstock.web
+from penstock import Penstock
+from penstock.ops.inspect import Inspector
+from penstock.testing import TemporaryServer
+from penstock.web import dashboard
+from penstock.web.access import COOKIE, HEADERS, Password
+from penstock.web.dashboard import pages
+from tests.speed import scaled
+
+FOLDER = Path(penstock.web.__file__).parent
+LOCAL = "http://localhost:8321"
+JSON = {"content-type": "application/json", "origin": LOCAL}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[TemporaryServer]:
+    with TemporaryServer() as server:
+        yield server
+
+
+@pytest.fixture
+def app(server: TemporaryServer, request: pytest.FixtureRequest) -> Iterator[Penstock]:
+    with Penstock(server.address, prefix=f"p{abs(hash(request.node.nodeid)) % 10**9}") as app:
+        yield app
+
+
+def ask(asgi: Any, path: str, *, client: str = "127.0.0.1", base: str = LOCAL, **how: Any) -> httpx.Response:
+    async def send() -> httpx.Response:
+        transport = httpx.ASGITransport(asgi, client=(client, 5))
+        async with httpx.AsyncClient(transport=transport, base_url=base) as http:
+            return await http.request(how.pop("method", "GET"), path, **how)
+
+    return asyncio.run(send())
+
+
+def act(asgi: Any, headers: dict[str, str] = JSON, **order: Any) -> httpx.Response:
+    return ask(asgi, "/api/act", method="POST", content=json.dumps(order), headers=headers)
+
+
+def acting(app: Penstock) -> Any:
+    return pages(Inspector(app), local_may_act=True)
+
+
+# --- what it answers ---
+
+
+def test_the_overview_counts_each_queue(app: Penstock):
+    app.queue("mail").put_many(["a", "b"], tenant="acme")
+    answer = ask(dashboard(app), "/api/overview").json()
+    (mail,) = answer["queues"]
+    assert (mail["name"], mail["ready"], mail["workers"], answer["may_act"]) == ("mail", 2, 0, False)
+    assert [row[1] for row in answer["history"]["mail"]] == [2]
+
+
+def test_a_queue_shows_who_waits(app: Penstock):
+    app.queue("mail").put_many(["a", "b"], tenant="acme")
+    app.queue("mail").put("c", tenant="globex")
+    answer = ask(dashboard(app), "/api/queues/mail").json()
+    assert {one["name"]: one["counts"]["ready"] for one in answer["largest"]} == {"acme": 2, "globex": 1}
+    assert ask(dashboard(app), "/api/queues/nothing").status_code == 404
+
+
+def test_a_job_is_shown_masked_and_cut(app: Penstock):
+    job = app.queue("mail").put({"card": "4111", "text": "x" * 50_000})
+    shown = ask(dashboard(app), f"/api/jobs/{job.id}").json()
+    assert "4111" in shown["body"]
+    assert len(shown["body"]) < 21_000
+    masked = ask(dashboard(app, mask=lambda body: {**body, "card": "…"}), f"/api/jobs/{job.id}").json()
+    assert "4111" not in masked["body"]
+    assert ask(dashboard(app), "/api/jobs/mail:nothing").status_code == 404
+    assert ask(dashboard(app), "/api/jobs/nonsense").status_code in {400, 404, 502}
+
+
+def test_every_question_is_answered(app: Penstock):
+    app.queue("mail").put("a")
+    app.mailbox("user:17").post({"text": "hi"})
+    app.chats.create(["ada", "bo"], sender="cy", message={"text": "hi"}, id="ops")
+    app.directory("guild:9").add_many([("Ma Smith", "u2"), ("Ann", "u1")])
+    prefix = app.settings.prefix
+    with app.lock(f"{prefix}:invoice"), app.semaphore("market", limit=5), app.election("scheduler"):
+        locks = ask(dashboard(app), "/api/locks").json()
+    assert f"{prefix}:invoice" in {lock["name"] for lock in locks["locks"]}
+    assert [(one["name"], one["held"]) for one in locks["semaphores"]] == [("market", 1)]
+    assert [one["leader"]["pid"] for one in locks["elections"]] == [os.getpid()]
+    messages = ask(dashboard(app), "/api/messages").json()
+    assert [(box["name"], box["unread"]) for box in messages["mailboxes"]] == [("user:17", 1)]
+    assert [one["chat"]["id"] for one in messages["chats"]] == ["ops"]
+    assert ask(dashboard(app), "/api/directories").json()["directories"] == [{"name": "guild:9", "names": 2}]
+    assert [one["id"] for one in ask(dashboard(app), "/api/complete/guild:9?q=ma").json()["entries"]] == ["u2"]
+    assert ask(dashboard(app), "/api/files").json()["channels"] == []
+    assert ask(dashboard(app), "/api/workers").json()["workers"] == []
+    assert {"ok", "warn"} >= {check["level"] for check in ask(dashboard(app), "/api/doctor").json()["checks"]}
+
+
+def test_the_live_answer_sends_samples(app: Penstock):
+    from penstock.web.sampler import Sampler
+
+    async def first_two() -> list[Any]:
+        async with app:
+            samples = Sampler(Inspector(app)).documents()
+            return [await anext(samples), await anext(samples)]
+
+    app.queue("mail").put("a")
+    one, two = asyncio.run(first_two())
+    assert one["queues"][0]["ready"] == two["queues"][0]["ready"] == 1
+    assert two["at"] - one["at"] >= 1.5
+    assert len(two["history"]["mail"]) == 2
+
+
+def test_only_its_own_files_are_served(app: Penstock):
+    asgi = dashboard(app)
+    assert "<script" in ask(asgi, "/").text
+    assert ask(asgi, "/static/app.js").headers["content-type"].startswith("text/javascript")
+    for path in ("/static/../access.py", "/static/%2e%2e/access.py", "/text/../access.py", "/static/none", "/static/"):
+        assert ask(asgi, path).status_code == 404
+
+
+# --- the visitors that it answers ---
+
+
+def test_without_users_it_answers_only_this_machine_under_its_own_name(app: Penstock):
+    asgi = dashboard(app)
+    assert ask(asgi, "/").status_code == 200
+    assert ask(asgi, "/", base="http://127.0.0.1:8321").status_code == 200
+    assert ask(asgi, "/", client="192.0.2.7").status_code == 403
+    assert ask(asgi, "/", client="192.0.2.7", headers={"x-forwarded-for": "127.0.0.1"}).status_code == 403
+    # A page of another site may resolve its name to this machine.
+    assert ask(asgi, "/api/overview", base="http://attacker.example").status_code == 403
+
+
+def test_without_users_it_only_shows(app: Penstock):
+    app.queue("mail").put("a")
+    assert act(dashboard(app), action="pause", queue="mail").status_code == 403
+    assert (
+        act(pages(Inspector(app), read_only=True, local_may_act=True), action="pause", queue="mail").status_code == 403
+    )
+    assert app.queue("mail").count().paused is False
+
+
+def test_a_users_request_is_named_and_others_are_refused(app: Penstock):
+    async def user_of(request: Any) -> str | None:
+        return request.headers.get("x-user")
+
+    asgi = dashboard(app, auth=user_of)
+    assert ask(asgi, "/api/overview").status_code == 401
+    answer = ask(asgi, "/api/overview", headers={"x-user": "ada"}, client="192.0.2.7", base="http://ops.example")
+    assert (answer.json()["user"], answer.json()["may_act"]) == ("ada", True)
+
+
+def test_a_token_in_a_link_becomes_a_cookie(app: Penstock):
+    asgi = dashboard(app, auth=Password(token="secret"))
+    assert ask(asgi, "/").status_code == 401
+    assert ask(asgi, "/?token=wrong").status_code == 401
+    redirected = ask(asgi, "/?token=secret")
+    assert (redirected.status_code, "secret" in redirected.headers["location"]) == (303, False)
+    assert {"httponly", "samesite=strict"} <= set(redirected.headers["set-cookie"].lower().split("; "))
+    assert ask(asgi, "/", headers={"cookie": f"{COOKIE}=secret"}).status_code == 200
+    assert ask(asgi, "/", headers={"authorization": "Bearer secret"}).status_code == 200
+
+
+def test_a_password_is_asked_for(app: Penstock):
+    asgi = dashboard(app, auth=Password(user="ada", password="pärl"))
+    assert ask(asgi, "/", auth=("ada", "pärl")).status_code == 200
+    refused = ask(asgi, "/", auth=("ada", "wrong"))
+    assert (refused.status_code, "Basic" in refused.headers["www-authenticate"]) == (401, True)
+    assert ask(asgi, "/", headers={"authorization": "Basic ?"}).status_code == 401
+    assert ask(asgi, "/", headers={"authorization": "Bearer "}).status_code == 401  # no token is no empty token
+
+
+def test_every_answer_allows_only_its_own_files(app: Penstock):
+    for client, path in (("127.0.0.1", "/"), ("127.0.0.1", "/static/app.js"), ("192.0.2.7", "/"), ("127.0.0.1", "/x")):
+        answer = ask(dashboard(app), path, client=client)
+        assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content-type": "application/json"}, 403),
+        ({**JSON, "origin": "http://attacker.example"}, 403),
+        ({**JSON, "origin": "null"}, 403),
+        ({**JSON, "content-type": "text/plain"}, 415),
+    ],
+)
+def test_another_site_cannot_act(app: Penstock, headers: dict[str, str], status: int):
+    app.queue("mail").put("a")
+    assert act(acting(app), headers, action="pause", queue="mail").status_code == status
+    assert app.queue("mail").count().paused is False
+
+
+# --- what it does ---
+
+
+def test_a_queue_is_paused_and_resumed_with_an_audit_line(app: Penstock, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "penstock.audit")
+    app.queue("mail").put("a")
+    assert act(acting(app), action="pause", queue="mail").json() == {"done": "paused"}
+    assert app.queue("mail").count().paused
+    assert act(acting(app), action="resume", queue="mail").json() == {"done": "resumed"}
+    assert act(acting(app), action="pause", queue="nothing").status_code == 404
+    assert [record.message for record in caplog.records][:2] == [
+        "local: pause mail: paused",
+        "local: resume mail: resumed",
+    ]
+    assert "failed: no queue" in caplog.records[2].message
+
+
+def test_what_destroys_must_be_confirmed(app: Penstock):
+    jobs = app.queue("mail").put_many(["a", "b", "c"])
+    assert act(acting(app), action="cancel", ids=[jobs[0].id]).status_code == 409
+    assert act(acting(app), action="cancel", ids=[jobs[0].id], confirmed=True).json()["done"] == "1 job cancelled"
+    assert act(acting(app), action="purge", queue="mail").status_code == 409
+    assert app.queue("mail").count().ready == 2
+    assert act(acting(app), action="purge", queue="mail", confirmed=True).json()["done"] == "2 jobs cancelled"
+
+
+def test_dead_letters_run_again_or_go(app: Penstock):
+    queue = app.queue("mail")
+    ids = [job.id for job in queue.put_many(["a", "b", "c"])]
+    for item in queue.claim(3):
+        item.fail("<b>no</b>")
+    page = ask(dashboard(app), "/api/dead/mail").json()
+    assert (page["total"], {letter["reason"] for letter in page["letters"]}) == (3, {"<b>no</b>"})
+    assert act(acting(app), action="requeue", ids=ids[:1]).json()["done"] == "1 job requeued"
+    assert act(acting(app), action="remove", ids=ids[1:2], confirmed=True).json()["done"] == "1 job removed"
+    assert act(acting(app), action="remove", ids=ids[1:2], confirmed=True).json()["done"].startswith("0 jobs removed")
+    assert act(acting(app), action="requeue_all", queue="mail").json()["done"] == "1 job requeued"
+    assert (queue.count().ready, queue.count().dead) == (2, 0)
+
+
+def test_a_lock_is_broken(app: Penstock):
+    held = app.lock(name := f"{app.settings.prefix}:invoice").acquire()
+    assert (
+        act(acting(app), action="break", names=[name], reason="stuck", confirmed=True).json()["done"] == "1 lock broken"
+    )
+    assert app.lock(name).info().holder is None
+    assert held.fence
+
+
+@pytest.mark.parametrize("content", ["", "nonsense", "[]", '{"action": "explode"}', '{"action": "pause", "queue": 3}'])
+def test_a_senseless_order_is_one_clear_error(app: Penstock, content: str):
+    answer = ask(acting(app), "/api/act", method="POST", content=content, headers=JSON)
+    assert (answer.status_code, "error" in answer.json()) == (400, True)
+
+
+# --- texts and files ---
+
+
+def test_both_languages_have_every_text_that_the_pages_use():
+    english, chinese = (json.loads((FOLDER / f"text/{name}.json").read_text("utf-8")) for name in ("en", "zh"))
+    assert english.keys() == chinese.keys()
+    holes = re.compile(r"\{\w+\}")
+    assert all(sorted(holes.findall(english[key])) == sorted(holes.findall(chinese[key])) for key in english)
+    source = "".join(path.read_text("utf-8") for path in (FOLDER / "static").glob("*.js"))
+    used = set(re.findall(r'\bt\(\s*"([^"]+)"', source))
+    assert used <= english.keys()
+    families = tuple(f"{start}." for start in re.findall(r"\bt\(`(\w+)\.\$", source))
+    named = set(re.findall(r'"([\w.-]+)"', source))
+    assert [key for key in english if key not in used | named and not key.startswith(families)] == []
+
+
+def test_no_page_names_another_server():
+    for path in (FOLDER / "static").glob("*.*"):
+        names = set(re.findall(r"https?://[^\s\"'`)]+", path.read_text("utf-8")))
+        assert names <= {"http://www.w3.org/2000/svg"}, path
+
+
+# --- the command ---
+
+
+def run(*words: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "penstock", "dashboard", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+
+
+def test_the_command_serves_until_it_is_interrupted(server: TemporaryServer):
+    with run("--listen", "127.0.0.1:0", "--token", "new", "--url", server.address) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline(), process.stdout.readline()]
+        link = lines[1].split()[1]
+        with _get(link) as answer:
+            assert b"<script" in answer.read()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(scaled(20)) in {0, -signal.SIGTERM}
+
+
+def _get(link: str) -> Any:
+    address, _, token = link.partition("?token=")
+    request = urllib.request.Request(address, headers={"authorization": f"Bearer {token}"})
+    end = time.monotonic() + scaled(20)
+    while True:
+        try:
+            return urllib.request.urlopen(request, timeout=30)
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["--listen", "0.0.0.0:8321"], "--token new"),
+        (["--listen", "8321"], "HOST:PORT"),
+        (["--user", "ada"], "PENSTOCK_DASHBOARD_PASSWORD"),
+    ],
+)
+def test_a_dangerous_or_impossible_address_is_refused(server: TemporaryServer, words: list[str], fix: str):
+    with run(*words, "--url", server.address) as process:
+        _, said = process.communicate(timeout=scaled(30))
+    assert (process.returncode, fix in said) == (2, True)
+
+
+def test_a_used_port_is_one_clear_error(server: TemporaryServer):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        process = run("--listen", listen, "--url", server.address)
+        with process:
+            _, said = process.communicate(timeout=scaled(30))
+    assert (process.returncode, "port 0 takes any free one" in said) == (2, True)
