@@ -32,7 +32,7 @@ class DurabilityFace(Protocol):
 
 
 class Durability:
-    """What each node of one server can confirm."""
+    """The confirmations that each node of one server can give."""
 
     def __init__(self, face: DurabilityFace) -> None:
         self._face = face
@@ -140,7 +140,7 @@ class DurableCall:
     async def prepare(self, node: Node) -> tuple[Command, ...]:
         """The commands to send with the next attempt. Raises DurabilityUnavailable if no copy can have been executed.
 
-        Afterwards the call is sent whatever the node can confirm. Its job may have been accepted already, and is
+        Later attempts are sent even to a node that cannot confirm. The job may have been accepted already, and is
         certainly accepted then.
         """
         self._repeated = self._may_have_run

@@ -34,9 +34,9 @@ def dashboard(
     """The dashboard of an app, to be mounted in an ASGI application.
 
     auth       a function, also `async def`, that returns the name of a request's user, or None to refuse the request.
-               Without it, only this machine can read, and nobody can act
+               Without it, only this machine can read, and no action is allowed
     mask       a function that receives the body or result of each displayed job and returns its replacement
-    read_only  nobody can act
+    read_only  whether no action is allowed
 
     It sends one command for each queue every two seconds while a page is open.
     """
