@@ -61,7 +61,7 @@ test-browser: setup  ## a browser types into the search box of the examples; ins
 test-logs: setup  ## the real logrotate rotates a log that is written all the time, for a simulated week; needs Debian's logrotate
 	PENSTOCK_LOGROTATE=1 $(BIN)/pytest -q -n $(JOBS) tests/files/test_logrotate.py
 
-storm: setup  ## ten minutes of kills, restarts and lost replies (make test has one minute); SEED=n repeats a run
+storm: setup  ## ten minutes of kills, restarts and lost replies (make test has half a minute); SEED=n repeats a run
 	PENSTOCK_STORM_SECONDS=600 PENSTOCK_STORM_SEED=$(SEED) $(BIN)/pytest -s tests/chaos tests/cli/test_recovery.py
 
 flood: setup  ## a gigabyte of log through 64 MiB to three receivers that count, all killed again and again; SEED=n repeats a run

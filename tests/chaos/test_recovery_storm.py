@@ -15,7 +15,7 @@ from tests.servers import eventually
 from tests.speed import scaled
 
 IS_LONG = storm.seconds() > 60
-KILLS, JOBS = (40, 20_000) if IS_LONG else (10, 4_000)
+KILLS, JOBS = (40, 20_000) if IS_LONG else (8, 3_200)
 PAUSE = 0.5
 """Seconds from one kill to the next. So many jobs come meanwhile that most processes are busy."""
 HOSTS = 3
@@ -54,8 +54,14 @@ class Hosts:
         return [pid for pid in all_ if held.get(pid) and not is_trial(pid)]
 
     def kill_one(self) -> None:
-        eventually(self.busy, 30)
-        self.env.kill(self.busy()[0])
+        found: list[int] = []
+
+        def have_jobs() -> bool:
+            found[:] = self.busy()  # it changes all the time
+            return bool(found)
+
+        eventually(have_jobs, 30)
+        self.env.kill(found[0])
         if not self.supervised:
             self.start()
 

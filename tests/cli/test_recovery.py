@@ -93,7 +93,7 @@ def use_the_pool(name: str, seconds: float) -> int:
 IS_LONG = "PENSTOCK_STORM_SECONDS" in os.environ
 """Whether this is `make storm`: the same with more and longer jobs."""
 
-BESIDE, NAP = (64, 2.0) if IS_LONG else (24, 0.4)
+BESIDE, NAP = (64, 2.0) if IS_LONG else (16, 0.3)
 """How many jobs run beside a killer, and for how many seconds each."""
 
 UNSUPERVISED = ["-m", "penstock", "worker", "tasks:app", "--processes", "0", "-c", "64", "--burst"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import os
 import random
 import tempfile
 from collections import Counter
@@ -35,6 +36,9 @@ _numbers = itertools.count(1)
 MANY_TURNS = 5000
 
 NAMES = ["blocks", "lines", "saved", "shared"]
+
+EXAMPLES = int(os.environ.get("PENSTOCK_SIMULATION", "0"))
+"""How many histories are tried. 0: a few."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +245,7 @@ _MANY_DEATHS = Plan(
 
 @example(plan=_MANY_DEATHS)
 @given(plan=plans)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=EXAMPLES or 30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_everything_is_received_once_and_whole(app: Penstock, plan: Plan):
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(source_reader, "BLOCK_SIZE", plan.block)
