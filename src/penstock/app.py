@@ -197,8 +197,8 @@ class Penstock(CoordinationFactory):
     def enqueue_many(self, calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
         """Enqueue many calls (`task.call(…)`), of one task or several. Returns their jobs in order.
 
-        One round trip for each 500 calls to one queue. The iterable is read while calls are sent: if it raises an
-        error, earlier calls may already be enqueued. Raises BadCall for anything but a call.
+        One round trip for 500 calls, or 250 tenants, of a queue. The iterable is read while calls are sent: if
+        it raises an error, earlier calls may already be enqueued. Raises BadCall for anything but a call.
         """
         return enqueue_all(calls)
 

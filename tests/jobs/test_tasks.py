@@ -195,3 +195,21 @@ async def test_a_call_that_does_not_fit_sends_nothing(app: Penstock, do: Do, nod
 def test_the_options_that_type_checkers_know_are_those_there_are():
     assert get_type_hints(EnqueueOptions) == get_type_hints(Options)
     assert EnqueueOptions.__optional_keys__ - EnqueueManyOptions.__optional_keys__ == {"id"}
+
+
+@pytest.mark.parametrize(("tenants", "round_trips"), [(1, 2), (250, 4), (1000, 4)])
+async def test_a_round_trip_of_a_bulk_enqueue_has_few_tenants(
+    app: Penstock, do: Do, nodes: list[Any], tenants: int, round_trips: int
+):
+    """Each tenant costs the server several commands."""
+
+    @app.task(queue="bulk")
+    def task(n: int) -> None: ...
+
+    calls = [task.using(tenant=f"t{n % tenants}").call(n) for n in range(1000)]
+    await do(app.enqueue_many, calls[:1])
+    before = sum(commands(node) for node in nodes)
+    jobs = await do(app.enqueue_many, calls)
+    assert len(jobs) == 1000
+    assert sum(commands(node) for node in nodes) - before == round_trips
+    await do(app.queue("bulk").purge)

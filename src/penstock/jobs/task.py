@@ -17,7 +17,7 @@ from penstock.jobs.constants import CALL, UNIQUE, UNIQUE_KEY
 from penstock.jobs.definition import Definition
 from penstock.jobs.job import Job
 from penstock.jobs.options import EnqueueOptions, Options
-from penstock.jobs.queue import CHUNK, Queue, becomes_double_of
+from penstock.jobs.queue import CHUNK, CHUNK_TENANTS, Queue, becomes_double_of
 
 if TYPE_CHECKING:
     from penstock.jobs.unique import TaskKey, Unique
@@ -141,9 +141,9 @@ class Task(Generic[P, R]):
 
 
 def enqueue_all(calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
-    """Enqueue calls of any tasks, 500 per round trip, as the iterable yields them."""
+    """Enqueue calls of any tasks, 500 of at most 250 tenants per round trip, as the iterable yields them."""
     jobs: list[Job[R]] = []
-    chunks: dict[tuple[Queue, bool], tuple[list[tuple[str, bytes]], list[Job[R]]]] = {}
+    chunks: dict[tuple[Queue, bool], tuple[list[tuple[str, bytes]], list[Job[R]], set[str]]] = {}
     sent: Unanswered | None = None
     try:
         for call in calls:
@@ -153,20 +153,22 @@ def enqueue_all(calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
             job = call.job(key)
             jobs.append(job)
             queue, durable = call.task.home, call.task.options.durable
-            chunk, handles = chunks.setdefault((queue, durable), ([], []))
+            chunk, handles, tenants = chunks.setdefault((queue, durable), ([], [], set()))
             chunk.append((key, record))
             handles.append(job)
-            if len(chunk) == CHUNK:
+            tenants.add(call.task.options.tenant)
+            if len(chunk) == CHUNK or len(tenants) == CHUNK_TENANTS:
                 receive, sent = sent, None
                 on_double = becomes_double_of([*handles])
                 sent = yield from queue.send_drafts(chunk, receive, durable=durable, on_double=on_double)
                 chunk.clear()
                 handles.clear()
+                tenants.clear()
     except Exception:
         if sent is not None:  # the iterable has failed: what was sent before is enqueued, or its error raised
             yield Receive(sent)
         raise
-    for (queue, durable), (chunk, handles) in chunks.items():
+    for (queue, durable), (chunk, handles, _) in chunks.items():
         if chunk:
             on_double = becomes_double_of(handles)
             sent = yield from queue.send_drafts(chunk, sent, durable=durable, on_double=on_double)
