@@ -173,6 +173,14 @@ class Server:
         """The clients that are subscribed to a channel."""
         return [one for one in self.client.client_list() if int(one["ssub"])]
 
+    def cut_calls(self) -> None:
+        """Close the connections on which clients send calls, but for that of this object."""
+        self.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    def cut_subscribers(self) -> None:
+        """Close the connections on which clients receive messages."""
+        self.client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+
     def close(self) -> None:
         self.kill()
         shutil.rmtree(self.folder)

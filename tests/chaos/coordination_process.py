@@ -29,6 +29,7 @@ from penstock.testing.history import (
     RateGranted,
     StillLeads,
 )
+from tests.chaos.until_end_of_input import run
 
 NAME = "chaos"
 LEASE = 0.8
@@ -145,23 +146,7 @@ async def run_aio(steps: Steps) -> None:
                 step = steps.send(reply)
 
 
-async def main() -> None:
-    await asyncio.gather(*(run_aio(work()) for work in WORK))
-    await app.aclose()
-
-
-def wait_for_end_of_input() -> None:
-    sys.stdin.read()
-    over.set()
-
-
-threading.Thread(target=wait_for_end_of_input, daemon=True).start()
 if seed % 2:
-    asyncio.run(main())
+    run(app, over, on_loop=[partial(run_aio, work()) for work in WORK])
 else:
-    threads = [threading.Thread(target=run_blocking, args=(work(),)) for work in WORK]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    app.close()
+    run(app, over, in_threads=[partial(run_blocking, work()) for work in WORK])

@@ -16,6 +16,7 @@ from penstock import Held, LeaseLost, LockTimeout, Penstock, Permit, PermitTimeo
 from penstock.locks.lock import Lock
 from penstock.testing import History
 from penstock.testing.history import StillHeld
+from tests.chaos.until_end_of_input import run
 
 LIMIT = 3
 LEASE = 0.8
@@ -67,23 +68,7 @@ async def work_and_cancel() -> None:
         await asyncio.wait([task])
 
 
-async def main() -> None:
-    await asyncio.gather(work(), work(), work_and_cancel())
-    await app.aclose()
-
-
-def wait_for_end_of_input() -> None:
-    sys.stdin.read()
-    over.set()
-
-
-threading.Thread(target=wait_for_end_of_input, daemon=True).start()
 if seed % 2:
-    asyncio.run(main())
+    run(app, over, on_loop=[work, work, work_and_cancel])
 else:
-    threads = [threading.Thread(target=work_blocking) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    app.close()
+    run(app, over, in_threads=[work_blocking, work_blocking])

@@ -83,13 +83,8 @@ def processes(start: Callable[..., Server], tmp_path: Path) -> Iterator[tuple[Se
 def test_what_processes_wait_for_keeps_its_promises_under_failures(processes: tuple[Server, Processes]):
     server, contenders = processes
 
-    def cut() -> None:
-        server.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-
-    def cut_subscribers() -> None:
-        server.client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-
-    failures = [contenders.kill, contenders.freeze, contenders.freeze, cut, cut_subscribers, cut_subscribers]
+    cuts = [server.cut_calls, server.cut_subscribers, server.cut_subscribers]
+    failures = [contenders.kill, contenders.freeze, contenders.freeze, *cuts]
     eventually(lambda: any(isinstance(event, BarrierEnded) for event in read(contenders.folder)), within=60)
     until = time.monotonic() + 8
     restart_at = time.monotonic() + 4

@@ -92,13 +92,7 @@ def processes(start: Callable[..., Server], tmp_path: Path) -> Iterator[tuple[Se
 def test_locks_exclude_and_semaphores_keep_their_limit_under_failures(processes: tuple[Server, LockProcesses]):
     server, contenders = processes
 
-    def cut() -> None:
-        server.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-
-    def cut_subscribers() -> None:
-        server.client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-
-    cuts = [cut, cut_subscribers, cut_subscribers]
+    cuts = [server.cut_calls, server.cut_subscribers, server.cut_subscribers]
     failures = [contenders.kill, contenders.freeze, contenders.freeze, *cuts, server.client.script_flush]
     eventually(lambda: len(hold_intervals(read(contenders.folder))) > 10, within=60)
     until = time.monotonic() + 6
