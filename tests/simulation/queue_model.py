@@ -53,6 +53,10 @@ class QueueModel:
         """Key -> until when the result is kept, and the result."""
         self.staged: list[tuple[Job, int, tuple[str, int]]] = []
         """Jobs that were accepted and are in no lane yet, with the time and the call of each."""
+        self.keys: dict[str, str] = {}
+        """Unique key -> the job that holds it."""
+        self.windows: dict[str, tuple[int, str]] = {}
+        """Key of a throttle -> until when it is held, and by which job."""
         self.waiters: dict[str, list[str]] = {}
         self.replays: dict[str, tuple[int, list[int]]] = {}
         self.settled: dict[str, set[bytes]] = {}
@@ -82,7 +86,31 @@ class QueueModel:
         (jobs.front if first else jobs.lane).append(job.id)
         self._pushes += 1
 
+    def holder(self, job: Job) -> str | None:
+        """The job that holds the unique key of this one, if another call has it."""
+        if job.unique is None:
+            return None
+        key, mode, _ = job.unique
+        if mode != "t":
+            return self.keys.get(key)
+        until, holder = self.windows.get(key, (0, ""))
+        return holder if until > self.now else None
+
+    def _hold(self, job: Job) -> None:
+        if job.unique is not None:
+            key, mode, ms = job.unique
+            if mode == "t":
+                self.windows[key] = self.now + ms, job.id
+            else:
+                self.keys[key] = job.id
+
+    def _give_up(self, job: Job, *modes: str) -> None:
+        """Give up its key, if it holds one in one of these modes."""
+        if job.unique is not None and job.unique[1] in modes and self.holder(job) == job.id:
+            (self.windows if job.unique[1] == "t" else self.keys).pop(job.unique[0])
+
     def _finish(self, job: Job, end: bytes) -> None:
+        self._give_up(job, *{READY: "dst", DELAYED: "dst", RUNNING: "d"}.get(job.state, ""))
         if job.state == READY and not job.suspect:
             self.ready[job.level, job.tenant].remove(job.id)
         del self.jobs[job.id]
@@ -121,11 +149,15 @@ class QueueModel:
         last, answer = self.replays.get(call[0], (0, [])) if call else (0, [])
         if call and call[1] <= last:
             return answer
-        known = []
+        known: list[Any] = []
         for place, (job, at) in enumerate(zip(jobs, due, strict=True)):
             if job.id in self.jobs:
                 known.append(place)
                 continue
+            if (holder := self.holder(job)) is not None:
+                known.append([place, holder])
+                continue
+            self._hold(job)
             job.generation, job.enqueued = self.seq + place + 1, self.now
             self.jobs[job.id] = job
             if job.own:
@@ -214,7 +246,12 @@ class QueueModel:
     def requeue(self, ids: Sequence[str]) -> int:
         self.empty_intake()
         dead = self._dead(ids)
-        for job in dead:
+        for job in [*dead]:
+            if job.unique is not None and job.unique[1] != "t":
+                if self.holder(job) is not None:
+                    dead.remove(job)
+                    continue
+                self._hold(job)
             self._next_generation(job)
             job.attempts = job.deliveries = job.expires = 0
             job.reason = None
@@ -344,6 +381,7 @@ class QueueModel:
             job.clear_deaths()
         if is_dead:
             self.totals["failed"] += 1
+            self._give_up(job, "d")
             self.waiters.pop(key, None)
             job.state, job.since = DEAD, self.now
         elif settlement.ending == "release" or settlement.ending in DEATHS:
@@ -410,6 +448,7 @@ class QueueModel:
         self.seq += 1
         assert claim.token == self.seq.to_bytes(NUMBER_BYTES) + job.id.encode()
         job.state = RUNNING
+        self._give_up(job, "s")
         assert claim.record.body == job.record()
         mine.held[job.id] = job.held(self.seq)
 
@@ -472,6 +511,13 @@ class QueueModel:
         assert dict(dump.get("dead", [])) == {job.id.encode(): float(job.since) for job in self.in_state(DEAD)}
         assert dump.get("reasons", {}) == {job.id.encode(): job.reason for job in jobs if job.reason is not None}
         self._judge_results(dump)
+        assert dump.get("unique", {}) == {key.encode(): job.encode() for key, job in self.keys.items()}
+        windows = {
+            name: (int.from_bytes(held[:6]), held[6:].decode()) for name, held in _family(dump, "throttle:").items()
+        }
+        assert {name: held for name, held in windows.items() if held[0] > self.now} == {
+            f"throttle:{key}": held for key, held in self.windows.items() if held[0] > self.now
+        }
         listeners = {key.encode(): " ".join(waiting).encode() for key, waiting in self.waiters.items()}
         assert dump.get("listeners", {}) == listeners
 

@@ -6,8 +6,11 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+
 from penstock.jobs.claims import Settlement
-from penstock.jobs.constants import NUMBER_BYTES
+from penstock.jobs.constants import NUMBER_BYTES, UNIQUE, UNIQUE_KEY
+from penstock.jobs.unique import encode_powers
 from tests.jobs.stand import READY, RUNNING
 
 SUSPECT, KEEPS_REASON = 2, 4
@@ -39,25 +42,30 @@ class Job:
     host_deaths: int = 0
     """Trials that ended together with their host."""
     reason: bytes | None = None
+    unique: tuple[str, str, int] | None = None
+    """Its unique key, how long it is held (`keeping` in unique.lua), and the milliseconds of a throttle."""
 
     @property
     def flags(self) -> int:
-        return SUSPECT * self.suspect | KEEPS_REASON * (self.reason is not None)
+        return SUSPECT * self.suspect | KEEPS_REASON * (self.reason is not None) | UNIQUE * (self.unique is not None)
 
     def record(self) -> bytes:
         """By the table in `record.lua`. The record of a running job says that it is ready."""
         name, state = self.tenant.encode(), READY if self.state == RUNNING else self.state
         times = [number.to_bytes(6) for number in (self.generation, self.enqueued, self.since, self.expires)]
-        counts = (self.attempts, self.deliveries, self.halves, self.crashes, self.host_deaths, 0)
+        has_key = self.unique is not None
+        counts = (self.attempts, self.deliveries, self.halves, self.crashes, self.host_deaths, UNIQUE_KEY * has_key)
         header = _HEADER.pack(
             2, state.encode(), *times, self.flags, self.level, *counts, self.ttl.to_bytes(5), len(name)
         )
-        return header + name + b"\0\0" + self.payload
+        powers = encode_powers(u=self.unique) if self.unique else b""
+        return header + name + b"\0\0" + powers + self.payload
 
     def held(self, number: int) -> bytes:
         """What an incarnation stores about its claim."""
         name = self.tenant.encode()
-        return number.to_bytes(6) + bytes([self.flags]) + self.ttl.to_bytes(5) + bytes([len(name)]) + name
+        held = number.to_bytes(6) + bytes([self.flags]) + self.ttl.to_bytes(5) + bytes([len(name)]) + name
+        return held + (msgspec.msgpack.encode(self.unique[0]) if self.unique and self.unique[1] == "d" else b"")
 
     def die(self, ending: str, host_deaths: int) -> bool:
         """The process of the job has died. Returns whether the job is a dead letter now."""

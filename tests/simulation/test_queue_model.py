@@ -20,6 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.core.operations import RoundTrip
 from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply
+from penstock.jobs.constants import UNIQUE, UNIQUE_KEY
+from penstock.jobs.record import draft
+from penstock.jobs.unique import encode_powers
 from tests.jobs.stand import DEAD, DELAYED, READY, RUNNING, START, Stand, record
 from tests.servers import Server
 from tests.simulation.queue_model import QueueModel
@@ -41,6 +44,7 @@ QUICK = settings(
 LONG = settings(QUICK, max_examples=EXAMPLES or 1, derandomize=False, phases=[Phase.generate, Phase.shrink])
 
 LEASE = 10.0
+WINDOW = 600_000
 ENDINGS: list[Ending | None] = [
     None,
     None,
@@ -231,6 +235,41 @@ class Histories(RuleBasedStateMachine):
     def enqueue_numbered(self, specs: Sequence[tuple[Any, ...]], caller: str, number: int) -> None:
         """A call whose number is not above the caller's last one is a repeated call."""
         self.enqueue(specs, (caller, number))
+
+    @rule(
+        specs=st.lists(
+            st.tuples(
+                tenants,
+                levels,
+                st.sampled_from([0, 0, 5]),  # seconds until it is due
+                st.sampled_from([0, 0, 2]),  # seconds until it expires
+                st.sampled_from("klm"),
+                st.sampled_from("ddst"),
+            ),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    def enqueue_unique(self, specs: Sequence[tuple[Any, ...]]) -> None:
+        """Some of the calls are doubles of waiting or running jobs, or of each other."""
+        jobs, due, parts = [], [], []
+        for tenant, level, delay, expires, key, mode in specs:
+            (id,) = self.fresh(1)
+            unique = (mode + key, mode, WINDOW if mode == "t" else 0)
+            expires_at = self.model.now + expires * 1000 if expires else 0
+            job = Job(id, tenant, level, False, 600_000, expires_at, f'"{id}"'.encode(), unique=unique)
+            start = draft(
+                flags=UNIQUE, how=0, priority=level, tenant=tenant.encode(), task=b"", delay_ms=delay * 1000,
+                expires_ms=expires * 1000, ttl_ms=600_000, powers=UNIQUE_KEY,
+            )  # fmt: skip
+            jobs.append(job)
+            due.append(self.model.now + delay * 1000 if delay else 0)
+            parts += [id, start + encode_powers(u=unique) + job.payload]
+            self.ids.append(id)
+        doubles: list[list[Any]] = []
+        call = self.bindings.enqueue(parts, on_double=lambda place, holder: doubles.append([place, holder]))
+        assert self.send(call) == []
+        assert doubles == self.model.enqueue(jobs, due)
 
     @rule(n=st.integers(90, 130), tenant=tenants, spread=st.booleans(), level=levels, delay=st.sampled_from([0, 1]))
     def enqueue_many(self, n: int, tenant: str, spread: bool, level: int, delay: int) -> None:
