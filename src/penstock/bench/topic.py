@@ -15,7 +15,7 @@ from penstock.errors import ConfigurationError
 Figures: TypeAlias = Generator[Figure, None, None]
 Measure: TypeAlias = Callable[[Rig], Figures]
 
-TOPICS = ("jobs", "completion", "locks", "messages", "files", "waiting")
+TOPICS = ("jobs", "powers", "completion", "locks", "messages", "files", "waiting")
 """Modules of `topics/`."""
 
 

@@ -108,7 +108,7 @@ end
 --- uses: base
 function job.add_draft(s, id, body, generation, set)
   if string.byte(body, 27) >= flag.UNIQUE then
-    local one = record.unique(body)
+    local one = unique.field(s, body)
     local holder = unique.holder(s, one)
     if holder then
       if one[2] == keeping.REPLACE or one[2] == keeping.DEBOUNCE then

@@ -77,7 +77,15 @@ function script.enqueue(base, meta, caller, number, given, jobs, ...)
   if known then return known end
   known = {}
   local r, ids, seen, set = s.row, {}, {}, {}
-  for i = jobs, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
+  local drafts
+  for i = jobs, #ARGV, 2 do
+    ids[#ids + 1] = ARGV[i]
+    if string.byte(ARGV[i + 1], 27) >= flag.UNIQUE then
+      drafts = drafts or {}
+      drafts[#drafts + 1] = ARGV[i + 1]
+    end
+  end
+  if drafts then unique.read(s, drafts) end
   local old = redis.call("HMGET", base .. "jobs", unpack(ids))
   local generation = row.mint(r, #ids)
   for i = 1, #ids do

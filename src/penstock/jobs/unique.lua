@@ -19,9 +19,32 @@
 --   START and so on  given up              given up         not taken again       -                     taken, or refused
 --   THROTTLE         given up              kept             kept                  kept                  -
 --
--- `s.given_up` collects keys and ids in turn, and `unique.write` removes those keys that the ids still hold.
+-- `s.holders` has the holders that `unique.read` has read, and `s.taken` and `s.given_up` collect keys and ids in turn.
+-- `unique.write` stores the taken keys, and removes those that were given up if the ids still hold them.
 
 keeping = { DONE = "d", START = "s", REPLACE = "r", DEBOUNCE = "b", THROTTLE = "t" }
+
+-- Reads with one command who holds the keys of these drafts.
+--- (s: table, drafts: table)
+--- uses: base
+function unique.read(s, drafts)
+  local keys = {}
+  s.fields, s.holders = {}, {}
+  for i = 1, #drafts do
+    local one = record.unique(drafts[i])
+    s.fields[drafts[i]] = one
+    if one[2] ~= keeping.THROTTLE then keys[#keys + 1] = one[1] end
+  end
+  if #keys == 0 then return end
+  local found = batch.read(base .. "unique", keys)
+  for i = 1, #keys do s.holders[keys[i]] = found[i] end
+end
+
+-- Key, mode and milliseconds of a draft.
+--- (s: table, drafted: str) -> table
+function unique.field(s, drafted)
+  return s.fields and s.fields[drafted] or record.unique(drafted)
+end
 
 -- The id of the job that holds a key, or nil.
 --- (s: table, one: table) -> str | nil
@@ -31,7 +54,9 @@ function unique.holder(s, one)
     local window = redis.call("GET", base .. "throttle:" .. one[1])
     return window and struct.unpack(">I6", window) > s.now and string.sub(window, 7) or nil
   end
-  return redis.call("HGET", base .. "unique", one[1]) or nil
+  local known = s.holders and s.holders[one[1]]
+  if known == nil then known = redis.call("HGET", base .. "unique", one[1]) end
+  return known or nil
 end
 
 --- (s: table, one: table, id: str)
@@ -40,7 +65,9 @@ function unique.hold(s, one, id)
   if one[2] == keeping.THROTTLE then
     redis.call("SET", base .. "throttle:" .. one[1], struct.pack(">I6", s.now + one[3]) .. id, "PX", one[3])
   else
-    redis.call("HSET", base .. "unique", one[1], id)
+    s.taken, s.holders = s.taken or {}, s.holders or {}
+    s.taken[#s.taken + 1], s.taken[#s.taken + 2] = one[1], id
+    s.holders[one[1]] = id
   end
 end
 
@@ -86,10 +113,15 @@ function unique.finish(s, id, held, rest)
   if type(key) == "string" then unique.give_up(s, key, id) end
 end
 
--- Removes the keys that were given up.
+-- Stores the keys that were taken, and removes those that were given up.
 --- (s: table)
 --- uses: base
 function unique.write(s)
+  if s.taken then
+    batch.leave_listpack(base .. "unique", #s.taken / 2)
+    batch.write("HSET", base .. "unique", s.taken)
+    s.taken = nil
+  end
   if not s.given_up then return end
   local keys, gone = {}, {}
   for i = 1, #s.given_up, 2 do keys[#keys + 1] = s.given_up[i] end

@@ -1,0 +1,126 @@
+"""What the powers of a job cost in the server: beside jobs of the same queue without any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from statistics import median
+from typing import Any
+
+from penstock.bench.figures import Ratio, at_most, figure
+from penstock.bench.rig import Rig
+from penstock.bench.topic import Figures, Topic
+from penstock.bench.usage import SENT
+from penstock.core.ids import mint_id
+from penstock.jobs.claims import Settlement
+from penstock.jobs.task import Call
+from penstock.jobs.unique import Unique
+from penstock.ops.raw_client import raw_client
+
+TOPIC = Topic()
+
+BATCH = 64
+"""Jobs that one turn claims, and the next one settles."""
+
+SCHEDULES = 1000
+
+STAGED = "plain"
+"""Jobs without any option. A single one is staged while no worker is idle, which no other job is."""
+
+PLAIN = "without a power"
+"""Jobs that expire, which are stored as those with a power are."""
+
+
+@TOPIC.scenario
+def one_by_one(rig: Rig) -> Figures:
+    """Jobs that are enqueued one by one and run in turns of 64: commands and CPU of the server per job"""
+    yield from compared(rig, partial(enqueue_each, rig))
+
+
+@TOPIC.scenario
+def in_bulk(rig: Rig) -> Figures:
+    """Jobs that are enqueued with `enqueue_many` and run in turns of 64: commands and CPU of the server per job"""
+    yield from compared(rig, rig.app.enqueue_many)
+
+
+def kinds(rig: Rig, jobs: int) -> dict[str, list[Call[Any]]]:
+    """The calls of each kind. A further power adds its kind here."""
+    plain = rig.tasks.noop
+    expiring, unique = plain.using(expires=3600), plain.using(unique=Unique("{a}"))
+    return {
+        STAGED: [plain.call(n, 1, "x") for n in range(jobs)],
+        PLAIN: [expiring.call(n, 1, "x") for n in range(jobs)],
+        "unique key": [unique.call(n, 1, "x") for n in range(jobs)],
+    }
+
+
+def compared(rig: Rig, enqueue: Callable[[Iterable[Call[Any]]], object]) -> Figures:
+    """Every kind in turn, several times. The last kind has no power, in a queue with 1,000 schedules."""
+    jobs, rounds = rig.at_pace(640, 3200, 12_800), rig.at_pace(3, 9, 15)
+    chosen = kinds(rig, jobs)
+    measured: dict[str, list[tuple[float, float]]] = {name: [] for name in chosen}
+    for calls in chosen.values():
+        cost_of(rig, enqueue, calls[: jobs // 8])
+    for _ in range(rounds):
+        for name, calls in chosen.items():
+            measured[name].append(cost_of(rig, enqueue, calls))
+    scheduled = f"{PLAIN}, beside {SCHEDULES:,} schedules"
+    measured[scheduled], before = [], []
+    for _ in range(rounds):
+        before.append(cost_of(rig, enqueue, chosen[PLAIN]))
+        for number in range(SCHEDULES):
+            rig.app.schedules.add(f"s{number}", rig.tasks.noop.call(1, 1, "x"), every=86400)
+        measured[scheduled].append(cost_of(rig, enqueue, chosen[PLAIN]))
+        remove_schedules(rig)
+    for name, costs in measured.items():
+        other = before if name == scheduled else measured[PLAIN]
+        for part, (what, unit) in enumerate((("commands", ""), ("CPU of the server", "µs"))):
+            ratio = Ratio(median(a[part] / b[part] for a, b in zip(costs, other, strict=True)), PLAIN)
+            target = at_most(1.25, "ratio") if name == "unique key" and part else None
+            values = [cost[part] for cost in costs]
+            yield figure(f"{name}, {what} per job", values, unit, ratio=None if name == PLAIN else ratio, target=target)
+
+
+def remove_schedules(rig: Rig) -> None:
+    keys = rig.tasks.queue.bindings.keys
+    with raw_client(rig.app) as client:
+        client.delete(keys.base + "schedules", keys.base + "ticks")
+    rig.app.schedules.add("last", rig.tasks.noop.call(1, 1, "x"), every=86400)
+    rig.app.schedules.remove("last")
+
+
+def enqueue_each(rig: Rig, calls: Iterable[Call[Any]]) -> None:
+    queue = rig.tasks.queue
+    for call in calls:
+        key, record = call.draft()
+        rig.app._driver.blocking.run(queue.enqueue_one(key, record, call.task.options, call.job(key)))
+
+
+def cost_of(
+    rig: Rig, enqueue: Callable[[Iterable[Call[Any]]], object], calls: Sequence[Call[Any]]
+) -> tuple[float, float]:
+    """Commands of the scripts per job, and microseconds of the server's CPU."""
+    before = reading(rig)
+    enqueue(calls)
+    run_all(rig)
+    after = reading(rig)
+    return (after[0] - before[0]) / len(calls), (after[1] - before[1]) / len(calls) * 1e6
+
+
+def run_all(rig: Rig) -> None:
+    """Claim and complete every job, as a worker does whose jobs take no time."""
+    bindings, incarnation, number = rig.tasks.queue.bindings, mint_id(), 0
+    settlements: list[Settlement] = []
+    while number == 0 or settlements:
+        number += 1
+        turn = bindings.turn(incarnation, number, lease=60, want=BATCH, settlements=settlements)
+        settlements = [Settlement(claim.token) for claim in rig.app._driver.blocking.run(turn).claims]
+
+
+def reading(rig: Rig) -> tuple[int, float]:
+    """Commands that scripts have called so far, and CPU seconds of the server."""
+    with raw_client(rig.app) as client:
+        stats, cpu = client.info("commandstats"), client.info("cpu")
+    apart = {f"cmdstat_{name}" for name in (*SENT, "info")}
+    commands = sum(one["calls"] for name, one in stats.items() if name not in apart)
+    return commands, cpu["used_cpu_user"] + cpu["used_cpu_sys"]
