@@ -269,7 +269,8 @@ class Histories(RuleBasedStateMachine):
         doubles: list[list[Any]] = []
         call = self.bindings.enqueue(parts, on_double=lambda place, holder: doubles.append([place, holder]))
         assert self.send(call) == []
-        assert doubles == self.model.enqueue(jobs, due)
+        expected: Any = self.model.enqueue(jobs, due)
+        assert doubles == expected
 
     @rule(n=st.integers(90, 130), tenant=tenants, spread=st.booleans(), level=levels, delay=st.sampled_from([0, 1]))
     def enqueue_many(self, n: int, tenant: str, spread: bool, level: int, delay: int) -> None:
