@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from penstock.jobs.dependencies import per_job, per_process
     from penstock.jobs.item import Item
     from penstock.jobs.job import Job, JobInfo, Status
+    from penstock.jobs.limits import Concurrency, KeyUsage, LimitInfo, Rate
     from penstock.jobs.middleware import EnqueueContext, JobContext, JobDraft, JobOutcome, Middleware
     from penstock.jobs.notes import JobProgress, LogLine
     from penstock.jobs.options import Options
@@ -199,6 +200,7 @@ else:
         "jobs.middleware": "EnqueueContext JobContext JobDraft JobOutcome Middleware",
         "jobs.notes": "JobProgress LogLine",
         "jobs.options": "Options",
+        "jobs.limits": "Concurrency KeyUsage LimitInfo Rate",
         "jobs.retry": "Drop Retry RetryLater",
         "worker.worker": "Worker",
     }
@@ -251,6 +253,7 @@ __all__ = [
     "ChatInfo",
     "Chats",
     "Claimed",
+    "Concurrency",
     "ConfigurationError",
     "Contacts",
     "Count",
@@ -291,6 +294,7 @@ __all__ = [
     "JobOutcome",
     "JobProgress",
     "Keep",
+    "KeyUsage",
     "Last",
     "Latch",
     "LatchInfo",
@@ -298,6 +302,7 @@ __all__ = [
     "Leader",
     "Leadership",
     "LeaseLost",
+    "LimitInfo",
     "Lock",
     "LockInfo",
     "LockTimeout",
@@ -326,6 +331,7 @@ __all__ = [
     "PermitTimeout",
     "Progress",
     "Queue",
+    "Rate",
     "RateLimit",
     "RateLimited",
     "ReadWriteLock",

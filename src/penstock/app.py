@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # each component is imported when it is first used, so that a
     from penstock.counting.aggregate import Aggregate, Function
     from penstock.counting.kinds import Declared
     from penstock.files.channel import Channel
+    from penstock.jobs.limits import Limit
     from penstock.jobs.schedules import Schedules
     from penstock.jobs.timing import Missed
     from penstock.jobs.unique import Unique
@@ -150,6 +151,7 @@ class Penstock(CoordinationFactory):
         every: float | None = None,
         missed: Missed = "one",
         unique: Unique | None = None,
+        limit: Limit | Sequence[Limit] | None = None,
     ) -> Any:
         """Register a function as a task. Calling it still runs it here; `enqueue` makes a job that a worker runs.
 
@@ -161,7 +163,7 @@ class Penstock(CoordinationFactory):
         result_ttl  seconds that its result is kept; None: as the app's settings say, 0: not at all
         isolate     run it in a process of its own. The timeout kills that process whatever it is doing, and a crash
                     affects no other job. Adds some milliseconds to each run. Only for functions at the top of a module
-
+        limit       how many of its jobs with one key run at a time, or start in a time: Concurrency, Rate, or a list
         schedule    a cron line, such as "0 7 * * mon-fri": workers enqueue the task at these times, each once, without
                     arguments. Its name is the name of its schedule (see `app.schedules`)
         timezone    of the cron line, such as Europe/Berlin
@@ -170,9 +172,7 @@ class Penstock(CoordinationFactory):
                     than a minute late, or "all", a job for each
 
         unique      which calls are doubles, of which only the first is enqueued, and for how long (see `Unique`)
-
-        Raises ConfigurationError for a function that cannot be a task, for a name that another task has, and for a
-        cron line, a zone, an interval or a key that cannot work.
+        Raises ConfigurationError for a function or an option that cannot work, and for a name that another task has.
         """
         policy = retry if isinstance(retry, Retry) else Retry(retry or 0)
         is_scheduled = schedule or every is not None or timezone != "UTC" or missed != "one"
@@ -185,7 +185,7 @@ class Penstock(CoordinationFactory):
         def register(chosen: Callable[..., Any]) -> Task[..., Any]:
             label = name or str(getattr(chosen, "__name__", chosen))
             definition = Definition(
-                label, chosen, queue, policy, timeout, result_ttl, isolate, self.middleware, timing, unique
+                label, chosen, queue, policy, timeout, result_ttl, isolate, self.middleware, timing, unique, limit
             )
             self.registry.add(definition)
             kind = AsyncTask if definition.is_async else PlainTask

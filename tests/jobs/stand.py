@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -14,7 +14,7 @@ from penstock.core.operations import RoundTrip
 from penstock.jobs import constants
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.claims import Claim, Ending, Settlement, TurnReply
-from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID
+from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, LIMITED, LIMITS, OWN_ID
 from penstock.jobs.keys import QUEUE, QueueKeys
 from penstock.jobs.record import Record, draft
 from penstock.jobs.row import read_row
@@ -24,6 +24,8 @@ from penstock.jobs.timing import Timing
 
 R = TypeVar("R")
 Dump: TypeAlias = dict[str, Any]
+Limits: TypeAlias = tuple[str, str, int, int, int, int]
+"""Name, key, number, microseconds between two starts, burst, release."""
 
 START = 1_700_000_000_000
 
@@ -45,6 +47,7 @@ def record(
     expires_at: int | None = None,
     ttl: float = 600,
     own: bool = False,
+    limits: Sequence[Limits] = (),
     payload: bytes = b"null",
 ) -> bytes:
     """A record as a client drafts it. Times are seconds, but `at` and `expires_at` are dates in server milliseconds."""
@@ -53,7 +56,8 @@ def record(
     limit = milliseconds(expires) if expires_at is None else expires_at
     name = tenant.encode()
     drafted = draft(
-        flags=0,
+        flags=LIMITED if limits else 0,
+        powers=LIMITS if limits else 0,
         how=how,
         priority=priority,
         tenant=name,
@@ -62,7 +66,25 @@ def record(
         expires_ms=limit,
         ttl_ms=milliseconds(ttl),
     )
-    return drafted + payload
+    return drafted + powers(limits) + payload
+
+
+def powers(limits: Sequence[Limits]) -> bytes:
+    """The part of a record with these limits before the payload."""
+    if not limits:
+        return b""
+    packed = msgspec.msgpack.encode({"l": limits})
+    return len(packed).to_bytes(2) + packed
+
+
+def at_most(most: int, key: str = "k", name: str = "n", release: int = 1) -> Limits:
+    """A limit of concurrency."""
+    return ("c:" + name, key, most, 0, 0, release)
+
+
+def per_second(most: int, key: str = "k", name: str = "n", release: int = 1) -> Limits:
+    """A rate."""
+    return ("r:" + name, key, most, 1_000_000 // most, most, release)
 
 
 class Stand:
@@ -188,10 +210,14 @@ class Stand:
 
     def dump(self) -> Dump:
         """All keys with their contents. Fails for a key that `jobs/keys.py` does not list, or that has another type."""
+        return readable(self.raw_dump())
+
+    def raw_dump(self) -> Dump:
+        """All keys with their contents, as stored."""
         names = self.names()
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
-            match type_of_key(name.removeprefix(self.base)):
+            match self._type_of(name):
                 case "HASH":
                     pipeline.hgetall(name)
                 case "ZSET":
@@ -204,7 +230,11 @@ class Stand:
                     pipeline.get(name)
         suffixes = [name.removeprefix(self.base) for name in names]
         dump = dict(zip(suffixes, pipeline.execute(), strict=True))
-        return readable({name: sorted(held) if type_of_key(name) == "SET" else held for name, held in dump.items()})
+        return {name: sorted(held) if type_of_key(name) == "SET" else held for name, held in dump.items()}
+
+    def _type_of(self, name: str) -> str:
+        kind = type_of_key(name.removeprefix(self.base))
+        return self.client.type(name).decode().upper() if kind == "any" else kind
 
     def change_row(self, **fields: Any) -> None:
         """Overwrite numbers of the row."""
@@ -326,6 +356,9 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "requeue": bindings.requeue(["dead"]),
         "remove_dead": bindings.remove_dead(["dead"]),
         "set_switch": bindings.set_switch("paused", True),
+        "set_limit": bindings.set_limit("c:n", 2, 0, 0),
+        "show_limits": bindings.limits(10),
+        "purge_parked": bindings.purge_parked(None, 0, 100),
         "set_weight": bindings.set_weight("ada", 3),
         "scan_workers": bindings.workers(10),
         "counts": bindings.counts(),

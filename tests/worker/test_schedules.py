@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock import BadCall, ConfigurationError, Job, Middleware, Penstock, ScheduleNotFound, Status
-from penstock.jobs.declared_schedules import release_time
 from penstock.jobs.middleware import EnqueueContext
+from penstock.jobs.release import release_time
 from tests.conftest import Do, MakeApp, until
 from tests.speed import scaled
 from tests.worker.in_process import running_worker
@@ -178,14 +178,14 @@ async def test_the_release_is_set_by_the_environment_or_is_the_age_of_the_file(a
     @app.task(queue="q")
     async def task() -> None: ...
 
-    assert 1e9 < release_time(task.definition) <= time.time()
+    assert 1e9 < release_time(task.definition.function) <= time.time()
     monkeypatch.setenv("PENSTOCK_RELEASE", "2026-11-23T12:00:00+00:00")
-    assert release_time(task.definition) == 1795435200
+    assert release_time(task.definition.function) == 1795435200
     monkeypatch.setenv("PENSTOCK_RELEASE", "1234.5")
-    assert release_time(task.definition) == 1234.5
+    assert release_time(task.definition.function) == 1234.5
     monkeypatch.setenv("PENSTOCK_RELEASE", "v2")
     with pytest.raises(ConfigurationError, match="seconds since 1970, or a date"):
-        release_time(task.definition)
+        release_time(task.definition.function)
 
 
 async def test_the_hooks_of_enqueue_see_scheduled_jobs_and_set_their_trace(app: Penstock):

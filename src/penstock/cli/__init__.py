@@ -34,6 +34,8 @@ COMMANDS = (
     Command("queue show", "penstock.cli.queue:show_one", "show one queue: counts, totals, tenants"),
     Command("queue pause", "penstock.cli.queue:pause", "stop handing out jobs"),
     Command("queue resume", "penstock.cli.queue:resume", "hand out jobs again"),
+    Command("queue limits", "penstock.cli.limits:ls", "list the limits of a queue and their parked jobs"),
+    Command("queue limit", "penstock.cli.limits:change", "change the numbers of a limit"),
     Command("queue purge", "penstock.cli.queue:purge", "cancel all waiting jobs"),
     Command("job show", "penstock.cli.job:show_one", "show everything known about a job"),
     Command("job cancel", "penstock.cli.job:cancel", "cancel waiting jobs"),

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from struct import Struct
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -22,6 +22,9 @@ from penstock.jobs.keys import QueueKeys
 from penstock.jobs.notes import split_result
 from penstock.jobs.record import Record, StoredJob
 
+if TYPE_CHECKING:
+    from penstock.jobs.limits import LimitInfo
+
 OnDouble: TypeAlias = Callable[[int, str], None]
 
 SLICE: Final = 250
@@ -35,6 +38,7 @@ def scripts() -> Library:
         "core/notify.lua",
         "core/sleepers.lua",
         "core/batch.lua",
+        "core/bucket.lua",
         "core/idempotency.lua",
         "jobs/record.lua",
         "jobs/row.lua",
@@ -48,13 +52,16 @@ def scripts() -> Library:
         "jobs/wake.lua",
         "jobs/results.lua",
         "jobs/notes.lua",
+        "jobs/limits.lua",
         "jobs/intake.lua",
         "jobs/listeners.lua",
         "jobs/job.lua",
+        "jobs/admission.lua",
         "jobs/queue.lua",
         "jobs/dead_letters.lua",
         "jobs/inspect.lua",
         "jobs/schedule.lua",
+        "jobs/limit_settings.lua",
     )
 
 
@@ -240,6 +247,13 @@ class QueueBindings:
         args = (self.clock.now_ms, tenant or "", int(tenant is None), source, offset, limit)
         return self._call("purge", args, lambda reply: (reply[0], reply[1], bool(reply[2]), bool(reply[3])))
 
+    def purge_parked(
+        self, tenant: str | None, offset: int, limit: int = SLICE
+    ) -> RoundTrip[tuple[int, int, bool, bool]]:
+        """As `purge`, for jobs that wait for a place in a limit."""
+        args = (self.clock.now_ms, tenant or "", int(tenant is None), offset, limit)
+        return self._call("purge_parked", args, lambda reply: (reply[0], reply[1], bool(reply[2]), bool(reply[3])))
+
     # --- dead letters ---
 
     def list_dead(self, offset: int, limit: int) -> RoundTrip[list[tuple[str, float, Record | None, bytes]]]:
@@ -292,7 +306,17 @@ class QueueBindings:
     def set_weight(self, tenant: str, weight: float) -> RoundTrip[None]:
         return self._call("set_weight", (self.clock.now_ms, tenant, f"{weight:.9g}"), _nothing)
 
+    def set_limit(self, name: str, most: int, interval: int, burst: int) -> RoundTrip[bool]:
+        """Set the numbers of a limit. False: no job has used it yet."""
+        return self._call("set_limit", (self.clock.now_ms, name, most, interval, burst), bool)
+
     # --- inspect ---
+
+    def limits(self, keys: int) -> RoundTrip[list[LimitInfo]]:
+        """The limits, each with up to `keys` of its keys that have parked jobs."""
+        from penstock.jobs.limits import read_limits
+
+        return self._call("show_limits", (self.clock.now_ms, keys), read_limits)
 
     def counts(self) -> RoundTrip[Counts]:
         return self._call("counts", (self.clock.now_ms,), _counts)
@@ -362,23 +386,27 @@ def _stored_job(reply: Sequence[Any]) -> StoredJob:
 
 def _counts(reply: Sequence[Any]) -> Counts:
     now, oldest, *rest = reply
-    *numbers, paused, due_first = (int(n or 0) for n in rest)
+    *numbers, paused, due_first, parked = (int(n or 0) for n in rest)
     age = max(0.0, now / 1000 - int(oldest)) if oldest is not None else 0.0
-    return Counts(*numbers, oldest=age, paused=bool(paused), due_first=bool(due_first))
+    return Counts(*numbers, oldest=age, paused=bool(paused), due_first=bool(due_first), parked=parked)
 
 
 def _tenant_counts(reply: Sequence[Any]) -> TenantCounts:
-    now, oldest, ready, delayed, running, dead, weight = reply
+    now, oldest, ready, delayed, running, dead, weight, parked = reply
     age = max(0, now - oldest) / 1000 if oldest is not None else 0.0
-    return TenantCounts(ready, delayed, running, dead, age, float(weight or 1))
+    return TenantCounts(ready, delayed, running, dead, age, float(weight or 1), parked)
 
 
 def _tenant_page(reply: Sequence[Any]) -> tuple[str, list[tuple[str, TenantCounts]]]:
     cursor, found = reply
     rows = zip(found[0::2], found[1::2], strict=True)
-    return cursor.decode(), [
-        (tenant.decode(errors="replace"), TenantCounts(*_FOUR_COUNTS.unpack(packed))) for tenant, packed in rows
-    ]
+    return cursor.decode(), [(tenant.decode(errors="replace"), _packed_counts(packed)) for tenant, packed in rows]
+
+
+def _packed_counts(packed: bytes) -> TenantCounts:
+    """Four numbers, and a fifth if jobs are parked."""
+    ready, delayed, running, dead = _FOUR_COUNTS.unpack(packed[:16])
+    return TenantCounts(ready, delayed, running, dead, parked=int.from_bytes(packed[16:]))
 
 
 def _overview(reply: Sequence[Any]) -> QueueOverview:

@@ -19,6 +19,7 @@ READY: Final = b"r"
 DELAYED: Final = b"w"
 RUNNING: Final = b"x"
 DEAD: Final = b"d"
+PARKED: Final = b"p"
 
 # draft, in record.lua
 DUE_IS_DATE: Final = 1
@@ -30,10 +31,12 @@ CALL: Final = 1
 SUSPECT: Final = 2
 REASON: Final = 4
 NOTES: Final = 8
+LIMITED: Final = 16
 UNIQUE: Final = 128
 
 # power, in record.lua
 UNIQUE_KEY: Final = 1
+LIMITS: Final = 2
 
 # ending, in results.lua
 COMPLETED: Final = b"c"

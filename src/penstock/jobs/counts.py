@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 class Counts:
     """The jobs of a queue by state, and totals since the queue was first used.
 
-    Now: `ready`, `delayed`, `running` and `dead` jobs. `oldest`: seconds since the oldest ready job became ready.
+    Now: `ready`, `delayed`, `running` and `dead` jobs, and `parked` ones, which wait for a place in a limit.
+    `oldest`: seconds since the oldest ready job became ready.
 
     Totals: runs that `completed`, were `retried`, `failed` (the job became a dead letter), were `dropped`, or `lost`
     (their worker died); and jobs that were `cancelled` or `expired` while they waited.
@@ -31,11 +32,12 @@ class Counts:
     oldest: float = field(default=0.0, kw_only=True)
     paused: bool = field(default=False, kw_only=True)
     due_first: bool = field(default=False, kw_only=True)
+    parked: int = field(default=0, kw_only=True)
 
     @property
     def waiting(self) -> int:
-        """Ready and delayed jobs."""
-        return self.ready + self.delayed
+        """Ready, delayed and parked jobs."""
+        return self.ready + self.delayed + self.parked
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,12 @@ class TenantCounts:
     dead: int = 0
     oldest: float = 0.0
     weight: float = 1.0
+    parked: int = 0
 
     @property
     def waiting(self) -> int:
-        """Ready and delayed jobs."""
-        return self.ready + self.delayed
+        """Ready, delayed and parked jobs."""
+        return self.ready + self.delayed + self.parked
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,14 +72,15 @@ function script.requeue(base, meta, given, ids, ...)
       local generation = row.mint(r, 1) + 1
       flags = bit.band(flags, _mask.NO_SUSPECT_NO_REASON)
       redis.call("HDEL", base .. "reasons", id)
-      redis.call("HSET", base .. "jobs", id,
-        record.with(body, state.READY, generation, s.now, flags, 0, 0, 0, 0, 0))
-      job.make_ready(s, false, record.entry(generation, #body, id), 0, priority, tenant, s.now, _count.DEAD)
+      local new_state
+      new_state, flags = job.make_ready(
+        s, false, record.entry(generation, #body, id), flags, priority, tenant, s.now, _count.DEAD, body)
+      redis.call("HSET", base .. "jobs", id, record.with(body, new_state, generation, s.now, flags, 0, 0, 0, 0, 0))
       n = n + 1
     end
   end
   job.commit(s)
-  if n > 0 and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
+  if s.ready and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
   row.store(s)
   reply[1] = n
   return reply

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
 from penstock.jobs.task import Task
 
 if TYPE_CHECKING:
+    from penstock.jobs.limits import Limit
     from penstock.jobs.retry import Retry
     from penstock.jobs.timing import Missed
     from penstock.jobs.unique import Unique
@@ -30,6 +31,7 @@ class TaskOptions(TypedDict, total=False):
     every: float | None
     missed: Missed
     unique: Unique | None
+    limit: Limit | Sequence[Limit] | None
 
 
 class TaskDecorator(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +17,7 @@ from penstock.jobs.retry import LONGEST_DELAY, Retry
 from penstock.jobs.signature import Signature
 
 if TYPE_CHECKING:
+    from penstock.jobs.limits import Limit, TaskLimits
     from penstock.jobs.timing import Timing
     from penstock.jobs.unique import Unique
 
@@ -42,6 +43,7 @@ class Definition:
     timing: Timing | None = None
     """Of its schedule; None: it has none."""
     unique: Unique | None = None
+    limit: Limit | Sequence[Limit] | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name.encode(errors="replace")) <= _LONGEST_NAME:
@@ -74,6 +76,8 @@ class Definition:
             from penstock.jobs.unique import TaskKey
 
             TaskKey(self.name, self.unique, self.signature.names)
+        if self.limit is not None:
+            _ = self.limits
 
     def _check_dependencies(self) -> None:
         for one in self.signature.dependencies.values():
@@ -86,6 +90,16 @@ class Definition:
     @cached_property
     def signature(self) -> Signature:
         return Signature(self.name, self.function)
+
+    @cached_property
+    def limits(self) -> TaskLimits | None:
+        """None: it has none."""
+        if not self.limit:
+            return None
+        from penstock.jobs.limits import TaskLimits
+        from penstock.jobs.release import release_time
+
+        return TaskLimits.of(self.name, self.limit, self.signature.names, release_time(self.function))
 
     @cached_property
     def is_async(self) -> bool:

@@ -31,7 +31,7 @@ function script.scan_workers(base, meta, given, limit, cursor)
 end
 
 -- { now, second in which the oldest ready job became ready (false: none is), ready, delayed, running, dead, completed,
--- retried, failed, dropped, cancelled, expired, lost, paused, due first }
+-- retried, failed, dropped, cancelled, expired, lost, paused, due first, parked }
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
@@ -43,7 +43,7 @@ function script.counts(base, meta, given)
   return {
     s.now, oldest, r[_row.READY], r[_row.DELAYED], r[_row.RUNNING], r[_row.DEAD], r[_row.COMPLETED], r[_row.RETRIED],
     r[_row.FAILED], r[_row.DROPPED], r[_row.CANCELLED], r[_row.EXPIRED], r[_row.LOST], r[_row.PAUSED],
-    r[_row.DUE_FIRST],
+    r[_row.DUE_FIRST], r[_row.PARKED] or 0,
   }
 end
 
@@ -71,7 +71,8 @@ function script.overview(base, meta, given, scan)
   return reply
 end
 
--- { entries in `jobs`, `delayed` and `dead`; then the counters ready, delayed, running and dead }
+-- { entries in `jobs`, `delayed` and `dead`; then the counters ready, delayed, running, dead and
+-- parked }
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
@@ -80,7 +81,7 @@ function script.entries_and_counters(base, meta, given)
   if newer then return newer end
   return {
     redis.call("HLEN", base .. "jobs"), redis.call("ZCARD", base .. "delayed"), redis.call("ZCARD", base .. "dead"),
-    s.row[_row.READY], s.row[_row.DELAYED], s.row[_row.RUNNING], s.row[_row.DEAD],
+    s.row[_row.READY], s.row[_row.DELAYED], s.row[_row.RUNNING], s.row[_row.DEAD], s.row[_row.PARKED] or 0,
   }
 end
 
@@ -95,7 +96,7 @@ function script.scan_tenants(base, meta, given, cursor, count)
 end
 
 -- { now, ms at which the oldest ready job became ready (false: none found), ready, delayed, running, dead, weight or
--- false }. The oldest is searched for among the first eight entries of each of the tenant's lists: entries of cancelled
+-- false, parked }. The oldest is searched for among the first eight entries of each of the tenant's lists: entries of cancelled
 -- jobs may precede it.
 --- keys: base meta
 --- args: given: int, tenant: str
@@ -118,7 +119,7 @@ function script.tenant_counts(base, meta, given, tenant)
       end
     end
   end
-  local ready, delayed, running, dead = counters.unpack(redis.call("HGET", base .. "tenants", tenant))
+  local ready, delayed, running, dead, parked = counters.unpack(redis.call("HGET", base .. "tenants", tenant))
   local weight = redis.call("HGET", base .. "weights", tenant)
-  return { s.now, oldest < math.huge and oldest or false, ready, delayed, running, dead, weight }
+  return { s.now, oldest < math.huge and oldest or false, ready, delayed, running, dead, weight, parked }
 end

@@ -36,6 +36,8 @@ end
 --- (s: table)
 --- uses: base meta
 function job.commit(s)
+  admission.admit(s)
+  limits.write(s)
   job.push_ready(s)
   counters.write(s)
   unique.write(s)
@@ -89,8 +91,11 @@ function job.enqueue(s, id, body, generation, now, since, expires)
     job.delay(s, since, record.entry(generation, #body, id))
     return record.enqueued(body, state.DELAYED, generation, now, since, expires)
   end
-  job.make_ready(s, false, record.entry(generation, #body, id), 0, priority, tenant, now, _count.NONE)
-  return record.enqueued(body, state.READY, generation, now, now, expires)
+  local flags = string.byte(body, 27)
+  local new_state, passed =
+    job.make_ready(s, false, record.entry(generation, #body, id), flags, priority, tenant, now, _count.NONE, body)
+  if passed ~= flags then body = record.flagged(body, passed) end
+  return record.enqueued(body, new_state, generation, now, now, expires)
 end
 
 -- Enqueues a draft unless its id is in the queue already: appends id and record to `set`, which the caller writes. Times
@@ -159,7 +164,8 @@ end
 --- (s: table, id: str, body: str, letter: str, text: str)
 --- uses: base
 function job.remove(s, id, body, letter, text)
-  local was, generation, _, since, _, flags, _, _, _, _, _, _, ttl, tenant = record.parse(body)
+  local was, generation, _, since, _, flags, priority, _, _, _, _, _, ttl, tenant = record.parse(body)
+  if record.has(flags, flag.LIMITED) then limits.leave(s, id, body, was, generation, flags, priority) end
   redis.call("HDEL", base .. "jobs", id)
   if flags >= flag.UNIQUE then unique.leave(s, id, body, was) end
   letter = job.clear(id, flags, letter)
@@ -173,6 +179,8 @@ function job.remove(s, id, body, letter, text)
   elseif was == state.DELAYED then
     counters.move(s, tenant, _count.DELAYED, _count.NONE, 1)
     redis.call("ZREM", base .. "delayed", record.entry(generation, #body, id))
+  elseif was == state.PARKED then
+    counters.move(s, tenant, _count.PARKED, _count.NONE, 1)
   else
     counters.move(s, tenant, _count.DEAD, _count.NONE, 1)
     redis.call("ZREM", base .. "dead", id)
@@ -189,6 +197,7 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale)
   -- One call for all numbers, because each call reads its format anew.
   local sent = #ids > 0 and { struct.unpack(">" .. string.rep("I6", #ids), numbers) }
   local done, seen, n, of_tenant, before = {}, {}, 0, 0, nil
+  if s.row[_row.LIMITED] then limits.read_finished(s, ids, held) end
   for i = 1, #ids do
     local id, was = ids[i], held[i]
     local number, flags, ttl, tenant, rest
@@ -205,6 +214,7 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale)
       local letter = ending.COMPLETED
       if flags > flag.CALL then letter = job.clear(id, flags, letter) end
       if flags >= flag.UNIQUE then unique.finish(s, id, was, rest) end
+      if record.has(flags, flag.LIMITED) then limits.finish(s, was, rest) end
       job.finish(s, id, letter, texts[i] or "null", ttl)
     else
       stale[#stale + 1] = i - 1
@@ -260,6 +270,7 @@ function job.settle(s, incarnation, verb, token, ms, text)
   if verb == "drop" or verb == "cancel" then
     local _, flags, ttl, tenant, rest = lease.parse(held)
     if flags >= flag.UNIQUE then unique.finish(s, id, held, rest) end
+    if record.has(flags, flag.LIMITED) then limits.finish(s, held, rest) end
     local total = verb == "drop" and _row.DROPPED or _row.CANCELLED
     redis.call("HDEL", base .. "jobs", id)
     r[total] = r[total] + 1
@@ -284,7 +295,14 @@ function job.settle(s, incarnation, verb, token, ms, text)
     flags, losses, crashes, hosts = bit.band(flags, _mask.NO_SUSPECT), 0, 0, 0
   end
   if verb == "retry" or verb == "bury" then attempts = attempts + 1 end
-  local generation, new_state, since = row.mint(r, 1) + 1, state.READY, s.now
+  if record.has(flags, flag.LIMITED) then
+    local list, keep = record.limits(body), 0
+    if not dead then keep = limits.kept(s, list, died or verb == "release") end
+    limits.give_up(s, list, keep, limits.passed(flags), true)
+    flags = limits.with_passed(flags, keep)
+  end
+  local generation, since = row.mint(r, 1) + 1, s.now
+  local new_state
   local entry = record.entry(generation, #body, id)
   if dead then
     if flags >= flag.UNIQUE then
@@ -303,7 +321,8 @@ function job.settle(s, incarnation, verb, token, ms, text)
     new_state, since = state.DELAYED, s.now + ms
   else
     if verb == "retry" or verb == "later" then r[_row.RETRIED] = r[_row.RETRIED] + 1 end
-    job.make_ready(s, verb == "release" or died, entry, flags, priority, tenant, s.now, _count.RUNNING)
+    new_state, flags =
+      job.make_ready(s, verb == "release" or died, entry, flags, priority, tenant, s.now, _count.RUNNING, body)
   end
   redis.call("HSET", base .. "jobs", id, record.with(body, new_state, generation, since, flags, attempts, deliveries,
     losses, crashes, hosts))
@@ -319,10 +338,24 @@ function job.delay(s, due, entry)
   s.alarm = math.min(s.alarm or due, due)
 end
 
--- Counts a job as ready and collects its entry: for the suspects if it is one, else for its lane or its front list.
--- `from` is the job's previous state.
---- (s: table, is_front: bool, entry: str, flags: int, priority: int, tenant: str, since: int, from: int)
-function job.make_ready(s, is_front, entry, flags, priority, tenant, since, from)
+-- Counts a job as ready and collects its entry: for the suspects if it is one, else for its lane or its front list. A job
+-- that finds no place in one of its limits is parked there instead. `from` is its previous state. Returns the new state and the
+-- new flags.
+--- (s: table, is_front: bool, entry: str, flags: int, priority: int, tenant: str, since: int, from: int, body: str)
+---  -> str, int
+--- uses: base
+function job.make_ready(s, is_front, entry, flags, priority, tenant, since, from, body)
+  if record.has(flags, flag.LIMITED) then
+    local list = record.limits(body)
+    local passed, place = limits.pass(s, list, limits.passed(flags))
+    flags = limits.with_passed(flags, passed)
+    if place then
+      limits.park(s, place, is_front, priority, tenant, entry)
+      counters.move(s, tenant, from, _count.PARKED, 1)
+      return state.PARKED, flags
+    end
+    if from ~= _count.RUNNING or not is_front then limits.note_admitted(s, list, priority, entry) end
+  end
   if record.has(flags, flag.SUSPECT) then
     s.suspects[#s.suspects + 1], s.suspects[#s.suspects + 2] = since, entry
   else
@@ -331,6 +364,7 @@ function job.make_ready(s, is_front, entry, flags, priority, tenant, since, from
   s.ready = true
   counters.move(s, tenant, from, _count.READY, 1)
   counters.add_ready_since(s, since, 1)
+  return state.READY, flags
 end
 
 -- Makes due jobs ready, at most `limit`, so that the first claim after a long outage does not block the server. Returns
@@ -355,9 +389,11 @@ function job.promote(s, limit)
         local _, _, _, since, _, flags, priority, _, _, _, _, _, _, tenant = record.parse(body)
         late = math.max(late, s.now - since)
         local entry = record.entry(generation + i, #body, ids[i])
-        job.make_ready(s, r[_row.DUE_FIRST] == 1, entry, flags, priority, tenant, since, _count.DELAYED)
+        local new_state, passed =
+          job.make_ready(s, r[_row.DUE_FIRST] == 1, entry, flags, priority, tenant, since, _count.DELAYED, body)
         set[#set + 1] = ids[i]
-        set[#set + 1] = record.moved(body, state.READY, generation + i, since)
+        body = record.moved(body, new_state, generation + i, since)
+        set[#set + 1] = passed == flags and body or record.flagged(body, passed)
       end
     end
     redis.call("ZREM", base .. "delayed", unpack(due))
@@ -366,59 +402,6 @@ function job.promote(s, limit)
   local next_ = redis.call("ZRANGE", base .. "delayed", 0, 0, "WITHSCORES")
   r[_row.NEXT_DUE] = next_[2] and tonumber(next_[2]) or 0
   return part.left == 0, late
-end
-
--- Takes jobs back from incarnations whose lease ran out. Returns whether there may be more jobs to take back.
---- (s: table, limit: int) -> bool
---- uses: base
-function job.take_back(s, limit)
-  local r = s.row
-  if r[_row.NEXT_LEASE] == 0 or r[_row.NEXT_LEASE] > s.now then return false end
-  local part, claims = slice.of(limit), {}
-  local ended = redis.call("ZRANGE", base .. "leases", "-inf", s.now, "BYSCORE", "LIMIT", 0, 8)
-  for i = 1, #ended do
-    local tokens = lease.some_tokens(ended[i], part)
-    if #tokens > 0 then
-      local if_suspect, if_not, host_deaths = recovery.verbs(ended[i])
-      for j = 1, #tokens do claims[#claims + 1] = { tokens[j], ended[i], if_suspect, if_not, host_deaths } end
-    end
-  end
-  table.sort(claims, function(a, b) return a[1] < b[1] end)
-  for i = 1, #claims do
-    local token, incarnation, if_suspect, if_not, host_deaths = unpack(claims[i])
-    local _, flags = lease.parse(lease.held(incarnation, token))
-    local verb = record.has(flags, flag.SUSPECT) and if_suspect or if_not
-    local why = '{"reason":"its worker was gone when the lease ran out"}'
-    if verb == "host" then why = string.format(
-      '{"reason":"its host died while the job ran alone in a trial; the limit is %d such trials"}', host_deaths) end
-    job.settle(s, incarnation, verb, token, host_deaths, why)
-  end
-  for i = 1, #ended do
-    if lease.count(ended[i]) == 0 then lease.remove(ended[i]) end
-  end
-  local next_ = redis.call("ZRANGE", base .. "leases", 0, 0, "WITHSCORES")
-  r[_row.NEXT_LEASE] = next_[2] and tonumber(next_[2]) or 0
-  return next_[2] ~= nil and tonumber(next_[2]) <= s.now
-end
-
--- Picks one suspect, the one that has waited longest. Returns whether there was one.
---- (r: table, room: table) -> bool
---- uses: base
-function job.pick_suspect(r, room)
-  local entries = redis.call("ZRANGE", base .. "suspects", 0, 7)
-  for i = 1, #entries do
-    redis.call("ZREM", base .. "suspects", entries[i])
-    r[_row.SUSPECTS] = r[_row.SUSPECTS] - 1
-    local id = record.entry_id(entries[i])
-    local body = record.get(id)
-    local generation, since, _, flags, ttl = record.parse_ready(body)
-    if generation == struct.unpack(">I6", entries[i]) then
-      lease.collect(room, id, body, record.tenant(body), since, flags, ttl)
-      room.bytes = room.bytes - #body
-      return true
-    end
-  end
-  return false
 end
 
 -- Serves turns from the most urgent level down, and writes the picked jobs as held. `trial`: "only" a suspect is claimed;
@@ -433,7 +416,7 @@ function job.claim(s, incarnation, want, trial)
     incarnation = incarnation, number = r[_row.SEQUENCE] + 1, claimed = 0, reply = {}, held = {}, owners = {},
     tenants = {}, sinces = {}, expired = {},
   }
-  if trial ~= "" and r[_row.SUSPECTS] > 0 and job.pick_suspect(r, room) then room.want = 0 end
+  if trial ~= "" and r[_row.SUSPECTS] > 0 and recovery.pick_suspect(r, room) then room.want = 0 end
   -- A level that is left without entries is removed from the row, and the next one takes its position.
   local at = trial == "only" and #r[_row.LEVELS] + 1 or 1
   while room.want > 0 and not room.full and r[_row.LEVELS][at] do
@@ -450,6 +433,7 @@ function job.claim(s, incarnation, want, trial)
   end
   if room.claimed == 0 then return room end
   row.mint(r, room.claimed)
+  if r[_row.LIMITED] then limits.start(s, room) end
   counters.begin_runs(s, room.tenants, room.sinces)
   if room.unique then unique.start(s, room) end
   local owners = room.owners

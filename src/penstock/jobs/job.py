@@ -63,6 +63,7 @@ class Status(StrEnum):
 
     DELAYED    its due time is in the future
     READY      it waits for a worker
+    PARKED     it waits for a place in a limit
     RUNNING    it is claimed
     COMPLETED  its task returned
     DEAD       it failed for good: it is a dead letter, which can be requeued
@@ -74,6 +75,7 @@ class Status(StrEnum):
 
     DELAYED = "delayed"
     READY = "ready"
+    PARKED = "parked"
     RUNNING = "running"
     COMPLETED = "completed"
     DEAD = "dead"
@@ -83,7 +85,12 @@ class Status(StrEnum):
     UNKNOWN = "unknown"
 
 
-_STATES = {constants.DELAYED: Status.DELAYED, constants.READY: Status.READY, constants.DEAD: Status.DEAD}
+_STATES = {
+    constants.DELAYED: Status.DELAYED,
+    constants.READY: Status.READY,
+    constants.PARKED: Status.PARKED,
+    constants.DEAD: Status.DEAD,
+}
 _ENDS = {
     constants.COMPLETED: Status.COMPLETED, constants.CANCELLED: Status.CANCELLED,
     constants.EXPIRED: Status.EXPIRED, constants.DROPPED: Status.DROPPED,

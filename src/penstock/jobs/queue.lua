@@ -167,18 +167,22 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
     end
   end
   local more_due, late = job.promote(s, _jobs_per_call.PROMOTED)
-  local more_lost = job.take_back(s, _jobs_per_call.TAKEN_BACK)
+  local more_lost = recovery.take_back(s, _jobs_per_call.TAKEN_BACK)
   if #s.suspects > 0 then wake.many(r, now, #s.suspects / 2) end
+  local more_places = r[_row.LIMITED] and limits.mark_due(s)
+  admission.admit(s)
   job.push_ready(s)
 
   local room = { want = want, claimed = 0, reply = {}, number = 0 }
   if want > 0 and r[_row.PAUSED] == 0 then room = job.claim(s, incarnation, want, trial) end
+  admission.admit(s)
+  local more_ready = next(s.lists) ~= nil
   job.commit(s)
   local suspects = r[_row.PAUSED] == 0 and recovery.waiting(r, now) or -1
   local more_listeners = listeners.notify_rest(r, s.part)
   local ticks = r[_row.NEXT_TICK] > 0 and address ~= "" and once == 0 and trial ~= "only" and schedule.offer(s) or {}
 
-  local more = room.want > 0 and (room.full or more_due or more_lost or more_listeners)
+  local more = room.want > 0 and (room.full or more_due or more_lost or more_listeners or more_places or more_ready)
   local idle = idle_ms > 0 and room.want > 0 and not more and (once == 0 or room.claimed == 0)
   local empty = redis.call("HLEN", base .. "held:" .. incarnation) == (own.until_ and 1 or 0)
   if once == 1 and empty and not idle then
@@ -312,6 +316,7 @@ function script.cancel(base, meta, given, ids, ...)
     end
   end
   job.commit(s)
+  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
   row.store(s)
   return words
 end

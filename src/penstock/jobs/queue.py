@@ -6,11 +6,12 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Final, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
 
 import msgspec
 
 from penstock import codec
+from penstock.core.arguments import check_whole
 from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.keys import check_name
@@ -25,7 +26,7 @@ from penstock.core.operations import (
     verb,
     wait_until_recheck,
 )
-from penstock.errors import BadCall
+from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.bindings import SLICE, OnDouble, QueueBindings
 from penstock.jobs.claims import Ending
 from penstock.jobs.constants import UNIQUE, UNIQUE_KEY
@@ -38,6 +39,9 @@ from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
 from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, record_start
 from penstock.jobs.record import Record, has_powers
 from penstock.settings import SLEEPER_TTL_FACTOR, Settings
+
+if TYPE_CHECKING:
+    from penstock.jobs.limits import Limit, LimitInfo
 
 R = TypeVar("R")
 
@@ -355,9 +359,16 @@ class Queue:
 
     def purge_operation(self, tenant: str | None, most: int | None = None) -> Operation[int]:
         """Cancel waiting jobs, of `tenant` or of all (None). `most`: how many at most; None: as many as wait now."""
+        has_parked = True
         if most is None:
-            most = yield from self.count_waiting(tenant)
-        total, more_listeners = 0, False
+            counts = yield self._counts_of(tenant)
+            most, has_parked = counts.waiting, counts.parked > 0
+        total, offset, is_done, more_listeners = 0, 0, False, False
+        while has_parked and total < most and not is_done:
+            cancelled, offset, is_done, more_listeners = yield self.bindings.purge_parked(
+                tenant, offset, min(SLICE, most - total)
+            )
+            total += cancelled
         sources: tuple[Literal["delayed", "suspects"], ...] = ("delayed", "suspects")
         for source in sources:
             offset, is_done = 0, False
@@ -371,7 +382,41 @@ class Queue:
 
     def count_waiting(self, tenant: str | None) -> Operation[int]:
         """How many jobs a purge would cancel now."""
-        return int((yield self.bindings.counts() if tenant is None else self.bindings.tenant_counts(tenant)).waiting)
+        return int((yield self._counts_of(tenant)).waiting)
+
+    def _counts_of(self, tenant: str | None) -> RoundTrip[Counts] | RoundTrip[TenantCounts]:
+        return self.bindings.counts() if tenant is None else self.bindings.tenant_counts(tenant)
+
+    @verb
+    def limits(self, keys: int = 100) -> RoundTrip[list[LimitInfo]]:
+        """The limits that jobs of this queue have used, each with up to `keys` keys that have parked jobs.
+
+        One round trip.
+        """
+        check_whole("limits", "keys", keys, 0, 1000, "from 0 to 1000")
+        return self.bindings.limits(keys)
+
+    @verb
+    def set_limit(self, name: str, limit: Limit) -> RoundTrip[None]:
+        """Change the numbers of a limit: `queue.set_limit("mail", Rate(200, per=60))`. Its key stays as it is.
+
+        Applies at once to all hosts, until a newer release of the tasks is used. Jobs that run are not stopped; if
+        there is more room, parked jobs are admitted, some hundreds at once. Raises ConfigurationError if no job of this
+        queue has used a limit of this name and kind. One round trip.
+        """
+        return self.set_limit_operation(name, limit)
+
+    def set_limit_operation(self, name: str, limit: Limit) -> RoundTrip[None]:
+        from penstock.jobs.limits import numbers, stored_name
+
+        def check(found: bool) -> None:
+            if not found:
+                kind = type(limit).__name__
+                raise ConfigurationError(
+                    f"queue {self.name}: no job has used a {kind} limit named {name!r}; `limits()` lists them"
+                )
+
+        return self.bindings.set_limit(stored_name(limit, name), *numbers(limit)).then(check)
 
     @verb
     def workers(self, limit: int = 1000) -> RoundTrip[list[WorkerInfo]]:

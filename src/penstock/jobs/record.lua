@@ -17,7 +17,7 @@
 --   36     1       powers       a bit for each power of the job (`power`); 0 for most jobs
 --   37     5       ttl          of its result, ms
 --   42     1+n     tenant       its length, and the text; then the same for task and trace
---   …      2+n     powers       only if the byte above is not 0: a length, and a map in MessagePack (`record.unique`)
+--   …      2+n     powers       only if the byte above is not 0: a length, and a map in MessagePack (`record.unique`, `record.limits`)
 --   …      n       payload
 --
 -- The record of a running job does not change: `owners` (lease.lua) says that it runs. So a record says ready for ready
@@ -32,7 +32,7 @@
 
 record = { FORMAT = 2 }
 
-state = { READY = "r", DELAYED = "w", RUNNING = "x", DEAD = "d" }
+state = { READY = "r", DELAYED = "w", RUNNING = "x", DEAD = "d", PARKED = "p" }
 
 draft = { DUE_IS_DATE = 1, EXPIRES_IS_DATE = 2, OWN_ID = 4 } -- OWN_ID: chosen by the user
 
@@ -41,10 +41,11 @@ flag = {
   SUSPECT = 2, -- see recovery.lua
   REASON = 4, -- `reasons` has an entry for the job
   NOTES = 8, -- `notes` has an entry for the job; a running job may have it in its claim alone (notes.lua)
+  LIMITED = 16, -- it has limits; the next two bits say how many of them it has passed (limits.lua)
   UNIQUE = 128, -- it has a unique key (unique.lua). The highest bit, so that flags with it are 128 or more
 }
 
-power = { UNIQUE_KEY = 1 }
+power = { UNIQUE_KEY = 1, LIMITS = 2 }
 
 _mask = { NO_SUSPECT = 253, NO_SUSPECT_NO_REASON = 249 }
 
@@ -94,6 +95,22 @@ function record.replaced(body, drafted, generation, since, expires)
     .. struct.pack(">I6I6", since, expires) .. string.sub(drafted, 27, 27) .. string.sub(body, 28, 35)
     .. string.sub(drafted, 36, 41) .. string.sub(body, 42, 42 + string.byte(body, 42))
     .. string.sub(drafted, 43 + string.byte(drafted, 42))
+end
+
+-- The limits of a job whose flags have LIMITED: name, key, number, interval, burst and release of each (limits.lua).
+--- (body: str) -> table
+function record.limits(body)
+  local at = 43 + string.byte(body, 42)
+  at = at + 1 + string.byte(body, at)
+  at = at + 1 + string.byte(body, at)
+  return cmsgpack.unpack(string.sub(body, at + 2, at + 1 + struct.unpack(">I2", body, at))).l
+end
+
+-- A copy of the record with other flags.
+--- (body: str, flags: int) -> str
+--- inline
+function record.flagged(body, flags)
+  return string.sub(body, 1, 26) .. string.char(flags) .. string.sub(body, 28)
 end
 
 -- A copy of the record in another state, with a new generation.

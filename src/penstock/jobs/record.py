@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.jobs.constants import CALL, FORMAT, NOTES, REASON, SUSPECT, UNIQUE_KEY
+from penstock.jobs.constants import CALL, FORMAT, LIMITS, NOTES, REASON, SUSPECT, UNIQUE_KEY
 
 _HEADER: Final = struct.Struct(">BB HI HI HI HI BB HH BBBB BI B")
 HEADER_SIZE: Final = _HEADER.size
@@ -221,6 +221,22 @@ class Record(msgspec.Struct, eq=False, gc=False):
         size = int.from_bytes(self.body[at : at + 2])
         key, mode, ms = msgspec.msgpack.decode(self.body[at + 2 : at + 2 + size])["u"]
         return key, mode, ms
+
+    @property
+    def limits(self) -> list[tuple[str, str]]:
+        """Name and key of each limit of the job, in the order in which it passes them."""
+        if not self.body[_POWERS] & LIMITS:
+            return []
+        start = _trace_start(self.body)
+        at = start + _byte(self.body, start - 1)
+        size = int.from_bytes(self.body[at : at + 2])
+        rows = msgspec.msgpack.decode(self.body[at + 2 : at + 2 + size])["l"]
+        return [(name, key) for name, key, *_ in rows]
+
+    @property
+    def limits_passed(self) -> int:
+        """In how many of its limits the job has a place."""
+        return self.body[26] >> 5 & 3
 
 
 def entry_id(entry: bytes) -> bytes:

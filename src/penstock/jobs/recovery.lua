@@ -65,3 +65,56 @@ function recovery.waiting(r, now)
   local first = redis.call("ZRANGE", base .. "suspects", 0, 0, "WITHSCORES")
   return first[2] and math.max(0, now - tonumber(first[2])) or -1
 end
+
+-- Takes jobs back from incarnations whose lease ran out. Returns whether there may be more jobs to take back.
+--- (s: table, limit: int) -> bool
+--- uses: base
+function recovery.take_back(s, limit)
+  local r = s.row
+  if r[_row.NEXT_LEASE] == 0 or r[_row.NEXT_LEASE] > s.now then return false end
+  local part, claims = slice.of(limit), {}
+  local ended = redis.call("ZRANGE", base .. "leases", "-inf", s.now, "BYSCORE", "LIMIT", 0, 8)
+  for i = 1, #ended do
+    local tokens = lease.some_tokens(ended[i], part)
+    if #tokens > 0 then
+      local if_suspect, if_not, host_deaths = recovery.verbs(ended[i])
+      for j = 1, #tokens do claims[#claims + 1] = { tokens[j], ended[i], if_suspect, if_not, host_deaths } end
+    end
+  end
+  table.sort(claims, function(a, b) return a[1] < b[1] end)
+  for i = 1, #claims do
+    local token, incarnation, if_suspect, if_not, host_deaths = unpack(claims[i])
+    local _, flags = lease.parse(lease.held(incarnation, token))
+    local verb = record.has(flags, flag.SUSPECT) and if_suspect or if_not
+    local why = '{"reason":"its worker was gone when the lease ran out"}'
+    if verb == "host" then why = string.format(
+      '{"reason":"its host died while the job ran alone in a trial; the limit is %d such trials"}', host_deaths) end
+    job.settle(s, incarnation, verb, token, host_deaths, why)
+  end
+  for i = 1, #ended do
+    if lease.count(ended[i]) == 0 then lease.remove(ended[i]) end
+  end
+  local next_ = redis.call("ZRANGE", base .. "leases", 0, 0, "WITHSCORES")
+  r[_row.NEXT_LEASE] = next_[2] and tonumber(next_[2]) or 0
+  return next_[2] ~= nil and tonumber(next_[2]) <= s.now
+end
+
+-- Picks one suspect, the one that has waited longest. Returns whether there was one.
+--- (r: table, room: table) -> bool
+--- uses: base
+function recovery.pick_suspect(r, room)
+  local entries = redis.call("ZRANGE", base .. "suspects", 0, 7)
+  for i = 1, #entries do
+    redis.call("ZREM", base .. "suspects", entries[i])
+    r[_row.SUSPECTS] = r[_row.SUSPECTS] - 1
+    local id = record.entry_id(entries[i])
+    local body = record.get(id)
+    local generation, since, _, flags, ttl = record.parse_ready(body)
+    if generation == struct.unpack(">I6", entries[i]) then
+      lease.collect(room, id, body, record.tenant(body), since, flags, ttl)
+      room.bytes = room.bytes - #body
+      return true
+    end
+  end
+  return false
+end

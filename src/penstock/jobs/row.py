@@ -37,6 +37,9 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
     levels: list[float] | dict[str, int]
     """Level, entries and virtual time for each level. An empty array of Lua arrives as an empty map."""
     next_tick: float = 0
+    parked: int = 0
+    next_admission: float = 0
+    limited: int = 0
 
     def entries(self) -> dict[int, int]:
         """Level -> entries in all of its lists."""

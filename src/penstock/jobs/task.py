@@ -12,8 +12,8 @@ import msgspec
 from penstock.core.cached import cached_property
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, Receive, RoundTrip, Unanswered, verb
-from penstock.errors import BadCall
-from penstock.jobs.constants import CALL, UNIQUE, UNIQUE_KEY
+from penstock.errors import BadCall, ConfigurationError
+from penstock.jobs.constants import CALL, LIMITED, LIMITS, UNIQUE, UNIQUE_KEY
 from penstock.jobs.definition import Definition
 from penstock.jobs.job import Job
 from penstock.jobs.options import EnqueueOptions, Options
@@ -32,7 +32,7 @@ class Call(msgspec.Struct, Generic[R], frozen=True):
     task: Task[..., R]
     payload: bytes
     powers: bytes = b""
-    """The part of the record before the payload, of a unique task."""
+    """The part of the record before the payload, of a task that is unique or has limits."""
 
     def draft(self) -> tuple[str, bytes]:
         """The key and the record of a new job."""
@@ -78,6 +78,13 @@ class Task(Generic[P, R]):
         if self.unique is not None:
             flags, powers = CALL | UNIQUE, UNIQUE_KEY
             options = replace(options, unique=self.unique)
+        if self.definition.limits is not None:
+            if self.unique is not None and self.unique.replaces:
+                raise ConfigurationError(
+                    f"task {self.name}: a double would replace arguments that its limits have used already: give the "
+                    "task limits, or Unique with replace or debounce, but not both"
+                )
+            flags, powers = flags | LIMITED, powers | LIMITS
         return self.home.record_start(options, flags, self.name, self.definition.result_ttl, powers)
 
     @cached_property
@@ -109,14 +116,19 @@ class Task(Generic[P, R]):
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Check and encode the arguments, for `app.enqueue_many`. Raises BadCall if they do not fit. No round trip."""
-        signature = self.definition.signature
+        signature, limits = self.definition.signature, self.definition.limits
         payload = signature.encode(args, kwargs, self.home.settings.max_payload)
-        if self._task_key is None:
+        if self._task_key is None and limits is None:
             return Call(self, payload)
         from penstock.jobs.unique import encode_powers
 
-        value_of = partial(signature.value, signature.decode(payload))
-        return Call(self, payload, encode_powers(u=self._task_key.field(payload, value_of, self.options.tenant)))
+        value_of, tenant = partial(signature.value, signature.decode(payload)), self.options.tenant
+        fields: dict[str, Any] = {}
+        if self._task_key is not None:
+            fields["u"] = self._task_key.field(payload, value_of, tenant)
+        if limits is not None:
+            fields["l"] = limits.rows(value_of, tenant)
+        return Call(self, payload, encode_powers(**fields))
 
     @verb
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> RoundTrip[Job[R]] | Operation[Job[R]]:

@@ -80,6 +80,8 @@ function wake.next_event(r, now)
   local ends = redis.call("ZRANGE", base .. "leases", 0, 0, "WITHSCORES")
   local at = math.min(tonumber(due[2]) or math.huge, tonumber(ends[2]) or math.huge)
   if r[_row.NEXT_TICK] > 0 then at = math.min(at, r[_row.NEXT_TICK]) end
+  local admission = r[_row.NEXT_ADMISSION]
+  if admission and admission > 0 then at = math.min(at, admission) end
   local result = r[_row.NEXT_RESULT]
   if result > 0 then at = math.min(at, math.max(result, now + (result > now and _trim.PAUSE or _trim.BUSY_PAUSE))) end
   return at < math.huge and math.max(0, at - now) or -1

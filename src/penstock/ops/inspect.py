@@ -18,6 +18,7 @@ from penstock.files.channel import Channel
 from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
 from penstock.jobs.dead_letters import DeadLetter
 from penstock.jobs.job import Failure, JobInfo, Status, cancel_job, info_of, status_of
+from penstock.jobs.limits import Limit, LimitInfo
 from penstock.jobs.queue import CHUNK, Queue
 from penstock.locks.answers import LockInfo
 from penstock.messages.bindings import default_on
@@ -187,6 +188,19 @@ class Inspector(ScheduleInspector):
         yield queue.pause_operation(on)
         counts: Counts = yield queue.bindings.counts()
         return counts
+
+    @verb
+    def limits(self, name: str) -> Operation[list[LimitInfo]]:
+        """The limits of a queue. Raises PenstockError for a queue that was never used."""
+        queue = self._app.queue(name)
+        yield from self._check_used(queue)
+        limits: list[LimitInfo] = yield queue.bindings.limits(100)
+        return limits
+
+    @verb
+    def set_limit(self, name: str, limit: str, numbers: Limit) -> RoundTrip[None]:
+        """Change the numbers of a limit; see `Queue.set_limit`."""
+        return self._app.queue(name).set_limit_operation(limit, numbers)
 
     @verb
     def waiting(self, name: str, tenant: str | None = None) -> Operation[int]:

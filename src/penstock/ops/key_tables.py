@@ -91,6 +91,8 @@ def owner_of(rest: str) -> KeyOwner:
     if kind in {"lane", "front"}:
         level, _, tenant = name.partition(":")
         return KeyOwner(f"turns:{level}", tenant)
+    if kind == "parked":
+        return KeyOwner("parking", "")
     if kind == "mine":
         return KeyOwner("mine", "")
     suffix = _suffix(rest)

@@ -1,0 +1,73 @@
+"""`penstock queue limits` and `penstock queue limit`: how many jobs run at a time, or start in a time."""
+
+from __future__ import annotations
+
+from penstock.cli.where import HERE, AsJson, Where
+from penstock.errors import ConfigurationError
+from penstock.jobs.limits import Concurrency, Limit, Rate
+from penstock.terminal.tables import Kind, show, show_list
+
+
+def ls(name: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
+    """List the limits of a queue, and the keys that have parked jobs.
+
+    Parameters
+    ----------
+    name
+        The queue.
+    as_json
+        Print one JSON document.
+    """
+    with where.open() as inspector:
+        limits = inspector.limits(name)
+    columns: dict[str, Kind] = {
+        "limit": "name",
+        "kind": "name",
+        "at most": "name",
+        "key": "text",
+        "used": "number",
+        "parked": "number",
+    }
+    lines = []
+    for limit in limits:
+        label, kind = limit.name, limit.kind
+        most = f"{limit.most:,}" if limit.per is None else f"{limit.most:,} per {limit.per:g} s"
+        lines += [(label, kind, most, usage.key, f"{usage.used:,}", f"{usage.parked:,}") for usage in limit.keys] or [
+            (label, kind, most, "", "", "0")
+        ]
+    show_list(limits, columns, lines, none="No job of this queue has used a limit yet.", as_json=as_json)
+
+
+def change(
+    name: str, limit: str, /, *, most: int, per: float | None = None, burst: int | None = None, where: Where = HERE
+) -> None:
+    """Change the numbers of a limit, for all workers at once, until a newer release of the tasks is used.
+
+    Parameters
+    ----------
+    name
+        The queue.
+    limit
+        The name of the limit, as `penstock queue limits` shows it.
+    most
+        How many jobs of one key run at a time; with --per, how many start in that time.
+    per
+        Seconds: the limit is a rate.
+    burst
+        Of a rate: how many may start at once after a pause. The default is the number of --most.
+    """
+    if burst is not None and per is None:
+        raise ConfigurationError("--burst belongs to a rate: give --per as well")
+    try:
+        numbers: Limit = Concurrency(most) if per is None else Rate(most, per, burst=burst)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    with where.open() as inspector:
+        inspector.set_limit(name, limit, numbers)
+    show(f"{limit} of {name}: {_words(numbers)}.")
+
+
+def _words(limit: Limit) -> str:
+    if isinstance(limit, Concurrency):
+        return f"at most {limit.most:,} at a time"
+    return f"at most {limit.most:,} in {limit.per:g} s"

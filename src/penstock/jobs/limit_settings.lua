@@ -1,0 +1,77 @@
+-- The limits of a queue for an operator: their numbers, the keys with parked jobs, and a purge of those. limits.lua has the keys.
+
+-- Sets the numbers of a limit from now on, until a newer release brings others. Up to some hundred parked jobs are admitted
+-- at once, the others in the next turns. Returns 0 if no job has used the limit yet.
+--- keys: base meta
+--- args: given: int, name: str, most: int, interval: int, burst: int
+--- flags: allow-oom
+function script.set_limit(base, meta, given, name, most, interval, burst)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  limits.open(s)
+  if not limits.definition(s, name) then return 0 end
+  limits.define(s, name, { most = most, interval = interval, burst = burst, release = s.now, cursor = "" })
+  limits.look_at_all(s, name)
+  limits.mark_due(s)
+  job.commit(s)
+  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
+  row.store(s)
+  return 1
+end
+
+-- Name, numbers (MessagePack) and some of the keys with parked jobs of each limit: { name, numbers, { key, places, … }, … }.
+--- keys: base meta
+--- args: given: int, keys: int
+--- flags: allow-oom
+function script.show_limits(base, meta, given, keys)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local reply, stored = {}, redis.call("HGETALL", base .. "limits")
+  for i = 1, #stored, 2 do
+    local name, page = stored[i], {}
+    local found = redis.call("ZRANGE", base .. "parking", "[" .. name .. "=", "(" .. name .. ">", "BYLEX", "LIMIT", 0, keys)
+    local places = #found > 0 and batch.read(base .. "places", found) or {}
+    for j = 1, #found do
+      page[2 * j - 1], page[2 * j] = string.sub(found[j], #name + 2), places[j]
+    end
+    reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = name, stored[i + 1], page
+  end
+  return reply
+end
+
+-- Cancels a slice of the parked jobs of one tenant, or of `all`. `offset` counts keys with parked jobs; those whose last parked
+-- job was cancelled are counted no longer. Returns as `purge` does.
+--- keys: base meta
+--- args: given: int, tenant: str, all: int, offset: int, limit: int
+--- flags: allow-oom
+function script.purge_parked(base, meta, given, tenant, all, offset, limit)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local part, done, looked = slice.of(limit), 0, 0
+  limits.open(s)
+  while part.left > 0 and looked < _park.KEYS do
+    looked = looked + 1
+    local key = redis.call("ZRANGE", base .. "parking", offset, offset)[1]
+    if not key then
+      done = 1
+      break
+    end
+    local place = limits.place(s, key)
+    local entries = limits.take_tenant(place, tenant, all == 1, part)
+    for i = 1, #entries do
+      local id = record.entry_id(entries[i])
+      local body = record.get(id)
+      if body and record.state(body) == state.PARKED and struct.unpack(">I6", body, 3) == struct.unpack(">I6", entries[i]) then
+        job.remove(s, id, body, ending.CANCELLED, "")
+      end
+    end
+    limits.write(s)
+    if #place.r[_row.LEVELS] > 0 and part.left > 0 then offset = offset + 1 end
+  end
+  s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + #s.finished
+  job.commit(s)
+  local more_listeners = listeners.notify_rest(s.row, s.part)
+  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
+  row.store(s)
+  return { #s.finished, offset, done, more_listeners and 1 or 0 }
+end

@@ -1,0 +1,494 @@
+-- Limits: how many jobs with the same key run at a time (concurrency), or start in a time (rate).
+--
+--             no place is free                  a place is free
+--   (enters) ──────────────────▶ parked ───────────────────────────▶ ready ── claim ──▶ running
+--      │                           ▲                                 │ ▲                  │
+--      │                           └─── a more urgent one of its ────┘ │                  │
+--      └──────────────────────────────  key takes its place  ──────────┴── (see below) ───┘
+--
+-- A job has a *place* in each of its limits from its admission on, so a claim meets no job that may not run. It passes its
+-- limits in the order of its record, concurrency by name and then rates by name, and keeps the places that it has while it
+-- is parked at a later one: no two jobs wait for each other.
+--
+--   limits      HASH  name -> its numbers. A name begins with c: or r:, for concurrency and rate
+--   places      HASH  name=key -> places in use, jobs parked, entries in the front lists of its lanes, levels (as in the row)
+--   parked:<name=key>:turns:, heads:, lane:, front:   the lanes of the jobs parked there, as in lane.lua
+--   parking     ZSET  name=key of each that has such lanes; all scores are 0
+--   admitted    ZSET  length and text of name=key, level, generation, id: jobs in a lane that have a place and were never
+--                     claimed. All scores are 0. The last member of a key is the one that gives its place to a more urgent job
+--   admissions  ZSET  name=key -> when to look for a free place again, server ms; =name after a change of the limit
+--   rate:<name=key>   STRING  a bucket (core/bucket.lua) that counts starts; TTL until it is full
+--   row         (row.lua)  LIMITED is absent until the queue has its first limit; until then nothing here is called
+--
+-- In a rate only jobs that were admitted and have not started use a place; the claim takes a unit from the bucket. What
+-- happens to the places of a job when its run ends:
+--
+--                                  concurrency                                             rate
+--   taken back, handed back        kept                                                    passed again, before its equals
+--   retried, postponed             kept up to the last limit of 1 (strict order)           passed again
+--   done, dead, cancelled          given up                                                given up if it has not started
+--
+-- `s.places` holds what a script has read, and `limits.write` stores it. `s.dirty` lists the keys in which a place may be
+-- free; `admission.admit` serves each of them once all transitions of a script are done.
+
+_park = { LOOKS = 200, KEYS = 20, MICROS = 1000, PASSED = 32, PASSED_MASK = 96, NOT_PASSED = 159 }
+
+-- How many limits the job has passed.
+--- (flags: int) -> int
+--- inline
+function limits.passed(flags)
+  return bit.band(flags, _park.PASSED_MASK) / _park.PASSED
+end
+
+--- (flags: int, passed: int) -> int
+--- inline
+function limits.with_passed(flags, passed)
+  return bit.band(flags, _park.NOT_PASSED) + passed * _park.PASSED
+end
+
+-- Prepares `s` for limits.
+--- (s: table)
+function limits.open(s)
+  if s.places then return end
+  s.places, s.place_list, s.dirty, s.definitions, s.admitted, s.started = {}, {}, {}, {}, {}, {}
+  local r = s.row
+  if not r[_row.LIMITED] then r[_row.PARKED], r[_row.NEXT_ADMISSION], r[_row.LIMITED] = 0, 0, 1 end
+end
+
+-- The places of one key, from what `places` holds.
+--- (s: table, key: str, packed: str | false) -> table
+function limits.add(s, key, packed)
+  local used, parked, front, levels = 0, 0, 0, {}
+  if packed then used, parked, front, levels = cmsgpack.unpack(packed) end
+  local place = {
+    key = key, name = string.match(key, "^[^=]*"), is_rate = string.byte(key) == 114, used = used, parked = parked,
+    r = { [_row.FRONT] = front, [_row.WEIGHTED] = 0, [_row.LEVELS] = levels }, lists = false, had_lanes = #levels > 0,
+    stored = packed,
+  }
+  s.places[key] = place
+  s.place_list[#s.place_list + 1] = place
+  return place
+end
+
+--- (s: table, key: str) -> table
+--- uses: base
+function limits.place(s, key)
+  limits.open(s)
+  return s.places[key] or limits.add(s, key, redis.call("HGET", base .. "places", key))
+end
+
+-- The place of one limit of a job.
+--- (s: table, one: table) -> table
+--- uses: base
+function limits.place_of(s, one)
+  return limits.place(s, one[1] .. "=" .. one[2])
+end
+
+-- Reads the places of many keys with one command.
+--- (s: table, keys: table)
+--- uses: base
+function limits.read_places(s, keys)
+  limits.open(s)
+  local missing, seen = {}, {}
+  for i = 1, #keys do
+    if not s.places[keys[i]] and not seen[keys[i]] then
+      seen[keys[i]] = true
+      missing[#missing + 1] = keys[i]
+    end
+  end
+  if #missing == 0 then return end
+  local found = batch.read(base .. "places", missing)
+  for i = 1, #missing do limits.add(s, missing[i], found[i]) end
+end
+
+-- Has `admission.admit` look for a free place.
+--- (s: table, place: table)
+function limits.mark(s, place)
+  if not place.is_dirty then
+    place.is_dirty = true
+    s.dirty[#s.dirty + 1] = place
+  end
+end
+
+--- (s: table, name: str, definition: table)
+--- uses: base
+function limits.define(s, name, definition)
+  s.definitions[name] = definition
+  redis.call("HSET", base .. "limits", name, cmsgpack.pack(definition.most, definition.interval, definition.burst,
+    definition.release, definition.cursor))
+end
+
+-- The stored numbers of a limit, or nil.
+--- (s: table, name: str) -> table | nil
+--- uses: base
+function limits.definition(s, name)
+  local found = s.definitions[name]
+  if found then return found end
+  local packed = redis.call("HGET", base .. "limits", name)
+  if not packed then return nil end
+  local most, interval, burst, release, cursor = cmsgpack.unpack(packed)
+  found = { most = most, interval = interval, burst = burst, release = release, cursor = cursor }
+  s.definitions[name] = found
+  return found
+end
+
+-- Has the next turns look at all keys of a limit whose numbers changed.
+--- (s: table, name: str)
+--- uses: base
+function limits.look_at_all(s, name)
+  limits.look_again(s, "=" .. name, s.now)
+end
+
+-- Stores the numbers in a record, if its release is newer than the one that stored the present ones.
+--- (s: table, one: table)
+--- uses: base
+function limits.learn(s, one)
+  local name, known = one[1], limits.definition(s, one[1])
+  if known and known.release >= one[6] then return end
+  limits.define(s, name, { most = one[3], interval = one[4], burst = one[5], release = one[6], cursor = "" })
+  if known then limits.look_at_all(s, name) end
+end
+
+-- Has a turn look at `key` from `at` on: a name=key, or = and a name.
+--- (s: table, key: str, at: int)
+--- uses: base
+function limits.look_again(s, key, at)
+  redis.call("ZADD", base .. "admissions", string.format("%d", at), key)
+  row.not_after(s.row, _row.NEXT_ADMISSION, at)
+  s.alarm = math.min(s.alarm or at, at)
+end
+
+-- How many more jobs may be admitted.
+--- (s: table, place: table) -> int
+--- uses: base
+function limits.room(s, place)
+  local definition = limits.definition(s, place.name)
+  if not place.is_rate then return definition.most - place.used end
+  if not place.left then
+    place.left =
+      bucket.left(base .. "rate:" .. place.key, s.now * _park.MICROS, definition.interval, definition.burst)
+  end
+  return place.left - place.used
+end
+
+-- When a rate has room for one more job, ms; nil if it has room once admitted jobs have started.
+--- (s: table, place: table) -> int | nil
+--- uses: base
+function limits.room_at(s, place)
+  local definition = limits.definition(s, place.name)
+  if not place.is_rate or place.used >= definition.burst then return nil end
+  local at = bucket.allowed_at(base .. "rate:" .. place.key, place.used + 1, s.now * _park.MICROS,
+    definition.interval, definition.burst)
+  return math.max(s.now + 1, math.ceil(at / _park.MICROS))
+end
+
+-- Takes a place in each of the limits from the one after `passed` on. Returns how many are passed now, and the place at
+-- which the job has to be parked, if there is one: no place is free, or others are parked there.
+--- (s: table, list: table, passed: int) -> int, table | nil
+--- uses: base
+function limits.pass(s, list, passed)
+  for i = passed + 1, #list do
+    local place = limits.place_of(s, list[i])
+    limits.learn(s, list[i])
+    if place.parked > 0 or limits.room(s, place) <= 0 then return i - 1, place end
+    place.used = place.used + 1
+  end
+  return #list, nil
+end
+
+-- Collects an entry for the parked lanes of a key.
+--- (s: table, place: table, is_front: bool, level: int, tenant: str, entry: str)
+function limits.park(s, place, is_front, level, tenant, entry)
+  place.parked = place.parked + 1
+  place.lists = place.lists or {}
+  lane.collect(place.lists, is_front, level, tenant, entry)
+  limits.mark(s, place)
+end
+
+-- Adds the collected entries to the parked lanes of a key. They are lanes like others, under another base.
+--- (place: table)
+--- uses: base
+function limits.push(place)
+  if not place.lists then return end
+  local queue = base
+  base = base .. "parked:" .. place.key .. ":"
+  lane.push(place.r, place.lists)
+  base = queue
+  place.lists = false
+end
+
+-- Takes the first entry: that of the tenant whose turn it is, at the most urgent level. Returns nil if no entry is left.
+--- (place: table) -> str | nil
+--- uses: base
+function limits.pop(place)
+  local level, queue = place.r[_row.LEVELS][1], base
+  base = base .. "parked:" .. place.key .. ":"
+  local cursor = lane.open(place.r, level, 1)[1]
+  if cursor then
+    lane.read(cursor, level, 1)
+    cursor.taken = #cursor.entries
+    cursor.time = cursor.time + cursor.cost
+    lane.close(place.r, level, { cursor }, cursor.time - cursor.cost)
+  else
+    place.r[_row.LEVELS] = {}
+  end
+  base = queue
+  return cursor and cursor.entries[1]
+end
+
+-- Takes parked entries of one tenant, or of `all`, as many as fit into the slice `part`.
+--- (place: table, tenant: str, all: bool, part: table) -> table
+--- uses: base
+function limits.take_tenant(place, tenant, all, part)
+  local taken, queue, levels = {}, base, {}
+  for i = 1, #place.r[_row.LEVELS], 3 do levels[#levels + 1] = place.r[_row.LEVELS][i] end
+  base = base .. "parked:" .. place.key .. ":"
+  for i = 1, #levels do
+    local turns, one = base .. "turns:" .. levels[i], tenant
+    while part.left > 0 do
+      if all then one = redis.call("ZRANGE", turns, 0, 0)[1] end
+      if not one or not redis.call("ZSCORE", turns, one) then break end
+      local cursor = lane.open_tenant(place.r, levels[i], one)
+      lane.read(cursor, levels[i], part.left)
+      for j = 1, #cursor.entries do
+        if not slice.take(part, record.entry_bytes(cursor.entries[j])) then break end
+        cursor.taken, taken[#taken + 1] = j, cursor.entries[j]
+      end
+      lane.close(place.r, levels[i], { cursor }, nil)
+    end
+  end
+  base = queue
+  return taken
+end
+
+-- The members of `admitted` for a job, one for each of its limits.
+--- (members: table, list: table, level: int, entry: str)
+function limits.collect_members(members, list, level, entry)
+  local rest = level .. string.sub(entry, 1, 6) .. record.entry_id(entry)
+  for i = 1, #list do
+    local key = list[i][1] .. "=" .. list[i][2]
+    members[#members + 1] = struct.pack(">I2", #key) .. key .. rest
+  end
+end
+
+-- Notes that a job was admitted and may still give its place to a more urgent one.
+--- (s: table, list: table, level: int, entry: str)
+function limits.note_admitted(s, list, level, entry)
+  limits.collect_members(s.admitted, list, level, entry)
+end
+
+-- Notes that a job was claimed, removed or parked, and has no such place any longer.
+--- (s: table, list: table, level: int, generation: int, id: str)
+function limits.forget_admitted(s, list, level, generation, id)
+  limits.collect_members(s.started, list, level, struct.pack(">I6B", generation, 0) .. id)
+end
+
+-- Writes what was noted.
+--- (s: table)
+--- uses: base
+function limits.write_admitted(s)
+  local scored = {}
+  for i = 1, #s.admitted do
+    scored[2 * i - 1], scored[2 * i] = 0, s.admitted[i]
+  end
+  if #scored > 0 then batch.leave_listpack(base .. "admitted", #scored / 2) end
+  batch.write("ZADD", base .. "admitted", scored)
+  batch.write("ZREM", base .. "admitted", s.started)
+  s.admitted, s.started = {}, {}
+end
+
+-- The least urgent admitted job of a key: its level, generation and id. Returns nil if it has no such job.
+--- (s: table, place: table) -> int | nil, int, str
+--- uses: base
+function limits.least_urgent(s, place)
+  limits.write_admitted(s)
+  local start = struct.pack(">I2", #place.key) .. place.key
+  local found = redis.call("ZRANGE", base .. "admitted", "(" .. start .. ":", "[" .. start, "BYLEX", "REV", "LIMIT", 0, 1)
+  if not found[1] then return nil end
+  local at = #start + 1
+  return string.byte(found[1], at) - 48, struct.unpack(">I6", found[1], at + 1), string.sub(found[1], at + 7)
+end
+
+-- Gives up the places in the limits after `keep`, of the `passed` ones. In a rate only a job that has not started uses one.
+--- (s: table, list: table, keep: int, passed: int, started: bool)
+--- uses: base
+function limits.give_up(s, list, keep, passed, started)
+  for i = keep + 1, passed do
+    local place = limits.place_of(s, list[i])
+    if not (started and place.is_rate) then
+      place.used = math.max(0, place.used - 1)
+      limits.mark(s, place)
+    end
+  end
+end
+
+-- Gives up the places of a job that is not running and leaves the queue.
+--- (s: table, id: str, body: str, was: str, generation: int, flags: int, priority: int)
+--- uses: base
+function limits.leave(s, id, body, was, generation, flags, priority)
+  local list, passed = record.limits(body), limits.passed(flags)
+  limits.give_up(s, list, 0, passed, false)
+  if was == state.READY then
+    limits.forget_admitted(s, list, priority, generation, id)
+  elseif was == state.PARKED then
+    local place = limits.place_of(s, list[passed + 1])
+    place.parked = math.max(0, place.parked - 1)
+    limits.mark(s, place)
+  end
+end
+
+-- How many limits a job keeps when it will run again: all of concurrency if it was `interrupted`; else up to the last one of
+-- a single job, because the jobs of its key keep their order.
+--- (s: table, list: table, interrupted: bool) -> int
+--- uses: base
+function limits.kept(s, list, interrupted)
+  local keep = 0
+  for i = 1, #list do
+    local place = limits.place_of(s, list[i])
+    if not place.is_rate and (interrupted or limits.definition(s, place.name).most == 1) then keep = i end
+  end
+  return keep
+end
+
+-- A claim takes these jobs: books the starts of rates, and adds to each claim in `held` the keys to free when it ends.
+--- (s: table, room: table)
+--- uses: base
+function limits.start(s, room)
+  for i = 1, room.claimed do
+    local id, body = room.reply[2 * i - 1], room.reply[2 * i]
+    if record.has(string.byte(body, 27), flag.LIMITED) then
+      local list, keys = record.limits(body), {}
+      for j = 1, #list do
+        local place = limits.place_of(s, list[j])
+        if place.is_rate then
+          place.used, place.left = math.max(0, place.used - 1), nil
+          bucket.take(base .. "rate:" .. place.key, 1, s.now * _park.MICROS,
+            limits.definition(s, place.name).interval, 0)
+          if place.parked > 0 then limits.mark(s, place) end
+        else
+          keys[#keys + 1] = place.key
+        end
+      end
+      limits.forget_admitted(s, list, string.byte(body, 28), struct.unpack(">I6", body, 3), id)
+      room.held[2 * i] = room.held[2 * i] .. cmsgpack.pack(keys)
+    end
+  end
+end
+
+-- Frees the places of a claim that ended, which begin at `at` in its value in `held`.
+--- (s: table, held: str, at: int)
+--- uses: base
+function limits.finish(s, held, at)
+  local keys = cmsgpack.unpack(string.sub(held, at))
+  for i = 1, #keys do
+    local place = limits.place(s, keys[i])
+    place.used = math.max(0, place.used - 1)
+    limits.mark(s, place)
+  end
+end
+
+-- Reads the places of the claims that a turn completes.
+--- (s: table, ids: table, held: table)
+--- uses: base
+function limits.read_finished(s, ids, held)
+  local keys = {}
+  for i = 1, #ids do
+    local was = held[i]
+    if was then
+      local _, flags, _, _, at = lease.parse(was)
+      if record.has(flags, flag.LIMITED) then
+        local some = cmsgpack.unpack(string.sub(was, at))
+        for j = 1, #some do keys[#keys + 1] = some[j] end
+      end
+    end
+  end
+  limits.read_places(s, keys)
+end
+
+-- Reads the places that the drafts of an enqueue may take.
+--- (s: table, bodies: table)
+--- uses: base
+function limits.read_drafts(s, bodies)
+  local keys = {}
+  for i = 1, #bodies do
+    if record.has(string.byte(bodies[i], 27), flag.LIMITED) then
+      local list = record.limits(bodies[i])
+      for j = 1, #list do keys[#keys + 1] = list[j][1] .. "=" .. list[j][2] end
+    end
+  end
+  if #keys > 0 then limits.read_places(s, keys) end
+end
+
+-- Marks the keys at which it is time to look. Returns whether there may be more of them.
+--- (s: table) -> bool
+--- uses: base
+function limits.mark_due(s)
+  local r = s.row
+  if r[_row.NEXT_ADMISSION] == 0 or r[_row.NEXT_ADMISSION] > s.now then return false end
+  limits.open(s)
+  local key = base .. "admissions"
+  local due = redis.call("ZRANGE", key, "-inf", s.now, "BYSCORE", "LIMIT", 0, _park.KEYS)
+  if #due > 0 then redis.call("ZREM", key, unpack(due)) end
+  local again = {}
+  for i = 1, #due do
+    if string.byte(due[i]) == 61 then
+      if limits.mark_all(s, string.sub(due[i], 2)) then again[#again + 1] = due[i] end
+    else
+      limits.mark(s, limits.place(s, due[i]))
+    end
+  end
+  local next_ = redis.call("ZRANGE", key, 0, 0, "WITHSCORES")
+  r[_row.NEXT_ADMISSION] = next_[2] and tonumber(next_[2]) or 0
+  for i = 1, #again do limits.look_again(s, again[i], s.now) end
+  return #again > 0 or #due == _park.KEYS
+end
+
+-- Marks some keys of a limit that have parked jobs. Returns whether there may be more of them.
+--- (s: table, name: str) -> bool
+--- uses: base
+function limits.mark_all(s, name)
+  local definition = limits.definition(s, name)
+  if not definition then return false end
+  local from = definition.cursor == "" and "[" .. name .. "=" or "(" .. definition.cursor
+  local keys = redis.call("ZRANGE", base .. "parking", from, "(" .. name .. ">", "BYLEX", "LIMIT", 0, _park.KEYS)
+  for i = 1, #keys do limits.mark(s, limits.place(s, keys[i])) end
+  local more = #keys == _park.KEYS
+  definition.cursor = more and keys[#keys] or ""
+  limits.define(s, name, definition)
+  return more
+end
+
+-- Writes the places that a script has changed.
+--- (s: table)
+--- uses: base
+function limits.write(s)
+  if not s.places then return end
+  limits.write_admitted(s)
+  local set, gone, lanes, no_lanes = {}, {}, {}, {}
+  for i = 1, #s.place_list do
+    local place = s.place_list[i]
+    limits.push(place)
+    local levels = place.r[_row.LEVELS]
+    if place.used == 0 and #levels == 0 then
+      if place.stored then gone[#gone + 1] = place.key end
+      place.stored = false
+    else
+      local packed = cmsgpack.pack(place.used, place.parked, place.r[_row.FRONT], levels)
+      if packed ~= place.stored then
+        set[#set + 1], set[#set + 2], place.stored = place.key, packed, packed
+      end
+    end
+    if #levels > 0 and not place.had_lanes then
+      lanes[#lanes + 1], lanes[#lanes + 2] = 0, place.key
+    elseif #levels == 0 and place.had_lanes then
+      no_lanes[#no_lanes + 1] = place.key
+    end
+    place.had_lanes = #levels > 0
+  end
+  if #set > 0 then batch.leave_listpack(base .. "places", #set / 2) end
+  batch.write("HSET", base .. "places", set)
+  batch.write("HDEL", base .. "places", gone)
+  batch.write("ZADD", base .. "parking", lanes)
+  batch.write("ZREM", base .. "parking", no_lanes)
+  if #no_lanes > 0 and s.row[_row.NEXT_ADMISSION] > 0 then batch.write("ZREM", base .. "admissions", no_lanes) end
+end

@@ -1,0 +1,229 @@
+"""Limits of a task: how many of its jobs run at a time, or start in a time. `limits.lua` holds them in the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from penstock.errors import ConfigurationError
+from penstock.jobs.key_template import KeyTemplate
+
+MOST_LIMITS: Final = 3
+"""Of one task. A record counts in two bits how many its job has passed."""
+
+MOST_JOBS: Final = 1_000_000
+LONGEST_PERIOD: Final = 366 * 86400.0
+"""Seconds."""
+
+_LONGEST_NAME: Final = 200
+"""Bytes of UTF-8."""
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """At most `most` jobs with the same key run at a time, on all hosts together.
+
+        @app.task(limit=Concurrency(1, key="{account}"))
+
+    key   a template with parameters of the task in braces, and `{tenant}`; "" counts all jobs of the limit together
+    name  limits of one queue with the same name count together; "": the name of the task
+
+    With `most` 1, the jobs of a key run strictly one after another: a job that is retried keeps its place until it has
+    ended. With more, a job that waits for a retry gives its place to another. Claims are counted: a worker that lost
+    its lease may still run a job that another worker has already.
+
+    Raises ValueError for numbers out of range.
+    """
+
+    most: int
+    key: str = ""
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        _check_count("Concurrency", self.most)
+        _check_name("Concurrency", self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most `most` jobs with the same key start in `per` seconds, on all hosts together.
+
+        @app.task(limit=Rate(100, per=60, key="{customer}"))
+
+    burst  how many may start at once after a pause; None: `most`. In any time t at most `burst + most * t / per` start
+    key, name   as in `Concurrency`
+
+    A job uses one unit each time a worker claims it.
+
+    Raises ValueError for numbers out of range.
+    """
+
+    most: int
+    per: float
+    key: str = ""
+    name: str = ""
+    burst: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_count("Rate", self.most)
+        _check_name("Rate", self.name)
+        if (
+            isinstance(self.per, bool)
+            or not isinstance(self.per, int | float)
+            or not 0.001 <= self.per <= LONGEST_PERIOD
+        ):
+            raise ValueError(f"Rate(per={self.per!r}): seconds from 0.001 to a year")
+        if self.most > self.per * 1_000_000:
+            raise ValueError(f"Rate({self.most}, per={self.per}): at most one job in a microsecond")
+        if self.burst is not None:
+            _check_count("Rate", self.burst, "burst=")
+
+    @property
+    def interval(self) -> int:
+        """Microseconds between two starts at this rate."""
+        return max(1, round(self.per * 1_000_000 / self.most))
+
+
+Limit: TypeAlias = Concurrency | Rate
+LimitRow: TypeAlias = tuple[str, str, int, int, int, int]
+"""Name, key, number, microseconds between two starts, burst, release (see `limits.lua`)."""
+
+
+def _check_count(kind: str, number: Any, what: str = "") -> None:
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST_JOBS:
+        advice = "; to stop the jobs, pause the queue" if number == 0 else ""
+        raise ValueError(f"{kind}({what}{number!r}): a number of jobs from 1 to {MOST_JOBS:,}{advice}")
+
+
+def _check_name(kind: str, name: str) -> None:
+    if not isinstance(name, str) or len(name.encode()) > _LONGEST_NAME or "=" in name or not (name + "x").isprintable():
+        raise ValueError(f"{kind}(name={name!r}): at most {_LONGEST_NAME} bytes of printable text without '='")
+
+
+def stored_name(limit: Limit, name: str) -> str:
+    """The name under which the server knows the limit: its kind comes first, so that the two kinds never mix."""
+    return ("r:" if isinstance(limit, Rate) else "c:") + name
+
+
+def numbers(limit: Limit) -> tuple[int, int, int]:
+    """As the server stores them: how many, and for a rate the microseconds between two starts and the burst."""
+    if isinstance(limit, Concurrency):
+        return limit.most, 0, 0
+    return limit.most, limit.interval, limit.most if limit.burst is None else limit.burst
+
+
+@dataclass(frozen=True)
+class TaskLimits:
+    """The limits of one task in the order in which its jobs pass them: concurrency by name, then rates by name."""
+
+    limits: tuple[tuple[str, Limit, KeyTemplate], ...] = ()
+    release: int = 0
+    """Milliseconds since 1970. Of two releases, the numbers of the newer one hold."""
+
+    @classmethod
+    def of(
+        cls, task: str, given: Limit | Iterable[Limit] | None, parameters: Sequence[str], release: float
+    ) -> TaskLimits:
+        """Check the limits of `@app.task`. Raises ConfigurationError for limits that cannot work."""
+        chosen = [given] if isinstance(given, Concurrency | Rate) else _listed(task, given)
+        if len(chosen) > MOST_LIMITS:
+            raise ConfigurationError(f"task {task}: {len(chosen)} limits; a task has at most {MOST_LIMITS}")
+        named: dict[str, tuple[Limit, KeyTemplate]] = {}
+        for limit in chosen:
+            name = stored_name(limit, limit.name or task)
+            if "=" in name:
+                raise ConfigurationError(
+                    f"task {task}: a limit cannot be named like the task, which has a '=': give name="
+                )
+            if name in named:
+                raise ConfigurationError(
+                    f"task {task}: two {type(limit).__name__} limits have the name {name[2:]!r}: give one another name="
+                )
+            named[name] = limit, KeyTemplate(f"task {task}: limit {name[2:]}", limit.key, parameters)
+        ordered = tuple((name, *named[name]) for name in sorted(named))
+        return cls(ordered, round(release * 1000))
+
+    def __bool__(self) -> bool:
+        return bool(self.limits)
+
+    def rows(self, value_of: Callable[[str], Any], tenant: str) -> list[LimitRow]:
+        """The limits of one job, as its record has them. Raises BadCall for a key that is too long."""
+        return [
+            (name, template.fill(value_of, tenant), *numbers(limit), self.release)
+            for name, limit, template in self.limits
+        ]
+
+
+def _listed(task: str, given: Any) -> list[Limit]:
+    chosen = [*given] if isinstance(given, list | tuple) else [] if given is None else [given]
+    for limit in chosen:
+        if not isinstance(limit, Concurrency | Rate):
+            raise ConfigurationError(f"task {task}: limit={limit!r}: give Concurrency(…), Rate(…), or a list of them")
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUsage:
+    """One key of a limit that has parked jobs.
+
+    used    concurrency: jobs that run or may be claimed; a rate: jobs that may be claimed and have not started
+    parked  jobs that wait for a place
+    """
+
+    key: str
+    used: int
+    parked: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitInfo:
+    """A limit as the server has it.
+
+    kind   concurrency or rate
+    most   jobs of one key that run at a time; for a rate, jobs that start in `per` seconds
+    burst  of a rate: how many may start at once after a pause
+    keys   some of the keys that have parked jobs, in the order of their names
+    """
+
+    name: str
+    kind: str
+    most: int
+    per: float | None
+    burst: int | None
+    keys: tuple[KeyUsage, ...] = ()
+
+    @property
+    def parked(self) -> int:
+        """Jobs parked at the keys that are listed."""
+        return sum(key.parked for key in self.keys)
+
+
+def read_limits(reply: Sequence[Any]) -> list[LimitInfo]:
+    """The reply of `show_limits`."""
+    found = []
+    for name, packed, keys in zip(reply[0::3], reply[1::3], reply[2::3], strict=True):
+        most, interval, burst, *_ = _unpacked(packed)
+        usage = []
+        for key, place in zip(keys[0::2], keys[1::2], strict=True):
+            used, parked, *_ = _unpacked(place)
+            usage.append(KeyUsage(key.decode(errors="replace"), used, parked))
+        kind, _, label = name.decode(errors="replace").partition(":")
+        if kind == "r":
+            found.append(LimitInfo(label, "rate", most, interval * most / 1_000_000, burst, tuple(usage)))
+        else:
+            found.append(LimitInfo(label, "concurrency", most, None, None, tuple(usage)))
+    return sorted(found, key=lambda info: (info.kind, info.name))
+
+
+def _unpacked(packed: bytes | None) -> list[Any]:
+    """The first values of some in MessagePack that follow each other. At most five are stored."""
+    for n in (5, 4):
+        try:
+            values: list[Any] = msgspec.msgpack.decode(bytes([0x90 + n]) + (packed or b"\0" * n))
+        except msgspec.DecodeError:
+            continue
+        return values
+    return [0, 0, 0, 0]
