@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.ops.wording import size
+from penstock.ops.wording import ago, size
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,8 @@ from penstock.ops.wording import size
 )
 def test_a_size_is_shown_in_powers_of_two(octets: int, text: str):
     assert size(octets) == text
+
+
+@pytest.mark.parametrize(("at", "text"), [(1000.0, "0.0 s ago"), (820.0, "3 min ago"), (1007.0, "0.0 s ago")])
+def test_a_moment_is_shown_by_its_age(at: float, text: str):
+    assert ago(at, 1000.0) == text

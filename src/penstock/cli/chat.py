@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.ops.answers import ChatView
-from penstock.ops.wording import age
+from penstock.ops.wording import ago
 from penstock.terminal.tables import Kind, show_list
 
 _COLUMNS: dict[str, Kind] = {
@@ -34,5 +34,5 @@ def _row(one: ChatView, now: float) -> tuple[str, ...]:
     if last is None or not last.unread:
         return (*known, "", "", "")
     reader = f"{last.name} ({last.device})" if last.device else last.name
-    seen = "never" if last.seen is None else f"{age(max(0.0, now - last.seen))} ago"
+    seen = "never" if last.seen is None else ago(last.seen, now)
     return (*known, reader, f"{last.unread:,}", seen)

@@ -15,7 +15,7 @@ from penstock.cli.job_outcomes import report_outcomes
 from penstock.cli.where import HERE, AsJson, Limit, Offset, Where, Yes, confirm
 from penstock.errors import ConfigurationError
 from penstock.ops.inspect import Inspector
-from penstock.ops.wording import age, many
+from penstock.ops.wording import age, ago, many
 from penstock.terminal.tables import show, show_facts, show_json, show_table
 
 Older: TypeAlias = Annotated[float | None, Parameter(converter=read_age)]
@@ -44,7 +44,7 @@ def ls(queue: str, /, *, limit: Limit = 20, offset: Offset = 0, where: Where = H
         return show_json(page)
     if not page.letters:
         return show(f"No dead letters in {queue}." if not page.total else f"{queue} has only {page.total:,}.")
-    lines = [(one.id, f"{age(max(0.0, now - one.died))} ago", f"{one.attempts}", one.reason) for one in page.letters]
+    lines = [(one.id, ago(one.died, now), f"{one.attempts}", one.reason) for one in page.letters]
     show_table({"job": "name", "died": "number", "attempts": "number", "reason": "text"}, lines)
     if page.total > len(page.letters):
         show(f"{offset + 1:,} to {offset + len(page.letters):,} of {page.total:,}; --limit and --offset select others.")
@@ -69,7 +69,7 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
     show_facts(
         {
             "job": letter.id,
-            "died": f"{age(max(0.0, now - letter.died))} ago",
+            "died": ago(letter.died, now),
             "attempts": f"{letter.attempts} failed, {many(letter.deliveries, 'delivery', 'deliveries')}",
             "tenant": letter.tenant or "(none)",
             "worker": letter.worker or "(none)",

@@ -12,7 +12,7 @@ from penstock.cli.where import Where, confirm
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.messages.dead_messages import DeadMessages
 from penstock.messages.message import DeadMessage
-from penstock.ops.wording import age, many
+from penstock.ops.wording import ago, many
 from penstock.terminal.tables import show, show_facts, show_json, show_table
 
 PREFIX = "mailbox:"
@@ -44,7 +44,7 @@ def list_page(name: str, limit: int, offset: int, where: Where, *, as_json: bool
         return show_json({"total": total, "offset": offset, "letters": page})
     if not letters:
         return show(f"No dead letters in {name}." if not total else f"{name} has only {total:,}.")
-    lines = [(_as_printed(one), _ago(one.died, now), f"{one.deliveries}", one.reason) for one in letters]
+    lines = [(_as_printed(one), ago(one.died, now), f"{one.deliveries}", one.reason) for one in letters]
     show_table({"message": "name", "died": "number", "deliveries": "number", "reason": "text"}, lines)
     if total > len(letters):
         show(f"{offset + 1:,} to {offset + len(letters):,} of {total:,}; --limit and --offset select others.")
@@ -55,10 +55,6 @@ def _as_json(letter: DeadMessage) -> dict[str, object]:
         "id": _as_printed(letter), "died": letter.died, "sender": letter.sender, "deliveries": letter.deliveries,
         "reason": letter.reason, "body": letter.body,
     }  # fmt: skip
-
-
-def _ago(time: float, now: float) -> str:
-    return f"{age(max(0.0, now - time))} ago"
 
 
 def show_letter(id: str, where: Where, *, as_json: bool) -> None:
@@ -73,7 +69,7 @@ def show_letter(id: str, where: Where, *, as_json: bool) -> None:
     show_facts(
         {
             "message": _as_printed(letter),
-            "died": _ago(letter.died, now),
+            "died": ago(letter.died, now),
             "sender": letter.sender or "(none)",
             "deliveries": f"{letter.deliveries}",
             "body": value_text(letter.body),

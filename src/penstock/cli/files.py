@@ -38,7 +38,7 @@ from penstock.files.sender import Sent
 from penstock.files.source import Source, find_sources
 from penstock.files.stream import ReceiverStream
 from penstock.ops.inspect import Inspector
-from penstock.ops.wording import age, many, size
+from penstock.ops.wording import age, ago, many, size
 from penstock.settings import MiB
 from penstock.terminal.signals import interrupted_by, until_stopped
 from penstock.terminal.tables import Kind, note, show, show_facts, show_json, show_list, show_table
@@ -427,7 +427,7 @@ def _describe(one: ChannelInfo, now: float) -> None:
 
 
 def _receiver(one: ReceiverInfo, now: float) -> tuple[object, ...]:
-    seen = f"{age(max(0.0, now - one.seen))} ago" if one.seen else ""
+    seen = ago(one.seen, now) if one.seen else ""
     meaning = {"reading": "up to date" if not one.behind else "behind", "gone": "passed over", "done": "has everything"}
     held = f"{one.holder}, ended" if one.holder and _has_ended(one) else one.holder
     return one.name, f"{one.behind:,}", seen, meaning[one.state], held

@@ -10,7 +10,7 @@ from penstock.cli.exits import Exit
 from penstock.cli.job_outcomes import report_outcomes
 from penstock.cli.where import HERE, AsJson, Where, Yes, confirm
 from penstock.jobs.job import JobInfo, Status
-from penstock.ops.wording import age, many
+from penstock.ops.wording import age, ago, many
 from penstock.terminal.tables import show, show_facts, show_json, show_table
 
 
@@ -31,9 +31,7 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
     show_facts(facts(job, now))
     if job.log:
         show("")
-        show_table(
-            {"logged": "number", "": "text"}, [(f"{age(max(0.0, now - line.at))} ago", line.text) for line in job.log]
-        )
+        show_table({"logged": "number", "": "text"}, [(ago(line.at, now), line.text) for line in job.log])
     if job.traceback:
         show("", job.traceback.rstrip())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.messages.mailbox import MailboxInfo
-from penstock.ops.wording import age
+from penstock.ops.wording import ago
 from penstock.terminal.tables import Kind, show_facts, show_json, show_list
 
 _COLUMNS: dict[str, Kind] = {
@@ -34,7 +34,7 @@ def _row(one: MailboxInfo, now: float) -> tuple[str, ...]:
 
 
 def _ago(time: float | None, now: float) -> str:
-    return "never" if time is None else f"{age(max(0.0, now - time))} ago"
+    return "never" if time is None else ago(time, now)
 
 
 def show_one(name: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:

@@ -11,7 +11,7 @@ from penstock.cli.where import HERE, AsJson, Where
 from penstock.errors import ConfigurationError
 from penstock.jobs.schedule import ScheduleInfo
 from penstock.jobs.timing import Missed
-from penstock.ops.wording import age
+from penstock.ops.wording import age, ago
 from penstock.terminal.tables import Kind, show, show_list
 
 _COLUMNS: dict[str, Kind] = {
@@ -152,5 +152,5 @@ def time_text(seconds: float | None) -> str:
 
 def _row(one: ScheduleInfo, now: float) -> tuple[str, ...]:
     next_ = "" if one.next is None else f"in {age(max(0.0, one.next - now))}"
-    last = "" if one.last is None else f"{age(max(0.0, now - one.last))} ago"
+    last = "" if one.last is None else ago(one.last, now)
     return one.id, times_text(one), one.state, next_, last, f"{one.count:,}", value_text(one.body)

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.jobs.counts import WorkerInfo
-from penstock.ops.wording import age
+from penstock.ops.wording import age, ago
 from penstock.terminal.tables import Kind, cell, show_list
 
 
@@ -30,7 +30,7 @@ def ls(*, queue: str | None = None, where: Where = HERE, as_json: AsJson = False
 
 
 def _row(one: WorkerInfo, now: float) -> tuple[str, ...]:
-    since = "" if one.since is None else f"{age(max(0.0, now - one.since))} ago"
+    since = "" if one.since is None else ago(one.since, now)
     return one.name or "(a program)", one.queue, f"{one.held:,}", f"{one.concurrency or ''}", since
 
 

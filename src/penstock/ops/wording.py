@@ -14,6 +14,11 @@ def age(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
+def ago(at: float, now: float) -> str:
+    """How long before `now` a moment was: `3 min ago`. Both are seconds since 1970; a future moment is `0.0 s ago`."""
+    return f"{age(max(0.0, now - at))} ago"
+
+
 def milliseconds(seconds: float) -> str:
     """A short duration: `0.05 ms`, `12 ms`, `1.5 s`."""
     if seconds >= 1:
