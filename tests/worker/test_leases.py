@@ -61,7 +61,7 @@ async def test_a_task_that_blocks_the_loop_is_named_in_a_warning(app: Penstock, 
         await job.result.aio(scaled(5))
         await until(lambda: "the event loop runs again" in caplog.text)
     (warning,) = [one.getMessage() for one in caplog.records if "blocked the event loop" in one.getMessage()]
-    assert f"job {job.key} (greedy) has blocked the event loop for 0." in warning
+    assert f"job {job.id} (greedy) has blocked the event loop for 0." in warning
     assert "test_leases.py" in warning
     assert "make it a `def` task" in warning
 

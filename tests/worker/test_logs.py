@@ -30,6 +30,13 @@ def test_a_json_line_has_the_fields_of_extra():
     }  # fmt: skip
 
 
+def test_a_traceback_from_another_process_is_printed_like_an_own_one():
+    event = record("job failed")
+    event.exc_text = "Traceback\nValueError: no"
+    assert json.loads(JsonLines().format(event))["exception"] == event.exc_text
+    assert PlainLines().format(event).endswith("penstock.worker: job failed\nTraceback\nValueError: no")
+
+
 def test_a_json_line_can_hold_a_lone_surrogate_and_a_traceback():
     try:
         raise ValueError("no")

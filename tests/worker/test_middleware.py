@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
+import json
 import logging
 import os
 import signal
@@ -27,6 +28,7 @@ from penstock import (
     Status,
     Task,
 )
+from penstock.worker.logs import JsonLines
 from tests.conftest import Time, until
 from tests.speed import scaled
 from tests.worker import isolated_tasks
@@ -415,6 +417,19 @@ async def test_every_end_of_a_run_is_reported(app: Penstock, kind: str, caplog: 
         ("INFO", f"job {jobs[4].id} (task) dropped: no use"),
         ("ERROR", f"job {jobs[5].id} (task) is a dead letter after attempt 1: KeyError: 'final'"),
     ]
+    records = [record for record in caplog.records if record.getMessage().startswith("job ")]
+    for record, job, outcome in zip(records, jobs, worker, strict=True):
+        fields = json.loads(JsonLines().format(record))
+        assert (fields["job"], fields["task"], fields["queue"], fields["tenant"]) == (
+            job.id,
+            "task",
+            job.id.partition(":")[0],
+            "",
+        )
+        assert (fields["attempt"], fields["ending"], fields["duration"] >= 0) == (1, outcome.ending, True)
+        assert fields["worker"].endswith(f":{os.getpid()}")
+        assert fields.get("exception", "") == outcome.traceback.rstrip()
+        assert ("\nTraceback" in logging.Formatter().format(record)) == ("Traceback" in outcome.traceback)
 
 
 async def test_jobs_that_the_worker_cannot_run_are_reported(app: Penstock, raw: Any, caplog: pytest.LogCaptureFixture):

@@ -117,7 +117,7 @@ async def test_c_code_is_not_interrupted_but_named_in_a_warning(app: Penstock, c
     await run_burst(app, blocked_warning=0.1)
     (warning,) = [record.getMessage() for record in caplog.records if "still runs" in record.getMessage()]
     assert warning.startswith(
-        f"job {job.key} (sleepy) is over its timeout of 0.1 s, and its thread still runs at {__file__}:"
+        f"job {job.id} (sleepy) is over its timeout of 0.1 s, and its thread still runs at {__file__}:"
     )
     assert "with isolate=True" in warning
     assert await job.status.aio() is Status.DEAD

@@ -51,7 +51,7 @@ class Cancelling:
         wanted = set(tokens)
         for run in list(self._inflight.running):
             if run.claim.token in wanted and not run.cancelled:
-                log.info("job %s (%s) is cancelled", run.claim.id, run.definition.name)
+                log.info("job %s (%s) is cancelled", run.context.id, run.definition.name)
                 self._runner.cancel(run)
         for claim in self._inflight.take_claims(wanted):
             feed.to_settle.append(Settlement(claim.token, b"", "cancel"))

@@ -252,7 +252,7 @@ class Execution:
 
     def could_not_start(self, run: JobRun, error: OSError) -> Settlement:
         """The run could not start for lack of memory or file descriptors. The job is handed back and not charged."""
-        log.error("job %s (%s) is handed back: %s", run.claim.id, run.definition.name, error)
+        log.error("job %s (%s) is handed back: %s", run.context.id, run.definition.name, error)
         return Settlement(run.claim.token, self._reason(_describe(error)), "later", self._settings.unknown_backoff)
 
     def failed(self, run: JobRun, error: BaseException) -> Settlement:

@@ -160,7 +160,7 @@ class Feed:
         for settlement in self._sent:
             self.held.pop(settlement.token, None)
         for settlement in turn.stale:
-            log.warning("settlement of job %s refused: the job was taken back", settlement.id)
+            log.warning("settlement of job %s:%s refused: the job was taken back", self.queue.name, settlement.id)
         self._sent = []
         for claim in turn.claims:
             self.held[claim.token] = claim

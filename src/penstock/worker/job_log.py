@@ -10,30 +10,49 @@ log = logging.getLogger("penstock.worker")
 
 
 class JobLog(Middleware):
-    """Logs how each run ended: at DEBUG if it completed, else at INFO, WARNING or ERROR."""
+    """Logs how each run ended: at DEBUG if it completed, else at INFO, WARNING or ERROR.
+
+    Each record has the attributes `job` (`queue:key`), `task`, `queue`, `tenant`, `attempt`, `duration` in seconds,
+    `worker`, and `ending`. A record of a failure also has its traceback, which every `logging.Formatter` prints.
+    """
+
+    def __init__(self, worker: str) -> None:
+        self._worker = worker
 
     def finished(self, job: JobContext, outcome: JobOutcome) -> None:
         name = f"{job.id} ({job.task})" if job.task else job.id
+        level, text = logging.ERROR, ""
         match outcome.ending:
             case "completed":
-                log.debug("job %s completed", name)
+                level, text = logging.DEBUG, "completed"
             case "dropped":
-                log.info("job %s dropped: %s", name, outcome.reason)
+                level, text = logging.INFO, f"dropped: {outcome.reason}"
             case "postponed":
-                log.info("job %s runs again in %g s: %s", name, outcome.delay, outcome.reason)
+                level, text = logging.INFO, f"runs again in {outcome.delay:g} s: {outcome.reason}"
             case "unknown":
-                log.warning("job %s handed back: %s", name, outcome.reason)
+                level, text = logging.WARNING, f"handed back: {outcome.reason}"
             case "retried":
-                log.warning(
-                    "job %s failed, attempt %d, again in %.1f s: %s", name, job.attempt, outcome.delay, outcome.reason
-                )
+                again = f"attempt {job.attempt}, again in {outcome.delay:.1f} s"
+                level, text = logging.WARNING, f"failed, {again}: {outcome.reason}"
             case "cancelled":
-                log.info("job %s was cancelled", name)
+                level, text = logging.INFO, "was cancelled"
             case "lost":
-                log.warning("job %s is lost and runs again: %s", name, outcome.reason)
+                level, text = logging.WARNING, f"is lost and runs again: {outcome.reason}"
             case "crashed":
-                log.error("job %s has crashed: %s", name, outcome.reason)
+                text = f"has crashed: {outcome.reason}"
             case "dead" if not job.task:
-                log.error("job %s cannot be read and is a dead letter: %s", name, outcome.reason)
+                text = f"cannot be read and is a dead letter: {outcome.reason}"
             case "dead":
-                log.error("job %s is a dead letter after attempt %d: %s", name, job.attempt, outcome.reason)
+                text = f"is a dead letter after attempt {job.attempt}: {outcome.reason}"
+        if log.isEnabledFor(level):
+            self._log(level, f"job {name} {text}", job, outcome)
+
+    def _log(self, level: int, text: str, job: JobContext, outcome: JobOutcome) -> None:
+        fields = {
+            "job": job.id, "task": job.task, "queue": job.queue, "tenant": job.tenant, "attempt": job.attempt,
+            "duration": round(outcome.duration, 6), "worker": self._worker, "ending": outcome.ending,
+        }  # fmt: skip
+        record = log.makeRecord(log.name, level, __file__, 0, "%s", (text,), None, extra=fields)
+        # The exception may come from another process, so there is only its text. A formatter prints it like its own.
+        record.exc_text = outcome.traceback.rstrip() or None
+        log.handle(record)

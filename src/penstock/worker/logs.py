@@ -42,6 +42,8 @@ class JsonLines(logging.Formatter):
         fields |= {name: value for name, value in extra.items() if name not in fields}
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
+        elif record.exc_text:
+            fields["exception"] = record.exc_text
         return json.dumps(fields, default=str)
 
 

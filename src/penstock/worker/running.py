@@ -72,7 +72,7 @@ class JobRun(msgspec.Struct, eq=False):
 
     def label(self) -> str:
         """The job as log lines name it."""
-        return f"job {self.claim.id} ({self.definition.name})"
+        return f"job {self.context.id} ({self.definition.name})"
 
     @property
     def context(self) -> JobContext:

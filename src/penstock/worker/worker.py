@@ -104,7 +104,7 @@ class Worker:
             max_payload=app.settings.max_payload, worker=self.name, start_logging=start_logging,
         )  # fmt: skip
         self._middleware = app.middleware
-        self._job_log = JobLog()
+        self._job_log = JobLog(self.name)
         self._round_due = asyncio.Event()
         self._suspects = SuspectWatch(
             self._feeds, self._turn, partial(command_for, app, self.settings, start_logging), self.settings,
@@ -494,4 +494,4 @@ class Worker:
 
     def _name_of(self, task: asyncio.Task[object]) -> str:
         run = self._runner.job_in(task)
-        return f"job {run.claim.id} ({run.definition.name})" if run is not None else "a callback"
+        return f"job {run.context.id} ({run.definition.name})" if run is not None else "a callback"
