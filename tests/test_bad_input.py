@@ -142,7 +142,7 @@ async def test_a_task_that_blocks_the_loop(shop: Shop, do: Do, caplog: pytest.Lo
         assert await do(job.result, 5) == 1
         await shop.is_working()
     (warning,) = [one.getMessage() for one in caplog.records if "blocked the event loop" in one.getMessage()]
-    assert f"job {job.key} (greedy)" in warning
+    assert f"job {job.id} (greedy)" in warning
 
 
 # --- the server ---
