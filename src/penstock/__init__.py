@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from penstock.jobs.notes import JobProgress, LogLine
     from penstock.jobs.options import Options
     from penstock.jobs.queue import Queue, Tenant
+    from penstock.jobs.reporting import ErrorReports, JobFields
     from penstock.jobs.retry import Drop, Retry, RetryLater
     from penstock.jobs.schedule import ScheduleInfo
     from penstock.jobs.schedules import Schedules
@@ -201,6 +202,7 @@ else:
         "jobs.notes": "JobProgress LogLine",
         "jobs.options": "Options",
         "jobs.limits": "Concurrency KeyUsage LimitInfo Rate",
+        "jobs.reporting": "ErrorReports JobFields",
         "jobs.retry": "Drop Retry RetryLater",
         "worker.worker": "Worker",
     }
@@ -272,6 +274,7 @@ __all__ = [
     "EnqueueContext",
     "Entry",
     "EntryPage",
+    "ErrorReports",
     "FileChanged",
     "FileDamaged",
     "FilesError",
@@ -289,6 +292,7 @@ __all__ = [
     "JobError",
     "JobExpired",
     "JobFailed",
+    "JobFields",
     "JobInfo",
     "JobNotFound",
     "JobOutcome",

@@ -330,6 +330,29 @@ def test_ids_or_all_of_a_queue_but_not_both(full, penstock):
         assert penstock(*words, "--yes")[0] == Exit.USAGE
 
 
+def test_waiting_jobs_are_promoted_and_changed(shop, penstock):
+    queue = shop.queue("mail")
+    job, running = queue.put("x", delay=600), queue.put("y")
+    queue.claim()
+    assert penstock("job", "promote", job.id) == (Exit.OK, f"{job.id} promoted\n", "")
+    assert penstock("job", "edit", job.id, "--priority", "2") == (Exit.OK, f"{job.id} changed\n", "")
+    assert (job.info().priority, job.info().status) == (2, "ready")
+    assert penstock("job", "edit", job.id, "--delay", "2h")[0] == Exit.OK
+    assert job.info().since - time.time() == pytest.approx(7200, abs=600)
+    assert penstock("job", "edit", job.id, "--at", "2040-01-01T00:00:00+00:00")[0] == Exit.OK
+    assert job.info().since == 2208988800
+    code, out, err = penstock("job", "promote", running.id)
+    assert (code, out) == (Exit.FAILED, "")
+    assert "is running: only a waiting job can be changed" in err
+
+
+@pytest.mark.parametrize("words", [(), ("--priority", "10"), ("--delay", "1h", "--priority", "1"), ("--delay", "x")])
+def test_a_wrong_change_of_a_job_is_refused(shop, penstock, words):
+    job = shop.queue("mail").put("x")
+    assert penstock("job", "edit", job.id, *words)[0] == Exit.USAGE
+    assert job.info().priority == 5
+
+
 def test_rm_with_older_spares_the_latest_dead_letters(shop, penstock):
     queue = shop.queue("mail")
     shop.clock.now_ms = int((time.time() - 7200) * 1000)

@@ -346,6 +346,7 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "heartbeat": bindings.heartbeat("w", 10),
         "abandon": bindings.abandon("w"),
         "cancel": bindings.cancel(["j"]),
+        "edit": bindings.edit("j", due=5, priority=1, payload=b"1"),
         "purge": bindings.purge(None, 0, 100),
         "show": bindings.show("j"),
         "result": bindings.result("j", address),

@@ -227,6 +227,27 @@ class QueueModel:
         self.totals["cancelled"] += 1
         return "cancelled"
 
+    def edit(self, key: str, due: int | None, priority: int | None, payload: bytes | None) -> str:
+        """`due`: a date in ms."""
+        self.empty_intake()
+        job = self.jobs.get(key)
+        if job is None:
+            return "done" if key in self.done and self.done[key][0] > self.now else "none"
+        if job.state in (DEAD, RUNNING):
+            return {DEAD: "dead", RUNNING: "running"}[job.state]
+        was, since = job.state, job.since
+        if was == READY and not job.suspect:
+            self.ready[job.level, job.tenant].remove(key)
+        job.level = job.level if priority is None else priority
+        job.payload = job.payload if payload is None else payload
+        self._next_generation(job)
+        due = since if due is None else due
+        if due > self.now:
+            job.state, job.since = DELAYED, due
+        else:
+            self._become_ready(job, since if was == READY else self.now)
+        return "edited"
+
     def purge(
         self, tenant: str | None, slice_: int, cancelled: int, finished: bool, after: Dump, *, suspects: bool = False
     ) -> None:

@@ -446,6 +446,18 @@ class Histories(RuleBasedStateMachine):
         self.check(self.bindings.cancel(ids), self.model.cancel(ids))
 
     @precondition(lambda self: self.ids)
+    @rule(
+        place=some,
+        due=st.sampled_from([None, 0, 1, 30]),
+        priority=st.none() | levels,
+        payload=st.sampled_from([None, b"1", b'"other"']),
+    )
+    def edit(self, place: int, due: int | None, priority: int | None, payload: bytes | None) -> None:
+        (key,) = self.pick([place])
+        date = None if due is None else self.model.now + due * 1000
+        expected = self.model.edit(key, date, priority, payload)
+        self.check(self.bindings.edit(key, due=due, priority=priority, payload=payload), expected)
+
     @rule(keep=st.integers(2, 50))
     def cancel_many(self, keep: int) -> None:
         """Cancel all waiting jobs except every `keep`-th: a turn has to skip their entries."""

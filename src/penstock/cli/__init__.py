@@ -39,6 +39,8 @@ COMMANDS = (
     Command("queue purge", "penstock.cli.queue:purge", "cancel all waiting jobs"),
     Command("job show", "penstock.cli.job:show_one", "show everything known about a job"),
     Command("job cancel", "penstock.cli.job:cancel", "cancel waiting jobs"),
+    Command("job promote", "penstock.cli.job:promote", "make delayed jobs ready now"),
+    Command("job edit", "penstock.cli.job:edit", "change when waiting jobs are due, or their priority"),
     Command("job retry", "penstock.cli.job:retry", "run dead letters again"),
     Command("dead ls", "penstock.cli.dead:ls", "list the dead letters of a queue or mailbox"),
     Command("dead show", "penstock.cli.dead:show_one", "show one dead letter with its traceback"),

@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 from cyclopts import Parameter
 
 from penstock.cli import dead_messages
-from penstock.cli.ages import read_age
+from penstock.cli.ages import Age
 from penstock.cli.exits import Exit
 from penstock.cli.job import value_text
 from penstock.cli.job_outcomes import report_outcomes
@@ -18,7 +18,6 @@ from penstock.ops.inspect import Inspector
 from penstock.ops.wording import age, ago, many
 from penstock.terminal.tables import show, show_facts, show_json, show_table
 
-Older: TypeAlias = Annotated[float | None, Parameter(converter=read_age)]
 AllOf: TypeAlias = Annotated[str | None, Parameter(name="--all")]
 
 
@@ -104,7 +103,7 @@ def retry(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE
         return Exit.OK
 
 
-def rm(*ids: str, all_of: AllOf = None, older: Older = None, yes: Yes = False, where: Where = HERE) -> Exit:
+def rm(*ids: str, all_of: AllOf = None, older: Age | None = None, yes: Yes = False, where: Where = HERE) -> Exit:
     """Delete dead letters for good. Exit code 1 if one is not a dead letter.
 
     Parameters

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import datetime
 from typing import Any
 
+from penstock.cli.ages import Age
 from penstock.cli.exits import Exit
 from penstock.cli.job_outcomes import report_outcomes
-from penstock.cli.where import HERE, AsJson, Where, Yes, confirm
+from penstock.cli.where import HERE, AsJson, Where, Yes, check_bounds, confirm
+from penstock.errors import ConfigurationError
 from penstock.jobs.job import JobInfo, Status
 from penstock.ops.wording import age, ago, many
 from penstock.terminal.tables import show, show_facts, show_json, show_table
@@ -93,6 +96,48 @@ def cancel(*ids: str, wait: float = 0.0, yes: Yes = False, where: Where = HERE) 
             else "it was asked to end; --wait SECONDS waits for that"
         )
     return report_outcomes(outcomes, "cancelled", rule)
+
+
+_WAITING = "only a waiting job can be changed"
+
+
+def promote(*ids: str, where: Where = HERE) -> Exit:
+    """Make delayed jobs ready now. Exit code 1 if one does not wait.
+
+    Parameters
+    ----------
+    ids
+        Ids as they were printed: queue:key.
+    """
+    with where.open() as inspector:
+        return report_outcomes(inspector.promote(*ids), "promoted", _WAITING)
+
+
+def edit(
+    *ids: str, delay: Age | None = None, at: datetime | None = None, priority: int | None = None, where: Where = HERE
+) -> Exit:
+    """Change when waiting jobs are due, or their priority. Exit code 1 if one does not wait.
+
+    Parameters
+    ----------
+    ids
+        Ids as they were printed: queue:key.
+    delay
+        Due after this time: 90s, 15m, 12h, 7d or 2w.
+    at
+        Due at this date, for example 2026-03-01T07:00:00+01:00; without a time zone, that of this machine.
+    priority
+        From 0, the most urgent, to 9.
+    """
+    if sum(option is not None for option in (delay, at, priority)) != 1:
+        raise ConfigurationError("give one of --delay, --at and --priority")
+    with where.open() as inspector:
+        if priority is not None:
+            check_bounds("--priority", priority, 0, 9)
+            outcomes = inspector.prioritize(*ids, priority=priority)
+        else:
+            outcomes = inspector.reschedule(*ids, due=at.astimezone() if at is not None else delay or 0.0)
+        return report_outcomes(outcomes, "changed", _WAITING)
 
 
 def retry(*ids: str, where: Where = HERE) -> Exit:

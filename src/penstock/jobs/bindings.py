@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from functools import cache, partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -58,6 +59,7 @@ def scripts() -> Library:
         "jobs/job.lua",
         "jobs/admission.lua",
         "jobs/queue.lua",
+        "jobs/editing.lua",
         "jobs/dead_letters.lua",
         "jobs/inspect.lua",
         "jobs/schedule.lua",
@@ -235,6 +237,27 @@ class QueueBindings:
         Returns a word for each: cancelled, running, dead, done or none (unknown).
         """
         return self._call("cancel", (self.clock.now_ms, *ids), lambda reply: [word.decode() for word in reply])
+
+    def edit(
+        self,
+        job_id: str,
+        *,
+        due: float | datetime | None = None,
+        priority: int | None = None,
+        task: str = "",
+        payload: bytes | None = None,
+    ) -> RoundTrip[str]:
+        """Change a waiting job. `due`: seconds from now, or a date. A new payload is for a job of `task` ("": of none).
+
+        Returns a word: edited, limited (not changed), task (it is of another one), running, dead, done or none (unknown).
+        """
+        is_date = isinstance(due, datetime)
+        when = -1 if due is None else milliseconds(due.timestamp() if isinstance(due, datetime) else due)
+        args = (
+            *UNNUMBERED, self.clock.now_ms, job_id, when, int(is_date), -1 if priority is None else priority,
+            int(payload is not None), task, payload or b"",
+        )  # fmt: skip
+        return self._call("edit", args, lambda reply: str(reply.decode()))
 
     def purge(
         self, tenant: str | None, offset: int, limit: int = SLICE, source: Literal["delayed", "suspects"] = "delayed"

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -25,6 +26,7 @@ from penstock.errors import (
 )
 from penstock.jobs import constants
 from penstock.jobs.bindings import QueueBindings
+from penstock.jobs.editing import EncodedCall, edit_job
 from penstock.jobs.notes import JobProgress, LogLine, read_notes, read_progress
 from penstock.jobs.record import StoredJob
 from penstock.settings import Settings
@@ -305,6 +307,36 @@ class Job(QueueHandle[JobQueue], Generic[R]):
         is not kept (result_ttl=0), any end of a running job counts as cancelled.
         """
         return cancel_job(self._queue, self.key, wait)
+
+    @verb
+    def promote(self) -> Operation[bool]:
+        """Make a delayed job ready now. Returns whether it waits for a worker now: False once it has started or ended.
+
+        One round trip.
+        """
+        return edit_job(self._queue.bindings, self.key, delay=0.0)
+
+    @verb
+    def reschedule(self, delay: float | None = None, *, at: datetime | None = None) -> Operation[bool]:
+        """Give a waiting job another due time: `delay` seconds from now, or the date `at`, with a time zone.
+
+        Returns False, and changes nothing, once the job has started or ended. One round trip.
+        """
+        if (delay is None) == (at is None):
+            raise ValueError("reschedule(): give a delay in seconds, or a date at=")
+        return edit_job(self._queue.bindings, self.key, delay=delay, at=at)
+
+    @verb
+    def edit(self, *, priority: int | None = None, call: EncodedCall | None = None) -> Operation[bool]:
+        """Change the priority or the arguments of a waiting job: `job.edit(call=send_email.call("bo@example.com",
+        "Hi"))`.
+
+        The job goes behind the other jobs of its tenant and priority. Returns False, and changes nothing, once the job
+        has started or ended. Raises BadCall if the call is of another task than the job. One round trip.
+        """
+        if priority is None and call is None:
+            raise ValueError("edit(): give a priority, or a call with new arguments")
+        return edit_job(self._queue.bindings, self.key, priority=priority, call=call)
 
 
 class _ProgressReports:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from penstock.completion.directory import Directory
 from penstock.core.operations import Operation, RoundTrip, verb
@@ -50,6 +50,7 @@ from penstock.ops.probe import (
     server_time,
 )
 from penstock.ops.schedules import ScheduleInspector
+from penstock.ops.waiting_jobs import WaitingJobsInspector
 
 JOBS_EXAMINED = 200
 """How many delayed jobs, earliest first, `queue` searches for tasks that no worker knows."""
@@ -62,7 +63,7 @@ TENANTS_PER_ROUND_TRIP = 1000
 WORKERS_PER_QUEUE = 1000
 
 
-class Inspector(ScheduleInspector):
+class Inspector(ScheduleInspector, WaitingJobsInspector):
     """Inspects and operates the server of an app. Making one is cheap and sends nothing."""
 
     @property
@@ -453,18 +454,6 @@ class Inspector(ScheduleInspector):
                 return total
             total += yield act(queue, keys)
             previous = keys
-
-    def _split(self, job_id: str) -> tuple[Queue, str]:
-        """The queue and the key of a job id."""
-        job = self._app.job(job_id)
-        return self._app.queue(job_id.partition(":")[0]), job.key
-
-    def _each(self, ids: Iterable[str], act: Callable[[Queue, str], RoundTrip[bool]]) -> Operation[list[ActionOutcome]]:
-        outcomes = []
-        for queue, key in [self._split(job_id) for job_id in ids]:
-            status = status_of((yield queue.bindings.show(key)))
-            outcomes.append(ActionOutcome(f"{queue.name}:{key}", (yield act(queue, key)), status))
-        return outcomes
 
     # --- the server ---
 

@@ -8,6 +8,8 @@ import sys
 import time
 from typing import Literal, TypeAlias
 
+from penstock.jobs.reporting import JobFields
+
 LogFormat: TypeAlias = Literal["plain", "json"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
@@ -54,5 +56,7 @@ def start_logging(style: LogFormat, level: LogLevel) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if style == "json" else PlainLines())
+    if style == "json":
+        handler.addFilter(JobFields())
     logging.basicConfig(level=level.upper(), handlers=[handler])
     logging.captureWarnings(True)
