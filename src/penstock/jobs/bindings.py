@@ -249,7 +249,7 @@ class QueueBindings:
     ) -> RoundTrip[str]:
         """Change a waiting job. `due`: seconds from now, or a date. A new payload is for a job of `task` ("": of none).
 
-        Returns a word: edited, limited (not changed), task (it is of another one), running, dead, done or none (unknown).
+        Returns a word: edited, limited (unchanged), task (it is of another one), running, dead, done or none.
         """
         is_date = isinstance(due, datetime)
         when = -1 if due is None else milliseconds(due.timestamp() if isinstance(due, datetime) else due)
