@@ -51,9 +51,10 @@ test: check  ## check, then every other test, four at a time, because they mostl
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(RULES:%=--ignore=%) || \
 		$(BIN)/pytest -q --last-failed --last-failed-no-failures none
 
-test-browser: setup  ## a browser types into the search box of the examples; installs Debian's chromium and playwright if they are missing
-	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
-	@$(BIN)/python -c 'import playwright' 2>/dev/null || \
+test-browser: setup  ## a browser uses the dashboard and the search box of the examples; installs Debian's chromium and playwright if they are missing
+	@command -v chromium >/dev/null && fc-list :lang=zh 2>/dev/null | grep -q . || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fontconfig fonts-noto-cjk; }
+	@$(BIN)/python -c 'import playwright, axe_playwright_python' 2>/dev/null || \
 		if command -v uv >/dev/null; then uv pip install --quiet --python $(BIN)/python --editable '.[browser]'; \
 		else $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser]'; fi
 	$(BIN)/pytest -q tests/browser

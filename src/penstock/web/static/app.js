@@ -104,7 +104,7 @@ function App() {
   const Page = PAGES[where.page];
   return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.querySelector("main").focus(); }}>${t("skip")}</a>
     <div class="frame"><${Side} page=${where.page} live=${live} />
-    <main tabindex="-1">
+    <main id="main" tabindex="-1">
       ${live.lost && html`<div class="card alarm" role="alert">${t("lost", { why: live.lost })}</div>`}
       <${Page} key=${where.page + where.name} live=${live} name=${where.name} filter=${where.filter} mayAct=${live.may_act} />
     </main></div><${Toasts} />`;

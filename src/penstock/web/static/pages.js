@@ -66,7 +66,7 @@ function Overview({ live }) {
   const oldest = Math.max(0, ...queues.map((queue) => (queue.ready ? queue.oldest : 0)));
   const columns = [
     [t("queue"), (queue) => link("queue", queue.name)],
-    ["", (queue) => html`<${State} queue=${queue} />`, "tight"],
+    [t("state"), (queue) => html`<${State} queue=${queue} />`, "tight"],
     [t("ready"), (queue) => number(queue.ready), "n"],
     [t("oldest"), (queue) => (queue.ready ? age(queue.oldest) : ""), "n"],
     [t("delayed"), (queue) => number(queue.delayed), "n"],
@@ -104,7 +104,7 @@ function Tenants({ queue, mayAct, again }) {
     [t("dead"), (tenant) => number(tenant.counts.dead), "n"],
   ];
   if (mayAct) {
-    columns.push(["", (tenant) => html`<${Careful} label=${t("purge")} then=${again} disabled=${!tenant.counts.ready && !tenant.counts.delayed}
+    columns.push([t("actions"), (tenant) => html`<${Careful} label=${t("purge")} then=${again} disabled=${!tenant.counts.ready && !tenant.counts.delayed}
       question=${t("purge.tenant", { tenant: tenant.name, queue: queue.name, n: number(tenant.counts.ready + tenant.counts.delayed) })}
       order=${{ action: "purge", queue: queue.name, tenant: tenant.name, most: tenant.counts.ready + tenant.counts.delayed }} />`, "n"]);
   }
@@ -252,7 +252,7 @@ function Locks({ mayAct }) {
   const waiting = [t("waiting"), waiters, "n"];
   const lockColumns = [named, [t("owner"), (row) => owner(row.holder)], [t("lease"), (row) => (row.holder?.left ? age(row.holder.left) : ""), "n"], [t("fence"), (row) => mono(row.fence ?? ""), "n"], waiting];
   if (mayAct) {
-    lockColumns.push(["", (row) => html`<${Careful} label=${t("break")} disabled=${!row.holder} then=${again} order=${{ action: "break", names: [row.name] }}
+    lockColumns.push([t("actions"), (row) => html`<${Careful} label=${t("break")} disabled=${!row.holder} then=${again} order=${{ action: "break", names: [row.name] }}
       question=${t("break.lock", { name: row.name, owner: row.holder ? `${row.holder.host}:${row.holder.pid}` : "" })} />`, "n"]);
   }
   const parts = answer && [
@@ -346,7 +346,7 @@ function Health() {
   return html`<div class="head"><h1>${t("page.health")}</h1><div class="rest"><button onClick=${again}>${t("check-again")}</button></div></div>
     <p class="quiet">${t("health.what")}</p><${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
     ${answer && html`<div class="card"><${Table} label=${t("page.health")} rows=${answer.checks} columns=${[
-      ["", (row) => html`<${Tag} state=${LEVELS[row.level]}>${t(`level.${row.level}`)}<//>`, "tight"], [t("topic"), (row) => row.topic],
+      [t("state"), (row) => html`<${Tag} state=${LEVELS[row.level]}>${t(`level.${row.level}`)}<//>`, "tight"], [t("topic"), (row) => row.topic],
       [t("found"), (row) => html`${row.message}${row.advice && html`<div class="quiet">${row.advice}</div>`}`]]} /></div>`}`;
 }
 

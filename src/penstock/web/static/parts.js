@@ -111,26 +111,26 @@ const ink = (name) => getComputedStyle(document.documentElement).getPropertyValu
 /** Lines over time. `series`: [label, class, index in a row]. */
 export function Chart({ rows, series, label }) {
   const place = useRef(), plot = useRef();
+  const data = () => [rows.map((row) => row[0]), ...series.map(([, , index]) => rows.map((row) => row[index]))];
   useEffect(() => {
+    const frame = place.current;
     const draw = () => {
       plot.current?.destroy();
       const axis = { stroke: ink("--quiet"), grid: { stroke: ink("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
       plot.current = new uPlot({
-        width: place.current.clientWidth, height: 180, cursor: { y: false }, legend: { show: false },
+        width: frame.clientWidth, height: 180, cursor: { y: false }, legend: { show: false },
         scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
         axes: [axis, { ...axis, size: 56 }],
         series: [{}, ...series.map(([name, color]) => ({ label: name, stroke: ink(`--chart-${color.slice(1)}`), width: 2, points: { show: false } }))],
-      }, data(), place.current);
+      }, data(), frame);
     };
-    const data = () => [rows.map((row) => row[0]), ...series.map(([, , index]) => rows.map((row) => row[index]))];
     draw();
-    const watcher = new ResizeObserver(() => plot.current?.setSize({ width: place.current.clientWidth, height: 180 }));
-    watcher.observe(place.current);
-    return () => { watcher.disconnect(); plot.current?.destroy(); plot.current = null; };
+    addEventListener("theme", draw);
+    const watcher = new ResizeObserver(() => plot.current?.setSize({ width: frame.clientWidth, height: 180 }));
+    watcher.observe(frame);
+    return () => { watcher.disconnect(); removeEventListener("theme", draw); plot.current?.destroy(); plot.current = null; };
   }, []);
-  useEffect(() => {
-    plot.current?.setData([rows.map((row) => row[0]), ...series.map(([, , index]) => rows.map((row) => row[index]))]);
-  }, [rows]);
+  useEffect(() => { plot.current?.setData(data()); }, [rows]);
   return html`<div class="legend">${series.map(([name, color]) => html`<span class=${color}>${name}</span>`)}</div>
     <div class="chart" ref=${place} role="img" aria-label=${label}></div>`;
 }

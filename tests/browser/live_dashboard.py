@@ -1,0 +1,73 @@
+"""A dashboard with an app at work: a program of its own, which ends when its input is closed.
+
+python live_dashboard.py        # prints the address
+"""
+
+import asyncio
+import contextlib
+import socket
+import sys
+import threading
+
+import uvicorn
+
+from penstock import Penstock, Worker
+from penstock.errors import LeaseLost
+from penstock.ops.inspect import Inspector
+from penstock.settings import WorkerSettings
+from penstock.testing import TemporaryServer
+from penstock.web.dashboard import pages
+
+NASTY = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
+
+
+def prepare(app: Penstock) -> None:
+    app.queue("reports").put_many(range(30), tenant=NASTY)
+    app.queue("mail").put_many([{"text": NASTY}] * 3, tenant="acme")
+    for item in app.queue("mail").claim(3):
+        item.fail(f"no: {NASTY}")
+    app.mailbox(NASTY).post({"text": "hi"})
+    app.chats.create(["ada", "bo"], sender="cy", message={"text": "hi"}, id="ops")
+    app.directory("guild:9").add_many([("Ma Smith", "u2"), ("Ann", "u1"), ("名前", "u3")])
+
+
+async def flood(app: Penstock) -> None:
+    while True:
+        for n in range(20):
+            await app.queue("work").put.aio(n, tenant=f"t{n % 3}")
+        for item in await app.queue("work").claim.aio(20):
+            await item.complete.aio()
+        await asyncio.sleep(0.2)
+
+
+def main() -> None:
+    with TemporaryServer() as server, Penstock(server.address) as app:
+        prepare(app)
+
+        @app.task(queue="tasks")
+        async def nothing() -> None: ...
+
+        async def at_work() -> None:
+            await asyncio.gather(Worker(app, WorkerSettings(queues=("tasks",))).run(), flood(app))
+
+        threading.Thread(target=asyncio.run, args=(at_work(),), daemon=True).start()
+        held = app.lock("invoice:7").acquire(), app.semaphore("market:17", limit=5).acquire()
+        listener = socket.create_server(("127.0.0.1", 0))
+        asgi = pages(Inspector(Penstock(server.address)), local_may_act=True)
+        settings = uvicorn.Config(asgi, log_level="error", timeout_graceful_shutdown=1)
+        shown = uvicorn.Server(settings)
+
+        def end_with_input() -> None:
+            sys.stdin.read()
+            shown.should_exit = True
+
+        threading.Thread(target=end_with_input, daemon=True).start()
+        print(f"http://127.0.0.1:{listener.getsockname()[1]}/", flush=True)
+        shown.run(sockets=[listener])
+        for one in held:
+            with contextlib.suppress(LeaseLost):  # a test breaks the lock
+                one.release()
+
+
+if __name__ == "__main__":
+    main()

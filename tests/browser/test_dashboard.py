@@ -1,0 +1,163 @@
+"""A browser looks at every page of the dashboard, and uses it. `make test-browser` installs what this needs."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.speed import scaled
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="make test-browser installs playwright")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="make test-browser installs axe")
+CHROMIUM = shutil.which("chromium")
+if CHROMIUM is None:
+    pytest.skip("make test-browser installs chromium", allow_module_level=True)
+
+LIVE = Path(__file__).with_name("live_dashboard.py")
+PAGES = {
+    "overview": "Queues", "queue/reports": "Who waits and who is served", "dead/mail": "Dead letters of mail",
+    "workers": "Workers", "locks": "invoice:7", "messages": "Mailboxes", "files": "Files", "directories": "guild:9",
+    "health": "Finding",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    process = subprocess.Popen(
+        [sys.executable, str(LIVE)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    yield process.stdout.readline().strip()
+    process.stdin.close()
+    with process.stdout:
+        assert process.wait(scaled(30)) == 0
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        sandbox = [] if os.getuid() else ["--no-sandbox"]  # the sandbox of chromium refuses root
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=sandbox)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(params=["light", "dark", "phone"])
+def look(request: pytest.FixtureRequest) -> dict[str, Any]:
+    size = {"width": 390, "height": 800} if request.param == "phone" else {"width": 1280, "height": 800}
+    return {"viewport": size, "color_scheme": "dark" if request.param == "dark" else "light", "locale": "en-GB"}
+
+
+@pytest.fixture
+def page(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A page whose test fails on any error in the browser's console, and on any request to another server."""
+    look = request.getfixturevalue("look") if "look" in request.fixturenames else {"locale": "en-GB"}
+    context = browser.new_context(**look)
+    opened = context.new_page()
+    opened.set_default_timeout(scaled(20) * 1000)
+    faults: list[Any] = []
+    opened.on("pageerror", lambda fault: faults.append(fault))  # noqa: PLW0108 (playwright takes no method of a list)
+    opened.on("console", lambda line: faults.append(line.text) if is_fault(line) else None)
+    opened.on("request", lambda sent: faults.append(sent.url) if not sent.url.startswith((address, "data:")) else None)
+    opened.goto(address)
+    opened.get_by_role("heading", name="Overview").wait_for()
+    yield opened
+    title = opened.title()
+    context.close()
+    assert (faults, title == "broken") == ([], False)
+
+
+def is_fault(line: Any) -> bool:
+    """An answer 404 is one of ours, which the page reports."""
+    return line.type in {"error", "warning"} and "404" not in line.text
+
+
+def go(page: Any, to: str) -> None:
+    page.evaluate(f"location.hash = '#/{to}'")
+
+
+def test_every_page_is_shown_without_a_fault(page: Any, look: dict[str, Any], request: pytest.FixtureRequest):
+    for to, text in PAGES.items():
+        go(page, to)
+        page.locator("main").get_by_text(text).first.wait_for()
+        found = axe.Axe().run(page).response["violations"]
+        assert [(fault["id"], [node["target"] for node in fault["nodes"]]) for fault in found] == [], to
+        # Wide tables scroll by themselves, so that the page does not.
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), to
+        if folder := os.environ.get("PENSTOCK_SCREENSHOTS"):
+            page.screenshot(path=f"{folder}/{to.replace('/', '-')}-{request.node.callspec.id}.png")
+
+
+def test_numbers_change_while_it_is_open(page: Any):
+    row = page.get_by_role("row").filter(has=page.get_by_role("link", name="work", exact=True))
+    sync_api.expect(row.get_by_role("cell").nth(7)).not_to_have_text("0", timeout=scaled(15) * 1000)
+
+
+def test_a_queue_is_paused_and_that_is_undone(page: Any):
+    go(page, "queue/reports")
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Resume").wait_for()
+    page.get_by_role("button", name="Undo").click()
+    page.get_by_role("button", name="Pause").wait_for()
+
+
+def test_a_purge_asks_first(page: Any):
+    go(page, "queue/reports")
+    page.get_by_role("button", name="Purge").first.click()
+    dialog = page.get_by_role("dialog")
+    assert "30 waiting jobs" in dialog.inner_text()
+    dialog.get_by_role("button", name="Keep everything").click()
+    sync_api.expect(dialog).to_be_hidden()
+    page.get_by_role("button", name="Purge").first.click()
+    dialog.get_by_role("button", name="Purge").click()
+    page.get_by_text("30 jobs cancelled").wait_for()
+
+
+def test_a_dead_letter_is_looked_at_and_run_again(page: Any):
+    go(page, "dead/mail")
+    page.locator("summary").first.click()
+    page.get_by_role("link", name=re.compile("^mail:")).first.click()
+    sync_api.expect(page.locator("main")).to_contain_text("<img src=x")
+    page.get_by_role("button", name="Run again").click()
+    page.get_by_text("1 job requeued").wait_for()
+
+
+def test_a_lock_is_broken_after_a_question(page: Any):
+    go(page, "locks")
+    page.get_by_role("button", name="Break").click()
+    page.get_by_role("dialog").get_by_role("button", name="Break").click()
+    page.get_by_text("1 lock broken").wait_for()
+
+
+def test_a_name_is_completed(page: Any):
+    go(page, "directories")
+    page.get_by_role("searchbox", name="Complete a name in guild:9").fill("名")
+    page.get_by_role("cell", name="名前").wait_for()
+
+
+def test_keys_lead_to_pages_and_to_the_search(page: Any):
+    page.keyboard.press("g")
+    page.keyboard.press("l")
+    page.get_by_role("heading", name="Locks").first.wait_for()
+    go(page, "overview")
+    page.get_by_role("searchbox").wait_for()
+    page.keyboard.press("/")
+    page.keyboard.type("mail:nothing")
+    page.keyboard.press("Enter")
+    page.get_by_role("alert").wait_for()
+
+
+def test_it_speaks_chinese_and_changes_its_colours(page: Any):
+    page.get_by_role("combobox", name="Language").select_option("zh")
+    page.get_by_role("heading", name="概览").wait_for()
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.get_by_role("button", name="浅色或深色").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
