@@ -612,7 +612,7 @@ async def test_the_watchdog_names_the_job_of_a_streak_that_blocks_the_loop(
     with caplog.at_level(logging.WARNING, "penstock.worker"):
         await run_burst(app, blocked_warning=0.2)
     (text,) = [record.getMessage() for record in caplog.records if "has blocked the event loop" in record.getMessage()]
-    assert text.startswith(f"job {jobs[2].id.partition(':')[2]} (job) has blocked")
+    assert text.startswith(f"job {jobs[2].id} (job) has blocked")
 
 
 async def test_threaded_jobs_start_while_a_streak_of_others_is_at_work(app: Penstock):
