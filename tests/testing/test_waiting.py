@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import anyio.to_thread
 import pytest
 
-from penstock import BadCall, Penstock
+from penstock import BadCall, Concurrency, Penstock
 from penstock.testing import MovableClock, assert_enqueued, enqueued, run_jobs
 
 
@@ -44,6 +44,17 @@ async def test_waiting_calls_are_listed_in_order(app: Penstock):
         str(calls[2]).split("  ")[0],
         "put(value=[1, 'two'])",
     ]
+
+
+async def test_a_call_that_a_limit_parked_waits_too(app: Penstock):
+    @app.task(queue="mail", limit=Concurrency(1, key="{to}"))
+    async def send(to: str, n: int) -> None: ...
+
+    for n in range(3):
+        await send.enqueue.aio("ada", n)
+    assert [call.arguments["n"] for call in enqueued(send)] == [0, 1, 2]
+    await run_jobs.aio(app)
+    assert enqueued(send) == []
 
 
 async def test_a_waiting_call_is_found_by_its_arguments_positional_or_by_name(app: Penstock):

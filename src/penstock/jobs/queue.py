@@ -361,7 +361,7 @@ class Queue:
         """Cancel waiting jobs, of `tenant` or of all (None). `most`: how many at most; None: as many as wait now."""
         has_parked = True
         if most is None:
-            counts = yield self._counts_of(tenant)
+            counts: Counts | TenantCounts = yield self._counts_of(tenant)
             most, has_parked = counts.waiting, counts.parked > 0
         total, offset, is_done, more_listeners = 0, 0, False, False
         while has_parked and total < most and not is_done:
