@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import Server
+from tests.tracebacks import unexplained
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
@@ -23,5 +24,5 @@ def test_an_example_runs(example: Path, server: Server, tmp_path: Path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
+    assert unexplained(done.stderr) == []
     assert not done.stdout.isspace()

@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from penstock import BadCall, Call, ConfigurationError, Options, Penstock, Retry, UnknownTask
+from penstock import BadCall, Call, ConfigurationError, Options, Penstock, Retry, Unique, UnknownTask
 from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions
 from tests.conftest import Do, Time, commands
 
@@ -193,8 +193,9 @@ async def test_a_call_that_does_not_fit_sends_nothing(app: Penstock, do: Do, nod
 
 
 def test_the_options_that_type_checkers_know_are_those_there_are():
-    assert get_type_hints(EnqueueOptions) == get_type_hints(Options)
-    assert EnqueueOptions.__optional_keys__ - EnqueueManyOptions.__optional_keys__ == {"id"}
+    names = {"Unique": Unique}  # imported for type checkers only
+    assert get_type_hints(EnqueueOptions, localns=names) == get_type_hints(Options, localns=names)
+    assert EnqueueOptions.__optional_keys__ - EnqueueManyOptions.__optional_keys__ == {"id", "unique"}
 
 
 @pytest.mark.parametrize(("tenants", "round_trips"), [(1, 2), (250, 4), (1000, 4)])

@@ -235,6 +235,8 @@ class QueueModel:
             return "done" if key in self.done and self.done[key][0] > self.now else "none"
         if job.state in (DEAD, RUNNING):
             return {DEAD: "dead", RUNNING: "running"}[job.state]
+        if job.unique is not None:
+            return "limited"
         was, since = job.state, job.since
         if was == READY and not job.suspect:
             self.ready[job.level, job.tenant].remove(key)

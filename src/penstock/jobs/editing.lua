@@ -8,6 +8,7 @@
 --- keys: base meta
 --- args: caller: str, number: int, given: int, id: str, due: int, due_is_date: int, priority: int, replace: int
 --- args: task: str, payload: str
+--- flags: allow-oom
 function script.edit(base, meta, caller, number, given, id, due, due_is_date, priority, replace, task, payload)
   local s, newer = job.begin(given)
   if newer then return newer end
