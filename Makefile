@@ -6,6 +6,8 @@ BIN := .venv/bin
 # Tests of the sources and the documents: part of `check`, and so not run again by `test`.
 RULES := tests/test_layers.py tests/test_surface.py tests/test_docs.py tests/test_language.py tests/typing
 JOBS ?= 4
+# What failed is tried once more, one test after another.
+RETRY := -q --last-failed --last-failed-no-failures none
 
 # Let Python write .pyc files, whatever the environment says: otherwise each of the thousand processes of the tests would
 # compile the package.
@@ -49,7 +51,7 @@ constants: setup  ## write what Lua and Python share, from the .lua files into c
 
 test: check  ## check, then every other test, four at a time, because they mostly wait (failures are retried serially)
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(RULES:%=--ignore=%) || \
-		$(BIN)/pytest -q --last-failed --last-failed-no-failures none
+		$(BIN)/pytest $(RETRY)
 
 test-browser: setup  ## a browser uses the dashboard and the search box of the examples; installs Debian's chromium and playwright if they are missing
 	@command -v chromium >/dev/null && fc-list :lang=zh 2>/dev/null | grep -q . || \
@@ -57,14 +59,15 @@ test-browser: setup  ## a browser uses the dashboard and the search box of the e
 	@$(BIN)/python -c 'import playwright, axe_playwright_python' 2>/dev/null || \
 		if command -v uv >/dev/null; then uv pip install --quiet --python $(BIN)/python --editable '.[browser]'; \
 		else $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser]'; fi
-	$(BIN)/pytest -q tests/browser
+	$(BIN)/pytest -q tests/browser || $(BIN)/pytest $(RETRY)
 
 test-logs: setup  ## the real logrotate rotates a log that is written all the time, for a simulated week; needs Debian's logrotate
-	PENSTOCK_LOGROTATE=1 $(BIN)/pytest -q -n $(JOBS) tests/files/test_logrotate.py
+	PENSTOCK_LOGROTATE=1 $(BIN)/pytest -q -n $(JOBS) tests/files/test_logrotate.py || PENSTOCK_LOGROTATE=1 $(BIN)/pytest $(RETRY)
 
 test-servers: setup  ## every component on Redis 7.0 over TLS, as the user of docs/howto/security.md; needs Debian's redis-server
 	@command -v redis-server >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends redis-server; }
-	PENSTOCK_REDIS_SERVER=$$(command -v redis-server) $(BIN)/pytest -q -k redis tests/ops/test_everywhere.py
+	PENSTOCK_REDIS_SERVER=$$(command -v redis-server) $(BIN)/pytest -q -k redis tests/ops/test_everywhere.py || \
+		PENSTOCK_REDIS_SERVER=$$(command -v redis-server) $(BIN)/pytest $(RETRY)
 
 storm: setup  ## ten minutes of kills, restarts and lost replies (make test has half a minute); SEED=n repeats a run
 	PENSTOCK_STORM_SECONDS=600 PENSTOCK_STORM_SEED=$(SEED) $(BIN)/pytest -s tests/chaos tests/cli/test_recovery.py
