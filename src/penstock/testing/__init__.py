@@ -5,6 +5,7 @@ A server and a clock:
     TemporaryServer       a Valkey server in a temporary folder, for the length of a `with` block
     clear                 deletes everything that an app has in the server, so that the next test starts fresh
     MovableClock          the server's clock as one app sees it; stands still until the test moves it
+    AppUnderTest          all of these for one app in one test; the pytest fixture `penstock` is one
 
 Jobs:
 
@@ -31,6 +32,7 @@ docs/howto/test.md has examples.
 
 from penstock.messages.message import number_of
 from penstock.ops.proof import HoldInterval, Proof, lock_violations, prove, semaphore_violations
+from penstock.testing.app_under_test import AppUnderTest
 from penstock.testing.clearing import clear
 from penstock.testing.clock import MovableClock
 from penstock.testing.coordination_checker import (
@@ -49,6 +51,7 @@ from penstock.testing.server import TemporaryServer
 from penstock.testing.waiting import WaitingCall, assert_enqueued, enqueued
 
 __all__ = [
+    "AppUnderTest",
     "History",
     "HoldInterval",
     "MovableClock",
