@@ -51,7 +51,7 @@ penstock_app = "service:app"
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with a service, its pytest settings, and the entry points of pyproject.toml as an installer writes them."""
+    """A folder with a service, its pytest settings, and the entry points of pyproject.toml."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     plugins = settings["project"]["entry-points"]["pytest11"]
     installed = tmp_path / "site" / "penstock-0.dist-info"

@@ -74,7 +74,7 @@ class AppUnderTest:
     # --- which calls wait ---
 
     def enqueued(self, where: Queue | Task[..., Any] | None = None) -> list[WaitingCall]:
-        """The calls that wait in a queue or of a task; None: of all tasks of the app. See `penstock.testing.enqueued`."""
+        """The waiting calls of a queue or a task; None: of all tasks. See `penstock.testing.enqueued`."""
         return enqueued(self.app if where is None else where)
 
     def assert_enqueued(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -99,7 +99,7 @@ class AppUnderTest:
         dead     True: jobs may end as dead letters. False: the enqueue raises AssertionError with the traceback
         timeout  seconds that the jobs of one enqueue may take; then the enqueue raises TimeoutError
 
-        An event loop that enqueues is blocked until the jobs have run, so they cannot wait for anything that runs on it.
+        The jobs cannot wait for anything that runs on an event loop that enqueues: it is blocked until they have run.
         """
 
         @contextmanager
