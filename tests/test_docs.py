@@ -36,7 +36,10 @@ TEST = re.compile(r"([\w./-]+\.py)::([\w:]+)")
 MODULE = re.compile(r"`([\w/]+\.(?:py|lua))`")
 
 # The modules that users import from, besides `penstock` itself.
-PUBLIC_MODULES = {"penstock", "penstock.testing", "penstock.testing.history", "penstock.web"}
+PUBLIC_MODULES = {
+    "penstock", "penstock.integrations.fastapi", "penstock.integrations.flask", "penstock.integrations.starlette",
+    "penstock.testing", "penstock.testing.history", "penstock.web",
+}  # fmt: skip
 
 
 def broken_links(path: Path, text: str) -> list[str]:
