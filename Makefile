@@ -5,7 +5,7 @@ BIN := .venv/bin
 
 # Tests of the sources and the documents: part of `check`, and so not run again by `test`.
 RULES := tests/test_layers.py tests/test_surface.py tests/test_docs.py tests/test_language.py tests/typing
-JOBS ?= 4
+JOBS ?= 8
 # What failed is tried once more, one test after another.
 RETRY := -q --last-failed --last-failed-no-failures none
 
@@ -49,7 +49,7 @@ lua: setup  ## valid Lua, no unknown global, nothing unused (without luac and lu
 constants: setup  ## write what Lua and Python share, from the .lua files into constants.py
 	$(BIN)/python -m tests.lua.constants
 
-test: check  ## check, then every other test, four at a time, because they mostly wait (failures are retried serially)
+test: check  ## check, then every other test, eight at a time, because they mostly wait (failures are retried serially)
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(RULES:%=--ignore=%) || \
 		$(BIN)/pytest $(RETRY)
 

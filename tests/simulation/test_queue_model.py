@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 EXAMPLES = int(os.environ.get("PENSTOCK_SIMULATION", "0"))
 QUICK = settings(
-    max_examples=150,
+    max_examples=100,
     stateful_step_count=60,
     derandomize=True,
     database=None,
