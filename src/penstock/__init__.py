@@ -103,7 +103,8 @@ if TYPE_CHECKING:
     from penstock.jobs.middleware import EnqueueContext, JobContext, JobDraft, JobOutcome, Middleware
     from penstock.jobs.notes import JobProgress, LogLine
     from penstock.jobs.options import Options
-    from penstock.jobs.queue import Queue, Tenant
+    from penstock.jobs.operating import Tenant
+    from penstock.jobs.queue import Queue
     from penstock.jobs.reporting import ErrorReports, JobFields
     from penstock.jobs.retry import Drop, Retry, RetryLater
     from penstock.jobs.schedule import ScheduleInfo
@@ -180,7 +181,8 @@ else:
         "jobs.dead_letters": "DeadLetter",
         "jobs.dependencies": "per_job per_process",
         "jobs.item": "Item",
-        "jobs.queue": "Queue Tenant",
+        "jobs.operating": "Tenant",
+        "jobs.queue": "Queue",
         "locks.rate_limit": "RateLimit",
         "locks.rwlock": "Reading ReadWriteLock Writing",
         "locks.semaphore": "Permit Semaphore",

@@ -204,11 +204,21 @@ class Penstock(CoordinationFactory):
 
     # --- components ---
 
-    def queue(self, name: str) -> Queue:
-        """The queue of this name, always the same object. No round trip. Raises ConfigurationError for a bad name."""
+    def queue(self, name: str, *, shards: int | None = None) -> Queue:
+        """The queue of this name, always the same object. No round trip.
+
+        shards  spread its tenants over this many slots of a cluster, each with a part of the queue under a name such as
+                `mail~1`. Say it once, in the module that defines the app; the queue's tasks and workers follow it. The
+                server stores the number with the first job, for good. None: as said before, else one slot
+
+        Raises ConfigurationError for a bad name or number, and for another number than this program has used.
+        """
         if name not in self._queues:
             self._queues[name] = Queue(name, self._driver, self.settings, self.clock, self.middleware)
-        return self._queues[name]
+        queue = self._queues[name]
+        if shards is not None:
+            queue.split(shards, self.queue)
+        return queue
 
     @property
     def schedules(self) -> Schedules:
@@ -233,7 +243,7 @@ class Penstock(CoordinationFactory):
         """
         items: list[Item] = []
         for name in queues:
-            found = yield from self.queue(name).claim_now(n - len(items), lease)
+            found = yield from self.queue(name).claim_from_parts(n - len(items), lease)
             items += found
             if len(items) >= n:
                 break

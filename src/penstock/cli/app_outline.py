@@ -26,18 +26,24 @@ class AppOutline(NamedTuple):
     tasks: dict[str, list[str]]
     """The names of the tasks of each queue, in the order in which they were registered."""
 
+    shards: dict[str, int]
+    """The number of shards of each queue that has several."""
+
     @classmethod
     def of(cls, app: Penstock) -> AppOutline:
         tasks: dict[str, list[str]] = {}
         for definition in app.registry:
             tasks.setdefault(definition.queue, []).append(definition.name)
-        return cls(app._driver.connector.given_address, app.settings, tasks)
+        shards = {queue.name: len(queue.parts) for queue in app._queues.values() if queue.is_split}
+        return cls(app._driver.connector.given_address, app.settings, tasks, shards)
 
     def app(self) -> Penstock:
         """An app without tasks on the same server, with the same settings."""
         made = Penstock(settings=self.settings)
         if self.address is not None:
             made._driver.connector.use(self.address)
+        for queue, shards in self.shards.items():
+            made.queue(queue, shards=shards)
         return made
 
 

@@ -246,7 +246,7 @@ class _Command:
 
     def _announce(self, where: str) -> None:
         """Log or print the server, the queues with their tasks, and how to stop the worker."""
-        queues = queues_of(self.app, self.settings)
+        queues = dict.fromkeys(name.partition("~")[0] for name in queues_of(self.app, self.settings))
         tasks = {queue: self.tasks.get(queue, []) for queue in queues}
         server, concurrency = describe_server(self.app), self.settings.concurrency
         if self.style == "json":

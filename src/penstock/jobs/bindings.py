@@ -333,6 +333,13 @@ class QueueBindings:
         """Set the numbers of a limit. False: no job has used it yet."""
         return self._call("set_limit", (self.clock.now_ms, name, most, interval, burst), bool)
 
+    def agree_on_shards(self, number: int) -> RoundTrip[int]:
+        """Returns how many shards the queue has. Stores `number` if it has none yet; 0: it has jobs and no shards.
+
+        A `number` of 1 is never stored.
+        """
+        return self._call("agree_on_shards", (self.clock.now_ms, number), int)
+
     # --- inspect ---
 
     def limits(self, keys: int) -> RoundTrip[list[LimitInfo]]:

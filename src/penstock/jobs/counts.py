@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,15 @@ class Counts:
     def waiting(self) -> int:
         """Ready, delayed and parked jobs."""
         return self.ready + self.delayed + self.parked
+
+
+def total_counts(parts: Sequence[Counts]) -> Counts:
+    """The counts of a queue from those of its shards."""
+    sums = {one.name: sum(getattr(part, one.name) for part in parts) for one in fields(Counts) if not one.kw_only}
+    return Counts(
+        **sums, oldest=max(part.oldest for part in parts), paused=all(part.paused for part in parts),
+        due_first=all(part.due_first for part in parts), parked=sum(part.parked for part in parts),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

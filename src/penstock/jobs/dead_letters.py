@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final
 
 from penstock.core.operations import Operation, RoundTrip, verb
@@ -49,10 +48,20 @@ class DeadLetters(QueueHandle[JobQueue]):
 
     @verb
     def list(self, limit: int = 50, offset: int = 0) -> Operation[list[DeadLetter]]:
-        """A page of dead letters, the latest first. One round trip for each MiB."""
+        """A page of dead letters, the latest first. One round trip for each MiB; with shards, at least one for each."""
         if not 1 <= limit <= 1000 or offset < 0:
             raise ValueError(f"list(limit={limit}, offset={offset}): limit 1 to 1000, offset 0 or more")
-        return self.page(limit, offset)
+        return self.page_of_parts(limit, offset)
+
+    def page_of_parts(self, limit: int, offset: int) -> Operation[builtins.list[DeadLetter]]:
+        """A page of the dead letters of all shards. Each shard is read from its latest one on."""
+        parts = self._queue.parts
+        if len(parts) == 1:
+            return (yield from self.page(limit, offset))
+        letters: builtins.list[DeadLetter] = []
+        for part in parts:
+            letters += yield from DeadLetters(part).page(offset + limit, 0)
+        return sorted(letters, key=lambda one: -one.died)[offset : offset + limit]
 
     def page(self, limit: int, offset: int) -> Operation[builtins.list[DeadLetter]]:
         letters, end = [], offset + limit
@@ -78,15 +87,22 @@ class DeadLetters(QueueHandle[JobQueue]):
 
         One round trip for each 50.
         """
-        return self._change(ids, self._queue.bindings.requeue)
+        return self._change(ids, lambda queue, keys: queue.bindings.requeue(keys))
 
     @verb
     def remove(self, *ids: str) -> Operation[int]:
         """Delete these dead letters. Returns how many of the ids were dead letters. One round trip for each 50."""
-        return self._change(ids, self._queue.bindings.remove_dead)
+        return self._change(ids, lambda queue, keys: queue.bindings.remove_dead(keys))
 
-    def _change(self, ids: Iterable[str], change: Callable[[Sequence[str]], RoundTrip[int]]) -> Operation[int]:
-        total, keys = 0, map(self._queue.key_of, ids)
-        while chunk := [*islice(keys, _CHANGED_TOGETHER)]:
-            total += yield change(chunk)
+    def _change(
+        self, ids: Iterable[str], change: Callable[[JobQueue, Sequence[str]], RoundTrip[int]]
+    ) -> Operation[int]:
+        total = 0
+        chunks: dict[JobQueue, builtins.list[str]] = {}
+        for job_id in ids:
+            job = self._queue.job(job_id)
+            chunks.setdefault(job._queue, []).append(job.key)
+        for queue, keys in chunks.items():
+            for start in range(0, len(keys), _CHANGED_TOGETHER):
+                total += yield change(queue, keys[start : start + _CHANGED_TOGETHER])
         return total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -43,7 +43,10 @@ class JobQueue(Protocol):
 
     @property
     def _driver(self) -> Driver: ...
+    @property
+    def parts(self) -> Sequence[JobQueue]: ...
     def key_of(self, job_id: str) -> str: ...
+    def job(self, job_id: str) -> Job[Any]: ...
 
 
 Q = TypeVar("Q", bound=JobQueue)

@@ -12,7 +12,7 @@ OWNED = "the queue"
 
 
 QUEUE = {
-    "meta": ("HASH", "the row of counts, switches and times; who watches the clock", OWNED),
+    "meta": ("HASH", "the row of counts, switches and times; who watches the clock; how many shards there are", OWNED),
     "intake": ("LIST", "calls that were accepted and are in no lane yet", "the next script"),
     "weights": ("HASH", "tenant -> weight", OWNED),
     "jobs": ("HASH", "id -> record", "the job"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -216,6 +216,15 @@ def read_limits(reply: Sequence[Any]) -> list[LimitInfo]:
         else:
             found.append(LimitInfo(label, "concurrency", most, None, None, tuple(usage)))
     return sorted(found, key=lambda info: (info.kind, info.name))
+
+
+def joined_limits(parts: Iterable[Sequence[LimitInfo]]) -> list[LimitInfo]:
+    """The limits of a queue from those of its shards. Their keys contain the tenant, so no two shards have one key."""
+    found: dict[tuple[str, str], LimitInfo] = {}
+    for info in (one for part in parts for one in part):
+        known = found.get((info.kind, info.name), replace(info, keys=()))
+        found[info.kind, info.name] = replace(known, keys=(*known.keys, *info.keys))
+    return [found[one] for one in sorted(found)]
 
 
 def _unpacked(packed: bytes | None) -> list[Any]:

@@ -425,3 +425,21 @@ function script.set_weight(base, meta, given, tenant, weight)
   s.row[_row.WEIGHTED] = redis.call("EXISTS", base .. "weights")
   row.store(s)
 end
+
+-- Returns how many shards the queue has. The first program that names several stores their number in the first shard, for
+-- good, because it decides which shard holds a tenant. 0: the queue has jobs already, whose tenants may belong elsewhere.
+--- keys: base meta
+--- args: given: int, number: int
+--- flags: allow-oom
+function script.agree_on_shards(base, meta, given, number)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local stored = redis.call("HGET", meta, "shards")
+  if stored then return tonumber(stored) end
+  if number == 1 then return 1 end
+  if redis.call("EXISTS", base .. "jobs") == 1 then return 0 end
+  s.packed = nil -- a queue without jobs gets a row as well
+  row.store(s)
+  redis.call("HSET", meta, "shards", number)
+  return number
+end

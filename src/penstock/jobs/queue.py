@@ -1,20 +1,18 @@
-"""A queue: put jobs in, claim and settle them, count and purge them. It works with or without tasks and workers."""
+"""A queue: put jobs in, claim and settle them. It works with or without tasks and workers."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 import msgspec
 
 from penstock import codec
-from penstock.core.arguments import check_whole
 from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
-from penstock.core.keys import check_name
 from penstock.core.operations import (
     Driver,
     Listen,
@@ -30,18 +28,16 @@ from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.bindings import SLICE, OnDouble, QueueBindings
 from penstock.jobs.claims import Ending
 from penstock.jobs.constants import UNIQUE, UNIQUE_KEY
-from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
 from penstock.jobs.dead_letters import DeadLetters
 from penstock.jobs.item import Item, checked_lease
-from penstock.jobs.job import Failure, Job, QueueHandle
+from penstock.jobs.job import Failure, Job
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
+from penstock.jobs.operating import OperatedQueue, Tenant
 from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, record_start
 from penstock.jobs.record import Record, has_powers
+from penstock.jobs.shards import Shards, agree_with_server, check_queue_name, check_unique_key, made_shards
 from penstock.settings import SLEEPER_TTL_FACTOR, Settings
-
-if TYPE_CHECKING:
-    from penstock.jobs.limits import Limit, LimitInfo
 
 R = TypeVar("R")
 
@@ -61,36 +57,7 @@ def becomes_double_of(jobs: Sequence[Job[Any]]) -> OnDouble:
     return change
 
 
-class Tenant(QueueHandle["Queue"]):
-    """One tenant of one queue. The tenants of a queue share its workers fairly."""
-
-    def __init__(self, queue: Queue, name: str) -> None:
-        Options(tenant=name)  # checks the name
-        self._queue = queue
-        self.name = name
-
-    @verb
-    def count(self) -> RoundTrip[TenantCounts]:
-        """The tenant's jobs by state, and the age of its oldest ready job. One round trip, O(1)."""
-        return self._queue.bindings.tenant_counts(self.name)
-
-    @verb
-    def purge(self) -> Operation[int]:
-        """Cancel the tenant's waiting jobs. Returns how many. One round trip for each 250, and one to count them."""
-        return self._queue.purge_operation(self.name)
-
-    @verb
-    def weigh(self, weight: float) -> RoundTrip[None]:
-        """Give the tenant `weight` turns for each turn of a tenant with weight 1, the default.
-
-        It takes effect at the tenant's next turn, and is kept in the server. From 0.001 to 1000. One round trip.
-        """
-        if not 0.001 <= weight <= 1000:
-            raise ValueError(f"weigh({weight}): a weight is from 0.001 to 1000")
-        return self._queue.bindings.set_weight(self.name, weight)
-
-
-class Queue:
+class Queue(OperatedQueue):
     """A named queue of the app. It works with or without tasks and workers."""
 
     def __init__(
@@ -101,31 +68,77 @@ class Queue:
         clock: Clock,
         middleware: MiddlewareStack | None = None,
     ) -> None:
-        self.name = check_name("queue", name)
+        self.name = check_queue_name(name)
         self._driver = driver
         self.settings = settings
         self.middleware = middleware or MiddlewareStack()
         self.bindings = QueueBindings(QueueKeys(settings.prefix, name), clock)
         self.dead = DeadLetters(self)
+        self.shards: Shards[Queue] | None = None
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"
 
     def tenant(self, name: str) -> Tenant:
         """A handle on one tenant of this queue. No round trip."""
-        return Tenant(self, name)
+        return Tenant(self.shard_of(name), name)
 
     def job(self, job_id: str) -> Job[Any]:
         """A handle on a job of this queue, by its id or by the part after the colon. No round trip."""
-        return Job(self, self.key_of(job_id))
+        queue = self.shards.named(job_id) if self.shards is not None and self.is_split else self
+        return Job(queue, queue.key_of(job_id))
 
-    def key(self, name: str) -> str:
-        """A key of your own in this queue's slot, for a transaction that also enqueues. No round trip."""
-        return self.bindings.keys.user(name)
+    def key(self, name: str, tenant: str = "") -> str:
+        """A key of your own in the slot of this tenant's jobs, for a transaction that also enqueues. No round trip.
+
+        Unless the queue has shards, its tenants share one slot.
+        """
+        return self.shard_of(tenant).bindings.keys.user(name)
 
     def key_of(self, job_id: str) -> str:
         """The part of a job's id that identifies the job within this queue."""
         return job_id.removeprefix(f"{self.name}:")
+
+    # --- shards ---
+
+    def split(self, shards: int, queue: Callable[[str], Queue]) -> None:
+        """Spread the tenants over `shards` slots. `queue` returns the queue of a name. See `Penstock.queue`."""
+        made = made_shards(self, shards, queue)
+        for one in made.queues if made is not None else ():
+            one.shards = made
+
+    @property
+    def is_split(self) -> bool:
+        """Whether this is a queue with several shards, and not one of the further shards."""
+        return self.shards is not None and self.shards.queues[0] is self
+
+    @property
+    def parts(self) -> tuple[Queue, ...]:
+        """The shards of this queue, or the queue itself."""
+        return self.shards.queues if self.shards is not None and self.is_split else (self,)
+
+    @property
+    def family(self) -> tuple[Queue, ...]:
+        """All shards of the queue that this one is a shard of; or the queue itself."""
+        return (self,) if self.shards is None else self.shards.queues
+
+    @verb
+    def check_shards(self) -> Operation[None]:
+        """Agree with the server on the number of shards. Workers and the first enqueue of a program do it themselves.
+
+        The first program stores its number. Raises ConfigurationError if the server has another one, or if the queue
+        has jobs and no shards. One round trip; none if this program has asked already.
+        """
+        if self.shards is not None:
+            yield from self.shards.check()
+        elif "~" not in self.name:
+            yield from agree_with_server(self, 1)
+
+    def shard_of(self, tenant: str) -> Queue:
+        """The shard that holds the jobs of a tenant; the queue itself if it is not split."""
+        if self.shards is None:
+            return self
+        return self.shards.of(tenant) if self.is_split else self
 
     # --- put ---
 
@@ -161,10 +174,10 @@ class Queue:
         """
         chosen = Options(**options)
         ((key, record),) = self._draft_values([value], chosen)
-        job: Job[Any] = Job(self, key, ttl=chosen.result_ttl)
-        if self.middleware.enqueue_hooks:
-            return self.enqueue_with_hooks(key, record, job, durable=chosen.durable)
-        return self.enqueue_one(key, record, chosen, job).then(lambda _: job)
+        home = self.shard_of(chosen.tenant)
+        if self.is_split and chosen.unique is not None:
+            check_unique_key(f"queue {self.name}", chosen.unique, chosen.tenant, uses_tenant=False)
+        return home.enqueue_job(key, record, Job(home, key, ttl=chosen.result_ttl), chosen)
 
     @verb
     def put_many(self, values: Iterable[Any], **options: Unpack[EnqueueManyOptions]) -> Operation[list[Job[Any]]]:
@@ -177,13 +190,16 @@ class Queue:
             raise TypeError("put_many() takes no id, and no unique key: its jobs would all have the same one")
         chosen = Options(**options)
         drafts = self._draft_values(values, chosen)
-        yield from self.enqueue_drafts(drafts, durable=chosen.durable)
-        return [Job(self, key, ttl=chosen.result_ttl) for key, _ in drafts]
+        home = self.shard_of(chosen.tenant)
+        yield from home.enqueue_drafts(drafts, durable=chosen.durable)
+        return [Job(home, key, ttl=chosen.result_ttl) for key, _ in drafts]
 
     def enqueue_drafts(
         self, drafts: Iterable[tuple[str, bytes]], *, durable: bool, on_double: OnDouble | None = None
     ) -> Operation[None]:
         """`on_double`: see `QueueBindings.enqueue`; only for drafts that fit into one chunk."""
+        if self.shards is not None:
+            yield from self.shards.check()
         rest = iter(drafts)
         while chunk := list(islice(rest, CHUNK)):
             if self.middleware.enqueue_hooks:
@@ -206,22 +222,31 @@ class Queue:
         """
         if sent is not None:
             yield Receive(sent)
-        if durable or self.middleware.enqueue_hooks:
+        if durable or self.middleware.enqueue_hooks or self._is_unchecked:
             yield from self.enqueue_drafts(drafts, durable=durable, on_double=on_double)
             return None
         parts = [part for draft in drafts for part in draft]
         unanswered: Unanswered = yield Send(self.bindings.enqueue(parts, on_double=on_double))
         return unanswered
 
-    def enqueue_one(self, key: str, record: bytes, options: Options, job: Job[Any]) -> RoundTrip[list[int]]:
-        """Enqueue one job, without hooks. If it is a double, `job` becomes the first one."""
-        if options.is_plain and not has_powers(record):
-            return self.bindings.enqueue_plain(key, record)
-        return self.bindings.enqueue((key, record), durable=options.durable, on_double=becomes_double_of([job]))
+    @property
+    def _is_unchecked(self) -> bool:
+        """Whether the server has yet to be asked for its number of shards."""
+        return self.shards is not None and not self.shards.is_checked
 
-    def enqueue_with_hooks(self, key: str, record: bytes, job: Job[R], *, durable: bool) -> Operation[Job[R]]:
-        """Enqueue one job inside the `enqueue` hooks of the app's middleware."""
-        yield from self._enqueue_chunk_with_hooks([(key, record)], durable, becomes_double_of([job]))
+    def enqueue_job(
+        self, key: str, record: bytes, job: Job[R], options: Options
+    ) -> RoundTrip[Job[R]] | Operation[Job[R]]:
+        """Enqueue one job of this queue or shard. If it is a double, `job` becomes the first one."""
+        if self.middleware.enqueue_hooks or self._is_unchecked:
+            return self._enqueue_as_draft(key, record, job, durable=options.durable)
+        if options.is_plain and not has_powers(record):
+            return self.bindings.enqueue_plain(key, record).then(lambda _: job)
+        sent = self.bindings.enqueue((key, record), durable=options.durable, on_double=becomes_double_of([job]))
+        return sent.then(lambda _: job)
+
+    def _enqueue_as_draft(self, key: str, record: bytes, job: Job[R], *, durable: bool) -> Operation[Job[R]]:
+        yield from self.enqueue_drafts([(key, record)], durable=durable, on_double=becomes_double_of([job]))
         return job
 
     def _enqueue_chunk_with_hooks(
@@ -233,7 +258,15 @@ class Queue:
             yield self.bindings.enqueue(parts, durable=durable, on_double=on_double)
 
     def add_to_pipeline(self, pipeline: Any, key: str, record: bytes) -> None:
-        """Add an enqueue to a pipeline, inside the `enqueue` hooks. Raises BadCall for a unique job."""
+        """Add an enqueue to a pipeline, inside the `enqueue` hooks.
+
+        Raises BadCall for a unique job, and ConfigurationError for shards that are not checked yet.
+        """
+        if self._is_unchecked:
+            raise ConfigurationError(
+                f"queue {self.name}: ask the server once for the number of its shards, by queue.check_shards(), before "
+                "you enqueue in a pipeline"
+            )
         if Record(record).unique is not None:
             raise BadCall(
                 f"queue {self.name}: a unique job cannot be enqueued in a pipeline, whose reply would say which job it "
@@ -252,8 +285,9 @@ class Queue:
         """
         chosen = Options(**options)
         ((key, record),) = self._draft_values([value], chosen)
-        self.add_to_pipeline(pipeline, key, record)
-        return Job(self, key, ttl=chosen.result_ttl)
+        home = self.shard_of(chosen.tenant)
+        home.add_to_pipeline(pipeline, key, record)
+        return Job(home, key, ttl=chosen.result_ttl)
 
     # --- claim ---
 
@@ -270,12 +304,30 @@ class Queue:
             raise ValueError(f"claim({n}): 1 to 1000 jobs")
         if wait is not None and wait < 0:
             raise ValueError(f"claim(wait={wait}): seconds from 0, or None for ever")
+        if self.is_split and wait != 0:
+            raise ConfigurationError(
+                f"queue {self.name} has {len(self.parts)} shards: claim(wait=0) asks all of them; to wait, run "
+                "a worker, or one program for each of queue.parts"
+            )
         if wait == 0:
-            return self.claim_now(n, lease)
+            return self.claim_from_parts(n, lease)
         return self._claim_waiting(n, wait, self._lease(lease))
 
     def _lease(self, lease: float | None) -> float:
         return checked_lease(self.settings.lease if lease is None else lease)
+
+    def claim_from_parts(self, n: int, lease: float | None) -> Operation[list[Item]]:
+        """Claim without waiting, from each shard in turn, each time with another one first."""
+        parts = self.parts
+        if self.shards is not None:
+            yield from self.shards.check()
+            parts = self.shards.rotated() if self.is_split else parts
+        items: list[Item] = []
+        for part in parts:
+            items += yield from part.claim_now(n - len(items), lease)
+            if len(items) >= n:
+                break
+        return items
 
     def claim_now(self, n: int, lease: float | None) -> Operation[list[Item]]:
         while True:
@@ -341,105 +393,3 @@ class Queue:
             left, all_settled, suspect = yield self.bindings.abandon(incarnation, ending, reason, some, more=more)
             start += SLICE if all_settled else 0
         return suspect is not None
-
-    # --- operate ---
-
-    @verb
-    def count(self) -> RoundTrip[Counts]:
-        """Jobs by state, totals so far, and the age of the oldest ready job. One round trip, O(1)."""
-        return self.bindings.counts()
-
-    @verb
-    def purge(self) -> Operation[int]:
-        """Cancel all waiting jobs; running jobs are not stopped. Returns how many.
-
-        One round trip for each 250, and one to count them.
-        """
-        return self.purge_operation(None)
-
-    def purge_operation(self, tenant: str | None, most: int | None = None) -> Operation[int]:
-        """Cancel waiting jobs, of `tenant` or of all (None). `most`: how many at most; None: as many as wait now."""
-        has_parked = True
-        if most is None:
-            counts: Counts | TenantCounts = yield self._counts_of(tenant)
-            most, has_parked = counts.waiting, counts.parked > 0
-        total, offset, is_done, more_listeners = 0, 0, False, False
-        while has_parked and total < most and not is_done:
-            cancelled, offset, is_done, more_listeners = yield self.bindings.purge_parked(
-                tenant, offset, min(SLICE, most - total)
-            )
-            total += cancelled
-        sources: tuple[Literal["delayed", "suspects"], ...] = ("delayed", "suspects")
-        for source in sources:
-            offset, is_done = 0, False
-            while total < most and not is_done:
-                limit = min(SLICE, most - total)
-                cancelled, offset, is_done, more_listeners = yield self.bindings.purge(tenant, offset, limit, source)
-                total += cancelled
-        while more_listeners:
-            *_, more_listeners = yield self.bindings.purge(tenant, 0, 0)
-        return total
-
-    def count_waiting(self, tenant: str | None) -> Operation[int]:
-        """How many jobs a purge would cancel now."""
-        return int((yield self._counts_of(tenant)).waiting)
-
-    def _counts_of(self, tenant: str | None) -> RoundTrip[Counts] | RoundTrip[TenantCounts]:
-        return self.bindings.counts() if tenant is None else self.bindings.tenant_counts(tenant)
-
-    @verb
-    def limits(self, keys: int = 100) -> RoundTrip[list[LimitInfo]]:
-        """The limits that jobs of this queue have used, each with up to `keys` keys that have parked jobs.
-
-        One round trip.
-        """
-        check_whole("limits", "keys", keys, 0, 1000, "from 0 to 1000")
-        return self.bindings.limits(keys)
-
-    @verb
-    def set_limit(self, name: str, limit: Limit) -> RoundTrip[None]:
-        """Change the numbers of a limit: `queue.set_limit("mail", Rate(200, per=60))`. Its key stays as it is.
-
-        Applies at once to all hosts, until a newer release of the tasks is used. Jobs that run are not stopped; if
-        there is more room, parked jobs are admitted, some hundreds at once. Raises ConfigurationError if no job of this
-        queue has used a limit of this name and kind. One round trip.
-        """
-        return self.set_limit_operation(name, limit)
-
-    def set_limit_operation(self, name: str, limit: Limit) -> RoundTrip[None]:
-        from penstock.jobs.limits import numbers, stored_name
-
-        def check(found: bool) -> None:
-            if not found:
-                kind = type(limit).__name__
-                raise ConfigurationError(
-                    f"queue {self.name}: no job has used a {kind} limit named {name!r}; `limits()` lists them"
-                )
-
-        return self.bindings.set_limit(stored_name(limit, name), *numbers(limit)).then(check)
-
-    @verb
-    def workers(self, limit: int = 1000) -> RoundTrip[list[WorkerInfo]]:
-        """The workers of this queue, the one with the longest lease first. One round trip."""
-        return self.bindings.workers(limit)
-
-    @verb
-    def pause(self) -> RoundTrip[None]:
-        """Hand out no more jobs until `resume()`. Running jobs continue, and new ones are accepted. One round trip."""
-        return self.pause_operation(True)
-
-    @verb
-    def resume(self) -> RoundTrip[None]:
-        """Hand out jobs again. One round trip."""
-        return self.pause_operation(False)
-
-    def pause_operation(self, on: bool) -> RoundTrip[None]:
-        return self.bindings.set_switch("paused", on)
-
-    @verb
-    def due_first(self, on: bool = True) -> RoundTrip[None]:
-        """Let delayed jobs that are due go before the other jobs of their tenant and priority.
-
-        The server keeps this setting. One round trip.
-        """
-        return self.bindings.set_switch("due_first", on)

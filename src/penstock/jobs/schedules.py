@@ -101,8 +101,9 @@ class Schedules:
         yield ScheduleBindings(queue.bindings).remove(stored.name)
 
     def _find(self, name: str) -> Operation[tuple[Queue, int, StoredSchedule]]:
-        queues = [name.partition(":")[0]] if ":" in name else sorted(self._names())
-        return (yield from find_schedule([self._queue(one) for one in queues], name))
+        if ":" in name:
+            return (yield from find_schedule(self._queue(name.partition(":")[0]).parts, name))
+        return (yield from find_schedule(map(self._queue, sorted(self._names())), name))
 
 
 def add_schedule(name: str, call: Call[Any], timing: Timing) -> Operation[ScheduleInfo]:

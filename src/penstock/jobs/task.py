@@ -18,6 +18,7 @@ from penstock.jobs.definition import Definition
 from penstock.jobs.job import Job
 from penstock.jobs.options import EnqueueOptions, Options
 from penstock.jobs.queue import CHUNK, CHUNK_TENANTS, Queue, becomes_double_of
+from penstock.jobs.shards import check_limit_key, check_unique_key
 
 if TYPE_CHECKING:
     from penstock.jobs.unique import TaskKey, Unique
@@ -52,8 +53,7 @@ class Task(Generic[P, R]):
         update_wrapper(self, function)
         self._function = function
         self.definition = definition
-        self.home = home
-        """The queue of its jobs."""
+        self._queue = home
         self.options = options or Options()
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -65,6 +65,20 @@ class Task(Generic[P, R]):
     @property
     def name(self) -> str:
         return self.definition.name
+
+    @property
+    def home(self) -> Queue:
+        """The queue of its jobs; of a queue with shards, the shard of its tenant."""
+        return self._queue if self._queue.shards is None else self._shard
+
+    @cached_property
+    def _shard(self) -> Queue:
+        if self.unique is not None and self._task_key is not None:
+            uses_tenant = self._task_key.uses_tenant
+            check_unique_key(f"task {self.name}", self.unique, self.options.tenant, uses_tenant=uses_tenant)
+        for name, limit, template in self.definition.limits.limits if self.definition.limits else ():
+            check_limit_key(f"task {self.name}: limit {name[2:]}", limit.key, uses_tenant=template.uses_tenant)
+        return self._queue.shard_of(self.options.tenant)
 
     @cached_property
     def result_ttl(self) -> float | None:
@@ -109,7 +123,7 @@ class Task(Generic[P, R]):
 
         Options that you leave out get their defaults, even if this task has other values for them.
         """
-        made: Task[P, R] = Task(self._function, self.definition, self.home, Options(**options))
+        made: Task[P, R] = Task(self._function, self.definition, self._queue, Options(**options))
         if made.options.unique is not None:
             _ = made._task_key  # checks the template here
         return made
@@ -139,10 +153,7 @@ class Task(Generic[P, R]):
         """
         call = self.call(*args, **kwargs)
         key, record = call.draft()
-        if self.home.middleware.enqueue_hooks:
-            return self.home.enqueue_with_hooks(key, record, call.job(key), durable=self.options.durable)
-        job = call.job(key)
-        return self.home.enqueue_one(key, record, self.options, job).then(lambda _: job)
+        return self.home.enqueue_job(key, record, call.job(key), self.options)
 
     def enqueue_in(self, pipeline: Any, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue in a pipeline or transaction of your own; see `Queue.put_in`."""

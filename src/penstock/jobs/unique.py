@@ -94,6 +94,11 @@ class TaskKey:
                     f"write a name in braces, or Unique(exact={unique.key!r}) if you mean that"
                 )
 
+    @property
+    def uses_tenant(self) -> bool:
+        """Whether the key contains the tenant of the job."""
+        return self._template is not None and self._template.uses_tenant
+
     def field(self, payload: bytes, value_of: Callable[[str], Any], tenant: str) -> UniqueField:
         """The key of one call. Raises BadCall if it is too long."""
         if self._unique.exact is not None:

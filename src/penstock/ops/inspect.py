@@ -15,11 +15,13 @@ from penstock.core.operations import Operation, RoundTrip, verb
 from penstock.errors import CancelTimeout, ChannelError, ChatGone, JobNotFound, PenstockError
 from penstock.files.bindings import ChannelInfo
 from penstock.files.channel import Channel
-from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
+from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo, total_counts
 from penstock.jobs.dead_letters import DeadLetter
 from penstock.jobs.job import Failure, JobInfo, Status, cancel_job, info_of, status_of
 from penstock.jobs.limits import Limit, LimitInfo
+from penstock.jobs.operating import limits_of, set_limit
 from penstock.jobs.queue import CHUNK, Queue
+from penstock.jobs.shards import shard_name
 from penstock.locks.answers import LockInfo
 from penstock.messages.bindings import default_on
 from penstock.messages.dead_messages import DeadMessages
@@ -178,6 +180,11 @@ class Inspector(ScheduleInspector, WaitingJobsInspector):
         if not (yield queue.bindings.overview(1)).used:
             yield from self._raise_no_such_queue(queue.name)
 
+    def _shards(self, name: str) -> Operation[list[Queue]]:
+        """The shards of a queue, as the server knows them. One round trip."""
+        number = 1 if "~" in name else (yield self._app.queue(name).bindings.agree_on_shards(1))
+        return [self._app.queue(shard_name(name, each)) for each in range(number)]
+
     def _raise_no_such_queue(self, name: str) -> Operation[None]:
         raise self._not_found("queue", name, (yield from queue_names(self._app.settings.prefix)))
 
@@ -186,29 +193,32 @@ class Inspector(ScheduleInspector, WaitingJobsInspector):
         """Pause or resume a queue; returns its counts. Raises PenstockError for a queue that was never used."""
         queue = self._app.queue(name)
         yield from self._check_used(queue)
-        yield queue.pause_operation(on)
-        counts: Counts = yield queue.bindings.counts()
-        return counts
+        counts = []
+        for shard in (yield from self._shards(name)):
+            yield shard.bindings.set_switch("paused", on)
+            counts.append((yield shard.bindings.counts()))
+        return total_counts(counts)
 
     @verb
     def limits(self, name: str) -> Operation[list[LimitInfo]]:
         """The limits of a queue. Raises PenstockError for a queue that was never used."""
-        queue = self._app.queue(name)
-        yield from self._check_used(queue)
-        limits: list[LimitInfo] = yield queue.bindings.limits(100)
-        return limits
+        yield from self._check_used(self._app.queue(name))
+        return (yield from limits_of((yield from self._shards(name)), 100))
 
     @verb
-    def set_limit(self, name: str, limit: str, numbers: Limit) -> RoundTrip[None]:
+    def set_limit(self, name: str, limit: str, numbers: Limit) -> Operation[None]:
         """Change the numbers of a limit; see `Queue.set_limit`."""
-        return self._app.queue(name).set_limit_operation(limit, numbers)
+        yield from set_limit((yield from self._shards(name)), limit, numbers)
 
     @verb
     def waiting(self, name: str, tenant: str | None = None) -> Operation[int]:
         """How many jobs a purge would cancel. Raises PenstockError for a queue that was never used."""
         queue = self._app.queue(name)
         yield from self._check_used(queue)
-        return (yield from queue.count_waiting(tenant))
+        total = 0
+        for shard in (yield from self._shards(name)):
+            total += yield from shard.count_waiting(tenant)
+        return total
 
     @verb
     def purge(self, name: str, tenant: str | None = None, *, most: int | None = None) -> Operation[int]:
@@ -216,7 +226,11 @@ class Inspector(ScheduleInspector, WaitingJobsInspector):
 
         Returns how many were cancelled. One round trip for each 250.
         """
-        return self._app.queue(name).purge_operation(tenant, most)
+        total = 0
+        for shard in (yield from self._shards(name)):
+            left = None if most is None else most - total
+            total += yield from shard.purge_operation(tenant, left)
+        return total
 
     # --- mailboxes ---
 

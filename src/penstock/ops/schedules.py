@@ -12,6 +12,7 @@ from penstock.jobs.queue import Queue
 from penstock.jobs.schedule import ScheduleInfo, StoredSchedule
 from penstock.jobs.schedule_bindings import ScheduleBindings
 from penstock.jobs.schedules import add_schedule, find_schedule, schedules_of, trigger
+from penstock.jobs.shards import whole_name
 from penstock.jobs.task import Call, Task
 from penstock.jobs.timing import Missed, Timing
 from penstock.ops.coordination import CoordinationInspector
@@ -29,7 +30,8 @@ class ScheduleInspector(CoordinationInspector):
     def schedules(self, queue: str | None = None) -> Operation[list[ScheduleInfo]]:
         """The schedules of one queue, or of every queue, by queue and name."""
         found = []
-        for name in [queue] if queue else (yield from queue_names(self._app.settings.prefix)):
+        names = yield from queue_names(self._app.settings.prefix)
+        for name in names if queue is None else [one for one in names if queue in (one, whole_name(one))]:
             found += yield from schedules_of(self._app.queue(name))
         return found
 

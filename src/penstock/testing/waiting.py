@@ -60,10 +60,10 @@ def enqueued(where: Penstock | Queue | Task[..., Any]) -> list[WaitingCall]:
     loop.
     """
     if isinstance(where, Task):
-        return [call for call in _waiting([where.home]) if call.task == where.name]
+        return [call for call in _waiting(where.home.family) if call.task == where.name]
     if isinstance(where, Queue):
-        return _waiting([where])
-    return _waiting(where.queue(name) for name in where.registry.queues())
+        return _waiting(where.parts)
+    return _waiting(part for name in where.registry.queues() for part in where.queue(name).parts)
 
 
 def assert_enqueued(task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -73,10 +73,12 @@ def assert_enqueued(task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> J
     tenant, id, delay, or date to the second) must be equal too. The error lists the calls that do wait.
     """
     expected = _expected_call(task, args, kwargs)
-    waiting = enqueued(task.home)
+    waiting = _waiting(task.home.family)
     for call in waiting:
         if call.task == task.name and _fits(call, expected, task):
-            return Job(task.home, call.job.partition(":")[2], returns=task.definition.signature.returns)
+            name, _, key = call.job.partition(":")
+            home = next(queue for queue in task.home.family if queue.name == name)
+            return Job(home, key, returns=task.definition.signature.returns)
     rows = [f"  {call}" for call in waiting] or ["  nothing"]
     raise AssertionError("\n".join([f"no such call waits: {expected}", f"queue {task.home.name} has waiting:", *rows]))
 

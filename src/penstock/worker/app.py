@@ -25,11 +25,14 @@ class App(Protocol):
 
 
 def queues_of(app: App, settings: WorkerSettings) -> tuple[str, ...]:
-    """The names of the queues that a worker serves, in order. Raises ConfigurationError if it serves no queue."""
+    """The names of the queues that a worker serves, in order; of a queue with shards, the names of its shards.
+
+    Raises ConfigurationError if it serves no queue.
+    """
     names = settings.queues or app.registry.queues()
     if not names:
         raise ConfigurationError("nothing to do: no task is registered, and no queue was named")
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(part.name for name in names for part in app.queue(name).parts))
 
 
 def check_settings(settings: WorkerSettings) -> None:

@@ -39,6 +39,7 @@ from penstock.worker.shared_status import RETIRING, SOLE, SharedStatus
 from penstock.worker.suspects import SuspectWatch
 from penstock.worker.ticks import TickServer
 from penstock.worker.trials import command_for
+from penstock.worker.turn_order import TurnOrder
 from penstock.worker.turns import NEXT_SLOW_TURN, SLOW_TURN, take_turn
 
 log = logging.getLogger("penstock.worker")
@@ -94,6 +95,7 @@ class Worker:
         sleep = app.settings.sleep * len(names)
         registration = Registration(self.name, self.settings.concurrency)
         self._feeds = [Feed(app.queue(name), app.settings.lease, sleep, registration) for name in names]
+        self._turn_order = TurnOrder(self._feeds)
         self._shared_status: SharedStatus | None = None
         needed = (one for definition in app.registry for one in definition.signature.dependencies.values()
                   if definition.queue in names and not definition.isolate)  # fmt: skip
@@ -168,6 +170,8 @@ class Worker:
         )  # fmt: skip
         self._cancelling = Cancelling(self._driver, self._inflight, self._runner, self._settle_soon)
         await self._driver.aio.run(self._feeds[0].queue.bindings.counts())
+        for feed in self._feeds:
+            await feed.queue.check_shards.aio()
         if not self._feeds[0].trial:
             await self._ticks.declare()
         listeners = [self._driver.aio.listen(feed.queue.bindings.keys.base) for feed in self._feeds]
@@ -304,9 +308,11 @@ class Worker:
     async def _round(self) -> None:
         self._round_due.clear()
         self._hand_back(self._inflight.take_stalled())
-        earlier_has_more, patience = False, SLOW_TURN
-        for feed in self._feeds:
-            room = 0 if earlier_has_more else self._room
+        earlier_has_more, may_claim, patience = False, True, SLOW_TURN
+        for feed, begins_queue in self._turn_order.next_round():
+            if begins_queue:
+                may_claim = not earlier_has_more
+            room = self._room if may_claim else 0
             if self._takes_no_jobs:
                 # A stopping worker deregisters as idle, so that wake-ups reach workers that can take a job.
                 wants_turn = not feed.awake

@@ -93,7 +93,7 @@ def enqueue_each(rig: Rig, calls: Iterable[Call[Any]]) -> None:
     queue = rig.tasks.queue
     for call in calls:
         key, record = call.draft()
-        rig.app._driver.blocking.run(queue.enqueue_one(key, record, call.task.options, call.job(key)))
+        rig.app._driver.blocking.run(queue.enqueue_job(key, record, call.job(key), call.task.options))
 
 
 def cost_of(

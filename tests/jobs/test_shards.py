@@ -1,0 +1,132 @@
+"""One queue over several slots: where jobs are stored, and verbs on the whole."""
+
+import pytest
+
+from penstock import ConfigurationError, Penstock, Queue, Status
+from penstock.core.slots import slot
+from penstock.jobs.shards import shard_number
+from penstock.ops.inspect import Inspector
+from tests.conftest import Do, MakeApp
+
+TENANTS = [f"tenant-{n}" for n in range(30)]
+
+
+@pytest.fixture
+def queue(app: Penstock) -> Queue:
+    return app.queue("mail", shards=3)
+
+
+def test_a_further_shard_takes_tenants_and_no_other_tenant_changes():
+    before, after = ([shard_number(f"t{n}", shards) for n in range(6000)] for shards in (3, 4))
+    assert all(new in (old, 3) for old, new in zip(before, after, strict=True))
+    assert all(1350 < after.count(shard) < 1650 for shard in range(4))
+    assert shard_number("", 64) == 0
+
+
+async def test_each_shard_has_a_slot_of_its_own(queue: Queue):
+    assert len({slot(part.bindings.keys.base) for part in queue.parts}) == 3
+
+
+async def test_a_tenants_jobs_keep_their_order_and_are_claimed_from_all_shards(queue: Queue, do: Do):
+    jobs = [await do(queue.put, [tenant, n], tenant=tenant) for n in range(3) for tenant in TENANTS]
+    assert {job.id.partition(":")[0] for job in jobs} == {"mail", "mail~1", "mail~2"}
+    assert (await do(queue.count)).ready == 90
+    bodies = []
+    while items := await do(queue.claim, 7):
+        for item in items:
+            bodies.append(item.body)
+            await do(item.complete)
+    assert sorted(bodies) == sorted([tenant, n] for n in range(3) for tenant in TENANTS)
+    for tenant in TENANTS:
+        assert [n for name, n in bodies if name == tenant] == [0, 1, 2]
+    assert (await do(queue.count)).completed == 90
+
+
+async def test_a_job_is_found_by_its_id(app: Penstock, queue: Queue, do: Do):
+    jobs = [await do(queue.put, 1, tenant=tenant) for tenant in TENANTS]
+    assert [await do(app.job(job.id).status) for job in jobs] == [Status.READY] * 30
+    assert all([await do(queue.job(job.id).cancel) for job in jobs])
+    assert (await do(queue.count)).waiting == 0
+    with pytest.raises(ConfigurationError, match="write the whole id"):
+        queue.job(jobs[0].key)
+
+
+async def test_operators_act_on_the_whole_queue(queue: Queue, do: Do):
+    for tenant in TENANTS:
+        await do(queue.put_many, [1, 2], tenant=tenant)
+    await do(queue.pause)
+    assert (await do(queue.count)).paused
+    assert await do(queue.claim, 10) == []
+    await do(queue.resume)
+    items = await do(queue.claim, 60)
+    assert len(items) == 60
+    for item in items[:5]:
+        await do(item.fail, "no")
+    for item in items[5:]:
+        await do(item.retry)
+    letters = await do(queue.dead.list, 3) + await do(queue.dead.list, 3, 3)
+    assert {letter.id for letter in letters} == {item.id for item in items[:5]}
+    assert await do(queue.dead.requeue, *(letter.id for letter in letters)) == 5
+    assert await do(queue.tenant(TENANTS[0]).purge) == 2
+    assert (await do(queue.count)).ready == 58
+    assert await do(queue.purge) == 58
+
+
+async def test_a_waiting_claim_is_refused(queue: Queue, do: Do):
+    with pytest.raises(ConfigurationError, match="has 3 shards: claim"):
+        await do(queue.claim, wait=1)
+
+
+async def test_tasks_follow_a_queue_that_is_split_after_them(app: Penstock, do: Do):
+    @app.task(queue="later")
+    def work(n: int) -> None: ...
+
+    queue = app.queue("later", shards=4)
+    jobs = await do(app.enqueue_many, [work.using(tenant=tenant).call(1) for tenant in TENANTS])
+    single = await do(work.using(tenant=TENANTS[4]).enqueue, 1)
+    assert {job.id.partition(":")[0] for job in jobs} == {part.name for part in queue.parts}
+    assert single.id.partition(":")[0] == jobs[4].id.partition(":")[0]
+    assert (await do(queue.count)).ready == 31
+
+
+async def test_another_number_of_shards_is_refused(make_app: MakeApp, do: Do):
+    await do(make_app("shards").queue("mail", shards=3).put, 1, tenant="a")
+    other = make_app("shards").queue("mail", shards=4)
+    for refused in (other.put, other.put_many):
+        with pytest.raises(ConfigurationError, match=r"3 shards in the server, and this program says 4"):
+            await do(refused, [1], tenant="a")
+    with pytest.raises(ConfigurationError, match="3 shards in the server"):
+        await do(make_app("shards").queue("mail").check_shards)
+    assert (await do(make_app("shards").queue("mail", shards=3).count)).ready == 1
+
+
+async def test_a_queue_with_jobs_in_one_slot_is_not_split(make_app: MakeApp, do: Do):
+    await do(make_app("shards").queue("mail").put, 1)
+    with pytest.raises(ConfigurationError, match="has jobs in one slot already"):
+        await do(make_app("shards").queue("mail", shards=2).put, 1)
+
+
+@pytest.mark.parametrize("shards", [0, 65, 1.5])
+async def test_a_number_of_shards_that_cannot_work_is_refused(app: Penstock, shards: int):
+    with pytest.raises(ConfigurationError, match="use 1 to 64"):
+        app.queue("bad", shards=shards)
+
+
+async def test_a_number_that_is_in_use_does_not_change(app: Penstock, queue: Queue, do: Do):
+    await do(queue.put, 1)
+    assert app.queue("mail", shards=3) is queue
+    with pytest.raises(ConfigurationError, match="this program has used it with 3"):
+        app.queue("mail", shards=4)
+    with pytest.raises(ConfigurationError, match="is a shard"):
+        app.queue("mail~1", shards=2)
+
+
+async def test_the_inspector_pauses_and_purges_all_shards(app: Penstock, make_app: MakeApp, queue: Queue, do: Do):
+    for tenant in TENANTS:
+        await do(queue.put, 1, tenant=tenant)
+    operator = Inspector(make_app(app.settings.prefix))
+    assert (await do(operator.pause, "mail")).ready == 30
+    assert [(await do(part.count)).paused for part in queue.parts] == [True] * 3
+    assert await do(operator.waiting, "mail") == 30
+    assert await do(operator.purge, "mail", most=25) == 25
+    assert (await do(queue.count)).ready == 5

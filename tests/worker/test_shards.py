@@ -1,0 +1,71 @@
+"""A worker serves all shards of a queue."""
+
+import asyncio
+
+import pytest
+
+from penstock import ConfigurationError, Worker, WorkerSettings
+from tests.conftest import MakeApp
+from tests.servers import Cluster
+from tests.speed import scaled
+from tests.worker.in_process import run_burst, running_worker
+
+TENANTS = [f"tenant-{n}" for n in range(12)]
+
+
+async def test_jobs_of_all_shards_are_run_and_wake_the_worker(make_app: MakeApp):
+    app = make_app()
+    app.queue("mail", shards=4)
+
+    @app.task(queue="mail")
+    async def double(n: int) -> int:
+        return 2 * n
+
+    async with running_worker(app):
+        for n, tenant in enumerate(TENANTS):
+            job = await double.using(tenant=tenant).enqueue.aio(n)
+            assert await job.result.aio(scaled(5)) == 2 * n
+    assert (await app.queue("mail").count.aio()).completed == 12
+
+
+async def test_no_shard_waits_for_the_backlog_of_another(make_app: MakeApp):
+    app = make_app()
+    queue = app.queue("mail", shards=3)
+    ran = list[str]()
+
+    @app.task(queue="mail")
+    async def note(tenant: str) -> None:
+        ran.append(tenant)
+
+    homes = {queue.shard_of(tenant).name: tenant for tenant in TENANTS}
+    loud, *others = homes.values()
+    assert len(others) == 2
+    await app.enqueue_many.aio(note.using(tenant=loud).call(loud) for _ in range(200))
+    for tenant in others:
+        await note.using(tenant=tenant).enqueue.aio(tenant)
+    await run_burst(app, concurrency=1, max_batch=1, prefetch=0)
+    assert len(ran) == 202
+    assert max(map(ran.index, others)) <= 3
+
+
+async def test_a_worker_with_another_number_of_shards_does_not_start(make_app: MakeApp):
+    await make_app("shards").queue("mail", shards=3).put.aio(1)
+    for shards in (1, 2):
+        app = make_app("shards")
+        app.queue("mail", shards=shards)
+        with pytest.raises(ConfigurationError, match="3 shards in the server"):
+            await asyncio.wait_for(Worker(app, WorkerSettings(queues=("mail",))).run(), scaled(10))
+
+
+@pytest.mark.parametrize("place", ["cluster"])
+async def test_the_nodes_of_a_cluster_share_the_jobs_of_one_queue(make_app: MakeApp, cluster: Cluster):
+    app = make_app()
+    queue = app.queue("mail", shards=8)
+
+    @app.task(queue="mail")
+    async def nothing() -> None: ...
+
+    await app.enqueue_many.aio(nothing.using(tenant=f"t{n % 100}").call() for n in range(1000))
+    assert len({cluster.owner(part.bindings.keys.base) for part in queue.parts}) > 1
+    await run_burst(app, concurrency=50)
+    assert (await queue.count.aio()).completed == 1000
