@@ -102,8 +102,8 @@ if TYPE_CHECKING:
     from penstock.jobs.limits import Concurrency, KeyUsage, LimitInfo, Rate
     from penstock.jobs.middleware import EnqueueContext, JobContext, JobDraft, JobOutcome, Middleware
     from penstock.jobs.notes import JobProgress, LogLine
-    from penstock.jobs.options import Options
     from penstock.jobs.operating import Tenant
+    from penstock.jobs.options import Options
     from penstock.jobs.queue import Queue
     from penstock.jobs.reporting import ErrorReports, JobFields
     from penstock.jobs.retry import Drop, Retry, RetryLater

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock import ConfigurationError, Penstock, Queue, Status
+from penstock import Concurrency, ConfigurationError, Penstock, Queue, Status, Unique
 from penstock.core.slots import slot
 from penstock.jobs.shards import shard_number
 from penstock.ops.inspect import Inspector
@@ -130,3 +130,57 @@ async def test_the_inspector_pauses_and_purges_all_shards(app: Penstock, make_ap
     assert await do(operator.waiting, "mail") == 30
     assert await do(operator.purge, "mail", most=25) == 25
     assert (await do(queue.count)).ready == 5
+
+
+@pytest.mark.parametrize("key", ["{order}", None])
+async def test_a_unique_key_without_the_tenant_is_refused(app: Penstock, do: Do, key: str | None):
+    @app.task(queue="mail", unique=Unique(key))
+    def ship(order: int) -> None: ...
+
+    await do(ship.enqueue, 1)
+    app.queue("mail").split(3, app.queue)
+    with pytest.raises(
+        ConfigurationError, match=r"write the tenant into the key, as in Unique\('\{tenant\}:\{order\}'\)"
+    ):
+        await do(ship.using(tenant="a").enqueue, 1)
+
+
+async def test_an_exact_unique_key_contains_the_tenant(queue: Queue, do: Do):
+    first = await do(queue.put, 1, tenant="a", unique=Unique(exact="a:7"))
+    assert await do(queue.put, 2, tenant="a", unique=Unique(exact="a:7")) == first
+    with pytest.raises(ConfigurationError, match="write the tenant, here 'b'"):
+        await do(queue.put, 3, tenant="b", unique=Unique(exact="7"))
+
+
+async def test_a_limit_key_without_the_tenant_is_refused(app: Penstock, queue: Queue, do: Do):
+    @app.task(queue="mail", limit=Concurrency(1, key="{host}"))
+    def fetch(host: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"as in key='\{tenant\}:\{host\}'"):
+        await do(fetch.using(tenant="a").enqueue, "h")
+
+
+async def test_limits_unique_jobs_schedules_and_edits_use_the_shards(app: Penstock, queue: Queue, do: Do):
+    @app.task(queue="mail", unique=Unique("{tenant}:{n}"), limit=Concurrency(1, key="{tenant}", name="one"))
+    def work(n: int) -> None: ...
+
+    @app.task(queue="mail")
+    def plain() -> None: ...
+
+    for tenant in TENANTS:
+        first, second = await do(work.using(tenant=tenant).enqueue, 1), await do(work.using(tenant=tenant).enqueue, 2)
+        assert await do(work.using(tenant=tenant).enqueue, 2) == second != first
+    (limit,) = await do(queue.limits)
+    assert (limit.name, limit.parked, len(limit.keys)) == ("one", 30, 30)
+    await do(queue.set_limit, "one", Concurrency(2))
+    assert (await do(queue.count)).parked == 0
+
+    schedule = await do(app.schedules.add, "daily", plain.using(tenant=TENANTS[0]).call(), every=86400)
+    assert schedule.queue == queue.shard_of(TENANTS[0]).name
+    assert (await do(app.schedules.get, "mail:daily")).queue == schedule.queue
+    assert [one.name for one in await do(app.schedules.list)] == ["daily"]
+    assert [one.name for one in await do(Inspector(app).schedules, "mail")] == ["daily"]
+
+    later = await do(plain.using(tenant=TENANTS[7], delay=60).enqueue)
+    assert await do(later.promote)
+    assert await do(app.job(later.id).status) == Status.READY

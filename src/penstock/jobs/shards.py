@@ -69,7 +69,7 @@ def shard_number(tenant: str, shards: int) -> int:
 
 
 class Shards(Generic[S]):
-    """The shards of one queue as this program was told them. All of its shards share this object."""
+    """The shards of one queue, as many as this program names. All of its shards share this object."""
 
     def __init__(self, queues: Sequence[S]) -> None:
         self.queues = tuple(queues)
@@ -109,7 +109,7 @@ class Shards(Generic[S]):
 
 
 def made_shards(queue: S, number: int, queue_named: Callable[[str], S]) -> Shards[S] | None:
-    """The shards of a queue that gets so many; None if it has as many. Raises ConfigurationError; see `Penstock.queue`."""
+    """So many shards of a queue; None if it has as many. Raises ConfigurationError; see `Penstock.queue`."""
     if number not in range(1, MOST_SHARDS + 1):
         raise ConfigurationError(f"shards={number!r} of queue {queue.name}: use 1 to {MOST_SHARDS}")
     if "~" in queue.name:
@@ -136,8 +136,8 @@ def check_unique_key(what: str, unique: Unique, tenant: str, *, uses_tenant: boo
         )
     if unique.exact is None and not uses_tenant:
         raise ConfigurationError(
-            f"{what}: unique: its queue has shards, which know only the keys of their own tenants: write the tenant into "
-            f"the key, as in Unique({'{tenant}:' + (unique.key or '{order}')!r})"
+            f"{what}: unique: its queue has shards, which know only the keys of their own tenants: write the tenant "
+            f"into the key, as in Unique({'{tenant}:' + (unique.key or '{order}')!r})"
         )
 
 

@@ -102,6 +102,10 @@ class Feed:
         self._publish = publish
         publish(self._status)
 
+    def wants_turn(self, can_claim: bool) -> bool:
+        """Whether a turn is due by itself. `can_claim`: the worker has room for a job."""
+        return min(self.wake_at, self.tick_at) <= time.monotonic() or (self.awake and can_claim)
+
     def turn(self, want: int, *, leave: bool = False) -> RoundTrip[TurnReply]:
         """Return the next turn, which asks for up to `want` jobs. While a turn is unanswered, return that one again.
 

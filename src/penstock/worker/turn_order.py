@@ -16,6 +16,11 @@ class TurnOrder:
             groups.setdefault(feed.queue.family, []).append(feed)
         self._groups = list(groups.values())
 
+    async def check_shards(self) -> None:
+        """Agree with the server on the number of shards of each queue. Raises ConfigurationError, ServerError."""
+        for feeds in self._groups:
+            await feeds[0].queue.check_shards.aio()
+
     def next_round(self) -> list[tuple[Feed, bool]]:
         """All feeds, and whether each is the first of its queue.
 

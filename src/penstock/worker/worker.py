@@ -170,8 +170,7 @@ class Worker:
         )  # fmt: skip
         self._cancelling = Cancelling(self._driver, self._inflight, self._runner, self._settle_soon)
         await self._driver.aio.run(self._feeds[0].queue.bindings.counts())
-        for feed in self._feeds:
-            await feed.queue.check_shards.aio()
+        await self._turn_order.check_shards()
         if not self._feeds[0].trial:
             await self._ticks.declare()
         listeners = [self._driver.aio.listen(feed.queue.bindings.keys.base) for feed in self._feeds]
@@ -313,14 +312,9 @@ class Worker:
             if begins_queue:
                 may_claim = not earlier_has_more
             room = self._room if may_claim else 0
-            if self._takes_no_jobs:
-                # A stopping worker deregisters as idle, so that wake-ups reach workers that can take a job.
-                wants_turn = not feed.awake
-            else:
-                wants_turn = min(feed.wake_at, feed.tick_at) <= time.monotonic() or (
-                    feed.awake and self._inflight.should_claim and room > 0
-                )
-            if feed.must_send or wants_turn:
+            # A stopping worker deregisters as idle, so that wake-ups reach workers that can take a job.
+            can_claim = room > 0 and self._inflight.should_claim
+            if feed.must_send or (not feed.awake if self._takes_no_jobs else feed.wants_turn(can_claim)):
                 await self._take_turn(feed, room, patience)
                 if feed in self._slow_turns:
                     patience = NEXT_SLOW_TURN

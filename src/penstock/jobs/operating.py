@@ -1,0 +1,191 @@
+"""The verbs of a queue for its operator: count, purge, pause, list its workers. With shards, they act on all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal, Self
+
+from penstock.core.arguments import check_whole
+from penstock.core.operations import Driver, Operation, Parallel, RoundTrip, verb
+from penstock.errors import ConfigurationError
+from penstock.jobs.bindings import SLICE, QueueBindings
+from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo, total_counts
+from penstock.jobs.options import Options
+
+if TYPE_CHECKING:
+    from penstock.jobs.limits import Limit, LimitInfo
+
+
+class OperatedQueue:
+    """The verbs of a queue for its operator. The operations act on one shard, the verbs on all."""
+
+    name: str
+    bindings: QueueBindings
+    _driver: Driver
+
+    @property
+    def parts(self) -> Sequence[Self]:
+        """The shards of this queue, or the queue itself."""
+        raise NotImplementedError
+
+    @verb
+    def count(self) -> RoundTrip[Counts] | Operation[Counts]:
+        """Jobs by state, totals so far, and the age of the oldest ready job. One round trip, O(1).
+
+        With shards: one round trip to each node.
+        """
+        return self.bindings.counts() if len(self.parts) == 1 else self._count_parts()
+
+    def _count_parts(self) -> Operation[Counts]:
+        return total_counts((yield Parallel(tuple(part.bindings.counts() for part in self.parts))))
+
+    @verb
+    def purge(self) -> Operation[int]:
+        """Cancel all waiting jobs; running jobs are not stopped. Returns how many.
+
+        One round trip for each 250, and one to count them; with shards, for each of them.
+        """
+        total = 0
+        for part in self.parts:
+            total += yield from part.purge_operation(None)
+        return total
+
+    def purge_operation(self, tenant: str | None, most: int | None = None) -> Operation[int]:
+        """Cancel waiting jobs, of `tenant` or of all (None). `most`: how many at most; None: as many as wait now."""
+        has_parked = True
+        if most is None:
+            counts: Counts | TenantCounts = yield self._counts_of(tenant)
+            most, has_parked = counts.waiting, counts.parked > 0
+        total, offset, is_done, more_listeners = 0, 0, False, False
+        while has_parked and total < most and not is_done:
+            cancelled, offset, is_done, more_listeners = yield self.bindings.purge_parked(
+                tenant, offset, min(SLICE, most - total)
+            )
+            total += cancelled
+        sources: tuple[Literal["delayed", "suspects"], ...] = ("delayed", "suspects")
+        for source in sources:
+            offset, is_done = 0, False
+            while total < most and not is_done:
+                limit = min(SLICE, most - total)
+                cancelled, offset, is_done, more_listeners = yield self.bindings.purge(tenant, offset, limit, source)
+                total += cancelled
+        while more_listeners:
+            *_, more_listeners = yield self.bindings.purge(tenant, 0, 0)
+        return total
+
+    def count_waiting(self, tenant: str | None) -> Operation[int]:
+        """How many jobs a purge would cancel now."""
+        return int((yield self._counts_of(tenant)).waiting)
+
+    def _counts_of(self, tenant: str | None) -> RoundTrip[Counts] | RoundTrip[TenantCounts]:
+        return self.bindings.counts() if tenant is None else self.bindings.tenant_counts(tenant)
+
+    @verb
+    def limits(self, keys: int = 100) -> Operation[list[LimitInfo]]:
+        """The limits that jobs of this queue have used, each with up to `keys` keys that have parked jobs.
+
+        One round trip; with shards, one to each node, and up to `keys` keys of each shard.
+        """
+        check_whole("limits", "keys", keys, 0, 1000, "from 0 to 1000")
+        return limits_of(self.parts, keys)
+
+    @verb
+    def set_limit(self, name: str, limit: Limit) -> Operation[None]:
+        """Change the numbers of a limit: `queue.set_limit("mail", Rate(200, per=60))`. Its key stays as it is.
+
+        Applies at once to all hosts, until a newer release of the tasks is used. Jobs that run are not stopped; if
+        there is more room, parked jobs are admitted, some hundreds at once. Raises ConfigurationError if no job of this
+        queue has used a limit of this name and kind. One round trip; with shards, for each, and a shard where no job
+        has used the limit yet keeps the numbers of the tasks.
+        """
+        return set_limit(self.parts, name, limit)
+
+    @verb
+    def workers(self, limit: int = 1000) -> Operation[list[WorkerInfo]]:
+        """The workers of this queue, the one with the longest lease first. One round trip; with shards, for each.
+
+        A worker serves all shards, and each has a row for it, with the jobs that it holds there.
+        """
+        found: list[WorkerInfo] = []
+        for part in self.parts:
+            found += yield part.bindings.workers(limit)
+        return sorted(found, key=lambda one: -one.lease)[:limit] if len(self.parts) > 1 else found
+
+    @verb
+    def pause(self) -> Operation[None]:
+        """Hand out no more jobs until `resume()`. Running jobs continue, and new ones are accepted.
+
+        One round trip; with shards, for each.
+        """
+        return self._switch_parts("paused", True)
+
+    @verb
+    def resume(self) -> Operation[None]:
+        """Hand out jobs again. One round trip; with shards, for each."""
+        return self._switch_parts("paused", False)
+
+    @verb
+    def due_first(self, on: bool = True) -> Operation[None]:
+        """Let delayed jobs that are due go before the other jobs of their tenant and priority.
+
+        The server keeps this setting. One round trip; with shards, for each.
+        """
+        return self._switch_parts("due_first", on)
+
+    def _switch_parts(self, name: Literal["paused", "due_first"], on: bool) -> Operation[None]:
+        for part in self.parts:
+            yield part.bindings.set_switch(name, on)
+
+
+class Tenant:
+    """One tenant of one queue. The tenants of a queue share its workers fairly."""
+
+    def __init__(self, queue: OperatedQueue, name: str) -> None:
+        Options(tenant=name)  # checks the name
+        self._queue = queue
+        self.name = name
+
+    @property
+    def _driver(self) -> Driver:
+        return self._queue._driver
+
+    @verb
+    def count(self) -> RoundTrip[TenantCounts]:
+        """The tenant's jobs by state, and the age of its oldest ready job. One round trip, O(1)."""
+        return self._queue.bindings.tenant_counts(self.name)
+
+    @verb
+    def purge(self) -> Operation[int]:
+        """Cancel the tenant's waiting jobs. Returns how many. One round trip for each 250, and one to count them."""
+        return self._queue.purge_operation(self.name)
+
+    @verb
+    def weigh(self, weight: float) -> RoundTrip[None]:
+        """Give the tenant `weight` turns for each turn of a tenant with weight 1, the default.
+
+        It takes effect at the tenant's next turn, and is kept in the server. From 0.001 to 1000. One round trip.
+        """
+        if not 0.001 <= weight <= 1000:
+            raise ValueError(f"weigh({weight}): a weight is from 0.001 to 1000")
+        return self._queue.bindings.set_weight(self.name, weight)
+
+
+def limits_of(parts: Iterable[OperatedQueue], keys: int) -> Operation[list[LimitInfo]]:
+    """The limits of a queue, from those of its shards."""
+    from penstock.jobs.limits import joined_limits
+
+    return joined_limits((yield Parallel(tuple(part.bindings.limits(keys) for part in parts))))
+
+
+def set_limit(parts: Sequence[OperatedQueue], name: str, limit: Limit) -> Operation[None]:
+    """See `Queue.set_limit`."""
+    from penstock.jobs.limits import numbers, stored_name
+
+    found = False
+    for part in parts:
+        found |= yield part.bindings.set_limit(stored_name(limit, name), *numbers(limit))
+    if not found:
+        kind = type(limit).__name__
+        raise ConfigurationError(
+            f"queue {parts[0].name}: no job has used a {kind} limit named {name!r}; `limits()` lists them"
+        )
