@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Final
 
 from penstock.core.cached import cached_property
-from penstock.core.keys import REPLAY, TABLES
+from penstock.core.keys import REPLAY, TABLES, check_name
 
 OWNED = "the queue"
 """The owner of keys that are kept as long as the queue has settings, counts or jobs."""
 
+MOST_SHARDS: Final = 64
+"""A worker takes a turn in each shard that has jobs, so more would only add round trips."""
 
 QUEUE = {
     "meta": ("HASH", "the row of counts, switches and times; who watches the clock; how many shards there are", OWNED),
@@ -57,6 +60,14 @@ QUEUE = {
 """suffix -> (type, content, owner: what deletes it). A suffix that ends in a colon begins the names of many keys."""
 
 TABLES["queue"] = QUEUE
+
+
+def check_queue_name(name: Any) -> str:
+    """Return the name of a queue, or of a shard (`mail~3`). Raises ConfigurationError for anything else."""
+    queue, tilde, number = name.partition("~") if isinstance(name, str) else (name, "", "")
+    is_shard = tilde and number.isascii() and number.isdecimal() and number[0] != "0" and int(number) < MOST_SHARDS
+    check_name("queue", queue if is_shard else name)
+    return str(name)
 
 
 @dataclass(frozen=True)

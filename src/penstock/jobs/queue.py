@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Final, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 import msgspec
 
@@ -31,13 +31,15 @@ from penstock.jobs.constants import UNIQUE, UNIQUE_KEY
 from penstock.jobs.dead_letters import DeadLetters
 from penstock.jobs.item import Item, checked_lease
 from penstock.jobs.job import Failure, Job
-from penstock.jobs.keys import QueueKeys
+from penstock.jobs.keys import QueueKeys, check_queue_name
 from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
 from penstock.jobs.operating import OperatedQueue, Tenant
 from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, record_start
 from penstock.jobs.record import Record, has_powers
-from penstock.jobs.shards import Shards, agree_with_server, check_queue_name, check_unique_key, made_shards
 from penstock.settings import SLEEPER_TTL_FACTOR, Settings
+
+if TYPE_CHECKING:
+    from penstock.jobs.shards import Shards
 
 R = TypeVar("R")
 
@@ -103,6 +105,8 @@ class Queue(OperatedQueue):
 
     def split(self, shards: int, queue: Callable[[str], Queue]) -> None:
         """Spread the tenants over `shards` slots. `queue` returns the queue of a name. See `Penstock.queue`."""
+        from penstock.jobs.shards import made_shards
+
         made = made_shards(self, shards, queue)
         for one in made.queues if made is not None else ():
             one.shards = made
@@ -132,6 +136,8 @@ class Queue(OperatedQueue):
         if self.shards is not None:
             yield from self.shards.check()
         elif "~" not in self.name:
+            from penstock.jobs.shards import agree_with_server
+
             yield from agree_with_server(self, 1)
 
     def shard_of(self, tenant: str) -> Queue:
@@ -176,6 +182,8 @@ class Queue(OperatedQueue):
         ((key, record),) = self._draft_values([value], chosen)
         home = self.shard_of(chosen.tenant)
         if self.is_split and chosen.unique is not None:
+            from penstock.jobs.shards import check_unique_key
+
             check_unique_key(f"queue {self.name}", chosen.unique, chosen.tenant, uses_tenant=False)
         return home.enqueue_job(key, record, Job(home, key, ttl=chosen.result_ttl), chosen)
 

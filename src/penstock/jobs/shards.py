@@ -10,13 +10,13 @@ Each shard is a queue as any other, with all its keys in one slot, and so has a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 from zlib import crc32
 
-from penstock.core.keys import check_name
 from penstock.core.operations import Operation
 from penstock.errors import ConfigurationError
 from penstock.jobs.bindings import QueueBindings
+from penstock.jobs.keys import MOST_SHARDS
 
 if TYPE_CHECKING:
     from penstock.jobs.unique import Unique
@@ -33,17 +33,6 @@ class Shard(Protocol):
 
 
 S = TypeVar("S", bound=Shard)
-
-MOST_SHARDS: Final = 64
-"""A worker takes a turn in each shard that has jobs, so more would only add round trips."""
-
-
-def check_queue_name(name: str) -> str:
-    """Return the name of a queue, or of a shard (`mail~3`). Raises ConfigurationError for any other text."""
-    queue, tilde, number = name.partition("~") if isinstance(name, str) else (name, "", "")
-    is_shard = tilde and number.isascii() and number.isdecimal() and number[0] != "0" and int(number) < MOST_SHARDS
-    check_name("queue", queue if is_shard else name)
-    return name
 
 
 def shard_name(queue: str, number: int) -> str:

@@ -18,7 +18,6 @@ from penstock.jobs.definition import Definition
 from penstock.jobs.job import Job
 from penstock.jobs.options import EnqueueOptions, Options
 from penstock.jobs.queue import CHUNK, CHUNK_TENANTS, Queue, becomes_double_of
-from penstock.jobs.shards import check_limit_key, check_unique_key
 
 if TYPE_CHECKING:
     from penstock.jobs.unique import TaskKey, Unique
@@ -73,6 +72,8 @@ class Task(Generic[P, R]):
 
     @cached_property
     def _shard(self) -> Queue:
+        from penstock.jobs.shards import check_limit_key, check_unique_key
+
         if self.unique is not None and self._task_key is not None:
             uses_tenant = self._task_key.uses_tenant
             check_unique_key(f"task {self.name}", self.unique, self.options.tenant, uses_tenant=uses_tenant)
