@@ -6,6 +6,7 @@ import gc
 import gzip
 import hashlib
 import os
+import stat
 import weakref
 from pathlib import Path
 from typing import Any
@@ -325,4 +326,73 @@ async def test_two_channels_can_save_in_one_folder_with_equal_receiver_names(
     await do(one.send, path, close=True)
     (saved,) = await gather(face, one.receiver("r").save(out))
     assert saved.path.read_bytes() == path.read_bytes()
+    assert hidden(out) == []
+
+
+async def test_small_files_are_written_to_disk_together(
+    channel: Channel, do: Do, face: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    sources, out = tmp_path / "in", tmp_path / "out"
+    sources.mkdir()
+    for n in range(30):
+        (sources / f"{n:02}").write_bytes(b"%d" % n)
+    await do(channel.send, sources, receivers=["r"], close=True)
+    synced, unnamed, fsync = list[int](), list[int](), os.fsync
+
+    def noted(file: int) -> None:
+        status = os.fstat(file)
+        synced.append(status.st_ino)
+        if not stat.S_ISDIR(status.st_mode):
+            unnamed.append(len(list(out.glob("[!.]*"))))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    saved = await gather(face, channel.receiver("r").save(out))
+    assert [(one.name, one.path.read_bytes()) for one in saved] == [(f"{n:02}", b"%d" % n) for n in range(30)]
+    assert synced.count(out.stat().st_ino) == 1  # one wait for the names of all of them
+    assert {one.path.stat().st_ino for one in saved} <= set(synced)
+    assert set(unnamed) == {0}  # no file has its name before all are on disk
+    assert hidden(out) == []
+
+
+async def test_files_and_errors_come_in_the_order_in_which_they_were_sent(
+    channel: Channel, do: Do, face: str, tmp_path: Path
+):
+    out = tmp_path / "out"
+    (out / "taken").mkdir(parents=True)
+    await do(channel.open, ["r"])
+    other = pack(FileEnd(0, 0, b"another digest"))
+    ends = [("a", None), ("taken", None), ("b", None), ("broken", other), ("c", None), ("also broken", other)]
+    for n, (name, end) in enumerate(ends):
+        records = [(BEGIN, pack(FileBegin(name, 0, False))), (END, end or pack(FileEnd(0, 0, START_DIGEST)))]
+        put = channel.bindings.put("t", [UploadPart(f"k{n}", f"f{n}", records, "", expected=b"", outcome="-")])
+        await anyio.to_thread.run_sync(channel._driver.blocking.run, put)
+    await do(channel.close)
+    stream, seen = channel.receiver("r").save(out), list[str]()
+    while True:
+        try:
+            seen.append((await next_item(face, stream)).name)
+        except FilesError as error:
+            seen.append(str(error).split()[0])
+        except (StopIteration, StopAsyncIteration, RuntimeError):
+            break
+    assert seen == [name.split()[0] for name, _ in ends]
+    assert hidden(out) == []
+
+
+async def test_files_that_were_saved_and_not_settled_are_saved_again(
+    channel: Channel, do: Do, face: str, tmp_path: Path
+):
+    sources, out = tmp_path / "in", tmp_path / "out"
+    sources.mkdir()
+    for n in range(5):
+        (sources / f"{n}").write_bytes(b"%d" % n)
+    await do(channel.send, sources, receivers=["r"], close=True)
+    first = channel.receiver("r").save(out)
+    assert (await next_item(face, first)).name == "0"
+    assert (await next_item(face, first)).name == "1"
+    await do(first.settle)  # 0 is done
+    assert sorted(path.name for path in out.glob("[!.]*")) == ["0", "1", "2", "3", "4"]
+    again = await gather(face, channel.receiver("r").save(out))
+    assert [(one.name, one.path.read_bytes()) for one in again] == [(f"{n}", b"%d" % n) for n in range(1, 5)]
     assert hidden(out) == []

@@ -54,6 +54,9 @@ another process has trimmed at that moment."""
 READY_ITEMS = 16
 """Items that are made ready together."""
 
+FINISHED_TOGETHER = 100
+"""Most items that wait to be finished together."""
+
 _streams_here: WeakValueDictionary[str, ExclusiveStream[Any]] = WeakValueDictionary()
 """The streams of this process that are alive, by token."""
 
@@ -118,6 +121,10 @@ class ExclusiveStream(ReceiverStream[T]):
         self._empty_replies = 0
         self._downloads = dict(checkpoint.state.downloads)
         self._reached = self._given = self._done = self._settled = checkpoint
+        self._processed = checkpoint.number
+        """Number of the last record that was turned into items."""
+        self._late_error: tuple[FilesError, Checkpoint] | None = None
+        """Raised after the items that are finished together."""
         self._on_resume()
 
     # --- hooks: what a subclass makes of the records ---
@@ -132,7 +139,7 @@ class ExclusiveStream(ReceiverStream[T]):
     def _on_settled(self, number: int) -> None:
         """Everything up to this record is settled in the server."""
 
-    def _on_begin(self, upload_id: str, begin: FileBegin) -> None:
+    def _on_begin(self, record: ChannelRecord, begin: FileBegin) -> None:
         """A file begins; `self._downloads` has it already."""
 
     def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes) -> Iterable[T]:
@@ -146,15 +153,32 @@ class ExclusiveStream(ReceiverStream[T]):
     def _on_dropped(self, number: int, upload_id: str) -> None:
         """A file will never be whole. Once this record is settled, no process needs what was received of the file."""
 
+    def _unfinished(self) -> int:
+        """How many items wait to be finished together by `_finish_waiting`."""
+        return 0
+
+    def _finish_waiting(self) -> Iterator[tuple[T | FilesError, Checkpoint]]:
+        """Finish the items that wait, in their order, up to the first that fails: its error comes last."""
+        return iter(())
+
     # --- from records to items ---
 
     def _make_ready(self) -> None:
         """Turn pulled records into ready items, until there are some or an error occurs."""
         while self._error is None and len(self._ready) < READY_ITEMS:
             if self._items is None:
-                if not self._records or self._may_be_stale:
+                if self._may_be_stale:
                     return
-                self._items = self._items_of(self._records.popleft())
+                waiting = self._unfinished()
+                if waiting and (waiting >= FINISHED_TOGETHER or not self._records or self._late_error):
+                    self._items = self._finished_items()
+                elif self._late_error:
+                    (self._error, self._reached), self._late_error = self._late_error, None
+                    return
+                elif self._records:
+                    self._items = self._items_of(self._records.popleft())
+                else:
+                    return
             before = len(self._ready)
             self._ready.extend(islice(self._items, READY_ITEMS))
             if len(self._ready) < before + READY_ITEMS:
@@ -168,11 +192,23 @@ class ExclusiveStream(ReceiverStream[T]):
                 is_unfinished_end = record.kind == END and record.upload_id in self._downloads
                 yield item, self._checkpoint(record.number - is_unfinished_end)
         except FilesError as error:
-            self._error = error
             for upload_id in self._downloads.keys() & (self._downloads if record.kind == CLOSE else {record.upload_id}):
                 del self._downloads[upload_id]
                 self._on_dropped(record.number, upload_id)
+            if self._unfinished():
+                self._late_error = error, self._checkpoint(record.number)
+            else:
+                self._error = error
+        self._processed = record.number
         self._reached = self._checkpoint(record.number)
+
+    def _finished_items(self) -> Iterator[tuple[T, Checkpoint]]:
+        for item, checkpoint in self._finish_waiting():
+            if isinstance(item, FilesError):
+                self._error, self._reached = item, checkpoint
+                return
+            yield item, checkpoint
+        self._reached = self._checkpoint(self._processed)
 
     def _checkpoint(self, number: int) -> Checkpoint:
         return Checkpoint(number, ReceiverState(dict(self._downloads)))
@@ -188,7 +224,7 @@ class ExclusiveStream(ReceiverStream[T]):
                 begin.name, begin.lines, begin.unpacked, begin.offset, lines_given=begin.lines_before,
                 source=begin.source, mode=begin.mode, modified=begin.modified, size=begin.size,
             )  # fmt: skip
-            self._on_begin(record.upload_id, begin)
+            self._on_begin(record, begin)
         elif record.kind == CLOSE and self._downloads:
             names = ", ".join(sorted(download.name for download in self._downloads.values()))
             raise FileDamaged(f"{self._channel.label} was closed before these files were sent whole: {names}")

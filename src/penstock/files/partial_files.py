@@ -75,18 +75,26 @@ class PartialFiles:
     def _open_at(self, upload_id: str, header: BlockHeader) -> BinaryIO:
         """Open the partial file to write this block. A block that is received twice is written twice, in its place."""
         path = self.path_of(upload_id)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if header.offset == 0:
+            return self._create(path)
         with contextlib.suppress(FileNotFoundError):
             out = path.open("r+b")
             if out.seek(0, os.SEEK_END) >= header.offset:
                 return out
             out.close()
-        if header.offset:
-            raise FileDamaged(
-                f"{header.name}: its first {header.offset:,} bytes are not in {self.folder}. They were received "
-                "elsewhere, or before this host was started: receive it there, or send it again"
-            )
-        return path.open("w+b")
+        raise FileDamaged(
+            f"{header.name}: its first {header.offset:,} bytes are not in {self.folder}. They were received elsewhere, "
+            "or before this host was started: receive it there, or send it again"
+        )
+
+    def _create(self, path: Path) -> BinaryIO:
+        """Open a partial file for its first block. One that is there is not truncated: it may have its name already."""
+        try:
+            opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        return os.fdopen(opened, "r+b")
 
     def begin_with(self, path: Path, upload_id: str) -> None:
         """Begin a partial file with a copy of the file at this path."""
@@ -95,18 +103,20 @@ class PartialFiles:
 
     def open(self, upload_id: str, download: Download) -> BinaryIO:
         """Open what was received of a file, without bytes that an earlier process may have written beyond it."""
-        self._close(upload_id)
+        opened = self._open.pop(upload_id, None)
         try:
-            opened = self.path_of(upload_id).open("r+b")
+            if opened is None:
+                opened = self.path_of(upload_id).open("r+b")
         except FileNotFoundError:
             if download.offset:
                 raise FileDamaged(
                     f"{download.name}: it is not in {self.folder}; was it received elsewhere, or before this host "
                     "started?"
                 ) from None
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            opened = self.path_of(upload_id).open("w+b")
-        opened.truncate(download.offset)
+            opened = self._create(self.path_of(upload_id))
+        if opened.seek(0, os.SEEK_END) > download.offset:
+            opened.truncate(download.offset)
+        opened.seek(0)
         return opened
 
     def publish(self, upload_id: str, path: Path) -> None:
@@ -116,10 +126,15 @@ class PartialFiles:
         whole.unlink(missing_ok=True)
         os.link(self.path_of(upload_id), whole)
         try:
-            os.replace(whole, path)
+            _replace(whole, path)
         except OSError:
             whole.unlink()
             raise
+
+    def move(self, upload_id: str, path: Path) -> None:
+        """Like `publish`, for a file of which the next process would receive every block again: no partial file is left
+        behind."""
+        _replace(self.path_of(upload_id), path)
 
     def remove_later(self, number: int, upload_id: str) -> None:
         """Remove a partial file as soon as record `number` is settled. Until then it is needed: if this process dies,
@@ -160,3 +175,12 @@ class PartialFiles:
     def _close(self, upload_id: str) -> None:
         if (out := self._open.pop(upload_id, None)) is not None:
             out.close()
+
+
+def _replace(file: Path, path: Path) -> None:
+    """Put a file at this path, in a folder that is made if it is missing."""
+    try:
+        os.replace(file, path)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(file, path)

@@ -146,8 +146,9 @@ class Receiver:
         progress  called after each block
 
         A file has the permissions and the time of change that it has at its source. Until it is whole it is kept in a
-        hidden folder inside `folder`. A file of the same name is replaced atomically. After a crash, the next process
-        resumes an unfinished file in the middle. Errors are as in `blocks`.
+        hidden folder inside `folder`. A file of the same name is replaced atomically. Small files are written to disk
+        together, up to a hundred at a time, and a file is given once it and its name are on disk. After a crash, the
+        next process resumes an unfinished file in the middle. Errors are as in `blocks`.
         """
         check_layout(layout)
         return SavingStream(

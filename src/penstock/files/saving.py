@@ -7,10 +7,12 @@ import errno
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from msgspec.structs import replace
 
@@ -18,7 +20,7 @@ from penstock.core.operations import Driver
 from penstock.core.renewal import Renewer
 from penstock.errors import FileDamaged, FilesError
 from penstock.files.bindings import ChannelBindings
-from penstock.files.download import Download
+from penstock.files.download import Checkpoint, Download
 from penstock.files.exclusive_stream import ExclusiveStream
 from penstock.files.partial_files import HIDDEN_PREFIX, PartialFiles, folder_of_receiver
 from penstock.files.records import BlockHeader, ChannelRecord, FileBegin
@@ -81,25 +83,37 @@ class SavingStream(ExclusiveStream[Saved]):
         self._layout = layout
         self._report_to = progress
         self._received = 0
+        self._whole: deque[_WholeFile] = deque()
+        """Files that are whole, and that are written to disk and named together."""
+        self._begun: dict[str, int] = {}
+        """Number of the first record of each upload that began with the records that were pulled last."""
         self._partial_files = PartialFiles(folder / folder_of_receiver(channel, receiver))
         super().__init__(channel, driver, renewer, receiver, wait)
 
     def _on_resume(self) -> None:
+        for one in self._whole:
+            one.out.close()
+        self._whole.clear()
+        self._begun.clear()
         self._partial_files.close()
 
     def _on_new_owner(self) -> None:
         self._partial_files.remove_others(keep=self._downloads)
 
     def _on_settled(self, number: int) -> None:
+        self._begun.clear()
         self._partial_files.settled(number)
 
-    def _on_begin(self, upload_id: str, begin: FileBegin) -> None:
+    def _on_begin(self, record: ChannelRecord, begin: FileBegin) -> None:
         """Where only the growth of a log is sent, begin with what was saved of the log before."""
+        upload_id = record.upload_id
+        self._begun[upload_id] = record.number
         download = self._downloads[upload_id]
         path = self._path(download)
         if begin.offset:
             earlier = self._path(replace(download, name=begin.earlier_name or begin.name))
-            found = next((one for one in (path, earlier) if _is_same_log(one, begin)), None)
+            unnamed = [self._partial_files.path_of(one.upload_id) for one in self._whole if one.path in {path, earlier}]
+            found = next((one for one in (*reversed(unnamed), path, earlier) if _is_same_log(one, begin)), None)
             if found is None:
                 raise FileDamaged(
                     f"{begin.name}: its first {begin.offset:,} bytes were sent before, and are not in {path}"
@@ -118,24 +132,57 @@ class SavingStream(ExclusiveStream[Saved]):
         return ()
 
     def _on_end(self, record: ChannelRecord, download: Download) -> Iterable[Saved]:
-        path = self._path(download)
-        with self._partial_files.open(record.upload_id, download) as out:
+        out = self._partial_files.open(record.upload_id, download)
+        # Its three records were pulled together, so that no checkpoint lies between them.
+        is_moved = record.number == self._begun.pop(record.upload_id, -1) + 2
+        if not is_moved:
+            self._partial_files.remove_later(record.number, record.upload_id)
+        try:
             os.fchmod(out.fileno(), download.mode & 0o777)
             if download.modified:
                 os.utime(out.fileno(), ns=(download.modified, download.modified))
             _note_source(out.fileno(), download.source)
-            os.fsync(out.fileno())
-        self._partial_files.remove_later(record.number, record.upload_id)
+            path = self._path(download)
+        except BaseException:
+            out.close()
+            raise
+        checkpoint = self._checkpoint(record.number)
+        self._whole.append(_WholeFile(record.upload_id, download, path, out, checkpoint, is_moved))
+        return ()
+
+    def _unfinished(self) -> int:
+        return len(self._whole)
+
+    def _finish_waiting(self) -> Iterator[tuple[Saved | FilesError, Checkpoint]]:
+        """Write the files that are whole to disk together, and put each under its name. To wait for the disk once for
+        each file would take most of the time of small files."""
+        _sync_files([one.out for one in self._whole if not one.out.closed])
+        published: list[tuple[Saved | FilesError, Checkpoint]] = []
+        folders: set[Path] = set()
+        error: FilesError | None = None
+        while self._whole and error is None:
+            one = self._whole.popleft()
+            try:
+                item: Saved | FilesError = self._publish(one)
+                folders.add(one.path.parent)
+            except FilesError as bad_name:
+                item = error = bad_name
+            published.append((item, one.checkpoint))
+        self._sync_folders(folders)
+        yield from published
+
+    def _publish(self, one: _WholeFile) -> Saved:
+        path, download = one.path, one.download
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             replaced = self._replaced_source(path, download)
-            self._partial_files.publish(record.upload_id, path)
-            self._sync_folders(path.parent)
+            (self._partial_files.move if one.is_moved else self._partial_files.publish)(one.upload_id, path)
         except OSError as error:
+            if one.is_moved:
+                self._partial_files.remove_later(one.checkpoint.number, one.upload_id)
             if error.errno in _BAD_NAME:
                 raise FilesError(f"{download.name} cannot be saved as {path}: {error.strerror}") from error
             raise
-        yield Saved(path, download.name, download.offset, download.digest.hex(), download.source, replaced)
+        return Saved(path, download.name, download.offset, download.digest.hex(), download.source, replaced)
 
     def _replaced_source(self, path: Path, download: Download) -> str:
         """The other host whose file has this path, or ""."""
@@ -148,17 +195,16 @@ class SavingStream(ExclusiveStream[Saved]):
     def _on_dropped(self, number: int, upload_id: str) -> None:
         self._partial_files.remove_later(number, upload_id)
 
-    def _sync_folders(self, folder: Path) -> None:
-        """Write the folder of a file to disk, and the folders above it that may be new, so that its name survives a
-        power loss."""
-        for one in (folder, *folder.parents):
-            opened = os.open(one, os.O_RDONLY)
+    def _sync_folders(self, folders: set[Path]) -> None:
+        """Write these folders to disk, and the folders above them that may be new, so that the names of their files
+        survive a power loss."""
+        above = {one for folder in folders for one in folder.parents if one.is_relative_to(self._folder)}
+        for folder in sorted(folders | above, reverse=True):
+            opened = os.open(folder, os.O_RDONLY)
             try:
                 os.fsync(opened)
             finally:
                 os.close(opened)
-            if one == self._folder:
-                return
 
     def _path(self, download: Download) -> Path:
         name = unpacked_path(download.name) if download.unpacked else download.name
@@ -168,6 +214,41 @@ class SavingStream(ExclusiveStream[Saved]):
         if is_bad or parts[0].startswith(HIDDEN_PREFIX):
             raise FileDamaged(f"{name!r} is no name to save a file under: it would leave the folder")
         return self._folder.joinpath(*parts)
+
+
+class _WholeFile(NamedTuple):
+    """A file that was received whole.
+
+    path      where it is to be saved
+    out       its partial file
+    is_moved  whether that file is moved there, because the next process would receive every block of it again
+    """
+
+    upload_id: str
+    download: Download
+    path: Path
+    out: BinaryIO
+    checkpoint: Checkpoint
+    is_moved: bool
+
+
+_SYNCED_TOGETHER = 16
+"""Files that are written to disk at the same time: the disk then does most of them in one go."""
+
+
+def _sync_files(files: Sequence[BinaryIO]) -> None:
+    """Write these files to disk, and close them."""
+    try:
+        if len(files) > 1:
+            with ThreadPoolExecutor(min(_SYNCED_TOGETHER, len(files)), "penstock-sync") as threads:
+                for _ in threads.map(lambda file: os.fsync(file.fileno()), files):
+                    pass  # raises what a thread has raised
+        else:
+            for file in files:
+                os.fsync(file.fileno())
+    finally:
+        for file in files:
+            file.close()
 
 
 _SOURCE_ATTRIBUTE = "user.penstock.source"
