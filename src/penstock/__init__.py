@@ -109,6 +109,7 @@ if TYPE_CHECKING:
     from penstock.jobs.retry import Drop, Retry, RetryLater
     from penstock.jobs.schedule import ScheduleInfo
     from penstock.jobs.schedules import Schedules
+    from penstock.jobs.stage import Stage
     from penstock.jobs.task import Call, Task
     from penstock.jobs.unique import Unique
     from penstock.locks.answers import (
@@ -178,6 +179,7 @@ else:
         "messages.reader": "Follow",
         "messages.mailbox": "Claimed Mailbox MailboxInfo",
         "jobs.current": "CurrentJob current",
+        "jobs.stage": "Stage",
         "jobs.dead_letters": "DeadLetter",
         "jobs.dependencies": "per_job per_process",
         "jobs.item": "Item",
@@ -370,6 +372,7 @@ __all__ = [
     "Snapshot",
     "StateDamaged",
     "StateLost",
+    "Stage",
     "Status",
     "Sum",
     "Tally",

@@ -187,6 +187,36 @@ end
     ]
 
 
+def test_a_seldom_function_is_defined_when_it_is_called_first_with_those_that_only_it_needs():
+    lane = """\
+--- (a: int) -> int
+function lane.cost(a)
+  return a
+end
+
+--- (a: int) -> int
+function lane.own(a)
+  return lane.cost(a) + 1
+end
+
+--- (a: int) -> int
+--- seldom
+function lane.push(a)
+  return lane.own(a)
+end
+"""
+    script = "function script.s()\n  local a = lane.cost(1)\n  return lane.push(a)\nend\n"
+    assert only(script, lane=lane).source.splitlines()[1:] == [
+        "local function lane_cost(a)", "return a", "end",
+        "local a = lane_cost(1)",
+        "local lane_push", "function lane_push(...)",
+        "local function lane_own(a)", "return lane_cost(a) + 1", "end",
+        "lane_push = function(a)", "return lane_own(a)", "end",
+        "return lane_push(...)", "end",
+        "return lane_push(a)",
+    ]  # fmt: skip
+
+
 def test_the_servers_own_names_stay():
     script = "function script.s()\n  redis.log(redis.LOG_WARNING, struct.pack('B', 1))\nend"
     assert only(script).source.splitlines()[1] == "redis.log(redis.LOG_WARNING, struct.pack('B', 1))"

@@ -345,6 +345,8 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "settle": bindings.settle("w", Settlement(token)),
         "heartbeat": bindings.heartbeat("w", 10),
         "abandon": bindings.abandon("w"),
+        "deliver": bindings.deliver("other", [b"1", b"enqueue", b"new", record("ada")]),
+        "delivered": bindings.delivered("other", 1),
         "cancel": bindings.cancel(["j"]),
         "edit": bindings.edit("j", due=5, priority=1, payload=b"1"),
         "purge": bindings.purge(None, 0, 100),

@@ -24,6 +24,12 @@ def add(a: int, b: int = 1) -> int:
     return a + b
 
 
+@app.task(isolate=True, queue="q")
+def stage_one(result: int) -> int:
+    current().stage.incrby(app.queue("q").key("n"))
+    return result
+
+
 @app.task(isolate=True)
 async def name_of_loop() -> str:
     import asyncio

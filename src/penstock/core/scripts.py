@@ -27,6 +27,10 @@ and arguments of the script that the function reads by name, directly or through
 `--- inline` marks a function whose body is a single `return`. Its expression replaces each call, so the name costs
 nothing at run time.
 
+`--- seldom` marks a function that most calls of a script do not need. It is defined when it is called first, together
+with the functions that only it needs. Until then all of them cost what one function costs, and together they take one
+of the 200 locals that Lua allows.
+
 A *script* takes its keys, then its arguments. An `int` arrives as a number and a `str` as it was sent. The last
 argument may have the type `*`, for any number of values: it is the index of the first of them in ARGV, and the
 parameters end in `...`. A long clause may take several lines, each of which begins with its word, such as `--- args:`.
@@ -42,7 +46,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pkgutil import get_data
@@ -168,6 +172,7 @@ class Section:
     flags: Sequence[str] = ()
     uses: Sequence[str] = ()
     is_inline: bool = False
+    is_seldom: bool = False
     code: str = ""
     calls: dict[str, None] = field(default_factory=dict)
 
@@ -217,11 +222,16 @@ def link(texts: Mapping[str, str]) -> list[Section]:
     return [functions[name] for name in order] + [section for section in sections.values() if section.is_script]
 
 
-def callees(section: Section, sections: Sequence[Section]) -> list[Section]:
-    """The functions that a section calls, directly or not, in the order of `sections`: callees first."""
+def callees(
+    section: Section, sections: Sequence[Section], ends_at: Callable[[Section], bool] = lambda _: False
+) -> list[Section]:
+    """The functions that a section calls, directly or not, in the order of `sections`: callees first.
+
+    `ends_at`: for which functions not to include what they call.
+    """
     needed = set(section.calls)
     for function in reversed(sections):
-        if function.name in needed and not function.is_script:
+        if function.name in needed and not function.is_script and not ends_at(function):
             needed.update(function.calls)
     return [function for function in sections if function.name in needed and not function.is_script]
 
@@ -237,7 +247,8 @@ def _assemble(script: Section, sections: Sequence[Section]) -> Script:
 
 def _body(script: Section, sections: Sequence[Section]) -> list[str]:
     """The lines of a script, with each function just before the first statement that needs it."""
-    missing = {function.local_name: function for function in sections if not function.is_script}
+    shared = callees(script, sections, lambda function: function.is_seldom)
+    missing = {function.local_name: function for function in shared}
     lines: list[str] = []
     statement = 0  # where the present one begins
     for line in script.code.split("\n"):
@@ -247,7 +258,19 @@ def _body(script: Section, sections: Sequence[Section]) -> list[str]:
             if word in missing:
                 needed = [one for one in callees(missing[word], sections) if one.local_name in missing]
                 needed.append(missing[word])
-                lines[statement:statement] = map(as_local, needed)
+                lines[statement:statement] = [
+                    _when_called(
+                        one,
+                        [
+                            private
+                            for private in callees(one, sections, set(shared).__contains__)
+                            if private not in shared
+                        ],
+                    )
+                    if one.is_seldom
+                    else as_local(one)
+                    for one in needed
+                ]
                 statement += len(needed)
                 for one in needed:
                     del missing[one.local_name]
@@ -259,6 +282,14 @@ def as_local(function: Section) -> str:
     """The text that defines the function as a local of a script."""
     body = "\n".join(line.lstrip() for line in function.code.split("\n"))
     return f"local function {function.local_name}({', '.join(function.parameters)})\n{body}\nend"
+
+
+def _when_called(function: Section, private: Sequence[Section]) -> str:
+    """The text that defines a seldom function, and the functions that only it needs, when it is called first."""
+    name = function.local_name
+    inner = "\n".join(map(as_local, private))
+    body = as_local(function).removeprefix(f"local function {name}")
+    return f"local {name}\nfunction {name}(...)\n{inner}\n{name} = function{body}\nreturn {name}(...)\nend"
 
 
 # --- reading ---
@@ -307,6 +338,9 @@ def _section(file: str, match: re.Match[str]) -> Section:
     for clause, text in _CLAUSE.findall(match["above"]):
         if text == "inline" and not section.is_script:
             section.is_inline = True
+            continue
+        if text == "seldom" and not section.is_script:
+            section.is_seldom = True
             continue
         joint = "," if clause else " "  # a signature continues in the middle
         clauses[clause] = f"{clauses[clause]}{joint}{text}" if clause in clauses else text

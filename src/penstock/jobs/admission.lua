@@ -18,6 +18,7 @@ end
 -- Returns how many of those are left.
 --- (s: table, place: table, looks: int) -> int
 --- uses: base
+--- seldom
 function admission.admit_some(s, place, looks)
   limits.push(place)
   while #place.r[_row.LEVELS] > 0 do

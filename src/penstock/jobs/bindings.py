@@ -41,6 +41,7 @@ def scripts() -> Library:
         "core/batch.lua",
         "core/bucket.lua",
         "core/idempotency.lua",
+        "core/writes.lua",
         "jobs/record.lua",
         "jobs/row.lua",
         "jobs/slice.lua",
@@ -56,6 +57,8 @@ def scripts() -> Library:
         "jobs/limits.lua",
         "jobs/intake.lua",
         "jobs/listeners.lua",
+        "jobs/outbox.lua",
+        "jobs/effects.lua",
         "jobs/job.lua",
         "jobs/admission.lua",
         "jobs/queue.lua",
@@ -152,18 +155,22 @@ class QueueBindings:
         notes         tokens of running jobs and what they report (see `encode_notes`); those of jobs that the
                       incarnation does not hold are ignored
         """
-        completed = [s for s in settlements if s.ending is None and s.data == b"null"]
-        with_result = [s for s in settlements if s.ending is None and s.data != b"null"]
+        staged = [s for s in settlements if s.effects]
+        completed = [s for s in settlements if s.ending is None and s.data == b"null" and not s.effects]
+        with_result = [s for s in settlements if s.ending is None and s.data != b"null" and not s.effects]
         others = [s for s in settlements if s.ending is not None]
-        in_order = (*completed, *with_result, *others)
+        in_order = (*completed, *with_result, *staged, *others)
         args: list[Arg] = [
             self.clock.now_ms, incarnation, number, milliseconds(lease), want, trial, address, milliseconds(sleep),
             int(once), msgspec.json.encode(registration) if registration else "",
-            b"".join([s.token[:NUMBER_BYTES] for s in (*completed, *with_result)]), len(completed), len(with_result),
+            b"".join([s.token[:NUMBER_BYTES] for s in (*completed, *with_result, *staged)]),
+            len(completed), len(with_result), len(staged),
         ]  # fmt: skip
         args += [s.token[NUMBER_BYTES:] for s in completed]
         for s in with_result:
             args += (s.token[NUMBER_BYTES:], s.data)
+        for s in staged:
+            args += (s.token[NUMBER_BYTES:], s.data, s.effects)
         for token, text in notes:
             args += ("note", token, 0, text)
         for s in others:
@@ -216,6 +223,16 @@ class QueueBindings:
         """
         args = (self.clock.now_ms, incarnation, ending, reason, int(more), *started)
         return self._call("abandon", args, lambda reply: (reply[0], bool(reply[1]), _seconds(reply[2])))
+
+    # --- what is for other queues ---
+
+    def deliver(self, sender: str, entries: Sequence[bytes]) -> RoundTrip[None]:
+        """Hand over what the outbox of the queue `sender` has for this one (see `outbox.lua`)."""
+        return self._call("deliver", (self.clock.now_ms, sender, *entries), _nothing)
+
+    def delivered(self, queue: str, last: int) -> RoundTrip[list[bytes]]:
+        """Remove what is for `queue`, up to the entry with the number `last`. Returns the next entries."""
+        return self._call("delivered", (self.clock.now_ms, queue, last), list)
 
     # --- one job ---
 

@@ -74,6 +74,10 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     ending: Ending | None = None
     delay: float = 0.0
     """Seconds until the job runs again. With the ending `until`: the date of that, in seconds since 1970."""
+    effects: bytes = b""
+    """What a completed job has staged (see `Stage.pack`)."""
+    weight: int = 0
+    """The bytes of the effects, and as many for each of them as its time in the server is worth."""
 
     @property
     def id(self) -> str:
@@ -90,7 +94,8 @@ class TurnReply:
     due_in  seconds after which the worker takes its next turn even without a message; None: it waits for a message
     more    whether another turn would find more jobs now
     suspect for how many seconds a suspect has waited for its trial; None: none waits
-    ticks   the server's time and the schedules with a due tick, for this worker to enqueue (see `schedule.offer`)
+    ticks   the server's time and what is offered to this worker: schedules with a due tick, or entries for another
+            queue (see `schedule.offer`)
     """
 
     alive: bool

@@ -11,6 +11,9 @@ NUMBER_BYTES: Final = 6
 # notes, in notes.lua
 LOG_BYTES: Final = 16384
 
+# outbox, in outbox.lua
+FIELDS: Final = 4
+
 # record, in record.lua
 FORMAT: Final = 2
 

@@ -8,12 +8,16 @@ context, as with `asyncio.to_thread`.
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import NoCurrentJob
 from penstock.jobs.claims import Claim
 from penstock.jobs.definition import Definition
 from penstock.jobs.notes import encode_line, encode_progress
+
+if TYPE_CHECKING:
+    from penstock.jobs.queue import Queue
+    from penstock.jobs.stage import Stage
 
 
 class NoteSink(Protocol):
@@ -37,6 +41,10 @@ class Run(Protocol):
     def cancelled(self) -> bool: ...
     @property
     def note_sink(self) -> NoteSink: ...
+    @property
+    def home(self) -> Queue: ...
+
+    stage: Stage | None
 
 
 running: ContextVar[Run] = ContextVar("penstock_job")
@@ -105,6 +113,15 @@ class CurrentJob:
         range.
         """
         self._run.note_sink.add(self._run.claim.token, encode_progress(fraction, text))
+
+    @property
+    def stage(self) -> Stage:
+        """Writes and calls that are applied in the step that completes this job, or not at all. See `Stage`."""
+        if self._run.stage is None:
+            from penstock.jobs.stage import Stage
+
+            self._run.stage = Stage(self._run.home)
+        return self._run.stage
 
     def log(self, text: str) -> None:
         """Keep a line with the job, for `job.info()` and `penstock job show`. Sent as `progress` is.

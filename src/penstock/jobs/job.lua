@@ -36,6 +36,7 @@ end
 --- (s: table)
 --- uses: base meta
 function job.commit(s)
+  if s.outbox then outbox.write(s) end
   admission.admit(s)
   limits.write(s)
   job.push_ready(s)
@@ -68,6 +69,7 @@ end
 -- incarnation no longer holds the job.
 --- (s: table, incarnation: str, token: str, text: str)
 --- uses: base
+--- seldom
 function job.note(s, incarnation, token, text)
   local held = lease.held(incarnation, token)
   if not held then return end
@@ -107,6 +109,15 @@ function job.accept(s, id, body, generation, set)
   return not job.add_draft(s, id, body, generation, set)
 end
 
+-- Enqueues a draft unless its id is in the queue already, and stores its record.
+--- (s: table, id: str, body: str)
+--- uses: base
+function job.enqueue_now(s, id, body)
+  local set = {}
+  job.accept(s, id, body, row.mint(s.row, 1) + 1, set)
+  batch.write("HSET", base .. "jobs", set)
+end
+
 -- Enqueues a draft whose id is new, and appends id and record to `set`. If another job holds its unique key, returns the
 -- id of that job instead.
 --- (s: table, id: str, body: str, generation: int, set: table) -> str | nil
@@ -137,6 +148,7 @@ end
 -- a new entry, with `generation`, if it is due at another time or if the class of its size changes.
 --- (s: table, id: str, drafted: str, generation: int, one: table)
 --- uses: base
+--- seldom
 function job.replace(s, id, drafted, generation, one)
   local body = record.get(id)
   if not body then return end
@@ -189,11 +201,11 @@ function job.remove(s, id, body, letter, text)
 end
 
 -- Completes jobs: four commands for all of them, and one or two for their results. `held`: their claims, as read from the
--- incarnation; `numbers`: the claim numbers, 6 bytes each. Appends to `stale` the positions of jobs that the
--- incarnation does not hold under their number.
---- (s: table, incarnation: str, ids: table, numbers: str, texts: table, held: table, stale: table)
+-- incarnation; `numbers`: the claim numbers, 6 bytes each; `staged`: the effects of those that have some. Appends to `stale` the
+-- positions of jobs that the incarnation does not hold under their number.
+--- (s: table, incarnation: str, ids: table, numbers: str, texts: table, held: table, stale: table, staged: table)
 --- uses: base
-function job.complete(s, incarnation, ids, numbers, texts, held, stale)
+function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
   -- One call for all numbers, because each call reads its format anew.
   local sent = #ids > 0 and { struct.unpack(">" .. string.rep("I6", #ids), numbers) }
   local done, seen, n, of_tenant, before = {}, {}, 0, 0, nil
@@ -202,8 +214,18 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale)
     local id, was = ids[i], held[i]
     local number, flags, ttl, tenant, rest
     if was then number, flags, ttl, tenant, rest = lease.parse(was) end
+    local refused
     if was and not seen[id] and number == sent[i] then
       seen[id] = true
+      refused = staged[i] and effects.apply(s, staged[i])
+    else
+      stale[#stale + 1] = i - 1
+      was = nil
+    end
+    if refused then
+      local token = struct.pack(">I6", number) .. id
+      job.settle(s, incarnation, "bury", token, 0, cjson.encode({ reason = refused }))
+    elseif was then
       n = n + 1
       done[n] = id
       if tenant ~= before then
@@ -216,8 +238,6 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale)
       if flags >= flag.UNIQUE then unique.finish(s, id, was, rest) end
       if record.has(flags, flag.LIMITED) then limits.finish(s, was, rest) end
       job.finish(s, id, letter, texts[i] or "null", ttl)
-    else
-      stale[#stale + 1] = i - 1
     end
   end
   if n == 0 then return end
@@ -257,6 +277,7 @@ end
 --   contained  it had a process of its own (isolate=True)
 --- (s: table, incarnation: str, verb: str, token: str, ms: int, text: str) -> bool
 --- uses: base
+--- seldom
 function job.settle(s, incarnation, verb, token, ms, text)
   local held = lease.held(incarnation, token)
   if not held then return false end

@@ -25,6 +25,12 @@ QUEUE = {
     "delayed": ("ZSET", "entry -> due ms", "the job"),
     "schedules": ("HASH", "name -> a call that is enqueued again and again", "the operator, or the code"),
     "ticks": ("ZSET", "name -> when its next tick is offered to a worker, server ms", "the schedule"),
+    "outbox:": (
+        "LIST",
+        "what is for another queue: number, verb, id, text of each entry",
+        "the worker that delivers it",
+    ),
+    "inbox": ("HASH", "queue -> number of the last entry that was received from it", OWNED),
     "unique": ("HASH", "key -> the job that holds it", "the job"),
     "throttle:": ("STRING", "until when no other job of this key is enqueued, and the first job", "TTL"),
     "reasons": ("HASH", "id -> why it failed last", "the job"),

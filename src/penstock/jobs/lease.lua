@@ -141,6 +141,7 @@ end
 -- an empty id and record.
 --- (incarnation: str, own: table) -> table
 --- uses: base
+--- seldom
 function lease.repeated(incarnation, own)
   local reply, ids, places = {}, {}, {}
   for i = 1, 2 * own.claimed do reply[i] = "" end

@@ -186,6 +186,7 @@ end
 -- which the job has to be parked, if there is one: no place is free, or others are parked there.
 --- (s: table, list: table, passed: int) -> int, table | nil
 --- uses: base
+--- seldom
 function limits.pass(s, list, passed)
   for i = passed + 1, #list do
     local place = limits.place_of(s, list[i])
@@ -198,6 +199,7 @@ end
 
 -- Collects an entry for the parked lanes of a key.
 --- (s: table, place: table, is_front: bool, level: int, tenant: str, entry: str)
+--- seldom
 function limits.park(s, place, is_front, level, tenant, entry)
   place.parked = place.parked + 1
   place.lists = place.lists or {}
@@ -273,6 +275,7 @@ end
 
 -- Notes that a job was admitted and may still give its place to a more urgent one.
 --- (s: table, list: table, level: int, entry: str)
+--- seldom
 function limits.note_admitted(s, list, level, entry)
   limits.collect_members(s.admitted, list, level, entry)
 end
@@ -325,6 +328,7 @@ end
 -- Gives up the places of a job that is not running and leaves the queue.
 --- (s: table, id: str, body: str, was: str, generation: int, flags: int, priority: int)
 --- uses: base
+--- seldom
 function limits.leave(s, id, body, was, generation, flags, priority)
   local list, passed = record.limits(body), limits.passed(flags)
   limits.give_up(s, list, 0, passed, false)
@@ -353,6 +357,7 @@ end
 -- A claim takes these jobs: books the starts of rates, and adds to each claim in `held` the keys to free when it ends.
 --- (s: table, room: table)
 --- uses: base
+--- seldom
 function limits.start(s, room)
   for i = 1, room.claimed do
     local id, body = room.reply[2 * i - 1], room.reply[2 * i]
@@ -378,6 +383,7 @@ end
 -- Frees the places of a claim that ended, which begin at `at` in its value in `held`.
 --- (s: table, held: str, at: int)
 --- uses: base
+--- seldom
 function limits.finish(s, held, at)
   local keys = cmsgpack.unpack(string.sub(held, at))
   for i = 1, #keys do
@@ -390,6 +396,7 @@ end
 -- Reads the places of the claims that a turn completes.
 --- (s: table, ids: table, held: table)
 --- uses: base
+--- seldom
 function limits.read_finished(s, ids, held)
   local keys = {}
   for i = 1, #ids do
@@ -422,6 +429,7 @@ end
 -- Marks the keys at which it is time to look. Returns whether there may be more of them.
 --- (s: table) -> bool
 --- uses: base
+--- seldom
 function limits.mark_due(s)
   local r = s.row
   if r[_row.NEXT_ADMISSION] == 0 or r[_row.NEXT_ADMISSION] > s.now then return false end

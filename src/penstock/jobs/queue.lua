@@ -27,7 +27,7 @@
 --   settled:<inc> SET    tokens that an incarnation settled outside of its turns; PX 60 s
 --   cancels:<inc> SET    tokens of running jobs that an incarnation is to cancel (cancelling)
 --   schedules, ticks (schedule) · unique, throttle: (unique)
---   intake (intake) · turns, heads, lane, front, weights (lane) · leases, held, owners, workers (lease)
+--   outbox:, inbox (outbox) · intake (intake) · turns, heads, lane, front, weights (lane) · leases, held, owners, workers (lease)
 --   results, ends (results) · sleepers (wake) · suspects (recovery) · tenants, age, ages (counters)
 --   listeners, unnotified (listeners) · replay: (idempotency)
 --
@@ -117,9 +117,9 @@ end
 --                 incarnation ends as soon as it holds no job
 --   registration  of a worker, in its first turn; else empty
 --   numbers       the claim numbers of the completed jobs, 6 bytes each
---   settlements   ids of `completed` jobs without a result; then `with_result` pairs of id and result; then for each
---                 other job: verb, token, delay in ms, text. The first of these may have the verb `note`, which settles
---                 nothing (see notes.lua)
+--   settlements   ids of `completed` jobs without a result; then `with_result` pairs of id and result; then `staged` triples
+--                 of id, result and effects (effects.lua); then for each other job: verb, token, delay in ms, text. The
+--                 first of these may have the verb `note`, which settles nothing (see notes.lua)
 --
 -- Returns { "OK", positions of stale settlements, ms after which to take a turn even without a message (-1: wait for
 -- one), 1 if more jobs can be claimed at once, ms for which a suspect has waited (-1: none waits), due ticks (see
@@ -127,14 +127,14 @@ end
 -- longer holds the job. Returns { "STALE" } if the incarnation has ended; then nothing was written.
 --- keys: base meta
 --- args: given: int, incarnation: str, number: int, lease_ms: int, want: int, trial: str, address: str, idle_ms: int
---- args: once: int, registration: str, numbers: str, completed: int, with_result: int, settlements: *
+--- args: once: int, registration: str, numbers: str, completed: int, with_result: int, staged: int, settlements: *
 --- flags: allow-oom
 function script.turn(base, meta, given, incarnation, number, lease_ms, want, trial, address, idle_ms,
-  once, registration, numbers, completed, with_result, settlements, ...)
+  once, registration, numbers, completed, with_result, staged, settlements, ...)
   local s, newer = job.begin(given)
   if newer then return newer end
   local r, now = s.row, s.now
-  local ids, texts, at = {}, {}, settlements
+  local ids, texts, effects_of, at = {}, {}, {}, settlements
   for i = 1, completed do
     ids[i] = ARGV[at]
     at = at + 1
@@ -142,6 +142,10 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   for i = completed + 1, completed + with_result do
     ids[i], texts[i] = ARGV[at], ARGV[at + 1]
     at = at + 2
+  end
+  for i = #ids + 1, #ids + staged do
+    ids[i], texts[i], effects_of[i] = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+    at = at + 3
   end
   ids[#ids + 1] = ""
   local held = redis.call("HMGET", base .. "held:" .. incarnation, unpack(ids))
@@ -160,10 +164,10 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
     until ARGV[at] ~= "note"
     if #ids > 0 then held = redis.call("HMGET", base .. "held:" .. incarnation, unpack(ids)) end
   end
-  job.complete(s, incarnation, ids, numbers, texts, held, stale)
+  job.complete(s, incarnation, ids, numbers, texts, held, stale, effects_of)
   for i = at, #ARGV, 4 do
     if not job.settle(s, incarnation, ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]) then
-      stale[#stale + 1] = completed + with_result + (i - at) / 4
+      stale[#stale + 1] = completed + with_result + staged + (i - at) / 4
     end
   end
   local more_due, late = job.promote(s, _jobs_per_call.PROMOTED)
@@ -225,7 +229,7 @@ function script.settle(base, meta, given, incarnation, verb, token, ms, text)
   local held = lease.alive(incarnation, s.now) and lease.held(incarnation, token)
   if not held then return redis.call("SISMEMBER", memory, token) end
   if verb == "complete" then
-    job.complete(s, incarnation, { lease.job_id(token) }, token, { text }, { held }, {})
+    job.complete(s, incarnation, { lease.job_id(token) }, token, { text }, { held }, {}, {})
   else
     job.settle(s, incarnation, verb, token, ms, text)
   end

@@ -102,6 +102,7 @@ end
 -- Picks one suspect, the one that has waited longest. Returns whether there was one.
 --- (r: table, room: table) -> bool
 --- uses: base
+--- seldom
 function recovery.pick_suspect(r, room)
   local entries = redis.call("ZRANGE", base .. "suspects", 0, 7)
   for i = 1, #entries do

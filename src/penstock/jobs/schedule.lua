@@ -9,7 +9,8 @@
 --
 --   schedules  HASH  name -> header (see `schedule.parse`), length of the spec in 2 bytes, spec (JSON, which only Python
 --                    reads), draft of its jobs (record.lua)
---   ticks      ZSET  name -> server ms at which the next tick is offered to a worker; of active schedules only
+--   ticks      ZSET  name -> server ms at which the next tick is offered to a worker; of active schedules only. A name that
+--                    begins with a colon is a queue that the outbox has entries for (outbox.lua)
 --   row              NEXT_TICK (row.lua): the lowest score of `ticks`
 --
 -- A worker computes the times, because scripts know neither time zones nor cron lines. A turn offers due ticks to one
@@ -71,9 +72,10 @@ function schedule.is_orphaned(one, now)
 end
 
 -- Offers due ticks to the worker that takes this turn: { now, name, schedule, … }, or an empty table. A schedule that is
--- orphaned is taken out.
+-- orphaned is taken out. Instead of a name and a schedule, there may be ":", a queue, and entries for it (outbox.lua).
 --- (s: table) -> table
 --- uses: base
+--- seldom
 function schedule.offer(s)
   if s.row[_row.NEXT_TICK] == 0 or s.row[_row.NEXT_TICK] > s.now then return {} end
   local due = redis.call("ZRANGE", base .. "ticks", "-inf", s.now, "BYSCORE", "LIMIT", 0, _offer.TICKS)
@@ -85,7 +87,12 @@ function schedule.offer(s)
       schedule.write(due[i], one)
       one = nil
     end
-    if one then
+    if string.byte(due[i]) == 58 then
+      if #offers > 1 then break end -- entries for one queue are enough for a turn
+      offers[2], offers[3] = due[i], outbox.oldest(string.sub(due[i], 2))
+      redis.call("ZADD", base .. "ticks", s.now + _offer.AGAIN, due[i])
+      break
+    elseif one then
       bytes = bytes + #packed[i]
       if bytes > _offer.BYTES and #offers > 1 then break end
       offers[#offers + 1], offers[#offers + 2] = due[i], packed[i]

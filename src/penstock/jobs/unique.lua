@@ -90,6 +90,7 @@ end
 
 -- A claim takes these jobs. A key that is held until the end is added to the claim.
 --- (s: table, room: table)
+--- seldom
 function unique.start(s, room)
   for i = 1, room.claimed do
     local id, body = room.reply[2 * i - 1], room.reply[2 * i]
@@ -116,6 +117,7 @@ end
 -- Stores the keys that were taken, and removes those that were given up.
 --- (s: table)
 --- uses: base
+--- seldom
 function unique.write(s)
   if s.taken then
     batch.leave_listpack(base .. "unique", #s.taken / 2)

@@ -17,6 +17,7 @@ import msgspec
 from penstock.core.idempotency import IdempotencyKey
 from penstock.core.operations import RoundTrip
 from penstock.core.scripts import Library
+from penstock.core.writes import Packable, Value
 from penstock.locks.answers import LockInfo, Owner, ReadWriteLockInfo, SemaphoreInfo
 from penstock.locks.constants import ALL, UNLIMITED
 from penstock.locks.keys import LockKeys, RateLimitKeys, SemaphoreKeys, TransactionKeys
@@ -48,7 +49,7 @@ def rate_limit_scripts() -> Library:
 
 @cache
 def transaction_scripts() -> Library:
-    return Library("core/idempotency.lua", "locks/transaction.lua")
+    return Library("core/idempotency.lua", "core/writes.lua", "locks/transaction.lua")
 
 
 # --- locks and semaphores ---
@@ -378,17 +379,7 @@ def _rate_reply(reply: Sequence[int]) -> RateReply:
 
 # --- transactions ---
 
-Value: TypeAlias = str | bytes | int | float
-Packable: TypeAlias = str | msgspec.Raw
-"""A value as MessagePack can carry it to a script."""
-
 Comparison: TypeAlias = Literal["there", "missing", "text", "number", "at least", "at most"]
-
-_TYPES = {
-    "INCRBY": "string", "HSET": "hash", "HDEL": "hash", "HINCRBY": "hash", "ZADD": "zset", "ZINCRBY": "zset",
-    "ZREM": "zset", "SADD": "set", "SREM": "set", "LPUSH": "list", "RPUSH": "list",
-}  # fmt: skip
-"""The type of key that each command needs. Commands not listed here accept any type."""
 
 
 class Condition(NamedTuple):
@@ -399,31 +390,6 @@ class Condition(NamedTuple):
     member: Packable | Literal[False]
     comparison: Comparison
     wanted: Value | msgspec.Raw
-
-
-def write(command: str, position: int, args: Sequence[Packable]) -> tuple[Any, ...]:
-    """One write, as `draft.write` takes it."""
-    return (command, position, _TYPES.get(command, False), *args)
-
-
-def packable(value: Value) -> Packable:
-    """The value in a form that can be sent to a script. Raises ValueError or TypeError if that is impossible."""
-    if isinstance(value, bytes):
-        # As a MessagePack str, which may hold any bytes: the server's scripts do not know the newer type bin.
-        size = len(value)
-        head = bytes((0xA0 | size,)) if size < 32 else b"\xdb" + size.to_bytes(4, "big")
-        return msgspec.Raw(head + value)
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise ValueError(f"{value!r}: half a character (a lone surrogate) cannot be sent") from None
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r}: bytes, a text, or a number")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value}: a finite number")
-    return repr(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,11 +427,6 @@ class TransactionBindings:
         declared = (TransactionKeys(home).base, *self._locks, *keys)
         args = (key.caller, key.number, self._token, len(self._locks), conditions, writes)
         return RoundTrip(transaction_scripts()["commit"], declared, args, _commit_reply)
-
-
-def pack_rows(rows: Sequence[tuple[Any, ...]]) -> bytes:
-    """Conditions or writes as `commit` takes them."""
-    return _pack(rows)
 
 
 def _commit_reply(reply: Sequence[Any]) -> CommitReply:

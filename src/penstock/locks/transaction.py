@@ -6,38 +6,23 @@ past its lease cannot write. A transaction is a list of operations; nothing is s
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, Literal, Self
 
-from penstock.core.arguments import check_seconds, shown
+from penstock.core.arguments import shown
 from penstock.core.idempotency import IdempotencyKey, release_key, take_key
 from penstock.core.keys import check_text
 from penstock.core.operations import Driver, RoundTrip, verb
 from penstock.core.slots import slot
+from penstock.core.writes import EXACT_BELOW, Clause, Number, Packable, Value, Writes, pack_rows, packable, write
 from penstock.errors import LeaseLost, TransactionRefused
-from penstock.locks.bindings import (
-    CommitReply,
-    Comparison,
-    Condition,
-    Packable,
-    TransactionBindings,
-    Value,
-    pack_rows,
-    packable,
-    write,
-)
-
-Number: TypeAlias = int | float
+from penstock.locks.bindings import CommitReply, Comparison, Condition, TransactionBindings
 
 MAX_OPERATIONS = 1000
 """Conditions and writes; a write of three members counts as three. The maximum takes some ms of server time."""
 
 MAX_BYTES = 1024 * 1024
-
-EXACT_BELOW = 2**53
-"""The server's scripts count in floats, which are exact below this number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +38,7 @@ class Guard:
     loss: Callable[[], LeaseLost]
 
 
-class Clause(NamedTuple):
-    """A condition or a write as the caller wrote it, for the text of an error."""
-
-    verb: str
-    key: str
-    member: Value | None = None
-    value: Value | None = None
-    at_least: Number | None = None
-    at_most: Number | None = None
-
-    def __str__(self) -> str:
-        args = [repr(_shortened(one)) for one in (self.key, self.member, self.value) if one is not None]
-        bounds = [("at_least", self.at_least), ("at_most", self.at_most)]
-        return f"{self.verb}({', '.join([*args, *(f'{name}={bound}' for name, bound in bounds if bound is not None)])})"
-
-
-class Transaction:
+class Transaction(Writes):
     """Conditions, then writes: `app.transaction().require_value(…).set(…).commit()`.
 
     The keys are ordinary keys, which any client may use too. All must be in one slot, so they share a hash tag. A
@@ -189,69 +158,14 @@ class Transaction:
         self._condition_clauses.append(clause)
         return self
 
-    # --- writes ---
-
-    def set(self, key: str, value: Value, *, ttl: float | None = None) -> Self:
-        """`ttl`: seconds; None: the key stays, and loses a TTL that it had."""
-        return self._write("SET", key, value, *(() if ttl is None else ("PX", _milliseconds("set", "ttl", ttl))))
-
-    def delete(self, *keys: str) -> Self:
-        for key in keys:
-            self._write("DEL", key)
-        return self
-
-    def expire(self, key: str, seconds: float) -> Self:
-        """Delete the key after so many seconds. Does nothing if it does not exist."""
-        return self._write("PEXPIRE", key, _milliseconds("expire", "seconds", seconds))
-
-    def incrby(self, key: str, by: int = 1) -> Self:
-        """Add to a whole number below ±2**53. A key that does not exist counts as 0."""
-        return self._write("INCRBY", key, _whole("incrby", by))
-
-    def hset(self, key: str, field: Value, value: Value) -> Self:
-        return self._write("HSET", key, field, value)
-
-    def hdel(self, key: str, *fields: Value) -> Self:
-        return self._write("HDEL", key, *fields, least=1)
-
-    def hincrby(self, key: str, field: Value, by: int = 1) -> Self:
-        """Add to a whole number below ±2**53. A field that does not exist counts as 0."""
-        return self._write("HINCRBY", key, field, _whole("hincrby", by))
-
-    def zadd(self, key: str, member: Value, score: Number) -> Self:
-        return self._write("ZADD", key, _number("zadd", score), member)
-
-    def zincrby(self, key: str, member: Value, by: Number = 1) -> Self:
-        return self._write("ZINCRBY", key, _number("zincrby", by), member)
-
-    def zrem(self, key: str, *members: Value) -> Self:
-        return self._write("ZREM", key, *members, least=1)
-
-    def sadd(self, key: str, *members: Value) -> Self:
-        return self._write("SADD", key, *members, least=1)
-
-    def srem(self, key: str, *members: Value) -> Self:
-        return self._write("SREM", key, *members, least=1)
-
-    def lpush(self, key: str, *values: Value) -> Self:
-        return self._write("LPUSH", key, *values, least=1)
-
-    def rpush(self, key: str, *values: Value) -> Self:
-        return self._write("RPUSH", key, *values, least=1)
-
-    def _write(self, command: str, key: str, *args: Value, least: int = 0) -> Self:
-        clause = Clause(_VERBS.get(command) or command.lower(), key)
-        if len(args) < least:
-            raise ValueError(f"{clause}: name at least one field, member or value")
-        if key in self._locks:
+    def _add(self, clause: Clause, command: str, values: Sequence[Packable], count: int) -> None:
+        if clause.key in self._locks:
             raise ValueError(f"{clause}: that is the lock itself; release() gives it back")
-        values = [packable(arg) for arg in args]
-        position = self._position(clause, key, len(values) if least else 1)
+        position = self._position(clause, clause.key, count)
         self._writes.append(write(command, position, values))
         self._write_clauses.append(clause)
-        return self
 
-    # --- both ---
+    # --- writes, and both ---
 
     def _position(self, clause: Clause, key: str, count: int) -> int:
         """The position of the key in KEYS. `count`: how many operations the clause counts as."""
@@ -318,30 +232,3 @@ class Transaction:
             condition=str(clause),
             found=reply.found,
         )
-
-
-_VERBS = {"DEL": "delete", "PEXPIRE": "expire"}
-"""The verbs whose name differs from the command."""
-
-
-def _shortened(value: Value) -> Value:
-    return value[:40] if isinstance(value, str | bytes) else value
-
-
-def _number(verb: str, value: Number) -> Number:
-    if isinstance(value, str | bytes):
-        raise TypeError(f"{verb}({value!r}): a number")
-    if isinstance(value, int) and abs(value) > sys.float_info.max:
-        raise ValueError(f"{verb}({shown(value)}): a score is a finite float, below 1.8e308")
-    return value
-
-
-def _whole(verb: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= EXACT_BELOW:
-        raise ValueError(f"{verb}({value!r}): a whole number between -2**53 and 2**53, exclusive")
-    return value
-
-
-def _milliseconds(verb: str, name: str, seconds: float) -> int:
-    check_seconds(verb, name, seconds, 0.001, 366 * 86400, "seconds from 0.001 to a year")
-    return -int(-seconds * 1000 // 1)

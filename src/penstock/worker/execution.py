@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, ExitStack
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from penstock import codec
 from penstock.core.clock import milliseconds
@@ -23,6 +24,7 @@ from penstock.jobs.dependencies import ProcessScope
 from penstock.jobs.job import Failure
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Drop, Retry, RetryLater
+from penstock.jobs.stage import Stage
 from penstock.settings import WorkerSettings
 from penstock.worker.running import JobRun
 from penstock.worker.thread_timeout import ThreadTimeout, TimeIsUp, run_cancellable
@@ -211,6 +213,8 @@ class Execution:
 
     def completed(self, run: JobRun, result: Any) -> Settlement:
         """The run returned `result`."""
+        if run.stage is not None:
+            return self._completed_with_effects(run, run.stage, result)
         if result is None or run.claim.record.ttl == 0:
             return Settlement(run.claim.token)
         try:
@@ -219,6 +223,13 @@ class Execution:
         except Exception as error:
             reason = str(error) if isinstance(error, BadCall) else f"its result cannot be encoded: {_describe(error)}"
             return self._dead_letter(run.claim, reason)
+
+    def _completed_with_effects(self, run: JobRun, stage: Stage, result: Any) -> Settlement:
+        run.stage = None
+        settlement = self.completed(run, result)
+        if settlement.ending is None and stage:
+            return structs.replace(settlement, effects=stage.pack(), weight=stage.weight)
+        return settlement
 
     # --- runs that did not complete ---
 

@@ -137,10 +137,11 @@ class Feed:
         """How many settlements the next turn carries.
 
         The server rewrites the whole record of a job that does not simply complete, so one turn carries settlements
-        for at most 1 MiB of such records, or for a single larger one.
+        for at most 1 MiB of such records, results and staged effects, or a single larger one.
         """
         size, most = 0, MOST_NOTES if self.notes else MAX_SETTLEMENTS  # a job is not settled before its notes are sent
         for place, settlement in enumerate(self.to_settle[:most]):
+            size += len(settlement.data) + settlement.weight
             if settlement.ending and (claim := self.held.get(settlement.token)) is not None:
                 size += len(claim.record.body)
             if size > MiB and place:

@@ -14,6 +14,8 @@ from penstock.jobs.claims import Claim
 from penstock.jobs.current import NoteSink
 from penstock.jobs.definition import Definition
 from penstock.jobs.middleware import JobContext
+from penstock.jobs.queue import Queue
+from penstock.jobs.stage import Stage
 from penstock.worker.feed import Feed
 from penstock.worker.thread_timeout import ThreadTimeout
 
@@ -41,6 +43,8 @@ class JobRun(msgspec.Struct, eq=False):
     thread        of a `def` task without a timeout: the thread that is in it, or 0
     cancelled     somebody has cancelled the job while it runs here
     own_notes     in the process of an isolated run: takes what the job reports
+    own_home      there: the job's queue
+    stage         what the job has staged, if it has
     """
 
     claim: Claim
@@ -54,6 +58,8 @@ class JobRun(msgspec.Struct, eq=False):
     thread: int = 0
     cancelled: bool = False
     own_notes: NoteSink | None = None
+    own_home: Queue | None = None
+    stage: Stage | None = None
 
     @property
     def note_sink(self) -> NoteSink:
@@ -62,6 +68,14 @@ class JobRun(msgspec.Struct, eq=False):
             return self.feed.notes
         assert self.own_notes is not None
         return self.own_notes
+
+    @property
+    def home(self) -> Queue:
+        """The job's queue."""
+        if self.feed is not None:
+            return self.feed.queue
+        assert self.own_home is not None
+        return self.own_home
 
     @property
     def deadline(self) -> float | None:

@@ -1,10 +1,13 @@
-"""The part of a worker that serves schedules: it declares those of its app, and enqueues the jobs of due ticks."""
+"""The part of a worker that serves schedules: it declares those of its app, and enqueues the jobs of due ticks.
+
+It also starts deliveries to other queues, which a turn offers in the same way.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from penstock.core.operations import Driver
@@ -15,6 +18,7 @@ from penstock.jobs.queue import Queue
 from penstock.jobs.schedule import ORPHANED_AFTER, ScheduleDefinition, StoredSchedule
 from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
 from penstock.worker.app import App
+from penstock.worker.delivery import OTHER_QUEUE, deliver
 
 log = logging.getLogger("penstock.worker")
 
@@ -32,6 +36,7 @@ class TickServer:
 
     def __init__(self, app: App, queues: Sequence[Queue]) -> None:
         self._driver: Driver = app._driver
+        self._queue = app.queue
         self._declared: dict[Queue, list[ScheduleDefinition]] = {}
         for queue in queues:
             found = [declared_by(task, queue) for task in app.registry if task.timing and task.queue == queue.name]
@@ -63,8 +68,19 @@ class TickServer:
         await asyncio.get_running_loop().create_future()
 
     def serve(self, queue: Queue, offers: Sequence[Any]) -> None:
-        """Enqueue the jobs of the offered ticks, in the background. `offers`: see `schedule.offer`."""
-        task = asyncio.create_task(self._serve(queue, offers))
+        """Enqueue the jobs of the offered ticks, or deliver to another queue, in the background.
+
+        `offers`: see `schedule.offer`.
+        """
+        ticks = [*offers]
+        if bytes(offers[1]).startswith(OTHER_QUEUE):
+            self._start(deliver(self._driver, queue, self._queue(offers[1][1:].decode()), offers[2]))
+            ticks[1:3] = []
+        if len(ticks) > 1:
+            self._start(self._serve(queue, ticks))
+
+    def _start(self, serving: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(serving)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 

@@ -55,12 +55,13 @@ class QueueAudit:
             yield f"notes: {self.keys.get('notes')}, and the records of {noted} say so"
 
     def _schedules(self) -> Iterator[str]:
-        """Each active schedule with a next tick is planned, and no other. The row has the earliest time."""
+        """Planned are active schedules with a next tick, and the outbox. The row has the earliest time."""
         stored = [StoredSchedule.read(name, packed) for name, packed in self.keys.get("schedules", {}).items()]
         planned = {one.name.encode() for one in stored if one.state == b"a" and one.next_tick}
+        planned |= {name.removeprefix("outbox").encode() for name in self.keys if name.startswith("outbox:")}
         ticks = self.keys.get("ticks", {})
         if set(ticks) != planned:
-            yield f"ticks: {sorted(ticks)}, but the active schedules are {sorted(planned)}"
+            yield f"ticks: {sorted(ticks)}, but the active schedules and the outbox have {sorted(planned)}"
         if self._row.next_tick != min(ticks.values(), default=0):
             yield f"row: the next tick is {self._row.next_tick}, but ticks has {sorted(ticks.values())[:3]}"
 

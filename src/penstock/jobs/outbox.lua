@@ -1,0 +1,121 @@
+-- The outbox: what a script of this queue has for other queues, which may be in other slots.
+--
+--   outbox:<queue>  LIST  what is for that queue, the oldest first: for each entry its number, verb, id and text
+--   ticks           ZSET  ":" and queue -> server ms at which a worker is offered entries for it (schedule.lua)
+--   meta            HASH  outbox: the number of the last entry
+--   inbox           HASH  queue -> number of the last entry that was received from it
+--
+-- The script that causes an entry writes it, in the same step. A turn offers the oldest entries for a queue to one worker,
+-- and to another one after five seconds. That worker calls `deliver` in the other queue, and then `delivered` in this one,
+-- which removes them. The numbers rise, so an entry that arrives again is recognised, however late. They begin at the
+-- microseconds of the server's clock: a queue that was deleted and created again does not repeat them.
+--
+-- A verb is what the other queue does: `enqueue` a call, with its id and draft.
+
+outbox = { FIELDS = 4 } -- values of one entry
+
+_outbox = { ENTRIES = 100, PIECE = 16, BYTES = 262144, VALUES = 400 } -- PIECE: values that are read at once
+
+-- Has `write` append an entry for another queue.
+--- (s: table, queue: str, verb: str, id: str, text: str)
+function outbox.put(s, queue, verb, id, text)
+  s.outbox = s.outbox or {}
+  local entries = s.outbox[queue] or {}
+  s.outbox[queue] = entries
+  local at = #entries
+  entries[at + 1], entries[at + 2], entries[at + 3], entries[at + 4] = "", verb, id, text
+end
+
+-- Writes what was put. The turn that does so offers it at once; otherwise a worker takes a turn for it soon.
+--- (s: table)
+--- uses: base meta
+--- seldom
+function outbox.write(s)
+  local last, ticks = math.max(tonumber(redis.call("HGET", meta, "outbox") or 0), s.now * 1000), {}
+  for queue, entries in pairs(s.outbox) do
+    for i = 1, #entries, outbox.FIELDS do
+      last = last + 1
+      entries[i] = string.format("%d", last)
+    end
+    batch.write("RPUSH", base .. "outbox:" .. queue, entries)
+    ticks[#ticks + 1], ticks[#ticks + 2] = s.now, ":" .. queue
+  end
+  redis.call("HSET", meta, "outbox", string.format("%d", last))
+  batch.write("ZADD", base .. "ticks", ticks)
+  row.not_after(s.row, _row.NEXT_TICK, s.now)
+  s.alarm, s.outbox = math.min(s.alarm or math.huge, s.now + _offer.BUSY), nil
+end
+
+-- The oldest entries for a queue, as many as one worker delivers at once: number, verb, id, text, …
+--- (queue: str) -> table
+--- uses: base
+--- seldom
+function outbox.oldest(queue)
+  local key, entries, bytes = base .. "outbox:" .. queue, {}, 0
+  while #entries < _outbox.VALUES do
+    local piece = redis.call("LRANGE", key, #entries, #entries + _outbox.PIECE - 1)
+    for i = 1, #piece, outbox.FIELDS do
+      bytes = bytes + #piece[i + 3]
+      if bytes > _outbox.BYTES and #entries > 0 then return entries end
+      for j = i, i + outbox.FIELDS - 1 do entries[#entries + 1] = piece[j] end
+    end
+    if #piece < _outbox.PIECE then break end
+  end
+  return entries
+end
+
+-- Executes one entry of another queue.
+--- (s: table, verb: str, id: str, text: str)
+--- uses: base
+function outbox.receive(s, verb, id, text)
+  if verb == "enqueue" then job.enqueue_now(s, id, text) end
+end
+
+-- Receives entries that the queue `sender` has for this one, the oldest first: number, verb, id, text, … Those that it has
+-- received before change nothing.
+--- keys: base meta
+--- args: given: int, sender: str, entries: *
+function script.deliver(base, meta, given, sender, entries, ...)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local last = tonumber(redis.call("HGET", base .. "inbox", sender) or 0)
+  local latest = last
+  for i = entries, #ARGV, outbox.FIELDS do
+    local number = tonumber(ARGV[i])
+    if number > latest then
+      latest = number
+      outbox.receive(s, ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+    end
+  end
+  if latest > last then redis.call("HSET", base .. "inbox", sender, string.format("%d", latest)) end
+  job.commit(s)
+  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
+  row.store(s)
+end
+
+-- Removes the entries for a queue up to the number `last`, which have arrived there. Returns the next ones, as
+-- `outbox.oldest`, which the caller delivers then.
+--- keys: base meta
+--- args: given: int, queue: str, last: int
+--- flags: allow-oom
+function script.delivered(base, meta, given, queue, last)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local key, n = base .. "outbox:" .. queue, 0
+  local numbers = redis.call("LRANGE", key, 0, 0)
+  while numbers[1] and tonumber(numbers[1]) <= last and n < _outbox.ENTRIES do
+    redis.call("LPOP", key, outbox.FIELDS)
+    n = n + 1
+    numbers = redis.call("LRANGE", key, 0, 0)
+  end
+  local entries = outbox.oldest(queue)
+  if #entries > 0 then
+    redis.call("ZADD", base .. "ticks", s.now + _offer.AGAIN, ":" .. queue)
+  else
+    redis.call("ZREM", base .. "ticks", ":" .. queue)
+  end
+  schedule.refresh(s)
+  job.commit(s)
+  row.store(s)
+  return entries
+end

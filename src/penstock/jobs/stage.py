@@ -1,0 +1,114 @@
+"""The stage of a running job: writes and calls that the server applies in the step that completes the job, or not at
+all. See `effects.lua`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from penstock.core.keys import check_text
+from penstock.core.slots import slot
+from penstock.core.writes import Clause, Packable, Writes, pack_rows, packable, write
+from penstock.errors import BadCall, PayloadTooLarge
+from penstock.jobs.middleware import EnqueueContext, JobDraft
+from penstock.settings import MiB
+
+if TYPE_CHECKING:
+    from penstock.jobs.job import Job
+    from penstock.jobs.queue import Queue
+    from penstock.jobs.task import Call
+
+R = TypeVar("R")
+
+_WRITE_WEIGHT: Final = 1024
+_CALL_WEIGHT: Final = 2048
+"""Bytes that each counts for beside its own: so a stage of 1 MiB takes the server a few milliseconds at most."""
+
+
+class Stage(Writes):
+    """Writes and calls of the running job that the server applies when the job completes: `current().stage`.
+
+    They are applied in the step that completes the job, all or none. If the task raises, is cancelled or loses its
+    lease, none is applied. So a job that runs twice has its effects once. Nothing is sent before; no method costs a
+    round trip.
+
+    The keys are ordinary keys in the slot of the job's queue: `app.queue("mail").key("sent")`, or any key with the same
+    hash tag. If a write turns out to be impossible, for instance because a key has another type, the job becomes a
+    dead letter with that reason, and nothing was written. The writes are those of a transaction.
+
+    A stage holds at most 1 MiB. A write counts for 1 KiB beside its bytes, and a call for 2 KiB.
+    """
+
+    def __init__(self, home: Queue) -> None:
+        self._home = home
+        self._keys: dict[str, int] = {}
+        self._writes: list[tuple[Any, ...]] = []
+        self._calls: list[Packable] = []
+        self._sent: list[Packable] = []
+        self.weight = 0
+        """Bytes, and what each write and call counts for beside them."""
+
+    def __repr__(self) -> str:
+        return f"<Stage of {len(self._writes)} writes and {len(self._calls) // 2 + len(self._sent) // 3} calls>"
+
+    def __bool__(self) -> bool:
+        return self.weight > 0
+
+    def enqueue(self, call: Call[R]) -> Job[R]:
+        """Enqueue a call when the job completes: `current().stage.enqueue(send_email.call("ada@example.com"))`.
+
+        A call of this queue is enqueued in the same step. A call of another queue goes through the outbox: it is
+        stored in the same step, and a worker of this queue delivers it, as a rule within milliseconds. It is enqueued
+        once, whatever fails in between. Returns the job, which does not exist before. If the call is unique and
+        another job holds its key then, nothing is enqueued.
+
+        Raises BadCall for other objects, and PayloadTooLarge.
+        """
+        if not hasattr(call, "draft"):
+            raise BadCall(f"stage.enqueue takes a call, as in task.call(…), not {type(call).__name__}")
+        key, record = call.draft()
+        home = call.task.home
+        draft = JobDraft(home.name, key, record)
+        with home.middleware.around_enqueue(EnqueueContext(home.name, [draft])):
+            self._count(f"enqueue({call.task.name})", len(draft.record) + _CALL_WEIGHT)
+            if home.bindings.keys.base == self._home.bindings.keys.base:
+                self._calls += (packable(key), packable(draft.record))
+            else:
+                self._sent += (home.name, packable(key), packable(draft.record))
+        return call.job(key)
+
+    def _add(self, clause: Clause, command: str, values: Sequence[Packable], count: int) -> None:
+        position = self._keys.get(clause.key)
+        if position is None:
+            self._check_key(clause)
+        size = len(clause.key) + sum(len(bytes(v)) if not isinstance(v, str) else len(v.encode()) for v in values)
+        self._count(str(clause), size + count * _WRITE_WEIGHT)
+        if position is None:
+            position = self._keys[clause.key] = len(self._keys) + 1
+        self._writes.append(write(command, position, values))
+
+    def _check_key(self, clause: Clause) -> None:
+        key, keys = check_text("key", clause.key), self._home.bindings.keys
+        if slot(key) != slot(keys.base):
+            raise ValueError(
+                f"{clause}: this key is not in the slot of queue {self._home.name}, so it cannot be written in the "
+                f"step that completes the job; use {keys.user('…')!r}, which app.queue({self._home.name!r}).key('…') is"
+            )
+        if key.startswith(keys.base) and not key.startswith(keys.user("")):
+            raise ValueError(
+                f"{clause}: this key belongs to queue {self._home.name} itself; use "
+                f"app.queue({self._home.name!r}).key({key.removeprefix(keys.base)!r})"
+            )
+
+    def _count(self, what: str, weight: int) -> None:
+        if self.weight + weight > MiB:
+            raise PayloadTooLarge(
+                f"{what}: a job stages at most 1 MiB, counted as 1 KiB for each write and 2 KiB for each call beside "
+                "their bytes: enqueue a job for each part, or enqueue a bulk directly"
+            )
+        self.weight += weight
+
+    def pack(self) -> bytes:
+        """As `effects.lua` takes it."""
+        return pack_rows(([*self._keys], self._writes, self._calls, self._sent))
