@@ -364,7 +364,8 @@ def _run(request: RunRequest, loaded: LoadedModules, notes: ChannelNotes) -> Set
     if isinstance(run, Settlement):
         return run
     run.own_notes, run.started_at = notes, time.monotonic()
-    run.own_home = reduce(getattr, request.name.split("."), loaded.modules[request.module]).home
+    task = reduce(getattr, request.name.split("."), loaded.modules[request.module])
+    run.own_home = next((one for one in task.home.family if one.name == request.queue), task.home)
     if scope.is_empty and not definition.is_async:
         return _run_blocking(execution, run)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
