@@ -100,7 +100,8 @@ async def test_an_impossible_write_makes_a_dead_letter_that_says_so(app: Penstoc
 
 async def test_an_isolated_job_stages_as_others_do(apps: Apps, raw: Any):
     app = apps.make("nowhere")
-    task = app.task(queue="q", isolate=True, name=isolated_tasks.stage_one.name)(isolated_tasks.stage_one.__wrapped__)
+    adopted: Any = isolated_tasks.stage_one
+    task = app.task(queue="q", isolate=True, name=adopted.name)(adopted.__wrapped__)
     job = await task.enqueue.aio(3)
     await run_burst(app)
     assert (await job.result.aio(0), raw.get(app.queue("q").key("n"))) == (3, b"1")
