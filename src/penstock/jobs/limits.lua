@@ -275,7 +275,6 @@ end
 
 -- Notes that a job was admitted and may still give its place to a more urgent one.
 --- (s: table, list: table, level: int, entry: str)
---- seldom
 function limits.note_admitted(s, list, level, entry)
   limits.collect_members(s.admitted, list, level, entry)
 end
@@ -328,7 +327,6 @@ end
 -- Gives up the places of a job that is not running and leaves the queue.
 --- (s: table, id: str, body: str, was: str, generation: int, flags: int, priority: int)
 --- uses: base
---- seldom
 function limits.leave(s, id, body, was, generation, flags, priority)
   local list, passed = record.limits(body), limits.passed(flags)
   limits.give_up(s, list, 0, passed, false)
