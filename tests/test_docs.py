@@ -37,7 +37,8 @@ MODULE = re.compile(r"`([\w/]+\.(?:py|lua))`")
 
 # The modules that users import from, besides `penstock` itself.
 PUBLIC_MODULES = {
-    "penstock", "penstock.integrations.fastapi", "penstock.integrations.flask", "penstock.integrations.starlette",
+    "penstock", "penstock.integrations.django", "penstock.integrations.fastapi", "penstock.integrations.flask",
+    "penstock.integrations.starlette",
     "penstock.testing", "penstock.testing.history", "penstock.web",
 }  # fmt: skip
 

@@ -1,0 +1,1 @@
+"""A Django project with tasks, as small as one can be."""
