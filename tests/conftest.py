@@ -13,6 +13,7 @@ import anyio.to_thread
 import pytest
 import redis
 import valkey
+from hypothesis import HealthCheck, settings
 
 from penstock import Penstock, Settings
 from penstock.testing import MovableClock
@@ -24,6 +25,10 @@ from tests.servers import Cluster, Server
 from tests.speed import Deadline
 
 _numbers = itertools.count(1)
+
+# On a busy machine a generated input may take any time.
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
