@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from penstock.jobs.dependencies import per_job, per_process
     from penstock.jobs.item import Item
     from penstock.jobs.job import Job, JobInfo, Status
+    from penstock.jobs.job_list import BulkProgress, JobPage, Jobs, JobSummary
     from penstock.jobs.limits import Concurrency, KeyUsage, LimitInfo, Rate
     from penstock.jobs.middleware import EnqueueContext, JobContext, JobDraft, JobOutcome, Middleware
     from penstock.jobs.notes import JobProgress, LogLine
@@ -171,6 +172,7 @@ else:
         "locks.answers": "Allowance BarrierInfo BarrierPass ElectionInfo LatchInfo Leader LockInfo Owner "
         "ReadWriteLockInfo SemaphoreInfo",
         "jobs.job": "Job JobInfo Status",
+        "jobs.job_list": "BulkProgress JobPage Jobs JobSummary",
         "locks.barrier": "Barrier",
         "locks.election": "Election Leadership",
         "locks.latch": "Latch",
@@ -246,6 +248,7 @@ __all__ = [
     "Batch",
     "Block",
     "BlocksMissed",
+    "BulkProgress",
     "Call",
     "CancelTimeout",
     "Channel",
@@ -300,7 +303,10 @@ __all__ = [
     "JobInfo",
     "JobNotFound",
     "JobOutcome",
+    "JobPage",
     "JobProgress",
+    "JobSummary",
+    "Jobs",
     "Keep",
     "KeyUsage",
     "Last",

@@ -12,6 +12,7 @@ import pytest
 from penstock import Penstock
 from penstock.cli import COMMANDS
 from penstock.cli.exits import Exit
+from penstock.jobs.claims import Registration
 from penstock.settings import WorkerSettings
 from penstock.worker.worker import Worker
 from tests.servers import Server
@@ -64,6 +65,7 @@ def test_every_read_answers_with_one_json_document(shop, penstock):
         ("dead", "ls", "mail"): lambda said: said["total"] == 1 and said["letters"][0]["id"] == dead,
         ("dead", "show", dead): lambda said: said["reason"] == "it broke",
         ("worker", "ls"): lambda said: said == [],
+        ("job", "ls", "--state", "dead"): lambda said: [one["id"] for one in said["jobs"]] == [dead],
     }
     for words, is_right in read.items():
         code, out, err = penstock(*words, "--json")
@@ -391,3 +393,64 @@ def test_a_wrong_verb_is_reported_with_the_right_one(penstock):
     assert (code, out) == (Exit.USAGE, "")
     assert 'Did you mean "ls"' in err
     assert "See penstock queue --help" in err
+
+
+# --- jobs by filter ---
+
+
+def test_jobs_are_listed_by_what_they_are(shop, penstock):
+    shop.queue("mail").put_many(range(3), tenant="acme")
+    late = shop.queue("raw").put(1, delay=600)
+    (dead,) = bury(shop.queue("raw"), 1)
+    _, out, err = penstock("job", "ls", "--queue", "mail", "--tenant", "acme")
+    assert (out.count("mail:"), err) == (3, "")
+    _, out, _ = penstock("job", "ls")
+    assert [out.count(name) for name in ("mail:", late.id, dead)] == [3, 1, 1]
+    _, out, _ = penstock("job", "ls", "--state", "delayed", "--older-than", "0.0s")
+    assert f"{late.id}  delayed  due in " in out
+    assert penstock("job", "ls", "--task", "greet")[1] == "No job matches.\n"
+
+
+def test_a_long_search_says_how_far_it_is_and_goes_on(shop, penstock):
+    shop.queue("a").put_many(range(5), tenant="acme", priority=1)
+    shop.queue("b").put_many(["some words" * 9] * 200)
+    seen: list[str] = []
+    cursor: list[str] = []
+    for _ in range(20):
+        code, out, err = penstock("job", "ls", "--limit", "30", *cursor)
+        assert code == Exit.OK
+        seen += [line.split()[0] for line in out.splitlines() if line.startswith(("a:", "b:"))]
+        if not err:
+            break
+        searched, _, token = err.partition("; to continue: --cursor ")
+        assert searched == f"penstock: searched {len(seen):,} of 205 jobs"
+        cursor = ["--cursor", token.strip()]
+    assert len(seen) == len(set(seen)) == 205
+
+
+def test_a_worker_shows_what_it_runs(shop, penstock):
+    shop.queue("mail").put_many(range(3))
+    queue = shop.queue("mail")
+    registration = Registration("host:7", 10)
+    turn = queue._driver.blocking.run(queue.bindings.turn("inc", 1, lease=60, want=2, registration=registration))
+    _, out, _ = penstock("worker", "show", "host:7")
+    assert "host:7 in queue mail: 2 jobs of 10 at once" in out
+    assert out.count("running") == 2
+    job = f"mail:{turn.claims[0].token[6:].decode()}"
+    _, out, _ = penstock("job", "show", job)
+    assert "worker       host:7" in out
+    assert "claimed      " in out
+    _, out, _ = penstock("job", "ls", "--worker", "host:7", "--json")
+    assert [one["worker"] for one in json.loads(out)["jobs"]] == ["host:7"] * 2
+    code, _, err = penstock("worker", "show", "host:8")
+    assert (code, "host:7" in err) == (Exit.FAILED, True)
+
+
+@pytest.mark.parametrize(
+    "words", [("--state", "gone"), ("--worker", "h:1", "--state", "dead"), ("--cursor", "x"), ("--older-than", "1y")]
+)
+def test_a_bad_filter_is_wrong_usage(shop, penstock, words):
+    shop.queue("mail").put(1)
+    code, _, err = penstock("job", "ls", *words)
+    assert code == Exit.USAGE
+    assert err.count("\n") == 1

@@ -15,6 +15,7 @@ from penstock.jobs import constants
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.claims import Claim, Ending, Settlement, TurnReply
 from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, LIMITED, LIMITS, OWN_ID
+from penstock.jobs.job_list import FoundJob, JobFilter, ListingBindings
 from penstock.jobs.keys import QUEUE, QueueKeys
 from penstock.jobs.record import Record, draft
 from penstock.jobs.row import read_row
@@ -335,6 +336,8 @@ class FakeWorker:
 def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
     """A call of each script of the queue, with valid arguments."""
     schedules = ScheduleBindings(bindings)
+    listing = ListingBindings(bindings)
+    found = FoundJob("dead", b"", Record(record("ada")), "")
     definition = ScheduleDefinition("s", Timing(every=60), record("ada"))
     stored = StoredSchedule("s", 1, START, b"a", 0, 0, 0, 0, definition.timing, definition.draft)
     token, address = b"\0\0\0\0\0\1j", bindings.keys.base + "p/1"
@@ -358,6 +361,10 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "dead_until": bindings.dead_until(0, 10),
         "requeue": bindings.requeue(["dead"]),
         "remove_dead": bindings.remove_dead(["dead"]),
+        "agree_on_shards": bindings.agree_on_shards(1),
+        "list_jobs": listing.page("records", b"", 10, JobFilter()),
+        "change_jobs": listing.change("cancel", [found]),
+        "requeue_jobs": listing.change("requeue", [found]),
         "set_switch": bindings.set_switch("paused", True),
         "set_limit": bindings.set_limit("c:n", 2, 0, 0),
         "show_limits": bindings.limits(10),

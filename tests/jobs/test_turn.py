@@ -42,7 +42,7 @@ def test_a_claim_takes_a_job_from_its_lane(stand: Stand):
         "tenants": {b"ada": bytes([0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0])},
         "leases": [(b"w", START + 10_000.0)],
         "held:w": {b"j": (3).to_bytes(6) + bytes([0]) + (600_000).to_bytes(5) + b"\3ada"},
-        "owners": {b"j": b"w"},
+        "owners": {b"j": b"w %d" % START},
     }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ SRC = ROOT / "src" / "penstock"
 
 # The globals of the server's Lua.
 GLOBALS = [
-    "KEYS", "ARGV", "redis", "server", "cjson", "cmsgpack", "struct", "bit", "string", "table", "math",
+    "KEYS", "ARGV", "redis", "server", "cjson", "cmsgpack", "struct", "bit", "string", "table", "math", "os",
     "tonumber", "tostring", "type", "pairs", "ipairs", "next", "unpack", "select", "error", "pcall",
 ]  # fmt: skip
 OPTIONS = [

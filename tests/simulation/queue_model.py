@@ -513,7 +513,7 @@ class QueueModel:
             f"held:{incarnation}": {key.encode(): claim for key, claim in one.held.items()}
             for incarnation, one in self.incarnations.items()
         }
-        assert {key: incarnation for key, incarnation in dump.get("owners", {}).items() if key} == {
+        assert {key: owner.partition(b" ")[0] for key, owner in dump.get("owners", {}).items() if key} == {
             key.encode(): incarnation.encode() for incarnation, one in self.incarnations.items() for key in one.held
         }
         assert dict(dump.get("leases", [])) == {

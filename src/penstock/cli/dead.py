@@ -43,8 +43,8 @@ def ls(queue: str, /, *, limit: Limit = 20, offset: Offset = 0, where: Where = H
         return show_json(page)
     if not page.letters:
         return show(f"No dead letters in {queue}." if not page.total else f"{queue} has only {page.total:,}.")
-    lines = [(one.id, ago(one.died, now), f"{one.attempts}", one.reason) for one in page.letters]
-    show_table({"job": "name", "died": "number", "attempts": "number", "reason": "text"}, lines)
+    lines = [(one.id, one.task, ago(one.died, now), f"{one.attempts}", one.reason) for one in page.letters]
+    show_table({"job": "name", "task": "text", "died": "number", "attempts": "number", "reason": "text"}, lines)
     if page.total > len(page.letters):
         show(f"{offset + 1:,} to {offset + len(page.letters):,} of {page.total:,}; --limit and --offset select others.")
 
@@ -68,6 +68,7 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
     show_facts(
         {
             "job": letter.id,
+            "task": letter.task or "(a bare value)",
             "died": ago(letter.died, now),
             "attempts": f"{letter.attempts} failed, {many(letter.deliveries, 'delivery', 'deliveries')}",
             "tenant": letter.tenant or "(none)",

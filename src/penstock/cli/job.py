@@ -44,7 +44,10 @@ def facts(job: JobInfo, now: float) -> dict[str, object]:
     known: dict[str, object] = {"job": job.id, "status": str(job.status)}
     if job.enqueued is not None and job.since is not None:
         known |= {"tenant": job.tenant or "(none)", "priority": job.priority, "enqueued": _when(job.enqueued, now)}
-        known["due" if job.status == "delayed" else f"{job.status} since"] = _when(job.since, now)
+        is_or_was = "ready" if job.status == "running" else job.status
+        known["due" if job.status == "delayed" else f"{is_or_was} since"] = _when(job.since, now)
+        if job.claimed is not None:
+            known |= {"worker": job.worker or "(a program)", "claimed": _when(job.claimed, now)}
         known |= {
             "attempts": f"{job.attempts} failed, {many(job.deliveries, 'delivery', 'deliveries')}",
             "body": value_text(job.body),

@@ -64,6 +64,7 @@ def scripts() -> Library:
         "jobs/queue.lua",
         "jobs/editing.lua",
         "jobs/dead_letters.lua",
+        "jobs/listing.lua",
         "jobs/inspect.lua",
         "jobs/schedule.lua",
         "jobs/limit_settings.lua",
@@ -421,14 +422,20 @@ def _seconds(ms: int) -> float | None:
     return None if ms < 0 else ms / 1000
 
 
+def worker_name(registered: bytes | None) -> str:
+    """`host:pid` from what `workers` has of an incarnation; "" for a program without a worker."""
+    return msgspec.json.decode(registered.partition(b" ")[2], type=Registration).name if registered else ""
+
+
 def _nothing(_: Any) -> None:
     return None
 
 
 def _stored_job(reply: Sequence[Any]) -> StoredJob:
-    record, failure, done, owner, notes = reply
+    record, failure, done, owner, notes, *worker = reply
     ended, kept_notes = split_result(done)
-    return StoredJob(Record.read(record), failure, ended, owner, notes or kept_notes)
+    name = worker_name(worker[0]) if worker else ""
+    return StoredJob(Record.read(record), failure, ended, owner, notes or kept_notes, name)
 
 
 def _counts(reply: Sequence[Any]) -> Counts:

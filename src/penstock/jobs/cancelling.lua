@@ -11,8 +11,9 @@ _cancels = { TTL = 86400000, PAGE = 100 }
 --- (id: str) -> bool
 --- uses: base
 function cancelling.ask(id)
-  local incarnation = redis.call("HGET", base .. "owners", id)
-  if not incarnation then return false end
+  local owner = redis.call("HGET", base .. "owners", id)
+  if not owner then return false end
+  local incarnation = lease.incarnation(owner)
   local held = redis.call("HGET", base .. "held:" .. incarnation, id)
   if held then
     redis.call("SADD", base .. "cancels:" .. incarnation, string.sub(held, 1, 6) .. id)

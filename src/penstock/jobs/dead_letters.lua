@@ -56,27 +56,13 @@ function script.requeue(base, meta, given, ids, ...)
     local dead = redis.call("ZSCORE", base .. "dead", id)
     local body = dead and record.get(id)
     if dead and not body then redis.call("ZREM", base .. "dead", id) end -- its record is damaged
-    local one = body and string.byte(body, 27) >= flag.UNIQUE and record.unique(body)
-    if one and one[2] ~= keeping.THROTTLE then
-      local holder = unique.holder(s, one)
+    if body then
+      local holder = dead_letters.requeue(s, id, body)
       if holder then
         reply[#reply + 1], reply[#reply + 2] = id, holder
-        body = nil
       else
-        unique.hold(s, one, id)
+        n = n + 1
       end
-    end
-    if body then
-      redis.call("ZREM", base .. "dead", id)
-      local _, _, _, _, _, flags, priority, _, _, _, _, _, _, tenant = record.parse(body)
-      local generation = row.mint(r, 1) + 1
-      flags = bit.band(flags, _mask.NO_SUSPECT_NO_REASON)
-      redis.call("HDEL", base .. "reasons", id)
-      local new_state
-      new_state, flags = job.make_ready(
-        s, false, record.entry(generation, #body, id), flags, priority, tenant, s.now, _count.DEAD, body)
-      redis.call("HSET", base .. "jobs", id, record.with(body, new_state, generation, s.now, flags, 0, 0, 0, 0, 0))
-      n = n + 1
     end
   end
   job.commit(s)
@@ -84,6 +70,27 @@ function script.requeue(base, meta, given, ids, ...)
   row.store(s)
   reply[1] = n
   return reply
+end
+
+-- Makes a dead letter ready again. Returns the id of the job that holds its unique key, if there is one: then it stays dead.
+--- (s: table, id: str, body: str) -> str | nil
+--- uses: base
+function dead_letters.requeue(s, id, body)
+  local one = string.byte(body, 27) >= flag.UNIQUE and record.unique(body)
+  if one and one[2] ~= keeping.THROTTLE then
+    local holder = unique.holder(s, one)
+    if holder then return holder end
+    unique.hold(s, one, id)
+  end
+  redis.call("ZREM", base .. "dead", id)
+  local _, _, _, _, _, flags, priority, _, _, _, _, _, _, tenant = record.parse(body)
+  local generation = row.mint(s.row, 1) + 1
+  flags = bit.band(flags, _mask.NO_SUSPECT_NO_REASON)
+  redis.call("HDEL", base .. "reasons", id)
+  local new_state
+  new_state, flags = job.make_ready(
+    s, false, record.entry(generation, #body, id), flags, priority, tenant, s.now, _count.DEAD, body)
+  redis.call("HSET", base .. "jobs", id, record.with(body, new_state, generation, s.now, flags, 0, 0, 0, 0, 0))
 end
 
 -- Removes dead letters. Returns how many of the ids were dead.

@@ -21,6 +21,7 @@ class DeadLetter:
 
     died               seconds since 1970 by the server's clock
     reason, traceback  of the last failure
+    task               the name of its task; "" for a bare value
     worker             `host:pid` of the worker that ran it last
     attempts           runs that failed
     deliveries         how often it was handed to a worker
@@ -38,6 +39,7 @@ class DeadLetter:
     crashes: int
     tenant: str
     body: Any
+    task: str = ""
 
 
 class DeadLetters(QueueHandle[JobQueue]):
@@ -78,7 +80,7 @@ class DeadLetters(QueueHandle[JobQueue]):
         info = info_of(f"{self._queue.name}:{key}", StoredJob(record, failure, None))
         return DeadLetter(
             info.id, died, info.reason, info.traceback, Failure.read(failure).worker, info.attempts, info.deliveries,
-            info.crashes, info.tenant, info.body,
+            info.crashes, info.tenant, info.body, record.task,
         )  # fmt: skip
 
     @verb

@@ -434,7 +434,7 @@ function job.claim(s, incarnation, want, trial)
   local r = s.row
   local room = {
     want = want, look = math.max(4 * want, 64), bytes = _slice.BYTES, max_bytes = _slice.BYTES, full = false,
-    incarnation = incarnation, number = r[_row.SEQUENCE] + 1, claimed = 0, reply = {}, held = {}, owners = {},
+    owner = string.format("%s %d", incarnation, s.now), number = r[_row.SEQUENCE] + 1, claimed = 0, reply = {}, held = {}, owners = {},
     tenants = {}, sinces = {}, expired = {},
   }
   if trial ~= "" and r[_row.SUSPECTS] > 0 and recovery.pick_suspect(r, room) then room.want = 0 end
@@ -481,7 +481,7 @@ function job.cancel_tenant(s, level, tenant, part)
   lane.close(s.row, level, { cursor }, nil)
 end
 
--- All data about a job: { record, reason, how it ended, incarnation that runs it, notes }; each may be false.
+-- All data about a job: { record, reason, how it ended, owner (incarnation that runs it, and since when), notes }; each may be false.
 --- (id: str, now: int) -> table
 --- uses: base
 function job.stored(id, now)

@@ -90,12 +90,13 @@ class Status(StrEnum):
     UNKNOWN = "unknown"
 
 
-_STATES = {
+STATES = {
     constants.DELAYED: Status.DELAYED,
     constants.READY: Status.READY,
     constants.PARKED: Status.PARKED,
     constants.DEAD: Status.DEAD,
 }
+"""The letters in records; see `state` in `record.lua`. A running job has another one."""
 _ENDS = {
     constants.COMPLETED: Status.COMPLETED, constants.CANCELLED: Status.CANCELLED,
     constants.EXPIRED: Status.EXPIRED, constants.DROPPED: Status.DROPPED,
@@ -136,6 +137,7 @@ class JobInfo:
     body               the value that was put; for the call of a task `[task, arguments]`
     reason, traceback  of the last failure
     result             of a completed job, as JSON types
+    worker, claimed    of a running job: `host:pid` of its worker ("": a program without one), and when it got the job
     progress, log      as the job reported them; the last 16 KiB of its lines, the oldest first
 
     Of a finished job only `id`, `status`, `result` or `reason`, `progress` and `log` are known.
@@ -157,13 +159,15 @@ class JobInfo:
     result: Any = None
     progress: JobProgress | None = None
     log: tuple[LogLine, ...] = ()
+    worker: str = ""
+    claimed: float | None = None
 
 
 def status_of(stored: StoredJob) -> Status:
     if stored.owner is not None:
         return Status.RUNNING
     if stored.record is not None:
-        return _STATES.get(stored.record.state, Status.UNKNOWN)
+        return STATES.get(stored.record.state, Status.UNKNOWN)
     return _ENDS.get(stored.done[:1], Status.UNKNOWN) if stored.done else Status.UNKNOWN
 
 
@@ -419,7 +423,7 @@ def info_of(job_id: str, stored: StoredJob) -> JobInfo:
         job_id, status, record.tenant, record.priority, record.enqueued / 1000, record.since / 1000,
         record.expires / 1000 or None, record.attempts, record.deliveries + (stored.owner is not None), record.crashes,
         [record.task, readable_json(record.payload)] if record.is_call else readable_json(record.payload),
-        why.reason, why.traceback, None, notes.progress, notes.log,
+        why.reason, why.traceback, None, notes.progress, notes.log, stored.worker, stored.claimed,
     )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ QUEUE = {
     "workers": ("HASH", "incarnation -> since, name and concurrency", "the incarnation"),
     "leases": ("ZSET", "incarnation -> alive until ms", "the incarnation"),
     "held:": ("HASH", "id -> claim, and its own state; one key for each incarnation", "the incarnation"),
-    "owners": ("HASH", "id -> incarnation that holds the job", OWNED),
+    "owners": ("HASH", "id -> incarnation that holds the job, and since when", OWNED),
     "cancels:": ("SET", "tokens of running jobs that an incarnation is to cancel", "TTL"),
     "settled:": ("SET", "tokens that an incarnation settled outside of its turns", "TTL"),
     "sleepers": ("ZSET", "address -> idle until ms", "the sleeper, or the next wake-up"),

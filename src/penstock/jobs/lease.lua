@@ -3,7 +3,7 @@
 --   leases        ZSET   incarnation -> alive until, server ms
 --   held:<inc>    HASH   id -> claim: its number, flags, ttl, tenant and keys, which completing the job needs
 --                        "" -> the incarnation's own state, see below
---   owners        HASH   id -> incarnation, of each job that is held; "" -> padding
+--   owners        HASH   id -> incarnation and server ms of the claim, of each job that is held; "" -> padding
 --   workers       HASH   incarnation -> server ms of its first turn, and its registration; only of workers
 --
 -- An *incarnation* is one registered life of a worker process, or one claim of a program without a worker. Its own
@@ -32,6 +32,19 @@ function lease.job_id(token)
   return string.sub(token, 7)
 end
 
+-- The incarnation in a value of `owners`.
+--- (owner: str) -> str
+--- inline
+function lease.incarnation(owner)
+  return string.match(owner, "^%S+")
+end
+
+-- When the job was claimed, by a value of `owners`; 0 if an older release wrote it.
+--- (owner: str) -> int
+function lease.claimed_at(owner)
+  return tonumber(string.match(owner, " (%d+)$")) or 0
+end
+
 -- The value in `held` for a claim.
 --- (number: int, flags: int, ttl: int, tenant: str) -> str
 --- inline
@@ -47,7 +60,7 @@ function lease.collect(room, id, body, tenant, since, flags, ttl)
   room.claimed, room.want = n, room.want - 1
   room.reply[at - 1], room.reply[at] = id, body
   room.held[at - 1], room.held[at] = id, lease.held_claim(room.number + n - 1, flags, ttl, tenant)
-  room.owners[at - 1], room.owners[at] = id, room.incarnation
+  room.owners[at - 1], room.owners[at] = id, room.owner
   room.tenants[n], room.sinces[n] = tenant, since
   if flags >= flag.UNIQUE then room.unique = true end
 end

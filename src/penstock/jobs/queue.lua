@@ -366,17 +366,19 @@ function script.purge(base, meta, given, tenant, all, source, offset, limit)
   return { #s.finished, offset, part.left > 0 and 1 or 0, more_listeners and 1 or 0 }
 end
 
--- Returns { record or false, reason or false, how it ended or false, incarnation that runs it or false, notes or false }.
+-- Returns what `job.stored` does, and the registration of the worker that runs the job, or false.
 --- keys: base meta
 --- args: given: int, id: str
 --- flags: allow-oom
 function script.show(base, meta, given, id)
   local s, newer = job.begin(given)
   if newer then return newer end
-  return job.stored(id, s.now)
+  local found = job.stored(id, s.now)
+  found[6] = found[4] and redis.call("HGET", base .. "workers", lease.incarnation(found[4]))
+  return found
 end
 
--- Returns the same as `show`. If the job is not finished, the listener at `address` is notified when it is. Also
+-- Returns what `job.stored` does. If the job is not finished, the listener at `address` is notified when it is. Also
 -- notifies listeners of finished jobs that earlier calls have left.
 --- keys: base meta
 --- args: given: int, id: str, address: str

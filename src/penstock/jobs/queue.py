@@ -30,7 +30,7 @@ from penstock.jobs.claims import Ending
 from penstock.jobs.constants import UNIQUE, UNIQUE_KEY
 from penstock.jobs.dead_letters import DeadLetters
 from penstock.jobs.item import Item, checked_lease
-from penstock.jobs.job import Failure, Job
+from penstock.jobs.job import Failure, Job, Status
 from penstock.jobs.keys import QueueKeys, check_queue_name
 from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
 from penstock.jobs.operating import OperatedQueue, Tenant
@@ -39,6 +39,7 @@ from penstock.jobs.record import Record, has_powers
 from penstock.settings import SLEEPER_TTL_FACTOR, Settings
 
 if TYPE_CHECKING:
+    from penstock.jobs.job_list import Jobs
     from penstock.jobs.shards import Shards
 
 R = TypeVar("R")
@@ -89,6 +90,34 @@ class Queue(OperatedQueue):
         """A handle on a job of this queue, by its id or by the part after the colon. No round trip."""
         queue = self.shards.named(job_id) if self.shards is not None and self.is_split else self
         return Job(queue, queue.key_of(job_id))
+
+    def jobs(
+        self,
+        *,
+        state: Status | str | None = None,
+        task: str | None = None,
+        tenant: str | None = None,
+        worker: str | None = None,
+        id_prefix: str = "",
+        older_than: float = 0.0,
+    ) -> Jobs:
+        """The jobs that match all of these: pages of them, their number, and actions on all of them. No round trip.
+
+            for job in queue.jobs(state="ready", tenant="acme").page(20).jobs: ...
+            queue.jobs(state="dead", task="send_email").requeue()
+
+        state       delayed, ready, parked, running or dead
+        task        the name of a task; "" for bare values
+        worker      `host:pid`: only the jobs that it runs
+        id_prefix   how the id begins, with or without the name of the queue
+        older_than  seconds for which a job has been in its state; for which a delayed one has waited since its enqueue
+        """
+        from penstock.jobs.job_list import Jobs, job_filter
+
+        return Jobs(
+            self.parts if tenant is None else [self.shard_of(tenant)],
+            job_filter(state, task, tenant, worker, id_prefix, older_than),
+        )
 
     def key(self, name: str, tenant: str = "") -> str:
         """A key of your own in the slot of this tenant's jobs, for a transaction that also enqueues. No round trip.

@@ -253,6 +253,12 @@ def entry_generation(entry: bytes) -> int:
     return int.from_bytes(entry[: _ENTRY_START - 1])
 
 
+def claimed_at(owner: bytes | None) -> float | None:
+    """When a job was claimed, by what `owners` has of it. None for none, or if an older release has claimed it."""
+    ms = (owner or b"").partition(b" ")[2]
+    return int(ms) / 1000 if ms else None
+
+
 @dataclass(frozen=True, slots=True)
 class StoredJob:
     """The data that the server has stored about one job.
@@ -260,8 +266,9 @@ class StoredJob:
     record   None once the job is done, or if the record is damaged
     failure  why the job failed last, as JSON (see `Failure`)
     done     how the job ended, as long as its result is kept: one letter, then the result or a text
-    owner    the incarnation that runs it
+    owner    the incarnation that runs it, and when it claimed the job (see `claimed_at`)
     notes    its progress and its log (see `read_notes`)
+    worker   `host:pid` of the worker that runs it, if it was asked for
     """
 
     record: Record | None
@@ -269,3 +276,9 @@ class StoredJob:
     done: bytes | None
     owner: bytes | None = None
     notes: bytes | None = None
+    worker: str = ""
+
+    @property
+    def claimed(self) -> float | None:
+        """When the running job was claimed, in seconds since 1970; None if it does not run."""
+        return claimed_at(self.owner)

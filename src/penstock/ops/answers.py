@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.jobs.counts import Counts, TenantCounts
+from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
 from penstock.jobs.dead_letters import DeadLetter
 from penstock.jobs.job import Status
+from penstock.jobs.job_list import JobPage
 from penstock.messages.chat import ChatInfo, Member
 
 
@@ -54,6 +55,15 @@ class QueueDetail:
     """Those found among the first `jobs_examined` delayed jobs."""
 
     jobs_examined: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDetail:
+    """A worker, with one registration for each of its queues, and the jobs that it runs."""
+
+    name: str
+    registrations: list[WorkerInfo]
+    jobs: JobPage
 
 
 @dataclass(frozen=True, slots=True)

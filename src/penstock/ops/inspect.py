@@ -21,7 +21,6 @@ from penstock.jobs.job import Failure, JobInfo, Status, cancel_job, info_of, sta
 from penstock.jobs.limits import Limit, LimitInfo
 from penstock.jobs.operating import limits_of, set_limit
 from penstock.jobs.queue import CHUNK, Queue
-from penstock.jobs.shards import shard_name
 from penstock.locks.answers import LockInfo
 from penstock.messages.bindings import default_on
 from penstock.messages.dead_messages import DeadMessages
@@ -42,6 +41,7 @@ from penstock.ops.checks.result import CheckResult
 from penstock.ops.doctor import diagnose, prove_locks
 from penstock.ops.health import workers_here
 from penstock.ops.inventory import Inventory, take_inventory
+from penstock.ops.job_search import WORKERS_PER_QUEUE, JobSearchInspector
 from penstock.ops.probe import (
     ServerFacts,
     instance_names,
@@ -52,7 +52,6 @@ from penstock.ops.probe import (
     server_time,
 )
 from penstock.ops.schedules import ScheduleInspector
-from penstock.ops.waiting_jobs import WaitingJobsInspector
 
 JOBS_EXAMINED = 200
 """How many delayed jobs, earliest first, `queue` searches for tasks that no worker knows."""
@@ -62,10 +61,8 @@ TENANTS_EXAMINED = 10_000
 
 TENANTS_PER_ROUND_TRIP = 1000
 
-WORKERS_PER_QUEUE = 1000
 
-
-class Inspector(ScheduleInspector, WaitingJobsInspector):
+class Inspector(ScheduleInspector, JobSearchInspector):
     """Inspects and operates the server of an app. Making one is cheap and sends nothing."""
 
     @property
@@ -174,19 +171,6 @@ class Inspector(ScheduleInspector, WaitingJobsInspector):
                 break
         largest = heapq.nlargest(n, examined.items(), key=lambda pair: (pair[1].waiting, pair[1].running, pair[1].dead))
         return len(examined), [TenantView(*pair) for pair in largest]
-
-    def _check_used(self, queue: Queue) -> Operation[None]:
-        """Raises PenstockError for a queue that was never used."""
-        if not (yield queue.bindings.overview(1)).used:
-            yield from self._raise_no_such_queue(queue.name)
-
-    def _shards(self, name: str) -> Operation[list[Queue]]:
-        """The shards of a queue, as the server knows them. One round trip."""
-        number = 1 if "~" in name else (yield self._app.queue(name).bindings.agree_on_shards(1))
-        return [self._app.queue(shard_name(name, each)) for each in range(number)]
-
-    def _raise_no_such_queue(self, name: str) -> Operation[None]:
-        raise self._not_found("queue", name, (yield from queue_names(self._app.settings.prefix)))
 
     @verb
     def pause(self, name: str, on: bool = True) -> Operation[Counts]:

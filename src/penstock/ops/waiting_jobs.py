@@ -9,8 +9,10 @@ from penstock.core.operations import Operation, RoundTrip, verb
 from penstock.jobs.job import status_of
 from penstock.jobs.options import Options
 from penstock.jobs.queue import Queue
+from penstock.jobs.shards import shard_name
 from penstock.ops.answers import ActionOutcome
 from penstock.ops.coordination import CoordinationInspector
+from penstock.ops.probe import queue_names
 
 
 class WaitingJobsInspector(CoordinationInspector):
@@ -31,6 +33,19 @@ class WaitingJobsInspector(CoordinationInspector):
         """Give waiting jobs another priority. Two round trips for each."""
         Options(priority=priority)  # checks it
         return self._each(ids, lambda queue, key: queue.bindings.edit(key, priority=priority).then(_is_edited))
+
+    def _check_used(self, queue: Queue) -> Operation[None]:
+        """Raises PenstockError for a queue that was never used."""
+        if not (yield queue.bindings.overview(1)).used:
+            yield from self._raise_no_such_queue(queue.name)
+
+    def _shards(self, name: str) -> Operation[list[Queue]]:
+        """The shards of a queue, as the server knows them. One round trip."""
+        number = 1 if "~" in name else (yield self._app.queue(name).bindings.agree_on_shards(1))
+        return [self._app.queue(shard_name(name, each)) for each in range(number)]
+
+    def _raise_no_such_queue(self, name: str) -> Operation[None]:
+        raise self._not_found("queue", name, (yield from queue_names(self._app.settings.prefix)))
 
     def _split(self, job_id: str) -> tuple[Queue, str]:
         """The queue and the key of a job id."""

@@ -201,7 +201,7 @@ class QueueAudit:
         if not set(self.keys.get("workers", {})) <= set(self.keys.get("leases", {})):
             yield f"workers: {self.keys['workers']}, but leases are {self.keys.get('leases')}"
         claims = {(id, incarnation.encode()) for incarnation, held_ in held.items() for id in held_ if id}
-        if claims != set(self.owners.items()):
+        if claims != {(id, owner.partition(b" ")[0]) for id, owner in self.owners.items()}:
             yield f"owners: {self.owners}, held are {sorted(claims)}"
         if lost := set(self.owners) - set(self.jobs):
             yield f"owners: {lost} are held, but have no record"

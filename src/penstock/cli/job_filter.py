@@ -1,0 +1,72 @@
+"""Options that select jobs by what they are, for `penstock job ls` and for bulk actions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cyclopts import Group, Parameter
+
+from penstock.cli.ages import Age
+from penstock.errors import ConfigurationError
+from penstock.jobs.job_list import Wanted
+from penstock.ops.wording import age
+
+
+@Parameter(name="*", group=Group("Which jobs", sort_key=1))
+@dataclass(frozen=True)
+class Matching:
+    """What the jobs must be. Several options select the jobs that match all of them.
+
+    Parameters
+    ----------
+    queue
+        The queue.
+    state
+        delayed, ready, parked, running or dead.
+    task
+        The name of their task; "" for bare values.
+    tenant
+        Their tenant; "" for none.
+    worker
+        The worker that runs them, as `penstock worker ls` prints it: host:pid.
+    id_prefix
+        How their ids begin.
+    older_than
+        In their state for longer than this: 90s, 15m, 12h, 7d or 2w. Of delayed jobs: enqueued longer ago.
+    """
+
+    queue: str | None = None
+    state: str | None = None
+    task: str | None = None
+    tenant: str | None = None
+    worker: str | None = None
+    id_prefix: str | None = None
+    older_than: Age | None = None
+
+    def wanted(self) -> Wanted:
+        return Wanted(
+            state=self.state, task=self.task, tenant=self.tenant, worker=self.worker, id_prefix=self.id_prefix or "",
+            older_than=self.older_than or 0.0,
+        )  # fmt: skip
+
+    def needed_queue(self) -> str:
+        """The queue. Raises ConfigurationError without one."""
+        if self.queue is None:
+            raise ConfigurationError("name the queue of the jobs: --queue NAME")
+        return self.queue
+
+    def words(self) -> str:
+        """The filter as it is said: `state dead, task 'send_email'`."""
+        said = [
+            f"{name} {value!r}" for name, value in (
+                ("task", self.task), ("tenant", self.tenant), ("worker", self.worker), ("id prefix", self.id_prefix)
+            ) if value is not None
+        ]  # fmt: skip
+        if self.state is not None:
+            said.insert(0, f"state {self.state}")
+        if self.older_than is not None:
+            said.append(f"older than {age(self.older_than)}")
+        return ", ".join(said)
+
+
+ANY = Matching()

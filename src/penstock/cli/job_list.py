@@ -1,0 +1,100 @@
+"""`penstock job ls` and `penstock worker show`: jobs that match a filter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.cli.job_filter import ANY, Matching
+from penstock.cli.where import HERE, AsJson, Limit, Where
+from penstock.jobs.job import Status
+from penstock.jobs.job_list import JobPage, JobSummary
+from penstock.ops.wording import age, ago, many
+from penstock.terminal.tables import Kind, note, show, show_json, show_table
+
+
+def ls(
+    matching: Matching = ANY,
+    *,
+    limit: Limit = 20,
+    cursor: str | None = None,
+    where: Where = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs. Without --queue, those of all queues.
+
+    A search examines at most 20,000 jobs, says how many there are, and prints how to continue. These search only such
+    jobs: --state dead, delayed or running, and --state ready with --tenant.
+
+    Parameters
+    ----------
+    limit
+        About how many to list, up to 1000.
+    cursor
+        Continue where an earlier search with the same options ended.
+    as_json
+        Print one JSON document.
+    """
+    with where.open() as inspector:
+        found = inspector.find_jobs(matching.queue, limit=limit, cursor=cursor, **matching.wanted())
+        now = inspector.now()
+    if as_json:
+        return show_json(found)
+    if found.jobs:
+        show_jobs(found.jobs, now)
+    else:
+        show("No job matches." if found.cursor is None else "No job matches so far.")
+    note_rest(found)
+
+
+def show_jobs(jobs: Iterable[JobSummary], now: float) -> None:
+    """Print a table of jobs."""
+    columns: dict[str, Kind] = {
+        "job": "name", "state": "name", "for": "number", "task": "text", "tenant": "text", "attempts": "number",
+        "worker": "name",
+    }  # fmt: skip
+    show_table(columns, ([*_row(job, now)] for job in jobs))
+
+
+def _row(job: JobSummary, now: float) -> Iterable[str]:
+    if job.status is Status.DELAYED and job.since > now:
+        time = f"due in {age(job.since - now)}"
+    else:
+        time = age(max(0.0, now - job.since))
+    return job.id, str(job.status), time, job.task, job.tenant, f"{job.attempts}", job.worker
+
+
+def note_rest(found: JobPage) -> None:
+    """Say how far a search is that has not ended, and how to continue."""
+    if found.cursor is not None:
+        note(f"searched {found.examined:,} of {many(found.of, 'job')}; to continue: --cursor {found.cursor}")
+
+
+def show_worker(
+    name: str, /, *, queue: str | None = None, limit: Limit = 50, where: Where = HERE, as_json: AsJson = False
+) -> None:
+    """Show a worker and the jobs that it runs.
+
+    Parameters
+    ----------
+    name
+        The worker as `penstock worker ls` prints it: host:pid.
+    queue
+        Look only in this queue.
+    limit
+        About how many of its jobs to list, up to 1000.
+    as_json
+        Print one JSON document.
+    """
+    with where.open() as inspector:
+        detail, now = inspector.worker(name, queue, limit=limit), inspector.now()
+    if as_json:
+        return show_json(detail)
+    for one in detail.registrations:
+        since = "" if one.since is None else f", started {ago(one.since, now)}"
+        state = f"lost for {age(-one.lease)}" if one.lease <= 0 else f"lease {age(one.lease)}"
+        show(f"{one.name} in queue {one.queue}: {many(one.held, 'job')} of {one.concurrency} at once{since}, {state}")
+    if detail.jobs.jobs:
+        show("")
+        show_jobs(detail.jobs.jobs, now)
+    if detail.jobs.cursor is not None:
+        note(f"more jobs: penstock job ls --worker {name} --limit 1000")

@@ -1,0 +1,401 @@
+"""The jobs of a queue that match a filter: pages of them, their number, and changes of all of them.
+
+page ──▶ cursor ──▶ page …        each is one round trip, which examines at most 1000 jobs
+  └──▶ change, 100 at a time      what has changed since the page was made is left alone
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeAlias, TypedDict
+
+import msgspec
+
+from penstock.core.arguments import check_callback, check_seconds, check_whole
+from penstock.core.idempotency import UNNUMBERED
+from penstock.core.operations import Arg, Operation, RoundTrip, Sleep, verb
+from penstock.errors import ConfigurationError
+from penstock.jobs.bindings import QueueBindings, worker_name
+from penstock.jobs.constants import NUMBER_BYTES
+from penstock.jobs.counts import Counts, TenantCounts
+from penstock.jobs.job import STATES, JobQueue, QueueHandle, Status
+from penstock.jobs.record import Record, claimed_at
+
+CHANGED_TOGETHER: Final = 100
+"""Jobs that one round trip changes."""
+
+PER_SECOND: Final = 1000
+"""Jobs that a bulk action changes in a second, by default. Other work continues beside it."""
+
+_LONGEST_AGE: Final = 10 * 365 * 86400.0
+
+Change: TypeAlias = Literal["cancel", "remove", "requeue"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    """One job in a list. Times are seconds since 1970 by the server's clock.
+
+    task        "" for a bare value
+    since       when it became ready, is due, died, or was claimed (of a running job)
+    attempts    runs that failed
+    deliveries  how often it was handed to a worker
+    worker      of a running job: `host:pid`; "" for a program without a worker
+    """
+
+    id: str
+    status: Status
+    task: str
+    tenant: str
+    priority: int
+    enqueued: float
+    since: float
+    attempts: int
+    deliveries: int
+    worker: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """Some jobs that match a filter.
+
+    jobs      about as many as the `limit`; fewer, or none, if few of those that were examined match
+    cursor    where the next page continues; None: this is the last one
+    examined  how many jobs this page has examined
+    of        about how many there are to examine, over all pages
+    """
+
+    jobs: list[JobSummary]
+    cursor: str | None
+    examined: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class BulkProgress:
+    """How far a count or a bulk action is.
+
+    examined  how many jobs it has examined, of about `of`
+    found     how many of them match
+    done      how many of these it has changed; the others had changed by themselves, or are in another state
+    """
+
+    examined: int = 0
+    of: int = 0
+    found: int = 0
+    done: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """What a job must be; None and empty values match every job. See `Queue.jobs`."""
+
+    state: Status | None = None
+    task: str | None = None
+    tenant: str | None = None
+    worker: str | None = None
+    id_prefix: str = ""
+    older_than: float = 0.0
+
+
+class Wanted(TypedDict, total=False):
+    """What the jobs must be; see `Queue.jobs`."""
+
+    state: Status | str | None
+    task: str | None
+    tenant: str | None
+    worker: str | None
+    id_prefix: str
+    older_than: float
+
+
+def job_filter(
+    state: Status | str | None = None,
+    task: str | None = None,
+    tenant: str | None = None,
+    worker: str | None = None,
+    id_prefix: str = "",
+    older_than: float = 0.0,
+) -> JobFilter:
+    """Raises ConfigurationError, a ValueError, for a state in which no job waits, runs or is dead."""
+    known = {str(status): status for status in STATES.values()} | {"running": Status.RUNNING}
+    if state is not None and str(state) not in known:
+        raise ConfigurationError(f"jobs(state={str(state)!r}): one of {', '.join(known)}")
+    if worker is not None and state not in (None, "running"):
+        raise ConfigurationError(f"jobs(worker={worker!r}, state={str(state)!r}): only a running job has a worker")
+    check_seconds("jobs", "older_than", older_than, 0, _LONGEST_AGE, "seconds from 0")
+    return JobFilter(None if state is None else known[str(state)], task, tenant, worker, id_prefix, older_than)
+
+
+class _Cursor(msgspec.Struct, array_like=True, frozen=True):
+    """Where a page continues: the sources that are left, the first of them begun, and how many jobs all of them have.
+
+    Each source is the name of a shard, or of the queue, and one of those in `listing.lua`.
+    """
+
+    sources: list[tuple[str, str]]
+    begun: bytes = b""
+    of: int | None = None
+
+    def encoded(self) -> str:
+        return urlsafe_b64encode(msgspec.msgpack.encode(self)).decode().rstrip("=")
+
+    @classmethod
+    def decoded(cls, text: str) -> _Cursor:
+        try:
+            return msgspec.msgpack.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=cls)
+        except (ValueError, msgspec.MsgspecError):
+            raise ValueError(f"page(cursor={text[:60]!r}): give the cursor of an earlier page") from None
+
+
+class FoundJob(msgspec.Struct, frozen=True):
+    """A job as a page found it. A change names generation and owner, so that it does nothing if they have changed."""
+
+    key: str
+    owner: bytes
+    record: Record
+    worker: str
+
+
+class FoundJobs(msgspec.Struct, frozen=True):
+    queue: str
+    following: bytes
+    examined: int
+    of: int
+    matching: int
+    rows: list[FoundJob]
+
+
+class ListingBindings:
+    """Builds the round trips of `listing.lua`. Sends nothing itself."""
+
+    def __init__(self, queue: QueueBindings) -> None:
+        self._queue = queue
+
+    def page(self, source: str, cursor: bytes, limit: int, wanted: JobFilter) -> RoundTrip[FoundJobs]:
+        letters = {status: letter for letter, status in STATES.items()} | {Status.RUNNING: b"x", None: b""}
+        args: tuple[Arg, ...] = (
+            self._queue.clock.now_ms, source, cursor, limit, letters[wanted.state], _given(wanted.tenant),
+            _given(wanted.task), wanted.id_prefix, math.ceil(wanted.older_than * 1000),
+        )  # fmt: skip
+        return self._queue._call("list_jobs", args, _read_rows)
+
+    def change(self, change: Change, rows: Sequence[FoundJob]) -> RoundTrip[tuple[int, int]]:
+        """Change some jobs. Returns how many of them were reached, and how many of these were changed."""
+        jobs = [part for row in rows for part in (row.key, row.record.body[2 : 2 + NUMBER_BYTES], row.owner)]
+        name, verbs = ("requeue_jobs", ()) if change == "requeue" else ("change_jobs", (change,))
+        args = (*UNNUMBERED, self._queue.clock.now_ms, *verbs, *jobs)
+        return self._queue._call(name, args, lambda reply: (reply[0], len(reply) - 1))
+
+    def incarnations(self, worker: str, cursor: str) -> RoundTrip[tuple[str, list[tuple[bytes, int]]]]:
+        """The incarnations with this name on a page of the workers, and how many jobs each has; and the next cursor."""
+
+        def read(reply: Sequence[Any]) -> tuple[str, Any]:
+            rows = reply[2:]
+            found = [(rows[at], rows[at + 2]) for at in range(0, len(rows), 4) if worker_name(rows[at + 3]) == worker]
+            return reply[1].decode(), found
+
+        return self._queue._call("scan_workers", (self._queue.clock.now_ms, 1000, cursor), read)
+
+
+def _given(value: str | None) -> str:
+    return "" if value is None else f"={value}"
+
+
+def _read_rows(reply: Sequence[Any]) -> FoundJobs:
+    following, examined, of, matching, _, workers, *rows = reply
+    names = {inc: worker_name(text) for inc, text in zip(workers[0::2], workers[1::2], strict=True)}
+    found = []
+    for key, owner, body in zip(rows[0::3], rows[1::3], rows[2::3], strict=True):
+        if (record := Record.read(body)) is not None:
+            found.append(FoundJob(key.decode(errors="replace"), owner, record, names.get(owner.partition(b" ")[0], "")))
+    return FoundJobs("", following, examined, of, matching, found)
+
+
+def _summary(queue: str, row: FoundJob) -> JobSummary:
+    record, is_running = row.record, bool(row.owner)
+    return JobSummary(
+        f"{queue}:{row.key}",
+        Status.RUNNING if is_running else STATES.get(record.state, Status.UNKNOWN),
+        record.task, record.tenant, record.priority, record.enqueued / 1000,
+        claimed_at(row.owner) or record.since / 1000,
+        record.attempts, record.deliveries + is_running, row.worker,
+    )  # fmt: skip
+
+
+OnProgress: TypeAlias = Callable[[BulkProgress], object]
+
+
+class Jobs(QueueHandle[JobQueue]):
+    """The jobs of one queue that match a filter, as `queue.jobs(…)` returns them.
+
+    Jobs in one state are listed in an order where the queue has one: ready ones of one tenant as they will be claimed,
+    delayed ones as they are due, dead ones from the latest on. All others come in no order. A job that stays in its
+    state while the pages are read is found at least once.
+    """
+
+    __slots__ = ("_parts", "filter")
+
+    def __init__(self, parts: Sequence[JobQueue], wanted: JobFilter) -> None:
+        """`parts`: the queue, or its shards."""
+        self._queue = parts[0]
+        self._parts = {part.name: part for part in parts}
+        self.filter = wanted
+
+    @verb
+    def page(self, limit: int = 50, cursor: str | None = None) -> Operation[JobPage]:
+        """Some of the jobs. A page examines about 1000 jobs at most, so it may be empty although there are others.
+
+        limit   about how many jobs to return, up to 1000
+        cursor  of the page before, made with the same filter; None: the first page
+
+        One round trip. The first page takes one more for each 1000 workers with `worker`, and for each shard.
+        """
+        check_whole("page", "limit", limit, 1, 1000, "from 1 to 1000")
+        return self.page_operation(limit, cursor)
+
+    def page_operation(self, limit: int, cursor: str | None) -> Operation[JobPage]:
+        at = None if cursor is None else _Cursor.decoded(cursor)
+        found, following = yield from self._step(limit, at)
+        jobs = [_summary(found.queue, row) for row in found.rows]
+        return JobPage(jobs, None if following is None else following.encoded(), found.examined, found.of)
+
+    @verb
+    def count(self, *, on_progress: OnProgress | None = None) -> Operation[int]:
+        """How many jobs match. One round trip for each 1000 jobs that are examined.
+
+        on_progress: called with a BulkProgress after each of them
+        """
+        check_callback("count", "on_progress", on_progress)
+        return self._count(on_progress)
+
+    def _count(self, on_progress: OnProgress | None) -> Operation[int]:
+        progress, at, is_first = BulkProgress(), None, True
+        while is_first or at is not None:
+            found, at = yield from self._step(0, at)
+            progress, is_first = _further(progress, found), False
+            if on_progress is not None:
+                on_progress(progress)
+        return progress.found
+
+    @verb
+    def cancel(
+        self, *, per_second: float | None = PER_SECOND, on_progress: OnProgress | None = None
+    ) -> Operation[BulkProgress]:
+        """Cancel those that wait, and ask the workers of those that run to end them. Dead letters stay.
+
+        per_second   how many to cancel in a second; None: as many as possible
+        on_progress  called with a BulkProgress after each round trip
+
+        A job that has changed since it was found, for example because a worker has claimed it, is left alone. One
+        round trip for each 1000 jobs that are examined, and one for each 100 that match.
+        """
+        return self._change("cancel", per_second, on_progress)
+
+    @verb
+    def requeue(
+        self, *, per_second: float | None = PER_SECOND, on_progress: OnProgress | None = None
+    ) -> Operation[BulkProgress]:
+        """Run the dead letters among them again, with their attempts at zero. Arguments and cost as of `cancel`."""
+        return self._change("requeue", per_second, on_progress)
+
+    @verb
+    def remove(
+        self, *, per_second: float | None = PER_SECOND, on_progress: OnProgress | None = None
+    ) -> Operation[BulkProgress]:
+        """Delete the dead letters among them. Arguments and cost as of `cancel`."""
+        return self._change("remove", per_second, on_progress)
+
+    def _change(
+        self, change: Change, per_second: float | None, on_progress: OnProgress | None
+    ) -> Operation[BulkProgress]:
+        if per_second is not None:
+            check_seconds(change, "per_second", per_second, 0.1, 1e6, "from 0.1 to 1,000,000 jobs, or None")
+        check_callback(change, "on_progress", on_progress)
+        return self._change_all(change, per_second, on_progress)
+
+    def _change_all(
+        self, change: Change, per_second: float | None, on_progress: OnProgress | None
+    ) -> Operation[BulkProgress]:
+        progress, at, is_first = BulkProgress(), None, True
+        while is_first or at is not None:
+            found, at = yield from self._step(CHANGED_TOGETHER, at)
+            progress, is_first, rows = _further(progress, found), False, found.rows
+            bindings = ListingBindings(self._parts[found.queue or self._queue.name].bindings)
+            while rows:
+                started = time.monotonic()
+                some = rows if per_second is None else rows[: max(1, math.ceil(per_second))]
+                reached, done = yield bindings.change(change, some[:CHANGED_TOGETHER])
+                progress, rows = replace(progress, done=progress.done + done), rows[reached:]
+                if on_progress is not None:
+                    on_progress(progress)
+                if per_second is not None and done:
+                    yield Sleep(max(0.0, done / per_second - (time.monotonic() - started)))
+            if on_progress is not None and not found.rows:
+                on_progress(progress)
+        return progress
+
+    def _step(self, limit: int, at: _Cursor | None) -> Operation[tuple[FoundJobs, _Cursor | None]]:
+        """One page, and where the next one continues."""
+        at = at or (yield from self._first())
+        if not at.sources:
+            return FoundJobs("", b"", 0, 0, 0, []), None
+        (name, source), *others = at.sources
+        if (part := self._parts.get(name)) is None:
+            raise ValueError(f"page(cursor=…): it is one of queue {name}, and not of {self._queue.name}")
+        wanted = replace(self.filter, id_prefix=part.key_of(self.filter.id_prefix))
+        found: FoundJobs = yield ListingBindings(part.bindings).page(source, at.begun, limit, wanted)
+        of = found.of if at.of is None else at.of
+        found = msgspec.structs.replace(found, queue=name, of=of)
+        if found.following:
+            return found, _Cursor(at.sources, found.following, at.of)
+        return found, _Cursor(others, b"", at.of) if others else None
+
+    def _first(self) -> Operation[_Cursor]:
+        """The sources of all jobs that may match. Several of them are counted before they are read."""
+        wanted, sources = self.filter, []
+        if wanted.worker is not None:
+            of, cursor = 0, "0"
+            for name, part in self._parts.items():
+                while True:
+                    cursor, found = yield ListingBindings(part.bindings).incarnations(wanted.worker, cursor)
+                    sources += [(name, f"held:{incarnation.decode()}") for incarnation, _ in found]
+                    of += sum(held for _, held in found)
+                    if cursor == "0":
+                        break
+            return _Cursor(sources, b"", of)
+        names = ["owners" if wanted.state is Status.RUNNING else "records"]
+        if wanted.state is Status.READY and wanted.tenant is not None:
+            names = ["lane", "suspects"]
+        elif wanted.state in (Status.DEAD, Status.DELAYED):
+            names = [str(wanted.state)]
+        sources = [(part, name) for part in self._parts for name in names]
+        if len(sources) == 1:
+            return _Cursor(sources)
+        of = 0
+        for part in self._parts.values():
+            of += yield self._count_part(part)
+        return _Cursor(sources, b"", of)
+
+    def _count_part(self, part: JobQueue) -> RoundTrip[int]:
+        """About how many jobs there are to examine."""
+        tenant, state = self.filter.tenant, self.filter.state
+
+        def count(counts: Counts | TenantCounts) -> int:
+            if state is None or state is Status.PARKED or (tenant is None and state is Status.READY):
+                return counts.waiting + counts.running + counts.dead
+            return int(getattr(counts, str(state)))
+
+        found = part.bindings.counts() if tenant is None else part.bindings.tenant_counts(tenant)
+        return found.then(count)
+
+
+def _further(progress: BulkProgress, found: FoundJobs) -> BulkProgress:
+    """The progress after another page. An action may change how many jobs there are, so the first number stays."""
+    return BulkProgress(
+        progress.examined + found.examined, progress.of or found.of, progress.found + found.matching, progress.done
+    )

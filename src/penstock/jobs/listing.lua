@@ -1,0 +1,317 @@
+-- Pages of the jobs that match a filter, and changes of such jobs. queue.lua draws the states and maps the keys.
+--
+-- A page walks one source:
+--
+--   source       the jobs                       in the order of
+--   records      all                            none: HSCAN of `jobs`
+--   owners       those that run                 none: HSCAN of `owners`
+--   held:<inc>   those of one incarnation       none: HSCAN of that key
+--   lane         ready ones of one tenant       their claims: level, front list, lane
+--   suspects     ready ones that run alone      ready since
+--   delayed                                     due
+--   dead                                        died at, the latest first
+--
+-- A script examines at most 1000 jobs, 1 MiB of records and 3 ms. Its cursor is where the next one continues: a job that
+-- stays in the source is found at least once, whatever happens to the others meanwhile.
+
+_page = { LOOK = 1000, CHUNK = 100, FIRST = 4, CHUNK_BYTES = 131072, SECONDS = 0.003, CHANGED = 100 }
+
+-- A page of the jobs that match. A filter is empty, or "=" and the value; `state_` is a letter, or empty. `older`: only jobs
+-- that have been in their state for that many ms (a delayed one since its enqueue). With a `limit` of 0 matching jobs are
+-- only counted. Returns { next cursor (empty: the source is done), examined, about how many jobs the source has, matching,
+-- now, { incarnation, registration of the worker or false, … }, id, owner (empty: it does not run), record without payload,
+-- … }. It may have some more rows than `limit`, because a walk without an order cannot stop anywhere.
+--- keys: base meta
+--- args: given: int, source: str, cursor: str, limit: int, state_: str, tenant: str, task: str, prefix: str, older: int
+--- flags: allow-oom
+function script.list_jobs(base, meta, given, source, cursor, limit, state_, tenant, task, prefix, older)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local page = {
+    part = slice.of(_page.LOOK), until_ = os.clock() + _page.SECONDS, limit = limit, examined = 0, matched = 0, rows = {},
+    incarnations = {},
+    state = state_, tenant = tenant ~= "" and string.sub(tenant, 2), task = task ~= "" and string.sub(task, 2),
+    prefix = prefix, before = older > 0 and s.now - older or math.huge, runs = s.row[_row.RUNNING] > 0,
+  }
+  local following, of
+  if source == "records" then
+    following, of = listing.walk_records(page, cursor), redis.call("HLEN", base .. "jobs")
+  elseif source == "lane" then
+    following, of = listing.walk_lanes(page, cursor), counters.unpack(redis.call("HGET", base .. "tenants", page.tenant))
+  elseif source == "dead" or source == "delayed" or source == "suspects" then
+    following, of = listing.walk_set(page, source, cursor), redis.call("ZCARD", base .. source)
+  else
+    following, of = listing.walk_claims(page, base .. source, cursor), redis.call("HLEN", base .. source) - 1
+  end
+  local workers, names = {}, #page.incarnations > 0 and redis.call("HMGET", base .. "workers", unpack(page.incarnations))
+  for i, incarnation in ipairs(page.incarnations) do
+    workers[2 * i - 1], workers[2 * i] = incarnation, names[i]
+  end
+  return { following, page.examined, math.max(0, of), page.matched, s.now, workers, unpack(page.rows) }
+end
+
+-- Changes jobs that are still as a page has shown them. `verb`: cancel, or remove (dead letters). `jobs`: id, generation,
+-- owner, … Returns { how many of them were reached, position of one that was changed, … }; call again with the others.
+--- keys: base meta
+--- args: caller: str, number: int, given: int, verb: str, jobs: *
+--- flags: allow-oom
+function script.change_jobs(base, meta, caller, number, given, verb, jobs, ...)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local known = idempotency.replay(caller, number)
+  if known then return known end
+  local reply = { 0 }
+  for at, id, body, owner in listing.unchanged(reply, jobs) do
+    local dead = record.state(body) == state.DEAD
+    if verb == "remove" and dead then
+      job.remove(s, id, body, ending.CANCELLED, "removed from the dead letters")
+    elseif verb == "cancel" and owner then
+      cancelling.ask(id)
+    elseif verb == "cancel" and not dead then
+      job.remove(s, id, body, ending.CANCELLED, "")
+      s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + 1
+    else
+      at = nil
+    end
+    reply[#reply + 1] = at
+  end
+  job.commit(s)
+  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
+  row.store(s)
+  return idempotency.keep(caller, number, reply)
+end
+
+-- Makes dead letters ready again that are still as a page has shown them. Arguments and reply as of `change_jobs`.
+--- keys: base meta
+--- args: caller: str, number: int, given: int, jobs: *
+function script.requeue_jobs(base, meta, caller, number, given, jobs, ...)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local known = idempotency.replay(caller, number)
+  if known then return known end
+  local reply = { 0 }
+  for at, id, body in listing.unchanged(reply, jobs) do
+    if record.state(body) == state.DEAD and not dead_letters.requeue(s, id, body) then reply[#reply + 1] = at end
+  end
+  job.commit(s)
+  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
+  row.store(s)
+  return idempotency.keep(caller, number, reply)
+end
+
+-- Iterates over the jobs in ARGV that have not changed: position, id, record, owner or false. Counts in `reply[1]` how many it
+-- reached: it ends after a slice.
+--- (reply: table, first: int) -> …
+--- uses: base
+function listing.unchanged(reply, first)
+  local part, i = slice.of(_page.CHANGED), first - 3
+  return function()
+    while true do
+      i = i + 3
+      local id = ARGV[i]
+      if not id or not slice.take(part, redis.call("HSTRLEN", base .. "jobs", id)) then return nil end
+      reply[1] = reply[1] + 1
+      local body = record.get(id)
+      if body and string.sub(body, 3, 8) == ARGV[i + 1] then
+        local owner = redis.call("HGET", base .. "owners", id)
+        if (owner or "") == ARGV[i + 2] then return (i - first) / 3, id, body, owner end
+      end
+    end
+  end
+end
+
+--- (page: table) -> bool
+function listing.is_full(page)
+  return page.part.left <= 0 or os.clock() > page.until_ or page.limit > 0 and page.matched >= page.limit
+end
+
+-- How many jobs to read next, after `n` of them had so many bytes: few if they are large.
+--- (page: table, n: int, bytes: int) -> int
+function listing.chunk(page, n, bytes)
+  local most = math.min(_page.CHUNK, page.part.left)
+  if page.limit > 0 then most = math.min(most, page.limit - page.matched) end
+  return math.max(1, math.min(most, math.floor(_page.CHUNK_BYTES * n / math.max(1, bytes))))
+end
+
+-- Walks all records. Returns the next cursor.
+--- (page: table, cursor: str) -> str
+--- uses: base
+function listing.walk_records(page, cursor)
+  local n = listing.chunk(page, _page.FIRST, _page.CHUNK_BYTES)
+  if cursor == "" then cursor = "0" end
+  repeat
+    local found = redis.call("HSCAN", base .. "jobs", cursor, "COUNT", n)
+    local ids, bodies, bytes, fields = {}, {}, 0, found[2]
+    for i = 1, #fields, 2 do
+      ids[#ids + 1], bodies[#bodies + 1] = fields[i], fields[i + 1]
+      bytes = bytes + #fields[i + 1]
+      slice.take(page.part, #fields[i + 1])
+    end
+    listing.examine(page, ids, bodies)
+    cursor, n = found[1], listing.chunk(page, #ids, bytes)
+  until cursor == "0" or listing.is_full(page)
+  return cursor == "0" and "" or cursor
+end
+
+-- Walks the claims in `owners` or of one incarnation. Returns the next cursor.
+--- (page: table, key: str, cursor: str) -> str
+--- uses: base
+function listing.walk_claims(page, key, cursor)
+  local n = listing.chunk(page, _page.FIRST, _page.CHUNK_BYTES)
+  if cursor == "" then cursor = "0" end
+  repeat
+    local found = redis.call("HSCAN", key, cursor, "COUNT", n)
+    local ids, bytes = {}, 0
+    for i = 1, #found[2], 2 do
+      if found[2][i] ~= "" then ids[#ids + 1] = found[2][i] end -- "" is no job: see lease.lua
+    end
+    local bodies = #ids > 0 and redis.call("HMGET", base .. "jobs", unpack(ids)) or {}
+    for i = 1, #ids do
+      bytes = bytes + #(bodies[i] or "")
+      slice.take(page.part, #(bodies[i] or ""))
+    end
+    listing.examine(page, ids, bodies)
+    cursor, n = found[1], listing.chunk(page, #ids, bytes)
+  until cursor == "0" or listing.is_full(page)
+  return cursor == "0" and "" or cursor
+end
+
+-- Walks a sorted set of entries, or of ids (`dead`). A cursor is the last member and its score. Returns the next cursor.
+--- (page: table, source: str, cursor: str) -> str
+--- uses: base
+function listing.walk_set(page, source, cursor)
+  local key, by_id, at, n = base .. source, source == "dead", 0, listing.chunk(page, _page.FIRST, _page.CHUNK_BYTES)
+  if cursor ~= "" then
+    local score, member = string.match(cursor, "^(%d+):(.*)$")
+    at = redis.call(by_id and "ZREVRANK" or "ZRANK", key, member)
+    if at then
+      at = at + 1
+    elseif by_id then
+      at = redis.call("ZCOUNT", key, "(" .. score, "+inf")
+    else
+      at = redis.call("ZCOUNT", key, "-inf", "(" .. score)
+    end
+  end
+  while true do
+    local found = by_id and redis.call("ZRANGE", key, at, at + n - 1, "REV", "WITHSCORES")
+      or redis.call("ZRANGE", key, at, at + n - 1, "WITHSCORES")
+    if #found == 0 then return "" end
+    local members = {}
+    for i = 1, #found, 2 do members[#members + 1] = found[i] end
+    local took, bytes = listing.read(page, members, not by_id)
+    at = at + took
+    if took > 0 then cursor = string.format("%d:", found[2 * took]) .. members[took] end
+    if listing.is_full(page) then return cursor end
+    n = listing.chunk(page, took, bytes)
+  end
+end
+
+-- Walks the lanes of one tenant. A cursor is a level; "f" for its front list, or "l"; the generation of the last entry, and how many entries of
+-- that list the pages have passed. Returns the next cursor.
+--- (page: table, cursor: str) -> str
+--- uses: base
+function listing.walk_lanes(page, cursor)
+  local level, place, generation, passed = string.match(cursor, "^(%d)([fl])(%d+):(%d+)$")
+  level, generation, passed = tonumber(level or 0), tonumber(generation or 0), tonumber(passed or 0)
+  local in_front = place ~= "l"
+  while level <= 9 do
+    local key = base .. (in_front and "front:" or "lane:") .. level .. ":" .. page.tenant
+    local at, n, first = listing.find_entry(key, passed, generation), listing.chunk(page, _page.FIRST, _page.CHUNK_BYTES), nil
+    if not in_front then
+      first = redis.call("HGET", base .. "heads:" .. level, page.tenant)
+      if first and struct.unpack(">I6", first) <= generation then first = nil end
+    end
+    while true do
+      local entries = redis.call("LRANGE", key, at, at + n - 1)
+      if first then table.insert(entries, 1, first) end
+      if #entries == 0 then break end
+      local took, bytes = listing.read(page, entries, true)
+      if took > 0 then
+        generation = struct.unpack(">I6", entries[took])
+        at = at + took - (first and 1 or 0)
+        first = nil
+      end
+      if listing.is_full(page) then return string.format("%d%s%d:%d", level, in_front and "f" or "l", generation, at) end
+      n = listing.chunk(page, took, bytes)
+    end
+    if not in_front then level = level + 1 end
+    in_front, passed, generation = not in_front, 0, 0
+  end
+  return ""
+end
+
+-- The position of the first entry behind this generation. Claims have moved it towards the start since it was `passed`.
+-- The generations of a list rise.
+--- (key: str, passed: int, generation: int) -> int
+function listing.find_entry(key, passed, generation)
+  local low, high = 0, passed
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local entry = redis.call("LINDEX", key, middle)
+    if entry and struct.unpack(">I6", entry) <= generation then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+-- Examines the jobs of these entries, or of these ids, as many as fit. Returns how many it passed, and their bytes.
+--- (page: table, members: table, are_entries: bool) -> int, int
+--- uses: base
+function listing.read(page, members, are_entries)
+  local ids, bytes = {}, 0
+  for i = 1, #members do
+    local id = are_entries and record.entry_id(members[i]) or members[i]
+    local size = redis.call("HSTRLEN", base .. "jobs", id)
+    if not slice.take(page.part, size) then break end
+    ids[i], bytes = id, bytes + size
+  end
+  if #ids == 0 then return 0, 0 end
+  local bodies = redis.call("HMGET", base .. "jobs", unpack(ids))
+  for i = 1, #ids do
+    if are_entries and bodies[i] and string.sub(bodies[i], 3, 8) ~= string.sub(members[i], 1, 6) then bodies[i] = false end
+  end
+  listing.examine(page, ids, bodies)
+  return #ids, bytes
+end
+
+-- Counts the jobs that match, and adds them to the rows of the page.
+--- (page: table, ids: table, bodies: table)
+--- uses: base
+function listing.examine(page, ids, bodies)
+  local owners = page.runs and #ids > 0 and redis.call("HMGET", base .. "owners", unpack(ids)) or {}
+  for i = 1, #ids do
+    local body, owner = record.intact(bodies[i]), owners[i] or ""
+    if body then
+      page.examined = page.examined + 1
+      if listing.matches(page, ids[i], body, owner) then
+        page.matched = page.matched + 1
+        if page.limit > 0 then
+          local rows = page.rows
+          local n = #rows
+          rows[n + 1], rows[n + 2], rows[n + 3] = ids[i], owner, string.sub(body, 1, editing.payload_start(body) - 1)
+          if owner ~= "" then listing.note_worker(page.incarnations, lease.incarnation(owner)) end
+        end
+      end
+    end
+  end
+end
+
+-- Adds an incarnation to the list, once.
+--- (list: table, incarnation: str)
+function listing.note_worker(list, incarnation)
+  if list[incarnation] then return end
+  list[incarnation] = true
+  list[#list + 1] = incarnation
+end
+
+--- (page: table, id: str, body: str, owner: str) -> bool
+function listing.matches(page, id, body, owner)
+  local is, enqueued, since = struct.unpack(">xc1xxxxxxI6I6", body)
+  if owner ~= "" then
+    is, since = state.RUNNING, lease.claimed_at(owner)
+  elseif is == state.DELAYED then
+    since = enqueued
+  end
+  return since <= page.before and (page.state == "" or is == page.state)
+    and (page.prefix == "" or string.sub(id, 1, #page.prefix) == page.prefix)
+    and (not page.tenant or record.tenant(body) == page.tenant) and (not page.task or editing.task(body) == page.task)
+end
